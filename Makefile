@@ -1,0 +1,71 @@
+# make lab    install into .venv and open JupyterLab on the start notebook
+# make test   install, add the test tools and a browser, run every test
+# The rest: lint, types, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
+
+PYTHON ?= python3
+PORT ?= 8888
+TORCH_INDEX ?=
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
+
+.PHONY: lab test test-tl4 lint types demo demo-report bench doctor lock clean help
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '1,3p' Makefile | sed 's/^# //'
+
+$(VENV)/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo "Python is missing: install Python 3.11 or newer, or run make with PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: run make with PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (on Debian: apt install python3-venv)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# torch goes first: on its own, the pinned version is taken as given and nothing else can ask for another
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install $(INDEX) -c constraints.txt torch
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.tested: $(VENV)/.installed
+	$(PIP) install -c constraints.txt -e '.[test]'
+	@touch $@
+
+lab: $(VENV)/.installed
+	$(PY) -m interp_widgets.doctor
+	$(PY) -m jupyter lab --ip=127.0.0.1 --port=$(PORT) --ServerApp.root_dir='$(CURDIR)' $(LAB_OPTIONS) notebooks/00_start.ipynb
+
+browser: $(VENV)/.tested
+	@$(PY) tests/e2e/browser.py
+
+test: $(VENV)/.tested browser
+	$(PY) -m pytest $(TEST_OPTIONS)
+
+lint: $(VENV)/.tested
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: $(VENV)/.tested
+	$(PY) -m mypy
+
+demo: $(VENV)/.installed
+	$(PY) -m interp_widgets.tuning.demo train
+
+demo-report: $(VENV)/.installed
+	$(PY) -m interp_widgets.tuning.demo report
+
+# Inseq's pins clash with TransformerLens's, so the rival is installed without its dependencies
+bench: $(VENV)/.tested
+	-$(PIP) install --no-deps inseq==0.7.1 treescope==0.1.10
+	$(PY) benchmarks/saliency.py
+
+doctor: $(VENV)/.installed
+	$(PY) -m interp_widgets.doctor
+
+lock: $(VENV)/.tested
+	@{ echo "# Exact versions that a fresh install uses (make lab, make test, environment.yml). Regenerate: make lock"; \
+	  $(PY) -m pip freeze --exclude-editable --exclude inseq --exclude treescope | sed 's/^torch==\([0-9.]*\).*/torch==\1/' | grep -v -i -E '^(nvidia|triton)'; } > constraints.txt
+
+clean:
+	rm -rf build dist $(VENV) $(VENV)-tl4 .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,65 @@
+"""Live Jupyter widgets that show why a language model wrote what it wrote.
+
+The public names load on first use, so that importing the package costs almost nothing beyond torch itself.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Model": "models",
+    "ModelPair": "models",
+    "load_model": "models",
+    "load_pair": "models",
+    "load_demo_pair": "models",
+    "prompt_saliency": "analysis.saliency",
+    "normalise_importance": "analysis.saliency",
+    "importance_density": "analysis.saliency",
+    "instruction_score": "analysis.saliency",
+    "position_profile": "analysis.saliency",
+    "saliency_dataset": "analysis.saliency",
+    "faithfulness": "analysis.saliency",
+    "SaliencyResult": "analysis.saliency",
+    "SaliencyDatasetResult": "analysis.saliency",
+    "FaithfulnessResult": "analysis.saliency",
+    "SaliencyCase": "data.cases",
+    "demo_cases": "data.cases",
+    "SaliencyExplorer": "widgets.saliency",
+    "Workbench": "widgets.workbench",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+if TYPE_CHECKING:
+    from interp_widgets.analysis.saliency import (
+        FaithfulnessResult,
+        SaliencyDatasetResult,
+        SaliencyResult,
+        faithfulness,
+        importance_density,
+        instruction_score,
+        normalise_importance,
+        position_profile,
+        prompt_saliency,
+        saliency_dataset,
+    )
+    from interp_widgets.data.cases import SaliencyCase, demo_cases
+    from interp_widgets.models import Model, ModelPair, load_demo_pair, load_model, load_pair
+    from interp_widgets.widgets.saliency import SaliencyExplorer
+    from interp_widgets.widgets.workbench import Workbench
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'interp_widgets' has no attribute {name!r}; public names: {', '.join(__all__)}")
+    value = getattr(import_module(f"interp_widgets.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""Analyses: a model or arrays in, a frozen result out."""

@@ -1,0 +1,1 @@
+"""Worker, cancellation, memory forecast and cache for widgets and scripts."""

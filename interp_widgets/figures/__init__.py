@@ -1,0 +1,1 @@
+"""Results drawn as Bokeh figures and as static pictures."""
