@@ -32,7 +32,28 @@ _HOMES = {
     "Workbench": "widgets.workbench",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = [
+    "__version__",
+    "FaithfulnessResult",
+    "Model",
+    "ModelPair",
+    "SaliencyCase",
+    "SaliencyDatasetResult",
+    "SaliencyExplorer",
+    "SaliencyResult",
+    "Workbench",
+    "demo_cases",
+    "faithfulness",
+    "importance_density",
+    "instruction_score",
+    "load_demo_pair",
+    "load_model",
+    "load_pair",
+    "normalise_importance",
+    "position_profile",
+    "prompt_saliency",
+    "saliency_dataset",
+]
 
 if TYPE_CHECKING:
     from interp_widgets.analysis.saliency import (

@@ -1,0 +1,163 @@
+"""The structure is a promise: imports along the arrows, a light import, and project files that agree."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "interp_widgets"
+MAY_IMPORT = {
+    "data": {"data"},
+    "models": {"models", "data"},
+    "analysis": {"analysis", "models", "data"},
+    "tuning": {"tuning", "analysis", "models", "data"},
+    "figures": {"figures", "analysis"},
+    "compute": {"compute"},
+    "widgets": {"widgets", "figures", "compute", "tuning", "analysis", "models", "data"},
+}
+FRONT_END = {"bokeh", "ipywidgets", "IPython", "anywidget", "traitlets", "comm"}
+HEAVY = {"umap", "peft", "dask"}
+TOP_LEVEL = {
+    "interp_widgets", "notebooks", "tests", "benchmarks", "environment.yml", "README.md", "pyproject.toml", "Makefile",
+    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "constraints.txt", ".ci", ".gitignore",
+}  # fmt: skip
+
+
+def imported_names(tree: ast.AST, module: str) -> list[tuple[str, ast.stmt]]:
+    """Absolute names of all modules that a syntax tree imports, relative ones resolved."""
+    names: list[tuple[str, ast.stmt]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [(alias.name, node) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = module.split(".")[: len(module.split(".")) - node.level] if node.level else []
+            names.append((".".join([*base, *([node.module] if node.module else [])]), node))
+    return names
+
+
+def arrow_faults(folder: str, source: str, module: str) -> list[str]:
+    """Imports in one module's source that go against the arrows."""
+    tree = ast.parse(source)
+    top_level = set(map(id, tree.body))
+    faults = []
+    for name, node in imported_names(tree, module):
+        parts = name.split(".")
+        if (
+            parts[0] == "interp_widgets"
+            and len(parts) > 1
+            and parts[1] in MAY_IMPORT
+            and parts[1] not in MAY_IMPORT[folder]
+        ):
+            faults.append(f"{module}:{node.lineno} {folder} imports {target}")
+        if parts[0] in FRONT_END and folder not in {"figures", "widgets"}:
+            faults.append(f"{module}:{node.lineno} {folder} imports {parts[0]}")
+        if parts[0] in FRONT_END - {"bokeh"} and folder == "figures":
+            faults.append(f"{module}:{node.lineno} figures imports {parts[0]}")
+        if parts[0] in HEAVY and id(node) in top_level:
+            faults.append(f"{module}:{node.lineno} {parts[0]} is imported at the top of the module")
+        if parts[0] == "transformer_lens" and folder != "models":
+            faults.append(f"{module}:{node.lineno} {folder} knows TransformerLens")
+    return faults
+
+
+def test_imports_run_along_the_arrows() -> None:
+    faults = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if len(parts) > 2:
+            package = parts[:-1] if parts[-1] == "__init__" else parts
+            suffix = [".__init__"] if parts[-1] == "__init__" else []
+            faults += arrow_faults(parts[1], path.read_text(encoding="utf8"), ".".join(package) + "".join(suffix))
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("folder", "source"),
+    [
+        ("analysis", "import bokeh.plotting"),
+        ("data", "from interp_widgets.models import Model"),
+        ("analysis", "from interp_widgets.compute.worker import Worker"),
+        ("figures", "from ..widgets import panel"),
+        ("analysis", "import umap"),
+        ("widgets", "import transformer_lens"),
+    ],
+)
+def test_the_arrow_check_finds_a_wrong_import(folder: str, source: str) -> None:
+    assert arrow_faults(folder, source, f"interp_widgets.{folder}.example")
+
+
+def test_environment_follows_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf8"))
+    conda = {
+        str(item).split("=")[0]: str(item).partition("=")[2]
+        for item in environment["dependencies"]
+        if isinstance(item, str)
+    }
+    pip = next(item["pip"] for item in environment["dependencies"] if isinstance(item, dict))
+    assert "-e ." in pip, "environment.yml must install the project itself, so that pyproject.toml rules"
+    assert "-c constraints.txt" in pip
+    assert conda["python"] >= project["requires-python"].removeprefix(">=")
+    locked = locked_versions()
+    assert locked["jupyterlab"].startswith(conda["jupyterlab"])
+
+
+def locked_versions() -> dict[str, str]:
+    """Package → version in constraints.txt."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf8").splitlines()
+    return {
+        name.lower().replace("_", "-"): version
+        for name, _, version in (line.partition("==") for line in lines if "==" in line)
+    }
+
+
+def test_every_dependency_is_locked_within_its_range() -> None:
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
+    locked = locked_versions()
+    for line in [*project["dependencies"], *project["optional-dependencies"]["test"]]:
+        requirement = Requirement(line)
+        assert requirement.name in locked, f"{requirement.name} is not in constraints.txt: run make lock"
+        assert requirement.specifier.contains(locked[requirement.name]), f"{line} against {locked[requirement.name]}"
+
+
+def test_the_package_imports_without_its_heavy_parts() -> None:
+    heavy = "{'torch', 'transformers', 'transformer_lens', 'bokeh', 'ipywidgets'}"
+    code = f"import sys, interp_widgets; print(*sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_public_names_resolve() -> None:
+    import interp_widgets
+
+    for name in interp_widgets.__all__:
+        assert getattr(interp_widgets, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        interp_widgets.nonsense
+
+
+def test_top_level_is_the_agreed_one() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout: the list of tracked files is not known")
+    extra = {name.split("/")[0] for name in listed.stdout.splitlines()} - TOP_LEVEL
+    assert not extra, f"unexpected at the top level: {sorted(extra)}"
+
+
+def test_notebooks_are_stored_without_outputs() -> None:
+    import nbformat
+
+    paths = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    assert paths
+    for path in paths:
+        for cell in nbformat.read(path, as_version=4).cells:
+            assert not cell.get("outputs"), f"{path.name} has stored outputs"
