@@ -49,12 +49,8 @@ def arrow_faults(folder: str, source: str, module: str) -> list[str]:
     faults = []
     for name, node in imported_names(tree, module):
         parts = name.split(".")
-        if (
-            parts[0] == "interp_widgets"
-            and len(parts) > 1
-            and parts[1] in MAY_IMPORT
-            and parts[1] not in MAY_IMPORT[folder]
-        ):
+        target = parts[1] if parts[0] == "interp_widgets" and len(parts) > 1 else ""
+        if target in MAY_IMPORT and target not in MAY_IMPORT[folder]:
             faults.append(f"{module}:{node.lineno} {folder} imports {target}")
         if parts[0] in FRONT_END and folder not in {"figures", "widgets"}:
             faults.append(f"{module}:{node.lineno} {folder} imports {parts[0]}")
