@@ -1,0 +1,166 @@
+"""From raw importance to normalised scores, densities, instruction scores and position profiles.
+
+Source: From Language Modeling to Instruction Following: Understanding the Behavior Shift in LLMs after Instruction
+Tuning (Wu et al. 2024), sections 4.1 and 4.2, appendix B.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def normalise_importance(importance: ArrayLike, *, levels: int = 10, threshold: float = 0) -> NDArray[np.float64]:
+    """Rescale importance so that prompt tokens can be compared across response tokens.
+
+    `importance` is (prompt, response). Negative values count as 0; each response token's column is divided by its
+    maximum (plus 1e-7, so that a column without any importance stays 0) and rounded up to whole levels; scores not
+    above `threshold` (0..levels) become 0. Use 0 for maps and 7 for densities. Returns (prompt, response) whole numbers
+    0..levels. Raises ValueError for another shape, NaN, or options out of range.
+
+    Source: Wu et al. 2024, section 4.1, Eq. 2.
+
+    >>> normalise_importance([[0.2, -0.1], [0.05, 0.3]])
+    array([[10.,  0.],
+           [ 3., 10.]])
+    """
+    values = np.asarray(importance, dtype=np.float64)
+    if values.ndim != 2:
+        raise ValueError(f"importance must have shape (prompt, response), got {values.shape}")
+    if levels < 1:
+        raise ValueError(f"levels must be 1 or more, got {levels}")
+    if not 0 <= threshold <= levels:
+        raise ValueError(f"threshold must lie in 0..{levels} (0..levels), got {threshold}")
+    if not np.isfinite(values).all():
+        raise ValueError(f"importance must be finite, got NaN or infinity in {np.sum(~np.isfinite(values))} places")
+    positive = np.maximum(values, 0)
+    top = positive.max(axis=0, keepdims=True, initial=0)
+    scores = np.ceil(levels * positive / (top + 1e-7))
+    return np.where(scores > threshold, scores, 0.0)
+
+
+def importance_density(scores: ArrayLike, *, p: float = 4) -> NDArray[np.float64]:
+    """How many response tokens each prompt token matters to.
+
+    `scores` is (prompt, response), usually from :func:`normalise_importance` with threshold 7. Returns (prompt,) ratios
+    of the l1 norm over the response to the lp norm: 0 for a row of zeros, 1 for a row with one score, rising with the
+    number of equal scores k as k^(1 - 1/p). Raises ValueError for another shape or p not above 0.
+
+    Source: Wu et al. 2024, section 4.2.
+
+    >>> importance_density([[8, 8, 8, 8], [0, 9, 0, 0], [0, 0, 0, 0]], p=2).round(3).tolist()
+    [2.0, 1.0, 0.0]
+    """
+    values = np.abs(np.asarray(scores, dtype=np.float64))
+    if values.ndim != 2:
+        raise ValueError(f"scores must have shape (prompt, response), got {values.shape}")
+    if not p > 0:
+        raise ValueError(f"p must be above 0, got {p}")
+    top = values.max(axis=1, initial=0)
+    share = np.divide(values, top[:, None], out=np.zeros_like(values), where=top[:, None] > 0)
+    norm = top * (share**p).sum(axis=1) ** (1 / p)  # scaled by the maximum first: a large p would overflow
+    return np.asarray(values.sum(axis=1) / (norm + 1e-9))
+
+
+def instruction_score(density: ArrayLike, mask: ArrayLike) -> float:
+    """How strongly the marked prompt tokens drive the response as a whole.
+
+    `density` is (prompt,), `mask` (prompt,) is true at instruction tokens. The density is divided by its maximum over
+    the whole prompt, summed over the marked tokens, and divided by log2(2 + number of marked tokens). The paper's text
+    leaves both divisions out but its tables need them: without the division by the maximum, the difference of its
+    Table 2 changes sign. Returns 0 when no token is marked or the density is 0 everywhere. Raises ValueError when the
+    shapes differ or the mask is not of booleans (or 0 and 1).
+
+    Source: Wu et al. 2024, section 4.2, Tables 1 and 2.
+
+    >>> instruction_score([4.0, 2.0, 1.0], [True, True, False])
+    0.75
+    """
+    values = np.asarray(density, dtype=np.float64)
+    marked = np.asarray(mask)
+    if values.ndim != 1 or marked.shape != values.shape:
+        raise ValueError(f"density and mask must be (prompt,) of one length, got {values.shape} and {marked.shape}")
+    if marked.size and marked.dtype != np.bool_ and not np.isin(marked, (0, 1)).all():
+        raise ValueError("mask must hold true/false (or 1/0) for every prompt token")
+    marked = marked.astype(bool)
+    top = values.max(initial=0)
+    if top <= 0:
+        return 0.0
+    return float((values / top)[marked].sum() / np.log2(2 + marked.sum()))
+
+
+def sentence_spans(tokens: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Cut readable tokens into sentences: (first, past-last) token of each, covering every token once.
+
+    A sentence ends after a full stop, exclamation or question mark (with closing quotes or brackets) that is followed
+    by white space or the end, and at every line break. Pieces of white space alone join the sentence before them.
+
+    >>> sentence_spans(["Add", " 1", ".", "5", ".", " Then", " stop", ".", "\\n", "Input", ":"])
+    ((0, 5), (5, 9), (9, 11))
+    """
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for place, token in enumerate(tokens):
+        text = token.replace("\u2581", " ").replace("\u0120", " ").replace("\u010a", "\n")
+        following = tokens[place + 1] if place + 1 < len(tokens) else " "
+        spaced = following[:1].isspace() or following[:1] in ("\u2581", "\u0120", "\u010a")
+        mark = text.rstrip().rstrip("\"'”’)]")
+        ends = "\n" in text or (mark.endswith((".", "!", "?", "。", "？", "！")) and (spaced or text != text.rstrip()))
+        if not ends:
+            continue
+        if not "".join(tokens[start : place + 1]).strip(" \t\r\n\u2581\u0120\u010a") and spans:
+            spans[-1] = (spans[-1][0], place + 1)
+        else:
+            spans.append((start, place + 1))
+        start = place + 1
+    if start < len(tokens):
+        spans.append((start, len(tokens)))
+    return tuple(spans)
+
+
+def sentence_profiles(
+    density: ArrayLike, sentences: Sequence[Sequence[int]], *, segments: int = 4, min_tokens: int = 4
+) -> NDArray[np.float64]:
+    """Share of each sentence's density that falls in each of its equal segments.
+
+    `density` is (prompt,); `sentences` are (first, past-last) token pairs, as :func:`sentence_spans` gives. A token on
+    a border counts for both sides in proportion, so the segments are equal for any length and an even density gives
+    equal shares. Sentences shorter than `min_tokens` or without density are left out. Returns (sentences kept,
+    segments); rows sum to 1. Raises ValueError for spans outside the prompt.
+
+    Source: Wu et al. 2024, appendix B.3.
+    """
+    values = np.asarray(density, dtype=np.float64)
+    if values.ndim != 1:
+        raise ValueError(f"density must have shape (prompt,), got {values.shape}")
+    if segments < 1 or min_tokens < 1:
+        raise ValueError(f"segments and min_tokens must be 1 or more, got {segments} and {min_tokens}")
+    rows = []
+    for start, stop in sentences:
+        if not 0 <= start < stop <= len(values):
+            raise ValueError(f"a sentence must be (first, past-last) within 0..{len(values)}, got {(start, stop)}")
+        total = values[start:stop].sum()
+        if stop - start < min_tokens or total <= 0:
+            continue
+        edges = np.linspace(0, stop - start, segments + 1)
+        below = np.interp(edges, np.arange(stop - start + 1), np.concatenate([[0], np.cumsum(values[start:stop])]))
+        rows.append(np.diff(below) / total)
+    return np.array(rows, dtype=np.float64).reshape(-1, segments)
+
+
+def position_profile(
+    density: ArrayLike, sentences: Sequence[Sequence[int]], *, segments: int = 4, min_tokens: int = 4
+) -> NDArray[np.float64]:
+    """Where in their sentences the important prompt tokens stand, averaged over the sentences of one prompt.
+
+    Arguments as in :func:`sentence_profiles`. Returns (segments,) shares that sum to 1, NaN when no sentence counts.
+
+    Source: Wu et al. 2024, appendix B.3, Fig. 6.
+
+    >>> position_profile([3, 1, 1, 1, 1, 1, 1, 3], [(0, 8)]).round(3).tolist()
+    [0.333, 0.167, 0.167, 0.333]
+    """
+    rows = sentence_profiles(density, sentences, segments=segments, min_tokens=min_tokens)
+    return rows.mean(axis=0) if len(rows) else np.full(segments, np.nan)

@@ -1,0 +1,148 @@
+"""The result of attributing a response to its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from interp_widgets.analysis.result import Result, record
+from interp_widgets.analysis.saliency.density import importance_density, instruction_score, normalise_importance
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Method = Literal["exact", "first_order", "integrated_gradients", "random"]
+"""How the importance of a prompt token is found."""
+
+Target = Literal["probability", "log_prob", "logit", "logit_difference"]
+"""Which number of the response token is attributed."""
+
+
+@record
+class SaliencyResult(Result):
+    """Importance of every prompt token for every response token, with what is needed to read and repeat it.
+
+    Every axis leaves out the beginning-of-sequence token, which the model still reads (see `bos_id`).
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1.
+    """
+
+    importance: NDArray[np.floating[Any]]
+    """(prompt, response) importance in units of the target; NaN where a partial result has not got to."""
+
+    prompt_tokens: Sequence[str]
+    """(prompt,) readable prompt tokens."""
+
+    response_tokens: Sequence[str]
+    """(response,) readable response tokens."""
+
+    prompt_ids: Sequence[int]
+    """(prompt,) token ids."""
+
+    response_ids: Sequence[int]
+    """(response,) token ids."""
+
+    prompt_special: Sequence[bool]
+    """(prompt,) whether a prompt token is special (written by a template, say)."""
+
+    probability: NDArray[np.floating[Any]]
+    """(response,) probability the model gives each response token, 0..1."""
+
+    method: str
+    """How the importance was found: a :data:`Method`, or the name of an outside one."""
+
+    target: str = "probability"
+    """Which number of the response token was attributed: a :data:`Target`."""
+
+    foil: int | Sequence[int] | None = None
+    """Token id(s) the response token is set against, for the target ``logit_difference``."""
+
+    baseline: str = "zero"
+    """What a token's embedding is replaced by: ``zero``, ``mean`` or another name."""
+
+    completeness_gap: NDArray[np.floating[Any]] | None = None
+    """(response,) what integrated gradients leave unexplained, in units of the target; None for other methods."""
+
+    bos_id: int | None = None
+    """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
+
+    prompt_spans: Sequence[Sequence[int]] | None = None
+    """(prompt, 2) first and past-last character of each prompt token in the prompt's text; None for given ids."""
+
+    def __post_init__(self) -> None:
+        prompt, response = len(self.prompt_tokens), len(self.response_tokens)
+        self.array("importance", (prompt, response))
+        self.array("probability", (response,))
+        if self.completeness_gap is not None:
+            self.array("completeness_gap", (response,))
+        for name, length in (("prompt_tokens", prompt), ("prompt_ids", prompt), ("prompt_special", prompt)):
+            self.sequence(name, length)
+        for name in ("response_tokens", "response_ids"):
+            self.sequence(name, response)
+        if self.prompt_spans is not None:
+            object.__setattr__(self, "prompt_spans", tuple((int(a), int(b)) for a, b in self.prompt_spans))
+            self.sequence("prompt_spans", prompt)
+        if isinstance(self.foil, Sequence):
+            self.sequence("foil")
+
+    def normalised(self, *, levels: int = 10, threshold: float = 0) -> NDArray[np.float64]:
+        """(prompt, response) scores 0..levels (see :func:`normalise_importance`); uncomputed places score 0."""
+        importance = np.nan_to_num(self.importance, nan=0.0) if self.partial else self.importance
+        return normalise_importance(importance, levels=levels, threshold=threshold)
+
+    def density(self, *, levels: int = 10, threshold: float = 7, p: float = 4) -> NDArray[np.float64]:
+        """(prompt,) how many response tokens each prompt token matters to (see :func:`importance_density`)."""
+        return importance_density(self.normalised(levels=levels, threshold=threshold), p=p)
+
+    def instruction_score(self, mask: ArrayLike, *, levels: int = 10, threshold: float = 7, p: float = 4) -> float:
+        """Score of the prompt tokens where `mask` (prompt,) is true (see :func:`instruction_score`)."""
+        return instruction_score(self.density(levels=levels, threshold=threshold, p=p), mask)
+
+    def context_score(self, mask: ArrayLike, *, levels: int = 10, threshold: float = 7, p: float = 4) -> float:
+        """The same score for the rest of the prompt: neither in `mask` (prompt,) nor special."""
+        rest = ~np.asarray(mask, dtype=bool) & ~np.asarray(self.prompt_special, dtype=bool)
+        return self.instruction_score(rest, levels=levels, threshold=threshold, p=p)
+
+    def mask(self, *spans: Sequence[int]) -> NDArray[np.bool_]:
+        """(prompt,) which prompt tokens share a character with one of the (start, stop) spans of the prompt's text.
+
+        Raises ValueError when the result does not know where its tokens lie (the prompt was given as ids).
+        """
+        return spans_to_mask(self.prompt_spans, spans)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per prompt and response token: positions, tokens, importance and the response token's probability."""
+        import pandas as pd
+
+        prompt, response = self.importance.shape
+        rows, columns = np.repeat(np.arange(prompt), response), np.tile(np.arange(response), prompt)
+        return pd.DataFrame(
+            {
+                "prompt_position": rows,
+                "prompt_token": np.asarray(self.prompt_tokens, dtype=object)[rows],
+                "response_position": columns,
+                "response_token": np.asarray(self.response_tokens, dtype=object)[columns],
+                "importance": self.importance.ravel(),
+                "probability": self.probability[columns],
+            }
+        )
+
+
+def spans_to_mask(token_spans: Sequence[Sequence[int]] | None, spans: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    """(tokens,) which tokens share at least one character with one of the marked (start, stop) spans.
+
+    >>> spans_to_mask([(0, 3), (3, 8), (8, 9)], [(4, 9)]).tolist()
+    [False, True, True]
+    """
+    if token_spans is None:
+        raise ValueError("character spans need the prompt as text, this one was given as token ids: give a token mask")
+    for span in spans:
+        if len(span) != 2 or span[0] > span[1]:
+            raise ValueError(f"a span must be (start, stop) with start <= stop, got {tuple(span)}")
+    places = np.asarray(token_spans, dtype=int).reshape(-1, 2)
+    mask = np.zeros(len(places), dtype=bool)
+    for start, stop in spans:
+        mask |= (places[:, 0] < stop) & (places[:, 1] > start)
+    return mask
