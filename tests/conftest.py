@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import types
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -10,9 +12,13 @@ os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
+from beartype import BeartypeConf, beartype
 from jaxtyping import install_import_hook
 
-install_import_hook(["interp_widgets.analysis", "interp_widgets.compute"], "beartype.beartype")
+# an int may stand where a float is asked for, as for mypy; the hook takes its checker by name
+sys.modules["numeric_tower_checker"] = types.ModuleType("numeric_tower_checker")
+sys.modules["numeric_tower_checker"].check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # type: ignore[attr-defined]
+install_import_hook(["interp_widgets.analysis", "interp_widgets.compute"], "numeric_tower_checker.check")
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT.parent / "shared" / "data"

@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,7 @@ _KINDS = {"float": "f", "int": "iu", "bool": "b", "number": "fiu"}
 _RECORDS: dict[str, type[Record]] = {}
 
 T = TypeVar("T")
+R = TypeVar("R", bound="Result")  # not typing.Self: run-time type checkers refuse it on a method alone
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
@@ -91,7 +93,8 @@ class Record:
         return _same(self, other)
 
     def __repr__(self) -> str:
-        shown = [f"{item.name}={_brief(getattr(self, item.name))}" for item in fields(self) if item.repr]  # type: ignore[arg-type]
+        own_first = sorted(fields(self), key=lambda item: item.kw_only)  # type: ignore[arg-type]
+        shown = [f"{item.name}={_brief(getattr(self, item.name))}" for item in own_first]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -114,7 +117,7 @@ class Result(Record):
         An older file of that name is replaced only once the new one is complete.
         """
         target = _npz_path(path)
-        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        arrays: dict[str, NDArray[Any]] = {}
         body = _encode(self, "", arrays)
         head = {"format": _FORMAT, "class": type(self).__name__, "version": self.VERSION, "fields": body["fields"]}
         text = np.frombuffer(json.dumps(head).encode("ascii"), dtype=np.uint8)
@@ -128,7 +131,7 @@ class Result(Record):
         return target
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls: type[R], path: str | os.PathLike[str]) -> R:
         """Read a result that :meth:`save` wrote. ``Result.load`` reads any class that has been imported.
 
         Raises FileNotFoundError, or ValueError when the file is no result, or one of another class or version.
@@ -149,7 +152,7 @@ class Result(Record):
         known = {item.name for item in fields(kind)}
         if unknown := set(values) - known:
             raise ValueError(f"{source} has fields that {kind.__name__} does not know: {', '.join(sorted(unknown))}")
-        result: Self = kind(**values)
+        result: R = kind(**values)
         return result
 
     def to_frame(self) -> pd.DataFrame:
@@ -198,7 +201,7 @@ def _wanted_class(cls: type[Any], head: Mapping[str, Any], source: Path) -> type
     return kind
 
 
-def _encode(value: Any, place: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+def _encode(value: Any, place: str, arrays: dict[str, NDArray[Any]]) -> Any:
     """Turn a field's value into JSON, putting arrays into `arrays` under their place in the record."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "fiub":
@@ -220,7 +223,7 @@ def _encode(value: Any, place: str, arrays: dict[str, np.ndarray[Any, Any]]) -> 
     raise TypeError(f"{place} holds a {type(value).__name__}, a result may hold arrays, text, numbers and records only")
 
 
-def _decode(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+def _decode(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     """Undo :func:`_encode`; lists come back as tuples."""
     if isinstance(value, list):
         return tuple(_decode(part, arrays) for part in value)

@@ -1,0 +1,100 @@
+"""Reads published prompt-to-response importance matrices, with instruction masks and ratings, from one archive.
+
+The archive is an ``.npz`` file of flattened matrices: case i is
+``importance[importance_offset[i]:importance_offset[i + 1]].reshape(n_prompt[i], n_response[i])``, its instruction mask
+``instruction_mask[mask_offset[i]:mask_offset[i + 1]]``.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_FIELDS = ("case_id", "model", "n_prompt", "n_response", "rating", "importance", "importance_offset", "instruction_mask",
+           "mask_offset")  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class AttributionRecord:
+    """One published case: how much every prompt token mattered to every response token, and what people said of it."""
+
+    importance: NDArray[np.generic]
+    """(prompt, response) importance, already normalised to whole levels where `normalised` is true."""
+    mask: NDArray[np.bool_]
+    """(prompt,) true at instruction tokens."""
+    rating: float | None
+    """How well the response follows the instruction by a human's judgement: 1 (not at all) to 4; None or below 1 where
+    nobody could say."""
+    model: str
+    """Name of the model that wrote the response."""
+    name: str
+    """Name of the prompt; the same for all models."""
+    score: float | None = None
+    """Published instruction score of this case, where the archive has it."""
+    normalised: bool = True
+    """Whether `importance` holds levels 0..10 already."""
+
+    @property
+    def label(self) -> bool | None:
+        """Whether the response follows the instruction: rating 2 or more; None where it was not rated."""
+        return None if self.rating is None or self.rating <= 0 else self.rating >= 2
+
+
+def read_importance_archive(path: str | os.PathLike[str], *, model: str | None = None) -> tuple[AttributionRecord, ...]:
+    """Read the records of an archive of importance matrices, in its order; with `model`, that model's only.
+
+    Raises FileNotFoundError where there is no file, ValueError when it has another layout or no such model.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"there is no archive of importance matrices at {source}")
+    try:
+        with np.load(source, allow_pickle=False) as archive:
+            columns = {name: archive[name] for name in archive.files if name in (*_FIELDS, "score")}
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise ValueError(f"{source} is not a readable .npz archive ({error})") from error
+    if missing := [name for name in _FIELDS if name not in columns]:
+        raise ValueError(f"{source} has no {', '.join(missing)}: it is no archive of importance matrices")
+    _check_sizes(columns, source)
+    records = tuple(record for record in _records(columns) if model in (None, record.model))
+    if not records:
+        raise ValueError(
+            f"{source} has no cases of {model!r}; its models are {', '.join(sorted(set(columns['model'])))}"
+        )
+    return records
+
+
+def _check_sizes(columns: dict[str, NDArray[Any]], source: Path) -> None:
+    count = len(columns["case_id"])
+    sizes = columns["n_prompt"].astype(np.int64) * columns["n_response"]
+    fits = (
+        all(len(columns[name]) == count for name in ("model", "n_prompt", "n_response", "rating"))
+        and np.array_equal(columns["importance_offset"], np.concatenate([[0], np.cumsum(sizes)]))
+        and np.array_equal(columns["mask_offset"], np.concatenate([[0], np.cumsum(columns["n_prompt"])]))
+        and len(columns["importance"]) == columns["importance_offset"][-1]
+        and len(columns["instruction_mask"]) == columns["mask_offset"][-1]
+    )
+    if not fits:
+        raise ValueError(f"{source} is damaged: its offsets do not fit the sizes of its {count} cases")
+
+
+def _records(columns: dict[str, NDArray[Any]]) -> Iterator[AttributionRecord]:
+    cells, marks = columns["importance_offset"], columns["mask_offset"]
+    for i, name in enumerate(columns["case_id"]):
+        matrix = columns["importance"][cells[i] : cells[i + 1]]
+        rating = float(columns["rating"][i])
+        yield AttributionRecord(
+            importance=matrix.reshape(columns["n_prompt"][i], columns["n_response"][i]),
+            mask=columns["instruction_mask"][marks[i] : marks[i + 1]].astype(bool),
+            rating=None if np.isnan(rating) else rating,
+            model=str(columns["model"][i]),
+            name=str(name),
+            score=float(columns["score"][i]) if "score" in columns else None,
+        )
