@@ -1,0 +1,190 @@
+"""How much memory a run may take, and how long it will: a budget, and forecasts learned from finished runs."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+BUDGET_SHARE = 0.6
+"""Share of the free memory that a run may plan to use."""
+
+
+@runtime_checkable
+class Cost(Protocol):
+    """What a run takes, known before it starts."""
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations."""
+
+    @property
+    def bytes(self) -> float:
+        """Bytes at the peak, beyond the model."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run will probably take."""
+
+    seconds: float
+    """Seconds."""
+    bytes: int
+    """Bytes at the peak, beyond the model."""
+
+    def __add__(self, other: Forecast) -> Forecast:
+        """One run after the other."""
+        return Forecast(self.seconds + other.seconds, max(self.bytes, other.bytes))
+
+    def describe(self) -> str:
+        """The forecast in words.
+
+        >>> Forecast(1.234, 300_000_000).describe()
+        'about 1.2 s, 300 MB'
+        """
+        return f"about {describe_seconds(self.seconds)}, {describe_bytes(self.bytes)}"
+
+
+def describe_seconds(seconds: float) -> str:
+    """A duration with two significant digits.
+
+    >>> [describe_seconds(s) for s in (0.0123, 1.26, 42, 150, 7300)]
+    ['12 ms', '1.3 s', '42 s', '2 min 30 s', '2 h 1 min']
+    """
+    if seconds < 0.9995:
+        return f"{max(1, round(seconds * 1000))} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def describe_bytes(count: float) -> str:
+    """A number of bytes in decimal units.
+
+    >>> [describe_bytes(n) for n in (1_500, 300e6, 2.5e9)]
+    ['2 kB', '300 MB', '2.5 GB']
+    """
+    if count < 1e6:
+        return f"{max(1, math.ceil(count / 1e3))} kB"
+    if count < 1e9:
+        return f"{round(count / 1e6)} MB"
+    return f"{count / 1e9:.1f} GB"
+
+
+def free_bytes(device: str = "cpu") -> int:
+    """Bytes free on a device now."""
+    if device.startswith("cuda"):
+        import torch
+
+        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+    return _free_main_memory()
+
+
+def _free_main_memory() -> int:
+    try:
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    except ImportError:
+        pass  # psutil is a convenience; Linux tells the same
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # not Linux
+    return int(os.sysconf("SC_AVPHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE"))
+
+
+def budget(device: str = "cpu", *, share: float = BUDGET_SHARE) -> int:
+    """Bytes that a run on `device` may plan to use: a share of what is free; ValueError unless 0 < share <= 1."""
+    if not 0 < share <= 1:
+        raise ValueError(f"share must be above 0 and at most 1, got {share}")
+    return int(free_bytes(device) * share)
+
+
+class Speedometer:
+    """How fast a device gets through each kind of run, learned from the runs that finished.
+
+    The time of a run is modelled as a start-up time plus operations over speed, fitted to the last runs of its kind
+    with relative errors weighing equally. A kind without a finished run takes the speed of a quick trial.
+    """
+
+    def __init__(self, memory: int = 16) -> None:
+        self._lock = threading.Lock()
+        self._memory = memory
+        self._runs: dict[Hashable, deque[tuple[float, float]]] = {}
+        self._trials: dict[str, float] = {}
+
+    def learn(self, kind: Hashable, device: str, flops: float, seconds: float) -> None:
+        """Take note of a finished run."""
+        if flops >= 0 and seconds > 0:
+            with self._lock:
+                self._runs.setdefault((kind, device), deque(maxlen=self._memory)).append((float(flops), float(seconds)))
+
+    def knows(self, kind: Hashable, device: str) -> bool:
+        """Whether a run of this kind has finished."""
+        return (kind, device) in self._runs
+
+    def seconds(self, kind: Hashable, device: str, flops: float) -> float:
+        """Seconds that a run of this kind will probably take."""
+        with self._lock:
+            runs = list(self._runs.get((kind, device), ()))
+        if not runs:
+            return flops / self._trial(device)
+        start, slope = _fit_line(runs)
+        return start + slope * flops
+
+    def forecast(self, kind: Hashable, device: str, cost: Cost) -> Forecast:
+        """Seconds and bytes that a run of this kind and cost will probably take."""
+        return Forecast(self.seconds(kind, device, float(cost.flops)), int(cost.bytes))
+
+    def _trial(self, device: str) -> float:
+        """Operations per second in a small matrix product, at a third because real models do more than multiply."""
+        if device not in self._trials:
+            self._trials[device] = _matmul_speed(device) / 3
+        return self._trials[device]
+
+
+def _fit_line(runs: list[tuple[float, float]]) -> tuple[float, float]:
+    """Start-up seconds and seconds per operation, neither negative, of least squared relative error."""
+    weights = [1 / (seconds * seconds) for _, seconds in runs]
+    total = sum(weights)
+    mean_x = sum(w * x for w, (x, _) in zip(weights, runs, strict=True)) / total
+    mean_y = sum(w * y for w, (_, y) in zip(weights, runs, strict=True)) / total
+    spread = sum(w * (x - mean_x) ** 2 for w, (x, _) in zip(weights, runs, strict=True))
+    if spread <= 1e-6 * total * mean_x**2:
+        return (0.0, mean_y / mean_x) if mean_x > 0 else (mean_y, 0.0)
+    slope = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, runs, strict=True)) / spread
+    if slope <= 0:
+        return mean_y, 0.0
+    start = mean_y - slope * mean_x
+    return (start, slope) if start >= 0 else (0.0, mean_y / mean_x)
+
+
+def _matmul_speed(device: str) -> float:
+    import torch
+
+    size = 2048 if device.startswith("cuda") else 256
+    matrix = torch.ones(size, size, device=device)
+    best = math.inf
+    for _ in range(3):
+        started = time.perf_counter()
+        float((matrix @ matrix)[0, 0])  # reading a number waits for the device
+        best = min(best, time.perf_counter() - started)
+    return 2 * size**3 / max(best, 1e-9)
+
+
+speedometer = Speedometer()
+"""What all widgets of a process have learned."""
