@@ -1,0 +1,310 @@
+"""Pictures without a browser: a heat map and a token strip as scenes, saved as SVG or PNG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from interp_widgets.figures.raster import own_glyphs, render_png, shorten, text_width
+from interp_widgets.figures.scene import Item, Line, Pixels, Rect, Scene, Text, render_svg
+from interp_widgets.figures.theme import MARK, PALETTE8, SELECT, SEQUENTIAL256, TOKENS256, hex_color, ink, lut, over
+
+__all__ = [
+    "Item", "Line", "Pixels", "Rect", "Scene", "Text",
+    "heatmap_scene", "render_png", "render_svg", "save_scene", "stack_scenes", "strip_scene", "visible",
+]  # fmt: skip
+
+_INK, _MUTED, _RULE = "#1f2328", "#5c6370", "#d0d4da"
+_MARGIN = 12.0
+_VECTOR_CELLS = 4_000  # above this many cells a map is one stretched image instead of rectangles
+
+_VISIBLE = {32: "·", 9: "⇥", 10: "⏎", 0xA0: "⍽"} | {k: 0x2400 + k for k in range(32) if k not in (9, 10)}
+
+
+def visible(text: str) -> str:
+    """A token as people should see it: blanks, tabs and newlines as marks, control characters as their pictures.
+
+    >>> visible(" a\\n")
+    '·a⏎'
+    """
+    return text.translate(_VISIBLE)
+
+
+def number(value: float) -> str:
+    """Three significant digits.
+
+    >>> number(0.123456), number(-2.0), number(12345.6)
+    ('0.123', '−2', '12346')
+    """
+    if math.isnan(value):
+        return "no value"
+    text = f"{value:.3g}" if abs(value) < 1000 or abs(value) >= 1e6 else f"{value:.0f}"
+    return text.replace("-", "−")
+
+
+def _table(colors: Sequence[str] | bytes) -> NDArray[np.uint8]:
+    packed = colors if isinstance(colors, bytes) else lut(colors)
+    return np.frombuffer(packed, dtype=np.uint8).reshape(256, 4)
+
+
+def _levels(values: NDArray[np.floating], vmin: float, vmax: float) -> NDArray[np.intp]:
+    span = (vmax - vmin) or 1.0
+    return np.clip(np.rint(np.nan_to_num((values - vmin) / span) * 255), 0, 255).astype(np.intp)
+
+
+def save_scene(scene: Scene, path: str | Path, *, scale: float = 2.0) -> Path:
+    """Write the scene as SVG or PNG, by the ending of `path`; ValueError for any other ending."""
+    path = Path(path)
+    if path.suffix.lower() == ".svg":
+        path.write_text(render_svg(scene), encoding="utf-8")
+    elif path.suffix.lower() == ".png":
+        path.write_bytes(render_png(scene, scale))
+    else:
+        raise ValueError(f"a picture is saved as .svg or .png, got {path.name!r}")
+    return path
+
+
+def _moved(item: Item, down: float) -> Item:
+    if isinstance(item, Line):
+        return Line(item.x0, item.y0 + down, item.x1, item.y1 + down, item.stroke, item.width)
+    return type(item)(**{**item.__dict__, "y": item.y + down})
+
+
+def stack_scenes(scenes: Iterable[Scene], *, gap: float = 8.0, title: str = "") -> Scene:
+    """Several scenes below one another as one."""
+    items: list[Item] = []
+    y = width = 0.0
+    for scene in scenes:
+        items += [_moved(item, y) for item in scene.items]
+        y, width = y + scene.height + gap, max(width, scene.width)
+    return Scene(width, max(1.0, y - gap), tuple(items), title=title)
+
+
+# ---- token strip
+
+
+def strip_scene(
+    tokens: Sequence[str], values: ArrayLike | None = None, *, vmin: float | None = None, vmax: float | None = None,
+    colors: Sequence[str] | bytes = TOKENS256, special: Sequence[bool] = (), density: ArrayLike | None = None,
+    density_max: float = 0.0, marks: Sequence[Sequence[int]] = (), selected: int = -1, title: str = "",
+    width: int = 900,
+) -> Scene:  # fmt: skip
+    """Tokens as running text, each shaded by its number (NaN: not), wrapped to `width` pixels.
+
+    `density` draws a small bar under each token, `marks` underlines spans [start, end). Raises ValueError unless there
+    is one number for each token.
+
+    >>> strip_scene(["The", " cat"], [0.0, 1.0], width=200).width
+    200
+    """
+    shade = _numbers(values, len(tokens), "values")
+    bars = _numbers(density, len(tokens), "density")
+    finite = shade[np.isfinite(shade)] if shade is not None else np.zeros(0)
+    low = vmin if vmin is not None else float(finite.min()) if finite.size else 0.0
+    high = vmax if vmax is not None else float(finite.max()) if finite.size else 1.0
+    table, level = _table(colors), _levels(shade, low, high) if shade is not None else None
+    line = 26.0 if bars is None else 40.0
+    top = _MARGIN + (24 if title else 0)
+    items: list[Item] = [Text(_MARGIN, _MARGIN + 8, title, size=13, bold=True)] if title else []
+    full = density_max or (float(np.nanmax(bars)) if bars is not None and bars.size and np.any(bars > 0) else 1.0)
+    x, y = _MARGIN, top
+    for i, token in enumerate(tokens):
+        text = shorten(visible(token), width - 2 * _MARGIN - 6, 14)
+        wide = max(8.0, text_width(text, 14) + 6)
+        if x + wide > width - _MARGIN and x > _MARGIN:
+            x, y = _MARGIN, y + line
+        fill = None
+        if shade is not None and level is not None and not math.isnan(shade[i]):
+            fill = hex_color(*table[level[i]].tolist())
+        outlined = i < len(special) and special[i]
+        border = SELECT if i == selected else _MUTED if outlined else None
+        tip = "" if shade is None else f"{visible(token)}: {number(float(shade[i]))}"
+        items.append(
+            Rect(x, y, wide, 22, fill=fill, stroke=border, stroke_width=2 if i == selected else 1, radius=3, tip=tip)
+        )
+        color = ink(over(fill)) if fill else _INK
+        items.append(
+            Text(x + 3, y + 11, text, size=14, fill=color, length=wide - 6 if own_glyphs(text) and text else None)
+        )
+        if any(start <= i < end for start, end in marks):
+            items.append(Line(x - 1, y + 23.5, x + wide + 1, y + 23.5, MARK, 2))
+        if bars is not None:
+            tall = 10 * max(0.0, min(1.0, float(np.nan_to_num(bars[i])) / full))
+            items += [Line(x, y + 36, x + wide, y + 36, _RULE), Rect(x, y + 36 - tall, wide, tall, fill=_MUTED)]
+        x += wide + 2
+        if "\n" in token:
+            x, y = _MARGIN, y + line
+    return Scene(width, y + line + _MARGIN, tuple(items), title=title)
+
+
+def _numbers(values: ArrayLike | None, n: int, what: str) -> NDArray[np.float64] | None:
+    if values is None:
+        return None
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (n,):
+        raise ValueError(f"{what} must be one number for each of the {n} tokens, got shape {array.shape}")
+    return array
+
+
+# ---- heat map
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Where the cells of a map lie, in pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    rows: int
+    columns: int
+
+    def column(self, c: float) -> float:
+        return self.x + c * self.width / self.columns
+
+    def row(self, r: float) -> float:
+        return self.y + r * self.height / self.rows
+
+
+def heatmap_scene(
+    matrix: ArrayLike, row_labels: Sequence[str] = (), column_labels: Sequence[str] = (), *, title: str = "",
+    x_label: str = "", y_label: str = "", value_label: str = "", vmin: float | None = None, vmax: float | None = None,
+    colors: Sequence[str] | bytes = SEQUENTIAL256, row_marks: Sequence[Sequence[int]] = (),
+    row_bars: ArrayLike | None = None, row_bars_label: str = "", texts: Sequence[str] = (), width: int = 900,
+) -> Scene:  # fmt: skip
+    """A (rows, columns) matrix as a coloured map with thinned axis labels and a colour bar, `width` pixels wide.
+
+    NaN is light grey. `row_bars` draws a bar beside each row, `row_marks` a band beside spans of rows. Raises
+    ValueError unless the matrix has two axes.
+
+    >>> heatmap_scene([[0.0, 1.0]], ["a"], ["x", "y"], title="t").title
+    't'
+    """
+    array = np.asarray(matrix, dtype=np.float64)
+    if array.ndim != 2:
+        raise ValueError(f"a heat map needs a (rows, columns) matrix, got shape {array.shape}")
+    if not array.size:
+        return Scene(width, 60, (Text(_MARGIN, 30, title or "Nothing to show", fill=_MUTED),), title=title)
+    finite = array[np.isfinite(array)]
+    low = vmin if vmin is not None else float(finite.min()) if finite.size else 0.0
+    high = vmax if vmax is not None else float(finite.max()) if finite.size else 1.0
+    names = [[visible(str(name)) for name in labels] or [str(i) for i in range(n)]
+             for labels, n in zip((row_labels, column_labels), array.shape, strict=True)]  # fmt: skip
+    rows, columns = array.shape
+    row_room = min(150.0, max(text_width(name) for name in names[0]))
+    left = _MARGIN + (20 if y_label else 0) + row_room + 8 + (8 if row_marks else 0)
+    bar_room = 0 if row_bars is None else 88
+    right = bar_room + 16 + 12 + 6 + 44 + (18 if value_label else 0) + _MARGIN
+    top = _MARGIN + (26 if title else 0)
+    across = min(width - left - right, columns * (110 if texts else 52))
+    down = max(48.0, min(rows * (28.0 if rows <= 12 else 20.0), 560.0))
+    frame = _Frame(left, top, across, down, rows, columns)
+    items: list[Item] = [Text(_MARGIN, _MARGIN + 8, title, size=13, bold=True)] if title else []
+    items += _cells(frame, array, names, low, high, _table(colors), texts)
+    items += _row_axis(frame, names[0], row_room, row_marks, y_label)
+    labels, room = _column_axis(frame, names[1], x_label)
+    items += labels
+    if row_bars is not None:
+        items += _side_bars(frame, np.asarray(row_bars, dtype=np.float64), row_marks, row_bars_label)
+    items += _color_bar(frame, frame.x + across + bar_room + 16, low, high, _table(colors), value_label)
+    below = max(room, 36 if row_bars is not None else 0)
+    return Scene(width, top + down + below + _MARGIN, tuple(items), title=title)
+
+
+def _cells(
+    frame: _Frame, array: NDArray[np.float64], names: list[list[str]], low: float, high: float,
+    table: NDArray[np.uint8], texts: Sequence[str],
+) -> list[Item]:  # fmt: skip
+    level = _levels(array, low, high)
+    border = Rect(frame.x - 0.5, frame.y - 0.5, frame.width + 1, frame.height + 1, stroke=_RULE)
+    if array.size > _VECTOR_CELLS:
+        pixels = table[level].copy()
+        pixels[np.isnan(array)] = (225, 227, 230, 255)
+        return [Pixels(frame.x, frame.y, frame.width, frame.height, pixels), border]
+    items: list[Item] = []
+    gap = 0.5 if min(frame.width / frame.columns, frame.height / frame.rows) >= 12 else 0.0
+    wide, tall = frame.width / frame.columns, frame.height / frame.rows
+    for (r, c), value in np.ndenumerate(array):
+        fill = "#e1e3e6" if math.isnan(value) else hex_color(*table[level[r, c]].tolist())
+        tip = f"{names[0][r]} ({r}) → {names[1][c]} ({c}): {number(float(value))}"
+        x, y = frame.column(c), frame.row(r)
+        items.append(Rect(x + gap, y + gap, wide - 2 * gap, tall - 2 * gap, fill=fill, tip=tip))
+        text = texts[r * frame.columns + c] if texts else ""
+        if text and wide >= 20 and tall >= 12:
+            shown = shorten(visible(text), wide - 6)
+            items.append(Text(x + wide / 2, y + tall / 2, shown, fill=ink(over(fill)), anchor="middle"))
+    return [*items, border]
+
+
+def _step(least: float) -> int:
+    """The smallest of 1, 2, 5, 10, 20, … that is not below `least`."""
+    return next(step * 10**power for power in range(9) for step in (1, 2, 5) if step * 10**power >= least)
+
+
+def _row_axis(frame: _Frame, names: list[str], room: float, marks: Sequence[Sequence[int]], label: str) -> list[Item]:
+    items: list[Item] = []
+    edge = frame.x - 6 - (8 if marks else 0)
+    for r in range(0, frame.rows, _step(max(14 * frame.rows / frame.height, frame.rows / 60))):
+        marked = any(start <= r < end for start, end in marks)
+        text = shorten(names[r], room)
+        items.append(Text(edge, frame.row(r + 0.5), text, fill=MARK if marked else _INK, anchor="end"))
+    for start, end in marks:
+        items.append(Rect(frame.x - 8, frame.row(start), 4, frame.row(end) - frame.row(start), fill=MARK))
+    if label:
+        items.append(Text(_MARGIN + 6, frame.row(frame.rows / 2), label, fill=_MUTED, anchor="middle", rotate=-90))
+    return items
+
+
+def _column_axis(frame: _Frame, names: list[str], label: str) -> tuple[list[Item], float]:
+    widest = max(text_width(name) for name in names)
+    wide, y = frame.width / frame.columns, frame.y + frame.height
+    items: list[Item] = []
+    if widest <= wide - 6:
+        items += [Text(frame.column(c + 0.5), y + 12, name, anchor="middle") for c, name in enumerate(names)]
+        room = 22.0
+    else:
+        for c in range(0, frame.columns, _step(max(14 / wide, frame.columns / 60))):
+            x = frame.column(c + 0.5) + 4
+            text = shorten(names[c], min(110.0, x / 0.7071))
+            items.append(Text(x, y + 8, text, anchor="end", rotate=-45))
+        room = min(widest, 110.0) * 0.7071 + 14
+    if label:
+        items.append(Text(frame.column(frame.columns / 2), y + room + 8, label, fill=_MUTED, anchor="middle"))
+        room += 20
+    return items, room
+
+
+def _side_bars(frame: _Frame, bars: NDArray[np.float64], marks: Sequence[Sequence[int]], label: str) -> list[Item]:
+    if bars.shape != (frame.rows,):
+        raise ValueError(f"row_bars must be one number for each of the {frame.rows} rows, got shape {bars.shape}")
+    x, full, tall = frame.x + frame.width + 8, float(np.nanmax(bars)) or 1.0, frame.height / frame.rows
+    gap = 1.0 if tall >= 6 else 0.0
+    items: list[Item] = [Line(x - 0.5, frame.y, x - 0.5, frame.y + frame.height, _RULE)]
+    for r, value in enumerate(np.nan_to_num(bars)):
+        marked = any(start <= r < end for start, end in marks)
+        long = 78 * max(0.0, min(1.0, float(value) / full))
+        items.append(Rect(x, frame.row(r) + gap, long, tall - 2 * gap, fill=MARK if marked else PALETTE8[0]))
+    y = frame.y + frame.height + 12
+    items += [Text(x, y, "0", fill=_MUTED), Text(x + 80, y, number(full), fill=_MUTED, anchor="end")]
+    if label:
+        items.append(Text(x + 40, y + 16, shorten(label, 110), fill=_MUTED, anchor="middle"))
+    return items
+
+
+def _color_bar(frame: _Frame, x: float, low: float, high: float, table: NDArray[np.uint8], label: str) -> list[Item]:
+    tall = min(frame.height, 240.0)
+    items: list[Item] = [Pixels(x, frame.y, 12, tall, np.ascontiguousarray(table[::-1, None, :]))]
+    items.append(Rect(x - 0.5, frame.y - 0.5, 13, tall + 1, stroke=_RULE))
+    for share in np.linspace(0, 1, max(2, min(6, int(tall / 34)))):
+        y = frame.y + (1 - float(share)) * tall
+        shown = number(low + float(share) * (high - low))
+        items.append(Text(x + 18, min(max(y, frame.y + 6), frame.y + tall - 6), shown, size=11, fill=_MUTED))
+    if label:
+        items.append(Text(x + 18 + 44 + 8, frame.y + tall / 2, label, fill=_MUTED, anchor="middle", rotate=-90))
+    return items

@@ -1,0 +1,73 @@
+"""What the browser views have in common: files beside the module, checked keywords, tidy closing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_HERE = Path(__file__).parent
+
+
+def view_source(name: str) -> str:
+    """The JavaScript module of the view `name`: the shared helpers followed by the view's own file."""
+    return "\n".join((_HERE / file).read_text(encoding="utf-8") for file in ("common.js", f"{name}.js"))
+
+
+def view_style(name: str) -> str:
+    """The style sheet of the view `name`, the shared rules first."""
+    return "\n".join((_HERE / file).read_text(encoding="utf-8") for file in ("common.css", f"{name}.css"))
+
+
+def float_bytes(values: ArrayLike) -> bytes:
+    """Numbers as little-endian float32, row by row, which is how they travel to the browser."""
+    return np.ascontiguousarray(values, dtype="<f4").tobytes()
+
+
+def bytes_floats(data: bytes) -> NDArray[np.float32]:
+    """The inverse of `float_bytes`, as a flat array of its own."""
+    return np.frombuffer(data, dtype="<f4").copy()
+
+
+def data_range(values: NDArray[np.floating[Any]], *, signed: bool = False) -> tuple[float, float]:
+    """Lowest and highest finite value, or a range symmetric about 0 if `signed`; (0, 1) when nothing is finite."""
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return 0.0, 1.0
+    if signed:
+        size = float(np.abs(finite).max()) or 1.0
+        return -size, size
+    low, high = float(finite.min()), float(finite.max())
+    return (low, high) if high > low else (low, low + 1.0)
+
+
+def check_spans(spans: Sequence[Sequence[int]], n: int, what: str) -> list[list[int]]:
+    """The spans as lists of two whole numbers; ValueError unless each is 0 <= start < end <= n."""
+    checked = [[int(part) for part in span] for span in spans]
+    for span in checked:
+        if len(span) != 2 or not 0 <= span[0] < span[1] <= n:
+            raise ValueError(f"{what} must be spans [start, end) with 0 <= start < end <= {n}, got {span}")
+    return checked
+
+
+class View(anywidget.AnyWidget):
+    """A browser view whose inputs are traits; unknown keywords are a TypeError."""
+
+    def __init__(self, **traits: Any) -> None:
+        unknown = sorted(set(traits) - set(self.trait_names()))
+        if unknown:
+            raise TypeError(
+                f"{type(self).__name__} has no trait {unknown[0]!r}; see {type(self).__name__}.trait_names()"
+            )
+        super().__init__(**traits)
+
+    def close(self) -> None:
+        """End the view and its layout; ipywidgets leaves the layout's comm open."""
+        layout = self.layout
+        super().close()
+        if layout is not None:
+            layout.close()

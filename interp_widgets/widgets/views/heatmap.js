@@ -1,0 +1,618 @@
+// A map of numbers on a canvas: labelled axes, colour bar, bars beside the rows, zoom, pan, a cell cursor.
+
+const GAP = 8;
+const STEPS = [1, 2, 5];
+
+// Round numbers from low to high, about `count` of them.
+function ticks(low, high, count) {
+  const raw = (high - low) / Math.max(1, count);
+  if (!(raw > 0) || !Number.isFinite(raw)) return [];
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = power * (raw / power > 5 ? 10 : raw / power > 2 ? 5 : raw / power > 1 ? 2 : 1);
+  const found = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(k * step);
+  return found;
+}
+
+// The smallest of 1, 2, 5, 10, 20, … not below `least`.
+function roundStep(least) {
+  for (let power = 1; ; power *= 10) for (const step of STEPS) if (step * power >= least) return step * power;
+}
+
+function render({ model, el, signal }) {
+  el.classList.add('iw-view');
+  const head = element('div', 'iw-head', el);
+  const title = element('div', 'iw-title', head), tools = element('div', 'iw-tools', head);
+  const box = element('div', 'iw-heat', el);
+  const canvas = element('canvas', '', box), top = element('canvas', 'iw-top', box);
+  const empty = element('div', 'iw-empty', box);
+  const readout = element('div', 'iw-readout iw-below', el);
+  const tip = makeTip(el);
+  const opt = { signal };
+  top.tabIndex = 0;
+  top.dataset.lmSuppressShortcuts = 'true';  // on the focused node itself, else Notebook 7 takes the arrow keys
+  top.setAttribute('role', 'application');
+  top.setAttribute('aria-roledescription', 'heat map');
+  readout.setAttribute('aria-live', 'polite');
+
+  const grid = document.createElement('canvas');
+  let A = new Float32Array(0), R = 0, C = 0, hasGap = false, view = [0, 0, 0, 0];
+  let theme = readTheme(el), table = new Uint8Array(1024), low = 0, scale = 255;
+  let rowNames = [], columnNames = [], rowWide = 0, columnWide = 0, bars = new Float32Array(0), barTop = 1;
+  let L = null, over = null, drag = null, dirty = new Set(['data', 'theme']);
+  const widths = new Map();
+
+  // ---- text
+  const pen = canvas.getContext('2d'), ink = top.getContext('2d');
+  const FONT = () => `12px ${theme.font}`;
+  const wide = text => {
+    let w = widths.get(text);
+    if (w === undefined) { pen.font = FONT(); w = pen.measureText(text).width; widths.set(text, w); }
+    return w;
+  };
+  const cut = (text, room) => {
+    if (wide(text) <= room) return text;
+    const chars = [...text];
+    let a = 0, b = chars.length;
+    while (a < b) { const mid = (a + b + 1) >> 1; if (wide(chars.slice(0, mid).join('') + '…') <= room) a = mid; else b = mid - 1; }
+    return a ? chars.slice(0, a).join('') + '…' : '';
+  };
+  const value = (r, c) => A[r * C + c];
+  const unit = () => model.get('value_label') ? ' ' + model.get('value_label') : '';
+  const describe = ([r, c]) => {
+    const row = model.get('row_labels')[r], column = model.get('column_labels')[c], text = model.get('texts')[r * C + c];
+    const name = (kind, label, i) => `${kind} ${label === undefined ? i : `${isolate(`‘${visible(label)}’`)} (${i})`}`.trim();
+    const marked = inSpans(model.get('row_marks'), r) || inSpans(model.get('column_marks'), c) ? ', marked' : '';
+    return `${name(model.get('row_name'), row, r)} → ${name(model.get('column_name'), column, c)}: ` +
+      `${digits(value(r, c))}${unit()}${text ? ` ${isolate(`‘${visible(text)}’`)}` : ''}${marked}`;
+  };
+  const cell = pair => pair.length === 2 && pair[0] >= 0 && pair[0] < R && pair[1] >= 0 && pair[1] < C ? pair : null;
+
+  // ---- what the traits say
+  function readData() {
+    const shape = model.get('shape'), before = [R, C];
+    [R, C] = shape.length === 2 ? shape : [0, 0];
+    A = floats(model.get('data'));
+    if (A.length !== R * C) { A = new Float32Array(0); R = C = 0; }
+    low = model.get('vmin'); scale = 255 / ((model.get('vmax') - low) || 1);
+    if (R !== before[0] || C !== before[1]) readView();
+    bars = floats(model.get('row_bars'));
+    if (bars.length !== R) bars = new Float32Array(0);
+    barTop = model.get('row_bars_max') || bars.reduce((most, v) => v > most ? v : most, 0) || 1;
+    const rows = model.get('row_labels'), columns = model.get('column_labels');
+    rowNames = Array.from({ length: R }, (_, r) => rows[r] === undefined ? String(r) : visible(rows[r]));
+    columnNames = Array.from({ length: C }, (_, c) => columns[c] === undefined ? String(c) : visible(columns[c]));
+    over = over && cell(over);
+    paintGrid();
+  }
+
+  function readView() {
+    const asked = model.get('window');
+    const fits = asked.length === 4 && asked[0] >= 0 && asked[1] >= 0 && asked[2] <= R && asked[3] <= C && asked[2] > asked[0] && asked[3] > asked[1];
+    view = fits ? [...asked] : [0, 0, R, C];
+  }
+
+  function readColours() {
+    theme = readTheme(el);
+    el.classList.toggle('iw-dark', theme.dark);
+    const raw = readScale(model, theme);
+    table = new Uint8Array(1024);
+    for (let k = 0; k < 256; k++) {  // opaque, so that cells without a number can show through
+      const f = raw[4 * k + 3] / 255;
+      for (let j = 0; j < 3; j++) table[4 * k + j] = Math.round(raw[4 * k + j] * f + theme.bg[j] * (1 - f));
+      table[4 * k + 3] = 255;
+    }
+    widths.clear();
+    paintGrid();
+  }
+
+  const level = v => Math.max(0, Math.min(255, Math.round((v - low) * scale)));
+
+  function colourInto(pixels, numbers) {
+    const words = new Uint32Array(pixels.buffer), colours = new Uint32Array(table.buffer);
+    let gaps = false;
+    for (let i = 0; i < numbers.length; i++) {
+      const v = numbers[i];
+      if (v !== v) { words[i] = 0; gaps = true; } else words[i] = colours[level(v)];
+    }
+    return gaps;
+  }
+
+  function paintGrid() {
+    if (!R || !C) return;
+    grid.width = C; grid.height = R;
+    const image = new ImageData(C, R);
+    hasGap = colourInto(image.data, A);
+    grid.getContext('2d').putImageData(image, 0, 0);
+  }
+
+  // ---- where things stand
+  function measure() {
+    const W = box.clientWidth;
+    if (!W || !R || !C) { L = null; return; }
+    pen.font = FONT();
+    rowWide = 0; columnWide = 0;
+    for (const name of rowNames) rowWide = Math.max(rowWide, wide(name));
+    for (const name of columnNames) columnWide = Math.max(columnWide, wide(name));
+    const texts = model.get('texts').length > 0;
+    const rowRoom = Math.ceil(Math.min(rowWide, 150, W * 0.22));
+    const yTitle = model.get('y_label') ? 20 : 0;
+    const band = model.get('row_marks').length ? 8 : 0, columnBand = model.get('column_marks').length ? 8 : 0;
+    const left = yTitle + rowRoom + 8 + band;
+    const [vmin, vmax] = [model.get('vmin'), model.get('vmax')];
+    const marks = scaleTicks(vmin, vmax, 160);
+    const tickRoom = model.get('color_bar') ? Math.ceil(Math.max(...marks.map(m => wide(m.text)), 8)) : 0;
+    const keyRoom = model.get('color_bar') ? 16 + 12 + 6 + tickRoom + (model.get('value_label') ? 18 : 0) : 8;
+    const barRoom = bars.length ? GAP + Math.max(48, Math.min(96, Math.round(W * 0.09))) : 0;
+    const most = Math.max(24, W - left - barRoom - keyRoom - 2);
+    const plotW = Math.min(most, C * (texts ? 110 : 52));
+    const flat = columnWide <= plotW / C - 6;
+    const columnRoom = flat ? 18 : Math.ceil(Math.min(columnWide, 110) * 0.7071 + 12);
+    const bottom = 4 + columnBand + columnRoom + (model.get('x_label') ? 20 : 0);
+    const least = R <= 12 ? 28 : 20;
+    const fixed = model.get('height');
+    const plotH = fixed > 0 ? Math.max(40, fixed - bottom - 6) : Math.max(48, Math.min(R * least, model.get('max_height')));
+    L = { W, H: Math.ceil(6 + plotH + bottom), x: left, y: 6, w: plotW, h: plotH, yTitle, rowRoom, band, columnBand, columnRoom, barRoom, tickRoom, columnsTop: 6 + plotH + columnBand, texts };
+    box.style.height = `${L.H}px`;
+    const ratio = window.devicePixelRatio || 1;
+    for (const sheet of [canvas, top]) {
+      const [w, h] = [Math.round(W * ratio), Math.round(L.H * ratio)];
+      if (sheet.width !== w || sheet.height !== h) { sheet.width = w; sheet.height = h; }
+    }
+    L.ratio = ratio;
+  }
+
+  const snap = v => Math.round(v * L.ratio) / L.ratio;
+  const xOf = c => L.x + (c - view[1]) / (view[3] - view[1]) * L.w;
+  const yOf = r => L.y + (r - view[0]) / (view[2] - view[0]) * L.h;
+  const size = () => [L.w / (view[3] - view[1]), L.h / (view[2] - view[0])];
+  const zoomed = () => view[2] - view[0] < R - 1e-6 || view[3] - view[1] < C - 1e-6;
+
+  function scaleTicks(a, b, length) {
+    const round = ticks(a, b, Math.max(2, Math.floor(length / 34)));
+    const all = [a, ...round.filter(v => Math.min(v - a, b - v) / (b - a) * length > 13), b];
+    return all.map(v => ({ v, text: digits(Math.abs(v) < (b - a) * 1e-9 ? 0 : v) }));
+  }
+
+  // ---- drawing
+  function draw() {
+    title.textContent = model.get('title');
+    head.style.display = '';
+    const bare = !R || !C;
+    empty.style.display = bare ? '' : 'none';
+    canvas.style.display = top.style.display = bare ? 'none' : '';
+    tools.style.display = bare ? 'none' : '';
+    top.setAttribute('aria-label', `${model.get('title') || 'heat map'}, ${R} rows, ${C} columns; arrow keys move, Enter pins, plus and minus zoom`);
+    if (bare) { empty.textContent = model.get('empty'); box.style.height = ''; readout.textContent = ''; tip.hide(); return; }
+    measure();
+    if (!L) return;
+    pen.setTransform(L.ratio, 0, 0, L.ratio, 0, 0);
+    pen.clearRect(0, 0, L.W, L.H);
+    pen.textBaseline = 'middle';
+    pen.direction = 'ltr';
+    drawCells();
+    drawRows();
+    drawColumns();
+    if (bars.length) drawBars();
+    if (model.get('color_bar')) drawKey();
+    const zoom = zoomed();
+    top.classList.toggle('iw-pan', zoom);
+    minus.disabled = reset.disabled = !zoom;
+    plus.disabled = view[2] - view[0] <= 3 && view[3] - view[1] <= 3;
+    drawTop();
+  }
+
+  function drawCells() {
+    const [cw, ch] = size(), ratio = L.ratio;
+    const [r0, c0] = [Math.floor(view[0]), Math.floor(view[1])], [r1, c1] = [Math.min(R, Math.ceil(view[2])), Math.min(C, Math.ceil(view[3]))];
+    pen.save();
+    pen.beginPath(); pen.rect(snap(L.x), snap(L.y), snap(L.w), snap(L.h)); pen.clip();
+    if (hasGap) { pen.fillStyle = hatch(); pen.fillRect(L.x, L.y, L.w, L.h); }
+    pen.imageSmoothingEnabled = false;
+    if (cw * ratio >= 1 && ch * ratio >= 1) pen.drawImage(grid, c0, r0, c1 - c0, r1 - r0, xOf(c0), yOf(r0), (c1 - c0) * cw, (r1 - r0) * ch);
+    else {
+      const image = pooled(r0, c0, r1, c1, Math.min(c1 - c0, Math.floor((c1 - c0) * cw * ratio)), Math.min(r1 - r0, Math.floor((r1 - r0) * ch * ratio)));
+      pen.drawImage(image, xOf(c0), yOf(r0), (c1 - c0) * cw, (r1 - r0) * ch);
+    }
+    if (cw >= 12 && ch >= 12) {
+      pen.fillStyle = theme.background;
+      const line = 1 / Math.min(ratio, 1.0001);
+      for (let c = c0 + 1; c < c1; c++) pen.fillRect(snap(xOf(c)) - line / 2, L.y, line, L.h);
+      for (let r = r0 + 1; r < r1; r++) pen.fillRect(L.x, snap(yOf(r)) - line / 2, L.w, line);
+    }
+    if (L.texts && cw >= 20 && ch >= 12) drawTexts(r0, c0, r1, c1, cw, ch);
+    pen.restore();
+    pen.strokeStyle = theme.line; pen.lineWidth = 1;
+    pen.strokeRect(snap(L.x) - 0.5, snap(L.y) - 0.5, snap(L.w) + 1, snap(L.h) + 1);
+  }
+
+  function drawTexts(r0, c0, r1, c1, cw, ch) {
+    const texts = model.get('texts');
+    pen.textAlign = 'center'; pen.font = FONT();
+    for (let r = r0; r < r1; r++) for (let c = c0; c < c1; c++) {
+      const text = texts[r * C + c];
+      if (!text) continue;
+      const v = value(r, c), k = 4 * level(v);
+      pen.fillStyle = Number.isNaN(v) ? theme.fg : inkOn(table[k], table[k + 1], table[k + 2]);
+      pen.fillText(isolate(cut(visible(text), cw - 6)), xOf(c + 0.5), yOf(r + 0.5) + 0.5);
+    }
+  }
+
+  // Cells smaller than a pixel: each pixel shows its cell farthest from "nothing", so that no peak is lost.
+  function pooled(r0, c0, r1, c1, w, h) {
+    const vmin = model.get('vmin'), rest = vmin < 0 && model.get('vmax') > 0 ? 0 : vmin;
+    w = Math.max(1, w); h = Math.max(1, h);
+    const most = new Float32Array(w * h).fill(NaN), toX = w / (c1 - c0), toY = h / (r1 - r0);
+    for (let r = r0; r < r1; r++) {
+      const line = Math.min(h - 1, Math.floor((r - r0) * toY)) * w;
+      for (let c = c0; c < c1; c++) {
+        const at = line + Math.min(w - 1, Math.floor((c - c0) * toX)), v = A[r * C + c], held = most[at];
+        if (held !== held || Math.abs(v - rest) > Math.abs(held - rest)) most[at] = v;
+      }
+    }
+    const sheet = document.createElement('canvas'), image = new ImageData(w, h);
+    sheet.width = w; sheet.height = h;
+    colourInto(image.data, most);
+    sheet.getContext('2d').putImageData(image, 0, 0);
+    return sheet;
+  }
+
+  function hatch() {
+    const sheet = document.createElement('canvas'), g = sheet.getContext('2d');
+    sheet.width = sheet.height = 8;
+    g.fillStyle = theme.background; g.fillRect(0, 0, 8, 8);
+    g.strokeStyle = theme.line; g.lineWidth = 1;
+    g.beginPath();
+    for (const k of [-8, 0, 8]) { g.moveTo(k, 8); g.lineTo(k + 8, 0); }
+    g.stroke();
+    return pen.createPattern(sheet, 'repeat');
+  }
+
+  function drawRows() {
+    const [, ch] = size(), spans = model.get('row_marks');
+    const step = roundStep(Math.max(14 / ch, (view[2] - view[0]) / 60));
+    pen.font = FONT(); pen.textAlign = 'right';
+    const right = L.x - 6 - L.band;
+    for (let r = Math.ceil(view[0] / step) * step; r < view[2]; r += step) {
+      const y = yOf(r + 0.5);
+      if (y < L.y || y > L.y + L.h || r >= R) continue;
+      pen.fillStyle = inSpans(spans, r) ? theme.mark : theme.fg;
+      pen.fillText(isolate(cut(rowNames[r], L.rowRoom)), right, y + 0.5);
+      if (step > 1) { pen.fillStyle = theme.line; pen.fillRect(L.x - 4, Math.round(y), 3, 1); }
+    }
+    pen.fillStyle = theme.mark;
+    for (const [a, b] of spans) {
+      const [y0, y1] = [Math.max(L.y, yOf(a)), Math.min(L.y + L.h, yOf(b))];
+      if (y1 > y0) pen.fillRect(L.x - 8, snap(y0), 4, Math.max(1, snap(y1 - y0)));
+    }
+    axisTitle(model.get('y_label'), 8, L.y + L.h / 2, L.h, true);
+  }
+
+  function axisTitle(text, x, y, room, turned) {
+    if (!text) return;
+    pen.save();
+    pen.translate(x, y);
+    if (turned) pen.rotate(-Math.PI / 2);
+    pen.fillStyle = theme.muted; pen.textAlign = 'center'; pen.font = FONT();
+    pen.fillText(cut(text, Math.max(40, room)), 0, 0);
+    pen.restore();
+  }
+
+  const flatLabels = () => columnWide <= size()[0] - 6;
+
+  function drawColumns() {
+    const [cw] = size(), spans = model.get('column_marks'), flat = flatLabels();
+    const step = flat ? 1 : roundStep(Math.max(14 / cw, (view[3] - view[1]) / 60));
+    pen.font = FONT();
+    for (let c = Math.ceil(view[1] / step) * step; c < view[3]; c += step) {
+      const x = xOf(c + 0.5);
+      if (x < L.x || x > L.x + L.w || c >= C) continue;
+      pen.fillStyle = inSpans(spans, c) ? theme.mark : theme.fg;
+      if (flat) {
+        pen.textAlign = 'center';
+        pen.fillText(isolate(columnNames[c]), x, L.columnsTop + 12);
+      } else {
+        pen.save();
+        pen.translate(x + 4, L.columnsTop + 8);
+        pen.rotate(-Math.PI / 4);
+        pen.textAlign = 'right';
+        pen.fillText(isolate(cut(columnNames[c], Math.min(110, (x - 2) / 0.7071))), 0, 0);
+        pen.restore();
+      }
+      if (step > 1) { pen.fillStyle = theme.line; pen.fillRect(Math.round(x), L.columnsTop + 1, 1, 3); }
+    }
+    pen.fillStyle = theme.mark;
+    for (const [a, b] of spans) {
+      const [x0, x1] = [Math.max(L.x, xOf(a)), Math.min(L.x + L.w, xOf(b))];
+      if (x1 > x0) pen.fillRect(snap(x0), L.y + L.h + 4, Math.max(1, snap(x1 - x0)), 4);
+    }
+    axisTitle(model.get('x_label'), L.x + L.w / 2, L.H - 10, Math.max(L.w, 160), false);
+  }
+
+  function drawBars() {
+    const x = L.x + L.w + GAP, room = L.barRoom - GAP, ratio = L.ratio, spans = model.get('row_marks');
+    const lines = Math.max(1, Math.round(L.h * ratio)), [, ch] = size();
+    pen.fillStyle = theme.line;
+    pen.fillRect(snap(x) - 1, L.y, 1, L.h);
+    const long = v => Math.max(0, Math.min(1, v / barTop)) * (room - 2);
+    const gap = ch >= 6 ? 1 : 0;
+    if (ch * ratio >= 1) {
+      for (let r = Math.floor(view[0]); r < Math.min(R, Math.ceil(view[2])); r++) {
+        const y0 = Math.max(L.y, snap(yOf(r)) + gap), y1 = Math.min(L.y + L.h, snap(yOf(r + 1)) - gap);
+        if (!(bars[r] > 0) || y1 <= y0) continue;
+        pen.fillStyle = inSpans(spans, r) ? theme.mark : theme.select;
+        pen.fillRect(x, y0, long(bars[r]), y1 - y0);
+      }
+    } else {
+      for (let p = 0; p < lines; p++) {
+        const a = Math.floor(view[0] + p / lines * (view[2] - view[0])), b = Math.max(a + 1, Math.floor(view[0] + (p + 1) / lines * (view[2] - view[0])));
+        let most = 0, marked = false;
+        for (let r = a; r < b && r < R; r++) { if (bars[r] > most) most = bars[r]; marked ||= inSpans(spans, r); }
+        pen.fillStyle = marked ? theme.mark : theme.select;
+        pen.fillRect(x, L.y + p / ratio, long(most), 1 / ratio);
+      }
+    }
+    pen.fillStyle = theme.muted; pen.font = FONT();
+    pen.textAlign = 'left'; pen.fillText('0', x, L.y + L.h + 12);
+    pen.textAlign = 'right'; pen.fillText(digits(barTop), x + room, L.y + L.h + 12);
+    const name = model.get('row_bars_label');
+    if (name) { pen.textAlign = 'center'; pen.fillText(cut(name, room + 2 * GAP), x + room / 2, L.y + L.h + 28); }
+  }
+
+  const keyBox = () => ({ x: L.x + L.w + L.barRoom + 16, y: L.y, w: 12, h: Math.min(L.h, 240) });
+
+  function drawKey() {
+    const k = keyBox(), vmin = model.get('vmin'), vmax = model.get('vmax');
+    const lines = Math.max(1, Math.round(k.h * L.ratio));
+    for (let p = 0; p < lines; p++) {
+      const i = 4 * Math.round(255 * (1 - (p + 0.5) / lines));
+      pen.fillStyle = `rgb(${table[i]},${table[i + 1]},${table[i + 2]})`;
+      pen.fillRect(k.x, k.y + p / L.ratio, k.w, 1 / L.ratio + 0.1);
+    }
+    pen.strokeStyle = theme.line; pen.strokeRect(k.x - 0.5, k.y - 0.5, k.w + 1, k.h + 1);
+    pen.font = FONT(); pen.textAlign = 'left';
+    for (const { v, text } of scaleTicks(vmin, vmax, k.h)) {
+      const y = k.y + (1 - (v - vmin) / ((vmax - vmin) || 1)) * k.h;
+      pen.fillStyle = theme.muted; pen.fillRect(k.x + k.w + 1, Math.min(k.y + k.h - 1, Math.round(y)), 3, 1);
+      pen.fillText(text, k.x + k.w + 6, Math.max(k.y + 6, Math.min(k.y + k.h - 5, y)));
+    }
+    axisTitle(model.get('value_label'), k.x + k.w + 6 + L.tickRoom + 12, k.y + k.h / 2, k.h, true);
+  }
+
+  // The layer above: cursor, pinned cell, hovered cell, their names on the axes.
+  function drawTop() {
+    if (!L) return;
+    ink.setTransform(L.ratio, 0, 0, L.ratio, 0, 0);
+    ink.clearRect(0, 0, L.W, L.H);
+    ink.textBaseline = 'middle';
+    const cross = cell(model.get('cross')), pinned = cell(model.get('pinned'));
+    if (cross) drawCross(cross);
+    if (pinned) frame(pinned, 3, theme.select);
+    if (over) frame(over, 1.5, theme.fg);
+    if (over ?? cross) { chips(over ?? cross); pointer(over ?? cross); }
+    readOut();
+  }
+
+  function spanOf([r, c]) {
+    const [x0, x1] = [snap(xOf(c)), snap(xOf(c + 1))], [y0, y1] = [snap(yOf(r)), snap(yOf(r + 1))];
+    return { x: x0, y: y0, w: Math.max(x1 - x0, 1), h: Math.max(y1 - y0, 1) };
+  }
+
+  function clipped(work) {
+    ink.save();
+    ink.beginPath(); ink.rect(L.x - 2, L.y - 2, L.w + 4, L.h + 4); ink.clip();
+    work();
+    ink.restore();
+  }
+
+  function drawCross(at) {
+    const s = spanOf(at);
+    clipped(() => {
+      for (const [style, width] of [['rgba(0,0,0,0.65)', 3], ['rgba(255,255,255,0.95)', 1]]) {
+        ink.strokeStyle = style; ink.lineWidth = width;
+        for (const edge of s.h >= 4 ? [s.y, s.y + s.h] : [s.y + s.h / 2]) line(L.x, edge, L.x + L.w, edge);
+        for (const edge of s.w >= 4 ? [s.x, s.x + s.w] : [s.x + s.w / 2]) line(edge, L.y, edge, L.y + L.h);
+      }
+    });
+  }
+  function line(x0, y0, x1, y1) { ink.beginPath(); ink.moveTo(x0, y0); ink.lineTo(x1, y1); ink.stroke(); }
+
+  function frame(at, width, style) {
+    const s = spanOf(at), grow = Math.max(0, 6 - Math.min(s.w, s.h)) / 2;
+    clipped(() => {
+      ink.strokeStyle = theme.background; ink.lineWidth = width + 2;
+      ink.strokeRect(s.x - grow, s.y - grow, s.w + 2 * grow, s.h + 2 * grow);
+      ink.strokeStyle = style; ink.lineWidth = width;
+      ink.strokeRect(s.x - grow, s.y - grow, s.w + 2 * grow, s.h + 2 * grow);
+    });
+  }
+
+  function chip(text, x, y, align, room) {
+    text = cut(text, room);
+    const w = wide(text) + 8;
+    let left = align === 'right' ? x - w : x - w / 2;
+    left = Math.max(0, Math.min(L.W - w, left));
+    ink.fillStyle = theme.select;
+    ink.beginPath(); ink.roundRect(left, y - 9, w, 18, 3); ink.fill();
+    ink.fillStyle = theme.dark ? '#111111' : '#ffffff'; ink.textAlign = 'left'; ink.font = FONT();
+    ink.fillText(isolate(text), left + 4, y + 0.5);
+  }
+  function chips([r, c]) {
+    const y = yOf(r + 0.5), x = xOf(c + 0.5);
+    if (y >= L.y && y <= L.y + L.h) chip(rowNames[r], L.x - 2 - L.band, y, 'right', Math.max(L.rowRoom, 24));
+    if (x >= L.x && x <= L.x + L.w) chip(columnNames[c], x, L.columnsTop + 12, 'center', 220);
+  }
+  function pointer(at) {
+    const v = value(...at);
+    if (!model.get('color_bar') || Number.isNaN(v)) return;
+    const k = keyBox(), vmin = model.get('vmin'), vmax = model.get('vmax');
+    const y = k.y + (1 - Math.max(0, Math.min(1, (v - vmin) / ((vmax - vmin) || 1)))) * k.h;
+    ink.fillStyle = theme.fg;
+    ink.beginPath(); ink.moveTo(k.x, y); ink.lineTo(k.x - 7, y - 4); ink.lineTo(k.x - 7, y + 4); ink.closePath(); ink.fill();
+  }
+
+  function readOut() {
+    const at = over ?? cell(model.get('cross')) ?? cell(model.get('pinned'));
+    const text = at ? describe(at) : `${R} × ${C} cells`;
+    if (readout.textContent !== text) readout.textContent = text;
+  }
+
+  // ---- zoom and pan
+  function setView(next, tell = true) {
+    let [r0, c0, r1, c1] = next;
+    const h = Math.min(R, Math.max(Math.min(R, 3), r1 - r0)), w = Math.min(C, Math.max(Math.min(C, 3), c1 - c0));
+    r0 = Math.max(0, Math.min(R - h, r0)); c0 = Math.max(0, Math.min(C - w, c0));
+    view = [r0, c0, r0 + h, c0 + w];
+    model.set('window', zoomed() ? view : []);
+    if (tell) model.save_changes();
+    over = null; tip.hide();
+    refresh();
+  }
+  function zoom(factor, r, c, tell = true) {
+    const [r0, c0, r1, c1] = view, h = (r1 - r0) / factor, w = (c1 - c0) / factor;
+    const fr = (r - r0) / (r1 - r0), fc = (c - c0) / (c1 - c0);
+    setView([r - fr * h, c - fc * w, r - fr * h + h, c - fc * w + w], tell);
+  }
+  const middle = () => {
+    const at = cell(model.get('cross'));
+    const seen = at && at[0] >= view[0] && at[0] < view[2] && at[1] >= view[1] && at[1] < view[3];
+    return seen ? [at[0] + 0.5, at[1] + 0.5] : [(view[0] + view[2]) / 2, (view[1] + view[3]) / 2];
+  };
+  function keepInView([r, c]) {
+    const [r0, c0, r1, c1] = view;
+    const dr = r < r0 ? r - r0 : r + 1 > r1 ? r + 1 - r1 : 0, dc = c < c0 ? c - c0 : c + 1 > c1 ? c + 1 - c1 : 0;
+    if (dr || dc) setView([r0 + dr, c0 + dc, r1 + dr, c1 + dc], false);
+  }
+  function tool(text, name, work) {
+    const button = element('button', 'iw-tool', tools);
+    button.type = 'button'; button.textContent = text; button.title = name; button.setAttribute('aria-label', name);
+    button.addEventListener('click', work, opt);
+    return button;
+  }
+  const minus = tool('−', 'Zoom out (−)', () => zoom(1 / 1.6, ...middle()));
+  const plus = tool('+', 'Zoom in (+, or Ctrl and wheel); drag to move', () => zoom(1.6, ...middle()));
+  const reset = tool('Reset', 'Whole map (0)', () => setView([0, 0, R, C]));
+
+  // ---- pointer
+  const place = event => {
+    const b = top.getBoundingClientRect(), x = event.clientX - b.left, y = event.clientY - b.top;
+    const c = view[1] + (x - L.x) / L.w * (view[3] - view[1]), r = view[0] + (y - L.y) / L.h * (view[2] - view[0]);
+    return { r, c, inside: x >= L.x && x < L.x + L.w && y >= L.y && y < L.y + L.h };
+  };
+  const cellAt = event => {
+    if (!L) return null;
+    const { r, c, inside } = place(event);
+    return inside ? [Math.min(R - 1, Math.floor(r)), Math.min(C - 1, Math.floor(c))] : null;
+  };
+  const sendSoon = perFrame(() => model.save_changes());
+  function hover(at) {
+    if (at?.[0] === over?.[0] && at?.[1] === over?.[1]) return;
+    over = at;
+    drawTop();
+    if (at) {
+      const s = spanOf(at), b = top.getBoundingClientRect();
+      tip.show(describe(at), { left: b.left + s.x, top: b.top + s.y, bottom: b.top + s.y + s.h, width: s.w });
+    } else tip.hide();
+    if (model.get('live_hover')) { model.set('hovered', at ?? []); sendSoon(); }
+  }
+  top.addEventListener('pointerdown', event => {
+    if (event.button !== 0 || !L) return;
+    drag = { x: event.clientX, y: event.clientY, view: [...view], moved: false, at: cellAt(event) };
+  }, opt);
+  top.addEventListener('pointermove', event => { if (!drag) hover(cellAt(event)); }, opt);
+  top.addEventListener('pointerleave', () => { if (!drag) hover(null); }, opt);
+  window.addEventListener('pointermove', event => {
+    if (!drag || !L) return;
+    if (!(event.buttons & 1)) { drag = null; return; }
+    const dx = event.clientX - drag.x, dy = event.clientY - drag.y;
+    if (!drag.moved && Math.hypot(dx, dy) < 4) return;
+    drag.moved = true;
+    if (!zoomed()) return;
+    top.classList.add('iw-panning');
+    const [r0, c0, r1, c1] = drag.view, right = dx / L.w * (c1 - c0), down = dy / L.h * (r1 - r0);
+    setView([r0 - down, c0 - right, r1 - down, c1 - right], false);
+  }, opt);
+  window.addEventListener('pointerup', event => {
+    if (!drag) return;
+    const { moved, at } = drag;
+    drag = null;
+    top.classList.remove('iw-panning');
+    if (moved) model.save_changes();
+    else if (at) {
+      const pinned = model.get('pinned'), again = pinned[0] === at[0] && pinned[1] === at[1];
+      send(model, again ? { pinned: [], cross: [] } : { pinned: at, cross: at });
+      drawTop();
+    }
+  }, opt);
+  window.addEventListener('pointercancel', () => { drag = null; top.classList.remove('iw-panning'); }, opt);
+  top.addEventListener('wheel', event => {
+    if (!L || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    const { r, c, inside } = place(event);
+    if (inside) { zoom(Math.exp(-Math.max(-60, Math.min(60, event.deltaY)) * 0.008), r, c, false); tellSoon(); }
+  }, { signal, passive: false });
+  let timer = 0;
+  const tellSoon = () => { clearTimeout(timer); timer = setTimeout(() => model.save_changes(), 200); };
+
+  // ---- keys
+  top.addEventListener('keydown', event => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !L) return;
+    const at = cell(model.get('cross')), moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], PageUp: [-10, 0], PageDown: [10, 0] };
+    let to = null;
+    if (moves[event.key]) {
+      const by = event.shiftKey ? 10 : 1, [dr, dc] = moves[event.key];
+      to = at ? [at[0] + dr * by, at[1] + dc * by] : [Math.ceil(view[0]), Math.ceil(view[1])];
+    } else if (event.key === 'Home') to = [at?.[0] ?? 0, 0];
+    else if (event.key === 'End') to = [at?.[0] ?? 0, C - 1];
+    else if (event.key === 'Enter' || event.key === ' ') {
+      const pinned = model.get('pinned'), again = at && pinned[0] === at[0] && pinned[1] === at[1];
+      if (at) send(model, { pinned: again ? [] : at });
+    } else if (event.key === 'Escape') { hover(null); send(model, { cross: [], pinned: [] }); }
+    else if (event.key === '+' || event.key === '=') zoom(1.6, ...middle());
+    else if (event.key === '-') zoom(1 / 1.6, ...middle());
+    else if (event.key === '0') setView([0, 0, R, C]);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (to) {
+      over = null; tip.hide();
+      to = [Math.max(0, Math.min(R - 1, to[0])), Math.max(0, Math.min(C - 1, to[1]))];
+      keepInView(to);
+      model.set('cross', to);
+      sendSoon();
+    }
+    drawTop();
+  }, opt);
+
+  const refresh = perFrame(() => {
+    const what = dirty;
+    dirty = new Set();
+    if (what.has('theme')) readColours();
+    if (what.has('data')) readData();
+    else if (what.has('colours')) paintGrid();
+    draw();
+  });
+  const mark = what => () => { if (what) dirty.add(what); refresh(); };
+  let shown = 0;
+  const watcher = new ResizeObserver(() => {  // first shown, shown again in a tab, another width
+    if (box.clientWidth === shown) return;
+    shown = box.clientWidth;
+    if (theme.stale) dirty.add('theme');
+    refresh();
+  });
+  watcher.observe(box);
+  const stops = [
+    onTraits(model, 'data shape vmin vmax row_labels column_labels row_bars row_bars_max', mark('data')),
+    onTraits(model, 'window', () => { const asked = model.get('window'); if (asked.length ? asked.some((v, i) => v !== view[i]) : zoomed()) { readView(); refresh(); } }),
+    onTraits(model, 'lut lut_dark', mark('theme')),
+    onTraits(model, 'title x_label y_label value_label row_name column_name texts row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
+    onTraits(model, 'cross pinned', perFrame(drawTop)),
+    onTraits(model, 'hovered', () => { if (!model.get('live_hover')) { over = cell(model.get('hovered')); drawTop(); } }),
+    watchTheme(mark('theme')),
+  ];
+  dirty = new Set();
+  readColours(); readData(); draw();
+  return () => { stops.forEach(stop => stop()); watcher.disconnect(); refresh.stop(); sendSoon.stop(); clearTimeout(timer); tip.hide(); };
+}
+
+export default { render };

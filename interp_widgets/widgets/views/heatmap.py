@@ -1,0 +1,150 @@
+"""A matrix in the browser as a coloured map with labelled axes, cell cursor, zoom and pan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import traitlets as t
+from numpy.typing import ArrayLike, NDArray
+
+from interp_widgets.figures.static import Scene, heatmap_scene
+from interp_widgets.figures.theme import DIVERGING256, SEQUENTIAL256, lut
+from interp_widgets.widgets.views.base import (
+    View,
+    bytes_floats,
+    check_spans,
+    data_range,
+    float_bytes,
+    view_source,
+    view_style,
+)
+
+_PLAIN, _SIGNED = lut(SEQUENTIAL256), lut(DIVERGING256)
+
+
+class Heatmap(View):
+    """A map of numbers up to 2,000 × 300 cells and more; cells without a number (NaN) are hatched.
+
+    A click or the arrow keys move the cursor `cross`, click or Enter pins a cell, Esc lets both go; Ctrl and wheel,
+    the keys + − 0 or the buttons zoom, a drag moves. Cells smaller than a pixel show the strongest of those they cover.
+
+    >>> heat = Heatmap(title="Importance", row_name="prompt token", column_name="response")
+    >>> heat.set_matrix([[0.0, 1.0], [2.0, 3.0]], rows=["a", "b"], columns=["x", "y"])
+    >>> heat.shape, heat.vmin, heat.vmax
+    ([2, 2], 0.0, 3.0)
+    """
+
+    _esm = view_source("heatmap")
+    _css = view_style("heatmap")
+
+    shape = t.List(t.Int(), default_value=[0, 0]).tag(sync=True)
+    """[rows, columns]."""
+    data = t.Bytes(b"").tag(sync=True)
+    """float32, row by row; NaN is "no number". See `set_matrix`."""
+    vmin = t.Float(0.0).tag(sync=True)
+    vmax = t.Float(1.0).tag(sync=True)
+    lut = t.Bytes(_PLAIN).tag(sync=True)
+    """1,024 bytes: the 256 colours that the range vmin..vmax runs through."""
+    lut_dark = t.Bytes(b"").tag(sync=True)
+    """The same for a dark page; empty: as on a light page."""
+    row_labels = t.List(t.Unicode()).tag(sync=True)
+    column_labels = t.List(t.Unicode()).tag(sync=True)
+    row_name = t.Unicode("row").tag(sync=True)
+    """What a row is, for the tooltip: "prompt token"."""
+    column_name = t.Unicode("column").tag(sync=True)
+    x_label = t.Unicode("").tag(sync=True)
+    y_label = t.Unicode("").tag(sync=True)
+    title = t.Unicode("").tag(sync=True)
+    value_label = t.Unicode("").tag(sync=True)
+    """Unit or name of the numbers, at the colour bar and in the tooltip."""
+    texts = t.List(t.Unicode()).tag(sync=True)
+    """A short text of each cell, row by row, drawn where it fits; may be empty."""
+    row_marks = t.List(t.List(t.Int())).tag(sync=True)
+    """Spans [start, end) of rows shown by a band (instruction spans)."""
+    column_marks = t.List(t.List(t.Int())).tag(sync=True)
+    row_bars = t.Bytes(b"").tag(sync=True)
+    """float32 number of each row, drawn as bars beside the rows; empty: none. See `set_row_bars`."""
+    row_bars_max = t.Float(0.0).tag(sync=True)
+    """The number a full bar stands for; 0: the largest."""
+    row_bars_label = t.Unicode("").tag(sync=True)
+    cross = t.List(t.Int()).tag(sync=True)
+    """[row, column] of the cursor, or empty."""
+    pinned = t.List(t.Int()).tag(sync=True)
+    """[row, column] of the pinned cell, or empty."""
+    hovered = t.List(t.Int()).tag(sync=True)
+    """[row, column] under the pointer, or empty; sent by the browser only while `live_hover` is on."""
+    live_hover = t.Bool(False).tag(sync=True)
+    window = t.List(t.Float()).tag(sync=True)
+    """[first row, first column, last row, last column] of the part in view (ends excluded), or empty for all."""
+    height = t.Int(0).tag(sync=True)
+    """Height of the drawing in pixels; 0: by the number of rows, up to `max_height` for the cells."""
+    max_height = t.Int(480).tag(sync=True)
+    color_bar = t.Bool(True).tag(sync=True)
+    empty = t.Unicode("Nothing to show yet").tag(sync=True)
+    """What stands in the place of no cells."""
+
+    def __repr__(self) -> str:
+        return f"Heatmap({' × '.join(map(str, self.shape))}, title={self.title!r})"
+
+    def set_matrix(
+        self, matrix: ArrayLike | None, *, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None,
+        vmin: float | None = None, vmax: float | None = None, signed: bool = False, texts: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """Show another (rows, columns) matrix (None: empty), coloured from `vmin` to `vmax` or over its own range.
+
+        `signed` makes the range symmetric about 0 and the colours blue–white–red. Labels not given stay if their
+        number still fits. Raises ValueError when the matrix has no two axes or labels and axes differ in length.
+        """
+        array = np.zeros((0, 0), np.float32) if matrix is None else np.asarray(matrix, dtype=np.float32)
+        if array.ndim != 2:
+            raise ValueError(f"a heat map needs a (rows, columns) matrix, got shape {array.shape}")
+        row_labels = _labels(rows, self.row_labels, array.shape[0], "rows")
+        column_labels = _labels(columns, self.column_labels, array.shape[1], "columns")
+        if texts and len(texts) != array.size:
+            raise ValueError(f"texts must hold one string for each of the {array.size} cells, got {len(texts)}")
+        low, high = data_range(array, signed=signed)
+        with self.hold_sync():
+            if list(array.shape) != self.shape:
+                self.window, self.cross, self.pinned, self.hovered = [], [], [], []
+                self.row_marks, self.column_marks, self.row_bars = [], [], b""
+            self.lut = _SIGNED if signed else _PLAIN
+            self.vmin, self.vmax = low if vmin is None else float(vmin), high if vmax is None else float(vmax)
+            self.row_labels, self.column_labels, self.texts = row_labels, column_labels, list(texts)
+            self.shape, self.data = list(array.shape), float_bytes(array)
+
+    @property
+    def matrix(self) -> NDArray[np.float32]:
+        """(rows, columns) the numbers shown."""
+        return bytes_floats(self.data).reshape(self.shape)
+
+    def set_row_bars(self, values: ArrayLike | None, *, maximum: float = 0.0, label: str | None = None) -> None:
+        """Draw a bar beside each row (None: none); `maximum` is the number of a full bar, 0 the largest one."""
+        array = np.zeros(0, np.float32) if values is None else np.asarray(values, dtype=np.float32)
+        if values is not None and array.shape != (self.shape[0],):
+            raise ValueError(f"row bars must be one number for each of the {self.shape[0]} rows, got {array.shape}")
+        with self.hold_sync():
+            self.row_bars_max, self.row_bars = float(maximum), float_bytes(array)
+            if label is not None:
+                self.row_bars_label = label
+
+    def set_row_marks(self, spans: Sequence[Sequence[int]]) -> None:
+        """Mark the spans [start, end) of rows; ValueError when one lies outside the rows."""
+        self.row_marks = check_spans(spans, self.shape[0], "row marks")
+
+    def scene(self, *, width: int = 900) -> Scene:
+        """The whole map as a static picture `width` pixels wide, on a light page."""
+        return heatmap_scene(
+            self.matrix, self.row_labels, self.column_labels, title=self.title, x_label=self.x_label,
+            y_label=self.y_label, value_label=self.value_label, vmin=self.vmin, vmax=self.vmax, colors=self.lut,
+            row_marks=self.row_marks, row_bars=bytes_floats(self.row_bars) if self.row_bars else None,
+            row_bars_label=self.row_bars_label, texts=self.texts, width=width,
+        )  # fmt: skip
+
+
+def _labels(given: Sequence[str] | None, held: list[str], n: int, what: str) -> list[str]:
+    if given is None:
+        return held if len(held) == n else []
+    if len(given) != n:
+        raise ValueError(f"{what} must hold one label for each of the {n} {what}, got {len(given)}")
+    return [str(label) for label in given]

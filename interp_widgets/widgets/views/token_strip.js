@@ -1,0 +1,361 @@
+// A strip of tokens: shaded by value, hovered, selected, brushed over and marked with the pointer or the keys.
+
+const LINES = 24;
+
+// Adds or wipes out [start, end) in a list of spans: a drag that began inside a mark wipes, any other adds.
+function editMarks(marks, start, end, wipe) {
+  const kept = [];
+  if (wipe) {
+    for (const [a, b] of marks) {
+      if (a < Math.min(b, start)) kept.push([a, Math.min(b, start)]);
+      if (Math.max(a, end) < b) kept.push([Math.max(a, end), b]);
+    }
+    return kept;
+  }
+  for (const [a, b] of marks) {
+    if (b < start || a > end) kept.push([a, b]);
+    else { start = Math.min(start, a); end = Math.max(end, b); }
+  }
+  return [...kept, [start, end]].sort((one, other) => one[0] - other[0]);
+}
+
+// Right-to-left when most letters are.
+function direction(tokens) {
+  let right = 0, left = 0;
+  for (const token of tokens) {
+    right += (token.match(/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/g) ?? []).length;
+    left += (token.match(/\p{L}/gu) ?? []).length;
+  }
+  return right > left / 2 ? 'rtl' : 'ltr';
+}
+
+function fillToken(node, text) {
+  let run = '';
+  const flush = () => { if (run) node.append(run); run = ''; };
+  for (const char of text) {
+    const seen = visible(char);
+    if (seen === char) { run += char; continue; }
+    flush();
+    element('span', 'iw-ws', node).textContent = seen;
+  }
+  flush();
+}
+
+function render({ model, el, signal }) {
+  el.classList.add('iw-view');
+  const head = element('div', 'iw-head', el);
+  const title = element('div', 'iw-title', head), readout = element('div', 'iw-readout', head);
+  readout.setAttribute('aria-live', 'polite');
+  const strip = element('div', 'iw-strip', el);
+  strip.setAttribute('role', 'listbox');
+  strip.setAttribute('aria-orientation', 'horizontal');
+  const tip = makeTip(el);
+  const opt = { signal };
+
+  let tokens = [], spans = [], painted = [], drawn = [], bars = [];
+  let values = new Float32Array(0), heights = new Float32Array(0);
+  let theme = readTheme(el), backs = [], inks = [];
+  let over = -1, cursor = 0, anchor = -1, drag = null, dirty = new Set();
+
+  // ---- text of one token
+  const valueText = i => {
+    const label = model.get('labels')[i];
+    const parts = [];
+    if (label) parts.push(label);
+    else if (i < values.length) parts.push(digits(values[i]) + (model.get('value_label') ? ' ' + model.get('value_label') : ''));
+    if (i < heights.length) parts.push(`${model.get('density_label') || 'density'} ${digits(heights[i])}`);
+    return parts.join(' · ');
+  };
+  const describe = i => {
+    const value = valueText(i), mark = inSpans(model.get('marks'), i) ? ', marked' : '';
+    return `${isolate(`‘${visible(tokens[i])}’`)} (${i})${value ? ': ' + value : ''}${mark}`;
+  };
+
+  // ---- drawing
+  function build() {
+    tokens = model.get('tokens');
+    spans = []; painted = []; drawn = []; bars = [];
+    over = -1; anchor = -1; drag = null;
+    cursor = Math.max(0, Math.min(cursor, tokens.length - 1));
+    strip.textContent = '';
+    strip.dir = direction(tokens);
+    strip.classList.toggle('iw-many', tokens.length > 300);
+    const special = model.get('special'), all = document.createDocumentFragment();
+    let word = null, size = 0;
+    tokens.forEach((text, i) => {
+      if (!word || special[i] || special[i - 1] || size > 24 || /^\s/.test(text) || /\s$/.test(tokens[i - 1])) {
+        word = element('span', 'iw-word', all); size = 0;
+      }
+      size += text.length;
+      if (text.length > 40) word.classList.add('iw-long');
+      const node = element('span', 'iw-tok', word);
+      node.dataset.i = i;
+      node.dataset.lmSuppressShortcuts = 'true';  // on the focused node itself, else Notebook 7 takes the arrow keys
+      node.setAttribute('role', 'option');
+      node.dir = 'auto';
+      node.tabIndex = -1;
+      if (special[i]) node.classList.add('iw-special');
+      fillToken(node, text);
+      spans.push(node);
+      if (text.includes('\n')) { element('br', '', all); word = null; }
+    });
+    if (!tokens.length) element('div', 'iw-empty', all).textContent = model.get('empty');
+    strip.append(all);
+    strip.scrollTop = 0;
+  }
+
+  function readColours() {
+    theme = readTheme(el);
+    el.classList.toggle('iw-dark', theme.dark);
+    const table = readScale(model, theme);
+    backs = []; inks = [];
+    for (let k = 0; k < 256; k++) {
+      const [r, g, b, a] = table.subarray(4 * k, 4 * k + 4), f = a / 255;
+      const [x, y, z] = [r, g, b].map((v, j) => v * f + theme.bg[j] * (1 - f));
+      backs.push(`rgba(${r},${g},${b},${f.toFixed(3)})`);
+      inks.push(inkOn(x, y, z));
+    }
+    painted = [];
+  }
+
+  function paint() {
+    values = floats(model.get('values'));
+    const low = model.get('vmin'), scale = 255 / ((model.get('vmax') - low) || 1);
+    spans.forEach((node, i) => {
+      const v = values[i];
+      const k = v === undefined || Number.isNaN(v) ? -1 : Math.max(0, Math.min(255, Math.round((v - low) * scale)));
+      if (painted[i] !== k) {
+        painted[i] = k;
+        node.style.backgroundColor = k < 0 ? '' : backs[k];
+        node.style.color = k < 0 ? '' : inks[k];
+      }
+    });
+    names();
+  }
+
+  function names() {
+    const marks = model.get('marks');
+    spans.forEach((node, i) => {
+      const value = valueText(i), special = node.classList.contains('iw-special') ? 'special token ' : '';
+      const text = `${special}${tokens[i] === '' ? 'empty' : visible(tokens[i])}${value ? ', ' + value : ''}${inSpans(marks, i) ? ', marked' : ''}`;
+      if (node.ariaLabel !== text) node.ariaLabel = text;
+    });
+  }
+
+  function paintBars() {
+    heights = floats(model.get('density'));
+    const on = heights.length > 0 && spans.length > 0;
+    strip.classList.toggle('iw-dense', on);
+    const top = model.get('density_max') || heights.reduce((most, v) => v > most ? v : most, 0) || 1;
+    spans.forEach((node, i) => {
+      if (on && !bars[i]) { bars[i] = element('i', '', element('b', 'iw-bar', node)); }
+      if (!on && bars[i]) { bars[i].parentNode.remove(); bars[i] = null; }
+      if (on) bars[i].style.height = `${Math.max(0, Math.min(1, (heights[i] || 0) / top)) * 100}%`;
+    });
+    fit();
+  }
+
+  function fit() {
+    const dense = strip.classList.contains('iw-dense') ? 16 : 0;
+    strip.style.maxHeight = `${model.get('max_lines') * (LINES + dense) + 10}px`;
+  }
+
+  // One string of flags per token tells what has to be touched.
+  function states() {
+    const chosen = model.get('selected'), brush = model.get('brush');
+    const marks = drag?.marks ?? model.get('marks');
+    const flags = new Array(spans.length).fill('');
+    for (const [a, b] of marks) for (let i = Math.max(0, a); i < Math.min(b, spans.length); i++) {
+      flags[i] += i === a ? 'ms' : 'm';
+      if (i === b - 1) flags[i] += 'e';
+    }
+    if (brush.length === 2) for (let i = Math.max(0, brush[0]); i < Math.min(brush[1], spans.length); i++) flags[i] += 'b';
+    if (chosen >= 0 && chosen < spans.length) flags[chosen] += 'x';
+    if (over >= 0 && over < spans.length) flags[over] += 'o';
+    if (spans.length) flags[Math.min(cursor, spans.length - 1)] += 't';
+    spans.forEach((node, i) => {
+      const now = flags[i];
+      if (now === (drawn[i] ?? '')) return;
+      drawn[i] = now;
+      const list = node.classList, has = c => now.includes(c);
+      list.toggle('iw-mk', has('m')); list.toggle('iw-mk-start', has('s')); list.toggle('iw-mk-end', has('e'));
+      list.toggle('iw-br', has('b')); list.toggle('iw-sel', has('x')); list.toggle('iw-over', has('o'));
+      node.setAttribute('aria-selected', has('x') || has('b'));
+      node.tabIndex = has('t') ? 0 : -1;
+    });
+    strip.classList.toggle('iw-marking', model.get('marking'));
+    readOut();
+  }
+
+  function readOut() {
+    const chosen = model.get('selected'), brush = model.get('brush');
+    let text = '';
+    if (over >= 0 && over < tokens.length) text = describe(over);
+    else if (brush.length === 2 && brush[1] - brush[0] > 1) text = `tokens ${brush[0]} to ${brush[1] - 1} brushed`;
+    else if (chosen >= 0 && chosen < tokens.length) text = describe(chosen);
+    else if (tokens.length) text = `${tokens.length} token${tokens.length === 1 ? '' : 's'}`;
+    if (readout.textContent !== text) readout.textContent = text;
+  }
+
+  function heading() {
+    title.textContent = model.get('label');
+    strip.setAttribute('aria-label', model.get('label') || 'tokens');
+    strip.setAttribute('aria-multiselectable', 'true');
+  }
+
+  // Scrolls only the strip, never the notebook.
+  function reveal(i) {
+    const node = spans[i];
+    if (!node || strip.scrollHeight <= strip.clientHeight) return;
+    const box = node.getBoundingClientRect(), frame = strip.getBoundingClientRect();
+    if (box.top < frame.top + 2) strip.scrollTop += box.top - frame.top - 6;
+    else if (box.bottom > frame.bottom - 2) strip.scrollTop += box.bottom - frame.bottom + 6;
+  }
+
+  const flush = perFrame(() => {
+    const what = dirty;
+    dirty = new Set();
+    if (what.has('colours')) readColours();
+    if (what.has('build')) build();
+    if (what.has('build') || what.has('colours') || what.has('paint')) paint();
+    if (what.has('build') || what.has('bars')) paintBars();
+    if (what.has('names')) names();
+    states();
+  });
+  const mark = what => () => { dirty.add(what); flush(); };
+
+  // ---- pointer
+  const tokenAt = event => {
+    const node = event.target.closest?.('.iw-tok');
+    return node && strip.contains(node) ? +node.dataset.i : -1;
+  };
+  const tokenUnder = event => {
+    const node = strip.getRootNode().elementFromPoint(event.clientX, event.clientY)?.closest?.('.iw-tok');
+    return node && strip.contains(node) ? +node.dataset.i : -1;
+  };
+  const sendSoon = perFrame(() => model.save_changes());
+
+  function hover(i) {
+    if (i === over) return;
+    over = i;
+    states();
+    if (i >= 0) tip.show(describe(i), spans[i].getBoundingClientRect()); else tip.hide();
+    if (model.get('live_hover')) { model.set('hovered', i); sendSoon(); }
+  }
+
+  strip.addEventListener('pointerdown', event => {
+    const i = tokenAt(event);
+    if (event.button !== 0 || i < 0) return;
+    const base = model.get('marks');
+    drag = { from: i, to: i, moved: false, base, marks: null, wipe: inSpans(base, i), marking: model.get('marking') };
+    cursor = i;
+    anchor = i;
+  }, opt);
+  window.addEventListener('pointermove', event => {
+    if (!drag) return;
+    if (!(event.buttons & 1)) { endDrag(); return; }
+    const i = tokenUnder(event);
+    if (i < 0 || i === drag.to) return;
+    drag.to = i;
+    drag.moved = true;
+    const start = Math.min(drag.from, i), end = Math.max(drag.from, i) + 1;
+    if (drag.marking) drag.marks = editMarks(drag.base, start, end, drag.wipe);
+    else {
+      model.set('brush', [start, end]);
+      if (model.get('live_hover')) sendSoon();
+    }
+    states();
+  }, opt);
+  function endDrag() {
+    if (!drag) return;
+    const { from, to, moved, marking, base, wipe } = drag;
+    drag = null;
+    if (marking) send(model, { marks: editMarks(base, Math.min(from, to), Math.max(from, to) + 1, wipe) });
+    else if (moved) model.save_changes();
+    else send(model, { selected: model.get('selected') === from ? -1 : from, brush: [] });
+    states();
+  }
+  window.addEventListener('pointerup', endDrag, opt);
+  window.addEventListener('pointercancel', () => { drag = null; states(); }, opt);
+  strip.addEventListener('pointermove', event => { if (!drag) hover(tokenAt(event)); }, opt);
+  strip.addEventListener('pointerleave', () => { if (!drag) hover(-1); }, opt);
+  strip.addEventListener('scroll', () => tip.hide(), { signal, passive: true });
+  strip.addEventListener('dragstart', event => event.preventDefault(), opt);
+
+  // ---- keys
+  strip.addEventListener('keydown', event => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !spans.length) return;
+    const last = spans.length - 1, forward = strip.dir === 'rtl' ? 'ArrowLeft' : 'ArrowRight';
+    const back = strip.dir === 'rtl' ? 'ArrowRight' : 'ArrowLeft';
+    let to = null;
+    if (event.key === forward) to = Math.min(last, cursor + 1);
+    else if (event.key === back) to = Math.max(0, cursor - 1);
+    else if (event.key === 'ArrowDown' || event.key === 'ArrowUp') to = onLine(event.key === 'ArrowDown' ? 1 : -1);
+    else if (event.key === 'Home') to = 0;
+    else if (event.key === 'End') to = last;
+    else if (event.key === 'Enter' || event.key === ' ') {
+      const brush = model.get('brush');
+      if (model.get('marking')) {
+        const [start, end] = brush.length === 2 ? brush : [cursor, cursor + 1];
+        send(model, { marks: editMarks(model.get('marks'), start, end, inSpans(model.get('marks'), start)), brush: [] });
+        anchor = -1;
+      } else send(model, { selected: model.get('selected') === cursor ? -1 : cursor });
+    } else if (event.key === 'Escape') {
+      anchor = -1;
+      hover(-1);
+      send(model, { selected: -1, brush: [] });
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (to !== null) {
+      if (event.shiftKey) {
+        if (anchor < 0) anchor = cursor;
+        send(model, { brush: [Math.min(anchor, to), Math.max(anchor, to) + 1] });
+      } else {
+        anchor = -1;
+        if (model.get('brush').length) send(model, { brush: [] });
+      }
+      cursor = to;
+      reveal(to);
+      spans[to].focus({ preventScroll: true });
+      hover(to);
+    }
+    states();
+  }, opt);
+  // The token above or below, nearest in the horizontal.
+  function onLine(step) {
+    const here = spans[cursor].getBoundingClientRect(), x = here.left + here.width / 2;
+    let best = cursor, line = null, gap = Infinity;
+    for (let i = cursor + step; i >= 0 && i < spans.length; i += step) {
+      const box = spans[i].getBoundingClientRect();
+      if (Math.abs(box.top - here.top) < 4) continue;
+      line ??= box.top;
+      if (Math.abs(box.top - line) > 4) break;
+      const away = Math.abs(box.left + box.width / 2 - x);
+      if (away < gap) { gap = away; best = i; }
+    }
+    return best;
+  }
+  strip.addEventListener('focusin', event => { const i = tokenAt(event); if (i >= 0 && !drag) { cursor = i; states(); } }, opt);
+  strip.addEventListener('focusout', () => { if (!strip.matches(':hover')) hover(-1); }, opt);
+
+  const stops = [
+    onTraits(model, 'tokens special empty', mark('build')),
+    onTraits(model, 'values vmin vmax labels value_label', mark('paint')),
+    onTraits(model, 'lut lut_dark', mark('colours')),
+    onTraits(model, 'density density_max density_label', mark('bars')),
+    onTraits(model, 'max_lines', fit),
+    onTraits(model, 'label', heading),
+    onTraits(model, 'marks', mark('names')),
+    onTraits(model, 'brush marking', mark('states')),
+    onTraits(model, 'selected', () => { cursor = Math.max(0, model.get('selected') < 0 ? cursor : model.get('selected')); reveal(cursor); flush(); }),
+    onTraits(model, 'hovered', () => { over = model.get('hovered'); flush(); }),
+    watchTheme(() => { dirty.add('colours'); flush(); }),
+  ];
+  const watcher = new ResizeObserver(() => { if (theme.stale) mark('colours')(); });
+  watcher.observe(strip);
+  heading(); readColours(); build(); paint(); paintBars(); states();
+  return () => { stops.forEach(stop => stop()); watcher.disconnect(); flush.stop(); sendSoon.stop(); tip.hide(); };
+}
+
+export default { render };

@@ -1,0 +1,140 @@
+"""A strip of tokens in the browser: shaded by value, selectable, brushable, markable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import traitlets as t
+from numpy.typing import ArrayLike, NDArray
+
+from interp_widgets.figures.static import Scene, strip_scene
+from interp_widgets.figures.theme import TOKENS256, TOKENS_DARK256, TOKENS_DIVERGING256, lut
+from interp_widgets.widgets.views.base import (
+    View,
+    bytes_floats,
+    check_spans,
+    data_range,
+    float_bytes,
+    view_source,
+    view_style,
+)
+
+_LIGHT, _DARK, _SIGNED = lut(TOKENS256), lut(TOKENS_DARK256), lut(TOKENS_DIVERGING256)
+
+
+class TokenStrip(View):
+    """Tokens as running text, each shaded by a number and reachable by pointer and keys.
+
+    A click selects (again: lets go), a drag brushes a span, with `marking` on a drag adds a mark or, begun inside a
+    mark, wipes it out. Arrows, Home and End move, Shift with arrows brushes, Enter selects (or marks), Esc lets go.
+
+    >>> strip = TokenStrip(tokens=["The", " cat"], label="Prompt")
+    >>> strip.set_values([0.1, 0.9])
+    >>> strip.vmin, strip.vmax
+    (0.10000000149011612, 0.8999999761581421)
+    """
+
+    _esm = view_source("token_strip")
+    _css = view_style("token_strip")
+
+    tokens = t.List(t.Unicode()).tag(sync=True)
+    """One readable string per token."""
+    special = t.List(t.Bool()).tag(sync=True)
+    """Which tokens are special (outlined); may be empty."""
+    values = t.Bytes(b"").tag(sync=True)
+    """float32 number of each token, NaN for none; see `set_values`."""
+    vmin = t.Float(0.0).tag(sync=True)
+    vmax = t.Float(1.0).tag(sync=True)
+    lut = t.Bytes(_LIGHT).tag(sync=True)
+    """1,024 bytes: the 256 colours (with opacity) that the range vmin..vmax runs through on a light page."""
+    lut_dark = t.Bytes(_DARK).tag(sync=True)
+    """The same for a dark page; empty: as on a light page."""
+    labels = t.List(t.Unicode()).tag(sync=True)
+    """What the tooltip says of each token instead of its number; may be empty."""
+    value_label = t.Unicode("").tag(sync=True)
+    """Unit or name put behind the number."""
+    density = t.Bytes(b"").tag(sync=True)
+    """float32 number of each token drawn as a small bar under it; empty: no bars."""
+    density_max = t.Float(0.0).tag(sync=True)
+    """The number a full bar stands for; 0: the largest one."""
+    density_label = t.Unicode("").tag(sync=True)
+    selected = t.Int(-1).tag(sync=True)
+    """The clicked token, -1 for none."""
+    hovered = t.Int(-1).tag(sync=True)
+    """The token under the pointer or key cursor, -1 for none; sent by the browser only while `live_hover` is on."""
+    live_hover = t.Bool(False).tag(sync=True)
+    """Whether hovering and dragging are reported as they happen."""
+    brush = t.List(t.Int()).tag(sync=True)
+    """The brushed tokens [start, end), or empty."""
+    marks = t.List(t.List(t.Int())).tag(sync=True)
+    """Marked spans [[start, end), …], sorted and apart."""
+    marking = t.Bool(False).tag(sync=True)
+    """Whether a drag marks instead of brushing."""
+    label = t.Unicode("").tag(sync=True)
+    """Heading and accessible name."""
+    empty = t.Unicode("No tokens yet").tag(sync=True)
+    """What stands in the place of no tokens."""
+    max_lines = t.Int(8).tag(sync=True)
+    """Lines shown before the strip scrolls."""
+
+    def __repr__(self) -> str:
+        return f"TokenStrip({len(self.tokens)} tokens, label={self.label!r})"
+
+    def set_tokens(self, tokens: Sequence[str], *, special: Sequence[bool] = ()) -> None:
+        """Show other tokens; numbers, bars, marks, brush and selection of the old ones go."""
+        if special and len(special) != len(tokens):
+            raise ValueError(f"special must have one flag for each of the {len(tokens)} tokens, got {len(special)}")
+        with self.hold_sync():
+            self.values = self.density = b""
+            self.labels, self.brush, self.marks = [], [], []
+            self.selected = self.hovered = -1
+            self.tokens, self.special = list(tokens), [bool(flag) for flag in special]
+
+    def set_values(
+        self, values: ArrayLike | None, *, vmin: float | None = None, vmax: float | None = None, signed: bool = False
+    ) -> None:
+        """Shade each token by its number (None: no shading), from `vmin` to `vmax` or over the numbers' own range.
+
+        `signed` makes the range symmetric about 0 and the colours blue–none–red. Raises ValueError unless there is one
+        number for each token.
+        """
+        array = np.zeros(0, np.float32) if values is None else self._per_token(values, "values")
+        low, high = data_range(array, signed=signed)
+        with self.hold_sync():
+            self.lut, self.lut_dark = (_SIGNED, b"") if signed else (_LIGHT, _DARK)
+            self.vmin, self.vmax = low if vmin is None else float(vmin), high if vmax is None else float(vmax)
+            self.values = float_bytes(array)
+
+    def set_density(self, density: ArrayLike | None, *, maximum: float = 0.0) -> None:
+        """Draw a small bar under each token (None: none); `maximum` is the number of a full bar, 0 the largest one."""
+        array = np.zeros(0, np.float32) if density is None else self._per_token(density, "density")
+        with self.hold_sync():
+            self.density_max, self.density = float(maximum), float_bytes(array)
+
+    def set_marks(self, spans: Sequence[Sequence[int]]) -> None:
+        """Mark the spans [start, end) of tokens; ValueError when one lies outside the tokens."""
+        self.marks = check_spans(spans, len(self.tokens), "marks")
+
+    def mask(self) -> NDArray[np.bool_]:
+        """(tokens,) whether each token is marked."""
+        inside = np.zeros(len(self.tokens), dtype=bool)
+        for start, end in self.marks:
+            inside[start:end] = True
+        return inside
+
+    def _per_token(self, values: ArrayLike, what: str) -> NDArray[np.float32]:
+        array = np.asarray(values, dtype=np.float32)
+        if array.shape != (len(self.tokens),):
+            raise ValueError(f"{what} must be one number for each of the {len(self.tokens)} tokens, got {array.shape}")
+        return array
+
+    def scene(self, *, width: int = 900) -> Scene:
+        """The strip as a static picture `width` pixels wide, on a light page."""
+        values: Any = bytes_floats(self.values) if self.values else None
+        density: Any = bytes_floats(self.density) if self.density else None
+        return strip_scene(
+            self.tokens, values, vmin=self.vmin, vmax=self.vmax, colors=self.lut, special=self.special, density=density,
+            density_max=self.density_max, marks=self.marks, selected=self.selected, title=self.label, width=width,
+        )  # fmt: skip
