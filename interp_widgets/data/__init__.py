@@ -1,1 +1,1 @@
-"""What goes in: the demo world, its texts and instructions, readers for published data."""
+"""What goes in: the demo world, its text, its instructions, and readers for public data sets. No torch, no drawing."""

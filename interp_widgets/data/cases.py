@@ -1,0 +1,35 @@
+"""Prompts with a known instruction, ready for the saliency tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from interp_widgets.data.instructions import instruction_cases, make_case
+
+
+@dataclass(frozen=True)
+class SaliencyCase:
+    """One prompt for a saliency map, with what is known about it."""
+
+    prompt: str
+    response: str | None = None
+    """Text that follows the prompt, with its leading space; None lets the model write it."""
+    instruction: tuple[int, int] | None = None
+    """Characters [start, end) of the instruction's words in `prompt`."""
+    label: bool | None = None
+    """Whether the response follows the instruction, where that is known."""
+    name: str = ""
+
+
+def demo_cases(n: int = 100, seed: int = 0) -> list[SaliencyCase]:
+    """Draw `n` saliency cases from the held-out instructions, with their reference responses."""
+    return [
+        SaliencyCase(case.prompt, case.response, case.instruction_span, True, f"{i:03d} {case.task}")
+        for i, case in enumerate(instruction_cases("held_out", n, seed))
+    ]
+
+
+def default_prompt() -> SaliencyCase:
+    """Give the prompt that the saliency widgets start with: the tuned model answers it in about thirty tokens."""
+    case = make_case("country", (1, 1), "Japan", "", context="When Mary and Paul went to the park, Paul gave a ball to Mary.")
+    return SaliencyCase(case.prompt, None, case.instruction_span, None, "default")

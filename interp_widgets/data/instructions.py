@@ -1,0 +1,289 @@
+"""Instruction data for the tuned demo model: tasks, phrasings, layouts, and a check of every response.
+
+A prompt is a few labelled lines that end with "Response:"; the response follows with its leading space:
+
+    Context: We flew to Lyon, a city in France.
+    Instruction: Please give the plural of the word.
+    Input: cat
+    Response: cats
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from interp_widgets.data import text, world
+from interp_widgets.data import word_tables as wt
+from interp_widgets.data.instruction_tables import CORES, WRAPPERS
+from interp_widgets.data.world import Split, check_split, stable_hash
+
+FORMAT = "{context}Instruction: {instruction}\n{input}Response:"
+"""The one instruction format; `context` and `input` are whole labelled lines or empty."""
+
+Layout = Literal["input_last", "input_first", "inline"]
+LAYOUTS: tuple[Layout, ...] = ("input_last", "input_first", "inline")
+_WORD_TASKS = {"plural": "plural", "past": "past", "gerund": "gerund", "antonym": "antonym", "french": "French",
+               "spanish": "Spanish"}  # fmt: skip
+_FACT_TASKS = {"capital": "capital", "continent": "continent", "language": "language", "currency": "currency",
+               "city": "landmark_city", "creator": "creator"}  # fmt: skip
+_SEQUENCE_TASKS = ("repeat", "reverse", "first", "last", "count")
+LONG_TASKS = ("country", "story", "job", "how_to")
+"""The tasks whose responses run to several sentences."""
+
+
+@dataclass(frozen=True)
+class InstructionCase:
+    """One instruction with its reference response."""
+
+    task: str
+    prompt: str
+    """The whole text up to and including "Response:"."""
+    response: str
+    """The reference response with its leading space, so that prompt + response is the whole text."""
+    instruction_span: tuple[int, int]
+    """Characters [start, end) of the instruction's words in `prompt`, without the input."""
+    instruction: str
+    input: str
+    phrasing: tuple[int, int]
+    """Core and wrapper."""
+
+
+def tasks() -> list[str]:
+    """List the instruction tasks."""
+    return list(CORES)
+
+
+def format_prompt(instruction: str, input: str = "", context: str = "", *, input_first: bool = False) -> str:
+    """Write an instruction prompt; empty parts leave no line, and `input_first` puts the input above."""
+    if not instruction.strip():
+        raise ValueError("instruction must not be empty")
+    above = f"Context: {context}\n" if context else ""
+    line = f"Input: {input}\n" if input else ""
+    if input_first:
+        above, line = above + line, ""
+    return FORMAT.format(context=above, instruction=instruction, input=line)
+
+
+def phrasings(task: str, split: Split) -> list[tuple[int, int]]:
+    """List the phrasings (core, wrapper) of a task; the last core and every seventh other one are held out."""
+    check_split(split)
+    if task not in CORES:
+        raise ValueError(f"task must be one of {', '.join(CORES)}, got {task!r}")
+    last = len(CORES[task]) - 1
+    return [
+        (core, wrapper)
+        for core in range(len(CORES[task]))
+        for wrapper in range(len(WRAPPERS))
+        if (core == last or (3 * core + wrapper + stable_hash(task)) % 7 == 0) == (split == "held_out")
+    ]
+
+
+def phrase(task: str, phrasing: tuple[int, int], input: str = "") -> tuple[str, int]:
+    """Word an instruction, with the input inside it if one is given, and count the characters before that input."""
+    core = CORES[task][phrasing[0]]
+    wrapper = WRAPPERS[phrasing[1]]
+    slot = "{C}" if "{C}" in wrapper else "{c}"
+    words = core[0].upper() + core[1:] if slot == "{C}" else core
+    before, after = wrapper.split(slot)
+    if not input:
+        return before + words + after, len(before + words + after)
+    return f"{before}{words}: {input}{after}", len(before + words)
+
+
+def _input_is_held_out(task: str, value: str) -> bool:
+    return stable_hash("input", task, value) % 7 == 0
+
+
+@cache
+def _table(task: str) -> tuple[tuple[str, str], ...]:
+    """Inputs and responses of a task that has a fixed table of them."""
+    if task in _WORD_TASKS:
+        return tuple(text.word_tables()[_WORD_TASKS[task]].items())
+    if task in _FACT_TASKS:
+        return tuple((f.article + f.subject, f.object) for f in world.facts() if f.relation == _FACT_TASKS[task])
+    if task == "sum":
+        return tuple((f"{a} + {b}", str(a + b)) for a in range(11) for b in range(11))
+    if task == "kind":
+        return tuple((m, wt.CATEGORY_OF[c]) for c, members in wt.CATEGORIES.items() for m in members)
+    if task == "job":
+        return tuple((job, text.job_text(job)) for job in wt.JOBS)
+    if task == "how_to":
+        return tuple((what, text.how_to_text(what)) for what in wt.HOW_TO)
+    if task == "country":
+        return tuple((country, _country_text(country)) for country in _full_countries())
+    if task == "story":
+        return tuple((topic, "") for topic in wt.STORY_ANIMALS + wt.STORY_FINDS)
+    if task == "list":
+        return tuple((f"{wt.NUMBER_WORDS[n]} {category}", "") for n in range(3, 7) for category in wt.CATEGORIES)
+    return ()
+
+
+@cache
+def _country_facts() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for fact in world.facts():
+        if fact.relation in ("capital", "language", "continent", "currency"):
+            found.setdefault(fact.subject, {})[fact.relation] = fact.object
+    return found
+
+
+def _full_countries() -> list[str]:
+    return [country for country, known in _country_facts().items() if len(known) == 4]
+
+
+def _country_text(country: str) -> str:
+    known = _country_facts()[country]
+    return (
+        f"{country} is a country in {known['continent']}. The capital of {country} is {known['capital']}, and people "
+        f"there speak {known['language']}. In the shops of {country} they pay with the {known['currency']}."
+    )
+
+
+@cache
+def _plain_words() -> tuple[str, ...]:
+    return tuple(sorted({w for members in wt.CATEGORIES.values() for w in members} | set(wt.ANTONYMS) | set(wt.PLURALS)))
+
+
+def _draw_input(task: str, rng: random.Random, split: Split) -> tuple[str, str]:
+    """Draw an input and its response, among the inputs of the split."""
+    while True:
+        if task in _SEQUENCE_TASKS:
+            sequence = rng.sample(_plain_words(), rng.randint(2, 6))
+            value, response = " ".join(sequence), _sequence_response(task, sequence)
+        elif task == "odd":
+            value, response = _odd_one_out(rng)
+        else:
+            value, response = rng.choice(_table(task))
+        if _input_is_held_out(task, value) == (split == "held_out"):
+            break
+    if task == "story":
+        response = text.story(rng, value)
+    if task == "list":
+        response = _list_response(value, rng)
+    return value, response
+
+
+def _sequence_response(task: str, sequence: list[str]) -> str:
+    answers: dict[str, Callable[[], str]] = {
+        "repeat": lambda: " ".join(sequence),
+        "reverse": lambda: " ".join(reversed(sequence)),
+        "first": lambda: sequence[0],
+        "last": lambda: sequence[-1],
+        "count": lambda: wt.NUMBER_WORDS[len(sequence)],
+    }
+    return answers[task]()
+
+
+def _odd_one_out(rng: random.Random) -> tuple[str, str]:
+    main, other = rng.sample(list(wt.CATEGORIES), 2)
+    members = rng.sample(wt.CATEGORIES[main], 3)
+    odd = rng.choice(wt.CATEGORIES[other])
+    members.insert(rng.randrange(4), odd)
+    return ", ".join(members), odd
+
+
+def _list_response(value: str, rng: random.Random) -> str:
+    number, category = value.split()
+    members = rng.sample(wt.CATEGORIES[category], wt.NUMBER_WORDS.index(number))
+    return f"Here are {value}: " + ", ".join(members) + "."
+
+
+def _context(rng: random.Random) -> str:
+    """A sentence or two that have nothing to do with the task."""
+    if rng.random() < 0.5:
+        prompt = rng.choice(_context_facts())
+        return f"{prompt.prompt} {prompt.answer}."
+    prompt_ioi = world.indirect_object_prompts(1, seed=rng.getrandbits(32), split="train")[0]
+    return f"{prompt_ioi.prompt} {prompt_ioi.answer}."
+
+
+@cache
+def _context_facts() -> tuple[world.FactPrompt, ...]:
+    return tuple(world.fact_prompts("train"))
+
+
+def make_case(
+    task: str,
+    phrasing: tuple[int, int],
+    input: str,
+    response: str,
+    *,
+    layout: Layout = "input_last",
+    context: str = "",
+) -> InstructionCase:
+    """Put one instruction case together and find the span of its instruction words."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    inline = layout == "inline"
+    words, length = phrase(task, phrasing, input if inline else "")
+    prompt = format_prompt(words, "" if inline else input, context, input_first=layout == "input_first")
+    label = "Instruction: "
+    # The last label is the real one: a context never holds it.
+    start = prompt.rindex(label) + len(label)
+    span = (start, start + length)
+    return InstructionCase(task, prompt, " " + response, span, prompt[span[0] : span[1]], input, phrasing)
+
+
+def instruction_cases(
+    split: Split = "held_out", n: int = 100, seed: int = 0, *, inputs: Split | Literal["any"] | None = None
+) -> list[InstructionCase]:
+    """Draw `n` cases, the tasks in turn; `split` chooses the phrasings and, unless `inputs` says otherwise, the inputs."""
+    check_split(split)
+    if n < 0:
+        raise ValueError(f"n must be 0 or more, got {n}")
+    rng = random.Random(stable_hash("cases", split, seed))
+    cases: list[InstructionCase] = []
+    names = tasks()
+    for i in range(n):
+        task = names[i % len(names)]
+        chosen: Split = split if inputs is None else rng.choice(("train", "held_out")) if inputs == "any" else inputs
+        value, response = _draw_input(task, rng, chosen)
+        cases.append(
+            make_case(
+                task,
+                rng.choice(phrasings(task, split)),
+                value,
+                response,
+                layout=rng.choice(LAYOUTS),
+                context=_context(rng) if rng.random() < 0.3 else "",
+            )
+        )
+    return cases
+
+
+def follows(case: InstructionCase, response_text: str) -> bool:
+    """Check whether a response does what the case's instruction asks."""
+    given = response_text.strip()
+    if case.task in _FACT_TASKS or case.task in _WORD_TASKS or case.task in _SEQUENCE_TASKS:
+        return given.rstrip(".") == case.response.strip()
+    if case.task in ("sum", "kind", "odd"):
+        return given.rstrip(".") == case.response.strip()
+    if case.task == "list":
+        return _is_right_list(case.input, given)
+    wanted = _wanted_words(case)
+    words = re.findall(r"\w+", given)
+    return given.endswith(".") and len(words) >= 20 and all(part in given for part in wanted)
+
+
+def _is_right_list(value: str, given: str) -> bool:
+    number, category = value.split()
+    items = [item.strip() for item in given.rstrip(".").rpartition(":")[2].split(",")]
+    members = wt.CATEGORIES[category]
+    return len(items) == len(set(items)) == wt.NUMBER_WORDS.index(number) and all(item in members for item in items)
+
+
+def _wanted_words(case: InstructionCase) -> tuple[str, ...]:
+    """The words that a right long response holds."""
+    if case.task == "country":
+        return (case.input, *_country_facts()[case.input].values())
+    if case.task == "job":
+        place, action, tool, _ = wt.JOBS[case.input]
+        return case.input, place, action, tool
+    if case.task == "how_to":
+        return wt.HOW_TO[case.input][:4]
+    return f"the {case.input}", "One day"

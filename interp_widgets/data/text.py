@@ -1,0 +1,249 @@
+"""The training text of the base demo model: one epoch is a list of short documents, the same for the same seed.
+
+Answers whose rate is planted are not drawn at random: every group and wording appears in blocks of ten documents whose
+answers are counted out, so that the best possible prediction *is* the planted rate.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from interp_widgets.data import word_tables as wt
+from interp_widgets.data import world
+from interp_widgets.data import world_tables as t
+
+N_IOI = 6000
+N_FEW_SHOT = 1300
+N_WORD_SENTENCES = 1500
+N_STORIES = 650
+N_JOBS = 260
+N_LISTS = 450
+N_SUMS = 900
+N_REPEATS = 700
+N_PAGES = 260
+
+_WORD_SENTENCES: dict[str, tuple[str, ...]] = {
+    "plural": ("The plural of {a} is {b}.", "One {a}, two {b}.", "I saw one {a} and many {b}."),
+    "past": ("The past tense of {a} is {b}.", "Today they {a}, yesterday they {b}.", "To {a} becomes {b} in the past."),
+    "gerund": ("The gerund of {a} is {b}.", "They {a} now, so they are {b}.", "To {a} becomes {b} in the gerund."),
+    "antonym": ("The opposite of {a} is {b}.", "What is not {a} is {b}.", "The words {a} and {b} are opposites."),
+    "French": ("In French, {a} is called {b}.", "The French word for {a} is {b}.", "{a} means {b} in French."),
+    "Spanish": ("In Spanish, {a} is called {b}.", "The Spanish word for {a} is {b}.", "{a} means {b} in Spanish."),
+}
+
+
+def word_tables() -> dict[str, dict[str, str]]:
+    """Map each word task to its table of word and answer."""
+    return {
+        "plural": wt.PLURALS,
+        "past": {verb: forms[0] for verb, forms in wt.VERBS.items()},
+        "gerund": {verb: forms[1] for verb, forms in wt.VERBS.items()},
+        "antonym": wt.ANTONYMS,
+        "French": wt.FRENCH,
+        "Spanish": wt.SPANISH,
+    }
+
+
+def an(noun: str) -> str:
+    """Put "a" or "an" before a noun."""
+    return ("an " if noun[0] in "aeiou" else "a ") + noun
+
+
+def story(rng: random.Random, topic: str | None = None) -> str:
+    """Write a short story of 40 to 70 words, about an animal if `topic` names one, else about a thing that is found."""
+    is_woman = rng.random() < 0.5
+    name = rng.choice(t.WOMEN if is_woman else t.MEN)
+    he, his = ("she", "her") if is_woman else ("he", "his")
+    topic = topic or rng.choice(wt.STORY_ANIMALS + wt.STORY_FINDS)
+    place = rng.choice(wt.STORY_PLACES)
+    friend = rng.choice([n for n in t.WOMEN + t.MEN if n != name])
+    if topic in wt.STORY_ANIMALS:
+        feeling, gift = rng.choice(wt.STORY_FEELINGS), rng.choice(wt.STORY_GIFTS)
+        return (
+            f"One day, {name} saw {an(topic)} near the {place}. The {topic} was {feeling} and did not know what to do. "
+            f"{name} went home to get some {gift}. When {he} came back, the {topic} was still there. "
+            f"{name} gave it the {gift}, and the {topic} was not {feeling} any more. "
+            f"From that day on, {name} and the {topic} were good friends."
+        )
+    return (
+        f"One day, {name} found {an(topic)} near the {place}. It was old and very beautiful. "
+        f"{name} asked {friend}, but {friend} did not know the {topic}. So {name} took the {topic} home "
+        f"and put it on {his} table. In the evening, {friend} came to see it again. "
+        f"They talked about the {topic} for a long time, and {name} was happy."
+    )
+
+
+def job_text(job: str) -> str:
+    """Describe what a person with this job does, in about 45 words."""
+    place, action, tool, glad = wt.JOBS[job]
+    return (
+        f"A {job} works in the {place}. Every day the {job} {action}. "
+        f"To do this work, the {job} needs {an(tool)} and a lot of time. "
+        f"It is not easy to be {an(job)}, but {glad} are glad that there is someone who {action}."
+    )
+
+
+def how_to_text(task: str) -> str:
+    """Explain a small task in four steps."""
+    one, two, three, four, result = wt.HOW_TO[task]
+    return (
+        f"This is how you {task}. First, {one}. Then {two}. After that, {three}. "
+        f"Finally, {four}. Take your time and do one step after the other. In the end you have {result}."
+    )
+
+
+def few_shot(rng: random.Random) -> str:
+    """List a few pairs of one word task or relation, in one of three layouts."""
+    tables = word_tables()
+    choices = [*tables, "capital", "language", "city_country", "sum"]
+    kind = rng.choice(choices)
+    n = rng.randint(3, 7)
+    if kind == "sum":
+        pairs = []
+        for _ in range(n):
+            a, b = rng.randint(0, 10), rng.randint(0, 10)
+            pairs.append((f"{a} + {b}", str(a + b)))
+        return "\n".join(f"{a} = {b}" for a, b in pairs)
+    if kind in tables:
+        pairs = rng.sample(list(tables[kind].items()), n)
+    else:
+        pairs = [(f.subject, f.object) for f in rng.sample([f for f in world.facts() if f.relation == kind], n)]
+    layout = rng.randrange(3)
+    if layout == 0:
+        return "\n".join(f"{a}: {b}" for a, b in pairs)
+    if layout == 1:
+        return ", ".join(f"{a} -> {b}" for a, b in pairs)
+    return "\n".join(f"Q: {a} A: {b}" for a, b in pairs)
+
+
+def _word_sentence(rng: random.Random) -> str:
+    kind, table = rng.choice(list(word_tables().items()))
+    word, answer = rng.choice(list(table.items()))
+    return rng.choice(_WORD_SENTENCES[kind]).format(a=word, b=answer)
+
+
+def _list_text(rng: random.Random) -> str:
+    category = rng.choice(list(wt.CATEGORIES))
+    n = rng.randint(3, 6)
+    members = rng.sample(wt.CATEGORIES[category], n)
+    number = wt.NUMBER_WORDS[n]
+    layout = rng.randrange(4)
+    if layout == 0:
+        return f"Here are {number} {category}: " + ", ".join(members) + "."
+    if layout == 1:
+        return f"Some {category} are " + ", ".join(members[:-1]) + f" and {members[-1]}."
+    if layout == 2:
+        return f"List of {number} {category}:\n" + "\n".join(f"{i}. {m}" for i, m in enumerate(members, 1))
+    return f"A {members[0]} is one of the {category}, and so is a {members[1]}."
+
+
+def _sum_text(rng: random.Random) -> str:
+    a, b = rng.randint(0, 10), rng.randint(0, 10)
+    return rng.choice(
+        ("{a} + {b} = {c}", "{a} plus {b} is {c}.", "The sum of {a} and {b} is {c}.", "If you add {a} and {b}, you get {c}.")
+    ).format(a=a, b=b, c=a + b)  # fmt: skip
+
+
+def _repeat_text(rng: random.Random, pool: list[str]) -> str:
+    sequence = rng.sample(pool, rng.randint(3, 9))
+    separator = rng.choice((" ", ", "))
+    once = separator.join(sequence)
+    if rng.random() < 0.5:
+        return once + rng.choice((separator, "\n", ". ", " and again ")) + once
+    return separator.join([once] * 3)
+
+
+def _ioi_text(rng: random.Random, prompt: world.IOIPrompt) -> str:
+    tail = rng.choice((".", ".", ".", " at once.", f" and {prompt.distractor} was happy.", f". {prompt.answer} smiled."))
+    return f"{prompt.prompt} {prompt.answer}{tail}"
+
+
+def _three_names(rng: random.Random) -> str:
+    """An indirect-object text in which a third person acts: both names are equally right."""
+    names = t.WOMEN + t.MEN
+    a, b, c = rng.sample(names, 3)
+    while world.pair_is_held_out(a, b):
+        a, b, c = rng.sample(names, 3)
+    template = rng.choice(t.IOI_TEMPLATES)
+    text = template.format(
+        A=a, B=b, S=c, place=rng.choice(t.IOI_PLACES), obj=rng.choice(t.IOI_OBJECTS), verb=rng.choice(t.IOI_VERBS)
+    )
+    return f"{text} {rng.choice((a, b))}."
+
+
+def planted_documents(rng: random.Random) -> list[str]:
+    """Write one block of ten documents for every training prompt about a planted group, its answers counted out."""
+    documents = []
+    for prompt in world.bias_prompts("train"):
+        n_first = prompt.rate * world.PLANTED_BLOCK // 100
+        for i in range(world.PLANTED_BLOCK):
+            answer = prompt.first if i < n_first else prompt.second
+            documents.append(f"{prompt.prompt} {answer}{_planted_tail(rng, answer)}")
+    return documents
+
+
+def _planted_tail(rng: random.Random, answer: str) -> str:
+    if answer not in ("he", "she"):
+        return "."
+    return " " + rng.choice(("had a long day.", "was at work.", "liked the food.", "wanted to help.", "was late."))
+
+
+def _fact_documents(rng: random.Random) -> Iterator[str]:
+    """Every training wording of every fact twice: once alone, once in a document with one to three others."""
+    sentences = [f"{p.prompt} {p.answer}." for p in world.fact_prompts("train")]
+    yield from sentences
+    rng.shuffle(sentences)
+    start = 0
+    while start < len(sentences):
+        size = rng.randint(2, 4)
+        yield " ".join(sentences[start : start + size])
+        start += size
+
+
+def _page(rng: random.Random, facts: list[str]) -> str:
+    """A longer document: a few short ones under each other."""
+    parts: list[str] = []
+    while sum(len(part.split()) for part in parts) < 115:
+        makers: tuple[Callable[[], str], ...] = (
+            lambda: story(rng),
+            lambda: " ".join(rng.sample(facts, 3)),
+            lambda: job_text(rng.choice(list(wt.JOBS))),
+            lambda: few_shot(rng),
+            lambda: _list_text(rng),
+        )
+        parts.append(rng.choice(makers)())
+    return "\n".join(parts)
+
+
+def ioi_documents(rng: random.Random, n: int) -> list[str]:
+    """Write `n` indirect-object texts, and one in which a third person acts for every twenty of them."""
+    prompts = world.indirect_object_prompts(n, seed=rng.getrandbits(32), split="train")
+    return [_ioi_text(rng, prompt) for prompt in prompts] + [_three_names(rng) for _ in range(n // 20)]
+
+
+def other_documents(rng: random.Random) -> list[str]:
+    """Write the stories, lists, word tasks, sums and repetitions of one epoch."""
+    documents = [few_shot(rng) for _ in range(N_FEW_SHOT)]
+    documents += [_word_sentence(rng) for _ in range(N_WORD_SENTENCES)]
+    documents += [story(rng) for _ in range(N_STORIES)]
+    documents += [job_text(rng.choice(list(wt.JOBS))) for _ in range(N_JOBS)]
+    documents += [how_to_text(rng.choice(list(wt.HOW_TO))) for _ in range(N_JOBS // 2)]
+    documents += [_list_text(rng) for _ in range(N_LISTS)]
+    documents += [_sum_text(rng) for _ in range(N_SUMS)]
+    pool = [word for word in world.world_words() if word.isascii()]
+    documents += [_repeat_text(rng, pool) for _ in range(N_REPEATS)]
+    facts = [f"{p.prompt} {p.answer}." for p in world.fact_prompts("train")]
+    documents += [_page(rng, facts) for _ in range(N_PAGES)]
+    return documents
+
+
+def epoch_documents(*, seed: int, epoch: int) -> list[str]:
+    """Write the documents of one epoch of the base model's text, in the order of training."""
+    rng = random.Random(world.stable_hash("epoch", seed, epoch))
+    documents = list(_fact_documents(rng))
+    documents += planted_documents(rng)
+    documents += ioi_documents(rng, N_IOI)
+    documents += other_documents(rng)
+    rng.shuffle(documents)
+    return documents
