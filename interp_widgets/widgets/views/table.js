@@ -3,10 +3,7 @@
 function show(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "boolean") return value ? "yes" : "no";
-  if (typeof value !== "number") return String(value);
-  if (Number.isInteger(value)) return String(value);
-  const size = Math.abs(value);
-  return size !== 0 && (size < 1e-3 || size >= 1e5) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  return typeof value === "number" ? digits(value) : String(value);
 }
 
 function compare(a, b) {
@@ -96,8 +93,7 @@ function render({ model, el, signal }) {
   }
 
   function pick(index) {
-    model.set("selected", index);
-    model.save_changes();
+    send(model, { selected: index });
   }
 
   function sortBy(column) {

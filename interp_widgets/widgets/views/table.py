@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import anywidget
 import traitlets
 
-_HERE = Path(__file__).parent
+from interp_widgets.widgets.views.base import View, view_source, view_style
 
 
-class Table(anywidget.AnyWidget):
+class Table(View):
     """Rows of text and numbers; a click or Enter picks a row, a click on a heading sorts.
 
     Sorting happens in the browser and never renumbers: ``selected`` is always an index into ``rows``.
@@ -22,8 +20,8 @@ class Table(anywidget.AnyWidget):
         -1
     """
 
-    _esm = _HERE / "table.js"
-    _css = _HERE / "table.css"
+    _esm = view_source("table")
+    _css = view_style("table")
 
     columns = traitlets.List(traitlets.Dict()).tag(sync=True)
     """One dict a column: ``label``, and optionally ``align`` ("left" or "right"), ``title`` (tooltip), ``width`` (CSS)."""
@@ -37,12 +35,6 @@ class Table(anywidget.AnyWidget):
     """The sentence shown when there are no rows."""
     height = traitlets.Int(280).tag(sync=True)
     """Largest height in CSS pixels; longer tables scroll under a fixed heading."""
-
-    def __init__(self, **options: Any) -> None:
-        unknown = [name for name in options if not self.has_trait(name)]
-        if unknown:
-            raise TypeError(f"Table got an unknown option {unknown[0]!r}; allowed: columns, rows, selected, caption, ...")
-        super().__init__(**options)
 
     @traitlets.validate("rows")
     def _rows_fit_the_columns(self, proposal: Any) -> Any:
