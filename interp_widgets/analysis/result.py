@@ -93,7 +93,7 @@ class Record:
         return _same(self, other)
 
     def __repr__(self) -> str:
-        own_first = sorted(fields(self), key=lambda item: item.kw_only)  # type: ignore[arg-type]
+        own_first = sorted(fields(self), key=lambda item: bool(item.kw_only))  # type: ignore[arg-type]
         shown = [f"{item.name}={_brief(getattr(self, item.name))}" for item in own_first]
         return f"{type(self).__name__}({', '.join(shown)})"
 

@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_FIELDS = ("case_id", "model", "n_prompt", "n_response", "rating", "importance", "importance_offset", "instruction_mask",
-           "mask_offset")  # fmt: skip
+_FIELDS = (
+    "case_id", "model", "n_prompt", "n_response", "rating",
+    "importance", "importance_offset", "instruction_mask", "mask_offset",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,7 @@
 """Which prompt tokens made the model write which response tokens."""
 
+from interp_widgets.analysis.saliency.dataset import saliency_dataset
+from interp_widgets.analysis.saliency.dataset_result import SaliencyDatasetResult
 from interp_widgets.analysis.saliency.density import (
     importance_density,
     instruction_score,
@@ -9,15 +11,22 @@ from interp_widgets.analysis.saliency.density import (
     sentence_spans,
 )
 from interp_widgets.analysis.saliency.result import Method, SaliencyResult, Target, spans_to_mask
+from interp_widgets.analysis.saliency.statistics import GroupComparison, compare_groups, compare_many, holm
 
 __all__ = [
+    "GroupComparison",
     "Method",
+    "SaliencyDatasetResult",
     "SaliencyResult",
     "Target",
+    "compare_groups",
+    "compare_many",
+    "holm",
     "importance_density",
     "instruction_score",
     "normalise_importance",
     "position_profile",
+    "saliency_dataset",
     "sentence_profiles",
     "sentence_spans",
     "spans_to_mask",

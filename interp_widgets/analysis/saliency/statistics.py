@@ -82,6 +82,9 @@ class GroupComparison(Record):
     kind: str = ""
     """What is compared, when several comparisons stand in one result: ``followed`` or ``models``."""
 
+    model: str = ""
+    """The model whose responses are compared, when several models stand in one result."""
+
     group: str = "all"
     """The group of cases compared, ``all`` for every case."""
 
@@ -98,7 +101,8 @@ class GroupComparison(Record):
         """The comparison as one flat table row, without the single scores."""
         first, second = self.n
         return {
-            "kind": self.kind, "group": self.group, "first": self.names[0], "second": self.names[1],
+            "kind": self.kind, "model": self.model, "group": self.group,
+            "first": self.names[0], "second": self.names[1],
             "n_first": first, "n_second": second, "mean_first": self.mean[0], "std_first": self.std[0],
             "mean_second": self.mean[1], "std_second": self.std[1], "difference": self.difference,
             "low": self.difference_interval[0], "high": self.difference_interval[1], "welch_p": self.welch_p,

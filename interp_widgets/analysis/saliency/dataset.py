@@ -1,0 +1,417 @@
+"""Instruction scores over a data set: who follows instructions, which of two models, and where in the sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.result import Scalar, provenance
+from interp_widgets.analysis.saliency.dataset_result import (
+    FOLLOWED,
+    SEGMENTS,
+    UNFOLLOWED,
+    UNKNOWN,
+    SaliencyDatasetResult,
+)
+from interp_widgets.analysis.saliency.density import (
+    importance_density,
+    instruction_score,
+    normalise_importance,
+    sentence_profiles,
+    sentence_spans,
+)
+from interp_widgets.analysis.saliency.result import Method, SaliencyResult, Target, spans_to_mask
+from interp_widgets.analysis.saliency.statistics import GroupComparison, bootstrap_mean, compare_groups, holm
+
+_PARTIAL_DELIVERIES = 8
+
+
+@dataclass(frozen=True)
+class _Options:
+    levels: int
+    threshold: float
+    p: float
+    min_response: int
+    normalised: bool | None
+    resamples: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One model, or one list of ready matrices: how to get case i's importance."""
+
+    name: str
+    cases: Sequence[Any]
+    matrices: Sequence[Any] | None
+    model: Any
+    saliency: Callable[[Any], SaliencyResult] | None
+
+
+@dataclass(frozen=True)
+class _Row:
+    source: int
+    case: int
+    name: str
+    group: str
+    label: int = UNKNOWN
+    score: float = float("nan")
+    context_score: float = float("nan")
+    sizes: tuple[int, int, int] = (0, 0, 0)
+    dropped: bool = False
+    error: str = ""
+    response: str = ""
+    profiles: tuple[tuple[float, ...], ...] = ()
+
+
+class _Relay:
+    """Calls the caller's function and remembers whether it raised, so that a cancellation is no failed case."""
+
+    def __init__(self, function: Callable[..., None] | None) -> None:
+        self.function = function
+        self.raised = False
+
+    def __call__(self, *args: Any) -> None:
+        if self.function is None:
+            return
+        try:
+            self.function(*args)
+        except BaseException:
+            self.raised = True
+            raise
+
+
+def saliency_dataset(
+    model_or_matrices: Any,
+    cases: Sequence[Any] | None = None,
+    *,
+    method: Method = "exact",
+    target: Target = "probability",
+    levels: int = 10,
+    threshold: float = 7,
+    p: float = 4,
+    min_response: int = 5,
+    normalised: bool | None = None,
+    groups: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    generate: bool = False,
+    judge: Callable[[Any, str], bool | None] | None = None,
+    resamples: int = 9999,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    on_partial: Callable[[SaliencyDatasetResult], None] | None = None,
+    **saliency_options: Any,
+) -> SaliencyDatasetResult:
+    """Score how strongly instruction words drive each response of a data set, and compare groups of responses.
+
+    `model_or_matrices` is a model, or a sequence of ready importance matrices (prompt, response), saliency results or
+    records of an importance archive; a ModelPair or a tuple of two of either compares two (A, B), claiming that B
+    scores higher. `cases` are :class:`SaliencyCase` (prompt, response, instruction span, label), records, or for plain
+    matrices just the (prompt,) instruction masks; records need none.
+
+    - ``generate=True`` lets the model write each response even where the case has one; `judge(case, response)` then
+      says whether a response follows (True, False, None for not known). Without it the case's label counts.
+    - responses under `min_response` tokens are dropped and counted.
+    - `normalised` says that matrices hold levels already; by default records say it themselves.
+    - `groups` (cases,) names groups to compare within as well, with Holm's correction over them.
+    - `method`, `target` and further keywords (``max_new_tokens``, ``steps``...) go to :func:`prompt_saliency`.
+    - `on_partial` receives what is done, a few times and when `check` or `progress` raises; that exception passes on.
+
+    A case that fails keeps its row with the sentence of its error. Raises ValueError when there is no case, the inputs
+    do not match, or all cases fail.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.2, Tables 1-2, App. B.3.
+
+    >>> matrices = [[[1, 1, 1], [0, 0, 1]], [[1, 0, 0], [1, 1, 1]]]
+    >>> found = saliency_dataset(matrices, [[True, False], [True, False]], min_response=1)
+    >>> found.score.round(2).tolist()
+    [0.63, 0.28]
+    """
+    options = _Options(levels, threshold, p, min_response, normalised, resamples, seed)
+    normalise_importance(np.zeros((1, 1)), levels=levels, threshold=threshold)  # refuse bad options before any work
+    relay, ticks = _Relay(check), _Relay(progress)
+    saliency_options |= {"method": method, "target": target, "seed": seed, "check": relay}
+    extra = sorted(set(saliency_options) - {"method", "target", "seed", "check"})
+    sources = _sources(model_or_matrices, cases, names, generate, saliency_options)
+    if extra and all(source.model is None for source in sources):
+        raise TypeError(f"ready matrices take no {', '.join(extra)}: that is an option of prompt_saliency")
+    if groups is not None and any(len(groups) != len(source.cases) for source in sources):
+        raise ValueError(f"groups must name one group per case, got {len(groups)} for {len(sources[0].cases)} cases")
+    settings = {"min_response": min_response, "generate": generate, "resamples": resamples, **saliency_options}
+    told = _provenance(sources, {key: value for key, value in settings.items() if key != "check"})
+    found_by = _method_name(sources, method)
+
+    def assemble(done: Sequence[_Row], partial: bool) -> SaliencyDatasetResult:
+        return _assemble(done, sources, found_by, options, told, partial)
+
+    work = [(s, i) for s in range(len(sources)) for i in range(len(sources[s].cases))]
+    every = max(1, len(work) // _PARTIAL_DELIVERIES)
+    rows: list[_Row] = []
+    try:
+        for s, i in work:
+            relay()
+            group = groups[i] if groups is not None else "all"
+            rows.append(_guarded_row(sources[s], s, i, group, judge, options, (relay, ticks)))
+            ticks(len(rows), len(work))
+            if on_partial is not None and len(rows) % every == 0 and len(rows) < len(work):
+                on_partial(assemble(rows, True))
+    except BaseException:
+        if on_partial is not None and rows and (relay.raised or ticks.raised):
+            on_partial(assemble(rows, True))
+        raise
+    if all(row.error for row in rows):
+        raise ValueError(f"all {len(rows)} cases failed; the first: {rows[0].error}")
+    return assemble(rows, False)
+
+
+def _sources(
+    given: Any, cases: Sequence[Any] | None, names: Sequence[str] | None, generate: bool, options: dict[str, Any]
+) -> list[_Source]:
+    """The one or two models or lists of matrices to go through."""
+    if hasattr(given, "base") and hasattr(given, "tuned"):
+        given = (given.base, given.tuned)
+    two = (
+        isinstance(given, tuple) and len(given) == 2 and all(_is_model(g) or isinstance(g, list | tuple) for g in given)
+    )
+    parts = list(given) if two else [given]
+    if names is not None and len(names) != len(parts):
+        raise ValueError(f"names must be one per model ({len(parts)}), got {len(names)}")
+    sources = []
+    for place, part in enumerate(parts):
+        if _is_model(part):
+            if cases is None:
+                raise ValueError("a model needs cases: give a sequence of SaliencyCase")
+            source = _Source(part.name, list(cases), None, part, _model_saliency(part, generate, options))
+        else:
+            matrices = list(part)
+            if cases is not None and len(cases) != len(matrices):
+                raise ValueError(f"matrices and cases must match one to one, got {len(matrices)} and {len(cases)}")
+            default = "AB"[place] if two else "given"
+            name = str(getattr(matrices[0], "model", default)) if matrices else default
+            source = _Source(name, list(cases) if cases is not None else matrices, matrices, None, None)
+        if not len(source.cases):
+            raise ValueError("there is no case to score: give at least one")
+        sources.append(replace(source, name=names[place]) if names is not None else source)
+    if len(sources) == 2 and sources[0].name == sources[1].name:
+        sources = [replace(source, name=f"{source.name} ({'AB'[i]})") for i, source in enumerate(sources)]
+    return sources
+
+
+def _is_model(value: Any) -> bool:
+    return hasattr(value, "tl_model") or (hasattr(value, "run") and hasattr(value, "tokens"))
+
+
+def _model_saliency(model: Any, generate: bool, options: dict[str, Any]) -> Callable[[Any], SaliencyResult]:
+    def saliency(case: Any) -> SaliencyResult:
+        from interp_widgets.analysis.saliency.methods import prompt_saliency
+
+        return prompt_saliency(model, case.prompt, None if generate else case.response, **options)
+
+    return saliency
+
+
+def _method_name(sources: Sequence[_Source], method: str) -> str:
+    """The method asked for, or with ready matrices the one they name, ``given`` where they name none."""
+    matrices = sources[0].matrices
+    return method if matrices is None else str(getattr(matrices[0], "method", "given"))
+
+
+def _provenance(sources: Sequence[_Source], options: Mapping[str, Any]) -> dict[str, Scalar]:
+    models: dict[str, Scalar] = {}
+    for place, source in enumerate(sources):
+        if source.model is not None:
+            prefix = "" if len(sources) == 1 else f"{'AB'[place]}."
+            models |= {prefix + key: value for key, value in source.model.provenance().items()}
+    return provenance(models, **options)
+
+
+def _guarded_row(
+    source: _Source, place: int, index: int, group: str, judge: Any, options: _Options, relays: Sequence[_Relay]
+) -> _Row:
+    """One case's row; an error becomes the row's sentence unless it is the caller's own cancellation."""
+    case = source.cases[index]
+    name = str(getattr(case, "name", "")) or f"case {index}"
+    blank = _Row(place, index, name, group)
+    try:
+        return _score_case(source, index, blank, judge, options)
+    except Exception as error:
+        if any(relay.raised for relay in relays):
+            raise
+        return replace(blank, error=str(error) or type(error).__name__)
+
+
+def _score_case(source: _Source, index: int, blank: _Row, judge: Any, options: _Options) -> _Row:
+    case = source.cases[index]
+    item = source.saliency(case) if source.saliency is not None else source.matrices[index]  # type: ignore[index]
+    scores = _scores(item, case, options)
+    prompt, length = scores.shape
+    mask = _mask(item, case, source.model)
+    if mask.shape != (prompt,):
+        raise ValueError(f"the instruction mask must have one entry per prompt token ({prompt}), got {mask.shape}")
+    response = "".join(getattr(item, "response_tokens", ())) or str(getattr(case, "response", "") or "")
+    if source.model is not None and isinstance(item, SaliencyResult):
+        response = source.model.decode(list(item.response_ids))
+    label = judge(case, response) if judge is not None else getattr(case, "label", None)
+    row = replace(
+        blank,
+        label=UNKNOWN if label is None else FOLLOWED if label else UNFOLLOWED,
+        sizes=(prompt, length, int(mask.sum())),
+        response=response,
+    )
+    if length < options.min_response:
+        return replace(row, dropped=True)
+    density = importance_density(scores, p=options.p)
+    special = np.asarray(getattr(item, "prompt_special", np.zeros(prompt)), dtype=bool)
+    profiles: NDArray[np.float64] = np.zeros((0, SEGMENTS))
+    if isinstance(item, SaliencyResult):
+        profiles = sentence_profiles(density, sentence_spans(item.prompt_tokens), segments=SEGMENTS)
+    return replace(
+        row,
+        score=instruction_score(density, mask),
+        context_score=instruction_score(density, ~mask & ~special),
+        profiles=tuple(map(tuple, profiles.tolist())),
+    )
+
+
+def _scores(item: Any, case: Any, options: _Options) -> NDArray[np.float64]:
+    """(prompt, response) levels above the threshold, from a matrix, a result or a record."""
+    ready = options.normalised
+    if ready is None:
+        ready = bool(getattr(item, "normalised", False)) if not isinstance(item, SaliencyResult) else False
+    if isinstance(item, SaliencyResult) and not ready:
+        return item.normalised(levels=options.levels, threshold=options.threshold)
+    values = np.asarray(getattr(item, "importance", item), dtype=np.float64)
+    if not ready:
+        return normalise_importance(values, levels=options.levels, threshold=options.threshold)
+    if (
+        values.ndim != 2
+        or not np.isfinite(values).all()
+        or values.min(initial=0) < 0
+        or values.max(initial=0) > options.levels
+    ):
+        raise ValueError(f"normalised matrices must be (prompt, response) with values 0..{options.levels}")
+    return np.where(values > options.threshold, values, 0.0)
+
+
+def _mask(item: Any, case: Any, model: Any) -> NDArray[np.bool_]:
+    """(prompt,) which prompt tokens belong to the instruction, from whatever the case or the record says."""
+    for holder in (case, item):
+        if getattr(holder, "mask", None) is not None and not callable(holder.mask):
+            return np.asarray(holder.mask, dtype=bool)
+    spans = getattr(case, "instruction", None)
+    if spans is not None:
+        spans = [spans] if isinstance(spans[0], int) else list(spans)
+        known = getattr(item, "prompt_spans", None)
+        if known is None and model is not None and isinstance(case.prompt, str):
+            known = model.token_spans(case.prompt)
+        return spans_to_mask(known, spans)
+    if isinstance(case, np.ndarray | list | tuple) and case is not item:
+        return np.asarray(case, dtype=bool)
+    raise ValueError("no instruction is marked: give the case an instruction span or a token mask")
+
+
+def _assemble(
+    rows: Sequence[_Row],
+    sources: Sequence[_Source],
+    method: str,
+    options: _Options,
+    told: Mapping[str, Scalar],
+    partial: bool,
+) -> SaliencyDatasetResult:
+    names = [source.name for source in sources]
+    tests, notes = _tests(rows, names, options)
+    profile = np.full((len(names), SEGMENTS), np.nan)
+    interval = np.full((len(names), 2, SEGMENTS), np.nan)
+    count = np.zeros(len(names), dtype=int)
+    for s in range(len(names)):
+        shares = [(share, row.case) for row in rows if row.source == s for share in row.profiles]
+        if shares:
+            values, owner = np.array([share for share, _ in shares]), np.array([case for _, case in shares])
+            profile[s], count[s] = values.mean(axis=0), len(values)
+            interval[s] = bootstrap_mean(values, clusters=owner, resamples=options.resamples, seed=options.seed)
+    sizes = np.array([row.sizes for row in rows], dtype=int).reshape(-1, 3)
+    return SaliencyDatasetResult(
+        model_names=names,
+        names=[row.name for row in rows],
+        groups=[row.group for row in rows],
+        model=np.array([row.source for row in rows], dtype=int),
+        case=np.array([row.case for row in rows], dtype=int),
+        score=np.array([row.score for row in rows], dtype=float),
+        context_score=np.array([row.context_score for row in rows], dtype=float),
+        label=np.array([row.label for row in rows], dtype=int),
+        n_prompt=sizes[:, 0],
+        n_response=sizes[:, 1],
+        n_instruction=sizes[:, 2],
+        dropped=np.array([row.dropped for row in rows], dtype=bool),
+        error=[row.error for row in rows],
+        response=[row.response for row in rows],
+        tests=tests,
+        notes=notes,
+        profile=profile,
+        profile_interval=interval,
+        profile_sentences=count,
+        method=method,
+        levels=options.levels,
+        threshold=options.threshold,
+        p=options.p,
+        min_response=options.min_response,
+        partial=partial,
+        provenance=told,
+    )
+
+
+def _tests(
+    rows: Sequence[_Row], names: Sequence[str], options: _Options
+) -> tuple[tuple[GroupComparison, ...], tuple[str, ...]]:
+    """Followed against unfollowed for each model, second model against first; over all cases and within each group."""
+    scored = [row for row in rows if np.isfinite(row.score)]
+    groups = sorted({row.group for row in scored} - {"all"})
+    found: list[GroupComparison] = []
+    notes: list[str] = []
+
+    def family(kind: str, model: str, words: tuple[str, str], split: Callable[[_Row], int | None]) -> None:
+        made = []
+        for group in ["all", *groups]:
+            inside = [row for row in scored if group in ("all", row.group)]
+            first, second = ([row for row in inside if split(row) == side] for side in (0, 1))
+            if min(len(first), len(second)) < 2:
+                notes.append(
+                    f"{words[0]} against {words[1]}{f' ({model})' if model else ''}, group {group}: not compared, "
+                    f"it takes 2 scores on each side and there are {len(first)} and {len(second)}"
+                )
+                continue
+            comparison = compare_groups(
+                [row.score for row in first],
+                [row.score for row in second],
+                names=words,
+                resamples=options.resamples,
+                seed=options.seed,
+                paired=_paired(first, second) if kind == "models" else None,
+            )
+            made.append(replace(comparison, kind=kind, model=model, group=group))
+        found.extend([c for c in made if c.group == "all"])
+        found.extend(holm([c for c in made if c.group != "all"]))
+
+    for s, name in enumerate(names):
+        if any(row.label != UNKNOWN for row in scored if row.source == s):
+            family(
+                "followed",
+                name,
+                ("followed", "unfollowed"),
+                lambda row, s=s: None if row.source != s or row.label == UNKNOWN else 1 - row.label,  # type: ignore[misc]
+            )
+    if len(names) == 2:
+        family("models", "", (names[1], names[0]), lambda row: 1 - row.source)
+    return tuple(found), tuple(notes)
+
+
+def _paired(first: Sequence[_Row], second: Sequence[_Row]) -> tuple[list[float], list[float]] | None:
+    """Scores of the cases that both sides have, in one order; None when fewer than two match."""
+    left, right = ({(row.case, row.name): row.score for row in side} for side in (first, second))
+    both = [key for key in left if key in right]
+    return ([left[key] for key in both], [right[key] for key in both]) if len(both) > 1 else None

@@ -1,0 +1,174 @@
+"""The result of scoring a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.result import Result, record
+from interp_widgets.analysis.saliency.statistics import GroupComparison
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEGMENTS = 4
+"""Equal parts a sentence is cut into for the position profile."""
+
+UNKNOWN, UNFOLLOWED, FOLLOWED = -1, 0, 1
+"""Values of a row's label."""
+
+
+@record
+class SaliencyDatasetResult(Result):
+    """Scores of many prompts for one model or two, the comparisons of their groups, and the position profile.
+
+    Rows are cases, first all of the first model, then all of the second. Failed and dropped cases keep their row.
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.2, Tables 1-2, Fig. 6.
+    """
+
+    model_names: Sequence[str]
+    """(models,) one or two names."""
+
+    names: Sequence[str]
+    """(rows,) name of each case."""
+
+    groups: Sequence[str]
+    """(rows,) group of each case, ``all`` where none was given."""
+
+    model: NDArray[np.integer[Any]]
+    """(rows,) index into `model_names`."""
+
+    case: NDArray[np.integer[Any]]
+    """(rows,) index into the cases given."""
+
+    score: NDArray[np.floating[Any]]
+    """(rows,) instruction score; NaN for failed and dropped cases."""
+
+    context_score: NDArray[np.floating[Any]]
+    """(rows,) the same score for the rest of the prompt; NaN for failed and dropped cases."""
+
+    label: NDArray[np.integer[Any]]
+    """(rows,) 1 followed, 0 unfollowed, -1 not known."""
+
+    n_prompt: NDArray[np.integer[Any]]
+    """(rows,) prompt tokens; 0 for failed cases."""
+
+    n_response: NDArray[np.integer[Any]]
+    """(rows,) response tokens; 0 for failed cases."""
+
+    n_instruction: NDArray[np.integer[Any]]
+    """(rows,) instruction tokens; 0 for failed cases."""
+
+    dropped: NDArray[np.bool_]
+    """(rows,) whether a case was left out because its response is too short for a stable density."""
+
+    error: Sequence[str]
+    """(rows,) why a case failed, empty where it did not."""
+
+    response: Sequence[str]
+    """(rows,) the response's text, empty where it is not known."""
+
+    tests: Sequence[GroupComparison]
+    """Followed against unfollowed (per model) and model against model, over all cases and per group."""
+
+    notes: Sequence[str]
+    """Which comparisons could not be made, and why."""
+
+    profile: NDArray[np.floating[Any]]
+    """(models, segments) mean share of a sentence's density in each of its equal segments; NaN without sentences."""
+
+    profile_interval: NDArray[np.floating[Any]]
+    """(models, 2, segments) 95 % bootstrap interval of the profile, drawn over cases: low, high."""
+
+    profile_sentences: NDArray[np.integer[Any]]
+    """(models,) number of sentences in the profile."""
+
+    method: str
+    """How the importance was found."""
+
+    levels: int
+    """Number of levels of the normalised scores."""
+
+    threshold: float
+    """Scores not above this count as 0."""
+
+    p: float
+    """Order of the norm below the density's fraction bar."""
+
+    min_response: int
+    """Responses with fewer tokens were dropped."""
+
+    def __post_init__(self) -> None:
+        rows, models = len(self.names), len(self.model_names)
+        for name, length in (("names", rows), ("groups", rows), ("error", rows), ("response", rows)):
+            self.sequence(name, length)
+        for name in ("model_names", "tests", "notes"):
+            self.sequence(name)
+        for name in ("score", "context_score"):
+            self.array(name, (rows,))
+        for name in ("model", "case", "label", "n_prompt", "n_response", "n_instruction"):
+            self.array(name, (rows,), "int")
+        self.array("dropped", (rows,), "bool")
+        self.array("profile", (models, SEGMENTS))
+        self.array("profile_interval", (models, 2, SEGMENTS))
+        self.array("profile_sentences", (models,), "int")
+
+    @property
+    def n_dropped(self) -> int:
+        """Number of cases left out because their response is too short."""
+        return int(self.dropped.sum())
+
+    @property
+    def n_failed(self) -> int:
+        """Number of cases that could not be scored; `error` says why."""
+        return sum(map(bool, self.error))
+
+    def test(self, kind: str, *, model: str | None = None, group: str = "all") -> GroupComparison:
+        """The comparison of that kind (``followed`` or ``models``), of that model and group.
+
+        Raises KeyError with the reason when it was not made.
+        """
+        found = [t for t in self.tests if t.kind == kind and t.group == group and model in (None, t.model)]
+        if not found:
+            made = ", ".join(sorted({f"{t.kind} ({t.group})" for t in self.tests})) or "none"
+            raise KeyError(
+                f"there is no {kind!r} comparison of group {group!r} (made: {made}); {'; '.join(self.notes)}"
+            )
+        return found[0]
+
+    def summary(self) -> str:
+        """A few lines for people: counts, then one line for each comparison over all cases."""
+        scored = int(np.isfinite(self.score).sum())
+        dropped = f"{self.n_dropped} dropped (response under {self.min_response} tokens)"
+        lines = [f"{scored} scored, {dropped}, {self.n_failed} failed"]
+        lines += [
+            f"{t.kind}{f' ({t.model})' if t.model else ''}: {t.summary()}" for t in self.tests if t.group == "all"
+        ]
+        return "\n".join([*lines, *self.notes])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per model and case: name, group, label, scores, sizes, response, and what went wrong."""
+        import pandas as pd
+
+        words = {FOLLOWED: "followed", UNFOLLOWED: "unfollowed", UNKNOWN: None}
+        status = np.where(self.dropped, "dropped", np.where([bool(text) for text in self.error], "failed", "scored"))
+        return pd.DataFrame(
+            {
+                "model": [self.model_names[i] for i in self.model],
+                "case": self.case,
+                "name": self.names,
+                "group": self.groups,
+                "label": [words[int(value)] for value in self.label],
+                "score": self.score,
+                "context_score": self.context_score,
+                "n_prompt": self.n_prompt,
+                "n_response": self.n_response,
+                "n_instruction": self.n_instruction,
+                "status": status,
+                "error": self.error,
+                "response": self.response,
+            }
+        )
