@@ -1,0 +1,132 @@
+"""From a transformers model to a TransformerLens model: the one place that calls TransformerLens's conversion."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# Rotary tables are stored per layer, so a 128k context would cost gigabytes before the first token
+LONGEST_TABLE = 8192
+
+# TransformerLens picks its conversion by searching these words in the folder's whole path
+_PATH_WORDS = ("llama", "gemma", "bert", "t5", "coder", "wav2vec", "phi", "qwen", "opt-", "olmo", "redwood")
+
+
+def has_hooked_transformer() -> bool:
+    """Whether the installed TransformerLens still has HookedTransformer (3.x has, 4.x has not)."""
+    try:
+        from transformer_lens import HookedTransformer
+    except ImportError:
+        return False
+    return HookedTransformer is not None
+
+
+def is_hooked(source: object) -> bool:
+    """Whether an object is a HookedTransformer, without importing TransformerLens for it."""
+    return any(base.__name__ == "HookedTransformer" for base in type(source).__mro__)
+
+
+def is_bridge(source: object) -> bool:
+    """Whether an object is a TransformerBridge, without importing TransformerLens for it."""
+    return any(base.__name__ == "TransformerBridge" for base in type(source).__mro__)
+
+
+@contextlib.contextmanager
+def _neutral_folder() -> Iterator[Path]:
+    """A temporary folder whose path holds none of the words by which TransformerLens guesses an architecture."""
+    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp", str(Path.cwd())):
+        if any(word in parent.lower() for word in _PATH_WORDS) or not Path(parent).is_dir():
+            continue
+        for _ in range(20):
+            with tempfile.TemporaryDirectory(prefix="m_", dir=parent) as name:
+                if not any(word in name.lower() for word in _PATH_WORDS):
+                    yield Path(name)
+                    return
+    raise OSError("no temporary folder with a neutral path was found; set TMPDIR to a short path such as /tmp")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence TransformerLens's deprecation notes and advice, which do not concern the reader of a widget."""
+    logger = logging.getLogger()
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+def to_hooked(hf_model: Any, *, processed: bool, device: torch.device, dtype: torch.dtype) -> Any:
+    """Convert a transformers model to a HookedTransformer of its own weights; the given model stays as it was.
+
+    Raises whatever TransformerLens raises for an architecture that it cannot convert.
+    """
+    from transformer_lens import HookedTransformer
+    from transformer_lens import loading_from_pretrained as loading
+
+    config = hf_model.config.to_dict()
+    config["architectures"] = [type(hf_model).__name__]
+    if "n_positions" in config:  # transformers 5 dropped GPT-2's n_ctx, TransformerLens still reads it
+        config.setdefault("n_ctx", config["n_positions"])
+    flags = [parameter.requires_grad for parameter in hf_model.parameters()]
+    try:
+        with quiet(), _neutral_folder() as folder:
+            (folder / "config.json").write_text(json.dumps(config, default=str), encoding="utf8")
+            cfg = loading.get_pretrained_model_config(
+                str(folder), hf_cfg=config, device=str(device), fold_ln=processed, dtype=dtype
+            )
+            if cfg.positional_embedding_type == "rotary":  # 2048 is hard-coded for some families, whatever the model
+                cfg.n_ctx = min(config.get("max_position_embeddings") or cfg.n_ctx, LONGEST_TABLE)
+            state = loading.get_pretrained_state_dict(str(folder), cfg, hf_model, dtype=dtype)
+            cfg.tokenizer_name = None
+            model = HookedTransformer(cfg, tokenizer=None, move_to_device=False)
+            # folding works in place on tensors that may be views of the transformers model's own
+            if processed:
+                state = {name: value.clone() for name, value in state.items()}
+            model.load_and_process_state_dict(
+                state,
+                fold_ln=processed,
+                center_writing_weights=processed,
+                center_unembed=processed,
+                fold_value_biases=processed,
+            )
+            model.move_model_modules_to_device()
+    finally:
+        for parameter, flag in zip(hf_model.parameters(), flags, strict=True):
+            parameter.requires_grad_(flag)
+    return model.eval()
+
+
+def to_bridge(hf_model: Any, *, processed: bool, device: torch.device, dtype: torch.dtype) -> Any:
+    """Wrap a transformers model in a TransformerBridge, which takes it over: never use ``hf_model`` afterwards."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+    with quiet():
+        hf_model = hf_model.to(device=device, dtype=dtype)
+        hf_model.config.architectures = [type(hf_model).__name__]
+        # the bridge reads attention patterns, which only the eager implementation computes
+        if hasattr(hf_model, "set_attn_implementation"):
+            hf_model.set_attn_implementation("eager")
+        bridge = build_bridge_from_module(
+            hf_model,
+            type(hf_model).__name__,
+            hf_config=copy.deepcopy(hf_model.config),
+            tokenizer=None,
+            dtype=dtype,
+            device=device,
+            model_name=getattr(hf_model.config, "_name_or_path", "") or type(hf_model).__name__,
+        )
+        bridge.enable_compatibility_mode(disable_warnings=True, no_processing=not processed)
+    return bridge.eval()

@@ -1,0 +1,227 @@
+"""Read a Hugging Face folder or hub name into a transformers model and tokenizer, or say in one sentence why not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+CONVERSION = (
+    "python -c \"from transformers import AutoModelForCausalLM as A; A.from_pretrained('{folder}', "
+    "use_safetensors=False).save_pretrained('{folder}', safe_serialization=True)\""
+)
+
+
+class LoadError(ValueError):
+    """A model cannot be loaded; the message says what was found and what to do."""
+
+
+def check_folder(folder: Path) -> None:
+    """Raise a LoadError unless the folder holds a causal language model in safetensors."""
+    if folder.is_file():
+        raise LoadError(
+            f"{folder} is a file: give the folder that holds it, with config.json and the weights as .safetensors"
+        )
+    if not folder.is_dir():
+        raise LoadError(f"there is no folder {folder}: check the path, or give a hub name such as 'gpt2'")
+    if (folder / "adapter_config.json").exists():
+        raise LoadError(
+            f"{folder} holds a LoRA adapter, not a whole model: load it with peft, call merge_and_unload() "
+            "and give the merged model"
+        )
+    config = read_config(folder)
+    architectures = config.get("architectures") or []
+    if config.get("is_encoder_decoder"):
+        raise LoadError(
+            f"{folder} holds an encoder-decoder model ({', '.join(architectures) or config.get('model_type')}): "
+            "only decoder-only language models such as LLaMA or GPT-2 are supported"
+        )
+    if not architectures:
+        raise LoadError(
+            f"the config.json of {folder} names no architecture: add for example "
+            '"architectures": ["LlamaForCausalLM"]'
+        )
+    if "auto_map" in config and "model_type" not in config:
+        raise LoadError(
+            f"{folder} needs its own Python code to load, which is never run here: use a model that transformers knows"
+        )
+    _check_weights(folder)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's config.json as a dictionary."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise LoadError(
+            f"{folder} has no config.json: give a folder written by save_pretrained() of a transformers model"
+        )
+    try:
+        config = json.loads(path.read_text(encoding="utf8"))
+    except ValueError as error:
+        raise LoadError(f"{path} is not valid JSON ({error}): save the model again with save_pretrained()") from error
+    if not isinstance(config, dict):
+        raise LoadError(f"{path} holds no JSON object: save the model again with save_pretrained()")
+    return config
+
+
+def _check_weights(folder: Path) -> None:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = sorted(set(json.loads(index.read_text(encoding="utf8")).get("weight_map", {}).values()))
+        missing = [shard for shard in shards if not (folder / shard).is_file()]
+        if missing:
+            raise LoadError(
+                f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} weight files are missing): "
+                "copy the model again"
+            )
+        return
+    if (folder / "model.safetensors").is_file():
+        return
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
+    if pickles:
+        raise LoadError(
+            f"{folder} holds its weights as a pickle ({pickles[0]}), which can run code when read and is refused: "
+            f"if you trust it, convert it once with {CONVERSION.format(folder=folder)}"
+        )
+    raise LoadError(
+        f"{folder} has no model.safetensors: save the model with save_pretrained(), or copy the weight file too"
+    )
+
+
+@contextlib.contextmanager
+def _transformers_quiet() -> Iterator[None]:
+    """No progress bars and no loading report: a widget's cell shows the widget, faults are raised."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def read_model(source: str | Path, *, dtype: torch.dtype, local: bool) -> Any:
+    """A transformers model in evaluation mode on the CPU, from safetensors, without remote code."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with _transformers_quiet():
+            model, report = AutoModelForCausalLM.from_pretrained(
+                str(source),
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=local,
+                output_loading_info=True,
+            )
+    except OSError as error:
+        raise _hub_error(source, error, local) from error
+    except (ValueError, KeyError, RuntimeError, ImportError, AttributeError) as error:
+        raise LoadError(f"transformers cannot load {source}: {_first_line(error)}") from error
+    except Exception as error:  # safetensors has its own error type, without a common base
+        if type(error).__name__ != "SafetensorError":
+            raise
+        raise LoadError(f"the weights of {source} are damaged ({error}): copy or download the model again") from error
+    _check_report(source, report)
+    return model.eval()
+
+
+def _check_report(source: str | Path, report: Any) -> None:
+    unexpected = sorted(report.get("unexpected_keys") or [])
+    if any("lora_" in key for key in unexpected):
+        raise LoadError(
+            f"{source} holds unmerged LoRA weights ({next(k for k in unexpected if 'lora_' in k)}): "
+            "call merge_and_unload() on the peft model and save it again"
+        )
+    missing = sorted(report.get("missing_keys") or [])
+    if missing:
+        raise LoadError(
+            f"{source} lacks {len(missing)} weights that its config asks for, first {missing[0]}: "
+            "the weights belong to another config; copy both from the same model"
+        )
+    mismatched = sorted(str(key) for key in report.get("mismatched_keys") or [])
+    if mismatched:
+        raise LoadError(f"{source} has weights of another shape than its config says, first {mismatched[0]}")
+
+
+def _hub_error(source: str | Path, error: OSError, local: bool) -> LoadError:
+    text = str(error)
+    if local:
+        return LoadError(f"transformers cannot load {source}: {_first_line(error)}")
+    if "safetensors" in text and "does not appear" in text:
+        return LoadError(
+            f"{source} has no safetensors weights on the hub: download it, convert it with "
+            f"{CONVERSION.format(folder=source)} and give the folder"
+        )
+    if "gated" in text.lower() or "401" in text or "403" in text:
+        return LoadError(f"the hub refuses access to {source!r}: log in with `hf auth login`, or give a local folder")
+    return LoadError(
+        f"{str(source)!r} is no local folder and the Hugging Face hub could not give it "
+        "(no network, offline mode, or no such name): give the path of a local folder that holds the model"
+    )
+
+
+def read_tokenizer(source: str | Path, *, local: bool) -> Any:
+    """The tokenizer beside a model, or None where a local folder has no tokenizer files."""
+    from transformers import AutoTokenizer
+
+    if local and not any((Path(source) / name).exists() for name in TOKENIZER_FILES):
+        return None
+    try:
+        with _transformers_quiet():
+            return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False, local_files_only=local)
+    except OSError as error:
+        if not local:
+            raise _hub_error(source, error, local) from error
+        raise LoadError(f"the tokenizer in {source} cannot be read: {_first_line(error)}") from error
+    except Exception as error:  # the tokenizers library raises bare Exception for a damaged file
+        raise LoadError(f"the tokenizer in {source} cannot be read: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def check_tokenizer(tokenizer: Any, d_vocab: int, name: str) -> None:
+    """Raise a LoadError if a tokenizer cannot belong to a vocabulary of ``d_vocab`` entries.
+
+    Vocabularies are often padded to a round number, so a tokenizer may be smaller by 5 % (or 256 entries).
+    """
+    size = 1 + max(tokenizer.get_vocab().values(), default=-1)
+    if size > d_vocab or d_vocab - size > max(256, d_vocab // 20):
+        raise LoadError(
+            f"the tokenizer has {size} entries but {name} has a vocabulary of {d_vocab}: "
+            "it belongs to another model; give the tokenizer that the model was trained with"
+        )
+
+
+def check_same_tokenizer(given: Any, own: Any, name: str) -> None:
+    """Raise a LoadError if a given tokenizer maps ids to other tokens than the model's own."""
+    different = first_difference(given, own)
+    if different is not None:
+        index, one, other = different
+        raise LoadError(
+            f"the tokenizer given is not that of {name}: id {index} is {one!r} in it and {other!r} in the model's own; "
+            "leave tokenizer= out"
+        )
+
+
+def first_difference(one: Any, other: Any) -> tuple[int, str | None, str | None] | None:
+    """The first id that two tokenizers read differently, with both readings; None where they agree."""
+    left = {index: token for token, index in one.get_vocab().items()}
+    right = {index: token for token, index in other.get_vocab().items()}
+    if left == right:
+        return None
+    index = min(i for i in left.keys() | right.keys() if left.get(i) != right.get(i))
+    return index, left.get(index), right.get(index)

@@ -1,0 +1,70 @@
+"""Text generation with a key/value cache, token by token, the same on both backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _hooked_step(tl_model: Any, device: torch.device) -> Callable[[Tensor], Tensor]:
+    from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
+
+    cache = TransformerLensKeyValueCache.init_cache(tl_model.cfg, device, 1)
+
+    def step(ids: Tensor) -> Tensor:
+        # the mask is given because TransformerLens would otherwise ask a tokenizer for it
+        return tl_model(ids, past_kv_cache=cache, attention_mask=torch.ones_like(ids))
+
+    return step
+
+
+def _bridge_step(tl_model: Any) -> Callable[[Tensor], Tensor]:
+    past: list[Any] = [None]
+
+    def step(ids: Tensor) -> Tensor:
+        output = tl_model.original_model(ids, past_key_values=past[0], use_cache=True)
+        past[0] = output.past_key_values
+        return output.logits
+
+    return step
+
+
+@torch.no_grad()
+def generate_ids(
+    tl_model: Any,
+    ids: Sequence[int],
+    *,
+    backend: str,
+    device: torch.device,
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    stop: Collection[int],
+    check: Callable[[], None] | None,
+    on_token: Callable[[int], None] | None,
+) -> list[int]:
+    """Continue a checked prompt; see `Model.generate_ids`."""
+    step = _hooked_step(tl_model, device) if backend == "hooked" else _bridge_step(tl_model)
+    generator = torch.Generator().manual_seed(seed)
+    feed = torch.tensor([list(ids)], device=device)
+    found: list[int] = []
+    while len(found) < max_new_tokens:
+        if check is not None:
+            check()
+        last = step(feed)[0, -1].double().cpu()  # one draw from the same numbers on every device
+        if not torch.isfinite(last.max()):
+            raise ValueError("the model's logits are not finite (NaN or infinity); look for broken weights or edits")
+        if temperature == 0:
+            token = int(last.argmax())
+        else:
+            token = int(torch.multinomial((last / temperature).softmax(-1), 1, generator=generator))
+        if token in stop:
+            break
+        found.append(token)
+        if on_token is not None:
+            on_token(token)
+        feed = torch.tensor([[token]], device=device)
+    return found

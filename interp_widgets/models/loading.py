@@ -1,0 +1,349 @@
+"""`load_model` and `load_pair`: from a name, a folder or a loaded model to a checked `Model`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from . import convert, folder
+from .check import SelfCheck, SelfCheckError, check_ids, log_probabilities, self_check
+from .folder import LoadError
+from .model import Backend, Model
+from .weights import first_bad_tensor
+
+DEMO = Path(__file__).resolve().parents[1] / "assets" / "demo"
+DEMO_NAMES = {"demo-base": "base", "demo-tuned": "tuned"}
+
+
+def load_model(
+    source: str | Path | Any,
+    *,
+    tokenizer: Any = None,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    backend: Literal["auto", "hooked", "bridge"] = "auto",
+    processed: bool = False,
+) -> Model:
+    """Load a decoder-only language model and check that it computes what Hugging Face computes.
+
+    Args:
+        source: ``"demo-base"`` or ``"demo-tuned"`` (shipped), the path of a local Hugging Face folder, a hub name, a
+            transformers model (it is copied and stays as it was), or a HookedTransformer or TransformerBridge (used as
+            it is, not copied).
+        tokenizer: the tokenizer of a transformers model or of a folder without one; else the one beside the model.
+        device: ``"cuda"`` where there is one, else ``"cpu"``.
+        dtype: ``torch.float32`` on every device unless asked otherwise, whatever type the file holds.
+        backend: ``"hooked"`` (HookedTransformer), ``"bridge"`` (TransformerBridge), or ``"auto"``: HookedTransformer
+            unless its conversion refuses the architecture or fails the self-check. `Model.backend` says which one runs,
+            `SelfCheck.note` why. HookedTransformer keeps rotary contexts to 8,192 positions; the bridge has the whole.
+        processed: fold norm scales into the weights and centre them (as TransformerLens does by default); changes
+            activations, not predictions.
+
+    Raises:
+        LoadError: nothing to load there, and what to do about it (a ValueError).
+        SelfCheckError: the loaded model disagrees with Hugging Face, in which part and by how much (a ValueError).
+
+    Source: TransformerLens, "Loading models"; the check at load is this package's own.
+
+    Example:
+        >>> model = load_model("demo-base")                        # doctest: +SKIP
+        >>> model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)   # doctest: +SKIP
+        ' Paris'
+    """
+    if backend not in ("auto", "hooked", "bridge"):
+        raise ValueError(f"backend must be 'auto', 'hooked' or 'bridge', got {backend!r}")
+    if convert.is_hooked(source) or convert.is_bridge(source):
+        return _adopt(source, tokenizer, device, dtype, backend, processed)
+    place = _device(device)
+    kind = torch.float32 if dtype is None else dtype
+    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
+        raise TypeError(f"dtype must be a floating-point torch.dtype such as torch.float32, got {dtype!r}")
+    import transformer_lens  # noqa: F401  (3 to 5 s on first use, so here and not at import of the package)
+
+    if isinstance(source, str | Path):
+        hf_model, name, tokenizer = _read(source, tokenizer, kind)
+    else:
+        _check_transformers_model(source)
+        hf_model, name = source, _name_of(source)
+        tokenizer = tokenizer if tokenizer is not None else _tokenizer_beside(source)
+    return _build(
+        hf_model,
+        owned=isinstance(source, str | Path),
+        name=name,
+        tokenizer=tokenizer,
+        device=place,
+        dtype=kind,
+        backend=backend,
+        processed=processed,
+    )
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {device!r}") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} was asked for, but torch sees no CUDA device: use device='cpu'")
+    return found
+
+
+def _read(source: str | Path, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, str, Any]:
+    """The transformers model, a name for it and its tokenizer, from a demo name, folder or hub name."""
+    text = str(source)
+    demo = DEMO_NAMES.get(text)
+    path = DEMO / demo if demo else Path(text).expanduser()
+    if demo and not path.is_dir():
+        raise LoadError(f"the shipped model {text} is not there ({path}): install the package again, or run `make demo`")
+    local = bool(demo) or path.exists() or isinstance(source, Path) or _looks_like_path(text)
+    where: str | Path = path if local else text
+    if local:
+        folder.check_folder(path)
+    hf_model = folder.read_model(where, dtype=dtype, local=local)
+    own = folder.read_tokenizer(where, local=local)
+    if tokenizer is not None and own is not None:
+        folder.check_same_tokenizer(tokenizer, own, text)
+    return hf_model, text if demo or not local else path.resolve().name, tokenizer if tokenizer is not None else own
+
+
+def _looks_like_path(text: str) -> bool:
+    return text.startswith((".", "/", "~")) or "\\" in text or text.count("/") > 1 or not text
+
+
+def _check_transformers_model(source: Any) -> None:
+    names = {base.__name__ for base in type(source).__mro__}
+    if "PreTrainedModel" not in names:
+        if any(name.startswith("Peft") for name in names):
+            raise LoadError(
+                "this is a peft model with an unmerged adapter: call merge_and_unload() and give its result"
+            )
+        raise TypeError(
+            "source must be a demo name, a folder, a hub name, a transformers model, a HookedTransformer or a "
+            f"TransformerBridge, got {type(source).__name__}"
+        )
+    if getattr(source.config, "is_encoder_decoder", False):
+        raise LoadError(f"{type(source).__name__} is an encoder-decoder model: only decoder-only models are supported")
+    if source.get_output_embeddings() is None:
+        raise LoadError(f"{type(source).__name__} has no output over the vocabulary: load it as AutoModelForCausalLM")
+
+
+def _check_lora(hf_model: Any) -> None:
+    lora = next((name for name, _ in hf_model.named_parameters() if "lora_" in name), None)
+    if lora is not None:
+        raise LoadError(
+            f"the model has unmerged LoRA weights ({lora}), which a conversion would drop: "
+            "call merge_and_unload() on the peft model first"
+        )
+
+
+def _check_weights(module: Any, name: str) -> None:
+    bad = first_bad_tensor(module)
+    if bad is not None:
+        raise LoadError(f"the weights of {name} hold NaN or infinity, first in {bad}: load an intact checkpoint")
+
+
+def _name_of(hf_model: Any) -> str:
+    path = getattr(hf_model.config, "_name_or_path", "") or getattr(hf_model, "name_or_path", "")
+    return Path(path).name if path and Path(path).exists() else path or type(hf_model).__name__
+
+
+def _tokenizer_beside(hf_model: Any) -> Any:
+    """The tokenizer in the local folder that a transformers model came from, if it is still there."""
+    path = getattr(hf_model.config, "_name_or_path", "")
+    return folder.read_tokenizer(path, local=True) if path and Path(path).is_dir() else None
+
+
+def _build(
+    hf_model: Any,
+    *,
+    owned: bool,
+    name: str,
+    tokenizer: Any,
+    device: torch.device,
+    dtype: torch.dtype,
+    backend: Literal["auto", "hooked", "bridge"],
+    processed: bool,
+) -> Model:
+    """Convert and check; ``owned`` says that nobody else holds the transformers model, so that it may be used up."""
+    _check_lora(hf_model)
+    _check_weights(hf_model, name)
+    if tokenizer is not None:
+        folder.check_tokenizer(tokenizer, hf_model.config.get_text_config().vocab_size, name)
+    if not owned:  # training mode, type and device of the user's model stay as they are
+        hf_model = copy.deepcopy(hf_model)
+    hf_model = hf_model.to(device=device, dtype=dtype).eval()
+    text_config = hf_model.config.get_text_config()
+    longest = getattr(text_config, "max_position_embeddings", None) or check_ids(2, 1 << 30).shape[1]
+    reference = log_probabilities(hf_model, check_ids(text_config.vocab_size, longest).to(device))
+    if not bool(torch.isfinite(reference).all()):
+        raise LoadError(f"{name} computes NaN or infinity in {dtype}: try dtype=torch.float32, or look at its weights")
+    tl_model, chosen, check = _convert(hf_model, reference, device, dtype, backend, processed)
+    policy = _puts_bos(tokenizer)
+    tokenizer = _attach_tokenizer(tl_model, tokenizer, policy)
+    return Model(
+        tl_model,
+        name=name,
+        backend=chosen,
+        self_check=check,
+        tokenizer=tokenizer,
+        processed=processed,
+        prepend_bos=policy,
+        stop_ids=_stop_ids(hf_model),
+    )
+
+
+def _convert(
+    hf_model: Any,
+    reference: Tensor,
+    device: torch.device,
+    dtype: torch.dtype,
+    backend: Literal["auto", "hooked", "bridge"],
+    processed: bool,
+) -> tuple[Any, Backend, SelfCheck]:
+    note = ""
+    if backend == "hooked" and not convert.has_hooked_transformer():
+        raise LoadError(
+            "this TransformerLens has no HookedTransformer: use backend='bridge', or install transformer-lens<4"
+        )
+    if backend == "hooked" or (backend == "auto" and convert.has_hooked_transformer()):
+        try:
+            tl_model = convert.to_hooked(hf_model, processed=processed, device=device, dtype=dtype)
+            check = self_check(tl_model, "hooked", reference)
+            if check.passed:
+                return tl_model, "hooked", check
+            fault = check.faults[0]
+        # TransformerLens refuses an architecture with many kinds of error; an out-of-memory must not look like one
+        except (NotImplementedError, ValueError, KeyError, AttributeError, AssertionError, TypeError) as error:
+            fault = f"TransformerLens cannot convert it: {str(error).splitlines()[0] if str(error) else type(error)}"
+        if backend == "hooked":
+            raise SelfCheckError(
+                f"{type(hf_model).__name__} as HookedTransformer failed: {fault}; use backend='bridge' or 'auto'"
+            )
+        note = f"bridge, because as HookedTransformer {fault}"
+    tl_model = convert.to_bridge(hf_model, processed=processed, device=device, dtype=dtype)
+    check = self_check(tl_model, "bridge", reference, note)
+    if not check.passed:
+        raise SelfCheckError(
+            f"{type(hf_model).__name__} as TransformerBridge failed the self-check: {'; '.join(check.faults)}"
+            + (f" ({note})" if note else "")
+        )
+    return tl_model, "bridge", check
+
+
+def _puts_bos(tokenizer: Any) -> bool:
+    """Whether a tokenizer itself puts its BOS in front of text."""
+    if tokenizer is None or tokenizer.bos_token_id is None:
+        return False
+    plain, full = (tokenizer("a", add_special_tokens=flag)["input_ids"] for flag in (False, True))
+    return len(full) > len(plain) and full[0] == tokenizer.bos_token_id
+
+
+def _attach_tokenizer(tl_model: Any, tokenizer: Any, prepend_bos: bool) -> Any:
+    """Give the TransformerLens model the tokenizer too, as it is: its own set-up may reload it or add tokens."""
+    if tokenizer is None:
+        return None
+    own = copy.copy(tokenizer)
+    own.padding_side = "right"  # on the left, TransformerLens takes leading padding-like tokens out of the attention
+    tl_model.cfg.default_prepend_bos = prepend_bos
+    tl_model.cfg.tokenizer_prepends_bos = prepend_bos
+    tl_model.tokenizer = own
+    return own
+
+
+def _stop_ids(hf_model: Any) -> list[int]:
+    found: list[int] = []
+    for config in (hf_model.config.get_text_config(), getattr(hf_model, "generation_config", None)):
+        value = getattr(config, "eos_token_id", None)
+        found += [value] if isinstance(value, int) else list(value or [])
+    return found
+
+
+def _adopt(
+    tl_model: Any,
+    tokenizer: Any,
+    device: str | torch.device | None,
+    dtype: torch.dtype | None,
+    backend: str,
+    processed: bool,
+) -> Model:
+    """Wrap a TransformerLens model that the user already has, without copying or moving it."""
+    actual: Backend = "hooked" if convert.is_hooked(tl_model) else "bridge"
+    parameter = next(tl_model.parameters())
+    if backend not in ("auto", actual):
+        raise ValueError(f"this model is a {type(tl_model).__name__}, used as it is: leave backend={backend!r} out")
+    if device is not None and torch.device(device).type != parameter.device.type:
+        raise ValueError(f"this model is on {parameter.device} and used as it is: move it with .to({str(device)!r}) first")
+    if dtype is not None and dtype != parameter.dtype:
+        raise ValueError(f"this model is in {parameter.dtype} and used as it is: convert it with .to({dtype}) first")
+    name = str(getattr(tl_model.cfg, "model_name", "") or type(tl_model).__name__)
+    _check_lora(tl_model)
+    _check_weights(tl_model, name)
+    tokenizer = tokenizer if tokenizer is not None else tl_model.tokenizer
+    if tokenizer is not None:
+        folder.check_tokenizer(tokenizer, tl_model.cfg.d_vocab, name)
+    if tl_model.training:
+        raise ValueError("this model is in training mode, where dropout changes every pass: call .eval() on it first")
+    is_folded = str(tl_model.cfg.normalization_type).endswith("Pre") or getattr(tl_model, "_weights_processed", False)
+    if processed and not is_folded:
+        raise ValueError("this model's weights are not processed and it is used as it is: leave processed out")
+    check = self_check(tl_model, actual, None)
+    if not check.passed:
+        raise SelfCheckError(f"{name} failed the self-check: {'; '.join(check.faults)}")
+    return Model(
+        tl_model,
+        name=name,
+        backend=actual,
+        self_check=check,
+        tokenizer=tokenizer,
+        processed=bool(is_folded),
+        prepend_bos=bool(getattr(tl_model.cfg, "default_prepend_bos", True)),
+        stop_ids=_stop_ids(tl_model.original_model) if actual == "bridge" else (),
+    )
+
+
+@dataclass(frozen=True)
+class ModelPair:
+    """Two models over one vocabulary, such as a language model before and after instruction tuning."""
+
+    base: Model
+    """The model before."""
+    tuned: Model
+    """The model after."""
+
+    def __post_init__(self) -> None:
+        if self.base.d_vocab != self.tuned.d_vocab:
+            raise ValueError(
+                f"the two models must share one vocabulary: {self.base.name} has {self.base.d_vocab} entries, "
+                f"{self.tuned.name} has {self.tuned.d_vocab}"
+            )
+        if self.base.tokenizer is None or self.tuned.tokenizer is None:
+            return
+        different = folder.first_difference(self.base.tokenizer, self.tuned.tokenizer)
+        if different is not None:
+            index, one, other = different
+            raise ValueError(
+                f"the two models must share one vocabulary: id {index} is {one!r} in {self.base.name} "
+                f"and {other!r} in {self.tuned.name}"
+            )
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter((self.base, self.tuned))
+
+
+def load_pair(base: str | Path | Any, tuned: str | Path | Any, **options: Any) -> ModelPair:
+    """Load two models of one vocabulary with the same options; see `load_model`."""
+    return ModelPair(load_model(base, **options), load_model(tuned, **options))
+
+
+def load_demo_pair(**options: Any) -> ModelPair:
+    """The two shipped models: ``demo-base`` and, instruction-tuned from it, ``demo-tuned``; options as `load_model`."""
+    return load_pair("demo-base", "demo-tuned", **options)
+

@@ -1,0 +1,380 @@
+"""`Model`: the one thing that analyses take. It owns tokens, hooks, weights and generation of a TransformerLens model."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from . import generation, tokens, weights
+from .check import SelfCheck
+from .hooks import Edit, Objective, Run, run_hooked
+
+if TYPE_CHECKING:
+    from .forward import Prefix
+
+Backend = Literal["hooked", "bridge"]
+
+
+class Model:
+    """A language model with its tokenizer, as `load_model` returns it.
+
+    Beginning-of-sequence (BOS) policy, stated here once: text gets a BOS in front exactly if the model's own tokenizer
+    puts one there (LLaMA, Mistral and Gemma do; GPT-2, Qwen and GPT-NeoX do not), and a TransformerLens model given by
+    the user keeps its ``cfg.default_prepend_bos``. `prepend_bos` says which; every method that takes text can override
+    it. Token ids are taken as they are. A BOS is fed to the model but is on no axis that a result shows.
+
+    Sizes: n_layers, n_heads, n_kv_heads (key/value heads, n_heads unless they are shared), d_model, d_head, d_mlp,
+    d_vocab, n_ctx (positions).
+    """
+
+    def __init__(
+        self,
+        tl_model: Any,
+        *,
+        name: str,
+        backend: Backend,
+        self_check: SelfCheck,
+        tokenizer: Any = None,
+        processed: bool = False,
+        prepend_bos: bool = False,
+        stop_ids: Iterable[int] = (),
+    ) -> None:
+        cfg = tl_model.cfg
+        self.tl_model = tl_model
+        self.name = name
+        self.backend: Backend = backend
+        self.self_check = self_check
+        self.tokenizer = tokenizer
+        self.processed = processed
+        self.n_layers: int = cfg.n_layers
+        self.n_heads: int = cfg.n_heads
+        self.n_kv_heads: int = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
+        self.d_model: int = cfg.d_model
+        self.d_head: int = cfg.d_head
+        self.d_mlp: int = cfg.d_mlp
+        self.d_vocab: int = cfg.d_vocab
+        self.n_ctx: int = cfg.n_ctx
+        self.normalization: Literal["LayerNorm", "RMSNorm"] = (
+            "RMSNorm" if str(cfg.normalization_type).upper().startswith("RMS") else "LayerNorm"
+        )
+        self.bos_token_id: int | None = None if tokenizer is None else tokenizer.bos_token_id
+        self.eos_token_id: int | None = None if tokenizer is None else tokenizer.eos_token_id
+        self.prepend_bos = bool(prepend_bos and self.bos_token_id is not None)
+        self._stop_ids = frozenset(stop_ids) | ({self.eos_token_id} if self.eos_token_id is not None else set())
+        self._piece_kind = "metaspace" if tokenizer is None else tokens.piece_kind(tokenizer)
+        self._special_ids = frozenset[int]() if tokenizer is None else tokens.special_ids(tokenizer)
+
+    def __repr__(self) -> str:
+        size = f"{self.parameter_count / 1e6:.1f}M parameters"
+        return f"Model({self.name!r}, {self.n_layers} layers, d_model {self.d_model}, {size}, {self.backend}, {self.device})"
+
+    # ---- what it is
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.tl_model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The weights' floating-point type."""
+        return next(self.tl_model.parameters()).dtype
+
+    @functools.cached_property
+    def parameter_count(self) -> int:
+        """Number of parameters, shared ones counted once."""
+        return sum({id(p): p.numel() for p in self.tl_model.parameters()}.values())
+
+    @functools.cached_property
+    def weight_hash(self) -> str:
+        """SHA-256 of all weights as they run (64 hexadecimal digits), computed on first use and then kept."""
+        return weights.weight_hash(self.tl_model)
+
+    @property
+    def hook_names(self) -> tuple[str, ...]:
+        """Every hook name that `run` accepts; the names are HookedTransformer's on both backends."""
+        return tuple(self.tl_model.hook_dict)
+
+    def provenance(self) -> dict[str, str | int | float | bool]:
+        """What it takes to repeat a computation: model, weights, backend, type, device and versions."""
+        packages = {"torch": "torch", "transformer_lens": "transformer-lens", "transformers": "transformers"}
+        found: dict[str, str | int | float | bool] = {
+            "model": self.name,
+            "weight_hash": self.weight_hash,
+            "backend": self.backend,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "processed": self.processed,
+        }
+        found |= {key: metadata.version(package) for key, package in packages.items()}
+        found["interp_widgets"] = metadata.version("interp_widgets")
+        return found
+
+    def free_memory(self) -> int:
+        """Bytes that a computation on the model's device could still take."""
+        if self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+            return int(free + unused)
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+
+    # ---- text and tokens
+
+    def _need_tokenizer(self) -> Any:
+        if self.tokenizer is None:
+            raise ValueError(
+                f"{self.name} was loaded without a tokenizer: give token ids instead of text, "
+                "or load it with load_model(..., tokenizer=...)"
+            )
+        return self.tokenizer
+
+    def tokens(self, text: str, *, prepend_bos: bool | None = None) -> list[int]:
+        """Token ids of a text, with a BOS in front by the model's policy or as ``prepend_bos`` says.
+
+        Special tokens written in the text, such as ``</s>``, are read as special tokens.
+        """
+        tokenizer = self._need_tokenizer()
+        if not isinstance(text, str):
+            raise TypeError(f"text must be a string, got {type(text).__name__}")
+        ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        front = self.prepend_bos if prepend_bos is None else prepend_bos
+        if front and self.bos_token_id is None:
+            raise ValueError(f"prepend_bos=True, but the tokenizer of {self.name} has no BOS token; leave it out")
+        return [self.bos_token_id, *ids] if front and self.bos_token_id is not None else ids
+
+    def split(
+        self, prompt: str | Sequence[int], response: str | Sequence[int] | None, *, prepend_bos: bool | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Prompt ids and response ids.
+
+        Two texts are tokenised together where the whole then begins with the prompt's own tokens, so that the response
+        has the tokens the model would write; otherwise each on its own. Ids are taken as they are, without a BOS.
+        """
+        if isinstance(prompt, str):
+            prompt_ids = self.tokens(prompt, prepend_bos=prepend_bos)
+            if isinstance(response, str):
+                both = self.tokens(prompt + response, prepend_bos=prepend_bos)
+                if both[: len(prompt_ids)] == prompt_ids:
+                    return prompt_ids, both[len(prompt_ids) :]
+        else:
+            prompt_ids = self._checked_ids(prompt)
+        if response is None:
+            return prompt_ids, []
+        if isinstance(response, str):
+            return prompt_ids, self.tokens(response, prepend_bos=False)
+        return prompt_ids, self._checked_ids(response)
+
+    def _checked_ids(self, ids: Sequence[int] | Tensor) -> list[int]:
+        found = [int(i) for i in (ids.flatten().tolist() if isinstance(ids, Tensor) else ids)]
+        wrong = next((i for i in found if not 0 <= i < self.d_vocab), None)
+        if wrong is not None:
+            raise ValueError(f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {wrong}")
+        return found
+
+    def token_strings(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """One readable string per id, leading spaces included and special tokens as written.
+
+        A character spread over several tokens is shown whole at the first; tokens holding only its later bytes show
+        ``⋯``. Without the ``⋯`` the strings joined give the text.
+        """
+        found = self._checked_ids(ids)
+        if self.tokenizer is None:
+            return tuple(f"[{i}]" for i in found)
+        return tokens.token_strings(self.tokenizer, found, self._piece_kind, self._special_ids)
+
+    def token_spans(self, text: str) -> list[tuple[int, int]]:
+        """Character span [start, end) in ``text`` of each of its tokens, without the BOS."""
+        tokenizer = self._need_tokenizer()
+        ids = self.tokens(text, prepend_bos=False)
+        return tokens.token_spans(tokenizer, text, ids, self.token_strings(ids))
+
+    def is_special(self, ids: Sequence[int]) -> list[bool]:
+        """Whether each id is a special token (BOS, EOS, padding, or one added as special)."""
+        return [i in self._special_ids for i in self._checked_ids(ids)]
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+        """The text of token ids; special tokens are written out unless ``skip_special``."""
+        tokenizer = self._need_tokenizer()
+        found = self._checked_ids(ids)
+        return str(tokenizer.decode(found, skip_special_tokens=skip_special, clean_up_tokenization_spaces=False))
+
+    # ---- writing text
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_new_tokens: int = 40,
+        temperature: float = 0.0,
+        seed: int = 0,
+        prepend_bos: bool | None = None,
+        check: Callable[[], None] | None = None,
+        on_token: Callable[[int], None] | None = None,
+    ) -> str:
+        """The text that the model writes after a prompt; options as in `generate_ids`."""
+        ids = self.tokens(prompt, prepend_bos=prepend_bos) if isinstance(prompt, str) else list(prompt)
+        new = self.generate_ids(
+            ids, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, check=check, on_token=on_token
+        )
+        # SentencePiece decoders drop a leading space, so the continuation is cut from the decoded whole
+        before, whole = self.decode(ids), self.decode([*ids, *new])
+        return whole[len(before) :] if whole.startswith(before) else self.decode(new)
+
+    def generate_ids(
+        self,
+        ids: Sequence[int],
+        *,
+        max_new_tokens: int = 40,
+        temperature: float = 0.0,
+        seed: int = 0,
+        check: Callable[[], None] | None = None,
+        on_token: Callable[[int], None] | None = None,
+    ) -> list[int]:
+        """Token ids that follow ``ids``, without the prompt and without the end token.
+
+        Args:
+            ids: the prompt, at least one token.
+            max_new_tokens: most tokens to write; prompt and these together must fit ``n_ctx``.
+            temperature: 0 takes the likeliest token; above 0 samples from softmax(logits / temperature).
+            seed: of the sampling; the same seed gives the same text.
+            check: called before every token; raises to cancel.
+            on_token: called with every new token id.
+        """
+        prompt = self._checked_ids(ids)
+        if not prompt:
+            raise ValueError("the prompt holds no token: write at least one word, or give a BOS token")
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+        if not temperature >= 0:
+            raise ValueError(f"temperature must be 0 (greedy) or above, got {temperature}")
+        room = self.n_ctx - len(prompt)
+        if max_new_tokens > room:
+            advice = f"ask for at most {room}, or shorten the prompt" if room > 0 else "shorten the prompt"
+            raise ValueError(
+                f"{len(prompt)} prompt tokens and {max_new_tokens} new ones do not fit the model's context "
+                f"of {self.n_ctx} tokens: {advice}"
+            )
+        return generation.generate_ids(
+            self.tl_model,
+            prompt,
+            backend=self.backend,
+            device=self.device,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            seed=seed,
+            stop=self._stop_ids,
+            check=check,
+            on_token=on_token,
+        )
+
+    # ---- looking inside
+
+    def _batch(self, ids: Sequence[int] | Tensor) -> Tensor:
+        batch = torch.as_tensor(ids, dtype=torch.long, device=self.device)
+        batch = batch[None] if batch.ndim == 1 else batch
+        if batch.ndim != 2 or batch.numel() == 0:
+            raise ValueError(
+                f"ids must be a non-empty list of token ids or a (batch, positions) tensor, got shape {tuple(batch.shape)}"
+            )
+        if batch.shape[1] > self.n_ctx:
+            raise ValueError(
+                f"{batch.shape[1]} tokens do not fit the model's context of {self.n_ctx} tokens: shorten the text"
+            )
+        low, high = int(batch.min()), int(batch.max())
+        if low < 0 or high >= self.d_vocab:
+            raise ValueError(
+                f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {low if low < 0 else high}"
+            )
+        return batch
+
+    def run(
+        self,
+        ids: Sequence[int] | Tensor,
+        *,
+        capture: str | Iterable[str] = (),
+        edit: Mapping[str, Edit] | None = None,
+        grad: Objective | None = None,
+        embeddings: Tensor | None = None,
+    ) -> Run:
+        """One forward pass, reading, changing and differentiating values at named hooks.
+
+        Args:
+            ids: token ids, a list or a (batch, positions) tensor.
+            capture: hook names to read, such as ``"blocks.0.hook_resid_pre"``; the value after any edit is kept.
+            edit: for a hook name, a function from its value to a new value of the same shape (batch axis first).
+            grad: a function from the logits (batch, positions, d_vocab) to one number; fills ``gradients`` for every
+                captured name. No parameter's ``.grad`` is touched.
+            embeddings: (positions, d_model) or (batch, positions, d_model) token embeddings used instead of the ids'
+                own; position information is still added by the model.
+
+        Raises:
+            ValueError: unknown hook names (the nearest are named), too many tokens, an edit that changes a shape.
+        """
+        batch = self._batch(ids)
+        if embeddings is not None:
+            embeddings = embeddings[None] if embeddings.ndim == 2 else embeddings
+            if embeddings.shape[1:] != (batch.shape[1], self.d_model):
+                raise ValueError(
+                    f"embeddings must have shape (batch, {batch.shape[1]}, {self.d_model}), got {tuple(embeddings.shape)}"
+                )
+            batch = batch.expand(embeddings.shape[0], -1)
+            embeddings = embeddings.to(device=self.device, dtype=self.dtype)
+        with self.frozen() if grad is not None else contextlib.nullcontext():
+            return run_hooked(
+                self.tl_model, batch, backend=self.backend, capture=capture, edit=edit, grad=grad, embeddings=embeddings
+            )
+
+    def token_embeddings(self, ids: Sequence[int] | Tensor) -> Tensor:
+        """(positions, d_model) token embedding of each id, as the model feeds it in: no position information."""
+        batch = self._batch(ids)
+        with torch.no_grad():
+            return self.tl_model.embed(batch)[0].detach()
+
+    def weight(self, name: str, layer: int | None = None) -> Tensor:
+        """One weight in HookedTransformer's orientation (input axis first), detached and not copied where possible.
+
+        Whole model: W_E (d_vocab, d_model), W_pos (n_ctx, d_model), W_U (d_model, d_vocab), b_U (d_vocab).
+        Per layer: W_Q, W_K, W_V (n_heads, d_model, d_head), W_O (n_heads, d_head, d_model), b_Q, b_K, b_V
+        (n_heads, d_head), b_O (d_model), W_in, W_gate (d_model, d_mlp), W_out (d_mlp, d_model), b_in (d_mlp),
+        b_out (d_model). Shared key/value heads are repeated per query head; an absent bias is zero.
+        """
+        return weights.weight(self.tl_model, name, layer)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Inside, no parameter asks for a gradient; each one's flag is put back after, also after an error."""
+        flags = [(parameter, parameter.requires_grad) for parameter in self.tl_model.parameters()]
+        try:
+            for parameter, _ in flags:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter, flag in flags:
+                parameter.requires_grad_(flag)
+
+    # ---- the fast engine
+
+    def prefix(self, embeddings: Tensor) -> Prefix:
+        """Keys and values of the first positions, computed once; see `interp_widgets.models.forward.prefix`."""
+        from .forward import prefix
+
+        return prefix(self, embeddings)
+
+    def forward(
+        self, embeddings: Tensor, *, positions: slice | Tensor | None = None, prefix: Prefix | None = None
+    ) -> Tensor:
+        """Logits (batch, positions, d_vocab) from token embeddings (batch, tokens, d_model); see
+        `interp_widgets.models.forward.forward`."""
+        from .forward import forward
+
+        return forward(self, embeddings, positions=positions, prefix=prefix)
+
+

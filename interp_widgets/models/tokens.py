@@ -1,0 +1,111 @@
+"""Readable tokens: what each id stands for, where it lies in the text, and whether it is special."""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+CONTINUATION = "⋯"
+"""Shown for a token that holds only later bytes of a character which an earlier token began."""
+
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>$")
+_SPACE_PIECE = "▁"
+
+
+@functools.cache
+def _byte_of_character() -> dict[str, int]:
+    """The printable stand-ins that byte-level vocabularies use for the 256 bytes, reversed."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    table = {chr(byte): byte for byte in printable}
+    rest = [byte for byte in range(256) if byte not in set(printable)]
+    return {**table, **{chr(256 + place): byte for place, byte in enumerate(rest)}}
+
+
+def piece_kind(tokenizer: Any) -> Literal["bytes", "metaspace"]:
+    """How a tokenizer writes its vocabulary: stand-ins for bytes (GPT-2) or text with ▁ for spaces (SentencePiece)."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and backend.decoder is not None:
+        return "bytes" if b"ByteLevel" in backend.decoder.__getstate__() else "metaspace"
+    byte_characters = _byte_of_character()
+    sample = tokenizer.convert_ids_to_tokens(tokenizer.encode(" a", add_special_tokens=False))
+    return "bytes" if any("Ġ" in piece for piece in sample) and "Ġ" in byte_characters else "metaspace"
+
+
+def special_ids(tokenizer: Any) -> frozenset[int]:
+    """Ids that stand for no text: BOS, EOS, padding and added special tokens."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return frozenset(tokenizer.all_special_ids) | {index for index, token in added.items() if token.special}
+
+
+def _piece_bytes(piece: str, kind: str) -> bytes:
+    if kind == "bytes":
+        table = _byte_of_character()
+        if all(character in table for character in piece):
+            return bytes(table[character] for character in piece)
+        return piece.encode("utf8")
+    if match := _BYTE_PIECE.match(piece):
+        return bytes([int(match.group(1), 16)])
+    return piece.replace(_SPACE_PIECE, " ").encode("utf8")
+
+
+def token_strings(tokenizer: Any, ids: Sequence[int], kind: str, whole: frozenset[int]) -> tuple[str, ...]:
+    """One readable string per id.
+
+    A character spread over several tokens is shown whole at the token where it begins; a token that holds only later
+    bytes shows ``⋯``. So the strings, without ``⋯``, joined give the text. Bytes that are no character show ``�``.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+        ids: token ids.
+        kind: what `piece_kind` returned.
+        whole: ids shown as written in the vocabulary (special and added tokens).
+    """
+    pieces = [f"[{token}]" if piece is None else piece for token, piece in _pieces(tokenizer, ids)]
+    strings = [""] * len(pieces)
+    decoder = codecs.getincrementaldecoder("utf8")("replace")
+    begun = 0  # the token where the character now being decoded began
+    for index, (token, piece) in enumerate(zip(ids, pieces, strict=True)):
+        if token in whole:
+            strings[begun] += decoder.decode(b"", final=True)
+            decoder.reset()
+            strings[index] = piece
+            continue
+        for byte in _piece_bytes(piece, kind):
+            pending = bool(decoder.getstate()[0])
+            begun = begun if pending else index
+            text = decoder.decode(bytes([byte]))
+            if pending and text.startswith("�"):  # the earlier bytes were no character: this byte begins anew
+                strings[begun] += text[0]
+                text, begun = text[1:], index
+            strings[begun] += text
+    if strings:
+        strings[begun] += decoder.decode(b"", final=True)
+    return tuple(string or (CONTINUATION if piece else "") for string, piece in zip(strings, pieces, strict=True))
+
+
+def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[tuple[int, str | None]]:
+    return list(zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True))
+
+
+def token_spans(tokenizer: Any, text: str, ids: Sequence[int], strings: Sequence[str]) -> list[tuple[int, int]]:
+    """Character span [start, end) of each token of ``text``; tokens that share a character share its span."""
+    if getattr(tokenizer, "is_fast", False):
+        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return [(int(start), int(end)) for start, end in encoded["offset_mapping"]]
+    spans: list[tuple[int, int]] = []
+    cursor = 0
+    for string in strings:
+        wanted = "" if string == CONTINUATION else string
+        if not wanted:
+            spans.append(spans[-1] if string == CONTINUATION and spans else (cursor, cursor))
+            continue
+        found = text.find(wanted, cursor)
+        if found < 0:  # a space that the tokenizer put in front of the text
+            wanted = wanted.lstrip()
+            found = max(text.find(wanted, cursor), cursor)
+        spans.append((found, min(found + len(wanted), len(text))))
+        cursor = spans[-1][1]
+    return spans

@@ -1,0 +1,88 @@
+"""Weights under one set of names and in one orientation, whichever backend holds them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ATTENTION = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O")
+MLP = ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out")
+GLOBAL = ("W_E", "W_pos", "W_U", "b_U")
+
+
+def weight(tl_model: Any, name: str, layer: int | None) -> Tensor:
+    """One weight matrix or bias; see `Model.weight`."""
+    if name in GLOBAL:
+        if layer is not None:
+            raise ValueError(f"{name} belongs to the whole model, so layer must be left out, got {layer}")
+        return _global(tl_model, name)
+    if name not in ATTENTION + MLP:
+        raise ValueError(f"name must be one of {', '.join(GLOBAL + ATTENTION + MLP)}, got {name!r}")
+    n_layers = tl_model.cfg.n_layers
+    if layer is None or not 0 <= layer < n_layers:
+        raise ValueError(f"layer must be in 0..{n_layers - 1} for this {n_layers}-layer model, got {layer}")
+    block = tl_model.blocks[layer]
+    value = getattr(block.attn if name in ATTENTION else block.mlp, name, None)
+    if value is None:
+        return _missing(tl_model, name)
+    value = value.detach()
+    heads = tl_model.cfg.n_heads
+    if name in ("W_K", "W_V", "b_K", "b_V") and value.shape[0] != heads:
+        value = value.repeat_interleave(heads // value.shape[0], 0)
+    return value
+
+
+def _global(tl_model: Any, name: str) -> Tensor:
+    try:
+        value = getattr(tl_model, name, None)
+    except (AttributeError, NotImplementedError):
+        value = None
+    if value is not None:
+        return value.detach()
+    if name == "b_U":
+        unembed = tl_model.W_U
+        return torch.zeros(unembed.shape[-1], dtype=unembed.dtype, device=unembed.device)
+    raise ValueError(f"this model has no {name}: its positions are {tl_model.cfg.positional_embedding_type}")
+
+
+def _missing(tl_model: Any, name: str) -> Tensor:
+    """An absent bias is a zero bias; an absent gate is an error."""
+    cfg = tl_model.cfg
+    shape = {
+        "b_Q": (cfg.n_heads, cfg.d_head),
+        "b_K": (cfg.n_heads, cfg.d_head),
+        "b_V": (cfg.n_heads, cfg.d_head),
+        "b_O": (cfg.d_model,),
+        "b_in": (cfg.d_mlp,),
+        "b_gate": (cfg.d_mlp,),
+        "b_out": (cfg.d_model,),
+    }.get(name)
+    if shape is None:
+        raise ValueError(f"this model has no {name}: its MLP has no gate, use W_in and W_out")
+    like = next(tl_model.parameters())
+    return torch.zeros(shape, dtype=like.dtype, device=like.device)
+
+
+def first_bad_tensor(module: Any) -> str | None:
+    """Name of the first parameter holding NaN or infinity, or None."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            # a float32 sum is not finite exactly if an element is not (weights are far from 1e38), and takes no memory
+            wide = parameter.dtype if parameter.dtype == torch.float64 else torch.float32
+            if parameter.is_floating_point() and not bool(parameter.sum(dtype=wide).isfinite()):
+                return str(name)
+    return None
+
+
+def weight_hash(module: Any) -> str:
+    """SHA-256 over every parameter's name, type, shape and values: 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    with torch.no_grad():
+        for name, parameter in sorted(module.named_parameters(), key=lambda item: item[0]):
+            digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
+            raw = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            digest.update(memoryview(raw.numpy()))
+    return digest.hexdigest()
