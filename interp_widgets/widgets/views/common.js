@@ -51,16 +51,18 @@ function readTheme(node) {
   const probe = document.createElement('span');
   probe.style.display = 'none';
   node.append(probe);
-  const color = name => {
+  const white = [255, 255, 255];
+  const color = (name, below) => {  // JupyterLab's text colours are partly transparent
     probe.style.color = `var(${name})`;
-    const parts = node.isConnected && getComputedStyle(probe).color.match(/[\d.]+/g);
-    return parts ? parts.slice(0, 3).map(Number) : name === '--iw-bg' ? [255, 255, 255] : [80, 80, 80];
+    const parts = node.isConnected && getComputedStyle(probe).color.match(/[\d.]+/g)?.map(Number);
+    if (!parts) return name === '--iw-bg' ? white : [80, 80, 80];
+    const share = parts[3] ?? 1;
+    return below.map((v, k) => Math.round(parts[k] * share + v * (1 - share)));
   };
-  const css = parts => `rgb(${parts.join(',')})`;
-  const bg = color('--iw-bg');
+  const bg = color('--iw-bg', white), css = name => `rgb(${color(name, bg).join(',')})`;
   const theme = {
-    bg, dark: luminance(...bg) < 0.2, background: css(bg), fg: css(color('--iw-fg')), muted: css(color('--iw-muted')),
-    line: css(color('--iw-line')), select: css(color('--iw-select')), mark: css(color('--iw-mark')),
+    bg, dark: luminance(...bg) < 0.2, background: css('--iw-bg'), fg: css('--iw-fg'), muted: css('--iw-muted'),
+    line: css('--iw-line'), select: css('--iw-select'), mark: css('--iw-mark'),
     font: getComputedStyle(node).fontFamily || 'sans-serif',
     stale: !node.isConnected,  // a view is rendered before it stands in the page: read again when it is shown
   };
@@ -80,6 +82,9 @@ function watchTheme(callback) {
   media.addEventListener('change', later);
   return () => { watcher.disconnect(); media.removeEventListener('change', later); clearTimeout(timer); };
 }
+
+// A number with the name of what it is, if it has one.
+const named = (value, name) => digits(value) + (name ? ` (${name})` : '');
 
 // The 256 colours of a scale; a view names one for light pages and, if it differs, one for dark pages.
 function readScale(model, theme) {

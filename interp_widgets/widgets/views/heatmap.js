@@ -2,6 +2,8 @@
 
 const GAP = 8;
 const STEPS = [1, 2, 5];
+const NAME = 13;  // least distance in pixels of two names on the row axis
+const SLANT = 18;  // and on the column axis, where they lean by 45°
 
 // Round numbers from low to high, about `count` of them.
 function ticks(low, high, count) {
@@ -58,13 +60,12 @@ function render({ model, el, signal }) {
     return a ? chars.slice(0, a).join('') + '…' : '';
   };
   const value = (r, c) => A[r * C + c];
-  const unit = () => model.get('value_label') ? ' ' + model.get('value_label') : '';
   const describe = ([r, c]) => {
     const row = model.get('row_labels')[r], column = model.get('column_labels')[c], text = model.get('texts')[r * C + c];
     const name = (kind, label, i) => `${kind} ${label === undefined ? i : `${isolate(`‘${visible(label)}’`)} (${i})`}`.trim();
     const marked = inSpans(model.get('row_marks'), r) || inSpans(model.get('column_marks'), c) ? ', marked' : '';
     return `${name(model.get('row_name'), row, r)} → ${name(model.get('column_name'), column, c)}: ` +
-      `${digits(value(r, c))}${unit()}${text ? ` ${isolate(`‘${visible(text)}’`)}` : ''}${marked}`;
+      `${named(value(r, c), model.get('value_label'))}${text ? ` ${isolate(`‘${visible(text)}’`)}` : ''}${marked}`;
   };
   const cell = pair => pair.length === 2 && pair[0] >= 0 && pair[0] < R && pair[1] >= 0 && pair[1] < C ? pair : null;
 
@@ -135,7 +136,9 @@ function render({ model, el, signal }) {
     for (const name of rowNames) rowWide = Math.max(rowWide, wide(name));
     for (const name of columnNames) columnWide = Math.max(columnWide, wide(name));
     const texts = model.get('texts').length > 0;
-    const rowRoom = Math.ceil(Math.min(rowWide, 150, W * 0.22));
+    // One very long name must not take the room of all: it is cut a third beyond nine tenths of the names.
+    const usual = rowNames.map(wide).sort((a, b) => a - b)[Math.floor(0.9 * (R - 1))];
+    const rowRoom = Math.ceil(Math.min(rowWide, Math.max(40, usual * 1.33), 150, W * 0.22));
     const yTitle = model.get('y_label') ? 20 : 0;
     const band = model.get('row_marks').length ? 8 : 0, columnBand = model.get('column_marks').length ? 8 : 0;
     const left = yTitle + rowRoom + 8 + band;
@@ -149,9 +152,9 @@ function render({ model, el, signal }) {
     const flat = columnWide <= plotW / C - 6;
     const columnRoom = flat ? 18 : Math.ceil(Math.min(columnWide, 110) * 0.7071 + 12);
     const bottom = 4 + columnBand + columnRoom + (model.get('x_label') ? 20 : 0);
-    const least = R <= 12 ? 28 : 20;
-    const fixed = model.get('height');
-    const plotH = fixed > 0 ? Math.max(40, fixed - bottom - 6) : Math.max(48, Math.min(R * least, model.get('max_height')));
+    const fixed = model.get('height'), wanted = R * (R <= 12 ? 28 : R <= 30 ? 20 : 16);
+    const tallest = Math.max(model.get('max_height'), Math.min(R, 60) * NAME);  // up to 60 rows, each has its name
+    const plotH = fixed > 0 ? Math.max(40, fixed - bottom - 6) : Math.max(48, Math.min(wanted, tallest));
     L = { W, H: Math.ceil(6 + plotH + bottom), x: left, y: 6, w: plotW, h: plotH, yTitle, rowRoom, band, columnBand, columnRoom, barRoom, tickRoom, columnsTop: 6 + plotH + columnBand, texts };
     box.style.height = `${L.H}px`;
     const ratio = window.devicePixelRatio || 1;
@@ -170,8 +173,8 @@ function render({ model, el, signal }) {
 
   function scaleTicks(a, b, length) {
     const round = ticks(a, b, Math.max(2, Math.floor(length / 34)));
-    const all = [a, ...round.filter(v => Math.min(v - a, b - v) / (b - a) * length > 13), b];
-    return all.map(v => ({ v, text: digits(Math.abs(v) < (b - a) * 1e-9 ? 0 : v) }));
+    const all = [a, ...round.filter(v => Math.min(v - a, b - v) / (b - a) * length > 18), b];
+    return all.map(v => ({ v, text: digits(Math.abs(v) < (b - a) * 1e-3 ? 0 : v) }));
   }
 
   // ---- drawing
@@ -260,8 +263,8 @@ function render({ model, el, signal }) {
   function hatch() {
     const sheet = document.createElement('canvas'), g = sheet.getContext('2d');
     sheet.width = sheet.height = 8;
-    g.fillStyle = theme.background; g.fillRect(0, 0, 8, 8);
-    g.strokeStyle = theme.line; g.lineWidth = 1;
+    g.fillStyle = theme.line; g.globalAlpha = 0.35; g.fillRect(0, 0, 8, 8);
+    g.globalAlpha = 1; g.strokeStyle = theme.muted; g.lineWidth = 1;
     g.beginPath();
     for (const k of [-8, 0, 8]) { g.moveTo(k, 8); g.lineTo(k + 8, 0); }
     g.stroke();
@@ -270,7 +273,7 @@ function render({ model, el, signal }) {
 
   function drawRows() {
     const [, ch] = size(), spans = model.get('row_marks');
-    const step = roundStep(Math.max(14 / ch, (view[2] - view[0]) / 60));
+    const step = roundStep(Math.max((NAME - 0.5) / ch, (view[2] - view[0]) / 60));
     pen.font = FONT(); pen.textAlign = 'right';
     const right = L.x - 6 - L.band;
     for (let r = Math.ceil(view[0] / step) * step; r < view[2]; r += step) {
@@ -302,7 +305,7 @@ function render({ model, el, signal }) {
 
   function drawColumns() {
     const [cw] = size(), spans = model.get('column_marks'), flat = flatLabels();
-    const step = flat ? 1 : roundStep(Math.max(14 / cw, (view[3] - view[1]) / 60));
+    const step = flat ? 1 : roundStep(Math.max((SLANT - 0.5) / cw, (view[3] - view[1]) / 60));
     pen.font = FONT();
     for (let c = Math.ceil(view[1] / step) * step; c < view[3]; c += step) {
       const x = xOf(c + 0.5);

@@ -78,8 +78,9 @@ class Heatmap(View):
     window = t.List(t.Float()).tag(sync=True)
     """[first row, first column, last row, last column] of the part in view (ends excluded), or empty for all."""
     height = t.Int(0).tag(sync=True)
-    """Height of the drawing in pixels; 0: by the number of rows, up to `max_height` for the cells."""
-    max_height = t.Int(480).tag(sync=True)
+    """Height of the drawing in pixels; 0: by the number of rows, the cells up to `max_height` (or what
+    up to 60 rows with a name each take)."""
+    max_height = t.Int(520).tag(sync=True)
     color_bar = t.Bool(True).tag(sync=True)
     empty = t.Unicode("Nothing to show yet").tag(sync=True)
     """What stands in the place of no cells."""

@@ -62,7 +62,7 @@ function render({ model, el, signal }) {
     const label = model.get('labels')[i];
     const parts = [];
     if (label) parts.push(label);
-    else if (i < values.length) parts.push(digits(values[i]) + (model.get('value_label') ? ' ' + model.get('value_label') : ''));
+    else if (i < values.length) parts.push(named(values[i], model.get('value_label')));
     if (i < heights.length) parts.push(`${model.get('density_label') || 'density'} ${digits(heights[i])}`);
     return parts.join(' · ');
   };
@@ -156,7 +156,7 @@ function render({ model, el, signal }) {
   }
 
   function fit() {
-    const dense = strip.classList.contains('iw-dense') ? 16 : 0;
+    const dense = strip.classList.contains('iw-dense') ? 14 : 0;
     strip.style.maxHeight = `${model.get('max_lines') * (LINES + dense) + 10}px`;
   }
 

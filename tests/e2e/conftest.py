@@ -1,0 +1,307 @@
+"""A real JupyterLab in a real browser, cut off from the network: fixtures `lab`, `browser` and `nb`.
+
+`INTERP_WIDGETS_SCREENSHOTS` names the folder that pictures are kept in, `INTERP_WIDGETS_CHROMIUM` the browser to use.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FLAGS = [
+    "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync",
+    "--disable-component-update", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",  # offline on purpose
+]  # fmt: skip
+SETTINGS: dict[str, dict[str, Any]] = {
+    "@jupyterlab/apputils-extension/notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+        "doNotDisturbMode": True,
+    },
+    # Cells out of view must exist in the page, or a test could not find them.
+    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none", "recordTiming": False},
+    "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
+}
+START_SECONDS = 60
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running server: where it listens and where its notebooks lie."""
+
+    url: str
+    root: Path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_server(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            break
+        try:
+            urllib.request.urlopen(f"{url}/api", timeout=1).read()
+            return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    pytest.fail(f"JupyterLab did not start; the end of its log:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A JupyterLab server on 127.0.0.1 with folders of its own, so that nothing of the user's is read or written."""
+    root = tmp_path_factory.mktemp("lab")
+    for plugin, values in SETTINGS.items():
+        file = root / "settings" / f"{plugin}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values))
+    notebooks = root / "notebooks"
+    notebooks.mkdir()
+    env = {
+        **os.environ,
+        "JUPYTER_CONFIG_DIR": str(root / "config"),
+        "JUPYTER_DATA_DIR": str(root / "data"),
+        "JUPYTER_RUNTIME_DIR": str(root / "runtime"),
+        "IPYTHONDIR": str(root / "ipython"),
+        "JUPYTERLAB_SETTINGS_DIR": str(root / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(root / "workspaces"),
+        # The kernels run this very source, installed or not.
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
+    }
+    port, log = free_port(), root / "server.log"
+    command = [
+        sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--ServerApp.password=",
+        "--ServerApp.disable_check_xsrf=True", f"--ServerApp.root_dir={notebooks}",
+        "--LabApp.expose_app_in_browser=True",
+    ]  # fmt: skip
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, env=env, stdout=sink, stderr=subprocess.STDOUT, cwd=notebooks)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for_server(url, process, log)
+        yield Lab(url, notebooks)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(5)
+
+
+def browser_finder() -> Any:
+    """The module beside this one that finds (and for `make test` installs) a Chromium."""
+    spec = importlib.util.spec_from_file_location("e2e_browser", Path(__file__).with_name("browser.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium under Playwright; every name but 127.0.0.1 fails to resolve."""
+    from playwright.sync_api import sync_playwright
+
+    flags = [*FLAGS, "--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else FLAGS
+    finder = browser_finder()
+    path = finder.find_chromium()
+    if path is None:
+        pytest.fail(f"no Chromium on this machine: run 'make test', install Chromium, or name one in {finder.VARIABLE}")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, headless=True, args=flags)
+        yield chromium
+        chromium.close()
+
+
+class Notebook:
+    """Drives one notebook page; `page` is the Playwright page."""
+
+    def __init__(self, page: Any, lab: Lab, pictures: Path) -> None:
+        self.page, self.lab, self.pictures = page, lab, pictures
+        self.errors: list[str] = []
+        self.console: list[str] = []
+        self.outside: list[str] = []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and self.console.append(message.text))
+        page.on("request", lambda request: self._see(request.url))
+
+    def _see(self, url: str) -> None:
+        if not url.startswith((self.lab.url, self.lab.url.replace("http", "ws", 1), "data:", "blob:", "file:")):
+            self.outside.append(url)
+
+    def make(self, name: str, *cells: str) -> None:
+        """Write a notebook of code cells and open it."""
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(book, self.lab.root / name)
+        self.open(name)
+
+    def open(self, name: str) -> None:
+        """Open a notebook of the server's folder and wait for its kernel."""
+        self.page.goto(f"{self.lab.url}/lab/tree/{name}?reset", wait_until="domcontentloaded")
+        self.page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.sessionContext", timeout=60_000)
+        self.page.evaluate(
+            """async () => {
+                const panel = jupyterapp.shell.currentWidget;
+                await panel.context.ready; await panel.sessionContext.ready; await panel.revealed;
+                jupyterapp.shell.collapseLeft();
+            }"""
+        )
+        self.page.wait_for_function(
+            "() => jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'", timeout=60_000
+        )
+
+    def run_all(self) -> None:
+        """Run every cell, wait for the end of the last one, fail on an error output."""
+        # The run-all promise, not the kernel's idle flag: the flag is idle between two cells too.
+        self.page.evaluate("async () => { await jupyterapp.commands.execute('notebook:run-all-cells'); }")
+        self.no_error_outputs()
+
+    def no_error_outputs(self) -> None:
+        found = self.page.evaluate(
+            """() => jupyterapp.shell.currentWidget.context.model.toJSON().cells.flatMap((cell, i) =>
+                (cell.outputs ?? []).filter(out => out.output_type === 'error')
+                    .map(out => `${i}: ${out.ename}: ${out.evalue}`))"""
+        )
+        assert not found, f"cells failed: {found}"
+
+    def py(self, expression: str = "", *, code: str = "") -> Any:
+        """Run `code` in the kernel, then give back the value of `expression` (anything ast.literal_eval reads)."""
+        reply = self.page.evaluate(
+            """async ([code, expression]) => {
+                const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+                const ask = { code, silent: false, store_history: false, stop_on_error: false,
+                    user_expressions: expression ? { value: `repr(${expression})` } : {} };
+                return (await kernel.requestExecute(ask, true).done).content;
+            }""",
+            [code, expression],
+        )
+        assert reply["status"] == "ok", reply
+        if not expression:
+            return None
+        value = reply["user_expressions"]["value"]
+        assert value["status"] == "ok", value
+        return ast.literal_eval(ast.literal_eval(value["data"]["text/plain"]))
+
+    def wait_py(self, expression: str, expected: Any, *, seconds: float = 10) -> None:
+        """Ask the kernel until `expression` has the expected value; fail with the last value seen."""
+        end = time.monotonic() + seconds
+        while (seen := self.py(expression)) != expected:
+            assert time.monotonic() < end, f"{expression} stayed {seen!r}, expected {expected!r}"
+            self.page.wait_for_timeout(50)
+
+    def set_theme(self, name: str) -> None:
+        """Switch to 'JupyterLab Light' or 'JupyterLab Dark' and wait until the page wears it."""
+        self.page.evaluate(
+            "async name => { await jupyterapp.commands.execute('apputils:change-theme', { theme: name }); }", name
+        )
+        self.page.wait_for_function("name => document.body.dataset.jpThemeName === name", arg=name)
+        self.page.wait_for_timeout(500)
+
+    def resize(self, width: int, height: int = 1100) -> None:
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.wait_for_timeout(400)
+
+    def frames(self, count: int = 2) -> None:
+        """Wait until `count` frames have been painted."""
+        self.page.evaluate(
+            "async n => { for (let i = 0; i < n; i++) await new Promise(done => requestAnimationFrame(done)); }", count
+        )
+
+    def screenshot(self, name: str, target: Any = None) -> Path:
+        """Keep a picture of `target` (default: the page) in the folder of pictures."""
+        self.pictures.mkdir(parents=True, exist_ok=True)
+        path = self.pictures / f"{name}.png"
+        (target or self.page).screenshot(path=str(path))
+        assert path.stat().st_size > 2_000, f"the picture {name} is empty"
+        return path
+
+    def center(self, locator: Any, x: float = 0.5, y: float = 0.5) -> tuple[float, float]:
+        """A point of an element in page pixels, by shares of its width and height, scrolled into view first."""
+        locator.evaluate("node => node.scrollIntoView({ block: 'center' })")
+        box = locator.bounding_box()
+        return box["x"] + x * box["width"], box["y"] + y * box["height"]
+
+    def bokeh_idle(self) -> None:
+        self.page.wait_for_function(
+            """() => {
+                const shown = (window.Bokeh?.documents ?? []).filter(doc => doc.views_manager);
+                return shown.length > 0 && shown.every(doc => doc.is_idle);
+            }"""
+        )
+
+    def bokeh_point(self, figure: str, x: float, y: float) -> tuple[float, float]:
+        """Page pixels of a data point of the named figure, scrolled into view."""
+        found = self.page.evaluate(
+            """([name, x, y]) => {
+                let view = null;
+                const look = one => {
+                    if (one.model.name === name && one.frame && one.el?.isConnected) view = one;
+                    for (const child of one.child_views ?? []) look(child);
+                };
+                for (const root of Bokeh.index.roots) look(root);
+                view.el.scrollIntoView({ block: 'center' });
+                const box = view.canvas_view.el.getBoundingClientRect();
+                return [box.x + view.frame.x_scale.compute(x), box.y + view.frame.y_scale.compute(y)];
+            }""",
+            [figure, x, y],
+        )
+        return found[0], found[1]
+
+    def shutdown(self) -> None:
+        if self.page.is_closed():
+            return
+        self.page.evaluate("async () => { await window.jupyterapp?.shell.currentWidget?.sessionContext?.shutdown(); }")
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where screenshots are kept."""
+    named = os.environ.get("INTERP_WIDGETS_SCREENSHOTS")
+    return Path(named) if named else tmp_path_factory.mktemp("screenshots")
+
+
+@pytest.fixture
+def nb(lab: Lab, browser: Any, pictures: Path) -> Iterator[Notebook]:
+    """A fresh page and kernel; afterwards there must have been no page error and no request off the machine."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1100}, reduced_motion="reduce")
+    notebook = Notebook(context.new_page(), lab, pictures)
+    try:
+        yield notebook
+        errors, outside = list(notebook.errors), list(notebook.outside)
+        notebook.shutdown()
+    finally:
+        context.close()
+    assert not errors, f"errors in the page: {errors}"
+    assert not outside, f"requests off the machine: {outside}"
