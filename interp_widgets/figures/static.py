@@ -35,6 +35,17 @@ def visible(text: str) -> str:
     return text.translate(_VISIBLE)
 
 
+def axis_name(text: str) -> str:
+    """A name on an axis, which may be a token or words: blanks are marked at its ends only.
+
+    >>> axis_name(" layer 0")
+    '·layer 0'
+    """
+    body = text.strip(" ")
+    start = len(text) - len(text.lstrip(" ")) if body else 0
+    return visible(text[:start]) + " ".join(map(visible, body.split(" "))) + visible(text[start + len(body) :])
+
+
 def number(value: float) -> str:
     """Three significant digits.
 
@@ -194,7 +205,7 @@ def heatmap_scene(
     finite = array[np.isfinite(array)]
     low = vmin if vmin is not None else float(finite.min()) if finite.size else 0.0
     high = vmax if vmax is not None else float(finite.max()) if finite.size else 1.0
-    names = [[visible(str(name)) for name in labels] or [str(i) for i in range(n)]
+    names = [[axis_name(str(name)) for name in labels] or [str(i) for i in range(n)]
              for labels, n in zip((row_labels, column_labels), array.shape, strict=True)]  # fmt: skip
     rows, columns = array.shape
     row_room = min(150.0, max(text_width(name) for name in names[0]))
@@ -237,7 +248,7 @@ def _cells(
         items.append(Rect(x + gap, y + gap, wide - 2 * gap, tall - 2 * gap, fill=fill, tip=tip))
         text = texts[r * frame.columns + c] if texts else ""
         if text and wide >= 20 and tall >= 12:
-            shown = shorten(visible(text), wide - 6)
+            shown = shorten(axis_name(text), wide - 6)
             items.append(Text(x + wide / 2, y + tall / 2, shown, fill=ink(over(fill)), anchor="middle"))
     return [*items, border]
 

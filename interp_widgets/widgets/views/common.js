@@ -9,6 +9,9 @@ function visible(text) {
     .replace(CONTROL, c => c === '\u007f' ? '␡' : String.fromCodePoint(0x2400 + c.charCodeAt(0)));
 }
 
+// The same for a name on an axis, which may be a token or words: blanks count at its ends only.
+const label = text => visible(text.trim() ? text.replace(/(?<=\S) +(?=\S)/g, '\u0001') : text).replaceAll('␁', ' ');
+
 // Text set apart from its neighbours, so that a right-to-left token does not turn the sentence around it.
 const isolate = text => '\u2068' + text + '\u2069';
 

@@ -62,10 +62,10 @@ function render({ model, el, signal }) {
   const value = (r, c) => A[r * C + c];
   const describe = ([r, c]) => {
     const row = model.get('row_labels')[r], column = model.get('column_labels')[c], text = model.get('texts')[r * C + c];
-    const name = (kind, label, i) => `${kind} ${label === undefined ? i : `${isolate(`‘${visible(label)}’`)} (${i})`}`.trim();
+    const name = (kind, held, i) => `${kind} ${held === undefined ? i : `${isolate(`‘${label(held)}’`)} (${i})`}`.trim();
     const marked = inSpans(model.get('row_marks'), r) || inSpans(model.get('column_marks'), c) ? ', marked' : '';
     return `${name(model.get('row_name'), row, r)} → ${name(model.get('column_name'), column, c)}: ` +
-      `${named(value(r, c), model.get('value_label'))}${text ? ` ${isolate(`‘${visible(text)}’`)}` : ''}${marked}`;
+      `${named(value(r, c), model.get('value_label'))}${text ? ` ${isolate(`‘${label(text)}’`)}` : ''}${marked}`;
   };
   const cell = pair => pair.length === 2 && pair[0] >= 0 && pair[0] < R && pair[1] >= 0 && pair[1] < C ? pair : null;
 
@@ -81,8 +81,8 @@ function render({ model, el, signal }) {
     if (bars.length !== R) bars = new Float32Array(0);
     barTop = model.get('row_bars_max') || bars.reduce((most, v) => v > most ? v : most, 0) || 1;
     const rows = model.get('row_labels'), columns = model.get('column_labels');
-    rowNames = Array.from({ length: R }, (_, r) => rows[r] === undefined ? String(r) : visible(rows[r]));
-    columnNames = Array.from({ length: C }, (_, c) => columns[c] === undefined ? String(c) : visible(columns[c]));
+    rowNames = Array.from({ length: R }, (_, r) => rows[r] === undefined ? String(r) : label(rows[r]));
+    columnNames = Array.from({ length: C }, (_, c) => columns[c] === undefined ? String(c) : label(columns[c]));
     over = over && cell(over);
     paintGrid();
   }
@@ -136,9 +136,9 @@ function render({ model, el, signal }) {
     for (const name of rowNames) rowWide = Math.max(rowWide, wide(name));
     for (const name of columnNames) columnWide = Math.max(columnWide, wide(name));
     const texts = model.get('texts').length > 0;
-    // One very long name must not take the room of all: it is cut a third beyond nine tenths of the names.
+    // One very long name must not take the room of all: it is cut well beyond nine tenths of the names.
     const usual = rowNames.map(wide).sort((a, b) => a - b)[Math.floor(0.9 * (R - 1))];
-    const rowRoom = Math.ceil(Math.min(rowWide, Math.max(40, usual * 1.33), 150, W * 0.22));
+    const rowRoom = Math.ceil(Math.min(rowWide, Math.max(72, usual * 1.5), 150, W * 0.22));
     const yTitle = model.get('y_label') ? 20 : 0;
     const band = model.get('row_marks').length ? 8 : 0, columnBand = model.get('column_marks').length ? 8 : 0;
     const left = yTitle + rowRoom + 8 + band;
@@ -153,7 +153,7 @@ function render({ model, el, signal }) {
     const columnRoom = flat ? 18 : Math.ceil(Math.min(columnWide, 110) * 0.7071 + 12);
     const bottom = 4 + columnBand + columnRoom + (model.get('x_label') ? 20 : 0);
     const fixed = model.get('height'), wanted = R * (R <= 12 ? 28 : R <= 30 ? 20 : 16);
-    const tallest = Math.max(model.get('max_height'), Math.min(R, 60) * NAME);  // up to 60 rows, each has its name
+    const tallest = Math.max(model.get('max_height'), R <= 60 ? R * NAME : 0);  // up to 60 rows, each has its name
     const plotH = fixed > 0 ? Math.max(40, fixed - bottom - 6) : Math.max(48, Math.min(wanted, tallest));
     L = { W, H: Math.ceil(6 + plotH + bottom), x: left, y: 6, w: plotW, h: plotH, yTitle, rowRoom, band, columnBand, columnRoom, barRoom, tickRoom, columnsTop: 6 + plotH + columnBand, texts };
     box.style.height = `${L.H}px`;
@@ -217,7 +217,7 @@ function render({ model, el, signal }) {
       const image = pooled(r0, c0, r1, c1, Math.min(c1 - c0, Math.floor((c1 - c0) * cw * ratio)), Math.min(r1 - r0, Math.floor((r1 - r0) * ch * ratio)));
       pen.drawImage(image, xOf(c0), yOf(r0), (c1 - c0) * cw, (r1 - r0) * ch);
     }
-    if (cw >= 12 && ch >= 12) {
+    if (cw >= 18 && ch >= 18) {
       pen.fillStyle = theme.background;
       const line = 1 / Math.min(ratio, 1.0001);
       for (let c = c0 + 1; c < c1; c++) pen.fillRect(snap(xOf(c)) - line / 2, L.y, line, L.h);
@@ -237,7 +237,7 @@ function render({ model, el, signal }) {
       if (!text) continue;
       const v = value(r, c), k = 4 * level(v);
       pen.fillStyle = Number.isNaN(v) ? theme.fg : inkOn(table[k], table[k + 1], table[k + 2]);
-      pen.fillText(isolate(cut(visible(text), cw - 6)), xOf(c + 0.5), yOf(r + 0.5) + 0.5);
+      pen.fillText(isolate(cut(label(text), cw - 6)), xOf(c + 0.5), yOf(r + 0.5) + 0.5);
     }
   }
 
