@@ -48,7 +48,8 @@ class Forecast:
         >>> Forecast(1.234, 300_000_000).describe()
         'about 1.2 s, 300 MB'
         """
-        return f"about {describe_seconds(self.seconds)}, {describe_bytes(self.bytes)}"
+        memory = f", {describe_bytes(self.bytes)}" if self.bytes > 0 else ""
+        return f"about {describe_seconds(self.seconds)}{memory}"
 
 
 def describe_seconds(seconds: float) -> str:

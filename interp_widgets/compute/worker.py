@@ -358,6 +358,11 @@ class Owner:
         """Ask the request to stop; see `Worker.cancel`."""
         return self.worker.cancel(self)
 
+    def drop(self) -> None:
+        """Ask the request to stop and forget it: nothing more is heard of it, not even that it was cancelled."""
+        with self.lock:
+            self.worker._replace(self, None)
+
     def close(self) -> None:
         """Drop the request, deliver nothing more and let the thread go if this was its last owner."""
         with self.lock:

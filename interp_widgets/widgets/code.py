@@ -1,0 +1,77 @@
+"""Copy as code: a cell that repeats a result without the widget, in a box to select and copy from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import traitlets as T
+
+from .views.base import View
+
+_HERE = Path(__file__).parent
+_WIDTH = 100
+
+
+def call(name: str, *arguments: str, **keywords: Any) -> str:
+    """The source text of a call: arguments as they stand, keyword values by their repr, one per line if it is long.
+
+    >>> call("prompt_saliency", "model", method="exact", seed=0)
+    "prompt_saliency(model, method='exact', seed=0)"
+    """
+    parts = [*arguments, *(f"{key}={value!r}" for key, value in keywords.items())]
+    line = f"{name}({', '.join(parts)})"
+    if len(line) <= _WIDTH:
+        return line
+    return "\n".join([f"{name}(", *(f"    {part}," for part in parts), ")"])
+
+
+def load_lines(models: Sequence[Any]) -> list[str]:
+    """Lines that load the models again into `model`, or into `base` and `tuned`.
+
+    A model that came from memory has no file to load: a comment says to use the one at hand.
+    """
+    names = ["model"] if len(models) == 1 else ["base", "tuned"]
+    return [_load_line(name, model) for name, model in zip(names, models, strict=True)]
+
+
+def _load_line(name: str, model: Any) -> str:
+    source = getattr(model, "source", None)
+    if not isinstance(source, (str, Path)) or not str(source):
+        return f"{name} = {name}  # the model that the widget was opened on: {getattr(model, 'name', '')}"
+    keywords: dict[str, Any] = {}
+    for key in ("device", "dtype"):
+        value = str(getattr(model, key, "")).removeprefix("torch.")
+        if value and (key, value) not in (("device", "cpu"), ("dtype", "float32")):
+            keywords[key] = value
+    return f"{name} = {call('load_model', repr(str(source)), **keywords)}"
+
+
+def cell(imports: Iterable[str], models: Sequence[Any], body: Iterable[str]) -> str:
+    """A whole notebook cell: imports from the package, the models, then the body.
+
+    >>> print(cell(["prompt_saliency"], [], ["result"]))
+    from interp_widgets import load_model, prompt_saliency
+    <BLANKLINE>
+    result
+    """
+    names = ", ".join(sorted({"load_model", *imports}))
+    loading = load_lines(models) if models else []
+    return "\n".join([f"from interp_widgets import {names}", "", *loading, *body])
+
+
+class CodeBox(View):
+    """The code in a text area with a Copy button; hidden until it is opened."""
+
+    _esm = (_HERE / "code.js").read_text(encoding="utf-8")
+
+    code = T.Unicode("").tag(sync=True)
+    """The source text."""
+    visible = T.Bool(False).tag(sync=True)
+    """Whether the box is open."""
+
+    def show(self, code: str) -> None:
+        """Open the box on a source text."""
+        with self.hold_sync():
+            self.code, self.visible = code, True

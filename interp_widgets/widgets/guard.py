@@ -1,0 +1,62 @@
+"""One gate for every handler: it takes the drawing lock and shows what goes wrong, which ipywidgets would not."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+ui_lock = threading.RLock()
+"""Held while any panel reads its controls or draws. One for all panels: linked panels draw into each other, and two
+locks taken in two orders would stop both threads."""
+
+_local = threading.local()
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+def inside_handler() -> bool:
+    """Whether this thread is in a guarded handler, where nothing may wait for the worker."""
+    return getattr(_local, "depth", 0) > 0
+
+
+@contextmanager
+def handling() -> Iterator[None]:
+    """Take the drawing lock and mark this thread as being in a handler."""
+    with ui_lock:
+        _local.depth = getattr(_local, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            _local.depth -= 1
+
+
+def guard(method: Handler) -> Handler:
+    """Decorate a handler of a `Panel`: an exception is shown in the panel, a closed panel does nothing.
+
+    An exception in a handler that a browser message called would otherwise vanish without a trace in the notebook.
+    """
+
+    @functools.wraps(method)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with handling():
+            if self.closed:
+                return None
+            try:
+                return method(self, *args, **kwargs)
+            except Exception as error:
+                self.show_error(error)
+                return None
+
+    return cast(Handler, guarded)
+
+
+def guarded(panel: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` as a handler of `panel`: for observers and buttons that are not methods of the panel."""
+
+    def handler(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return functools.partial(guard(handler), panel)

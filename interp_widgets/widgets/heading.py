@@ -1,0 +1,48 @@
+"""The title line of a panel: what it shows, of which model, how that runs and whether its self-check passed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from .workbench import model_name
+
+
+def heading(title: str, models: Sequence[Any]) -> str:
+    """The title line as HTML, everything in it escaped."""
+    named = zip(("A", "B"), models, strict=False) if len(models) > 1 else [("", models[0])]
+    parts = "".join(f"<span class='iw-model'>{_model(letter, model)}</span>" for letter, model in named)
+    what = f"<span class='iw-what' role='heading' aria-level='3'>{escape(title)}</span>"
+    return f"<div class='iw-heading'>{what}{parts}</div>"
+
+
+def _model(letter: str, model: Any) -> str:
+    facts = [
+        str(getattr(model, name)).removeprefix("torch.")
+        for name in ("device", "dtype", "backend")
+        if getattr(model, name, None) is not None
+    ]
+    if getattr(model, "processed", False):
+        facts.append("processed weights")
+    label = f"{letter}: " if letter else ""
+    return f"{escape(label)}<b>{escape(model_name(model))}</b> {escape(' · '.join(facts))}{_badge(model)}"
+
+
+def _badge(model: Any) -> str:
+    """Whether the model's self-check passed, the figures in the tooltip and in the label for screen readers."""
+    check = getattr(model, "self_check", None)
+    if check is None:
+        return ""
+    passed = bool(check.passed)
+    words = "self-check passed" if passed else "self-check failed"
+    summary = check.summary() if callable(check.summary) else check.summary
+    tip = escape(f"{words}: {summary}", quote=True)
+    style = "iw-pass" if passed else "iw-fail"
+    return f"<span class='iw-badge {style}' tabindex='0' title='{tip}' aria-label='{tip}'>{words}</span>"
+
+
+def view_options(models: Sequence[Any]) -> list[tuple[str, str]]:
+    """Label and value of the three views of two models."""
+    first, second = (model_name(model) for model in models)
+    return [(f"A: {first}", "A"), (f"B: {second}", "B"), ("difference B − A", "difference")]

@@ -1,0 +1,40 @@
+"""When two runs of a model are the same run: equal weights, untouched since, and the same hooks of the user on it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+
+class Identity:
+    """Tells models apart for the cache; the weight hash is taken once per model, which is long for a large one."""
+
+    def __init__(self) -> None:
+        self._hashes: dict[int, Hashable] = {}
+
+    def knows(self, model: Any) -> bool:
+        """Whether the model's hash has been taken."""
+        return id(model) in self._hashes
+
+    def of(self, model: Any) -> Hashable:
+        """The weights' hash, how often weights were changed in place, and the hooks on the model's modules."""
+        if id(model) not in self._hashes:
+            # A model without a hash is equal to nothing but itself in this panel.
+            self._hashes[id(model)] = getattr(model, "weight_hash", None) or object()
+        return (self._hashes[id(model)], getattr(model, "processed", None), _state(getattr(model, "tl_model", None)))
+
+
+def _state(network: Any) -> Hashable:
+    if network is None or not hasattr(network, "modules"):
+        return None
+    changes = 0
+    for parameter in network.parameters():
+        # Inference tensors do not count their changes.
+        changes += 0 if parameter.is_inference() else int(parameter._version)
+    hooks = tuple(
+        key
+        for module in network.modules()
+        for held in (module._forward_pre_hooks, module._forward_hooks, module._backward_hooks)
+        for key in held
+    )
+    return (changes, hooks)

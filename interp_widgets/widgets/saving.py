@@ -1,0 +1,124 @@
+"""Save: the numbers as a table, the picture, or the whole panel as one page, each under a name of the user's choice."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as W
+
+from ..compute.memory import describe_bytes
+from .guard import guarded
+
+TABLES = (".csv", ".parquet")
+PICTURES = (".svg", ".png")
+PAGES = (".html",)
+_LABELS = {
+    ".csv": "CSV: the numbers",
+    ".parquet": "Parquet: the numbers",
+    ".svg": "SVG: the picture",
+    ".png": "PNG: the picture",
+    ".html": "HTML: the whole panel",
+}
+
+
+def formats(panel: Any) -> tuple[str, ...]:
+    """Suffixes that a panel can be saved under."""
+    from .panel import Panel
+
+    tables = TABLES if type(panel).frame is not Panel.frame else ()
+    pictures = PICTURES if type(panel).scene is not Panel.scene else ()
+    return (*tables, *pictures, *PAGES)
+
+
+def save(panel: Any, path: str | Path) -> Path:
+    """Write what a panel shows to a file whose suffix says how, and return its absolute path.
+
+    Raises ValueError for a suffix that the panel does not offer, a folder that does not exist, or without a result.
+    """
+    target = Path(path).expanduser().absolute()
+    allowed = formats(panel)
+    suffix = target.suffix.lower()
+    if suffix not in allowed:
+        raise ValueError(f"cannot save as {target.name!r}: the name must end in {', '.join(allowed)}")
+    if not target.parent.is_dir():
+        raise ValueError(f"the folder {target.parent} does not exist: make it or choose another")
+    if panel.result is None:
+        raise ValueError("there is nothing to save yet: press Run first")
+    if suffix in TABLES:
+        _save_table(panel.frame(), target, suffix)
+    elif suffix in PICTURES:
+        _save_picture(panel.scene(), target, suffix)
+    else:
+        from .export import export_html
+
+        export_html(panel.title, [panel], target)
+    return target
+
+
+def _save_table(frame: Any, target: Path, suffix: str) -> None:
+    if suffix == ".csv":
+        frame.to_csv(target, index=False)
+    else:
+        frame.to_parquet(target, index=False)
+
+
+def _save_picture(scene: Any, target: Path, suffix: str) -> None:
+    from ..figures.static import render_png, render_svg
+
+    if suffix == ".svg":
+        target.write_text(render_svg(scene), encoding="utf-8")
+    else:
+        target.write_bytes(render_png(scene, scale=2))
+
+
+def free_name(path: Path) -> Path:
+    """The path, or the first of path-2, path-3, … that does not exist: a click must not overwrite a file."""
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return candidate
+
+
+def file_stem(title: str) -> str:
+    """A title as a file name without suffix.
+
+    >>> file_stem("Prompt saliency: base")
+    'prompt-saliency-base'
+    """
+    return re.sub(r"[^0-9a-z]+", "-", title.lower()).strip("-") or "panel"
+
+
+class SaveMenu:
+    """The Save button of a panel and the row it opens: format, name, and the button that writes."""
+
+    def __init__(self, panel: Any) -> None:
+        self._panel = panel
+        self.button = W.Button(description="Save", tooltip="Save the numbers, the picture or the whole panel")
+        offered = formats(panel)
+        self.format = W.Dropdown(
+            options=[(_LABELS[suffix], suffix) for suffix in offered], value=offered[0], description="Format"
+        )
+        self.name = W.Text(value=file_stem(panel.title), description="File name", continuous_update=False)
+        self.write = W.Button(description="Save file", tooltip="Write the file beside the notebook")
+        self.row = W.HBox([self.format, self.name, self.write])
+        for name in ("iw-row", "iw-save", "iw-hidden"):
+            self.row.add_class(name)
+        self._open = False
+        self.button.on_click(guarded(panel, self._toggle))
+        self.write.on_click(guarded(panel, self._write))
+
+    def _toggle(self, _button: Any) -> None:
+        self._open = not self._open
+        (self.row.remove_class if self._open else self.row.add_class)("iw-hidden")
+
+    def _write(self, _button: Any) -> None:
+        name = self.name.value.strip()
+        if not name or "/" in name or "\\" in name:
+            raise ValueError(f"a file name without slashes is needed, got {name!r}")
+        for suffix in _LABELS:
+            name = name.removesuffix(suffix)
+        target = save(self._panel, free_name(Path.cwd() / (name + self.format.value)))
+        self._panel.status.idle(f"Saved {target} ({describe_bytes(target.stat().st_size)})")

@@ -1,0 +1,69 @@
+// The status line: a live region that stays in place, a progress bar, Cancel, and the error with its traceback folded.
+
+const make = (tag, name, parent) => {
+  const node = document.createElement(tag);
+  node.className = name;
+  parent.append(node);
+  return node;
+};
+
+function duration(seconds) {
+  if (seconds < 1) return 'less than 1 s left';
+  if (seconds < 60) return `${Math.round(seconds)} s left`;
+  return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s left`;
+}
+
+function render({ model, el }) {
+  const root = make('div', 'iw-status', el);
+  const line = make('div', 'iw-status-line', root);
+  const text = make('span', 'iw-status-text', line);
+  text.setAttribute('role', 'status');
+  const bar = make('progress', 'iw-status-bar', line);
+  bar.setAttribute('aria-label', 'Progress');
+  const left = make('span', 'iw-status-left', line);
+  const cancel = make('button', 'iw-status-cancel jupyter-button', line);
+  cancel.type = 'button';
+  cancel.textContent = 'Cancel';
+  cancel.title = 'Stop the run (Esc)';
+  const problem = make('div', 'iw-status-error', root);
+  const sentence = make('div', 'iw-status-sentence', problem);
+  sentence.setAttribute('role', 'alert');
+  const fold = make('details', 'iw-status-fold', problem);
+  make('summary', '', fold).textContent = 'Traceback';
+  const trace = make('pre', 'iw-status-trace', fold);
+  trace.tabIndex = 0;
+
+  const busy = () => ['queued', 'running', 'cancelling'].includes(model.get('state'));
+  const put = (node, value) => { if (node.textContent !== value) node.textContent = value; };
+
+  function paint() {
+    const state = model.get('state'), done = model.get('done_steps'), total = model.get('total_steps');
+    root.dataset.state = state;
+    put(text, model.get('text'));
+    bar.hidden = !busy();
+    if (total > 0 && state === 'running') { bar.max = total; bar.value = done; } else bar.removeAttribute('value');
+    const seconds = model.get('seconds_left');
+    put(left, state === 'running' && total > 0
+      ? `${done} of ${total}` + (seconds === null ? '' : `, ${duration(seconds)}`) : '');
+    cancel.hidden = !busy();
+    cancel.disabled = state === 'cancelling';
+    const error = model.get('error');
+    problem.hidden = !error;
+    put(sentence, error);
+    put(trace, model.get('trace'));
+    if (!error) fold.open = false;
+  }
+
+  const stop = () => model.send({ event: 'cancel' });
+  // JupyterLab takes Escape in the capture phase of the document; the window comes before it.
+  const key = event => {
+    if (event.key === 'Escape' && busy() && el.closest('.iw-panel')?.contains(event.target)) stop();
+  };
+  cancel.addEventListener('click', stop);
+  window.addEventListener('keydown', key, true);
+  model.on('change', paint);
+  paint();
+  return () => { window.removeEventListener('keydown', key, true); model.off('change', paint); };
+}
+
+export default { render };

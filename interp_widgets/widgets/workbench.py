@@ -1,0 +1,167 @@
+"""What the panels on one model share: prompt, response and the selected token, layer, head and neuron."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any
+
+import traitlets as T
+
+from .guard import handling
+
+SHARED = ("prompt", "response", "prompt_token", "response_token", "layer", "head", "neuron")
+"""Traits that a panel shares with its workbench if it has them."""
+
+_BOUNDS = {"layer": "n_layers", "head": "n_heads", "neuron": "d_mlp"}
+
+
+class Workbench(T.HasTraits):
+    """One model, or a base model and its tuned version, and the selection that all panels opened on it share.
+
+    >>> from interp_widgets import Workbench, SaliencyExplorer  # doctest: +SKIP
+    >>> bench = Workbench(model)                                # doctest: +SKIP
+    >>> SaliencyExplorer(bench), LogitLensExplorer(bench)       # doctest: +SKIP
+
+    A change in one panel shows in all the others. Raises ValueError if the two models have different vocabularies, or a
+    layer, head or neuron that the model does not have is chosen.
+    """
+
+    prompt = T.Unicode("")
+    """The prompt."""
+    response = T.Unicode("")
+    """The response; empty if there is none yet."""
+    prompt_token = T.Int(-1, min=-1)
+    """Position of the selected prompt token, counted from 0 without the BOS; -1 if none is."""
+    response_token = T.Int(-1, min=-1)
+    """Position of the selected response token, counted from 0; -1 if none is."""
+    layer = T.Int(0, min=0)
+    """The selected layer."""
+    head = T.Int(0, min=0)
+    """The selected head of that layer."""
+    neuron = T.Int(0, min=0)
+    """The selected MLP neuron of that layer."""
+
+    def __init__(self, model: Any, tuned: Any = None, **traits: Any) -> None:
+        unknown = sorted(set(traits) - set(SHARED))
+        if unknown:
+            raise TypeError(f"Workbench got an unknown keyword {unknown[0]!r}; allowed: {', '.join(SHARED)}")
+        self.models = as_models(model, tuned)
+        """The model, or the base model and the tuned one."""
+        self._panels: list[Any] = []
+        self._pushing: set[str] = set()
+        self._given: set[str] = set(traits)
+        super().__init__(**traits)
+        self.observe(self._changed, SHARED)
+
+    @property
+    def panels(self) -> tuple[Any, ...]:
+        """The open panels."""
+        return tuple(self._panels)
+
+    def select(self, **values: Any) -> None:
+        """Change several shared traits at once: every panel answers once.
+
+        Raises TypeError for a name that is not shared.
+        """
+        unknown = sorted(set(values) - set(SHARED))
+        if unknown:
+            raise TypeError(f"a workbench does not share {unknown[0]!r}; it shares: {', '.join(SHARED)}")
+        with handling(), ExitStack() as stack:
+            for panel in self._panels:
+                stack.enter_context(panel.hold())
+            for name, value in values.items():
+                setattr(self, name, value)
+
+    def join(self, panel: Any, given: Iterable[str] = ()) -> None:
+        """Link a panel: what it was `given` counts for all, else what the workbench has, else the panel's defaults."""
+        names = [name for name in SHARED if panel.has_trait(name)]
+        for name in names:
+            if name in self._given and name not in given:
+                panel.set_trait(name, getattr(self, name))
+            else:
+                setattr(self, name, getattr(panel, name))
+                self._given.add(name)
+        self._panels.append(panel)
+        if names:
+            panel.observe(self._panel_changed, names)
+
+    def leave(self, panel: Any) -> None:
+        """Unlink a panel; `Panel.close` does this."""
+        if panel in self._panels:
+            self._panels.remove(panel)
+            names = [name for name in SHARED if panel.has_trait(name)]
+            if names:
+                panel.unobserve(self._panel_changed, names)
+
+    def close(self) -> None:
+        """Close all panels."""
+        for panel in self.panels:
+            panel.close()
+
+    def __repr__(self) -> str:
+        return f"Workbench({', '.join(model_name(model) for model in self.models)})"
+
+    @T.validate("layer", "head", "neuron")
+    def _in_model(self, proposal: Any) -> int:
+        name, value = proposal.trait.name, int(proposal.value)
+        size = getattr(self.models[0], _BOUNDS[name], None)
+        if isinstance(size, int) and value >= size:
+            raise T.TraitError(f"{name} must be in 0..{size - 1} for {model_name(self.models[0])}, got {value}")
+        return value
+
+    def _panel_changed(self, change: Any) -> None:
+        with handling():
+            if change.name in self._pushing:
+                return
+            try:
+                setattr(self, change.name, change.new)
+            except T.TraitError as error:
+                change.owner.show_error(error)
+
+    def _changed(self, change: Any) -> None:
+        with handling():
+            self._given.add(change.name)
+            self._pushing.add(change.name)
+            try:
+                for panel in self.panels:
+                    self._push(panel, change.name, change.new)
+            finally:
+                self._pushing.discard(change.name)
+
+    def _push(self, panel: Any, name: str, value: Any) -> None:
+        """Set a panel's trait; a value that it refuses is its own business and must not keep it from the others."""
+        if not panel.has_trait(name) or getattr(panel, name) == value:
+            return
+        try:
+            panel.set_trait(name, value)
+        except T.TraitError as error:
+            panel.show_error(error)
+
+
+def model_name(model: Any) -> str:
+    """What to call a model."""
+    return str(getattr(model, "name", "") or type(model).__name__)
+
+
+def as_models(model: Any, tuned: Any = None) -> tuple[Any, ...]:
+    """One or two models out of what a widget was opened on: a model, two models, a pair or a workbench.
+
+    Raises TypeError if there is no model in it, and ValueError for two different vocabularies.
+    """
+    if isinstance(model, Workbench):
+        if tuned is not None:
+            raise TypeError("a workbench has its models already: open it as Workbench(model, tuned)")
+        return model.models
+    if hasattr(model, "base") and hasattr(model, "tuned"):
+        if tuned is not None:
+            raise TypeError("a model pair has its tuned model already: leave the second model out")
+        return (model.base, model.tuned)
+    if model is None or isinstance(model, (str, bytes)):
+        raise TypeError(f"a widget needs a loaded model, got {model!r}: use load_model(...) or load_demo_pair()")
+    if tuned is None:
+        return (model,)
+    from ..models import ModelPair
+
+    pair = ModelPair(model, tuned)
+    return (pair.base, pair.tuned)
