@@ -17,8 +17,8 @@ LENGTH = 48
 # Largest difference of log-probabilities to Hugging Face. Right conversions of float models differ by 1e-6 to 1e-4
 # (order of summation, rotary tables in float32); wrong ones by more than 1. Half precision rounds logits themselves.
 LOGIT_TOLERANCE = {torch.float64: 1e-3, torch.float32: 2e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
-GRADIENT_TOLERANCE = {torch.float64: 1e-4, torch.float32: 2e-2}
-STEPS = {torch.float64: (1e-4, 1e-5), torch.float32: (3e-2, 1e-2, 3e-3, 1e-3)}
+GRADIENT_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-2}
+STEPS = {torch.float64: (1e-3, 1e-4, 1e-5), torch.float32: (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)}
 
 
 class SelfCheckError(ValueError):
@@ -30,7 +30,7 @@ class SelfCheck:
     """What the check at load measured; `summary` is the one line that widgets show."""
 
     logits: float | None
-    """Largest difference of log-probabilities (nats) to Hugging Face on three prompts; None: there was nothing to compare with."""
+    """Largest difference of log-probabilities (nats) to Hugging Face on three prompts; None: nothing to compare with."""
     logits_tolerance: float
     """Largest difference allowed."""
     gradient: float | None
@@ -53,14 +53,14 @@ class SelfCheck:
         # `not (a <= b)` instead of `a > b`: a NaN must count as a fault
         if self.logits is not None and not self.logits <= self.logits_tolerance:
             found.append(
-                f"log-probabilities differ from Hugging Face by {self.logits:.3g} nats (allowed {self.logits_tolerance:.0e})"
+                f"log-probabilities differ from Hugging Face by {self.logits:.3g} nats "
+                f"(allowed {self.logits_tolerance:.0e})"
             )
-        if self.gradient is not None and self.gradient_tolerance is not None:
-            if not self.gradient <= self.gradient_tolerance:
-                found.append(
-                    f"the gradient differs from finite differences by {self.gradient:.3g} relative "
-                    f"(allowed {self.gradient_tolerance:.0e})"
-                )
+        slack = self.gradient_tolerance
+        if self.gradient is not None and slack is not None and not self.gradient <= slack:
+            found.append(
+                f"the gradient differs from finite differences by {self.gradient:.3g} relative (allowed {slack:.0e})"
+            )
         if not self.edit_effect > 0:
             found.append(f"an edit of a hook that must change the output changed it by {self.edit_effect:.3g}")
         if not self.edit_leak <= self.leak_tolerance:
@@ -149,7 +149,7 @@ def _check_edit(tl_model: Any, backend: str, ids: Tensor) -> tuple[float, float]
 
 
 def _check_gradient(tl_model: Any, backend: str, ids: Tensor) -> float:
-    """Relative difference between the gradient's length and central differences along it, at the best of a few steps."""
+    """Relative difference between the gradient's length and central differences along it, at the best of some steps."""
     target = int(ids[0, -1])
 
     def objective(logits: Tensor) -> Tensor:

@@ -109,6 +109,12 @@ def to_hooked(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
     return model.eval()
 
 
+def silence_bridge() -> None:
+    """Hide the bridge's notes about rounding when a norm's hook is edited; the self-check bounds what they warn of."""
+    for text in ("A forward hook edited hook_scale", "Backward hooks on hook_scale"):
+        warnings.filterwarnings("ignore", message=text)
+
+
 def to_bridge(hf_model: Any, *, processed: bool, device: torch.device, dtype: torch.dtype) -> Any:
     """Wrap a transformers model in a TransformerBridge, which takes it over: never use ``hf_model`` afterwards."""
     from transformer_lens.model_bridge.sources import build_bridge_from_module
@@ -129,4 +135,5 @@ def to_bridge(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
             model_name=getattr(hf_model.config, "_name_or_path", "") or type(hf_model).__name__,
         )
         bridge.enable_compatibility_mode(disable_warnings=True, no_processing=not processed)
+    silence_bridge()
     return bridge.eval()

@@ -44,8 +44,7 @@ def check_folder(folder: Path) -> None:
         )
     if not architectures:
         raise LoadError(
-            f"the config.json of {folder} names no architecture: add for example "
-            '"architectures": ["LlamaForCausalLM"]'
+            f'the config.json of {folder} names no architecture: add for example "architectures": ["LlamaForCausalLM"]'
         )
     if "auto_map" in config and "model_type" not in config:
         raise LoadError(

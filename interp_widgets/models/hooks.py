@@ -1,4 +1,4 @@
-"""Run a TransformerLens model with values read, changed and differentiated at named hooks, the same on both backends."""
+"""Run a TransformerLens model with values read, changed and differentiated at named hooks, alike on both backends."""
 
 from __future__ import annotations
 
@@ -17,6 +17,24 @@ Objective = Callable[[Tensor], Tensor]
 
 EMBED = "hook_embed"
 _RESID_MID = re.compile(r"blocks\.(\d+)\.hook_resid_mid$")
+# On the bridge these hooks see a value that also takes another path, or only watch it, unless a new tensor comes back
+_BRANCHES = ("hook_scale", "hook_normalized", "hook_mlp_in")
+_CANONICAL = re.compile(
+    r"(hook_embed|hook_pos_embed|ln_final\.hook_(scale|normalized)|blocks\.\d+\.("
+    r"hook_(resid_pre|resid_mid|resid_post|attn_in|q_input|k_input|v_input|mlp_in|attn_out|mlp_out)"
+    r"|ln[12](_post)?\.hook_(scale|normalized)"
+    r"|attn\.hook_(q|k|v|z|rot_q|rot_k|attn_scores|pattern|result)"
+    r"|mlp\.hook_(pre|pre_linear|post)))$"
+)
+# Hooks that TransformerLens computes only while a switch is on, because they cost memory
+_SWITCHES = {
+    "attn.hook_result": "use_attn_result",
+    "hook_q_input": "use_split_qkv_input",
+    "hook_k_input": "use_split_qkv_input",
+    "hook_v_input": "use_split_qkv_input",
+    "hook_attn_in": "use_attn_in",
+    "hook_mlp_in": "use_hook_mlp_in",
+}
 
 
 @dataclass(frozen=True)
@@ -29,6 +47,12 @@ class Run:
     """Captured values by hook name, after any edit; for example (batch, positions, d_model) for a residual stream."""
     gradients: Mapping[str, Tensor] = field(default_factory=dict)
     """Gradient of the objective for every captured name, in the shape of its activation; empty without ``grad``."""
+
+
+def canonical_hook_names(tl_model: Any) -> tuple[str, ...]:
+    """The hooks of a model under HookedTransformer's names; the bridge has most of them twice, under its own too."""
+    absent = {"hook_pos_embed"} if tl_model.cfg.positional_embedding_type == "rotary" else set()
+    return tuple(name for name in tl_model.hook_dict if _CANONICAL.match(name) and name not in absent)
 
 
 def check_hook_names(tl_model: Any, names: Iterable[str]) -> None:
@@ -46,7 +70,7 @@ def _suggest(name: str, known: Mapping[str, Any]) -> str:
     if block and not any(other.startswith(block.group(0)) for other in known):
         layers = 1 + max((int(m.group(1)) for other in known if (m := re.match(r"blocks\.(\d+)\.", other))), default=-1)
         return f"layer must be in 0..{layers - 1} for this {layers}-layer model, got {block.group(1)}"
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, [other for other in known if _CANONICAL.match(other)], n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else "see model.hook_names for the names that it has"
 
 
@@ -71,6 +95,26 @@ def attached(tl_model: Any, hooks: Iterable[tuple[str, Callable[..., Tensor]]]) 
             point.fwd_hooks = [other for other in point.fwd_hooks if other is not handle]
 
 
+@contextlib.contextmanager
+def _switched_on(tl_model: Any, names: Iterable[str]) -> Iterator[None]:
+    """Turn on what the named hooks need to fire at all, and off again after."""
+    flags = {flag for name in names for ending, flag in _SWITCHES.items() if name.endswith(ending)}
+    off = [flag for flag in sorted(flags) if not getattr(tl_model.cfg, flag, False)]
+    done: list[str] = []
+    try:
+        for flag in off:
+            try:
+                getattr(tl_model, f"set_{flag}")(True)
+            except (AssertionError, NotImplementedError, ValueError) as error:
+                asked = next(name for name in names for end, f in _SWITCHES.items() if f == flag and name.endswith(end))
+                raise ValueError(f"hook {asked!r} is not available in this model: {error}") from error
+            done.append(flag)
+        yield
+    finally:
+        for flag in done:
+            getattr(tl_model, f"set_{flag}")(False)
+
+
 class _Recorder:
     """Keeps what passes a hook. A hook may fire several times in one pass (ln1 of HookedTransformer: q, k and v)."""
 
@@ -80,8 +124,10 @@ class _Recorder:
         self.values: list[Tensor] = []
 
     def __call__(self, value: Tensor, hook: Any) -> Tensor:
-        if self.with_gradient and not value.requires_grad:
+        if self.with_gradient and not value.requires_grad and value.is_floating_point():
             value = value.detach().requires_grad_(True)
+        if self.with_gradient and self.name.endswith(_BRANCHES):
+            value = value.view_as(value)
         self.values.append(value)
         return value  # without a return value the bridge's reshaped copies would lose the gradient's path
 
@@ -147,7 +193,8 @@ def run_hooked(
         hooks.append((EMBED, _Recorder(EMBED, with_gradient=True)))
     hooks += _edit_hooks(edits, backend, fired, tl_model.hook_dict)
     hooks += list(recorders.items())
-    with torch.set_grad_enabled(grad is not None), attached(tl_model, hooks):
+    switched = _switched_on(tl_model, [*names, *edits])
+    with torch.set_grad_enabled(grad is not None), switched, attached(tl_model, hooks):
         logits = tl_model(ids)
         silent = [name for name in names if not recorders[name].values] + [n for n in edits if n not in fired]
         if silent:
@@ -165,6 +212,9 @@ def _gradients(objective: Tensor, recorders: Mapping[str, _Recorder]) -> dict[st
     values = [value for recorder in recorders.values() for value in recorder.values]
     if not values:
         return {}
+    whole = next((name for name, recorder in recorders.items() if not recorder.values[-1].is_floating_point()), None)
+    if whole is not None:
+        raise ValueError(f"hook {whole!r} holds whole numbers, which have no gradient; leave it out of capture")
     # autograd.grad, not backward(): the parameters' own .grad stays as the user left it
     parts = iter(torch.autograd.grad(objective.sum(), values, allow_unused=True))
     gradients = {}

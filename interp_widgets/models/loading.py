@@ -102,7 +102,9 @@ def _read(source: str | Path, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, 
     demo = DEMO_NAMES.get(text)
     path = DEMO / demo if demo else Path(text).expanduser()
     if demo and not path.is_dir():
-        raise LoadError(f"the shipped model {text} is not there ({path}): install the package again, or run `make demo`")
+        raise LoadError(
+            f"the shipped model {text} is not there ({path}): install the package again, or run `make demo`"
+        )
     local = bool(demo) or path.exists() or isinstance(source, Path) or _looks_like_path(text)
     where: str | Path = path if local else text
     if local:
@@ -276,11 +278,14 @@ def _adopt(
 ) -> Model:
     """Wrap a TransformerLens model that the user already has, without copying or moving it."""
     actual: Backend = "hooked" if convert.is_hooked(tl_model) else "bridge"
+    convert.silence_bridge()
     parameter = next(tl_model.parameters())
     if backend not in ("auto", actual):
         raise ValueError(f"this model is a {type(tl_model).__name__}, used as it is: leave backend={backend!r} out")
     if device is not None and torch.device(device).type != parameter.device.type:
-        raise ValueError(f"this model is on {parameter.device} and used as it is: move it with .to({str(device)!r}) first")
+        raise ValueError(
+            f"this model is on {parameter.device} and used as it is: move it with .to({str(device)!r}) first"
+        )
     if dtype is not None and dtype != parameter.dtype:
         raise ValueError(f"this model is in {parameter.dtype} and used as it is: convert it with .to({dtype}) first")
     name = str(getattr(tl_model.cfg, "model_name", "") or type(tl_model).__name__)
@@ -346,4 +351,3 @@ def load_pair(base: str | Path | Any, tuned: str | Path | Any, **options: Any) -
 def load_demo_pair(**options: Any) -> ModelPair:
     """The two shipped models: ``demo-base`` and, instruction-tuned from it, ``demo-tuned``; options as `load_model`."""
     return load_pair("demo-base", "demo-tuned", **options)
-

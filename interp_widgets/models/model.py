@@ -13,7 +13,7 @@ from torch import Tensor
 
 from . import generation, tokens, weights
 from .check import SelfCheck
-from .hooks import Edit, Objective, Run, run_hooked
+from .hooks import Edit, Objective, Run, canonical_hook_names, run_hooked
 
 if TYPE_CHECKING:
     from .forward import Prefix
@@ -98,8 +98,8 @@ class Model:
 
     @property
     def hook_names(self) -> tuple[str, ...]:
-        """Every hook name that `run` accepts; the names are HookedTransformer's on both backends."""
-        return tuple(self.tl_model.hook_dict)
+        """The hook names for `run`; they are HookedTransformer's on both backends."""
+        return canonical_hook_names(self.tl_model)
 
     def provenance(self) -> dict[str, str | int | float | bool]:
         """What it takes to repeat a computation: model, weights, backend, type, device and versions."""
@@ -376,5 +376,3 @@ class Model:
         from .forward import forward
 
         return forward(self, embeddings, positions=positions, prefix=prefix)
-
-

@@ -36,10 +36,9 @@ def weight(tl_model: Any, name: str, layer: int | None) -> Tensor:
 
 
 def _global(tl_model: Any, name: str) -> Tensor:
-    try:
-        value = getattr(tl_model, name, None)
-    except (AttributeError, NotImplementedError):
-        value = None
+    value = getattr(tl_model, name, None)
+    if value is None and name == "W_pos":  # the bridge keeps it on the component only
+        value = getattr(getattr(tl_model, "pos_embed", None), "weight", None)
     if value is not None:
         return value.detach()
     if name == "b_U":
