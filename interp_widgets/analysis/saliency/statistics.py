@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+import scipy  # scipy.stats takes a second to import: scipy itself loads it on first use
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
 from interp_widgets.analysis.result import Record, record
 
@@ -17,6 +16,8 @@ Alternative = Literal["greater", "less", "two-sided"]
 """What is claimed of the first group's mean against the second's."""
 
 _BATCH_ELEMENTS = 2_000_000
+_ROUNDING = 1e-10
+"""Scores that differ by less than this, relative to their size, differ by rounding alone."""
 
 
 @record
@@ -157,8 +158,9 @@ def compare_groups(
     scores, label = np.concatenate(groups), np.repeat([1, 0], [len(groups[0]), len(groups[1])])
     spread = np.sqrt(sum(g.var(ddof=1) * (len(g) - 1) for g in groups) / (len(scores) - 2))
     difference = float(groups[0].mean() - groups[1].mean())
-    welch = stats.ttest_ind(*groups, equal_var=False, alternative=alternative) if spread > 0 else None
-    rank = stats.spearmanr(scores, label) if np.ptp(scores) > 0 else None
+    spread = spread if spread > _ROUNDING * np.abs(scores).max() else 0.0
+    welch = _welch(groups, alternative) if spread > 0 else None
+    rank = scipy.stats.spearmanr(scores, label) if np.ptp(scores) > 0 else None
     # one stream per number, so that asking for one more changes no other
     streams = [np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(4)]
     boot: dict[str, Any] = {"confidence": confidence, "resamples": resamples}
@@ -201,6 +203,8 @@ def holm(comparisons: Sequence[GroupComparison]) -> tuple[GroupComparison, ...]:
     >>> found[0].holm_p == 2 * found[0].welch_p
     True
     """
+    from statsmodels.stats.multitest import multipletests  # half a second that no other analysis needs
+
     tested = [i for i, found in enumerate(comparisons) if np.isfinite(found.welch_p)]
     corrected = list(comparisons)
     if tested:
@@ -252,6 +256,12 @@ def _checked(first: ArrayLike, second: ArrayLike, names: Sequence[str]) -> tuple
     return groups
 
 
+def _welch(groups: Sequence[NDArray[np.float64]], alternative: Alternative) -> Any:
+    # from the moments: ttest_ind itself warns of every group that happens to hold equal scores
+    moments = [value for g in groups for value in (g.mean(), g.std(ddof=1), len(g))]
+    return scipy.stats.ttest_ind_from_stats(*moments, equal_var=False, alternative=alternative)
+
+
 def _mean(sample: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
     return np.asarray(np.mean(sample, axis=axis))
 
@@ -268,7 +278,7 @@ def _interval(
     resamples: int,
     rng: np.random.Generator,
 ) -> tuple[float, float]:
-    found = stats.bootstrap(
+    found = scipy.stats.bootstrap(
         data,
         statistic,
         n_resamples=resamples,
@@ -284,7 +294,7 @@ def _interval(
 def _permutation_p(
     groups: tuple[NDArray[np.float64], ...], alternative: Alternative, resamples: int, rng: np.random.Generator
 ) -> float:
-    found = stats.permutation_test(
+    found = scipy.stats.permutation_test(
         groups,
         _mean_difference,
         n_resamples=resamples,
@@ -302,6 +312,6 @@ def _paired_p(paired: tuple[ArrayLike, ArrayLike] | None, alternative: Alternati
     first, second = _checked(*paired, names=("first of the pairs", "second of the pairs"))
     if len(first) != len(second):
         raise ValueError(f"paired scores must match one to one, got {len(first)} and {len(second)}")
-    if np.ptp(first - second) == 0:
+    if np.ptp(first - second) <= _ROUNDING * np.abs(np.concatenate([first, second])).max():
         return float("nan")
-    return float(stats.ttest_rel(first, second, alternative=alternative).pvalue)
+    return float(scipy.stats.ttest_rel(first, second, alternative=alternative).pvalue)

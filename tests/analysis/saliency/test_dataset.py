@@ -1,0 +1,275 @@
+"""Scores over a data set: the published tables to their printed digits, and what happens to bad cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from interp_widgets.analysis.saliency import SaliencyDatasetResult, SaliencyResult, saliency_dataset
+from interp_widgets.data.attribution_archive import AttributionRecord, read_importance_archive
+from interp_widgets.data.cases import SaliencyCase
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def archive(reference_data: Path) -> dict[str, list[AttributionRecord]]:
+    records = read_importance_archive(reference_data / "attribution_self_instruct.npz")
+    return {model: [r for r in records if r.model == model] for model in ("vicuna", "llama")}
+
+
+def test_published_table_1(archive: dict[str, list[AttributionRecord]]) -> None:
+    found = saliency_dataset(archive["vicuna"], resamples=999)
+    test = found.test("followed")
+    assert (f"{test.mean[0]:.4f}", f"{test.std[0]:.2f}", test.n[0]) == ("1.2283", "0.52", 194)
+    assert (f"{test.mean[1]:.4f}", f"{test.std[1]:.2f}", test.n[1]) == ("0.8917", "0.48", 44)
+    assert f"{test.spearman_p:.1e}" == "1.4e-04"
+    assert found.n_dropped == 13
+    assert found.n_failed == 0
+    # the control: raw counts of levels above another threshold give another table
+    other = saliency_dataset(archive["vicuna"], threshold=5, resamples=99).test("followed")
+    assert f"{other.mean[0]:.4f}" != "1.2283"
+
+
+def test_published_table_2_and_every_score(archive: dict[str, list[AttributionRecord]]) -> None:
+    found = saliency_dataset((archive["llama"], archive["vicuna"]), min_response=0, resamples=999)
+    test = found.test("models")
+    assert test.names == ("vicuna", "llama")
+    assert [f"{m:.4f} ± {s:.2f} {n}" for m, s, n in zip(test.mean, test.std, test.n, strict=True)] == [
+        "1.1302 ± 0.54 252",
+        "0.9394 ± 0.48 252",
+    ]
+    assert f"{test.welch_p:.2e}" == "1.92e-05"
+    assert test.paired_p is not None
+    assert test.paired_p < test.welch_p
+    expected = [r.score for r in [*archive["llama"], *archive["vicuna"]]]
+    assert found.score == pytest.approx(np.array(expected), abs=1e-8)
+
+
+def test_matrices_with_masks_equal_their_records(archive: dict[str, list[AttributionRecord]]) -> None:
+    records = archive["vicuna"][:40]
+    one = saliency_dataset(records, resamples=99)
+    two = saliency_dataset([r.importance for r in records], records, normalised=True, resamples=99)
+    three = saliency_dataset([r.importance for r in records], [r.mask for r in records], normalised=True, resamples=99)
+    assert np.array_equal(one.score, two.score, equal_nan=True)
+    assert np.array_equal(one.score, three.score, equal_nan=True)
+    assert (three.label == -1).all()
+    # levels are not importance: normalising them once more would change scores
+    again = saliency_dataset([r.importance for r in records], records, resamples=99)
+    assert not np.array_equal(one.score, again.score, equal_nan=True)
+
+
+@dataclass(frozen=True)
+class FakeModel:
+    """Stands for a model: one token per word, importance planted in `weights` (prompt word → importance)."""
+
+    name: str
+    weights: dict[str, float]
+    tl_model: object = None
+
+    def provenance(self) -> dict[str, Any]:
+        return {"model": self.name, "weight_hash": "00"}
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+    def token_spans(self, text: str) -> list[tuple[int, int]]:
+        spans, start = [], 0
+        for word in text.split(" "):
+            spans.append((start, start + len(word)))
+            start += len(word) + 1
+        return spans
+
+
+def fake_saliency(model: FakeModel, prompt: str, response: str | None, **options: Any) -> SaliencyResult:
+    if options["check"] is not None:
+        options["check"]()
+    if not prompt:
+        raise ValueError("the prompt is empty: type something")
+    words, length = prompt.split(" "), len((response or "1 2 3 4 5 6").split())
+    rng = np.random.default_rng(len(prompt) + options["seed"])
+    importance = np.array([[model.weights.get(word, 0.1)] * length for word in words]) * rng.uniform(
+        0.4, 1, (len(words), length)
+    )
+    return SaliencyResult(
+        importance, [" " + w for w in words], ["r"] * length, list(range(len(words))), list(range(length)),
+        [False] * len(words), np.ones(length), options["method"],
+    )  # fmt: skip
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    module = ModuleType("interp_widgets.analysis.saliency.methods")
+    module.prompt_saliency = fake_saliency  # type: ignore[attr-defined]
+    monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
+    return lambda: None
+
+
+BASE = FakeModel("base", {})
+TUNED = FakeModel("tuned", {"Translate": 3.0, "Sort": 3.0, "please": 2.0})
+
+
+def made_cases(n: int = 12) -> list[SaliencyCase]:
+    """Prompts whose first word is the instruction."""
+    cases = []
+    for i in range(n):
+        verb = ("Translate", "Sort")[i % 2]
+        prompt = f"{verb} the word{'s' * i} that come next . Input : apple"
+        cases.append(SaliencyCase(prompt, None, (0, len(verb)), bool(i % 3), f"case {i}"))
+    return cases
+
+
+@pytest.mark.usefixtures("fake")
+def test_two_models_over_cases(tmp_path: Path) -> None:
+    cases = made_cases()
+    seen: list[tuple[int, int]] = []
+    found = saliency_dataset(
+        (BASE, TUNED), cases, resamples=200, groups=[c.prompt.split()[0] for c in cases],
+        progress=lambda done, total: seen.append((done, total)),
+    )  # fmt: skip
+    assert seen == [(i + 1, 24) for i in range(24)]
+    assert found.model_names == ("base", "tuned")
+    test = found.test("models")
+    assert test.names == ("tuned", "base")
+    assert test.welch_p < 0.01
+    assert test.difference > 0
+    by_group = [t for t in found.tests if t.kind == "models" and t.group != "all"]
+    assert [t.group for t in by_group] == ["Sort", "Translate"]
+    assert all(t.holm_p is not None and t.holm_p >= t.welch_p for t in by_group)
+    assert test.holm_p is None
+    assert found.test("followed", model="tuned").n == (8, 4)
+    assert found.profile.shape == (2, 4)
+    assert np.allclose(found.profile.sum(axis=1), 1)
+    # the tuned model's importance sits on the first word of each first sentence
+    assert found.profile[1, 0] > found.profile[0, 0]
+    assert (found.profile_interval[:, 0] <= found.profile).all()
+    assert (found.profile <= found.profile_interval[:, 1]).all()
+    assert found.provenance["A.model"] == "base"
+    assert found.method == "exact"
+    back = SaliencyDatasetResult.load(found.save(tmp_path / "scores"))
+    assert back.equals(found)
+    frame = found.to_frame()
+    assert frame.shape[0] == 24
+    assert set(frame.status) == {"scored"}
+    assert "24 scored, 0 dropped" in found.summary()
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_pair_of_equal_models_shows_no_difference() -> None:
+    found = saliency_dataset((TUNED, TUNED), made_cases(), resamples=200)
+    assert found.model_names == ("tuned (A)", "tuned (B)")
+    assert found.test("models").difference == 0
+    assert found.test("models").permutation_p > 0.5
+
+
+@pytest.mark.usefixtures("fake")
+def test_bad_cases_keep_their_row_and_sentence() -> None:
+    cases = [
+        *made_cases(6),
+        SaliencyCase("", None, (0, 1), True, "empty"),
+        SaliencyCase("Sort it", None, None, True, "unmarked"),
+        SaliencyCase("Sort it", "a b", (0, 4), True, "short"),
+    ]
+    found = saliency_dataset(TUNED, cases, resamples=99)
+    assert found.error[6] == "the prompt is empty: type something"
+    assert found.error[7].startswith("no instruction is marked")
+    assert found.dropped.tolist() == [False] * 8 + [True]
+    assert (found.n_dropped, found.n_failed) == (1, 2)
+    assert np.isnan(found.score[6:]).all()
+    assert np.isfinite(found.score[:6]).all()
+    assert found.to_frame().status.tolist() == ["scored"] * 6 + ["failed"] * 2 + ["dropped"]
+    assert np.array_equal(found.score[:6], saliency_dataset(TUNED, made_cases(6), resamples=99).score)
+    with pytest.raises(ValueError, match="all 1 cases failed; the first: the prompt is empty"):
+        saliency_dataset(TUNED, [cases[6]])
+
+
+@pytest.mark.usefixtures("fake")
+def test_cancelling_passes_on_and_delivers_what_is_done() -> None:
+    class Cancelled(Exception):
+        pass
+
+    calls, delivered = [0], []
+
+    def check() -> None:
+        calls[0] += 1
+        if calls[0] > 9:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        saliency_dataset(TUNED, made_cases(), check=check, on_partial=delivered.append, resamples=99)
+    assert delivered[-1].partial
+    assert 0 < len(delivered[-1].names) < 12
+    assert delivered[-1].n_failed == 0
+    finished: list[SaliencyDatasetResult] = []
+    whole = saliency_dataset(TUNED, made_cases(), on_partial=finished.append, resamples=99)
+    assert not whole.partial
+    assert 1 <= len(finished) <= 12
+    assert all(part.partial for part in finished)
+
+
+@pytest.mark.usefixtures("fake")
+def test_generated_responses_are_judged() -> None:
+    cases = [SaliencyCase(c.prompt, "a b c", c.instruction, None, c.name) for c in made_cases(6)]
+    given = saliency_dataset(TUNED, cases, min_response=1, resamples=99)
+    assert given.n_response.tolist() == [3] * 6
+    assert not [t for t in given.tests if t.kind == "followed"]
+    with pytest.raises(KeyError, match="there is no 'followed' comparison"):
+        given.test("followed")
+    made = saliency_dataset(
+        TUNED,
+        cases,
+        generate=True,
+        judge=lambda case, text: "Sort" in case.prompt and text == "0 1 2 3 4 5",
+        resamples=99,
+    )
+    assert made.n_response.tolist() == [6] * 6
+    assert made.test("followed").n == (3, 3)
+    assert made.response[0] == "0 1 2 3 4 5"
+
+
+@pytest.mark.usefixtures("fake")
+def test_too_few_labels_are_noted_not_tested() -> None:
+    cases = [SaliencyCase(c.prompt, None, c.instruction, True, c.name) for c in made_cases(4)]
+    found = saliency_dataset(TUNED, cases, resamples=99)
+    assert found.tests == ()
+    assert "there are 4 and 0" in found.notes[0]
+    assert "there are 4 and 0" in found.summary()
+
+
+def test_saliency_results_are_matrices_too(tmp_path: Path) -> None:
+    results = [fake_saliency(TUNED, c.prompt, None, check=None, seed=0, method="exact") for c in made_cases(4)]
+    masks = [np.arange(len(r.prompt_tokens)) == 0 for r in results]
+    found = saliency_dataset(results, masks, resamples=99)
+    assert found.score.tolist() == [r.instruction_score(m) for r, m in zip(results, masks, strict=True)]
+    assert found.method == "exact"
+    assert found.profile_sentences[0] > 0
+    none = saliency_dataset([r.importance for r in results], masks, resamples=99)
+    assert none.method == "given"
+    assert np.isnan(none.profile).all()
+    assert SaliencyDatasetResult.load(none.save(tmp_path / "none")).equals(none)
+
+
+@pytest.mark.parametrize(
+    ("given", "cases", "options", "error", "message"),
+    [
+        ([], None, {}, ValueError, "there is no case to score"),
+        ([np.ones((2, 6))], [[True, False]] * 2, {}, ValueError, "match one to one, got 1 and 2"),
+        ([np.ones((2, 6))], [[True, False]], {"threshold": 12}, ValueError, "threshold must lie in 0..10"),
+        ([np.ones((2, 6))], [[True, False]], {"steps": 3}, TypeError, "ready matrices take no steps"),
+        ([np.ones((2, 6))], [[True, False]], {"groups": ["a", "b"]}, ValueError, "one group per case, got 2 for 1"),
+        ([np.ones((2, 6))], [[True, False]], {"names": ["a", "b"]}, ValueError, r"one per model \(1\), got 2"),
+        ([np.ones((2, 6))], [[True]], {}, ValueError, r"one entry per prompt token \(2\), got \(1,\)"),
+        ([np.ones((2, 6)) * 11], [[True, False]], {"normalised": True}, ValueError, "values 0..10"),
+        ([np.ones((2, 6)) * np.nan], [[True, False]], {}, ValueError, "must be finite"),
+        (BASE, None, {}, ValueError, "a model needs cases"),
+    ],
+)
+def test_bad_input_is_refused(given: Any, cases: Any, options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        saliency_dataset(given, cases, **options)

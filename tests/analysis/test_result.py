@@ -1,0 +1,219 @@
+"""The base of all results: checked, frozen, saved without pickle, read back the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.result import Record, Result, provenance, record
+
+
+@record
+class InnerPart(Record):
+    low: float
+    values: NDArray[np.float64]
+
+
+@record
+class SampleResult(Result):
+    scores: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    flags: NDArray[np.bool_]
+    tokens: Sequence[str]
+    parts: Sequence[InnerPart] = ()
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    missing: NDArray[np.float64] | None = None
+    step: float = 0.5
+
+    def __post_init__(self) -> None:
+        self.sequence("tokens")
+        self.sequence("parts")
+        self.array("scores", (len(self.tokens), None))
+        self.array("counts", (len(self.tokens),), "int")
+        self.array("flags", (len(self.tokens),), "bool")
+
+
+@record
+class OtherResult(Result):
+    scores: NDArray[np.float64]
+
+
+def sample(**changes: Any) -> SampleResult:
+    fields: dict[str, Any] = {
+        "scores": np.array([[0.1, np.nan], [-np.inf, 3.0]]),
+        "counts": np.array([1, 2]),
+        "flags": np.array([True, False]),
+        "tokens": ["<img onerror=x>", "שלום 👩‍👩‍👧\x00\n\udc80"],
+        "parts": [InnerPart(1.5, np.arange(3.0)), InnerPart(float("nan"), np.zeros(0))],
+        "options": {"steps": 32, "nested": {"names": ("a", "b"), "none": None}},
+        "partial": True,
+        "provenance": {"model": "demo", "seed": 0, "processed": False, "dropout": 0.0, "hub": None},
+    }
+    return SampleResult(**(fields | changes))
+
+
+def test_saved_and_read_back_the_same(tmp_path: Path) -> None:
+    result = sample()
+    path = result.save(tmp_path / "sample")
+    assert path == tmp_path / "sample.npz"
+    for name in ("sample", "sample.npz"):
+        back = SampleResult.load(tmp_path / name)
+        assert back.equals(result)
+        assert isinstance(back.parts[0], InnerPart)
+        assert back.options["nested"]["names"] == ("a", "b")
+        assert back.missing is None
+        assert back.partial is True
+    assert [p.name for p in tmp_path.iterdir()] == ["sample.npz"]
+    assert Result.load(path).equals(result)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scores": np.array([[0.1, np.nan], [-np.inf, 3.0 + 1e-12]])},
+        {"counts": np.array([1, 2], dtype=np.int32)},
+        {"tokens": ["a", "b"]},
+        {"parts": []},
+        {"missing": np.zeros(1)},
+        {"partial": False},
+        {"provenance": {}},
+        {"options": {"steps": 33}},
+    ],
+)
+def test_equals_sees_every_difference(changes: dict[str, Any]) -> None:
+    assert sample().equals(sample())
+    assert not sample().equals(sample(**changes))
+
+
+def test_a_file_of_another_class_version_or_origin_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = sample().save(tmp_path / "sample.npz")
+    with pytest.raises(ValueError, match=r"holds a SampleResult, not a OtherResult: use SampleResult.load"):
+        OtherResult.load(path)
+    monkeypatch.setattr(SampleResult, "VERSION", 2)
+    with pytest.raises(ValueError, match="has version 1 of SampleResult, this program reads version 2"):
+        SampleResult.load(path)
+    with pytest.raises(FileNotFoundError, match="no result file"):
+        SampleResult.load(tmp_path / "absent")
+    (tmp_path / "text.npz").write_text("not an archive")
+    with pytest.raises(ValueError, match=r"not a readable result file|not written by"):
+        SampleResult.load(tmp_path / "text.npz")
+    np.savez(tmp_path / "foreign.npz", scores=np.zeros(3))
+    with pytest.raises(ValueError, match="was not written by"):
+        SampleResult.load(tmp_path / "foreign.npz")
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match="not a readable result file"):
+        SampleResult.load(path)
+
+
+def test_an_unknown_class_names_what_to_import(tmp_path: Path) -> None:
+    head = {"format": "interp_widgets result", "class": "LensResult", "version": 1, "fields": {}}
+    np.savez(tmp_path / "lens.npz", **{"header.json": np.frombuffer(json.dumps(head).encode(), dtype=np.uint8)})
+    with pytest.raises(ValueError, match=r"holds a LensResult; import that class"):
+        Result.load(tmp_path / "lens.npz")
+
+
+def test_pickled_content_is_never_read_or_written(tmp_path: Path) -> None:
+    path = sample().save(tmp_path / "sample")
+    with np.load(path, allow_pickle=False) as archive:
+        for name in archive.files:
+            assert archive[name].dtype.kind in "fiub"
+    with pytest.raises(TypeError, match=r"options\.f"):
+        sample(options={"f": print}).save(tmp_path / "bad")
+    with pytest.raises(TypeError, match="missing"):
+        sample(missing=np.array([None])).save(tmp_path / "bad")
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    np.savez(tmp_path / "evil.npz", **(arrays | {"scores": np.array([{"a": 1}], dtype=object)}))
+    with pytest.raises(ValueError, match=r"pickle|Object arrays"):
+        SampleResult.load(tmp_path / "evil.npz")
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = sample().save(tmp_path / "kept")
+
+    def full_disk(*_: Any, **__: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        sample(partial=False).save(path)
+    monkeypatch.undo()
+    assert SampleResult.load(path).partial
+    assert [p.name for p in tmp_path.iterdir()] == ["kept.npz"]
+
+
+def test_frozen_and_the_callers_array_stays_their_own() -> None:
+    mine = np.zeros((2, 2))
+    result = sample(scores=mine)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.step = 1.0  # type: ignore[misc]
+    with pytest.raises(ValueError, match="read-only"):
+        result.scores[0, 0] = 1
+    mine[0, 0] = 5
+    assert mine.flags.writeable
+    assert hash(result) != hash(sample(scores=mine))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scores": np.zeros((3, 2))}, r"SampleResult.scores must have shape \(2, any\), got \(3, 2\)"),
+        ({"scores": np.zeros(2)}, r"must have shape \(2, any\), got \(2,\)"),
+        ({"counts": np.zeros(2)}, "SampleResult.counts must hold int values, got float64"),
+        ({"flags": np.zeros(2, dtype=int)}, "SampleResult.flags must hold bool values"),
+    ],
+)
+def test_wrong_shapes_and_kinds_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sample(**changes)
+
+
+def test_nan_and_length_checks() -> None:
+    @record
+    class Strict(Record):
+        values: Any
+        names: Any = ()
+
+        def __post_init__(self) -> None:
+            self.array("values", (2,), "number", nan=False)
+            self.sequence("names", 0)
+
+    assert Strict([1, 2]).values.dtype.kind == "i"
+    with pytest.raises(ValueError, match="finite, got NaN or infinity in 1 places"):
+        Strict([1.0, float("nan")])
+    with pytest.raises(ValueError, match="names must have 0 entries, got 1"):
+        Strict([1, 2], names=["x"])
+    with pytest.raises(ValueError, match="kind must be one of"):
+        Strict([1, 2]).array("values", (2,), "complex")
+
+
+def test_printed_in_one_short_line() -> None:
+    text = repr(sample(tokens=["a", "b"]))
+    assert "\n" not in text
+    assert "scores=<float64 (2, 2)>" in text
+    assert len(text) < 600
+
+
+def test_no_table_form_says_so() -> None:
+    with pytest.raises(TypeError, match="OtherResult has no table form"):
+        OtherResult(np.zeros(1)).to_frame()
+
+
+def test_provenance_holds_model_options_and_versions() -> None:
+    found = provenance({"model": "demo", "weight_hash": "abc"}, steps=32, path=Path("x"))
+    assert found["weight_hash"] == "abc"
+    assert found["steps"] == 32
+    assert found["path"] == "x"
+    assert {"python", "numpy", "torch"} <= set(found)
+
+    class Kept(SampleResult):
+        VERSION: ClassVar[int] = 7
+
+    assert Kept.VERSION == 7
