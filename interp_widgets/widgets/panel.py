@@ -274,6 +274,24 @@ class Panel(W.VBox):
         for owner in list(self._owners.values()):
             owner.cancel()
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing that this panel runs is left; False if `timeout` seconds passed first.
+
+        For scripts and tests; raises RuntimeError in a handler, which the worker would wait for in turn.
+        """
+        if inside_handler():
+            raise RuntimeError(
+                "a handler cannot wait for the worker: give start(...) a function to call when it is done"
+            )
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with ui_lock:
+                jobs = [owner.job for owner in self._owners.values() if owner.job is not None]
+            if not jobs:
+                return True
+            if not jobs[0].wait(None if end is None else max(0.0, end - time.monotonic())):
+                return False
+
     def forecast(self, request: Hashable) -> Forecast:
         """Time and memory that a request will take on all models, without the results that are in the cache."""
         parts = [self._forecast(request, model) for model in self.models if self._held(request, model) is None]

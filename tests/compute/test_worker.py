@@ -1,0 +1,276 @@
+"""The worker: the newest request wins, nothing stale arrives, cancelling works, errors arrive, the thread ends."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from interp_widgets.compute.worker import PROGRESS_INTERVAL, Cancelled, Job, Owner, Worker, worker_for
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker("test", Clock())
+    yield made
+    made._shut_down()
+
+
+def held(gate: threading.Event, value: Any = None, entered: threading.Event | None = None) -> Any:
+    """A computation that says when it runs and waits for the gate, checking for a cancel all the while."""
+
+    def work(job: Job) -> Any:
+        if entered is not None:
+            entered.set()
+        while not gate.wait(0.005):
+            job.check()
+        return value
+
+    return work
+
+
+def test_result_and_states_arrive_in_order(worker: Worker) -> None:
+    owner, seen = Owner(worker=worker), []
+    job = owner.submit(lambda job: 6 * 7, on_result=lambda v: seen.append(v), on_state=seen.append)
+    assert job.wait(5)
+    with owner.lock:
+        assert seen == ["queued", "running", 42, "done"]
+
+
+def test_newest_of_200_requests_wins(worker: Worker) -> None:
+    owner, gate, entered = Owner(worker=worker), threading.Event(), threading.Event()
+    got: list[int] = []
+    jobs = [owner.submit(held(gate, -1, entered), on_result=got.append)]
+    assert entered.wait(5)
+    jobs += [owner.submit(lambda job, k=k: k, on_result=got.append) for k in range(200)]
+    gate.set()
+    assert all(job.wait(5) for job in jobs)
+    assert got == [199]
+
+
+def test_owners_do_not_replace_each_other(worker: Worker) -> None:
+    got: list[int] = []
+    jobs = [Owner(worker=worker).submit(lambda job, k=k: k, on_result=got.append) for k in range(3)]
+    assert all(job.wait(5) for job in jobs)
+    assert got == [0, 1, 2]
+
+
+def test_a_replaced_run_that_never_checks_delivers_nothing(worker: Worker) -> None:
+    owner, gate, entered = Owner(worker=worker), threading.Event(), threading.Event()
+    seen: list[Any] = []
+
+    def deaf(job: Job) -> str:
+        entered.set()
+        gate.wait(5)
+        return "stale"
+
+    callbacks = {"on_result": seen.append, "on_error": seen.append, "on_partial": seen.append}
+    old = owner.submit(deaf, **callbacks)
+    assert entered.wait(5)
+    new = owner.submit(lambda job: "new", **callbacks)
+    gate.set()
+    assert old.wait(5)
+    assert new.wait(5)
+    assert seen == ["new"]
+
+
+def test_cancel_of_a_running_request(worker: Worker) -> None:
+    owner, entered, states, got = Owner(worker=worker), threading.Event(), [], []
+    job = owner.submit(
+        held(threading.Event(), 1, entered), on_state=states.append, on_result=got.append, on_error=got.append
+    )
+    assert entered.wait(5)
+    assert owner.cancel()
+    assert job.wait(5), "the computation checks, so it must end although its gate never opens"
+    assert states == ["queued", "running", "cancelling", "cancelled"]
+    assert not got
+    assert not owner.cancel()
+
+
+def test_cancel_of_a_queued_request_ends_it_at_once(worker: Worker) -> None:
+    first, second, gate, states = Owner(worker=worker), Owner(worker=worker), threading.Event(), []
+    running = first.submit(held(gate))
+    waiting = second.submit(lambda job: 1, on_state=states.append)
+    second.cancel()
+    assert waiting.wait(0)
+    assert states == ["queued", "cancelled"]
+    gate.set()
+    assert running.wait(5)
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), MemoryError()])
+def test_exceptions_are_delivered(worker: Worker, error: BaseException) -> None:
+    owner, seen = Owner(worker=worker), []
+
+    def fail(job: Job) -> None:
+        raise error
+
+    job = owner.submit(fail, on_error=seen.append, on_state=seen.append)
+    assert job.wait(5)
+    assert seen == ["queued", "running", error, "failed"]
+    again = owner.submit(lambda job: 1, on_result=seen.append)
+    assert again.wait(5), "the thread must survive"
+    assert seen[-1] == 1
+
+
+def test_an_exception_while_painting_is_delivered(worker: Worker) -> None:
+    owner, seen = Owner(worker=worker), []
+
+    def paint(value: int) -> None:
+        raise RuntimeError("cannot paint")
+
+    assert owner.submit(lambda job: 1, on_result=paint, on_error=lambda e: seen.append(str(e))).wait(5)
+    assert seen == ["cannot paint"]
+
+
+def test_an_exception_that_nobody_takes_is_logged(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "interp_widgets"):
+        assert Owner(worker=worker).submit(lambda job: 1 / 0).wait(5)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_progress_is_throttled_and_tells_the_seconds_left(worker: Worker) -> None:
+    owner, seen, clock = Owner(worker=worker), [], worker.clock
+    assert isinstance(clock, Clock)
+    total = 1000
+
+    def work(job: Job) -> None:
+        for done in range(total):
+            job.progress(done, total)
+            clock.now += 0.01
+
+    assert owner.submit(work, on_progress=seen.append).wait(5)
+    assert 50 <= len(seen) <= total * 0.01 / PROGRESS_INTERVAL + 1
+    assert seen[0].seconds_left is None
+    assert seen[-1].seconds_left == pytest.approx((total - seen[-1].done) * 0.01)
+
+
+def test_partial_results_arrive_while_wanted(worker: Worker) -> None:
+    owner, seen = Owner(worker=worker), []
+
+    def work(job: Job) -> str:
+        job.partial("half")
+        return "whole"
+
+    assert owner.submit(work, on_partial=seen.append, on_result=seen.append).wait(5)
+    assert seen == ["half", "whole"]
+
+
+def test_run_in_the_calling_thread(worker: Worker) -> None:
+    owner = Owner(worker=worker)
+    assert owner.run(lambda job: threading.current_thread()) is threading.current_thread()
+    assert not worker.alive
+    with pytest.raises(ZeroDivisionError):
+        owner.run(lambda job: 1 / 0)
+    assert not owner.busy
+
+
+def test_run_waits_for_the_device_or_says_that_it_is_busy(worker: Worker) -> None:
+    first, second = Owner(worker=worker), Owner(worker=worker)
+    gate, entered = threading.Event(), threading.Event()
+    job = first.submit(held(gate, None, entered))
+    assert entered.wait(5)
+    with pytest.raises(RuntimeError, match="device test is busy"):
+        second.run(lambda job: 1, wait=False)
+    gate.set()
+    assert second.run(lambda job: 2) == 2
+    assert job.wait(5)
+
+
+def test_run_replaced_by_a_newer_request_is_cancelled(worker: Worker) -> None:
+    owner = Owner(worker=worker)
+
+    def work(job: Job) -> int:
+        owner.submit(lambda job: 1)
+        return 2
+
+    with pytest.raises(Cancelled):
+        owner.run(work)
+
+
+def test_the_thread_ends_with_the_last_owner_and_comes_back(worker: Worker) -> None:
+    first, second = Owner(worker=worker), Owner(worker=worker)
+    assert first.submit(lambda job: 1).wait(5)
+    thread = worker._thread
+    assert thread is not None
+    assert thread.name.startswith("interp-widgets")
+    first.close()
+    assert second.submit(lambda job: 1).wait(5)
+    assert worker._thread is thread, "one thread serves all owners of a device"
+    second.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    third, got = Owner(worker=worker), []
+    assert third.submit(lambda job: 3, on_result=got.append).wait(5)
+    assert got == [3]
+
+
+def test_closing_during_a_run_delivers_nothing_and_ends_the_thread(worker: Worker) -> None:
+    owner, entered, seen = Owner(worker=worker), threading.Event(), []
+    job = owner.submit(held(threading.Event(), 1, entered), on_result=seen.append, on_error=seen.append)
+    assert entered.wait(5)
+    thread = worker._thread
+    assert thread is not None
+    owner.close()
+    assert job.wait(5)
+    thread.join(5)
+    assert not thread.is_alive()
+    assert not seen
+    with pytest.raises(RuntimeError, match="closed"):
+        owner.submit(lambda job: 1)
+
+
+def test_nothing_is_kept_of_a_delivered_result(worker: Worker) -> None:
+    import gc
+    import weakref
+
+    class Large:
+        pass
+
+    owner, refs = Owner(worker=worker), []
+    job = owner.submit(lambda job: Large(), on_result=lambda value: refs.append(weakref.ref(value)))
+    assert job.wait(5)
+    del job
+    assert Owner(worker=worker).submit(lambda job: None).wait(5)
+    gc.collect()
+    assert refs[0]() is None
+
+
+def test_one_worker_per_device() -> None:
+    assert worker_for("test:0") is worker_for("test:0")
+    assert worker_for("test:0") is not worker_for("test:1")
+
+
+def test_two_owners_that_share_a_lock_paint_in_turn() -> None:
+    lock, inside, overlaps = threading.RLock(), threading.Event(), []
+    workers = [Worker("one"), Worker("two")]
+    owners = [Owner(worker=worker, lock=lock) for worker in workers]
+
+    def paint(value: int) -> None:
+        overlaps.append(inside.is_set())
+        inside.set()
+        threading.Event().wait(0.001)
+        inside.clear()
+
+    jobs = []
+    for owner, _ in itertools.product(owners, range(20)):
+        jobs.append(owner.submit(lambda job: 1, on_result=paint))
+    assert all(job.wait(5) for job in jobs)
+    for owner in owners:
+        owner.close()
+    assert overlaps
+    assert not any(overlaps)
