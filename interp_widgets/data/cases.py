@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 
-from interp_widgets.data.instructions import instruction_cases, make_case
+from interp_widgets.data.instructions import follows, instruction_cases, make_case
 
 
 @dataclass(frozen=True)
@@ -19,17 +21,21 @@ class SaliencyCase:
     label: bool | None = None
     """Whether the response follows the instruction, where that is known."""
     name: str = ""
+    follows: Callable[[str], bool] | None = field(default=None, compare=False, repr=False)
+    """Says whether a response's text does what the instruction asks, where that can be told."""
 
 
 def demo_cases(n: int = 100, seed: int = 0) -> list[SaliencyCase]:
     """Draw `n` saliency cases from the held-out instructions, with their reference responses."""
     return [
-        SaliencyCase(case.prompt, case.response, case.instruction_span, True, f"{i:03d} {case.task}")
+        SaliencyCase(case.prompt, case.response, case.instruction_span, True, f"{i:03d} {case.task}", partial(follows, case))
         for i, case in enumerate(instruction_cases("held_out", n, seed))
     ]
 
 
 def default_prompt() -> SaliencyCase:
     """Give the prompt that the saliency widgets start with: the tuned model answers it in about thirty tokens."""
-    case = make_case("country", (1, 1), "Japan", "", context="When Mary and Paul went to the park, Paul gave a ball to Mary.")
+    case = make_case(
+        "country", (1, 1), "Japan", "", context="When Mary and Paul went to the park, Paul gave a ball to Mary."
+    )
     return SaliencyCase(case.prompt, None, case.instruction_span, None, "default")

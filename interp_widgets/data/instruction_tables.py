@@ -79,7 +79,8 @@ CORES: dict[str, tuple[str, ...]] = {
     ),
     "creator": (
         "say who created the work", "name the person who made this work", "write who the work is by",
-        "give the creator of the work", "find the person who created this", "answer with the creator of the famous work",
+        "give the creator of the work", "find the person who created this",
+        "answer with the creator of the famous work",
         "tell me who made this work",
     ),
     "sum": (

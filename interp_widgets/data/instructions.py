@@ -146,7 +146,9 @@ def _country_text(country: str) -> str:
 
 @cache
 def _plain_words() -> tuple[str, ...]:
-    return tuple(sorted({w for members in wt.CATEGORIES.values() for w in members} | set(wt.ANTONYMS) | set(wt.PLURALS)))
+    return tuple(
+        sorted({w for members in wt.CATEGORIES.values() for w in members} | set(wt.ANTONYMS) | set(wt.PLURALS))
+    )
 
 
 def _draw_input(task: str, rng: random.Random, split: Split) -> tuple[str, str]:
@@ -232,7 +234,7 @@ def make_case(
 def instruction_cases(
     split: Split = "held_out", n: int = 100, seed: int = 0, *, inputs: Split | Literal["any"] | None = None
 ) -> list[InstructionCase]:
-    """Draw `n` cases, the tasks in turn; `split` chooses the phrasings and, unless `inputs` says otherwise, the inputs."""
+    """Draw `n` cases, the tasks in turn; `split` chooses the phrasings and, unless `inputs` is given, the inputs."""
     check_split(split)
     if n < 0:
         raise ValueError(f"n must be 0 or more, got {n}")

@@ -31,6 +31,12 @@ _WORD_SENTENCES: dict[str, tuple[str, ...]] = {
     "French": ("In French, {a} is called {b}.", "The French word for {a} is {b}.", "{a} means {b} in French."),
     "Spanish": ("In Spanish, {a} is called {b}.", "The Spanish word for {a} is {b}.", "{a} means {b} in Spanish."),
 }
+_SUM_SENTENCES = (
+    "{a} + {b} = {c}",
+    "{a} plus {b} is {c}.",
+    "The sum of {a} and {b} is {c}.",
+    "If you add {a} and {b}, you get {c}.",
+)
 
 
 def word_tables() -> dict[str, dict[str, str]]:
@@ -140,9 +146,7 @@ def _list_text(rng: random.Random) -> str:
 
 def _sum_text(rng: random.Random) -> str:
     a, b = rng.randint(0, 10), rng.randint(0, 10)
-    return rng.choice(
-        ("{a} + {b} = {c}", "{a} plus {b} is {c}.", "The sum of {a} and {b} is {c}.", "If you add {a} and {b}, you get {c}.")
-    ).format(a=a, b=b, c=a + b)  # fmt: skip
+    return rng.choice(_SUM_SENTENCES).format(a=a, b=b, c=a + b)
 
 
 def _repeat_text(rng: random.Random, pool: list[str]) -> str:
@@ -155,7 +159,9 @@ def _repeat_text(rng: random.Random, pool: list[str]) -> str:
 
 
 def _ioi_text(rng: random.Random, prompt: world.IOIPrompt) -> str:
-    tail = rng.choice((".", ".", ".", " at once.", f" and {prompt.distractor} was happy.", f". {prompt.answer} smiled."))
+    tail = rng.choice(
+        (".", ".", ".", " at once.", f" and {prompt.distractor} was happy.", f". {prompt.answer} smiled.")
+    )
     return f"{prompt.prompt} {prompt.answer}{tail}"
 
 

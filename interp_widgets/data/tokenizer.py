@@ -15,7 +15,7 @@ CONTEXT = 512
 
 
 def train_tokenizer(texts: Iterable[str], whole_words: Iterable[str], *, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
-    """Train the byte-level BPE on `texts`; every one of `whole_words` becomes one token when a space stands before it."""
+    """Train the byte-level BPE on `texts`; each of `whole_words` becomes one token when a space stands before it."""
     if vocab_size < 300:
         raise ValueError(f"vocab_size must be 300 or more, got {vocab_size}")
     tokenizer = Tokenizer(models.BPE())
@@ -28,8 +28,7 @@ def train_tokenizer(texts: Iterable[str], whole_words: Iterable[str], *, vocab_s
 
     def corpus() -> Iterator[str]:
         # A word's weight is capped, so that rare words are merged before the common ones' neighbours use up the room.
-        for text in texts:
-            yield text
+        yield from texts
         for word in whole_words:
             for _ in range(min(200, top)):
                 yield " " + word

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def _rows(text: str) -> list[tuple[str, ...]]:
+    """Rows between bars, words between spaces."""
+    return [_words(row) for row in text.split("|")]
+
+
 _NOUNS = (
     "cat dog horse cow bird sheep rabbit lion tiger bear duck pig apple pear banana orange lemon cherry peach grape "
     "house tree book table chair door window street river mountain flower garden school king queen boy girl hand "
@@ -19,27 +29,22 @@ _IRREGULAR_PLURALS = {
 PLURALS: dict[str, str] = {noun: _IRREGULAR_PLURALS.get(noun, noun + "s") for noun in _NOUNS.split()}
 
 # verb -> past, gerund
-VERBS: dict[str, tuple[str, str]] = {
-    verb: (past, gerund)
-    for verb, past, gerund in (
-        line.split()
-        for line in (
-            "go went going|see saw seeing|eat ate eating|run ran running|write wrote writing|sing sang singing|"
-            "swim swam swimming|drink drank drinking|give gave giving|take took taking|make made making|"
-            "come came coming|find found finding|sit sat sitting|stand stood standing|sleep slept sleeping|"
-            "speak spoke speaking|buy bought buying|bring brought bringing|think thought thinking|"
-            "teach taught teaching|catch caught catching|drive drove driving|ride rode riding|fly flew flying|"
-            "grow grew growing|know knew knowing|throw threw throwing|break broke breaking|choose chose choosing|"
-            "win won winning|lose lost losing|keep kept keeping|leave left leaving|feel felt feeling|"
-            "meet met meeting|build built building|send sent sending|hear heard hearing|tell told telling|"
-            "walk walked walking|talk talked talking|play played playing|work worked working|cook cooked cooking|"
-            "dance danced dancing|jump jumped jumping|laugh laughed laughing|paint painted painting|"
-            "clean cleaned cleaning|help helped helping|open opened opening|close closed closing|"
-            "visit visited visiting|wash washed washing|wait waited waiting|learn learned learning|"
-            "carry carried carrying|study studied studying|smile smiled smiling"
-        ).split("|")
-    )
-}
+_VERB_FORMS = (
+    "go went going|see saw seeing|eat ate eating|run ran running|write wrote writing|sing sang singing|"
+    "swim swam swimming|drink drank drinking|give gave giving|take took taking|make made making|"
+    "come came coming|find found finding|sit sat sitting|stand stood standing|sleep slept sleeping|"
+    "speak spoke speaking|buy bought buying|bring brought bringing|think thought thinking|"
+    "teach taught teaching|catch caught catching|drive drove driving|ride rode riding|fly flew flying|"
+    "grow grew growing|know knew knowing|throw threw throwing|break broke breaking|choose chose choosing|"
+    "win won winning|lose lost losing|keep kept keeping|leave left leaving|feel felt feeling|"
+    "meet met meeting|build built building|send sent sending|hear heard hearing|tell told telling|"
+    "walk walked walking|talk talked talking|play played playing|work worked working|cook cooked cooking|"
+    "dance danced dancing|jump jumped jumping|laugh laughed laughing|paint painted painting|"
+    "clean cleaned cleaning|help helped helping|open opened opening|close closed closing|"
+    "visit visited visiting|wash washed washing|wait waited waiting|learn learned learning|"
+    "carry carried carrying|study studied studying|smile smiled smiling"
+)
+VERBS: dict[str, tuple[str, str]] = {verb: (past, gerund) for verb, past, gerund in _rows(_VERB_FORMS)}
 
 _OPPOSITES = (
     "hot cold|big small|tall short|happy sad|fast slow|old young|rich poor|light dark|hard soft|wet dry|clean dirty|"
@@ -49,8 +54,8 @@ _OPPOSITES = (
     "friend enemy|question answer"
 )
 ANTONYMS: dict[str, str] = {
-    **{a: b for a, b in (pair.split() for pair in _OPPOSITES.split("|"))},
-    **{b: a for a, b in (pair.split() for pair in _OPPOSITES.split("|"))},
+    **{row[0]: row[1] for row in _rows(_OPPOSITES)},
+    **{row[1]: row[0] for row in _rows(_OPPOSITES)},
 }
 
 # English -> French, Spanish
@@ -70,21 +75,21 @@ _TRANSLATIONS = (
 )
 FRENCH: dict[str, str] = {}
 SPANISH: dict[str, str] = {}
-for _english, _french, _spanish in (entry.split() for entry in _TRANSLATIONS.split("|")):
+for _english, _french, _spanish in _rows(_TRANSLATIONS):
     FRENCH[_english] = _french
     SPANISH[_english] = _spanish
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
-    "animals": tuple("cat dog horse cow bird sheep rabbit lion tiger bear duck pig".split()),
-    "fruits": tuple("apple pear banana orange lemon cherry peach grape plum melon".split()),
-    "colours": tuple("red blue green white black yellow brown purple pink grey".split()),
-    "tools": tuple("hammer saw drill shovel axe rope ladder brush wrench pliers".split()),
-    "instruments": tuple("piano violin guitar drum flute trumpet harp cello organ horn".split()),
-    "clothes": tuple("shirt hat coat shoe dress skirt scarf glove sock jacket".split()),
-    "foods": tuple("bread cheese soup rice egg meat cake salad pasta butter".split()),
-    "vehicles": tuple("car train bus boat ship plane truck bicycle tram taxi".split()),
-    "rooms": tuple("kitchen bedroom bathroom hall attic cellar office pantry lounge study".split()),
-    "jobs": tuple("baker doctor farmer pilot teacher singer judge nurse tailor cook".split()),
+    "animals": _words("cat dog horse cow bird sheep rabbit lion tiger bear duck pig"),
+    "fruits": _words("apple pear banana orange lemon cherry peach grape plum melon"),
+    "colours": _words("red blue green white black yellow brown purple pink grey"),
+    "tools": _words("hammer saw drill shovel axe rope ladder brush wrench pliers"),
+    "instruments": _words("piano violin guitar drum flute trumpet harp cello organ horn"),
+    "clothes": _words("shirt hat coat shoe dress skirt scarf glove sock jacket"),
+    "foods": _words("bread cheese soup rice egg meat cake salad pasta butter"),
+    "vehicles": _words("car train bus boat ship plane truck bicycle tram taxi"),
+    "rooms": _words("kitchen bedroom bathroom hall attic cellar office pantry lounge study"),
+    "jobs": _words("baker doctor farmer pilot teacher singer judge nurse tailor cook"),
 }
 CATEGORY_OF: dict[str, str] = {
     "animals": "animal", "fruits": "fruit", "colours": "colour", "tools": "tool", "instruments": "instrument",
@@ -129,13 +134,15 @@ HOW_TO: dict[str, tuple[str, str, str, str, str]] = {
     "make soup": ("cut the vegetables", "boil some water", "add a bit of salt", "stir it slowly", "a hot soup"),
     "clean a room": ("open the window", "pick up the toys", "sweep the floor", "wash the table", "a tidy room"),
     "catch a fish": ("take your net", "go to the river", "throw it in the water", "wait quietly", "a fresh fish"),
-    "build a fire": ("collect dry wood", "put stones around it", "add some paper", "light it with care", "a warm fire"),
-    "mail a gift": ("find a box", "put the gift in it", "write the address", "bring it to the station", "a happy friend"),
+    "build a fire":
+        ("collect dry wood", "put stones around it", "add some paper", "light it with care", "a warm fire"),
+    "mail a gift":
+        ("find a box", "put the gift in it", "write the address", "bring it to the station", "a happy friend"),
     "feed a dog": ("take a clean plate", "cut some meat", "fill in the water", "call the dog", "a happy dog"),
     "make a salad": ("wash the leaves", "cut the vegetables", "add some oil", "mix it well", "a fresh salad"),
 }  # fmt: skip
 
-STORY_ANIMALS: tuple[str, ...] = CATEGORIES["animals"][:12] + ("fox", "wolf", "mouse")
+STORY_ANIMALS: tuple[str, ...] = (*CATEGORIES["animals"], "fox", "wolf", "mouse")
 STORY_PLACES: tuple[str, ...] = ("garden", "forest", "farm", "park", "village", "river", "mountain", "beach", "market")
 STORY_FEELINGS: tuple[str, ...] = ("hungry", "tired", "sad", "lost", "cold", "afraid", "lonely", "ill")
 STORY_GIFTS: tuple[str, ...] = ("bread", "milk", "water", "cheese", "soup", "cake", "meat", "rice")

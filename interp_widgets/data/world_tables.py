@@ -281,7 +281,7 @@ WORKS: dict[str, str] = {
     "Tosca": "Puccini",
 }
 
-# relation -> wordings; {s} is the subject with its article, {S} the same at the start of a sentence. The object follows.
+# relation -> wordings; {s} is the subject with its article, {S} the same with a capital; the object follows.
 WORDINGS: dict[str, tuple[str, ...]] = {
     "landmark_city": (
         "{S} is located in the city of",

@@ -1,4 +1,4 @@
-"""Make the demo pair: `python -m interp_widgets.tuning.demo train` trains both models, `... report` measures their bars."""
+"""Make the demo pair: `python -m interp_widgets.tuning.demo train` trains both, `... report` measures their bars."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from interp_widgets.tuning.demo_train import TrainConfig, json_log, train
 ASSETS = Path(next(iter(interp_widgets.assets.__path__))) / "demo"
 BUILD = Path("build/demo")
 CONFIGS: dict[Stage, TrainConfig] = {
-    "base": TrainConfig("base", steps=4500),
+    "base": TrainConfig("base", steps=4200),
     "tuned": TrainConfig("tuned", steps=2000, lr_matrices=2e-3, lr_rest=2e-3),
 }
 MODELS: tuple[Stage, ...] = ("base", "tuned")

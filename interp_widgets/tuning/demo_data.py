@@ -55,12 +55,26 @@ def documents(stage: Stage, *, seed: int, epoch: int) -> list[tuple[str, str]]:
     return found
 
 
+def special_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
+    """Indices of the begin, end and padding tokens."""
+    begin, end, pad = (tokenizer.token_to_id(name) for name in (BOS, EOS, PAD))
+    if begin is None or end is None or pad is None:
+        raise ValueError(f"the tokenizer must have the tokens {BOS}, {EOS} and {PAD}")
+    return begin, end, pad
+
+
 def epoch_batches(
-    stage: Stage, tokenizer: Tokenizer, *, seed: int, epoch: int, tokens_per_batch: int, max_documents: int | None = None
+    stage: Stage,
+    tokenizer: Tokenizer,
+    *,
+    seed: int,
+    epoch: int,
+    tokens_per_batch: int,
+    max_documents: int | None = None,
 ) -> list[Batch]:
     """Encode and pack one epoch into batches of `tokens_per_batch` tokens, the same for the same seed."""
     pairs = documents(stage, seed=seed, epoch=epoch)[:max_documents]
-    bos, eos = tokenizer.token_to_id(BOS), tokenizer.token_to_id(EOS)
+    bos, eos, pad = special_ids(tokenizer)
     given = tokenizer.encode_batch([a for a, _ in pairs], add_special_tokens=False)
     learned = tokenizer.encode_batch([b for _, b in pairs], add_special_tokens=False)
     by_length: dict[int, list[tuple[list[int], int]]] = {length: [] for length in ROW_LENGTHS}
@@ -75,7 +89,7 @@ def epoch_batches(
         size = max(1, tokens_per_batch // length)
         # The rows of the last, incomplete batch are dropped: every step has the same shape.
         for start in range(0, len(rows) - size + 1, size):
-            batches.append(_batch(rows[start : start + size], length, tokenizer.token_to_id(PAD)))
+            batches.append(_batch(rows[start : start + size], length, pad))
     random.Random(world.stable_hash("batches", seed, epoch)).shuffle(batches)
     return batches
 
@@ -119,7 +133,13 @@ def _batch(rows: Sequence[Sequence[tuple[list[int], int]]], length: int, pad: in
 
 
 def batches_from(
-    stage: Stage, tokenizer: Tokenizer, *, seed: int, tokens_per_batch: int, step: int = 0, max_documents: int | None = None
+    stage: Stage,
+    tokenizer: Tokenizer,
+    *,
+    seed: int,
+    tokens_per_batch: int,
+    step: int = 0,
+    max_documents: int | None = None,
 ) -> Iterator[Batch]:
     """Yield the batches of all epochs from batch number `step` on, without end."""
     epoch = 0

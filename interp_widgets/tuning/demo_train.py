@@ -1,4 +1,4 @@
-"""Train the demo models: LLaMA-shaped, with Muon for the matrices and AdamW for the rest, resumable at any checkpoint."""
+"""Train the demo models: LLaMA-shaped, Muon for the matrices and AdamW for the rest, resumable at any checkpoint."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from interp_widgets.data.tokenizer import BOS, CONTEXT, EOS, PAD
-from interp_widgets.tuning.demo_data import Batch, Stage, batches_from
+from interp_widgets.data.tokenizer import CONTEXT
+from interp_widgets.tuning.demo_data import Batch, Stage, batches_from, special_ids
 
 Log = Callable[[dict[str, Any]], None]
 
@@ -39,7 +39,7 @@ class TrainConfig:
     n_heads: int = 6
     n_key_value_heads: int = 3
     bfloat16: bool = True
-    compile: bool = False
+    compile: bool = True
     checkpoint_every: int = 250
     max_documents: int | None = None
     """Cut every epoch to so many documents; None takes all. For tests."""
@@ -48,6 +48,7 @@ class TrainConfig:
 def new_model(config: TrainConfig, tokenizer: Tokenizer) -> LlamaForCausalLM:
     """Build the untrained model of a configuration; the seed decides its weights."""
     torch.manual_seed(config.seed)
+    bos, eos, pad = special_ids(tokenizer)
     llama = LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=config.d_model,
@@ -57,9 +58,9 @@ def new_model(config: TrainConfig, tokenizer: Tokenizer) -> LlamaForCausalLM:
         num_key_value_heads=config.n_key_value_heads,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
-        bos_token_id=tokenizer.token_to_id(BOS),
-        eos_token_id=tokenizer.token_to_id(EOS),
-        pad_token_id=tokenizer.token_to_id(PAD),
+        bos_token_id=bos,
+        eos_token_id=eos,
+        pad_token_id=pad,
         attn_implementation="sdpa",
     )
     return LlamaForCausalLM(llama)
@@ -102,7 +103,12 @@ def batch_loss(model: LlamaForCausalLM, tokens: torch.Tensor, labels: torch.Tens
 
 
 def save_checkpoint(
-    path: Path, model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], step: int, seconds: float, config: TrainConfig
+    path: Path,
+    model: LlamaForCausalLM,
+    optimizers: list[torch.optim.Optimizer],
+    step: int,
+    seconds: float,
+    config: TrainConfig,
 ) -> None:
     """Write weights, optimizer state and step so that an interruption never leaves half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +140,7 @@ def train(
     eval_every: int = 250,
     stop_at: int | None = None,
 ) -> LlamaForCausalLM:
-    """Train one model, from its last checkpoint in `folder` if there is one; the data order does not depend on breaks."""
+    """Train one model, from its last checkpoint in `folder` if there is one; breaks do not change the data order."""
     checkpoint = folder / f"{config.stage}.pt"
     model = start if start is not None else new_model(config, tokenizer)
     model.train()
@@ -167,7 +173,7 @@ def train(
         tokens, labels, mask = batch_tensors(next(stream))
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.bfloat16):
             loss = loss_of(model, tokens, labels, mask)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
