@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anywidget
 import numpy as np
@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 _HERE = Path(__file__).parent
 
 
-def view_source(name: str) -> str:
-    """The JavaScript module of the view `name`: the shared helpers followed by the view's own file."""
-    return "\n".join((_HERE / file).read_text(encoding="utf-8") for file in ("common.js", f"{name}.js"))
+def view_source(*names: str) -> str:
+    """One JavaScript module: the shared helpers followed by the named files."""
+    return "\n".join((_HERE / f"{name}.js").read_text(encoding="utf-8") for name in ("common", *names))
 
 
 def view_style(name: str) -> str:
@@ -56,6 +56,9 @@ def check_spans(spans: Sequence[Sequence[int]], n: int, what: str) -> list[list[
 
 class View(anywidget.AnyWidget):
     """A browser view whose inputs are traits; unknown keywords are a TypeError."""
+
+    exported: ClassVar[bool] = False
+    """Whether `export_html` puts the view into a saved page, where its module runs without Python."""
 
     def __init__(self, **traits: Any) -> None:
         unknown = sorted(set(traits) - set(self.trait_names()))

@@ -19,6 +19,7 @@ from interp_widgets.widgets.views.base import (
     view_source,
     view_style,
 )
+from interp_widgets.widgets.views.token_strip import TokenStrip
 
 _PLAIN, _SIGNED = lut(SEQUENTIAL256), lut(DIVERGING256)
 
@@ -37,6 +38,11 @@ class Heatmap(View):
 
     _esm = view_source("heatmap")
     _css = view_style("heatmap")
+    exported = True
+
+    strips: tuple[TokenStrip, TokenStrip] | None = None
+    """The strips of the rows' and the columns' tokens, if there are any: in a page saved by `export_html` a column
+    of the map then shades the row tokens and rows shade the column tokens, as a panel does in the notebook."""
 
     shape = t.List(t.Int(), default_value=[0, 0]).tag(sync=True)
     """[rows, columns]."""

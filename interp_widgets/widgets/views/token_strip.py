@@ -38,6 +38,7 @@ class TokenStrip(View):
 
     _esm = view_source("token_strip")
     _css = view_style("token_strip")
+    exported = True
 
     tokens = t.List(t.Unicode()).tag(sync=True)
     """One readable string per token."""

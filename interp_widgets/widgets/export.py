@@ -1,0 +1,215 @@
+"""A result as one HTML file that works anywhere: no kernel, no network, the views still alive."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from interp_widgets.figures.theme import TOKENS256, TOKENS_DARK256, TOKENS_DIVERGING256, lut
+from interp_widgets.widgets.views.bokeh_figure import BokehFigure, bokeh_code
+from interp_widgets.widgets.views.heatmap import Heatmap
+
+_HERE = Path(__file__).parent
+_PRIVATE = ("_document", "_version", "_picture")
+_SKIPPED = ("layout", "tabbable", "tooltip")
+TABLE_ROWS = 500
+"""Rows of a table written out; the whole table goes into the file as a CSV to download."""
+CSV_BYTES = 8_000_000
+
+
+def export_html(
+    title: str,
+    views: Sequence[Any],
+    path: str | Path,
+    *,
+    provenance: Mapping[str, Any] | None = None,
+    table: pd.DataFrame | None = None,
+) -> Path:
+    """Write the views in their present state into one self-contained HTML file and return its path.
+
+    Boxes and tabs may stand among the views: the views inside them are taken, under the names of the tabs. The file
+    runs the views' own code without a kernel (hover, zoom, select, and the joint shading of a heat map's `strips`);
+    it follows the reader's light or dark preference and asks nothing of any network. Raises ValueError when there is
+    no view to show.
+    """
+    path = Path(path)
+    path.write_text(html_page(title, views, provenance=provenance, table=table), encoding="utf-8")
+    return path
+
+
+def html_page(
+    title: str,
+    views: Sequence[Any],
+    *,
+    provenance: Mapping[str, Any] | None = None,
+    table: pd.DataFrame | None = None,
+) -> str:
+    """The text of the file that `export_html` writes."""
+    parts = [part for one in views for part in _outline(one)]
+    shown = list(dict.fromkeys(part for part in parts if not isinstance(part, str)))
+    if not shown:
+        raise ValueError(
+            "there is nothing to save: give at least one TokenStrip, Heatmap, BokehFigure or a box of them"
+        )
+    by_kind = {_kind(view): view for view in shown}
+    styles = [(_HERE / "export.css").read_text(encoding="utf-8"), *(str(view._css) for view in by_kind.values())]
+    name = html.escape(title)
+    # unsafe-eval is only for Bokeh's own CustomJS; nothing may be fetched.
+    policy = (
+        "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
+    )
+    return "\n".join(
+        [
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{name}</title>",
+            *(f"<style>\n{style}\n</style>" for style in styles),
+            f"</head>\n<body>\n<h1>{name}</h1>",
+            *_sections(parts, shown),
+            *_details(provenance, table),
+            *(f"<script>\n{_in_script(script)}\n</script>" for script in _scripts(shown, by_kind)),
+            "</body>\n</html>\n",
+        ]
+    )
+
+
+def _outline(widget: Any) -> Iterator[Any]:
+    """The views in a widget in reading order, each tab's preceded by its name."""
+    if getattr(widget, "exported", False):
+        yield widget
+        return
+    children = getattr(widget, "children", ())
+    titles = getattr(widget, "titles", ()) or ()
+    for k, child in enumerate(children):
+        inside = list(_outline(child))
+        if inside and k < len(titles) and titles[k]:
+            yield str(titles[k])
+        yield from inside
+
+
+def _sections(parts: Sequence[Any], shown: Sequence[Any]) -> Iterator[str]:
+    done: set[int] = set()
+    for part in parts:
+        if isinstance(part, str):
+            yield f"<h2>{html.escape(part)}</h2>"
+        elif (place := shown.index(part)) not in done:
+            done.add(place)
+            yield f'<section><div id="view-{place}"></div></section>'
+
+
+def _scripts(shown: Sequence[Any], by_kind: Mapping[str, Any]) -> list[str]:
+    scripts = [_module(kind, str(view._esm)) for kind, view in by_kind.items()]
+    if any(isinstance(view, BokehFigure) for view in shown):
+        scripts = [bokeh_code(), *scripts, _BOKEH_READY]
+    states = [_state(view, f"view-{k}") for k, view in enumerate(shown)]
+    return [*scripts, (_HERE / "export.js").read_text(encoding="utf-8"), _start(states, list(by_kind), _links(shown))]
+
+
+def _links(shown: Sequence[Any]) -> list[dict[str, Any]]:
+    """Which maps and strips shade each other, by their places in the page."""
+    links = []
+    for place, view in enumerate(shown):
+        strips = view.strips if isinstance(view, Heatmap) else None
+        if strips is None or not all(strip in shown for strip in strips):
+            continue
+        signed = view.vmin < 0 < view.vmax
+        scales = (TOKENS_DIVERGING256,) * 2 if signed else (TOKENS256, TOKENS_DARK256)
+        rows, columns = (shown.index(strip) for strip in strips)
+        light, dark = (_code(lut(scale)) for scale in scales)
+        links.append({"map": place, "rows": rows, "columns": columns, "lut": light, "lut_dark": dark})
+    return links
+
+
+def _code(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _kind(view: Any) -> str:
+    # traitlets gives each anywidget a class of its own with the same name
+    return type(view).__name__
+
+
+def _module(kind: str, source: str) -> str:
+    """The view's module as a plain script, since a page opened from a file may not import modules."""
+    body, count = re.subn(r"^export default ", "return ", source, flags=re.MULTILINE)
+    if count != 1:
+        raise ValueError(f"the module of {kind} must have exactly one 'export default', found {count}")
+    return f"const module_{kind} = (() => {{\n{body}\n}})();"
+
+
+# BokehJS was started by the first script; the figures wait for it under this name.
+_BOKEH_READY = """(() => {
+  const version = window.Bokeh.version;
+  window.__interpWidgetsBokeh = { [version]: { started: true, ready: Promise.resolve(window.Bokeh) } };
+})();"""
+
+
+def _state(view: Any, place: str) -> dict[str, Any]:
+    state = view.get_state()
+    values: dict[str, Any] = {}
+    binary: dict[str, str] = {}
+    for name, value in state.items():
+        if name in _SKIPPED or (name.startswith("_") and name not in _PRIVATE):
+            continue
+        if isinstance(value, bytes | memoryview | bytearray):
+            binary[name] = _code(bytes(value))
+        else:
+            values[name] = value
+    return {"id": place, "module": _kind(view), "values": values, "binary": binary}
+
+
+def _start(states: list[dict[str, Any]], kinds: list[str], links: list[dict[str, Any]]) -> str:
+    modules = ", ".join(f"{kind}: module_{kind}" for kind in kinds)
+    return (
+        f"const views = {json.dumps(states)};\nconst links = {json.dumps(links)};\n"
+        f"showViews(views, {{ {modules} }}).then(models => links.forEach(link => linkViews(models, link)));"
+    )
+
+
+def _in_script(source: str) -> str:
+    """Source text that cannot end the script element or open a comment in it."""
+    return re.sub(r"</(?=script)", r"<\\/", source, flags=re.IGNORECASE).replace("<!--", "<\\!--")
+
+
+def _details(provenance: Mapping[str, Any] | None, table: pd.DataFrame | None) -> Iterator[str]:
+    if provenance:
+        rows = "".join(
+            f"<tr><th>{html.escape(str(name))}</th><td>{html.escape(_text(value))}</td></tr>"
+            for name, value in provenance.items()
+        )
+        yield f'<details><summary>How this was made</summary><div class="scroll"><table>{rows}</table></div></details>'
+    if table is not None:
+        yield _table(table)
+
+
+def _table(table: pd.DataFrame) -> str:
+    shown = table.head(TABLE_ROWS)
+    head = "".join(f"<th>{html.escape(str(name))}</th>" for name in shown.columns)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in shown.itertuples(index=False))
+    rest = "" if len(table) <= TABLE_ROWS else f", the first {TABLE_ROWS} of {len(table)} rows"
+    data = table.to_csv(index=False).encode("utf-8")
+    link = ""
+    if len(data) <= CSV_BYTES:
+        link = f'<p><a download="data.csv" href="data:text/csv;charset=utf-8;base64,{_code(data)}">Download all as CSV</a></p>'
+    grid = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f"<details><summary>Numbers{rest}</summary>{link}{grid}</details>"
+
+
+def _cell(value: Any) -> str:
+    kind = ' class="number"' if isinstance(value, int | float) and not isinstance(value, bool) else ""
+    return f"<td{kind}>{html.escape(_text(value))}</td>"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.6g}"
+    return str(value)

@@ -1,0 +1,131 @@
+// Hosts a Bokeh figure: one document kept up to date even while nothing shows it, a copy of it for each view.
+
+const SILENT = new Set(['inner_width', 'inner_height', 'outer_width', 'outer_height']);  // layout, no news to Python
+const PICTURE_AFTER = 1200;  // milliseconds of rest after which a picture is kept for pages without a kernel
+
+function forget(Bokeh, doc) {
+  const at = Bokeh.documents.indexOf(doc);
+  if (at >= 0) Bokeh.documents.splice(at, 1);
+}
+
+function repaint(views) {
+  const visit = view => {
+    if (view.request_repaint) view.request_repaint();
+    else view.request_paint?.();
+    for (const child of view.child_views ?? []) visit(child);
+  };
+  for (const root of views.roots ?? []) visit(root);
+}
+
+export default () => {
+  const state = { queue: [], master: null, shown: new Set(), muted: false, Bokeh: null, ready: null };
+  const everyone = () => [state.master, ...state.shown].filter(Boolean);
+
+  // Applies a patch to all documents but the one it came from, without sending it back.
+  function apply(patch, buffers, except) {
+    state.muted = true;
+    try { for (const doc of everyone()) if (doc !== except) doc.apply_json_patch(patch, buffers); }
+    finally { state.muted = false; }
+  }
+
+  // What one frame changed goes to Python together, the last value of each property only.
+  function makeOutbox(model) {
+    let waiting = new Map(), timer = 0;
+    const flush = () => {
+      clearTimeout(timer);
+      timer = 0;
+      const events = [...waiting.values()];
+      waiting = new Map();
+      for (const content of events) model.send({ kind: 'event', content });
+    };
+    return {
+      flush,
+      put(content) {
+        if (content.kind === 'ModelChanged') {
+          const key = `${content.model.id} ${content.attr}`;
+          waiting.delete(key);
+          waiting.set(key, content);
+          if (!timer) timer = setTimeout(flush, 16);
+        } else { flush(); model.send({ kind: 'event', content }); }
+      },
+    };
+  }
+
+  return {
+    // Runs once per page and must not wait for long: anywidget gives a model up for good after 2 seconds.
+    initialize({ model }) {
+      const receive = (message, buffers) => {
+        if (message.kind !== 'patch') return;
+        if (!state.master) { state.queue.push([message, buffers]); return; }
+        const parts = (message.ids ?? []).map((id, k) => {
+          const b = buffers[k];
+          return [id, b.buffer.slice(b.byteOffset, b.byteOffset + b.byteLength)];
+        });
+        apply(JSON.parse(message.patch), new Map(parts));
+      };
+      model.on('msg:custom', receive);
+      state.ready = bokehEntry(model.get('_version')).ready.then(Bokeh => {
+        state.Bokeh = Bokeh;
+        const { Document } = Bokeh.require('document');
+        state.master = Document.from_json(JSON.parse(model.get('_document')));
+        for (const held of state.queue.splice(0)) receive(...held);
+      });
+      return () => {
+        model.off('msg:custom', receive);
+        const docs = everyone();
+        state.shown.clear();
+        state.master = null;
+        for (const doc of docs) { doc.clear(); forget(state.Bokeh, doc); }
+      };
+    },
+
+    async render({ model, el, signal }) {
+      el.classList.add('iw-view', 'iw-bokeh');
+      const note = setTimeout(() => {
+        el.textContent = '';
+        if (model.get('_picture')) element('img', '', el).src = model.get('_picture');
+        else element('div', 'iw-empty', el).textContent = 'Run this cell to draw the figure';
+      }, 1500);
+      await state.ready;
+      clearTimeout(note);
+      if (signal?.aborted || !state.master) return undefined;
+      el.textContent = '';
+      const { Bokeh } = state;
+      const { Document } = Bokeh.require('document'), { Serializer } = Bokeh.require('core/serialization');
+      const { add_document_standalone } = Bokeh.require('embed/standalone');
+      const doc = Document.from_json(JSON.parse(state.master.to_json_string()));
+      const outbox = makeOutbox(model);
+      let views = null, timer = 0;
+      const keepPicture = () => { clearTimeout(timer); if (model.get('keep_picture')) timer = setTimeout(takePicture, PICTURE_AFTER); };
+      function takePicture() {
+        if (!el.isConnected || !el.clientWidth || document.hidden) return;
+        const sheets = (views?.roots ?? []).map(view => view.export?.('auto', false)?.canvas).filter(sheet => sheet?.width);
+        if (!sheets.length) return;
+        const url = sheets[0].toDataURL('image/png');
+        if (url !== model.get('_picture')) send(model, { _picture: url });
+      }
+      state.shown.add(doc);
+      doc.on_change(event => {
+        keepPicture();
+        if (state.muted || !state.shown.has(doc) || SILENT.has(event.attr)) return;
+        const references = new Map();
+        for (const one of event.document._all_models.values()) references.set(one, one.ref());
+        const content = new Serializer({ references }).encode(event);
+        outbox.put(content);
+        if (content.kind !== 'MessageSent') apply({ events: [content] }, new Map(), doc);
+      });
+      views = await add_document_standalone(doc, el);
+      const stop = watchTheme(() => { repaint(views); keepPicture(); });
+      keepPicture();
+      return () => {
+        stop();
+        clearTimeout(timer);
+        outbox.flush();
+        state.shown.delete(doc);
+        views.clear?.();
+        doc.clear();
+        forget(Bokeh, doc);
+      };
+    },
+  };
+};

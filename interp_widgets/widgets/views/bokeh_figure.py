@@ -1,0 +1,191 @@
+"""A Bokeh figure in a notebook, without a network: BokehJS comes from the installed package, once per kernel."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anywidget
+import bokeh
+import traitlets as t
+from bokeh.core.json_encoder import serialize_json
+from bokeh.core.serialization import DeserializationError, Deserializer, Serialized
+from bokeh.document import Document
+from bokeh.embed.util import standalone_docs_json_and_render_items
+from bokeh.models import Legend
+from bokeh.models import Model as BokehModel
+from bokeh.protocol import Protocol
+
+from interp_widgets.widgets.views.base import View, view_source, view_style
+
+_HOSTED: weakref.WeakSet[Document] = weakref.WeakSet()  # documents that a BokehFigure shows
+
+
+# A legend is styled when it is made and would keep the colours of the theme of that moment.
+_LEGEND_STYLE = """
+:host { background-color: transparent !important; border-color: transparent !important; }
+.bk-item .bk-label, .bk-title { color: var(--iw-fg) !important; font-family: var(--iw-font) !important; }
+"""
+
+
+def bokeh_code() -> str:
+    """The JavaScript of the installed Bokeh."""
+    return (Path(bokeh.__file__).parent / "server/static/js/bokeh.min.js").read_text(encoding="utf-8")
+
+
+class BokehSource(anywidget.AnyWidget):
+    """Carries BokehJS to the page as a message, never as state, so that no notebook stores it."""
+
+    _esm = view_source("bokeh_page", "bokeh_source")
+    version = t.Unicode(bokeh.__version__).tag(sync=True)
+    _shared: ClassVar[BokehSource | None] = None
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _packed: ClassVar[bytes] = b""
+
+    @classmethod
+    def shared(cls) -> BokehSource:
+        """The one of this kernel, made (and its code sent) on first use."""
+        with cls._lock:
+            if cls._shared is None or cls._shared.comm is None:
+                cls._packed = cls._packed or gzip.compress(bokeh_code().encode("utf-8"), 6)
+                cls._shared = BokehSource()
+                cls._shared.on_msg(cls._shared._asked)
+                cls._shared._deliver()
+            return cls._shared
+
+    def _deliver(self) -> None:
+        self.send({"kind": "code"}, [self._packed])
+
+    def _asked(self, _widget: Any, content: dict[str, Any], _buffers: Any) -> None:
+        if content.get("kind") == "want":  # a page loaded after the code had been sent
+            self._deliver()
+
+
+class BokehFigure(View):
+    """Shows a Bokeh figure and keeps it, its copies on the page and the page after a reload up to date.
+
+    Change the figure's sources and properties as usual, from any thread; what the reader does in the browser (taps,
+    selections, ranges) reaches the figure's own Python callbacks once. A figure belongs to one host until it is closed.
+    Raises ValueError for a figure that another host shows.
+
+    >>> from bokeh.plotting import figure
+    >>> host = BokehFigure(figure(height=120))
+    >>> host.close()
+    """
+
+    _esm = view_source("bokeh_page", "bokeh_figure")
+    _css = view_style("bokeh_figure")
+    exported = True
+
+    _document = t.Unicode("").tag(sync=True)
+    _version = t.Unicode(bokeh.__version__).tag(sync=True)
+    # Sent by the browser a moment after a change: what a page without a kernel shows.
+    _picture = t.Unicode("").tag(sync=True, echo_update=False)
+    keep_picture = t.Bool(True).tag(sync=True)
+    """Whether the browser keeps a small picture of the figure for pages opened without a kernel."""
+
+    def __init__(
+        self, figure: BokehModel, *, on_error: Callable[[Exception], None] | None = None, **traits: Any
+    ) -> None:
+        if not isinstance(figure, BokehModel):
+            raise TypeError(f"BokehFigure shows a Bokeh figure or layout, got {type(figure).__name__}")
+        doc = figure.document
+        if doc is None:
+            doc = Document()
+            doc.add_root(figure)
+        elif doc in _HOSTED:
+            raise ValueError("this Bokeh figure is already shown by a BokehFigure; close that one or make a new figure")
+        for legend in figure.select({"type": Legend}):
+            if _LEGEND_STYLE not in legend.stylesheets:
+                legend.stylesheets = [*legend.stylesheets, _LEGEND_STYLE]
+        self.figure = figure
+        self.on_error = on_error
+        self.lock = threading.RLock()
+        self._doc: Document | None = doc
+        self._stale = False
+        BokehSource.shared()
+        super().__init__(_document=self._json(), **traits)
+        _HOSTED.add(doc)
+        doc.on_change_dispatch_to(self)
+        self.on_msg(self._receive)
+
+    def __repr__(self) -> str:
+        return f"BokehFigure({type(self.figure).__name__}, name={self.figure.name!r})"
+
+    @property
+    def picture(self) -> str:
+        """The figure as last seen in a browser, a ``data:image/png`` address; empty before it was shown."""
+        return str(self._picture)
+
+    def _json(self) -> str:
+        docs, _ = standalone_docs_json_and_render_items([self.figure], suppress_callback_warning=True)
+        return str(serialize_json(next(iter(docs.values()))))
+
+    def get_state(self, key: Any = None, drop_defaults: bool = False) -> Any:
+        """The state for the page; a page that asks later gets the figure as it is now, not as it was made."""
+        keys = None if key is None else {key} if isinstance(key, str) else set(key)
+        if getattr(self, "_stale", False) and (keys is None or "_document" in keys):
+            with self.lock:
+                self._stale = False
+                self._trait_values["_document"] = self._json()
+        return super().get_state(key=key, drop_defaults=drop_defaults)
+
+    def _document_patched(self, event: Any) -> None:
+        """Called by Bokeh in the thread that changed the figure; the lock keeps the patches whole and in order."""
+        with self.lock:
+            self._stale = True
+            if event.setter is self or self._doc is None:
+                return
+            message = Protocol().create("PATCH-DOC", [event])
+            ids = [buffer.id for buffer in message._buffers]
+            content = {"kind": "patch", "patch": message.content_json, "ids": ids}
+            self.send(content, [buffer.to_bytes() for buffer in message._buffers])
+
+    def _receive(self, _widget: Any, message: dict[str, Any], _buffers: Any) -> None:
+        if message.get("kind") != "event" or self._doc is None:
+            return
+        try:
+            with self.lock:
+                self._stale = True
+                self._apply(self._doc, message["content"])
+        except Exception as error:  # ipywidgets would drop it unseen
+            if self.on_error is None:
+                raise
+            self.on_error(error)
+
+    def _apply(self, doc: Document, content: dict[str, Any]) -> None:
+        """Repeat in Python what happened in the browser. `setter=self` keeps it from being sent back."""
+        try:
+            event: Any = Deserializer(list(doc.models), setter=self).deserialize(
+                Serialized(content=content, buffers=[])
+            )
+        except DeserializationError:
+            return  # about a model that Python has replaced in the meantime
+        kind = event["kind"]
+        if kind == "ModelChanged":
+            model, descriptor = event["model"], event["model"].lookup(event["attr"])
+            old = descriptor._get(model)
+            # _set alone: setting the attribute would trigger the model's callbacks a second time.
+            descriptor._set(
+                model, old, descriptor.property.prepare_value(model, descriptor.name, event["new"]), setter=self
+            )
+        elif kind == "MessageSent" and event["msg_type"] == "bokeh_event":
+            doc.callbacks.trigger_event(event["msg_data"])
+        elif kind == "ColumnsStreamed":
+            event["model"]._stream(event["data"], event["rollover"], setter=self)
+        elif kind == "ColumnsPatched":
+            event["model"].patch(event["patches"], setter=self)
+
+    def close(self) -> None:
+        """End the view; the figure is free to be shown by another host."""
+        with self.lock:
+            doc, self._doc = self._doc, None
+            if doc is not None:
+                doc.remove_on_change(self)
+                _HOSTED.discard(doc)
+                doc.remove_root(self.figure)
+        super().close()
