@@ -38,14 +38,23 @@ def load_lines(models: Sequence[Any]) -> list[str]:
 
 def _load_line(name: str, model: Any) -> str:
     source = getattr(model, "source", None)
-    if not isinstance(source, (str, Path)) or not str(source):
-        return f"{name} = {name}  # the model that the widget was opened on: {getattr(model, 'name', '')}"
-    keywords: dict[str, Any] = {}
-    for key in ("device", "dtype"):
-        value = str(getattr(model, key, "")).removeprefix("torch.")
-        if value and (key, value) not in (("device", "cpu"), ("dtype", "float32")):
-            keywords[key] = value
-    return f"{name} = {call('load_model', repr(str(source)), **keywords)}"
+    title = str(getattr(model, "name", ""))
+    if source is None and title in ("demo-base", "demo-tuned"):
+        source = title
+    if not isinstance(source, (str, Path)):
+        return f"{name} = {name}  # the model that the widget was opened on: {title}"
+    parts = [repr(str(source))]
+    for key, usual, form in (
+        ("device", "cpu", "{!r}"),
+        ("dtype", "torch.float32", "{}"),
+        ("backend", "hooked", "{!r}"),
+    ):
+        value = str(getattr(model, key, usual))
+        if value != usual:
+            parts.append(f"{key}={form.format(value)}")
+    if getattr(model, "processed", False):
+        parts.append("processed=True")
+    return f"{name} = {call('load_model', *parts)}"
 
 
 def cell(imports: Iterable[str], models: Sequence[Any], body: Iterable[str]) -> str:
@@ -58,7 +67,8 @@ def cell(imports: Iterable[str], models: Sequence[Any], body: Iterable[str]) -> 
     """
     names = ", ".join(sorted({"load_model", *imports}))
     loading = load_lines(models) if models else []
-    return "\n".join([f"from interp_widgets import {names}", "", *loading, *body])
+    torch = ["import torch", ""] if any("torch." in line for line in loading) else []
+    return "\n".join([*torch, f"from interp_widgets import {names}", "", *loading, *body])
 
 
 class CodeBox(View):

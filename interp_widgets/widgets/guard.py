@@ -54,9 +54,14 @@ def guard(method: Handler) -> Handler:
 
 
 def guarded(panel: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` as a handler of `panel`: for observers and buttons that are not methods of the panel."""
+    """`function` as a handler of `panel`: for observers, buttons and Bokeh callbacks that are not its methods."""
 
-    def handler(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @guard
+    def call(self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return function(*args, **kwargs)
 
-    return functools.partial(guard(handler), panel)
+    @functools.wraps(function)  # Bokeh looks at the signature
+    def handler(*args: Any, **kwargs: Any) -> Any:
+        return call(panel, args, kwargs)
+
+    return handler

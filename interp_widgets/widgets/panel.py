@@ -91,6 +91,7 @@ class Panel(W.VBox):
         self._pending: Hashable = None
         self._run_failed = False
         self._holds = 0
+        self._settled = 0
         self._due: set[str] = set()
         self._identity = Identity()
         self._owners: dict[str, Owner] = {}
@@ -225,6 +226,25 @@ class Panel(W.VBox):
             on_partial=None if on_partial is None else guarded(self, on_partial),
         )
 
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Set inputs that the result on the screen answers already, such as a text the run wrote: no run follows."""
+        with handling():
+            self._settled += 1
+            try:
+                yield
+            finally:
+                self._settled -= 1
+
+    def remember(self, request: Hashable, model: Any, result: Any) -> None:
+        """Keep a result for another request that it answers as well."""
+        cache.put(self._key(request, model), result)
+
+    @guard
+    def go(self) -> None:
+        """Bring the picture up to the inputs, however long it takes: what the Run button does."""
+        self._refresh(limit=float("inf"))
+
     def show_error(self, error: BaseException) -> None:
         """Show an exception in the status line."""
         with ui_lock:
@@ -343,7 +363,7 @@ class Panel(W.VBox):
         for box, name in ((self.inputs, "iw-inputs"), (self.plot, "iw-plot"), (self.details, "iw-details")):
             box.add_class("iw-column")
             box.add_class(name)
-        self.run_button = self.on_click(W.Button(description="Run", tooltip="Compute what the inputs say"), self._click)
+        self.run_button = self.on_click(W.Button(description="Run", tooltip="Compute what the inputs say"), self.go)
         self.forecast_label = W.HTML("")
         self.forecast_label.add_class("iw-hint")
         actions: list[Any] = [self.run_button, self.forecast_label]
@@ -371,9 +391,7 @@ class Panel(W.VBox):
         redraw, recompute = ["view", *self.redraw_on], list(self.recompute_on)
         for name in (*redraw, *recompute):
             if not self.has_trait(name):
-                raise TypeError(
-                    f"{type(self).__name__} lists {name!r} in redraw_on or recompute_on but has no such trait"
-                )
+                raise TypeError(f"{type(self).__name__} has no trait {name!r} to list in redraw_on or recompute_on")
         self.observe(self._redraw_due, redraw)
         if recompute:
             self.observe(self._refresh_due, recompute)
@@ -399,8 +417,9 @@ class Panel(W.VBox):
 
     @guard
     def _refresh_due(self, change: Any) -> None:
-        self._due.add("refresh")
-        self._settle()
+        if not self._settled:
+            self._due.add("refresh")
+            self._settle()
 
     @guard
     def _redraw_due(self, change: Any) -> None:
@@ -422,10 +441,6 @@ class Panel(W.VBox):
             self._refresh()
         if "redraw" in due and self._drawn is drawn:
             self.redraw()
-
-    @guard
-    def _click(self) -> None:
-        self._refresh(limit=float("inf"))
 
     @guard
     def _refresh(self, limit: float = QUICK_SECONDS) -> None:

@@ -1,0 +1,464 @@
+"""The panel: runs, cancels, shows errors, keeps the last good result, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import traitlets as T
+
+from interp_widgets.compute.worker import Cancelled
+from interp_widgets.widgets import tidy
+from interp_widgets.widgets.guard import ui_lock
+from interp_widgets.widgets.panel import Panel
+
+HERE = threading.current_thread()
+
+
+def test_appears_with_a_result(toy: Any) -> None:
+    assert toy.result == 9
+    assert toy.label.value == "A 9"
+    assert toy.status.text.startswith("Done in ")
+    assert toy.status.text.endswith("(computed)")
+    assert repr(toy) == "Toy(fake)"
+
+
+def test_unknown_keyword(wire: Any, classes: Any, model: Any) -> None:
+    with pytest.raises(TypeError, match=r"Toy got an unknown keyword 'kidn'; did you mean 'kind'\?"):
+        classes.Toy(model, kidn="good")
+    with pytest.raises(TypeError, match=r"allowed: .*scale"):
+        classes.Toy(model, zzzz=1)
+    with pytest.raises(TypeError, match="unknown keyword 'children'"):
+        classes.Toy(model, children=[])
+    with pytest.raises(T.TraitError):
+        classes.Toy(model, kind="bad")
+    assert wire.open() == 0, "a panel that could not be made must leave no comm"
+
+
+@pytest.mark.parametrize("wrong", [None, "demo-base"])
+def test_needs_a_loaded_model(classes: Any, wrong: Any) -> None:
+    with pytest.raises(TypeError, match="a widget needs a loaded model"):
+        classes.Toy(wrong)
+
+
+def test_a_misspelt_trait_list_is_an_error(classes: Any, model: Any, wire: Any) -> None:
+    wrong = type("Wrong", (classes.Toy,), {"redraw_on": ("scael",)})
+    with pytest.raises(TypeError, match="Wrong has no trait 'scael'"):
+        wrong(model)
+
+
+def test_slider_recomputes_and_threshold_does_not(toy: Any, wire: Any) -> None:
+    wire.type(toy.slider, value=5)
+    assert toy.wait(5)
+    assert (toy.n, toy.result, toy.label.value) == (5, 25, "A 25")
+    before = list(toy.models[0].computed)
+    toy.scale = 2.0
+    assert toy.label.value == "A 50"
+    assert toy.models[0].computed == before
+
+
+def test_known_answers_come_from_the_cache(toy: Any) -> None:
+    toy.n = 5
+    assert toy.wait(5)
+    toy.n = 3
+    assert toy.result == 9, "a cached answer is shown at once, without the worker"
+    assert toy.status.text.endswith("(from cache)")
+    assert toy.models[0].computed == [3, 5]
+    assert toy.run(fresh=True) == 9
+    assert toy.models[0].computed == [3, 5, 3]
+
+
+def test_another_panel_on_the_same_weights_shares_the_cache(toy: Any, make: Callable[..., Any]) -> None:
+    again = make(toy.models[0])
+    assert again.result == 9
+    assert toy.models[0].computed == [3]
+
+
+def test_200_rapid_changes_paint_only_what_is_asked_for(toy: Any, wire: Any, model: Any) -> None:
+    model.hold()
+    wire.type(toy.slider, value=999)
+    assert model.entered.wait(5)
+    toy.painted.clear()
+    for value in range(4, 204):
+        wire.type(toy.slider, value=value)
+    model.gate.set()
+    assert toy.wait(5)
+    assert toy.result == 203**2
+    whole = [n for n, results in toy.painted if results[0] >= 0]
+    assert whole == [203], "older answers must not be painted"
+    assert len(model.computed) < 100, "replaced requests must not be computed"
+
+
+def test_without_a_newer_request_the_held_answer_is_painted(toy: Any, model: Any) -> None:
+    model.hold()
+    toy.n = 7
+    assert model.entered.wait(5)
+    model.gate.set()
+    assert toy.wait(5)
+    assert (7, (49,)) in toy.painted
+
+
+def test_cancel_keeps_the_part_that_is_there(toy: Any, wire: Any, model: Any) -> None:
+    model.hold()
+    toy.n = 8
+    assert model.entered.wait(5)
+    assert toy.status.busy
+    wire.event(toy.status, event="cancel")
+    assert toy.wait(5), "the gate is shut: only the cancel can have ended the run"
+    assert toy.status.state == "cancelled"
+    assert "the part finished so far is shown" in toy.status.text
+    assert toy.result == -8
+    model.gate.set()
+    wire.click(toy.run_button)
+    assert toy.wait(5)
+    assert toy.result == 64
+
+
+def test_second_click_during_a_run_starts_nothing(toy: Any, wire: Any, model: Any) -> None:
+    model.hold()
+    toy.n = 6
+    assert model.entered.wait(5)
+    for _ in range(3):
+        wire.click(toy.run_button)
+    model.gate.set()
+    assert toy.wait(5)
+    assert toy.result == 36
+    assert model.computed == [3, 6]
+
+
+def test_exception_shows_a_sentence_and_keeps_the_last_result(toy: Any, model: Any) -> None:
+    model.error = ValueError("layer <img src=x onerror=alert(1)> does not exist")
+    toy.n = 4
+    assert toy.wait(5)
+    assert toy.status.state == "failed"
+    assert toy.status.error == "layer <img src=x onerror=alert(1)> does not exist"
+    assert "Traceback" in toy.status.trace
+    assert "in square" in toy.status.trace
+    assert toy.result == 9
+    assert toy.label.value == "A 9", "the partial picture must have made way for the last good one"
+    model.error = None
+    toy.n = 5
+    assert toy.wait(5)
+    assert toy.status.state == "done"
+    assert toy.status.error == ""
+
+
+def test_out_of_memory_is_said_and_survived(toy: Any, model: Any) -> None:
+    model.error = MemoryError()
+    toy.n = 4
+    assert toy.wait(5)
+    assert toy.status.error.startswith("Out of memory")
+    assert toy.result == 9
+
+
+def test_exception_while_drawing(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = toy.draw
+
+    def broken(results: Any, request: Any) -> None:
+        if request.n == 4 and results[0] > 0:
+            raise RuntimeError("cannot draw 4")
+        draw(results, request)
+
+    monkeypatch.setattr(toy, "draw", broken, raising=False)
+    toy.n = 4
+    assert toy.wait(5)
+    assert toy.status.error == "cannot draw 4"
+    assert (toy.result, toy.results, toy.label.value) == (9, (9,), "A 9")
+
+
+def test_run_raises_what_the_button_shows(toy: Any, wire: Any, model: Any) -> None:
+    model.error = ValueError("broken")
+    with pytest.raises(ValueError, match="broken"):
+        toy.run(fresh=True)
+    assert toy.status.error == "broken"
+    assert toy.result == 9
+    toy.n = -1
+    assert toy.status.error == "n must be 0 or more, got -1"
+    with pytest.raises(ValueError, match="n must be 0 or more"):
+        toy.run()
+    wire.click(toy.run_button)
+    assert toy.status.error == "n must be 0 or more, got -1"
+
+
+def test_run_computes_in_the_calling_thread(make: Callable[..., Any], model: Any, classes: Any) -> None:
+    threads: list[threading.Thread] = []
+
+    class Noting(classes.Toy):
+        def compute(self, request: Any, model: Any, **hooks: Any) -> int:
+            threads.append(threading.current_thread())
+            return super().compute(request, model, **hooks)
+
+    panel = make(model, kind=Noting, n=12)
+    assert panel.run(fresh=True) == 144
+    assert set(threads) == {HERE}
+    panel.n = 13
+    assert panel.wait(5)
+    assert threads[-1].name.startswith("interp-widgets")
+
+
+def test_run_is_replaced_by_a_change_from_elsewhere(toy: Any, model: Any) -> None:
+    model.hold()
+
+    def user() -> None:
+        assert model.entered.wait(5)
+        toy.n = 11
+        model.gate.set()
+
+    other = threading.Thread(target=user)
+    other.start()
+    with pytest.raises(Cancelled):
+        toy.run(fresh=True)
+    other.join(5)
+    assert toy.wait(5)
+    assert toy.result == 121
+
+
+def test_an_error_on_a_browser_message_is_shown(toy: Any, wire: Any) -> None:
+    wire.type(toy.slider, value=-2)
+    assert toy.status.error == "n must be 0 or more, got -2"
+    wire.type(toy.box, value="bad")
+    assert "'kind' trait" in toy.status.error
+    assert toy.kind == "good"
+    wire.type(toy.slider, value=3)
+    assert toy.status.error == ""
+    assert toy.status.state == "done"
+
+
+def test_a_long_forecast_lights_the_run_button(toy: Any, wire: Any, model: Any) -> None:
+    toy.seconds = 1.26
+    toy.n = 20
+    assert not toy.busy
+    assert toy.result == 9
+    assert toy.run_button.button_style == "primary"
+    assert toy.forecast_label.value == "about 1.3 s, 300 MB"
+    assert toy.status.text == "Inputs changed: press Run (about 1.3 s, 300 MB)"
+    assert "iw-stale" in toy.plot._dom_classes
+    wire.click(toy.run_button)
+    assert toy.wait(5)
+    assert toy.result == 400
+    assert toy.run_button.button_style == ""
+    assert "iw-stale" not in toy.plot._dom_classes
+
+
+def test_a_change_that_waits_for_run_stops_the_run_before_it(toy: Any, model: Any) -> None:
+    model.hold()
+    toy.n = 6
+    assert model.entered.wait(5)
+    toy.seconds = 5.0
+    toy.n = 7
+    assert toy.wait(5)
+    assert toy.status.state == "waiting"
+    assert (6, (36,)) not in toy.painted
+
+
+def test_closing_during_a_run_leaves_no_thread_and_no_comm(
+    toy: Any, wire: Any, model: Any, comms: Callable[[], int]
+) -> None:
+    model.hold()
+    toy.n = 6
+    assert model.entered.wait(5)
+    worker = toy._owners["main"].worker
+    thread = worker._thread
+    assert thread is not None
+    toy.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert wire.open() == 0
+    assert repr(toy) == "Toy(fake, closed)"
+    wire_messages = len(wire.sent)
+    toy.close()
+    toy.n = 8
+    assert len(wire.sent) == wire_messages, "a closed panel must stay silent"
+    with pytest.raises(RuntimeError, match="closed"):
+        toy.run()
+
+
+def test_one_live_panel_per_cell(
+    wire: Any, make: Callable[..., Any], model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ["cell 1", "0"]
+    monkeypatch.setattr(tidy, "running_cell", lambda: tuple(where))
+    counts = []
+    panels = []
+    for execution in range(20):
+        where[1] = str(execution)
+        panels.append(make(model))
+        counts.append(wire.open())
+    assert len(set(counts)) == 1, "re-running a cell must not add comms"
+    assert [panel.closed for panel in panels] == [True] * 19 + [False]
+    beside = make(model)
+    assert not panels[-1].closed, "two panels of one execution live together"
+    where[0] = "cell 2"
+    make(model)
+    assert not beside.closed, "another cell is another cell"
+
+
+def test_the_running_cell_is_read_from_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = {"header": {"msg_id": "m1"}, "metadata": {"cellId": "c1"}}
+    shell = SimpleNamespace(get_parent=lambda: parent)
+    monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: shell)
+    assert tidy.running_cell() == ("c1", "m1")
+    parent["metadata"] = {}
+    assert tidy.running_cell() is None
+    monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: None)
+    assert tidy.running_cell() is None
+
+
+def test_several_changes_at_once_make_one_request(toy: Any, model: Any) -> None:
+    with toy.hold():
+        toy.n = 6
+        toy.scale = 2.0
+        toy.prompt = "other"
+    assert toy.wait(5)
+    assert model.computed == [3, 6]
+    assert toy.label.value == "A 72"
+
+
+def test_two_models(make: Callable[..., Any], classes: Any, wire: Any) -> None:
+    base, tuned = classes.FakeModel("base"), classes.FakeModel("tuned", factor=10)
+    panel = make(SimpleNamespace(base=base, tuned=tuned))
+    assert panel.result == (9, 90)
+    assert "base" in panel.heading.value
+    assert "tuned" in panel.heading.value
+    assert panel.label.value == "A 9 90"
+    tabs = next(w for w in panel.actions.children if type(w).__name__ == "ToggleButtons")
+    wire.type(tabs, index=2)
+    assert (panel.view, panel.label.value) == ("difference", "difference 9 90")
+    tuned.hold()
+    panel.n = 4
+    assert tuned.entered.wait(5)
+    with ui_lock:
+        assert panel.results == (16, -4), "while B runs, A is there already"
+    tuned.gate.set()
+    assert panel.wait(5)
+    assert panel.result == (16, 160)
+    assert tuned.computed == [3, 4]
+    assert "ToggleButtons" not in [type(w).__name__ for w in make(classes.FakeModel()).actions.children]
+
+
+def test_progress_of_two_models_counts_on(toy: Any, classes: Any, make: Callable[..., Any]) -> None:
+    base, tuned = classes.FakeModel("base"), classes.FakeModel("tuned")
+    panel = make(SimpleNamespace(base=base, tuned=tuned))
+    seen: list[tuple[int, int]] = []
+
+    class Recorder:
+        def check(self) -> None: ...
+        def progress(self, done: int, total: int) -> None:
+            seen.append((done, total))
+
+        def partial(self, value: Any) -> None: ...
+
+    panel._work(classes.Request(50), Recorder(), False)
+    assert seen == [(k, 6) for k in range(6)]
+
+
+def test_side_jobs_run_beside_the_main_one(toy: Any, wire: Any, model: Any) -> None:
+    got: list[Any] = []
+    toy.start(lambda job: "text", got.append, title="Generating")
+    assert toy.wait(5)
+    assert got == ["text"]
+    assert toy.status.text.startswith("Generating in ")
+    toy.start(lambda job: 1 / 0, got.append, title="Generating")
+    assert toy.wait(5)
+    assert toy.status.error == "ZeroDivisionError: division by zero"
+
+    def painter(value: Any) -> None:
+        raise ValueError("cannot show this")
+
+    toy.start(lambda job: 1, painter, title="Generating")
+    assert toy.wait(5)
+    assert toy.status.error == "cannot show this"
+    assert got == ["text"]
+
+
+def test_cancel_stops_side_jobs_too(toy: Any, wire: Any) -> None:
+    entered, got = threading.Event(), []
+
+    def endless(job: Any) -> None:
+        entered.set()
+        while True:
+            job.check()
+            threading.Event().wait(0.001)
+
+    toy.start(endless, got.append, title="Checking")
+    assert entered.wait(5)
+    wire.event(toy.status, event="cancel")
+    assert toy.wait(5)
+    assert toy.status.state == "cancelled"
+    assert not got
+
+
+def test_waiting_inside_a_handler_is_refused(toy: Any) -> None:
+    toy.watch(toy.label, "tooltip", lambda change: toy.wait())
+    toy.label.tooltip = "x"
+    assert "a handler cannot wait" in toy.status.error
+
+
+def test_changed_weights_and_hooks_are_not_answered_from_the_cache(make: Callable[..., Any], model: Any) -> None:
+    import torch
+
+    model.tl_model = torch.nn.Linear(2, 2)
+    panel = make(model)
+    assert panel.run() == 9
+    assert model.computed == [3]
+    with torch.no_grad():
+        model.tl_model.weight.add_(1)
+    panel.run()
+    assert model.computed == [3, 3]
+    handle = model.tl_model.register_forward_hook(lambda *args: None)
+    panel.run()
+    assert model.computed == [3, 3, 3]
+    handle.remove()
+    panel.run()
+    assert model.computed == [3, 3, 3]
+
+
+def test_a_slow_first_run_goes_to_the_background(make: Callable[..., Any], model: Any) -> None:
+    model.hold()
+    panel = make(model, seconds=5.0)
+    assert model.entered.wait(5)
+    assert panel.result in (None, -3)
+    model.gate.set()
+    assert panel.wait(5)
+    assert panel.result == 9
+    later = make(type(model)(), seconds=500.0)
+    assert later.result is None
+    assert later.status.state == "waiting"
+
+
+def test_forecast_and_learning(
+    make: Callable[..., Any], classes: Any, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interp_widgets.compute.memory._matmul_speed", lambda device: 3e3)
+
+    class Costed(classes.Toy):
+        def cost(self, request: Any, model: Any) -> Any:
+            return classes.Cost(flops=1e3 * request.n, bytes=5e6)
+
+        forecast = Panel.forecast
+
+    panel = make(model, kind=Costed)
+    assert panel.wait(5)
+    assert panel.result == 9, "a trial speed of 1,000 per second makes 3 seconds, which the background takes"
+    ahead = panel.forecast(classes.Request(4, "hello"))
+    assert ahead.bytes == 5_000_000
+    assert ahead.seconds < 3, "the finished run was faster than the trial and is believed"
+    assert panel.forecast(panel.request()).seconds == 0, "what is in the cache takes no time"
+
+
+def test_code_is_shown(toy: Any, wire: Any) -> None:
+    button = next(w for w in toy.actions.children if getattr(w, "description", "") == "Copy as code")
+    wire.click(button)
+    assert toy.code_box.visible
+    assert toy.code_box.code == "3 ** 2"
+
+
+def test_keyboard_interrupt_is_a_cancel(toy: Any, model: Any) -> None:
+    model.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        toy.run(fresh=True)
+    assert toy.status.state == "cancelled"
+    assert not toy.busy

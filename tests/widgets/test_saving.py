@@ -1,0 +1,108 @@
+"""Saving and copying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from interp_widgets.widgets.code import CodeBox, call, cell
+from interp_widgets.widgets.saving import formats, free_name
+
+
+def test_table_from_python(toy: Any, tmp_path: Path) -> None:
+    path = toy.save(tmp_path / "numbers.csv")
+    assert pd.read_csv(path).to_dict("list") == {"n": [3], "square": [9]}
+    path = toy.save(str(tmp_path / "numbers.parquet"))
+    assert pd.read_parquet(path).to_dict("list") == {"n": [3], "square": [9]}
+
+
+def test_pictures(make: Callable[..., Any], model: Any, classes: Any, tmp_path: Path) -> None:
+    from interp_widgets.figures.static import heatmap_scene
+
+    class Drawn(classes.Toy):
+        def scene(self) -> Any:
+            return heatmap_scene([[0.0, 1.0], [2.0, 3.0]])
+
+    panel = make(model, kind=Drawn)
+    assert formats(panel) == (".csv", ".parquet", ".svg", ".png", ".html")
+    assert panel.save(tmp_path / "map.svg").read_text().lstrip().startswith("<svg")
+    assert panel.save(tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_cannot_be_saved_is_said(toy: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must end in .csv, .parquet, .html"):
+        toy.save(tmp_path / "x.svg")
+    with pytest.raises(ValueError, match="does not exist"):
+        toy.save(tmp_path / "nowhere" / "x.csv")
+
+
+def test_nothing_to_save(make: Callable[..., Any], model: Any, tmp_path: Path) -> None:
+    panel = make(model, seconds=500.0)
+    with pytest.raises(ValueError, match="nothing to save yet"):
+        panel.save(tmp_path / "x.csv")
+
+
+def test_the_menu_writes_beside_the_notebook(
+    toy: Any, wire: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    menu = toy.save_menu
+    assert "iw-hidden" in menu.row._dom_classes
+    wire.click(menu.button)
+    assert "iw-hidden" not in menu.row._dom_classes
+    wire.click(menu.write)
+    assert (tmp_path / "toy.csv").exists()
+    assert toy.status.text.startswith(f"Saved {tmp_path / 'toy.csv'} (")
+    wire.click(menu.write)
+    assert (tmp_path / "toy-2.csv").exists(), "a click must not overwrite a file"
+    wire.type(menu.name, value="../escape")
+    wire.click(menu.write)
+    assert toy.status.error == "a file name without slashes is needed, got '../escape'"
+    wire.type(menu.name, value="mine.csv")
+    wire.click(menu.write)
+    assert (tmp_path / "mine.csv").exists()
+
+
+def test_free_name(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").touch()
+    (tmp_path / "a-2.csv").touch()
+    assert free_name(tmp_path / "a.csv").name == "a-3.csv"
+
+
+def test_code_of_a_call() -> None:
+    assert call("f", "model", x=1) == "f(model, x=1)"
+    long = call("prompt_saliency", "model", repr("word " * 30), method="exact")
+    assert long.splitlines()[0] == "prompt_saliency("
+    assert eval(long, {"prompt_saliency": lambda *a, **k: (a, k), "model": 1})[1] == {"method": "exact"}
+
+
+def test_code_of_a_cell() -> None:
+    demo = SimpleNamespace(name="demo-base", device="cpu", dtype="torch.float32", backend="hooked")
+    code = cell(["prompt_saliency"], [demo], ["result = prompt_saliency(model, 'x')"])
+    assert code.splitlines() == [
+        "from interp_widgets import load_model, prompt_saliency",
+        "",
+        "model = load_model('demo-base')",
+        "result = prompt_saliency(model, 'x')",
+    ]
+    own = SimpleNamespace(name="mine", source="/data/mine", device="cuda:0", dtype="torch.float16", backend="bridge")
+    memory = SimpleNamespace(name="adopted")
+    lines = cell([], [own, memory], []).splitlines()
+    assert lines[0] == "import torch"
+    assert lines[-2] == "base = load_model('/data/mine', device='cuda:0', dtype=torch.float16, backend='bridge')"
+    assert lines[-1] == "tuned = tuned  # the model that the widget was opened on: adopted"
+    compile("\n".join(lines), "cell", "exec")
+
+
+def test_code_box(wire: Any) -> None:
+    box = CodeBox()
+    assert not box.visible
+    box.show("1 + 1")
+    assert wire.states(box, "code")[-1] == "1 + 1"
+    box.close()
+    assert wire.open() == 0

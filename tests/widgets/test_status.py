@@ -1,0 +1,73 @@
+"""The status line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from interp_widgets.compute.worker import Progress
+from interp_widgets.widgets.status import StatusLine, describe_error
+
+
+def test_states(wire: Any) -> None:
+    status = StatusLine()
+    assert (status.state, status.text, status.busy) == ("idle", "Ready", False)
+    status.queued("Computing")
+    assert status.busy
+    status.running("Computing")
+    status.progress(Progress(3, 10, 1.5))
+    assert (status.done_steps, status.total_steps, status.seconds_left) == (3, 10, 1.5)
+    status.done(0.0123, cached=True)
+    assert status.text == "Done in 12 ms (from cache)"
+    assert (status.busy, status.total_steps) == (False, 0)
+    status.cancelled(partial=True)
+    assert status.text == "Cancelled: the part finished so far is shown"
+    status.close()
+
+
+def test_progress_is_one_message(wire: Any) -> None:
+    status = StatusLine()
+    status.running()
+    before = len(wire.sent)
+    status.progress(Progress(3, 10, 1.5))
+    assert len(wire.sent) == before + 1
+    status.close()
+
+
+def test_error_with_its_traceback_goes_away_with_the_next_run(wire: Any) -> None:
+    status = StatusLine()
+    try:
+        raise ValueError("prompt must not be empty")
+    except ValueError as error:
+        status.failed(error)
+    assert status.error == "prompt must not be empty"
+    assert "test_status.py" in status.trace
+    status.queued()
+    assert status.error, "it stays until something happens"
+    status.running()
+    assert status.error == ""
+    status.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("say so"), "say so"),
+        (RuntimeError(""), "RuntimeError"),
+        (IndexError("list index"), "IndexError: list index"),
+        (MemoryError(), "Out of memory: close other programs or shorten the input"),
+    ],
+)
+def test_errors_in_words(error: BaseException, text: str) -> None:
+    assert describe_error(error) == text
+
+
+def test_cancel_button(wire: Any) -> None:
+    hits: list[int] = []
+    status = StatusLine(on_cancel=lambda: hits.append(1))
+    wire.event(status, event="cancel")
+    wire.event(status, event="else")
+    assert hits == [1]
+    status.close()
+    assert wire.open() == 0
