@@ -30,7 +30,7 @@ class SelfCheck:
     """What the check at load measured; `summary` is the one line that widgets show."""
 
     logits: float | None
-    """Largest difference of log-probabilities (nats) to Hugging Face on three prompts; None: nothing to compare with."""
+    """Largest difference of log-probabilities (nats) to Hugging Face on three prompts; None: not compared."""
     logits_tolerance: float
     """Largest difference allowed."""
     gradient: float | None

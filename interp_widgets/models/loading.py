@@ -37,8 +37,9 @@ def load_model(
             transformers model (it is copied and stays as it was), or a HookedTransformer or TransformerBridge (used as
             it is, not copied).
         tokenizer: the tokenizer of a transformers model or of a folder without one; else the one beside the model.
-        device: ``"cuda"`` where there is one, else ``"cpu"``.
-        dtype: ``torch.float32`` on every device unless asked otherwise, whatever type the file holds.
+        device: ``"cuda"`` where there is one, else ``"cpu"``; a transformers model stays on its own device.
+        dtype: ``torch.float32`` on every device unless asked otherwise, whatever type the file holds; a transformers
+            model keeps its own type.
         backend: ``"hooked"`` (HookedTransformer), ``"bridge"`` (TransformerBridge), or ``"auto"``: HookedTransformer
             unless its conversion refuses the architecture or fails the self-check. `Model.backend` says which one runs,
             `SelfCheck.note` why. HookedTransformer keeps rotary contexts to 8,192 positions; the bridge has the whole.
@@ -60,6 +61,10 @@ def load_model(
         raise ValueError(f"backend must be 'auto', 'hooked' or 'bridge', got {backend!r}")
     if convert.is_hooked(source) or convert.is_bridge(source):
         return _adopt(source, tokenizer, device, dtype, backend, processed)
+    if not isinstance(source, str | Path):
+        _check_transformers_model(source)
+        device = source.device if device is None else device
+        dtype = source.dtype if dtype is None else dtype
     place = _device(device)
     kind = torch.float32 if dtype is None else dtype
     if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
@@ -69,7 +74,6 @@ def load_model(
     if isinstance(source, str | Path):
         hf_model, name, tokenizer = _read(source, tokenizer, kind)
     else:
-        _check_transformers_model(source)
         hf_model, name = source, _name_of(source)
         tokenizer = tokenizer if tokenizer is not None else _tokenizer_beside(source)
     return _build(

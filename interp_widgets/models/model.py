@@ -1,4 +1,4 @@
-"""`Model`: the one thing that analyses take. It owns tokens, hooks, weights and generation of a TransformerLens model."""
+"""`Model`: the one thing that analyses take; it owns tokens, hooks, weights and generation."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Model:
         self._special_ids = frozenset[int]() if tokenizer is None else tokens.special_ids(tokenizer)
 
     def __repr__(self) -> str:
-        size = f"{self.parameter_count / 1e6:.1f}M parameters"
-        return f"Model({self.name!r}, {self.n_layers} layers, d_model {self.d_model}, {size}, {self.backend}, {self.device})"
+        size = f"{self.n_layers} layers, d_model {self.d_model}, {self.parameter_count / 1e6:.1f}M parameters"
+        return f"Model({self.name!r}, {size}, {self.backend}, {self.device})"
 
     # ---- what it is
 
@@ -282,7 +282,8 @@ class Model:
         batch = batch[None] if batch.ndim == 1 else batch
         if batch.ndim != 2 or batch.numel() == 0:
             raise ValueError(
-                f"ids must be a non-empty list of token ids or a (batch, positions) tensor, got shape {tuple(batch.shape)}"
+                "ids must be a non-empty list of token ids or a (batch, positions) tensor, "
+                f"got shape {tuple(batch.shape)}"
             )
         if batch.shape[1] > self.n_ctx:
             raise ValueError(
@@ -322,9 +323,8 @@ class Model:
         if embeddings is not None:
             embeddings = embeddings[None] if embeddings.ndim == 2 else embeddings
             if embeddings.shape[1:] != (batch.shape[1], self.d_model):
-                raise ValueError(
-                    f"embeddings must have shape (batch, {batch.shape[1]}, {self.d_model}), got {tuple(embeddings.shape)}"
-                )
+                wanted = f"(batch, {batch.shape[1]}, {self.d_model})"
+                raise ValueError(f"embeddings must have shape {wanted}, got {tuple(embeddings.shape)}")
             batch = batch.expand(embeddings.shape[0], -1)
             embeddings = embeddings.to(device=self.device, dtype=self.dtype)
         with self.frozen() if grad is not None else contextlib.nullcontext():

@@ -15,11 +15,14 @@ from typing import Any
 
 import torch
 
-TEXT = """The Eiffel Tower is located in the city of Paris. When Mary and John went to the store, John gave a drink to Mary.
+TEXT = """The Eiffel Tower is located in the city of Paris.
+When Mary and John went to the store, John gave a drink to Mary.
 Answer the question. What is the capital of France? The capital of France is Paris, and the capital of Italy is Rome.
 Write a short story about a small dog. Once there was a dog who lived near the river. The dog was happy every day.
-Instruction: translate the word into French. Input: house. Response: maison. A pilot flies a plane; a nurse helps people.
-She sells sea shells by the sea shore. One two three four five six seven eight nine ten. Café, naïve, über, señor, coração."""
+Instruction: translate the word into French. Input: house. Response: maison.
+A pilot flies a plane; a nurse helps people.
+She sells sea shells by the sea shore. One two three four five six seven eight nine ten.
+Café, naïve, über, señor, coração."""
 
 FAMILIES = (
     "gpt2",
@@ -139,7 +142,7 @@ def tiny_config(family: str, *, n_ctx: int = 128, n_layers: int = 3, d_model: in
 
 
 def tiny_hf(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, **shape: int) -> Any:
-    """A random transformers model in evaluation mode; biases and norm scales are random too, so that dropping one shows."""
+    """A random transformers model in evaluation mode; biases and norm scales are random too: dropping one shows."""
     from transformers import AutoModelForCausalLM
 
     state = torch.random.get_rng_state()
@@ -170,3 +173,13 @@ def tiny_folder(family: str, seed: int = 0) -> Path:
     tiny_hf(family, seed=seed).save_pretrained(folder)
     tiny_tokenizer(family).save_pretrained(folder)
     return folder
+
+
+@functools.cache
+def tiny_model(
+    family: str, backend: str = "auto", *, processed: bool = False, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> Any:
+    """A loaded `Model` on the CPU (shared between tests: leave it as it was)."""
+    from interp_widgets.models import load_model
+
+    return load_model(tiny_folder(family, seed), device="cpu", backend=backend, processed=processed, dtype=dtype)

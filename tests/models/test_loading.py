@@ -1,0 +1,371 @@
+"""What `load_model` takes, which backend it chooses, and the sentence it says where it cannot load."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from interp_widgets.models import LoadError, ModelPair, SelfCheckError, load_model, load_pair, loading
+from tests.models.tiny import (
+    BRIDGE_ONLY,
+    FAMILIES,
+    byte_level_tokenizer,
+    metaspace_tokenizer,
+    tiny_folder,
+    tiny_hf,
+    tiny_model,
+)
+
+IDS = [5, 17, 300, 44, 8]
+
+
+def copy_of(family: str, target: Path) -> Path:
+    shutil.copytree(tiny_folder(family), target)
+    return target
+
+
+def change_config(folder: Path, **values: Any) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf8")) | values
+    path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}), encoding="utf8")
+
+
+@pytest.mark.hooked
+@pytest.mark.parametrize("family", FAMILIES)
+def test_backend_is_chosen_by_conversion_and_self_check(family: str) -> None:
+    model = tiny_model(family)
+    assert model.backend == ("bridge" if family in BRIDGE_ONLY else "hooked")
+    assert model.self_check.passed
+    assert ("because as HookedTransformer" in model.self_check.note) == (family in BRIDGE_ONLY)
+
+
+@pytest.mark.hooked
+@pytest.mark.parametrize("family", ["llama_bias", "llama_linear_rope"])
+def test_silently_wrong_conversions_are_refused_with_the_difference(family: str) -> None:
+    with pytest.raises(SelfCheckError, match=r"log-probabilities differ from Hugging Face by \d"):
+        load_model(tiny_folder(family), backend="hooked")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sizes_come_from_the_config(family: str) -> None:
+    model = tiny_model(family)
+    assert (model.n_layers, model.n_heads, model.d_model, model.d_head) == (3, 4, 32, 8)
+    assert model.n_kv_heads == (4 if family in ("gpt2", "gpt_neox") else 2)
+    assert model.n_ctx == 128
+    assert model.d_mlp == (128 if family == "gpt2" else 96)
+    assert model.d_vocab == len(model.tokenizer)
+    assert model.normalization == ("LayerNorm" if family in ("gpt2", "gpt_neox") else "RMSNorm")
+    assert model.device.type == "cpu" or torch.cuda.is_available()
+    assert model.parameter_count > 10_000
+    assert "layers" in repr(model)
+
+
+def test_transformers_model_is_copied_and_left_alone() -> None:
+    hf = tiny_hf("llama").train()
+    before = {name: value.clone() for name, value in hf.state_dict().items()}
+    modules = [type(module) for module in hf.modules()]
+    model = load_model(hf, tokenizer=metaspace_tokenizer(), backend="bridge")
+    for parameter in model.tl_model.parameters():
+        parameter.data.zero_()
+    assert hf.training
+    assert [type(module) for module in hf.modules()] == modules
+    assert all(parameter.requires_grad for parameter in hf.parameters())
+    for name, value in hf.state_dict().items():
+        assert torch.equal(value, before[name])
+    again = load_model(hf, tokenizer=metaspace_tokenizer())
+    assert again.name == "LlamaForCausalLM"
+    torch.testing.assert_close(
+        again.run(IDS).logits.log_softmax(-1), hf.eval()(torch.tensor([IDS])).logits.log_softmax(-1).detach(),
+        atol=1e-4, rtol=1e-4,
+    )  # fmt: skip
+
+
+def test_transformers_model_without_tokenizer_takes_ids_only() -> None:
+    model = load_model(tiny_hf("gpt2"))
+    assert model.run(IDS).logits.shape == (1, len(IDS), model.d_vocab)
+    assert model.token_strings(IDS[:2]) == ("[5]", "[17]")
+    with pytest.raises(ValueError, match="without a tokenizer: give token ids"):
+        model.tokens("hello")
+
+
+def test_transformers_model_from_a_folder_brings_its_tokenizer_and_type() -> None:
+    from transformers import AutoModelForCausalLM
+
+    hf = AutoModelForCausalLM.from_pretrained(tiny_folder("llama"), dtype=torch.float64)
+    model = load_model(hf)
+    assert model.tokens("The dog") == tiny_model("llama").tokens("The dog")
+    assert model.dtype == torch.float64
+    assert model.name == tiny_folder("llama").name
+
+
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
+def test_transformer_lens_model_is_used_as_it_is(backend: str) -> None:
+    inner = load_model(tiny_folder("llama"), backend=backend).tl_model
+    model = load_model(inner)
+    assert model.tl_model is inner
+    assert model.backend == backend
+    assert not model.processed
+    assert model.prepend_bos  # as its cfg says
+    assert model.self_check.logits is None
+    assert "not compared" in model.self_check.summary()
+    assert model.tokens("The dog") == tiny_model("llama").tokens("The dog")
+    with pytest.raises(ValueError, match="used as it is"):
+        load_model(inner, dtype=torch.float64)
+    with pytest.raises(ValueError, match="used as it is"):
+        load_model(inner, backend="bridge" if backend == "hooked" else "hooked")
+    with pytest.raises(ValueError, match="used as it is"):
+        load_model(inner, processed=True)
+    inner.train()
+    with pytest.raises(ValueError, match=r"call \.eval\(\)"):
+        load_model(inner)
+
+
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
+def test_processed_weights_are_recognised_on_a_given_model(backend: str) -> None:
+    assert load_model(load_model(tiny_folder("gpt2"), backend=backend, processed=True).tl_model).processed
+
+
+def test_half_precision_file_loads_as_float32(tmp_path: Path) -> None:
+    tiny_hf("llama", dtype=torch.float16).save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    assert model.dtype == torch.float32
+    assert model.tokenizer is None
+
+
+def test_names_that_hold_architecture_words_do_not_mislead(tmp_path: Path) -> None:
+    """TransformerLens guesses from words in the path; a Qwen folder called 'llama-gemma' is still a Qwen."""
+    folder = copy_of("qwen2", tmp_path / "llama-gemma-bert-t5")
+    model = load_model(folder)
+    assert model.self_check.passed
+    assert model.name == "llama-gemma-bert-t5"
+
+
+def test_sharded_folder_loads_and_a_missing_shard_is_named(tmp_path: Path) -> None:
+    tiny_hf("llama").save_pretrained(tmp_path, max_shard_size="60KB")
+    assert load_model(tmp_path).self_check.passed
+    sorted(tmp_path.glob("model-*.safetensors"))[1].unlink()
+    with pytest.raises(LoadError, match=r"lacks model-00002.* weight files are missing"):
+        load_model(tmp_path)
+
+
+# ---- errors: one sentence, what was found and what to do
+
+
+def test_missing_folder() -> None:
+    with pytest.raises(LoadError, match=r"there is no folder .*nowhere: check the path"):
+        load_model("./nowhere")
+
+
+def test_hub_name_without_network() -> None:
+    with pytest.raises(LoadError, match="no local folder and the Hugging Face hub could not give it") as caught:
+        load_model("some-team/some-model")
+    assert "local folder that holds the model" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_file_instead_of_folder() -> None:
+    with pytest.raises(LoadError, match="is a file: give the folder"):
+        load_model(tiny_folder("llama") / "model.safetensors")
+
+
+def test_folder_without_config(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="no config.json"):
+        load_model(tmp_path)
+    (tmp_path / "config.json").write_text("{not json", encoding="utf8")
+    with pytest.raises(LoadError, match="not valid JSON"):
+        load_model(tmp_path)
+
+
+def test_config_without_architectures(tmp_path: Path) -> None:
+    folder = copy_of("llama", tmp_path / "m")
+    change_config(folder, architectures=None)
+    with pytest.raises(LoadError, match="names no architecture"):
+        load_model(folder)
+
+
+def test_unknown_architecture_and_remote_code(tmp_path: Path) -> None:
+    folder = copy_of("llama", tmp_path / "m")
+    change_config(folder, model_type="martian", architectures=["MartianForCausalLM"])
+    with pytest.raises(LoadError, match="transformers cannot load"):
+        load_model(folder)
+    change_config(folder, model_type=None, auto_map={"AutoModelForCausalLM": "code.Model"})
+    with pytest.raises(LoadError, match="never run here"):
+        load_model(folder)
+
+
+def test_encoder_decoder(tmp_path: Path) -> None:
+    import transformers
+
+    shape = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    hf = transformers.T5ForConditionalGeneration(transformers.T5Config(**shape, decoder_start_token_id=0))
+    hf.save_pretrained(tmp_path)
+    with pytest.raises(LoadError, match="encoder-decoder"):
+        load_model(tmp_path)
+    with pytest.raises(LoadError, match="encoder-decoder"):
+        load_model(hf)
+
+
+def test_model_without_output_head() -> None:
+    with pytest.raises(LoadError, match="AutoModelForCausalLM"):
+        load_model(tiny_hf("llama").model)
+
+
+def test_pickle_is_refused_with_the_conversion(tmp_path: Path) -> None:
+    folder = copy_of("llama", tmp_path / "m")
+    torch.save(tiny_hf("llama").state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(LoadError, match=r"pickle \(pytorch_model.bin\).*refused.*convert it once with python -c") as caught:
+        load_model(folder)
+    command = str(caught.value).split('python -c "')[1].rsplit('"', 1)[0]
+    subprocess.run([sys.executable, "-c", command], check=True, capture_output=True)
+    assert load_model(folder).self_check.passed  # the advice works
+
+
+def test_folder_without_weights(tmp_path: Path) -> None:
+    folder = copy_of("llama", tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(LoadError, match=r"no model\.safetensors"):
+        load_model(folder)
+
+
+def test_damaged_weights(tmp_path: Path) -> None:
+    folder = copy_of("llama", tmp_path / "m")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(LoadError, match="damaged|cannot load") as caught:
+        load_model(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_of_another_config(tmp_path: Path) -> None:
+    folder = copy_of("llama", tmp_path / "m")
+    change_config(folder, num_hidden_layers=5, layer_types=None)
+    with pytest.raises(LoadError, match=r"lacks \d+ weights that its config asks for, first model\.layers\.3"):
+        load_model(folder)
+    change_config(folder, num_hidden_layers=3, hidden_size=64)
+    with pytest.raises(LoadError, match="shape|cannot load"):
+        load_model(folder)
+
+
+def test_nan_weights_name_the_tensor(tmp_path: Path) -> None:
+    hf = tiny_hf("llama")
+    hf.model.layers[1].mlp.up_proj.weight.data[3, 4] = float("nan")
+    with pytest.raises(LoadError, match=r"NaN or infinity, first in model\.layers\.1\.mlp\.up_proj\.weight"):
+        load_model(hf)
+    hf.save_pretrained(tmp_path)
+    with pytest.raises(LoadError, match="NaN or infinity"):
+        load_model(tmp_path)
+    inner = load_model(tiny_folder("llama"), backend="bridge").tl_model
+    next(inner.parameters()).data[0, 0] = float("inf")
+    with pytest.raises(LoadError, match="NaN or infinity"):
+        load_model(inner)
+
+
+def test_unmerged_lora() -> None:
+    hf = tiny_hf("llama")
+    hf.model.layers[0].self_attn.q_proj.lora_A = torch.nn.Linear(32, 2, bias=False)
+    with pytest.raises(LoadError, match=r"unmerged LoRA weights .*lora_A.*merge_and_unload"):
+        load_model(hf)
+
+
+def test_lora_folders(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}", encoding="utf8")
+    with pytest.raises(LoadError, match="LoRA adapter, not a whole model"):
+        load_model(tmp_path)
+    hf = tiny_hf("llama")
+    hf.model.layers[0].self_attn.q_proj.lora_A = torch.nn.Linear(32, 2, bias=False)
+    hf.save_pretrained(tmp_path / "whole")
+    with pytest.raises(LoadError, match="unmerged LoRA"):
+        load_model(tmp_path / "whole")
+
+
+def test_tokenizer_of_another_size() -> None:
+    with pytest.raises(LoadError, match=r"tokenizer has 460 entries but .* vocabulary of 420"):
+        load_model(tiny_hf("gpt2"), tokenizer=metaspace_tokenizer())
+
+
+def test_tokenizer_of_another_mapping() -> None:
+    with pytest.raises(LoadError, match=r"id 0 is .* in it and .* in the model's own"):
+        load_model(tiny_folder("llama"), tokenizer=byte_level_tokenizer())
+
+
+def test_damaged_tokenizer(tmp_path: Path) -> None:
+    folder = copy_of("llama", tmp_path / "m")
+    (folder / "tokenizer.json").write_text('{"version": "1.0"}', encoding="utf8")
+    with pytest.raises(LoadError, match="tokenizer in .* cannot be read"):
+        load_model(folder)
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(ValueError, match="backend must be"):
+        load_model(tiny_folder("gpt2"), backend="fast")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="device must be"):
+        load_model(tiny_folder("gpt2"), device="toaster")
+    with pytest.raises(TypeError, match="dtype must be"):
+        load_model(tiny_folder("gpt2"), dtype=torch.int64)
+    with pytest.raises(TypeError, match="source must be"):
+        load_model(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device whose absence is tested")
+def test_cuda_without_a_cuda_device() -> None:
+    with pytest.raises(ValueError, match="no CUDA device"):
+        load_model(tiny_folder("gpt2"), device="cuda")
+
+
+# ---- pairs and the shipped models
+
+
+def test_pair() -> None:
+    from interp_widgets.models import Model
+
+    pair = load_pair(tiny_folder("llama"), tiny_folder("llama", 1), backend="bridge")
+    assert isinstance(pair.base, Model)
+    assert pair.base.weight_hash != pair.tuned.weight_hash
+    assert [model.backend for model in pair] == ["bridge", "bridge"]
+
+
+def test_pair_of_two_vocabularies() -> None:
+    with pytest.raises(ValueError, match="420 entries, llama_0 has 460"):
+        ModelPair(tiny_model("gpt2"), tiny_model("llama"))
+    other = json.loads(byte_level_tokenizer().backend_tokenizer.to_str())
+    vocabulary = other["model"]["vocab"]
+    first, second = sorted(vocabulary, key=vocabulary.get)[400:402]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    swapped = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(other)), eos_token="<|endoftext|>")
+    model = load_model(tiny_hf("gpt2"), tokenizer=swapped)
+    with pytest.raises(ValueError, match="one vocabulary: id 400 is"):
+        ModelPair(tiny_model("gpt2"), model)
+
+
+def test_demo_names_resolve_to_the_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "DEMO", tmp_path)
+    with pytest.raises(LoadError, match="shipped model demo-base is not there"):
+        load_model("demo-base")
+    copy_of("llama", tmp_path / "base")
+    copy_of("llama", tmp_path / "tuned")
+    pair = loading.load_demo_pair()
+    assert (pair.base.name, pair.tuned.name) == ("demo-base", "demo-tuned")
+
+
+def test_package_import_leaves_transformer_lens_alone() -> None:
+    code = "import sys, interp_widgets.models; print('transformer_lens' in sys.modules, 'transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_loading_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    load_model(tiny_folder("gpt2"), backend="bridge")
+    load_model(tiny_folder("llama_bias"))
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""
