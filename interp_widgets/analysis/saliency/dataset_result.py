@@ -139,6 +139,14 @@ class SaliencyDatasetResult(Result):
             )
         return found[0]
 
+    def rows_of(self, test: GroupComparison) -> tuple[list[int], list[int]]:
+        """Rows of this result behind the two groups of one of its comparisons, in the order of their values."""
+        side = self.label if test.kind == "followed" else self.model
+        inside = np.isfinite(self.score) & np.array([test.group in ("all", group) for group in self.groups], dtype=bool)
+        if test.kind == "followed":
+            inside &= np.array([self.model_names[i] == test.model for i in self.model], dtype=bool)
+        return np.flatnonzero(inside & (side == 1)).tolist(), np.flatnonzero(inside & (side == 0)).tolist()
+
     def summary(self) -> str:
         """A few lines for people: counts, then one line for each comparison over all cases."""
         scored = int(np.isfinite(self.score).sum())

@@ -1,0 +1,176 @@
+"""What all charts share: one look, readable token ticks, and a sentence in place of an empty plot.
+
+Text, grid and background colours are left to the page (a notebook's theme sets them through CSS variables); glyphs take
+theirs from :mod:`interp_widgets.figures.theme`, which holds in the light and in the dark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from bokeh.models import (
+    ColumnDataSource,
+    FixedTicker,
+    HoverTool,
+    InlineStyleSheet,
+    Label,
+    Legend,
+    Node,
+    PlainText,
+    Title,
+)
+from bokeh.plotting import figure as new_figure
+
+MAX_TICKS = 60
+"""Tokens named on an axis; of a longer text every second, third... is named."""
+
+# a legend is written in HTML and takes its colours from Python alone, unless its own style sheet says otherwise
+_LEGEND_CSS = ".bk-item .bk-label { color: var(--bk-label-text-color, #333333) !important; }"
+_MARKS = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"})
+_LONGEST = 12
+
+
+def visible_token(token: str, *, longest: int = _LONGEST) -> str:
+    """A token as one short readable word: blanks and line breaks as marks, long ones cut in the middle.
+
+    >>> visible_token(" hello\\n")
+    '·hello⏎'
+    """
+    text = token.translate(_MARKS)
+    if len(text) <= longest:
+        return text
+    keep = (longest - 1) // 2
+    return text[: longest - 1 - keep] + "…" + text[-keep:]
+
+
+def plain_label(text: str) -> Any:
+    """A label that Bokeh must not take for TeX, whatever it holds."""
+    return PlainText(text=text) if any(sign in text for sign in ("$$", "\\(", "\\[")) else text
+
+
+class Chart:
+    """A Bokeh figure that is made once and then only changes its data.
+
+    Derived classes call :meth:`start` and, in their ``update``, :meth:`fill` or :meth:`say`.
+    """
+
+    figure: Any
+    """The Bokeh figure; its `name` says which chart it is."""
+
+    source: ColumnDataSource
+    """The rows behind the glyphs; `source.selected.indices` holds what a reader tapped."""
+
+    EMPTY: ClassVar[str] = "Nothing to show yet."
+
+    def start(
+        self,
+        name: str,
+        title: str,
+        axes: tuple[str, str],
+        *,
+        columns: Sequence[str],
+        tooltips: Sequence[tuple[str, str]] = (),
+        height: int = 260,
+        tools: str = "pan,xwheel_zoom,box_zoom,reset,save",
+        **options: Any,
+    ) -> None:
+        """Make the figure, its source with these columns, and the sentence shown while there is nothing to draw."""
+        options.setdefault("sizing_mode", "stretch_width")
+        self.figure = new_figure(
+            name=name,
+            title=title,
+            x_axis_label=axes[0],
+            y_axis_label=axes[1],
+            height=height,
+            tools=tools,
+            toolbar_location="right",
+            min_border_right=12,
+            **options,
+        )
+        self.figure.toolbar.logo = None
+        self.figure.toolbar.autohide = True
+        self.figure.title.text_font_size = "14px"
+        for axis in (*self.figure.xaxis, *self.figure.yaxis):
+            axis.axis_label_text_font_size = "12px"
+            axis.axis_label_text_font_style = "normal"
+            axis.major_label_text_font_size = "11px"
+            if hasattr(axis.ticker, "num_minor_ticks"):  # the page's theme would colour them even when they have none
+                axis.ticker.num_minor_ticks = 0
+        self.figure.grid.grid_line_alpha = 0.35
+        self.hidden: list[Any] = []
+        self.source = ColumnDataSource({column: [] for column in columns}, name=f"{name}_rows")
+        self.tooltips = list(tooltips)
+        self._subtitle = Title(text="", text_font_style="normal", text_font_size="12px", visible=False)
+        self.figure.add_layout(self._subtitle, "above")
+        self._message = Label(
+            x=Node(target="frame", symbol="center", offset=0),
+            y=Node(target="frame", symbol="center", offset=0),
+            text="",
+            text_align="center",
+            text_baseline="middle",
+            text_font_size="13px",
+            visible=False,
+        )
+        self.figure.add_layout(self._message)
+
+    def hover(self, *renderers: Any) -> None:
+        """Show the tooltips over these glyphs (texts in them are escaped by Bokeh)."""
+        if self.tooltips:
+            self.figure.add_tools(HoverTool(tooltips=self.tooltips, renderers=list(renderers), name="hover"))
+
+    def legend(self, items: Sequence[Any] = (), *, place: str = "above") -> Legend:
+        """A legend outside the plot, so that it covers nothing."""
+        box = Legend(
+            items=list(items),
+            orientation="horizontal" if place in ("above", "below") else "vertical",
+            border_line_color=None,
+            background_fill_alpha=0,
+            label_text_font_size="11px",
+            margin=2,
+            padding=2,
+            spacing=12,
+            glyph_width=16,
+            glyph_height=12,
+            stylesheets=[InlineStyleSheet(css=_LEGEND_CSS)],
+        )
+        getattr(self.figure, place).insert(0, box)  # nearest the plot, below title and subtitle
+        return box
+
+    def fill(self, rows: dict[str, Any], *, subtitle: str = "") -> None:
+        """Show these rows and take any sentence away."""
+        self.source.selected.indices = []
+        self.source.data = rows
+        self._message.visible = False
+        self._show_frame(True)
+        self.subtitle(subtitle)
+
+    def _show_frame(self, shown: bool) -> None:
+        for part in (*self.figure.axis, *self.figure.grid, *self.figure.legend):
+            part.visible = shown and part not in self.hidden
+
+    def subtitle(self, text: str) -> None:
+        """Second line under the title; nothing where the text is empty."""
+        self._subtitle.text = text
+        self._subtitle.visible = bool(text)
+
+    def say(self, sentence: str = "") -> None:
+        """Show a sentence in place of the data."""
+        self.source.selected.indices = []
+        self.source.data = {column: [] for column in self.source.data}
+        self._message.text = sentence or self.EMPTY
+        self._message.visible = True
+        self._show_frame(False)
+        self.subtitle("")
+
+    @property
+    def message(self) -> str:
+        """The sentence shown in place of the data; empty while data is shown."""
+        return str(self._message.text) if self._message.visible else ""
+
+    def name_ticks(self, axis: Any, labels: Sequence[str], *, most: int = MAX_TICKS) -> None:
+        """Put labels at 0, 1, 2... of an axis; of more than `most`, evenly spaced ones."""
+        step = max(1, -(-len(labels) // most))
+        places = range(0, len(labels), step)
+        axis.ticker = FixedTicker(ticks=list(places))
+        axis.major_label_overrides = {place: plain_label(labels[place]) for place in places}
