@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import metadata
@@ -73,7 +74,7 @@ class Record:
         if value.ndim != len(shape) or any(
             want not in (None, got) for want, got in zip(shape, value.shape, strict=True)
         ):
-            wanted = ", ".join("any" if size is None else str(size) for size in shape)
+            wanted = ", ".join("any" if size is None else str(size) for size in shape) + "," * (len(shape) == 1)
             raise ValueError(f"{label} must have shape ({wanted}), got {value.shape}")
         if not nan and value.dtype.kind == "f" and not np.isfinite(value).all():
             raise ValueError(f"{label} must be finite, got NaN or infinity in {np.sum(~np.isfinite(value))} places")
@@ -139,15 +140,8 @@ class Result(Record):
         source = _npz_path(path) if not Path(path).exists() else Path(path)
         if not source.is_file():
             raise FileNotFoundError(f"there is no result file at {source}")
-        try:
-            with np.load(source, allow_pickle=False) as archive:
-                if _HEADER not in archive.files:
-                    raise ValueError(f"{source} was not written by a result's save()")
-                head = json.loads(archive[_HEADER].tobytes())
-                kind = _wanted_class(cls, head, source)
-                arrays = {name: archive[name] for name in archive.files if name != _HEADER}
-        except (zipfile.BadZipFile, EOFError, OSError, json.JSONDecodeError) as error:
-            raise ValueError(f"{source} is not a readable result file ({error})") from error
+        head, arrays = _read(source)
+        kind = _wanted_class(cls, head, source)
         values = {name: _decode(value, arrays) for name, value in head["fields"].items()}
         known = {item.name for item in fields(kind)}
         if unknown := set(values) - known:
@@ -177,6 +171,24 @@ def provenance(model: Mapping[str, Scalar] | None = None, **options: Any) -> dic
         except metadata.PackageNotFoundError:  # analyses of ready arrays run without the model packages
             continue
     return found
+
+
+def _read(source: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and arrays of a result file."""
+    if not zipfile.is_zipfile(source):
+        raise ValueError(f"{source} is not a readable result file (no .npz archive)")
+    try:
+        with np.load(source, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        raise ValueError(f"{source} is not a readable result file ({error})") from error
+    if _HEADER not in arrays:
+        raise ValueError(f"{source} was not written by a result's save()")
+    try:
+        head = json.loads(arrays.pop(_HEADER).tobytes())
+    except ValueError as error:
+        raise ValueError(f"{source} is not a readable result file (its header is damaged: {error})") from error
+    return head, arrays
 
 
 def _npz_path(path: str | os.PathLike[str]) -> Path:

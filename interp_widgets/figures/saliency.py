@@ -36,13 +36,14 @@ class DensityBars(Chart):
         self.along = along
         columns = ("position", "token", "density", "mark", "color")
         tips = [("token", "@token"), ("position", "@position"), ("density", "@density{0.00}"), ("part", "@mark")]
+        extra: dict[str, Any]
         if along == "x":
-            axes, extra = ("prompt token", "importance density"), {"height": 280}
-            extra |= {"y_range": Range1d(0, 1), "x_range": Range1d(-0.5, 0.5)}  # type: ignore[dict-item]
+            axes = ("prompt token", "importance density")
+            extra = {"height": 280, "y_range": Range1d(0, 1), "x_range": Range1d(-0.5, 0.5)}
         else:
             axes = ("density", "prompt token")
-            extra = {"height": 300, "width": 150, "sizing_mode": "stretch_height"}  # type: ignore[dict-item]
-            extra |= {"x_range": Range1d(0, 1), "y_range": Range1d(0.5, -0.5)}  # type: ignore[dict-item]
+            extra = {"height": 300, "width": 150, "sizing_mode": "stretch_height"}
+            extra |= {"x_range": Range1d(0, 1), "y_range": Range1d(0.5, -0.5)}
         self.start(f"density_{along}", "Importance density", axes, columns=columns, tooltips=tips, **extra)
         look = {"source": self.source, "fill_color": "color", "line_color": None, "name": "bars"}
         look |= {"nonselection_fill_alpha": 0.45, "selection_fill_alpha": 1.0, "hover_fill_alpha": 0.75}
@@ -140,8 +141,8 @@ class GroupStrips(Chart):
         )  # fmt: skip
         self.figure.xaxis.group_text_font_size = "12px"
         self.hidden = [self.figure.xgrid[0]]
-        columns = ("x", "mean", "low", "high", "quarter", "three", "color")
-        self.summary = _empty_source("group_summary", columns)
+        bounds = ("x", "mean", "low", "high", "quarter", "three", "color")
+        self.summary = _empty_source("group_summary", bounds)
         wide: dict[str, Any] = {"x": "x", "width": 0.66, "source": self.summary, "fill_color": "color"}
         boxes = self.figure.vbar(
             bottom="quarter", top="three", fill_alpha=0.1, line_color="color", line_alpha=0.4, name="boxes", **wide

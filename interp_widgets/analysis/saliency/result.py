@@ -131,7 +131,7 @@ class SaliencyResult(Result):
 
 
 def spans_to_mask(token_spans: Sequence[Sequence[int]] | None, spans: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
-    """(tokens,) which tokens share at least one character with one of the marked (start, stop) spans.
+    """(tokens,) which tokens overlap one of the marked (start, stop) spans; a piece without width counts when inside.
 
     >>> spans_to_mask([(0, 3), (3, 8), (8, 9)], [(4, 9)]).tolist()
     [False, True, True]
