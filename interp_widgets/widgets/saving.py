@@ -10,6 +10,7 @@ import ipywidgets as W
 
 from ..compute.memory import describe_bytes
 from .guard import guarded
+from .workbench import model_name
 
 TABLES = (".csv", ".parquet")
 PICTURES = (".svg", ".png")
@@ -25,11 +26,16 @@ _LABELS = {
 
 def formats(panel: Any) -> tuple[str, ...]:
     """Suffixes that a panel can be saved under."""
+    tables = TABLES if _has(panel, "frame") else ()
+    pictures = PICTURES if _has(panel, "scene") else ()
+    return (*tables, *pictures, *PAGES)
+
+
+def _has(panel: Any, hook: str) -> bool:
+    """Whether a panel fills in a hook of its base class."""
     from .panel import Panel
 
-    tables = TABLES if type(panel).frame is not Panel.frame else ()
-    pictures = PICTURES if type(panel).scene is not Panel.scene else ()
-    return (*tables, *pictures, *PAGES)
+    return getattr(type(panel), hook) is not getattr(Panel, hook)
 
 
 def save(panel: Any, path: str | Path) -> Path:
@@ -51,10 +57,17 @@ def save(panel: Any, path: str | Path) -> Path:
     elif suffix in PICTURES:
         _save_picture(panel.scene(), target, suffix)
     else:
-        from .export import export_html
-
-        export_html(panel.title, [panel], target)
+        _save_page(panel, target)
     return target
+
+
+def _save_page(panel: Any, target: Path) -> None:
+    from .export import export_html
+
+    table = panel.frame() if _has(panel, "frame") else None
+    provenance = getattr(panel.results[0], "provenance", None)
+    title = f"{panel.title}: {', '.join(model_name(model) for model in panel.models)}"
+    export_html(title, [panel.plot, panel.details], target, provenance=provenance, table=table)
 
 
 def _save_table(frame: Any, target: Path, suffix: str) -> None:

@@ -19,7 +19,7 @@ _BOUNDS = {"layer": "n_layers", "head": "n_heads", "neuron": "d_mlp"}
 class Workbench(T.HasTraits):
     """One model, or a base model and its tuned version, and the selection that all panels opened on it share.
 
-    Open widgets on it: ``bench = Workbench(model)``, then ``SaliencyExplorer(bench)`` in one cell and another in the next.
+    Open widgets on it: ``bench = Workbench(model)``, then ``SaliencyExplorer(bench)`` in one cell, another in the next.
     A change in one panel shows in all the others. Raises ValueError if the two models have different vocabularies, or a
     layer, head or neuron that the model does not have is chosen.
     """

@@ -106,3 +106,17 @@ def test_code_box(wire: Any) -> None:
     assert wire.states(box, "code")[-1] == "1 + 1"
     box.close()
     assert wire.open() == 0
+
+
+def test_page(make: Callable[..., Any], model: Any, classes: Any, tmp_path: Path) -> None:
+    from interp_widgets.widgets.views import TokenStrip
+
+    class Stripped(classes.Toy):
+        def build(self) -> None:
+            super().build()
+            self.plot.children = [*self.plot.children, TokenStrip(tokens=["one", "two"])]
+
+    page = make(model, kind=Stripped).save(tmp_path / "page.html").read_text()
+    assert "<h1>Toy: fake</h1>" in page
+    assert '"one", "two"' in page
+    assert "square" in page, "the numbers are in it as a table"

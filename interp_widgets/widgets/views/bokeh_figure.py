@@ -20,6 +20,7 @@ from bokeh.models import Legend
 from bokeh.models import Model as BokehModel
 from bokeh.protocol import Protocol
 
+from interp_widgets.widgets.guard import ui_lock
 from interp_widgets.widgets.views.base import View, view_source, view_style
 
 _HOSTED: weakref.WeakSet[Document] = weakref.WeakSet()  # documents that a BokehFigure shows
@@ -104,7 +105,7 @@ class BokehFigure(View):
                 legend.stylesheets = [*legend.stylesheets, _LEGEND_STYLE]
         self.figure = figure
         self.on_error = on_error
-        self.lock = threading.RLock()
+        self.lock = ui_lock  # the panels' own: a second lock, taken in the other order, could stop both threads
         self._doc: Document | None = doc
         self._stale = False
         BokehSource.shared()
