@@ -1,0 +1,225 @@
+"""Saliency charts: made once, then only their data changes; every number drawn is the result's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from bokeh.embed import json_item
+from bokeh.models import GlyphRenderer
+
+from interp_widgets.analysis.saliency import SaliencyDatasetResult, SaliencyResult, saliency_dataset
+from interp_widgets.data.cases import SaliencyCase
+from interp_widgets.figures.chart import Chart
+from interp_widgets.figures.saliency import CONTEXT, SPECIAL, DensityBars, GroupStrips, PositionProfile
+from interp_widgets.figures.theme import MARK
+
+RNG = np.random.default_rng(0)
+WORDS = [
+    "Write",
+    "the",
+    "plural",
+    "of",
+    "this",
+    "word",
+    "please",
+    ".",
+    "Here",
+    "is",
+    "the",
+    "word",
+    "that",
+    "I",
+    "mean",
+    ":",
+    "cat",
+    ".",
+]
+
+
+def made_result(n: int = len(WORDS), seed: int = 0, **changes: Any) -> SaliencyResult:
+    words = [WORDS[i % len(WORDS)] for i in range(n)]
+    fields: dict[str, Any] = {
+        "importance": np.random.default_rng(seed).exponential(size=(n, 9)) * np.where(np.arange(n) < 4, 3, 1)[:, None],
+        "prompt_tokens": [" " + word for word in words],
+        "response_tokens": ["r"] * 9,
+        "prompt_ids": list(range(n)),
+        "response_ids": list(range(9)),
+        "prompt_special": [i == n - 1 for i in range(n)],
+        "probability": np.ones(9),
+        "method": "exact",
+    }
+    return SaliencyResult(**(fields | changes))
+
+
+def made_dataset(**options: Any) -> SaliencyDatasetResult:
+    sides = ([made_result(seed=i) for i in range(10)], [made_result(seed=100 + i) for i in range(10)])
+    cases = [SaliencyCase("", label=bool(i % 2), name=f"case {i}") for i in range(10)]
+    masks = [Masked(np.arange(len(WORDS)) < 4, case.label, case.name) for case in cases]
+    return saliency_dataset(sides, masks, resamples=99, **{"names": ["base", "tuned"], **options})
+
+
+class Masked:
+    """A case that gives its instruction tokens outright."""
+
+    def __init__(self, mask: Any, label: bool | None, name: str) -> None:
+        self.mask, self.label, self.name = mask, label, name
+
+
+def missing_columns(chart: Chart) -> list[str]:
+    """Columns that glyphs of the figure read but their sources do not have."""
+    missing = []
+    for renderer in chart.figure.select({"type": GlyphRenderer}):
+        for name, spec in renderer.glyph.properties_with_values().items():
+            field = getattr(spec, "field", None) or (spec.get("field") if isinstance(spec, dict) else None)
+            if field is not None and field not in renderer.data_source.data:
+                missing.append(f"{renderer.name}.{name}={field}")
+    return missing
+
+
+CHARTS: list[Any] = [
+    (DensityBars, made_result),
+    (lambda result=None: DensityBars(result, along="y"), made_result),
+    (GroupStrips, made_dataset),
+    (PositionProfile, made_dataset),
+]
+
+
+@pytest.mark.parametrize(("make", "result"), CHARTS)
+def test_updates_change_data_not_figures(make: Any, result: Any) -> None:
+    chart = make()
+    assert chart.message
+    figure, parts, source = chart.figure, list(chart.figure.renderers), chart.source
+    chart.update(result())
+    assert chart.message == ""
+    assert chart.figure is figure
+    assert chart.source is source
+    assert list(chart.figure.renderers) == parts
+    assert len({len(column) for column in source.data.values()}) == 1
+    assert len(source.data[next(iter(source.data))]) > 0
+    assert missing_columns(chart) == []
+    assert json_item(figure)["doc"]
+    chart.update(None)
+    assert chart.message
+    assert all(len(column) == 0 for column in source.data.values())
+
+
+@pytest.mark.parametrize(("make", "result"), CHARTS)
+def test_every_chart_says_what_it_shows(make: Any, result: Any) -> None:
+    chart = make(result())
+    assert chart.figure.name
+    assert chart.figure.title.text
+    labels = [axis.axis_label for axis in chart.figure.axis if axis.visible]
+    assert any(labels)
+    assert chart.figure.select({"name": "hover"})
+    assert chart.figure.sizing_mode.startswith("stretch")
+    assert len({make().figure.name for make, _ in CHARTS}) == len(CHARTS)
+
+
+def test_the_column_check_finds_a_missing_one() -> None:
+    chart = DensityBars(made_result())
+    chart.figure.scatter("position", "nonsense", source=chart.source, name="bad")
+    del chart.source.data["color"]
+    assert {"bad.y=nonsense", "bars.fill_color=color"} <= set(missing_columns(chart))
+
+
+def test_density_bars_show_the_density_and_the_mark() -> None:
+    result, mask = made_result(), np.arange(len(WORDS)) < 4
+    chart = DensityBars(result, mask=mask)
+    data = chart.source.data
+    assert np.array_equal(data["density"], result.density())
+    assert data["mark"] == ["instruction"] * 4 + ["context"] * (len(WORDS) - 5) + ["special"]
+    assert list(dict.fromkeys(data["color"])) == [MARK, CONTEXT, SPECIAL]
+    assert data["token"][0] == "·Write"
+    assert chart.figure.xaxis[0].major_label_overrides[0] == "·Write"
+    chart.update(result, mask=~mask, threshold=0)
+    assert np.array_equal(chart.source.data["density"], result.density(threshold=0))
+    assert chart.source.data["mark"][0] == "context"
+    assert chart.figure.y_range.end > result.density(threshold=0).max()
+
+
+def test_density_bars_show_a_signed_difference() -> None:
+    one, other = made_result(seed=1), made_result(seed=2)
+    chart = DensityBars(one, reference=other)
+    assert np.allclose(chart.source.data["density"], one.density() - other.density())
+    assert chart.figure.y_range.start < 0 < chart.figure.y_range.end
+    assert "difference" in chart.figure.title.text
+    with pytest.raises(ValueError, match="same prompt"):
+        chart.update(one, reference=made_result(5))
+    with pytest.raises(ValueError, match=r"one entry per prompt token \(18\), got \(3,\)"):
+        chart.update(one, mask=[True] * 3)
+    chart.update(one)
+    assert chart.figure.y_range.start == 0
+
+
+def test_density_bars_beside_a_map_run_downwards() -> None:
+    chart = DensityBars(made_result(30), along="y")
+    assert (chart.figure.y_range.start, chart.figure.y_range.end) == (29.5, -0.5)
+    assert not chart.figure.yaxis[0].visible
+    with pytest.raises(ValueError, match="along must be 'x' or 'y'"):
+        DensityBars(along="z")  # type: ignore[arg-type]
+
+
+def test_nothing_above_the_threshold_is_said() -> None:
+    chart = DensityBars(made_result(importance=np.zeros((len(WORDS), 9))))
+    assert "threshold of 7" in chart.message
+    partial = made_result(importance=np.full((len(WORDS), 9), np.nan), partial=True)
+    chart.update(partial)
+    assert "stopped midway" in chart._subtitle.text
+
+
+def test_group_strips_show_every_case_and_the_tests_numbers() -> None:
+    data = made_dataset()
+    chart = GroupStrips(data, kind="models")
+    test = data.test("models")
+    rows = chart.source.data
+    assert sorted(rows["score"]) == sorted(data.score.tolist())
+    assert [data.score[i] for i in rows["row"]] == rows["score"]
+    assert [data.names[i] for i in rows["row"]] == rows["name"]
+    assert list(chart.summary.data["mean"]) == list(test.mean)
+    assert list(zip(chart.summary.data["low"], chart.summary.data["high"], strict=True)) == list(test.interval)
+    assert [factor[1] for factor in chart.figure.x_range.factors] == ["tuned (n 10)", "base (n 10)"]
+    assert f"Welch p {test.welch_p:.2g}" in chart._subtitle.text
+    chart.update(data, kind="followed")
+    assert len(chart.figure.x_range.factors) == 4
+    assert "followed" in chart.figure.title.text
+    assert "Spearman p" in chart._subtitle.text
+    assert all(abs(x[2]) <= 0.3 for x in chart.source.data["x"])
+
+
+def test_group_strips_within_groups() -> None:
+    data = made_dataset(groups=["plural"] * 5 + ["past"] * 5)
+    chart = GroupStrips(data, kind="models")
+    assert {factor[0] for factor in chart.figure.x_range.factors} == {"all cases", "plural", "past"}
+    assert "Holm p" in chart._subtitle.text
+    assert len(chart.source.data["score"]) == 40
+
+
+def test_group_strips_give_the_reason_when_there_is_no_test() -> None:
+    one = saliency_dataset(
+        [made_result(seed=i) for i in range(3)],
+        [Masked(np.arange(len(WORDS)) < 4, True, "") for _ in range(3)],
+        resamples=9,
+    )
+    assert "there are 3 and 0" in GroupStrips(one).message
+    assert GroupStrips(one, kind="models").message == GroupStrips.EMPTY
+    with pytest.raises(ValueError, match="kind must be followed or models"):
+        GroupStrips(one, kind="tuned")  # type: ignore[arg-type]
+
+
+def test_position_profile_draws_shares_and_intervals() -> None:
+    data = made_dataset()
+    chart = PositionProfile(data)
+    rows = chart.source.data
+    assert np.allclose(np.reshape(rows["share"], (2, 4)), data.profile)
+    assert np.allclose(np.reshape(rows["low"], (2, 4)), data.profile_interval[:, 0])
+    assert list(chart.lines.data["model"]) == ["base", "tuned"]
+    assert [sum(ys) for ys in chart.lines.data["ys"]] == pytest.approx([1, 1])
+    assert "base 20" in chart._subtitle.text
+    assert chart.figure.y_range.end > max(rows["high"])
+    bare = saliency_dataset([RNG.random((6, 7))], [[True] * 3 + [False] * 3], resamples=9)
+    chart.update(bare)
+    assert chart.message == PositionProfile.EMPTY
+    assert replace(data, partial=True).partial
