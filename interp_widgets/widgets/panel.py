@@ -365,21 +365,21 @@ class Panel(W.VBox):
             box.add_class(name)
         self.run_button = self.on_click(W.Button(description="Run", tooltip="Compute what the inputs say"), self.go)
         self.forecast_label = W.HTML("")
-        self.forecast_label.add_class("iw-hint")
+        for name in ("iw-hint", "iw-hidden"):
+            self.forecast_label.add_class(name)
         actions: list[Any] = [self.run_button, self.forecast_label]
         if len(self.models) > 1:
             tabs = W.ToggleButtons(options=view_options(self.models), value=self.view)
             actions.append(self.bind(tabs, "view"))
         self.code_box = CodeBox()
         self.save_menu = SaveMenu(self)
+        take_away = [self.save_menu.button]
         if type(self).code is not Panel.code:
             copy = W.Button(description="Copy as code", tooltip="A cell that reproduces the result without the widget")
-            copy.add_class("iw-end")
-            actions.append(self.on_click(copy, self._show_code))
-        else:
-            self.save_menu.button.add_class("iw-end")
-        actions.append(self.save_menu.button)
-        self.actions = W.HBox(actions)
+            take_away.insert(0, self.on_click(copy, self._show_code))
+        end = W.HBox(take_away)
+        end.add_class("iw-end")
+        self.actions = W.HBox([*actions, end])
         self.actions.add_class("iw-row")
         self.heading = W.HTML(heading(self.title, self.models))
         self.add_class("iw-panel")
@@ -455,12 +455,13 @@ class Panel(W.VBox):
             self._show(Outcome(request, held, 0.0, cached=True))
             return
         forecast = self.forecast(request)
-        self._mark(stale=True, forecast=forecast.describe())
         if forecast.seconds <= limit:
+            self._mark(stale=True)
             self._submit(request)
         else:
             main.drop()
             self._pending = None
+            self._mark(stale=True, forecast=forecast.describe())
             self.status.waiting(forecast.describe())
 
     def _submit(self, request: Hashable) -> None:
@@ -553,6 +554,8 @@ class Panel(W.VBox):
         if state in ("queued", "cancelled"):
             self._pending = None
         self._say(state)
+        if state == "cancelled" and not self.closed:
+            self._mark(stale=True, forecast="")
 
     def _say(self, state: State, title: str = "Computing") -> None:
         """Show the state of a run; done and failed are shown with their result and their error."""
@@ -575,11 +578,12 @@ class Panel(W.VBox):
     def _show_code(self) -> None:
         self.code_box.show(self.code(self.request()))
 
-    def _mark(self, *, stale: bool, forecast: str = "") -> None:
-        """Whether the picture is behind the inputs: it is dimmed, and the Run button lights up with the forecast."""
+    def _mark(self, *, stale: bool, forecast: str | None = None) -> None:
+        """Dim a picture that is behind the inputs; with a forecast, light the Run button that waits to be pressed."""
         (self.plot.add_class if stale else self.plot.remove_class)("iw-stale")
-        self.run_button.button_style = "primary" if stale else ""
-        self.forecast_label.value = forecast if stale else ""
+        self.run_button.button_style = "" if forecast is None else "primary"
+        self.forecast_label.value = forecast or ""
+        (self.forecast_label.remove_class if forecast else self.forecast_label.add_class)("iw-hidden")
 
     def _held(self, request: Hashable, model: Any) -> Any:
         """The cached result, if the model's hash is known already: taking it may be long and is left to the worker."""

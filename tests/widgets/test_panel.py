@@ -109,6 +109,7 @@ def test_cancel_keeps_the_part_that_is_there(toy: Any, wire: Any, model: Any) ->
     wire.event(toy.status, event="cancel")
     assert toy.wait(5), "the gate is shut: only the cancel can have ended the run"
     assert toy.status.state == "cancelled"
+    assert toy.run_button.button_style == "primary", "the inputs are still unanswered"
     assert "the part finished so far is shown" in toy.status.text
     assert toy.result == -8
     model.gate.set()
@@ -450,7 +451,7 @@ def test_forecast_and_learning(
 
 
 def test_code_is_shown(toy: Any, wire: Any) -> None:
-    button = next(w for w in toy.actions.children if getattr(w, "description", "") == "Copy as code")
+    button = next(w for w in tidy.descendants(toy) if getattr(w, "description", "") == "Copy as code")
     wire.click(button)
     assert toy.code_box.visible
     assert toy.code_box.code == "3 ** 2"
