@@ -199,7 +199,8 @@ def _table(table: pd.DataFrame) -> str:
     data = table.to_csv(index=False).encode("utf-8")
     link = ""
     if len(data) <= CSV_BYTES:
-        link = f'<p><a download="data.csv" href="data:text/csv;charset=utf-8;base64,{_code(data)}">Download all as CSV</a></p>'
+        href = f"data:text/csv;charset=utf-8;base64,{_code(data)}"
+        link = f'<p><a download="data.csv" href="{href}">Download all as CSV</a></p>'
     grid = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     return f"<details><summary>Numbers{rest}</summary>{link}{grid}</details>"
 

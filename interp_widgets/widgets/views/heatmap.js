@@ -163,6 +163,7 @@ function render({ model, el, signal }) {
       if (sheet.width !== w || sheet.height !== h) { sheet.width = w; sheet.height = h; }
     }
     L.ratio = ratio;
+    top.dataset.frame = [L.x, L.y, L.w, L.h].map(v => v.toFixed(1)).join(' ');  // where the cells lie, for tests
   }
 
   const snap = v => Math.round(v * L.ratio) / L.ratio;

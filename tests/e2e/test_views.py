@@ -1,0 +1,444 @@
+"""The views in JupyterLab: pointer, keys, themes, sizes, hostile text, Bokeh both ways, pages saved to a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = playwright.expect
+
+STRIP = """
+import numpy as np
+from interp_widgets.widgets.views import BokehFigure, Heatmap, TokenStrip
+import ipywidgets as W
+words = ["<s>", "The", " cat", " sat", ".", "\\n", "On", " the", " mat", "<img src=x onerror='window.HURT = 1'>", " 😀"]
+strip = TokenStrip(label="Prompt")
+strip.set_tokens(words, special=[w == "<s>" for w in words])
+strip.set_values(np.linspace(0, 1, len(words)))
+strip
+"""
+HEAT = """
+rng = np.random.default_rng(0)
+M = rng.random((12, 9))
+M[2, 3] = np.nan
+heat = Heatmap(title="Map", row_name="prompt token", column_name="response", value_label="importance")
+heat.set_matrix(M, rows=[f" p{i}" for i in range(12)], columns=[f"r{j}" for j in range(9)])
+heat.set_row_bars(np.nansum(M, axis=1), label="density")
+heat
+"""
+SHADE = "(node) => getComputedStyle(node).backgroundColor"
+
+
+def tokens(nb: Any) -> Any:
+    return nb.page.locator(".iw-tok")
+
+
+def canvas_point(nb: Any, r: float, c: float, shape: tuple[int, int]) -> tuple[float, float]:
+    """Page pixels of a place in the map, found from the drawing itself: the frame of the cells is in its layout."""
+    box = nb.page.locator(".iw-heat canvas.iw-top").first
+    box.evaluate("node => node.scrollIntoView({ block: 'center' })")
+    frame = box.evaluate("node => node.dataset.frame.split(' ').map(Number)")
+    at = box.bounding_box()
+    x, y, w, h = frame
+    return at["x"] + x + (c + 0.5) / shape[1] * w, at["y"] + y + (r + 0.5) / shape[0] * h
+
+
+def drag(nb: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
+    nb.page.mouse.move(*start)
+    nb.page.mouse.down()
+    nb.page.mouse.move((start[0] + end[0]) / 2, (start[1] + end[1]) / 2, steps=3)
+    nb.page.mouse.move(*end, steps=3)
+    nb.page.mouse.up()
+
+
+def test_strip_by_pointer(nb: Any) -> None:
+    nb.make("strip_pointer.ipynb", STRIP)
+    nb.run_all()
+    expect(tokens(nb)).to_have_count(11)
+
+    tokens(nb).nth(3).hover()
+    tip = nb.page.locator(".iw-tip")
+    expect(tip).to_be_visible()
+    expect(tip).to_contain_text("‘·sat’")
+    expect(tip).to_contain_text("(3): 0.3")
+    expect(nb.page.locator(".iw-readout")).to_contain_text("‘·sat’")
+    assert nb.py("strip.hovered") == -1, "hovering must stay in the browser while live_hover is off"
+    nb.py(code="strip.live_hover = True")
+    tokens(nb).nth(2).hover()
+    nb.wait_py("strip.hovered", 2)
+
+    tokens(nb).nth(3).click()
+    nb.wait_py("strip.selected", 3)
+    expect(tokens(nb).nth(3)).to_have_attribute("aria-selected", "true")
+    tokens(nb).nth(3).click()
+    nb.wait_py("strip.selected", -1)
+
+    drag(nb, nb.center(tokens(nb).nth(1)), nb.center(tokens(nb).nth(3)))
+    nb.wait_py("strip.brush", [1, 4])
+    assert nb.py("(strip.selected, strip.marks)") == (-1, [])
+
+    # Python's own changes arrive, and only the shading changes
+    before = tokens(nb).nth(1).evaluate(SHADE)
+    nb.py(code="strip.set_values(np.linspace(1, 0, len(words)))")
+    nb.page.wait_for_function(
+        "was => getComputedStyle(document.querySelectorAll('.iw-tok')[1]).backgroundColor !== was", arg=before
+    )
+    nb.py(code="strip.selected = 8")
+    expect(tokens(nb).nth(8)).to_have_attribute("aria-selected", "true")
+
+
+def test_strip_marks(nb: Any) -> None:
+    nb.make("strip_marks.ipynb", STRIP)
+    nb.run_all()
+    nb.py(code="strip.marking = True")
+    expect(nb.page.locator(".iw-strip.iw-marking")).to_be_visible()
+    drag(nb, nb.center(tokens(nb).nth(1)), nb.center(tokens(nb).nth(3)))
+    nb.wait_py("strip.marks", [[1, 4]])
+    drag(nb, nb.center(tokens(nb).nth(7)), nb.center(tokens(nb).nth(8)))
+    nb.wait_py("strip.marks", [[1, 4], [7, 9]])
+    expect(nb.page.locator(".iw-tok.iw-mk")).to_have_count(5)
+    assert nb.py("strip.mask().nonzero()[0].tolist()") == [1, 2, 3, 7, 8]
+    # a drag that begins outside joins what it meets, one that begins inside wipes
+    drag(nb, nb.center(tokens(nb).nth(4)), nb.center(tokens(nb).nth(3)))
+    nb.wait_py("strip.marks", [[1, 5], [7, 9]])
+    drag(nb, nb.center(tokens(nb).nth(2)), nb.center(tokens(nb).nth(3)))
+    nb.wait_py("strip.marks", [[1, 2], [4, 5], [7, 9]])
+    drag(nb, nb.center(tokens(nb).nth(7)), nb.center(tokens(nb).nth(8)))
+    nb.wait_py("strip.marks", [[1, 2], [4, 5]])
+    assert nb.py("(strip.selected, strip.brush)") == (-1, [])
+
+
+def test_strip_by_keys(nb: Any) -> None:
+    nb.make("strip_keys.ipynb", STRIP, "1")
+    nb.run_all()
+    tokens(nb).nth(0).focus()
+    active = nb.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCellIndex")
+    press = nb.page.keyboard.press
+    press("ArrowRight")
+    press("ArrowRight")
+    expect(tokens(nb).nth(2)).to_be_focused()
+    press("Enter")
+    nb.wait_py("strip.selected", 2)
+    press("Shift+ArrowRight")
+    press("Shift+ArrowRight")
+    nb.wait_py("strip.brush", [2, 5])
+    press("Escape")
+    nb.wait_py("(strip.selected, strip.brush)", (-1, []))
+    press("End")
+    expect(tokens(nb).nth(10)).to_be_focused()
+    press("Home")
+    expect(tokens(nb).nth(0)).to_be_focused()
+    press("ArrowDown")  # the line after the newline token
+    assert nb.page.evaluate("() => +document.activeElement.dataset.i") >= 6
+    nb.py(code="strip.marking = True; strip.marks = []")
+    press("Enter")
+    nb.page.wait_for_function("() => document.querySelectorAll('.iw-mk').length === 1")
+    assert nb.py("strip.selected") == -1
+    # one stop for the Tab key
+    assert nb.page.evaluate("() => document.querySelectorAll('.iw-tok[tabindex=\"0\"]').length") == 1
+    assert nb.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCellIndex") == active
+    assert nb.page.evaluate("() => jupyterapp.shell.currentWidget.content.mode") == "command"
+
+
+def test_strip_shows_text_as_it_is(nb: Any) -> None:
+    nb.make("strip_text.ipynb", STRIP)
+    nb.run_all()
+    expect(tokens(nb).nth(9)).to_have_text("<img·src=x·onerror='window.HURT·=·1'>")
+    assert nb.page.locator(".iw-strip img").count() == 0
+    assert nb.page.evaluate("() => window.HURT") is None
+    assert nb.page.locator(".iw-tok.iw-special").count() == 1
+    rows = [tokens(nb).nth(i).bounding_box()["y"] for i in (5, 6)]
+    assert rows[1] > rows[0] + 10, "a newline token must end its line"
+    nb.py(code='strip.set_tokens(["مرحبا", " بالعالم", " abc"])')
+    expect(tokens(nb)).to_have_count(3)
+    assert nb.page.locator(".iw-strip").get_attribute("dir") == "rtl"
+    assert tokens(nb).nth(0).bounding_box()["x"] > tokens(nb).nth(1).bounding_box()["x"]
+    nb.py(code="strip.set_tokens([])")
+    expect(nb.page.locator(".iw-strip .iw-empty")).to_have_text("No tokens yet")
+
+
+def test_long_strip_scrolls_by_itself(nb: Any) -> None:
+    nb.make("strip_long.ipynb", STRIP)
+    nb.run_all()
+    nb.py(code="strip.set_tokens([f' word{i}' for i in range(2000)]); strip.set_values(np.arange(2000) % 7)")
+    expect(tokens(nb)).to_have_count(2000)
+    strip = nb.page.locator(".iw-strip")
+    assert strip.evaluate("node => node.scrollHeight > 3 * node.clientHeight && node.clientHeight < 260")
+    here = nb.page.locator(".jp-WindowedPanel-outer").evaluate("node => node.scrollTop")
+    nb.py(code="strip.selected = 1999")
+    nb.page.wait_for_function("() => document.querySelector('.iw-strip').scrollTop > 0")
+    box, last = strip.bounding_box(), tokens(nb).nth(1999).bounding_box()
+    assert box["y"] <= last["y"] <= box["y"] + box["height"]
+    assert nb.page.locator(".jp-WindowedPanel-outer").evaluate("node => node.scrollTop") == here
+    nb.py(code="strip.set_values((np.arange(2000) + 3) % 7)")
+    nb.frames(2)
+    assert tokens(nb).nth(4).evaluate(SHADE) == "rgba(0, 0, 0, 0)" or tokens(nb).nth(4).evaluate(SHADE).endswith(", 0)")
+
+
+def test_map_by_pointer(nb: Any) -> None:
+    nb.make("map_pointer.ipynb", STRIP, HEAT)
+    nb.run_all()
+    at = lambda r, c: canvas_point(nb, r, c, (12, 9))
+    nb.page.mouse.move(*at(4, 5))
+    tip, twin = nb.page.locator(".iw-tip:popover-open"), nb.page.locator(".iw-below")
+    expect(tip).to_contain_text("prompt token")
+    value = nb.py("f'{M[4, 5]:.3g}'")
+    for place in (tip, twin):
+        expect(place).to_contain_text("‘·p4’")
+        expect(place).to_contain_text("‘r5’")
+        expect(place).to_contain_text(value)
+    assert nb.py("(heat.hovered, heat.cross)") == ([], [])
+    nb.page.mouse.click(*at(7, 2))
+    nb.wait_py("(heat.cross, heat.pinned)", ([7, 2], [7, 2]))
+    nb.page.mouse.click(*at(7, 2))
+    nb.wait_py("(heat.cross, heat.pinned)", ([], []))
+    nb.page.mouse.move(*at(2, 3))
+    expect(twin).to_contain_text("no value")
+
+    # zoom about the pointer, move by drag, back
+    nb.page.mouse.move(*at(6, 4))
+    nb.page.keyboard.down("Control")
+    nb.page.mouse.wheel(0, -120)
+    nb.page.keyboard.up("Control")
+    nb.page.wait_for_timeout(400)
+    window = nb.py("heat.window")
+    assert len(window) == 4
+    assert window[2] - window[0] < 12
+    assert window[0] < 6.5 < window[2], "the cell under the pointer must stay in view"
+    start = canvas_point(nb, 6, 4, (12, 9))
+    drag(nb, start, (start[0], start[1] + 60))
+    nb.page.wait_for_timeout(200)
+    assert nb.py("heat.window")[0] < window[0]
+    assert nb.py("(heat.cross, heat.pinned)") == ([], []), "a drag is no click"
+    nb.page.get_by_role("button", name="Whole map (0)").click()
+    nb.wait_py("heat.window", [])
+    nb.page.get_by_role("button", name="Zoom in").click()
+    nb.page.wait_for_function("() => !document.querySelector('.iw-tool').disabled")
+    assert nb.py("len(heat.window)") == 4
+
+
+def test_map_by_keys(nb: Any) -> None:
+    nb.make("map_keys.ipynb", STRIP, HEAT)
+    nb.run_all()
+    nb.page.locator(".iw-heat canvas.iw-top").focus()
+    press = nb.page.keyboard.press
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        press(key)
+    nb.wait_py("heat.cross", [1, 1])
+    assert nb.py("heat.pinned") == []
+    press("Enter")
+    nb.wait_py("heat.pinned", [1, 1])
+    press("End")
+    nb.wait_py("heat.cross", [1, 8])
+    press("PageDown")
+    nb.wait_py("heat.cross", [11, 8])
+    for _ in range(3):
+        press("+")
+    nb.page.wait_for_timeout(200)
+    window = nb.py("heat.window")
+    assert window[2] - window[0] < 4
+    assert window[2] > 11, "zooming by key keeps the cursor in view"
+    press("Home")
+    nb.wait_py("heat.cross", [11, 0])
+    assert nb.py("heat.window")[1] == 0, "the view follows the cursor"
+    press("0")
+    nb.wait_py("heat.window", [])
+    press("Escape")
+    nb.wait_py("(heat.cross, heat.pinned)", ([], []))
+
+
+def test_map_of_2000_by_300(nb: Any) -> None:
+    nb.make(
+        "map_large.ipynb",
+        STRIP,
+        "big = np.zeros((2000, 300)); big[1234, 56] = 1.0\n"
+        "heat = Heatmap(title='big'); heat.set_matrix(big, vmin=0, vmax=1); heat",
+    )
+    nb.run_all()
+    sheet = nb.page.locator(".iw-heat canvas").first
+    # the one hot cell is smaller than a pixel: it must show all the same, at its place
+    yellow = """node => {
+        const { width, height } = node, data = node.getContext('2d').getImageData(0, 0, width, height).data;
+        const [x, y, w, h] = node.parentNode.querySelector('.iw-top').dataset.frame.split(' ').map(Number);
+        for (let j = Math.ceil(y); j < y + h - 1; j++) for (let i = Math.ceil(x); i < x + w - 1; i++) {
+            const k = 4 * (j * width + i);
+            if (data[k] > 240 && data[k + 1] > 220 && data[k + 2] < 60) return [(j - y) / h, (i - x) / w];
+        }
+        return null;
+    }"""
+    down, across = sheet.evaluate(yellow)
+    assert abs(down - 1234 / 2000) < 0.01
+    assert abs(across - 56 / 300) < 0.01
+    nb.py(code="big[1234, 56] = 0; heat.set_matrix(big, vmin=0, vmax=1)")
+    nb.frames(3)
+    assert sheet.evaluate(yellow) is None
+    nb.page.mouse.click(*canvas_point(nb, 1000, 150, (2000, 300)))
+    nb.page.wait_for_timeout(100)
+    row, column = nb.py("heat.cross")
+    assert abs(row - 1000) < 5
+    assert abs(column - 150) < 2
+    for _ in range(8):
+        nb.page.keyboard.press("+")
+    nb.page.wait_for_timeout(200)
+    window = nb.py("heat.window")
+    assert window[2] - window[0] < 60
+    assert window[0] <= row < window[2]
+
+
+def test_map_without_cells_and_in_a_hidden_tab(nb: Any) -> None:
+    nb.make(
+        "map_tab.ipynb",
+        STRIP,
+        HEAT.rstrip().removesuffix("heat") + "W.Tab([Heatmap(title='none'), heat], titles=['a', 'b'])",
+    )
+    nb.run_all()
+    expect(nb.page.locator(".iw-heat .iw-empty").first).to_have_text("Nothing to show yet")
+    nb.page.get_by_role("tab", name="b", exact=True).click()
+    sheet = nb.page.locator(".iw-heat canvas.iw-top").nth(1)
+    expect(sheet).to_be_visible()
+    assert sheet.bounding_box()["width"] > 600
+    nb.py(code="heat.set_matrix(None)")
+    expect(nb.page.locator(".iw-heat .iw-empty").nth(1)).to_be_visible()
+
+
+INK = "node => getComputedStyle(node).color.match(/[\\d.]+/g).slice(0, 3).map(Number)"
+
+
+def test_themes_and_widths(nb: Any) -> None:
+    nb.make("themes.ipynb", STRIP, HEAT, BOKEH)
+    nb.run_all()
+    nb.bokeh_idle()
+    corner = "node => [...node.getContext('2d').getImageData(2, 2, 1, 1).data]"
+    shades = {}
+    for theme in ("Light", "Dark"):
+        nb.set_theme(f"JupyterLab {theme}")
+        for width in (1400, 700):
+            nb.resize(width)
+            box = nb.page.locator(".iw-heat").bounding_box()
+            assert box["x"] + box["width"] <= width
+            frame = nb.page.locator(".iw-top").evaluate("node => node.dataset.frame.split(' ').map(Number)")
+            assert frame[2] > min(9 * 50, 0.4 * box["width"]), "the cells must keep the larger part of the width"
+            for k, name in enumerate(("strip", "map", "bokeh")):
+                cell = nb.page.locator(".jp-Cell").nth(k)
+                cell.evaluate("node => node.scrollIntoView()")
+                nb.screenshot(f"views_{name}_{theme.lower()}_{width}", cell)
+        shades[theme] = tokens(nb).nth(1).evaluate(INK), tokens(nb).nth(10).evaluate(SHADE)
+    assert sum(shades["Light"][0]) < 200, "dark letters on a light page"
+    assert sum(shades["Dark"][0]) > 600, "light letters on a dark page"
+    assert shades["Light"][1] != shades["Dark"][1], "each theme has its own scale"
+    assert nb.page.locator(".iw-heat canvas").first.evaluate(corner)[3] == 0, "the map has no background of its own"
+
+
+BOKEH = """
+from bokeh.plotting import figure
+from bokeh.models import ColumnDataSource
+taps = []
+source = ColumnDataSource({"x": list(range(6)), "y": [1, 2, 3, 4, 5, 6]}, name="source")
+plot = figure(height=220, sizing_mode="stretch_width", tools="tap,pan,wheel_zoom", toolbar_location=None, name="bars",
+              title="Density", x_axis_label="token", y_axis_label="density", x_range=(-1, 6), y_range=(0, 14))
+plot.vbar(x="x", top="y", width=0.8, source=source, legend_label="bars")
+source.selected.on_change("indices", lambda attr, old, new: taps.append(list(new)))
+host = BokehFigure(plot)
+host
+"""
+SHOWN = "Bokeh.documents.filter(doc => doc.views_manager)"
+
+
+def test_bokeh_both_ways(nb: Any) -> None:
+    nb.make("bokeh.ipynb", STRIP, BOKEH, "host")
+    nb.run_all()
+    nb.bokeh_idle()
+    assert nb.page.evaluate(f"() => {SHOWN}.length") == 2
+    nb.page.mouse.click(*nb.bokeh_point("bars", 3, 1))
+    nb.wait_py("taps", [[3]])
+    # the other view of the same figure follows the tap
+    nb.page.wait_for_function(f"() => {SHOWN}.every(doc => doc.get_model_by_name('source').selected.indices[0] === 3)")
+    nb.page.wait_for_timeout(400)
+    nb.page.mouse.click(*nb.bokeh_point("bars", 1, 1))
+    nb.wait_py("taps", [[3], [1]])
+    nb.py(code="source.data = {'x': np.arange(6), 'y': np.array([9.0, 8, 7, 6, 5, 4])}; plot.title.text = 'new'")
+    nb.page.wait_for_function(f"() => {SHOWN}.every(doc => doc.get_model_by_name('source').data.y[0] === 9)")
+    # writers in several threads: nothing lost, nothing torn
+    nb.py(
+        code="import threading\n"
+        "def write(k):\n"
+        "    for i in range(60): source.patch({'y': [(k, 1000.0 * k + i)]})\n"
+        "threads = [threading.Thread(target=write, args=(k,)) for k in range(3)]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()"
+    )
+    nb.page.wait_for_function(
+        f"() => {SHOWN}.every(doc => [...doc.get_model_by_name('source').data.y].slice(0, 3).join() === '59,1059,2059')"
+    )
+    assert nb.py("[float(v) for v in source.data['y'][:3]]") == [59.0, 1059.0, 2059.0]
+    assert nb.py("taps") == [[3], [1]], "what Python writes is no tap"
+    assert nb.py("len(host._document)") < 20_000
+    # a page loaded later shows the figure as it is now
+    nb.page.wait_for_timeout(2000)
+    assert nb.py("host.picture").startswith("data:image/png;base64,")
+    nb.page.evaluate("async () => { await jupyterapp.shell.currentWidget.context.save(); }")
+    nb.open("bokeh.ipynb")
+    nb.bokeh_idle()
+    assert nb.page.evaluate(f"() => [...{SHOWN}[0].get_model_by_name('source').data.y][2]") == 2059
+    # closing frees the page's documents, and the figure for another host
+    nb.py(code="host.close(); again = BokehFigure(plot)")
+    nb.page.wait_for_function("() => Bokeh.documents.length <= 1")
+
+
+def test_bokeh_rerun_leaves_nothing(nb: Any) -> None:
+    nb.make("bokeh_again.ipynb", STRIP, "host = None", "if host is not None: host.close()\n" + BOKEH)
+    nb.run_all()
+    nb.bokeh_idle()
+    before = nb.page.evaluate("() => Bokeh.documents.length")
+    for _ in range(4):
+        nb.page.evaluate("async () => { await jupyterapp.commands.execute('notebook:run-cell'); }")
+    nb.page.wait_for_function("count => Bokeh.documents.length <= count", arg=before)
+    nb.no_error_outputs()
+
+
+def test_saved_page(nb: Any) -> None:
+    nb.make(
+        "export.ipynb",
+        STRIP,
+        HEAT.replace("(12, 9)", "(11, 9)").replace("range(12)", "range(11)"),
+        BOKEH,
+        "import pandas as pd\n"
+        "from interp_widgets.widgets.export import export_html\n"
+        "answer = TokenStrip(label='Response'); answer.set_tokens([f'r{j}' for j in range(9)])\n"
+        "heat.strips = (strip, answer)\n"
+        "box = W.VBox([strip, answer, W.Tab([heat, host], titles=['Map', 'Bars'])])\n"
+        "export_html('A <b>title</b>', [box], 'saved.html', provenance={'model': '<tiny>'}, table=pd.DataFrame(M))",
+    )
+    nb.run_all()
+    page = nb.page.context.new_page()
+    problems: list[str] = []
+    asked: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((nb.lab.root / "saved.html").as_uri())
+    expect(page.locator("h1")).to_have_text("A <b>title</b>")
+    expect(page.locator("h2")).to_have_text(["Map", "Bars"])
+    expect(page.locator(".iw-tok")).to_have_count(20)
+    page.locator(".iw-tok").nth(3).hover()
+    expect(page.locator(".iw-tip:popover-open")).to_contain_text("‘·sat’")
+    # linked as in the notebook: a response token shades the prompt by its column
+    before = page.locator(".iw-tok").nth(4).evaluate(SHADE)
+    page.locator(".iw-tok").nth(11 + 5).click()
+    page.wait_for_function(
+        "was => getComputedStyle(document.querySelectorAll('.iw-tok')[4]).backgroundColor !== was", arg=before
+    )
+    top = page.locator("canvas.iw-top")
+    top.evaluate("node => node.scrollIntoView({ block: 'center' })")
+    box, frame = top.bounding_box(), top.evaluate("node => node.dataset.frame.split(' ').map(Number)")
+    page.mouse.move(box["x"] + frame[0] + 0.5 * frame[2], box["y"] + frame[1] + 0.5 * frame[3])
+    expect(page.locator(".iw-tip:popover-open")).to_contain_text("prompt token ")
+    page.wait_for_function("() => Bokeh.documents.some(doc => doc.is_idle)")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("() => getComputedStyle(document.body).backgroundColor === 'rgb(20, 22, 26)'")
+    nb.pictures.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=str(nb.pictures / "views_saved_page_dark.png"), full_page=True)
+    assert not problems
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    page.close()
