@@ -1,0 +1,91 @@
+"""Reading saliency cases from the user's own files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from interp_widgets.data.cases import SaliencyCase
+
+_TRUE = {"1", "true", "yes", "followed"}
+_FALSE = {"0", "false", "no", "unfollowed"}
+
+
+def read_cases(path: str | Path) -> list[SaliencyCase]:
+    """Read cases from a .json, .jsonl or .csv file; see :func:`parse_cases` for what a case holds."""
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"there is no file {file}: give the path of a .json, .jsonl or .csv file of cases")
+    return parse_cases(file.read_text(encoding="utf-8-sig"), file.name)
+
+
+def parse_cases(text: str, name: str) -> list[SaliencyCase]:
+    """Read cases from a file's text; the name's ending says whether it is JSON, JSON lines or CSV.
+
+    A case is an object or row with ``prompt`` and, where known, ``response``, ``instruction`` (the instruction's words
+    as they stand in the prompt, or [start, end) characters), ``label`` (whether it was followed) and ``name``.
+    Raises ValueError naming the case and what is wrong with it.
+
+    >>> parse_cases('[{"prompt": "Say hi to Ann", "instruction": "Say hi"}]', "cases.json")[0].instruction
+    (0, 6)
+    """
+    suffix = Path(name).suffix.lower()
+    try:
+        if suffix == ".json":
+            rows = json.loads(text)
+        elif suffix == ".jsonl":
+            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+        elif suffix == ".csv":
+            rows = list(csv.DictReader(io.StringIO(text)))
+        else:
+            raise ValueError(f"cannot read cases from {name!r}: the name must end in .json, .jsonl or .csv")
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{name} is not valid JSON: {error}") from error
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(f"{name} must hold a list of at least one case, each with a prompt")
+    return [_case(row, index) for index, row in enumerate(rows)]
+
+
+def _case(row: Any, index: int) -> SaliencyCase:
+    if not isinstance(row, Mapping) or not isinstance(row.get("prompt"), str) or not row["prompt"]:
+        raise ValueError(f"case {index} has no prompt: every case needs a text under the name prompt")
+    prompt = row["prompt"]
+    return SaliencyCase(
+        prompt,
+        row.get("response") or None,
+        _span(prompt, row.get("instruction"), index),
+        _label(row.get("label"), index),
+        str(row.get("name") or f"{index:03d}"),
+    )
+
+
+def _span(prompt: str, given: Any, index: int) -> tuple[int, int] | None:
+    if given in (None, "", []):
+        return None
+    if isinstance(given, str):
+        start = prompt.find(given)
+        if start < 0:
+            raise ValueError(f"case {index}: the instruction {given[:40]!r} does not stand in its prompt")
+        return start, start + len(given)
+    if isinstance(given, (list, tuple)) and len(given) == 2 and all(isinstance(part, int) for part in given):
+        start, end = given
+        if 0 <= start < end <= len(prompt):
+            return start, end
+    raise ValueError(
+        f"case {index}: instruction must be words of the prompt or [start, end) within its {len(prompt)} characters"
+    )
+
+
+def _label(given: Any, index: int) -> bool | None:
+    if given is None or given == "":
+        return None
+    word = str(given).strip().lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError(f"case {index}: label must be true or false, got {given!r}")

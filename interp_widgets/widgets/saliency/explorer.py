@@ -1,0 +1,258 @@
+"""The saliency explorer: prompt → response attribution, live, of one model or two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import ipywidgets as W
+import numpy as np
+import traitlets as T
+
+from interp_widgets.analysis.saliency import SaliencyResult
+from interp_widgets.analysis.saliency.result import spans_to_mask
+from interp_widgets.data.cases import default_prompt
+from interp_widgets.figures.static import Scene, stack_scenes
+
+from ..code import call, cell
+from ..panel import Panel
+from .check import CheckTab
+from .controls import build_controls
+from .dataset import DatasetTab
+from .map import MapTab
+from .request import (
+    METHODS,
+    TARGETS,
+    SaliencyRequest,
+    Writing,
+    attribute,
+    request_cost,
+    write_response,
+    written_text,
+)
+
+
+class SaliencyExplorer(Panel):
+    """Which prompt tokens each response token hangs on: map, token strips, density, checks and data sets.
+
+    ``SaliencyExplorer(model)``, ``SaliencyExplorer(base, tuned)``, ``SaliencyExplorer(pair)`` or, to share prompt and
+    selection with other widgets, ``SaliencyExplorer(workbench)``. Every trait below is a keyword too. `run()` computes
+    and returns the :class:`SaliencyResult` (a pair of them with two models), which `result` keeps.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4, Fig. 1.
+    """
+
+    title: ClassVar[str] = "Saliency"
+    recompute_on: ClassVar[tuple[str, ...]] = (
+        "prompt", "response", "method", "target", "foil", "steps", "random_seed",
+    )  # fmt: skip
+    redraw_on: ClassVar[tuple[str, ...]] = ("values", "levels", "threshold", "density_threshold", "p")
+
+    prompt = T.Unicode("")
+    """What the model is asked; a default prompt where none is given."""
+    response = T.Unicode("")
+    """What it answered; empty: a model writes it."""
+    method = T.Enum(METHODS, default_value="exact")
+    """How importance is found."""
+    target = T.Enum(TARGETS, default_value="probability")
+    """Which number of a response token is attributed."""
+    foil = T.Unicode("")
+    """The token set against each response token, for the target ``logit_difference``."""
+    steps = T.Int(32, min=1, max=1024)
+    """Steps of integrated gradients."""
+    random_seed = T.Int(0, min=0)
+    """Seed of the random baseline."""
+    values = T.Enum(("score", "importance"), default_value="score")
+    """Shown numbers: scores 0..levels, each column by its own maximum, or the importance itself."""
+    levels = T.Int(10, min=1, max=100)
+    """Number of levels of a score (L)."""
+    threshold = T.Float(0.0, min=0.0)
+    """Scores at or under it count as 0 in the map (b)."""
+    density_threshold = T.Float(7.0, min=0.0)
+    """The same for the density (b)."""
+    p = T.Float(4.0, min=1.01, max=64.0)
+    """Order of the norm under the density."""
+    write_anew = T.Bool(True)
+    """Whether a changed prompt gets a new response."""
+    writer = T.Enum(("A", "B"), default_value="B")
+    """With two models: which of them writes the response."""
+    max_new_tokens = T.Int(40, min=1, max=4096)
+    """Most tokens of a written response."""
+    temperature = T.Float(0.0, min=0.0, max=10.0)
+    """0 writes the likeliest tokens, above 0 samples."""
+    seed = T.Int(0, min=0)
+    """Seed of the sampling."""
+    prompt_token = T.Int(-1, min=-1)
+    """The selected prompt token, -1 for none."""
+    response_token = T.Int(-1, min=-1)
+    """The selected response token, -1 for none."""
+    brush = T.List(T.Int())
+    """The brushed prompt tokens [start, end), or empty."""
+    marks = T.List(T.List(T.Int()))
+    """Spans [start, end) of prompt tokens marked as the instruction."""
+    cases = T.List()
+    """The :class:`SaliencyCase` list of the data set tab; the demo's own where none is given."""
+
+    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+        start = default_prompt()
+        self._spans: list[tuple[int, int]] = []
+        if "prompt" not in options:
+            options = {"prompt": start.prompt, **options}
+            if start.instruction is not None and "marks" not in options:
+                self._spans = [start.instruction]
+        self._axes: tuple[Any, ...] = ()
+        super().__init__(model, tuned, **options)
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        self.inputs.children = build_controls(self)
+        self.map = MapTab(self)
+        self.check = CheckTab(self)
+        self.data_set = DatasetTab(self)
+        self.tabs = W.Tab([self.map.box, self.check.box, self.data_set.box], titles=["Map", "Check", "Data set"])
+        self.plot.children = [self.tabs]
+        self.watch(self, "prompt", self._clear_response)
+        self.watch(self, "levels", self._fit_thresholds)
+        self.watch(self, ["prompt_token", "response_token", "brush"], lambda _: self.map.paint_selection())
+        self.watch(self, "marks", lambda _: self.map.paint_marks())
+
+    def request(self) -> SaliencyRequest:
+        if not self.prompt:
+            raise ValueError("the prompt is empty: type what the model should continue")
+        if self.target == "logit_difference" and not self.foil:
+            raise ValueError("the target logit_difference needs a foil: type the token to set the response against")
+        writing = None if self.response else self._writing()
+        return SaliencyRequest(
+            self.prompt, self.response, self.method, self.target,
+            foil=self.foil if self.target == "logit_difference" else "",
+            steps=self.steps if self.method == "integrated_gradients" else 32,
+            seed=self.random_seed if self.method == "random" else 0,
+            writing=writing,
+        )  # fmt: skip
+
+    def compute(
+        self,
+        request: SaliencyRequest,
+        model: Any,
+        *,
+        progress: Callable[[int, int], None],
+        check: Callable[[], None],
+        on_partial: Callable[[Any], None],
+    ) -> SaliencyResult:
+        response = write_response(request, self.models, check)
+        result = attribute(request, model, response, progress=progress, check=check, on_partial=on_partial)
+        if request.writing is not None:
+            self.remember(request.answered(response), model, result)
+        return result
+
+    def cost(self, request: SaliencyRequest, model: Any) -> Any:
+        return request_cost(request, model)
+
+    def draw(self, results: tuple[SaliencyResult, ...], request: SaliencyRequest) -> None:
+        first = results[0]
+        if request.writing is not None and request.prompt == self.prompt and not self.response:
+            with self.settled():
+                self.response = written_text(self.models[0], first)
+        axes = (request.prompt, tuple(first.prompt_ids), tuple(first.response_ids))
+        if axes[:2] != self._axes[:2]:
+            self._new_prompt(first)
+        if axes != self._axes:
+            self.response_token = -1
+            self.map.set_tokens(first)
+        self._axes = axes
+        self.map.paint()
+        self.check.forget(results)
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: SaliencyRequest) -> str:
+        names = ["model"] if len(self.models) == 1 else ["base", "tuned"]
+        texts = (repr(request.prompt), repr(request.response))
+        lines = [f"prompt, response = {texts[0]}, {texts[1]}"]
+        if request.writing is not None:
+            how = request.writing
+            write = call(
+                f"{names[how.writer]}.generate", "prompt", max_new_tokens=how.max_new_tokens,
+                temperature=how.temperature, seed=how.seed,
+            )  # fmt: skip
+            lines = [f"prompt = {texts[0]}", f"response = {write}"]
+        found = [f"result_{letter}" for letter in "ab"] if len(names) > 1 else ["result"]
+        for name, variable in zip(names, found, strict=True):
+            lines.append(f"{variable} = {call('prompt_saliency', name, 'prompt', 'response', **request.options())}")
+        shape = {"levels": self.levels, "threshold": self.threshold}
+        lines.append(call(f"{found[-1]}.normalised", **shape))
+        if self.marks:
+            inside = " or ".join(f"{start} <= i < {end}" for start, end in self.marks)
+            lines.append(f"mask = [{inside} for i in range({len(self.mask())})]")
+            shape["threshold"] = self.density_threshold
+            lines += [call(f"{variable}.instruction_score", "mask", **shape, p=self.p) for variable in found]
+        return cell(["prompt_saliency"], self.models, lines)
+
+    def frame(self) -> Any:
+        import pandas as pd
+
+        frames = []
+        for letter, result in zip("AB", self.results, strict=False):
+            table = result.to_frame()
+            table["score"] = result.normalised(levels=self.levels, threshold=self.threshold).ravel()
+            density = result.density(levels=self.levels, threshold=self.density_threshold, p=self.p)
+            table["density"] = np.repeat(density, result.importance.shape[1])
+            table["marked"] = np.repeat(self.mask(), result.importance.shape[1])
+            table.insert(0, "model", letter)
+            frames.append(table)
+        return pd.concat(frames, ignore_index=True)
+
+    def scene(self) -> Scene:
+        parts = (self.map.prompt_strip, self.map.response_strip, self.map.heat)
+        return stack_scenes([part.scene() for part in parts])
+
+    # the rest ---------------------------------------------------------------------------------------------------------
+
+    def mask(self) -> np.ndarray:
+        """(prompt,) which prompt tokens are marked as the instruction."""
+        mask = np.zeros(len(self.map.prompt_strip.tokens), dtype=bool)
+        for start, end in self.marks:
+            mask[start:end] = True
+        return mask
+
+    def write(self) -> None:
+        """Let a model write a new response to the prompt, and attribute that."""
+        if self.response:
+            with self.settled():
+                self.response = ""
+        self.go()
+
+    def open_case(self, prompt: str, response: str | None, instruction: tuple[int, int] | None) -> None:
+        """Show another prompt with its response, and mark its instruction."""
+        self._spans = [instruction] if instruction is not None else []
+        with self.hold():
+            self.prompt = prompt
+            self.response = response or ""
+        self.tabs.selected_index = 0
+
+    def _writing(self) -> Writing:
+        index = 0 if len(self.models) == 1 or self.writer == "A" else 1
+        return Writing(index, self.max_new_tokens, self.temperature, self.seed)
+
+    def _clear_response(self, change: Any) -> None:
+        if self.write_anew:
+            self.response = ""
+
+    def _fit_thresholds(self, change: Any) -> None:
+        with self.hold():
+            self.threshold = min(self.threshold, change.new)
+            self.density_threshold = min(self.density_threshold, change.new)
+
+    def _new_prompt(self, result: SaliencyResult) -> None:
+        """Take the marks that came with a prompt; those of the prompt before mean nothing here."""
+        given, self._spans = self._spans, []
+        spans: list[list[int]] = []
+        if given and result.prompt_spans is not None:
+            inside = np.flatnonzero(spans_to_mask(result.prompt_spans, given))
+            spans = [[int(inside[0]), int(inside[-1]) + 1]] if inside.size else []
+        elif not self._axes and self.marks:
+            spans = [span for span in self.marks if span[1] <= len(result.prompt_tokens)]
+        self.prompt_token, self.brush = -1, []
+        self.map.set_prompt(result)
+        self.marks = spans
