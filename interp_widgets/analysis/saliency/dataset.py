@@ -175,9 +175,8 @@ def _sources(
     """The one or two models or lists of matrices to go through."""
     if hasattr(given, "base") and hasattr(given, "tuned"):
         given = (given.base, given.tuned)
-    two = (
-        isinstance(given, tuple) and len(given) == 2 and all(_is_model(g) or isinstance(g, list | tuple) for g in given)
-    )
+    pair = isinstance(given, list | tuple) and len(given) == 2
+    two = pair and (all(map(_is_model, given)) or (isinstance(given, tuple) and _are_lists(given)))
     parts = list(given) if two else [given]
     if names is not None and len(names) != len(parts):
         raise ValueError(f"names must be one per model ({len(parts)}), got {len(names)}")
@@ -200,6 +199,10 @@ def _sources(
     if len(sources) == 2 and sources[0].name == sources[1].name:
         sources = [replace(source, name=f"{source.name} ({'AB'[i]})") for i, source in enumerate(sources)]
     return sources
+
+
+def _are_lists(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, list | tuple) for value in values)
 
 
 def _is_model(value: Any) -> bool:

@@ -135,6 +135,7 @@ def test_two_models_over_cases(tmp_path: Path) -> None:
     )  # fmt: skip
     assert seen == [(i + 1, 24) for i in range(24)]
     assert found.model_names == ("base", "tuned")
+    assert saliency_dataset([BASE, TUNED], cases, resamples=9).model_names == found.model_names
     test = found.test("models")
     assert test.names == ("tuned", "base")
     assert test.welch_p < 0.01
