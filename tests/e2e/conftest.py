@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -292,9 +293,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(named) if named else tmp_path_factory.mktemp("screenshots")
 
 
-@pytest.fixture
-def nb(lab: Lab, browser: Any, pictures: Path) -> Iterator[Notebook]:
-    """A fresh page and kernel; afterwards there must have been no page error and no request off the machine."""
+@contextmanager
+def notebook_page(lab: Lab, browser: Any, pictures: Path) -> Iterator[Notebook]:
+    """A fresh page; at the end its kernel goes, and there must have been no page error and no request elsewhere."""
     context = browser.new_context(viewport={"width": 1400, "height": 1100}, reduced_motion="reduce")
     notebook = Notebook(context.new_page(), lab, pictures)
     try:
@@ -305,3 +306,17 @@ def nb(lab: Lab, browser: Any, pictures: Path) -> Iterator[Notebook]:
         context.close()
     assert not errors, f"errors in the page: {errors}"
     assert not outside, f"requests off the machine: {outside}"
+
+
+@pytest.fixture
+def nb(lab: Lab, browser: Any, pictures: Path) -> Iterator[Notebook]:
+    """A page and kernel of the test's own."""
+    with notebook_page(lab, browser, pictures) as notebook:
+        yield notebook
+
+
+@pytest.fixture(scope="module")
+def shared_nb(lab: Lab, browser: Any, pictures: Path) -> Iterator[Notebook]:
+    """One page and kernel for the tests of a module, which must leave it as they found it."""
+    with notebook_page(lab, browser, pictures) as notebook:
+        yield notebook

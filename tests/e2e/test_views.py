@@ -28,7 +28,33 @@ heat.set_matrix(M, rows=[f" p{i}" for i in range(12)], columns=[f"r{j}" for j in
 heat.set_row_bars(np.nansum(M, axis=1), label="density")
 heat
 """
+RESET = """
+strip.set_tokens(words, special=[w == "<s>" for w in words])
+strip.set_values(np.linspace(0, 1, len(words)))
+strip.marking = strip.live_hover = False
+heat.set_matrix(None)
+heat.set_matrix(M, rows=[f" p{i}" for i in range(12)], columns=[f"r{j}" for j in range(9)])
+"""
 SHADE = "(node) => getComputedStyle(node).backgroundColor"
+
+
+@pytest.fixture(scope="module")
+def opened(shared_nb: Any) -> Any:
+    shared_nb.make("views.ipynb", STRIP, HEAT)
+    shared_nb.run_all()
+    return shared_nb
+
+
+@pytest.fixture
+def views(opened: Any) -> Any:
+    """A notebook that shows a strip and a map, both as new."""
+    opened.page.mouse.move(2, 2)
+    opened.py(code=RESET)
+    opened.page.wait_for_function(
+        "() => document.querySelectorAll('.iw-tok').length === 11 && !document.querySelector('.iw-mk, .iw-sel')"
+    )
+    opened.frames(3)
+    return opened
 
 
 def tokens(nb: Any) -> Any:
@@ -53,17 +79,16 @@ def drag(nb: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
     nb.page.mouse.up()
 
 
-def test_strip_by_pointer(nb: Any) -> None:
-    nb.make("strip_pointer.ipynb", STRIP)
-    nb.run_all()
+def test_strip_by_pointer(views: Any) -> None:
+    nb = views
     expect(tokens(nb)).to_have_count(11)
 
     tokens(nb).nth(3).hover()
-    tip = nb.page.locator(".iw-tip")
+    tip = nb.page.locator(".iw-tip:popover-open")
     expect(tip).to_be_visible()
     expect(tip).to_contain_text("‘·sat’")
     expect(tip).to_contain_text("(3): 0.3")
-    expect(nb.page.locator(".iw-readout")).to_contain_text("‘·sat’")
+    expect(nb.page.locator(".iw-readout").first).to_contain_text("‘·sat’")
     assert nb.py("strip.hovered") == -1, "hovering must stay in the browser while live_hover is off"
     nb.py(code="strip.live_hover = True")
     tokens(nb).nth(2).hover()
@@ -89,9 +114,8 @@ def test_strip_by_pointer(nb: Any) -> None:
     expect(tokens(nb).nth(8)).to_have_attribute("aria-selected", "true")
 
 
-def test_strip_marks(nb: Any) -> None:
-    nb.make("strip_marks.ipynb", STRIP)
-    nb.run_all()
+def test_strip_marks(views: Any) -> None:
+    nb = views
     nb.py(code="strip.marking = True")
     expect(nb.page.locator(".iw-strip.iw-marking")).to_be_visible()
     drag(nb, nb.center(tokens(nb).nth(1)), nb.center(tokens(nb).nth(3)))
@@ -110,9 +134,8 @@ def test_strip_marks(nb: Any) -> None:
     assert nb.py("(strip.selected, strip.brush)") == (-1, [])
 
 
-def test_strip_by_keys(nb: Any) -> None:
-    nb.make("strip_keys.ipynb", STRIP, "1")
-    nb.run_all()
+def test_strip_by_keys(views: Any) -> None:
+    nb = views
     tokens(nb).nth(0).focus()
     active = nb.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCellIndex")
     press = nb.page.keyboard.press
@@ -142,9 +165,8 @@ def test_strip_by_keys(nb: Any) -> None:
     assert nb.page.evaluate("() => jupyterapp.shell.currentWidget.content.mode") == "command"
 
 
-def test_strip_shows_text_as_it_is(nb: Any) -> None:
-    nb.make("strip_text.ipynb", STRIP)
-    nb.run_all()
+def test_strip_shows_text_as_it_is(views: Any) -> None:
+    nb = views
     expect(tokens(nb).nth(9)).to_have_text("<img·src=x·onerror='window.HURT·=·1'>")
     assert nb.page.locator(".iw-strip img").count() == 0
     assert nb.page.evaluate("() => window.HURT") is None
@@ -159,9 +181,8 @@ def test_strip_shows_text_as_it_is(nb: Any) -> None:
     expect(nb.page.locator(".iw-strip .iw-empty")).to_have_text("No tokens yet")
 
 
-def test_long_strip_scrolls_by_itself(nb: Any) -> None:
-    nb.make("strip_long.ipynb", STRIP)
-    nb.run_all()
+def test_long_strip_scrolls_by_itself(views: Any) -> None:
+    nb = views
     nb.py(code="strip.set_tokens([f' word{i}' for i in range(2000)]); strip.set_values(np.arange(2000) % 7)")
     expect(tokens(nb)).to_have_count(2000)
     strip = nb.page.locator(".iw-strip")
@@ -177,9 +198,8 @@ def test_long_strip_scrolls_by_itself(nb: Any) -> None:
     assert tokens(nb).nth(4).evaluate(SHADE) == "rgba(0, 0, 0, 0)" or tokens(nb).nth(4).evaluate(SHADE).endswith(", 0)")
 
 
-def test_map_by_pointer(nb: Any) -> None:
-    nb.make("map_pointer.ipynb", STRIP, HEAT)
-    nb.run_all()
+def test_map_by_pointer(views: Any) -> None:
+    nb = views
     at = lambda r, c: canvas_point(nb, r, c, (12, 9))
     nb.page.mouse.move(*at(4, 5))
     tip, twin = nb.page.locator(".iw-tip:popover-open"), nb.page.locator(".iw-below")
@@ -219,9 +239,8 @@ def test_map_by_pointer(nb: Any) -> None:
     assert nb.py("len(heat.window)") == 4
 
 
-def test_map_by_keys(nb: Any) -> None:
-    nb.make("map_keys.ipynb", STRIP, HEAT)
-    nb.run_all()
+def test_map_by_keys(views: Any) -> None:
+    nb = views
     nb.page.locator(".iw-heat canvas.iw-top").focus()
     press = nb.page.keyboard.press
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
@@ -249,14 +268,11 @@ def test_map_by_keys(nb: Any) -> None:
     nb.wait_py("(heat.cross, heat.pinned)", ([], []))
 
 
-def test_map_of_2000_by_300(nb: Any) -> None:
-    nb.make(
-        "map_large.ipynb",
-        STRIP,
-        "big = np.zeros((2000, 300)); big[1234, 56] = 1.0\n"
-        "heat = Heatmap(title='big'); heat.set_matrix(big, vmin=0, vmax=1); heat",
-    )
-    nb.run_all()
+def test_map_of_2000_by_300(views: Any) -> None:
+    nb = views
+    nb.py(code="big = np.zeros((2000, 300)); big[1234, 56] = 1.0; heat.set_matrix(big, vmin=0, vmax=1)")
+    nb.page.wait_for_function("() => document.querySelector('.iw-below').textContent.startsWith('2000 × 300')")
+    nb.frames(3)
     sheet = nb.page.locator(".iw-heat canvas").first
     # the one hot cell is smaller than a pixel: it must show all the same, at its place
     yellow = """node => {
