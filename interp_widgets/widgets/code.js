@@ -37,7 +37,8 @@ function render({ model, el }) {
   said.setAttribute('role', 'status');
 
   const paint = () => {
-    root.hidden = !model.get('visible');
+    // Classes that Python adds to or takes from an anywidget later do not reach it: it takes its own room away.
+    el.style.display = model.get('visible') ? '' : 'none';
     if (area.value !== model.get('code')) { area.value = model.get('code'); said.textContent = ''; }
     area.rows = Math.min(20, area.value.split('\n').length + 1);
   };

@@ -81,15 +81,6 @@ class CodeBox(View):
     visible = T.Bool(False).tag(sync=True)
     """Whether the box is open."""
 
-    def __init__(self, **traits: Any) -> None:
-        super().__init__(**traits)
-        self._fold()
-        self.observe(self._fold, "visible")
-
-    def _fold(self, _change: Any = None) -> None:
-        """Take no room while closed."""
-        (self.remove_class if self.visible else self.add_class)("iw-hidden")
-
     def show(self, code: str) -> None:
         """Open the box on a source text."""
         with self.hold_sync():

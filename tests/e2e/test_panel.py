@@ -124,6 +124,7 @@ def test_take_away(nb: Any) -> None:
     panel = panel_of(nb)
     nb.page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=nb.lab.url)
     panel.get_by_role("button", name="Copy as code").click()
+    nb.page.wait_for_timeout(2000)
     panel.get_by_role("button", name="Copy", exact=True).click()
     expect(panel.get_by_text("Copied")).to_be_visible()
     assert nb.page.evaluate("() => navigator.clipboard.readText()").endswith("3 ** 2")
