@@ -37,8 +37,7 @@ function render({ model, el }) {
   said.setAttribute('role', 'status');
 
   const paint = () => {
-    // Classes that Python adds to or takes from an anywidget later do not reach it: it takes its own room away.
-    el.style.display = model.get('visible') ? '' : 'none';
+    root.hidden = !model.get('visible');
     if (area.value !== model.get('code')) { area.value = model.get('code'); said.textContent = ''; }
     area.rows = Math.min(20, area.value.split('\n').length + 1);
   };

@@ -122,6 +122,7 @@ def test_take_away(nb: Any) -> None:
     nb.make("take.ipynb", TOY, "toy = Toy(model); toy")
     nb.run_all()
     panel = panel_of(nb)
+    expect(panel.get_by_role("textbox", name="Code that reproduces")).to_be_hidden()
     nb.page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=nb.lab.url)
     panel.get_by_role("button", name="Copy as code").click()
     nb.page.wait_for_timeout(2000)
