@@ -10,6 +10,14 @@ function forget(Bokeh, doc) {
 
 function repaint(views) {
   const visit = view => {
+    // Bokeh paints over what is there: the half pixels at the edges would keep the colour of the other theme.
+    for (const layer of [view.canvas_view?.primary, view.canvas_view?.overlays]) {
+      if (!layer?.ctx) continue;
+      layer.ctx.save();
+      layer.ctx.resetTransform?.();
+      layer.ctx.clearRect(0, 0, layer.canvas.width, layer.canvas.height);
+      layer.ctx.restore();
+    }
     if (view.request_repaint) view.request_repaint();
     else view.request_paint?.();
     for (const child of view.child_views ?? []) visit(child);

@@ -62,7 +62,9 @@ function readTheme(node) {
     const share = parts[3] ?? 1;
     return below.map((v, k) => Math.round(parts[k] * share + v * (1 - share)));
   };
-  const bg = color('--iw-bg', white), css = name => `rgb(${color(name, bg).join(',')})`;
+  const bg = color('--iw-bg', white);
+  node.classList.toggle('iw-dark', luminance(...bg) < 0.2);  // before the colours that hang on it are read
+  const css = name => `rgb(${color(name, bg).join(',')})`;
   const theme = {
     bg, dark: luminance(...bg) < 0.2, background: css('--iw-bg'), fg: css('--iw-fg'), muted: css('--iw-muted'),
     line: css('--iw-line'), select: css('--iw-select'), mark: css('--iw-mark'),

@@ -95,7 +95,6 @@ function render({ model, el, signal }) {
 
   function readColours() {
     theme = readTheme(el);
-    el.classList.toggle('iw-dark', theme.dark);
     const raw = readScale(model, theme);
     table = new Uint8Array(1024);
     for (let k = 0; k < 256; k++) {  // opaque, so that cells without a number can show through
@@ -151,7 +150,8 @@ function render({ model, el, signal }) {
     const plotW = Math.min(most, C * (texts ? 110 : 52));
     const flat = columnWide <= plotW / C - 6;
     const columnRoom = flat ? 18 : Math.ceil(Math.min(columnWide, 110) * 0.7071 + 12);
-    const bottom = 4 + columnBand + columnRoom + (model.get('x_label') ? 20 : 0);
+    const below = bars.length ? (model.get('row_bars_label') ? 38 : 22) : 0;
+    const bottom = Math.max(4 + columnBand + columnRoom + (model.get('x_label') ? 20 : 0), below);
     const fixed = model.get('height'), wanted = R * (R <= 12 ? 28 : R <= 30 ? 20 : 16);
     const tallest = Math.max(model.get('max_height'), R <= 60 ? R * NAME : 0);  // up to 60 rows, each has its name
     const plotH = fixed > 0 ? Math.max(40, fixed - bottom - 6) : Math.max(48, Math.min(wanted, tallest));

@@ -106,7 +106,6 @@ function render({ model, el, signal }) {
 
   function readColours() {
     theme = readTheme(el);
-    el.classList.toggle('iw-dark', theme.dark);
     const table = readScale(model, theme);
     backs = []; inks = [];
     for (let k = 0; k < 256; k++) {
