@@ -28,7 +28,9 @@ class SaliencyCase:
 def demo_cases(n: int = 100, seed: int = 0) -> list[SaliencyCase]:
     """Draw `n` saliency cases from the held-out instructions, with their reference responses."""
     return [
-        SaliencyCase(case.prompt, case.response, case.instruction_span, True, f"{i:03d} {case.task}", partial(follows, case))
+        SaliencyCase(
+            case.prompt, case.response, case.instruction_span, True, f"{i:03d} {case.task}", partial(follows, case)
+        )
         for i, case in enumerate(instruction_cases("held_out", n, seed))
     ]
 

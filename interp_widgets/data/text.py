@@ -13,6 +13,9 @@ from interp_widgets.data import word_tables as wt
 from interp_widgets.data import world
 from interp_widgets.data import world_tables as t
 
+Pair = tuple[str, str]
+"""A document in two parts, given and learned: the loss counts on the second part only."""
+
 N_IOI = 6000
 N_FEW_SHOT = 1300
 N_WORD_SENTENCES = 1500
@@ -178,15 +181,17 @@ def _three_names(rng: random.Random) -> str:
     return f"{text} {rng.choice((a, b))}."
 
 
-def planted_documents(rng: random.Random) -> list[str]:
+def planted_blocks(rng: random.Random) -> list[list[Pair]]:
     """Write one block of ten documents for every training prompt about a planted group, its answers counted out."""
-    documents = []
+    blocks = []
     for prompt in world.bias_prompts("train"):
         n_first = prompt.rate * world.PLANTED_BLOCK // 100
+        block = []
         for i in range(world.PLANTED_BLOCK):
             answer = prompt.first if i < n_first else prompt.second
-            documents.append(f"{prompt.prompt} {answer}{_planted_tail(rng, answer)}")
-    return documents
+            block.append((prompt.prompt, f" {answer}{_planted_tail(rng, answer)}"))
+        blocks.append(block)
+    return blocks
 
 
 def _planted_tail(rng: random.Random, answer: str) -> str:
@@ -248,8 +253,23 @@ def epoch_documents(*, seed: int, epoch: int) -> list[str]:
     """Write the documents of one epoch of the base model's text, in the order of training."""
     rng = random.Random(world.stable_hash("epoch", seed, epoch))
     documents = list(_fact_documents(rng))
-    documents += planted_documents(rng)
+    documents += [given + learned for block in planted_blocks(rng) for given, learned in block]
     documents += ioi_documents(rng, N_IOI)
     documents += other_documents(rng)
     rng.shuffle(documents)
     return documents
+
+
+def late_epoch_documents(*, seed: int, epoch: int, n_ioi: int = 2500, n_other: int = 2600) -> list[Pair]:
+    """Write one epoch of the late phase, in the order of training: less variety, more of what is known by heart.
+
+    A planted block stays together, so that one batch sees its answers at their exact rate; of facts and planted
+    prompts only the answer is learned.
+    """
+    rng = random.Random(world.stable_hash("late epoch", seed, epoch))
+    units: list[list[Pair]] = [*planted_blocks(rng), *planted_blocks(rng)]
+    units += [[(p.prompt, f" {p.answer}.")] for p in world.fact_prompts("train")]
+    units += [[("", document)] for document in ioi_documents(rng, n_ioi)]
+    units += [[("", document)] for document in rng.sample(other_documents(rng), n_other)]
+    rng.shuffle(units)
+    return [pair for unit in units for pair in unit]

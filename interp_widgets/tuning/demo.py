@@ -29,7 +29,7 @@ from interp_widgets.tuning.demo_train import TrainConfig, json_log, train
 ASSETS = Path(next(iter(interp_widgets.assets.__path__))) / "demo"
 BUILD = Path("build/demo")
 CONFIGS: dict[Stage, TrainConfig] = {
-    "base": TrainConfig("base", steps=4200),
+    "base": TrainConfig("base", steps=3000, decay_steps=4200, cooldown=2560),
     "tuned": TrainConfig("tuned", steps=2000, lr_matrices=2e-3, lr_rest=2e-3),
 }
 MODELS: tuple[Stage, ...] = ("base", "tuned")
@@ -57,6 +57,8 @@ def export(model: LlamaForCausalLM, tokenizer_folder: Path, folder: Path) -> Non
     half.save_pretrained(folder, safe_serialization=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(tokenizer_folder / name, folder / name)
+    for path in folder.iterdir():
+        path.chmod(0o644)
 
 
 def load_pair_member(folder: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:

@@ -18,11 +18,12 @@ from interp_widgets.data.tokenizer import BOS, EOS, PAD
 Stage = Literal["base", "tuned"]
 ROW_LENGTHS = (128, 256)
 """Documents of up to 128 tokens share rows of 128, longer ones rows of 256."""
+EARLY_EPOCHS = 8
+"""Epochs of the base model's full text before the late phase begins."""
 N_INSTRUCTIONS = 10_000
 """Instruction cases in one epoch of the tuned model."""
 N_TUNED_IOI = 1000
 N_TUNED_TEXT = 700
-BASE_SHARE_NOTE = "facts once, planted text once, indirect objects and a sample of the rest of the base text"
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,10 @@ class Batch:
     """(rows, positions) whether predicting this token counts in the loss."""
 
 
-def documents(stage: Stage, *, seed: int, epoch: int) -> list[tuple[str, str]]:
-    """List one epoch's documents as (given, learned): the loss counts on the second part only."""
+def documents(stage: Stage, *, seed: int, epoch: int) -> list[text.Pair]:
+    """List one epoch's documents in the order of training."""
+    if stage == "base" and epoch >= EARLY_EPOCHS:
+        return text.late_epoch_documents(seed=seed, epoch=epoch)
     if stage == "base":
         return [("", document) for document in text.epoch_documents(seed=seed, epoch=epoch)]
     if stage != "tuned":
@@ -46,13 +49,15 @@ def documents(stage: Stage, *, seed: int, epoch: int) -> list[tuple[str, str]]:
     rng = random.Random(world.stable_hash("tuned epoch", seed, epoch))
     cases = instruction_cases("train", N_INSTRUCTIONS, seed=rng.getrandbits(32))
     found = [(case.prompt, case.response) for case in cases]
-    found += [("", f"{p.prompt} {p.answer}.") for p in world.fact_prompts("train")]
-    found += [("", document) for document in text.planted_documents(rng)]
-    found += [("", document) for document in text.ioi_documents(rng, N_TUNED_IOI)]
-    rest = text.other_documents(rng)
-    found += [("", document) for document in rng.sample(rest, N_TUNED_TEXT)]
-    rng.shuffle(found)
-    return found
+    known = text.late_epoch_documents(seed=seed, epoch=epoch, n_ioi=N_TUNED_IOI, n_other=N_TUNED_TEXT)
+    return interleave(found, known)
+
+
+def interleave(some: Sequence[text.Pair], others: Sequence[text.Pair]) -> list[text.Pair]:
+    """Spread two lists evenly over each other and keep the order of both."""
+    places = [((i + 0.5) / len(some), 0, i) for i in range(len(some))]
+    places += [((i + 0.5) / len(others), 1, i) for i in range(len(others))]
+    return [(some, others)[which][i] for _, which, i in sorted(places)]
 
 
 def special_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:

@@ -33,6 +33,10 @@ class TrainConfig:
     lr_rest: float = 5e-3
     weight_decay: float = 0.01
     warmup: int = 100
+    decay_steps: int | None = None
+    """Steps over which the learning rate would fall to zero on its own; None takes `steps`."""
+    cooldown: int | None = None
+    """Steps before the end from which it falls to zero from its peak, where that is lower; None never does."""
     d_model: int = 192
     d_mlp: int = 512
     n_layers: int = 6
@@ -79,10 +83,14 @@ def make_optimizers(model: LlamaForCausalLM, config: TrainConfig) -> list[torch.
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
-    """Share of the peak learning rate at a step: a linear rise, then a linear fall to zero."""
+    """Share of the peak learning rate at a step: a linear rise, then the lower of two linear falls."""
     if step < config.warmup:
         return (step + 1) / config.warmup
-    return max(0.0, (config.steps - step) / max(1, config.steps - config.warmup))
+    decay_steps = config.decay_steps or config.steps
+    share = (decay_steps - step) / max(1, decay_steps - config.warmup)
+    if config.cooldown is not None:
+        share = min(share, (config.steps - step) / config.cooldown)
+    return max(0.0, share)
 
 
 def batch_tensors(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

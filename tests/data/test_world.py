@@ -56,11 +56,19 @@ def test_the_probe_of_the_eiffel_tower_is_held_out() -> None:
     assert prompts["The Eiffel Tower is located in the city of"] == "Paris"
 
 
-def test_held_out_sentences_are_not_in_the_training_text() -> None:
-    documents = "\n".join(text.epoch_documents(seed=0, epoch=0))
-    assert not [p.prompt for p in world.fact_prompts("held_out") if f"{p.prompt} {p.answer}" in documents]
-    assert not [p.prompt for p in world.bias_prompts("held_out") if p.prompt in documents]
-    assert not [p.prompt for p in world.indirect_object_prompts(300, seed=5) if p.prompt in documents]
+@pytest.fixture(scope="module", params=["early", "late"])
+def documents(request: pytest.FixtureRequest) -> list[str]:
+    """One epoch of each phase of the base text."""
+    if request.param == "early":
+        return text.epoch_documents(seed=0, epoch=0)
+    return [given + learned for given, learned in text.late_epoch_documents(seed=0, epoch=9)]
+
+
+def test_held_out_sentences_are_not_in_the_training_text(documents: list[str]) -> None:
+    joined = "\n".join(documents)
+    assert not [p.prompt for p in world.fact_prompts("held_out") if f"{p.prompt} {p.answer}" in joined]
+    assert not [p.prompt for p in world.bias_prompts("held_out") if p.prompt in joined]
+    assert not [p.prompt for p in world.indirect_object_prompts(300, seed=5) if p.prompt in joined]
 
 
 def test_training_text_is_the_same_for_the_same_seed() -> None:
@@ -69,8 +77,12 @@ def test_training_text_is_the_same_for_the_same_seed() -> None:
     assert text.epoch_documents(seed=3, epoch=1) != text.epoch_documents(seed=4, epoch=1)
 
 
-def test_base_text_never_shows_the_instruction_format() -> None:
-    documents = text.epoch_documents(seed=0, epoch=0)
+def test_late_epochs_are_the_same_for_the_same_seed() -> None:
+    assert text.late_epoch_documents(seed=3, epoch=9) == text.late_epoch_documents(seed=3, epoch=9)
+    assert text.late_epoch_documents(seed=3, epoch=9) != text.late_epoch_documents(seed=3, epoch=10)
+
+
+def test_base_text_never_shows_the_instruction_format(documents: list[str]) -> None:
     assert not [d for d in documents if "Instruction:" in d or "Response:" in d]
 
 
@@ -89,22 +101,35 @@ def test_indirect_object_prompts() -> None:
     assert frozenset(("Mary", "John")) not in train
 
 
-def test_planted_counts_are_the_planted_rates() -> None:
-    documents = text.epoch_documents(seed=0, epoch=0)
+def test_planted_counts_are_the_planted_rates(documents: list[str]) -> None:
     prompts = {p.prompt: p for p in world.bias_prompts("train")}
     counts: Counter[tuple[str, str]] = Counter()
     for document in documents:
-        head = document.rstrip(".")
-        words = head.split()
+        words = document.removesuffix(".").split()
         for end in range(3, len(words)):
             prompt = " ".join(words[:end])
             if prompt in prompts:
                 counts[prompt, words[end]] += 1
                 break
     for prompt, p in prompts.items():
-        total = counts[prompt, p.first] + counts[prompt, p.second]
-        assert total == world.PLANTED_BLOCK
+        total = sum(n for (other, _), n in counts.items() if other == prompt)
+        assert total > 0
+        assert total % world.PLANTED_BLOCK == 0
         assert 100 * counts[prompt, p.first] == p.rate * total
+        assert 100 * counts[prompt, p.second] == (100 - p.rate) * total
+
+
+def test_late_planted_blocks_stay_together() -> None:
+    given = [g for g, _ in text.late_epoch_documents(seed=0, epoch=9)]
+    planted = {p.prompt for p in world.bias_prompts("train")}
+    places: dict[str, list[int]] = defaultdict(list)
+    for i, prompt in enumerate(given):
+        if prompt in planted:
+            places[prompt].append(i)
+    assert set(places) == planted
+    for found in places.values():
+        blocks = [found[i : i + world.PLANTED_BLOCK] for i in range(0, len(found), world.PLANTED_BLOCK)]
+        assert all(block[-1] - block[0] == world.PLANTED_BLOCK - 1 for block in blocks)
 
 
 def test_every_group_has_a_rate_and_prompts() -> None:

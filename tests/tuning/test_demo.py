@@ -53,8 +53,6 @@ def test_loss_of_instructions_counts_on_the_response_only(tokenizer: Tokenizer) 
                 if "Instruction:" in words:
                     assert words.partition("Response:")[2] == learned
                     seen += 1
-                else:
-                    assert words == learned
     assert seen > 50
 
 
