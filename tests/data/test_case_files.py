@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from interp_widgets.data.case_files import parse_cases, read_cases
 
 
 def test_the_three_formats_give_the_same_cases(tmp_path: Path) -> None:
+    same = {"prompt": "Say hi to Ann", "response": " hi", "name": "x"}
     texts = {
-        "a.json": '[{"prompt": "Say hi to Ann", "response": " hi", "instruction": "Say hi", "label": true, "name": "x"}]',
-        "a.jsonl": '{"prompt": "Say hi to Ann", "response": " hi", "instruction": [0, 6], "label": "yes", "name": "x"}\n',
+        "a.json": json.dumps([{**same, "instruction": "Say hi", "label": True}]),
+        "a.jsonl": json.dumps({**same, "instruction": [0, 6], "label": "yes"}) + "\n",
         "a.csv": 'prompt,response,instruction,label,name\nSay hi to Ann," hi",Say hi,followed,x\n',
     }
     found = []

@@ -1,0 +1,116 @@
+"""The first journey: the start notebook in JupyterLab, as a new user takes it, offline."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "00_start.ipynb"
+PROMPT = "Instruction: Please give the plural of the word.\nInput: cat\nResponse:"
+
+
+@pytest.fixture
+def start(nb: Any) -> Any:
+    """The start notebook, run to its end."""
+    shutil.copy(NOTEBOOK, nb.lab.root / NOTEBOOK.name)
+    nb.open(NOTEBOOK.name)
+    nb.run_all()
+    nb.wait_py("explorer.status.state", "done", seconds=60)
+    return nb
+
+
+def explorer_of(nb: Any) -> Any:
+    return nb.page.locator(".iw-panel").first
+
+
+def test_first_journey(start: Any) -> None:
+    nb = start
+    panel = explorer_of(nb)
+    panel.scroll_into_view_if_needed()
+    strips = panel.locator(".iw-strip")
+    tokens = strips.nth(1).locator(".iw-tok")
+    expect(tokens.first).to_be_visible()
+    for theme in ("Light", "Dark"):
+        nb.set_theme(f"JupyterLab {theme}")
+        for width in (1400, 700):
+            nb.resize(width, 1900)
+            nb.screenshot(f"saliency_{theme.lower()}_{width}", panel)
+    nb.resize(1400, 1500)
+    nb.set_theme("JupyterLab Light")
+
+    # another prompt, typed; the response follows by itself or with Run
+    box = panel.get_by_label("Prompt", exact=True)
+    box.fill(PROMPT)
+    box.blur()
+    nb.wait_py("explorer.prompt", PROMPT)
+    if nb.py("explorer.status.state") == "waiting":
+        panel.get_by_role("button", name="Run", exact=True).click()
+    nb.wait_py("(explorer.status.state, explorer.response != '')", ("done", True), seconds=60)
+    assert nb.py("explorer.response") == nb.py(f"pair.tuned.generate({PROMPT!r})")
+
+    # Generate, by the other model
+    nb.py(code="explorer.writer = 'A'")
+    panel.get_by_role("button", name="Generate").click()
+    nb.wait_py("explorer.response", nb.py(f"pair.base.generate({PROMPT!r})"), seconds=60)
+    nb.wait_py("explorer.status.state", "done", seconds=60)
+
+    # a click on a response token shades the prompt by its column
+    before = nb.py("explorer.map.prompt_strip.values.hex()")
+    x, y = nb.center(tokens.first)
+    nb.page.mouse.click(x, y)
+    nb.wait_py("explorer.response_token", 0)
+    expect(tokens.first).to_have_attribute("aria-selected", "true")
+    assert nb.py("explorer.map.prompt_strip.values.hex()") != before
+
+    # marking the instruction by a drag gives its score
+    panel.get_by_role("button", name="Mark instruction").click()
+    prompt_tokens = strips.nth(0).locator(".iw-tok")
+    x0, y0 = nb.center(prompt_tokens.nth(2))
+    nb.page.mouse.move(x0, y0)
+    nb.page.mouse.down()
+    x1, y1 = nb.center(prompt_tokens.nth(6))
+    nb.page.mouse.move(x1, y1, steps=8)
+    nb.page.mouse.up()
+    nb.wait_py("explorer.marks", [[2, 7]])
+    expect(panel.get_by_text("Instruction score", exact=False).first).to_be_visible()
+
+    # the difference of the two models
+    panel.get_by_role("button", name="difference").click()
+    nb.wait_py("explorer.view", "difference")
+    nb.screenshot("saliency_difference", panel)
+
+
+def test_check_and_data_set_tabs(start: Any) -> None:
+    nb = start
+    panel = explorer_of(nb)
+    panel.get_by_role("tab", name="Check").click()
+    panel.get_by_role("button", name="Check the methods").click()
+    nb.wait_py("(explorer.status.state, len(explorer.check.table.rows) >= 4)", ("done", True), seconds=120)
+    nb.resize(1400, 1900)
+    nb.page.wait_for_timeout(500)
+    nb.screenshot("saliency_check", panel)
+    panel.get_by_role("tab", name="Data set").click()
+    nb.py(code="explorer.data_set.number.value = 8")
+    panel.get_by_role("button", name="Score cases").click()
+    nb.wait_py("(explorer.status.state, len(explorer.data_set.table.rows))", ("done", 16), seconds=120)
+    nb.page.wait_for_timeout(500)
+    nb.screenshot("saliency_data_set", panel)
+    panel.locator(".iw-table tbody tr").nth(1).click()
+    nb.wait_py("explorer.tabs.selected_index", 0)
+    nb.wait_py("explorer.prompt", nb.py("explorer.data_set._cases[1].prompt"))
+
+
+def test_an_error_is_a_sentence_and_the_map_stays(start: Any) -> None:
+    nb = start
+    panel = explorer_of(nb)
+    cells = nb.py("explorer.map.heat.shape")
+    box = panel.get_by_label("Prompt", exact=True)
+    box.fill("")
+    box.blur()
+    expect(panel.get_by_role("alert")).to_contain_text("the prompt is empty")
+    assert nb.py("explorer.map.heat.shape") == cells
+    nb.screenshot("saliency_error", panel)

@@ -1,0 +1,356 @@
+"""The saliency explorer without a browser: what it asks for, draws, links, saves, and how it takes bad input."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workbench, load_demo_pair
+from interp_widgets.analysis.saliency import prompt_saliency
+
+PROMPT = "Instruction: Please give the plural of the word.\nInput: cat\nResponse:"
+RESPONSE = " cats"
+
+
+@pytest.fixture(scope="module")
+def pair() -> Any:
+    return load_demo_pair()
+
+
+@pytest.fixture
+def explore(wire: Any) -> Iterator[Callable[..., SaliencyExplorer]]:
+    """Opens explorers; afterwards every comm and worker they opened must be gone."""
+    opened: list[SaliencyExplorer] = []
+
+    def build(*args: Any, **options: Any) -> SaliencyExplorer:
+        options = {"prompt": PROMPT, "response": RESPONSE, **options}
+        opened.append(SaliencyExplorer(*args, **options))
+        return opened[-1]
+
+    yield build
+    for panel in opened:
+        panel.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("interp-widgets"):
+            thread.join(10)
+            assert not thread.is_alive(), "closing the last panel must end its worker"
+
+
+def hooks_on(model: Any) -> int:
+    return sum(len(point.fwd_hooks) + len(point.bwd_hooks) for point in model.tl_model.hook_dict.values())
+
+
+def test_opens_with_a_result_on_its_default_prompt(pair: Any, wire: Any) -> None:
+    panel = SaliencyExplorer(pair.tuned)
+    assert panel.wait(60)
+    assert isinstance(panel.result, SaliencyResult)
+    assert panel.response, "the response that the model wrote stands in its box"
+    assert panel.map.heat.shape == list(panel.result.importance.shape)
+    assert panel.mask().any(), "the default prompt comes with its instruction marked"
+    assert "Instruction score" in panel.map.scores.value
+    panel.close()
+
+
+def test_run_gives_what_the_function_gives(pair: Any, explore: Any) -> None:
+    panel = explore(pair.tuned)
+    expected = prompt_saliency(pair.tuned, PROMPT, RESPONSE)
+    np.testing.assert_allclose(panel.run(fresh=True).importance, expected.importance, atol=1e-6)
+    np.testing.assert_allclose(panel.map.heat.matrix, expected.normalised(), atol=1e-6)
+    wrong = prompt_saliency(pair.base, PROMPT, RESPONSE)
+    assert not np.allclose(wrong.importance, expected.importance, atol=1e-3), "another model must not give the same"
+
+
+def test_a_clicked_response_token_shades_the_prompt_by_its_column(pair: Any, explore: Any, wire: Any) -> None:
+    panel = explore(pair.tuned)
+    whole = np.frombuffer(panel.map.prompt_strip.values, "<f4")
+    np.testing.assert_allclose(whole, panel.result.density(), atol=1e-5)
+    wire.type(panel.map.response_strip, selected=0)
+    assert panel.response_token == 0
+    column = np.frombuffer(panel.map.prompt_strip.values, "<f4")
+    np.testing.assert_allclose(column, panel.result.normalised()[:, 0], atol=1e-5)
+    assert "response token 0" in panel.map.table.caption
+    assert next(row[0] for row in panel.map.table.rows) == int(column.argmax())
+
+
+def test_brushed_prompt_tokens_shade_the_response_by_their_rows(pair: Any, explore: Any, wire: Any) -> None:
+    panel = explore(pair.tuned)
+    wire.type(panel.map.prompt_strip, brush=[2, 6])
+    rows = panel.result.normalised()[2:6].mean(axis=0)
+    np.testing.assert_allclose(np.frombuffer(panel.map.response_strip.values, "<f4"), rows, atol=1e-5)
+
+
+def test_marks_give_the_instruction_score(pair: Any, explore: Any, wire: Any) -> None:
+    panel = explore(pair.tuned)
+    assert "No instruction marked" in panel.map.scores.value
+    wire.type(panel.map.prompt_strip, marks=[[2, 9]])
+    mask = np.zeros(len(panel.result.prompt_tokens), dtype=bool)
+    mask[2:9] = True
+    assert f"{panel.result.instruction_score(mask):.3f}" in panel.map.scores.value
+    assert panel.map.heat.row_marks == [[2, 9]]
+    panel.prompt = PROMPT.replace("cat", "dog")
+    assert panel.wait(30)
+    assert panel.marks == [], "marks of another prompt mean nothing here"
+
+
+def test_slicing_never_runs_the_model(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = explore(pair.tuned)
+    monkeypatch.setattr(panel, "compute", lambda *a, **k: pytest.fail("the model ran"))
+    panel.threshold = 3.0
+    np.testing.assert_allclose(panel.map.heat.matrix, panel.result.normalised(threshold=3.0), atol=1e-6)
+    panel.levels = 5
+    assert panel.density_threshold == 5.0, "a threshold above the levels comes down with them"
+    assert panel.map.heat.vmax == 5.0
+    panel.values = "importance"
+    np.testing.assert_allclose(panel.map.heat.matrix, panel.result.importance, atol=1e-6)
+    panel.p = 2.0
+    assert panel.status.state != "failed"
+
+
+def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any, explore: Any) -> None:
+    panel = explore(pair.base, pair.tuned, values="importance")
+    ranges = {}
+    for view in ("A", "B", "difference"):
+        panel.view = view
+        ranges[view] = (panel.map.heat.vmin, panel.map.heat.vmax)
+        a, b = (result.importance for result in panel.result)
+        expected = {"A": a, "B": b, "difference": b - a}[view]
+        np.testing.assert_allclose(panel.map.heat.matrix, expected, atol=1e-6)
+    assert ranges["A"] == ranges["B"]
+    assert ranges["difference"][0] == -ranges["difference"][1]
+
+
+def test_generate_writes_a_response(pair: Any, explore: Any, wire: Any) -> None:
+    panel = explore(pair.tuned, max_new_tokens=5)
+    panel.write()
+    assert panel.wait(30)
+    assert panel.response == pair.tuned.generate(PROMPT, max_new_tokens=5)
+    assert panel.result.importance.shape[1] == len(panel.map.response_strip.tokens)
+    panel.prompt = "The Eiffel Tower is located in the city of"
+    if panel.status.state == "waiting":
+        panel.go()
+    assert panel.wait(30)
+    assert panel.response == pair.tuned.generate(panel.prompt, max_new_tokens=5)
+
+
+def test_the_written_response_is_answered_already(pair: Any, explore: Any) -> None:
+    panel = explore(pair.tuned, response="", max_new_tokens=4)
+    assert panel.wait(30)
+    before = panel.result
+    panel.run()
+    assert panel.status.text.endswith("(from cache)")
+    np.testing.assert_array_equal(panel.result.importance, before.importance)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"prompt": ""}, "the prompt is empty"),
+        ({"target": "logit_difference"}, "needs a foil"),
+        ({"prompt": "word " * 3000}, "context"),
+        ({"response": " word" * 3000}, "context"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, change: Any, sentence: str) -> None:
+    panel = explore(pair.tuned, write_anew=False)
+    good = panel.result
+    for name, value in change.items():
+        setattr(panel, name, value)
+    panel.go()
+    assert panel.wait(30)
+    assert panel.status.state == "failed"
+    assert sentence in panel.status.error
+    assert panel.result is good
+    assert panel.map.heat.shape == list(good.importance.shape)
+    assert hooks_on(pair.tuned) == 0
+
+
+@pytest.mark.parametrize("prompt", ["שלום 😀 <img src=x onerror=alert(1)> مرحبا", "a\n\n\tb  c", "<|eos|> Paris"])
+def test_odd_texts_are_shown_as_they_are(pair: Any, explore: Any, prompt: str) -> None:
+    panel = explore(pair.tuned, prompt=prompt)
+    assert panel.status.state == "done", panel.status.error
+    assert pair.tuned.decode(list(panel.result.prompt_ids)) == prompt
+    assert len(panel.map.prompt_strip.tokens) == len(panel.result.prompt_ids)
+
+
+def test_weights_that_are_not_finite_are_an_error(pair: Any, explore: Any) -> None:
+    panel = explore(pair.tuned)
+    good = panel.result
+    weight = pair.tuned.tl_model.blocks[2].mlp.W_out
+    kept = weight.data.clone()
+    try:
+        with torch.no_grad():
+            weight[0, 0] = float("nan")
+        with pytest.raises(ValueError, match=r"(?i)nan|finite|number"):
+            panel.run(fresh=True)
+        assert panel.status.state == "failed"
+        assert panel.result is good
+    finally:
+        with torch.no_grad():
+            weight.copy_(kept)
+
+
+def test_an_exception_in_a_users_hook_is_shown_and_leaves_no_hook(pair: Any, explore: Any) -> None:
+    panel = explore(pair.tuned)
+
+    def broken(activation: Any, hook: Any) -> Any:
+        raise RuntimeError("the user's hook failed")
+
+    with pair.tuned.tl_model.hooks(fwd_hooks=[("blocks.1.hook_resid_pre", broken)]):
+        with pytest.raises(RuntimeError, match="the user's hook failed"):
+            panel.run(fresh=True)
+        assert "the user's hook failed" in panel.status.error
+    assert hooks_on(pair.tuned) == 0
+    panel.run(fresh=True)
+    assert panel.status.state == "done"
+
+
+def test_out_of_memory_is_a_sentence(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = explore(pair.tuned)
+    good = panel.result
+
+    def full(*args: Any, **kwargs: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(type(pair.tuned), "forward", full)
+    with pytest.raises(Exception, match=r"(?i)memory"):
+        panel.run(fresh=True)
+    assert "memory" in panel.status.error.lower()
+    assert panel.result is good
+
+
+def test_cancel_and_close_during_a_run(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = explore(pair.tuned)
+    good = panel.result
+    entered, stopped = threading.Event(), threading.Event()
+
+    def endless(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
+        entered.set()
+        try:
+            while True:
+                progress(1, 10)
+                check()
+        finally:
+            stopped.set()
+
+    monkeypatch.setattr(panel, "compute", endless)
+    panel.method = "first_order"
+    panel.go()
+    assert entered.wait(10)
+    panel.cancel()
+    assert stopped.wait(10)
+    assert panel.wait(10)
+    assert panel.status.state == "cancelled"
+    assert panel.result is good
+    entered.clear()
+    stopped.clear()
+    panel.go()
+    assert entered.wait(10)
+    panel.close()
+    assert stopped.wait(10), "closing must stop the run"
+    assert hooks_on(pair.tuned) == 0
+
+
+def test_copied_code_reproduces_the_result(pair: Any, explore: Any) -> None:
+    panel = explore(pair.base, pair.tuned, marks=[[2, 9]], method="first_order")
+    source = panel.code(panel.request())
+    space: dict[str, Any] = {}
+    exec(source, space)
+    for name, result in zip(("result_a", "result_b"), panel.result, strict=True):
+        np.testing.assert_allclose(space[name].importance, result.importance, atol=1e-6)
+    assert space["mask"][2:9] == [True] * 7
+
+
+def test_saving(pair: Any, explore: Any, tmp_path: Path) -> None:
+    panel = explore(pair.base, pair.tuned, marks=[[2, 9]])
+    for suffix in (".csv", ".parquet", ".svg", ".png", ".html"):
+        assert panel.save(tmp_path / f"map{suffix}").stat().st_size > 500
+    table = pd.read_csv(tmp_path / "map.csv")
+    a, b = panel.result
+    assert len(table) == a.importance.size + b.importance.size
+    np.testing.assert_allclose(table[table.model == "B"].importance, b.importance.ravel(), atol=1e-6)
+    assert table.marked.sum() == 7 * (a.importance.shape[1] + b.importance.shape[1])
+
+
+def test_two_explorers_on_one_workbench_share_prompt_and_selection(pair: Any, explore: Any) -> None:
+    bench = Workbench(pair.tuned)
+    first, second = explore(bench), explore(bench)
+    first.response_token = 0
+    assert second.response_token == bench.response_token == 0
+    first.close()
+    bench.response_token = -1
+    assert second.response_token == -1
+
+
+def test_data_set_tab_scores_cases_and_opens_one(pair: Any, explore: Any, wire: Any) -> None:
+    cases = [
+        SaliencyCase(PROMPT.replace("cat", word), f" the {word}s are here today", (13, 48), label, word)
+        for word, label in (("cat", True), ("dog", True), ("book", False), ("house", False))
+    ]
+    panel = explore(pair.base, pair.tuned, cases=cases)
+    panel.data_set.written.value = False
+    panel.tabs.selected_index = 2
+    panel.data_set.run()
+    assert panel.wait(120)
+    assert panel.status.state == "done", panel.status.error
+    assert len(panel.data_set.table.rows) == 2 * len(cases)
+    assert "8 scored" in panel.data_set.summary.value
+    wire.type(panel.data_set.table, selected=5)
+    assert panel.wait(30)
+    assert panel.prompt == cases[1].prompt
+    assert panel.response == cases[1].response
+    assert panel.view == "B"
+    assert panel.tabs.selected_index == 0
+    if panel.status.state == "waiting":
+        panel.go()
+        assert panel.wait(30)
+    assert panel.mask().any()
+
+
+def test_a_case_file_is_read_or_refused_in_a_sentence(pair: Any, explore: Any, wire: Any) -> None:
+    panel = explore(pair.tuned)
+
+    def upload(name: str, content: bytes) -> None:
+        panel.data_set.upload.value = (
+            {"name": name, "type": "", "size": len(content), "content": memoryview(content), "last_modified": None},
+        )
+
+    rows = [{"prompt": PROMPT, "response": RESPONSE, "instruction": "give the plural", "label": True}]
+    upload("mine.json", json.dumps(rows).encode())
+    assert len(panel.data_set.cases) == 1
+    assert PROMPT[slice(*panel.data_set.cases[0].instruction)] == "give the plural"
+    upload("mine.txt", b"nothing")
+    assert "must end in .json, .jsonl or .csv" in panel.status.error
+
+
+def test_check_tab_compares_the_methods(pair: Any, explore: Any) -> None:
+    panel = explore(pair.tuned)
+    panel.check.run()
+    assert panel.wait(120)
+    assert panel.status.state == "done", panel.status.error
+    methods = [row[0] for row in panel.check.table.rows]
+    assert {"exact", "first_order", "integrated_gradients", "random"} <= set(methods)
+    panel.threshold = 2.0
+    assert panel.check.table.rows, "slicing the map does not touch the check"
+    panel.target = "logit"
+    panel.go()
+    assert panel.wait(30)
+    assert not panel.check.table.rows, "a check of another result is not left standing"
+
+
+def test_closing_leaves_no_comm(pair: Any, wire: Any) -> None:
+    before = wire.open()
+    panel = SaliencyExplorer(pair.tuned, prompt=PROMPT, response=RESPONSE)
+    panel.close()
+    left = wire.open() - before
+    again = SaliencyExplorer(pair.tuned, prompt=PROMPT, response=RESPONSE)
+    again.close()
+    # What the kernel shares (Bokeh's code) may stay, but only once
+    assert wire.open() - before == left <= 2
