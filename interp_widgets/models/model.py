@@ -336,7 +336,9 @@ class Model:
         """(positions, d_model) token embedding of each id, as the model feeds it in: no position information."""
         batch = self._batch(ids)
         with torch.no_grad():
-            return self.tl_model.embed(batch)[0].detach()
+            # the bridge's embedding runs hook_embed itself; hooks belong to the pass that the rows are fed to
+            embed = getattr(self.tl_model.embed, "original_component", self.tl_model.embed)
+            return embed(batch)[0].detach()
 
     def weight(self, name: str, layer: int | None = None) -> Tensor:
         """One weight in HookedTransformer's orientation (input axis first), detached and not copied where possible.

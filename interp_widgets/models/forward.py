@@ -1,0 +1,274 @@
+"""The fast engine: logits, hidden states and derivatives from token embeddings, the same on both backends.
+
+Three ways lead to the same numbers. *plain*: the equations of `interp_widgets.models.plain`, for a HookedTransformer
+that nobody has hooked. *blocks*: TransformerLens' own blocks, for other HookedTransformers. *bridge*: the transformers
+model inside a TransformerBridge. Before a way is first used on a model it is compared with the model's own forward
+pass, and left out where it differs. While the user has hooks on the model, whole sequences run through the model's own
+modules, so that every hook sees the positions it would always see.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from . import plain, plain_slopes, ways
+from .plain import KeysValues
+from .slopes import AutogradSlopes, NoForwardMode, PlainSlopes, Slopes
+from .ways import has_hooks
+
+__all__ = ["NoForwardMode", "Prefix", "Slopes", "decode", "encode", "forward", "has_hooks", "prefix", "slopes"]
+
+Way = Literal["plain", "blocks", "bridge"]
+
+# Largest relative difference to the model's own logits; a wrong formula differs by 1e-2 and more
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+_HALF_TOLERANCE = 5e-2
+_PROBE_TOKENS = 12
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Keys and values of the first positions of one sequence, or its embeddings where they must run again."""
+
+    way: Way
+    length: int
+    """Number of positions."""
+    layers: tuple[KeysValues, ...] = ()
+    embeddings: Tensor | None = None
+    """(1, length, d_model) when the positions run again with every pass: the model has hooks or no usable cache."""
+
+    def first(self, length: int) -> Prefix | None:
+        """The prefix of the first ``length`` positions; None for no position at all."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"length must be in 0..{self.length} for this prefix, got {length}")
+        if length == 0:
+            return None
+        if self.embeddings is not None:
+            return Prefix(self.way, length, embeddings=self.embeddings[:, :length])
+        axis = 1 if self.way == "blocks" else 2
+        layers = tuple((key.narrow(axis, 0, length), value.narrow(axis, 0, length)) for key, value in self.layers)
+        return Prefix(self.way, length, layers)
+
+
+# ---- the public calls
+
+
+def prefix(model: Any, embeddings: Tensor) -> Prefix:
+    """Keys and values of the first positions of a sequence, computed once for many continuations.
+
+    Args:
+        model: a `Model`.
+        embeddings: (1, positions, d_model) token embeddings.
+
+    Example:
+        >>> start = prefix(model, embeddings[:, :8])                              # doctest: +SKIP
+        >>> logits = forward(model, many[:, 8:], prefix=start)                    # doctest: +SKIP
+    """
+    _check_embeddings(model, embeddings, 0)
+    if embeddings.shape[0] != 1:
+        raise ValueError(f"a prefix belongs to one sequence: embeddings must have batch 1, got {embeddings.shape[0]}")
+    length = embeddings.shape[1]
+    way, hooked = _way(model, length), has_hooks(model.tl_model)
+    if hooked or not _traits(model).cache:
+        return Prefix(way, length, embeddings=embeddings)
+    with torch.no_grad():
+        if way == "plain":
+            layers = plain.encode(model.tl_model, embeddings, keep=True, fused=True)[1]
+        elif way == "blocks":
+            layers = ways.blocks_cache(model.tl_model, embeddings)
+        else:
+            layers = ways.bridge_cache(model.tl_model, embeddings)
+    return Prefix(way, length, tuple(layers))
+
+
+def forward(
+    model: Any, embeddings: Tensor, *, positions: slice | Tensor | None = None, prefix: Prefix | None = None
+) -> Tensor:
+    """Logits (batch, positions, d_vocab) from token embeddings; the model adds position information itself.
+
+    Gradients, forward-mode derivatives and vmap pass through. Logits are made only for the positions asked for.
+
+    Args:
+        model: a `Model`.
+        embeddings: (batch, tokens, d_model) token embeddings, after the prefix if there is one.
+        positions: indices into the tokens given here, a slice or a (n,) tensor; all by default.
+        prefix: what `prefix` gave, shared by the whole batch.
+
+    Raises:
+        ValueError: a wrong shape, or more positions than the model's context.
+    """
+    return decode(model, encode(model, embeddings, positions=positions, prefix=prefix))
+
+
+def encode(
+    model: Any, embeddings: Tensor, *, positions: slice | Tensor | None = None, prefix: Prefix | None = None
+) -> Tensor:
+    """The hidden states (batch, positions, width) that `decode` turns into logits; arguments as in `forward`.
+
+    Their width is d_model, or d_vocab for a model whose logits are more than its unembedding of one state.
+    """
+    before = 0 if prefix is None else prefix.length
+    _check_embeddings(model, embeddings, before)
+    chosen = _positions(positions, embeddings)
+    way, hooked = _way(model, before + embeddings.shape[1]), has_hooks(model.tl_model)
+    if prefix is not None and prefix.embeddings is None and (hooked or prefix.way != way):
+        raise ValueError("the prefix was computed before hooks were put on or taken off the model: compute it again")
+    if prefix is not None and prefix.embeddings is not None:
+        front = prefix.embeddings.expand(embeddings.shape[0], -1, -1)
+        embeddings = torch.cat([front, embeddings], dim=1)
+        chosen = (torch.arange(before, embeddings.shape[1], device=embeddings.device) if chosen is None
+                  else chosen + before)  # fmt: skip
+        prefix = None
+    past = None if prefix is None else prefix.layers
+    if way == "plain":
+        fused = not (embeddings.requires_grad and torch.is_grad_enabled()) and not _is_dual(embeddings)
+        return plain.encode(model.tl_model, embeddings, positions=chosen, past=past, fused=fused)[0]
+    if way == "blocks":
+        return ways.blocks_encode(model.tl_model, embeddings, chosen, past, hooked)
+    return ways.bridge_encode(model.tl_model, embeddings, chosen, past, hooked, _traits(model).split)
+
+
+def decode(model: Any, hidden: Tensor) -> Tensor:
+    """Logits (..., d_vocab) of hidden states from `encode`."""
+    way = _way(model, 0)
+    if way == "plain":
+        return plain.decode(model.tl_model, hidden)
+    if way == "bridge" and not _traits(model).split:
+        return hidden
+    flat = hidden if hidden.ndim == 3 else hidden.reshape(1, -1, hidden.shape[-1])
+    logits = model.tl_model.unembed(flat)
+    cap = getattr(model.tl_model.cfg, "output_logits_soft_cap", None) or 0
+    if way == "blocks" and cap > 0:
+        logits = cap * torch.tanh(logits / cap)
+    return logits.reshape(*hidden.shape[:-1], logits.shape[-1])
+
+
+def slopes(model: Any, embeddings: Tensor, first: int) -> Slopes:
+    """The derivative of the hidden states from position ``first`` on, at token embeddings (1, tokens, d_model).
+
+    No parameter's ``.grad`` or ``requires_grad`` is touched.
+    """
+    _check_embeddings(model, embeddings, 0)
+    if _way(model, embeddings.shape[1]) == "plain":
+        return PlainSlopes(model.tl_model, embeddings, first)
+    return AutogradSlopes(
+        lambda rows, positions: encode(model, rows, positions=positions), model.frozen, embeddings, first
+    )
+
+
+# ---- choosing a way
+
+
+@dataclass(frozen=True)
+class _Traits:
+    """What held when a model was compared with its own forward pass."""
+
+    plain: bool
+    cache: bool
+    """Keys and values of a prefix can be reused."""
+    split: bool
+    """Logits are the unembedding of one hidden state, nothing more."""
+
+
+_KNOWN: weakref.WeakKeyDictionary[Any, _Traits] = weakref.WeakKeyDictionary()
+_UNTRIED = _Traits(plain=False, cache=False, split=False)
+
+
+def _traits(model: Any) -> _Traits:
+    """Compared on first use, when the model has no hooks; with hooks on, nothing is taken for granted."""
+    found = _KNOWN.get(model.tl_model)
+    if found is None:
+        if has_hooks(model.tl_model):
+            return _UNTRIED
+        found = _KNOWN[model.tl_model] = _compare(model)
+    return found
+
+
+def _way(model: Any, last_position: int) -> Way:
+    if model.backend == "bridge":
+        return "bridge"
+    return "plain" if plain.applies(model.tl_model, last_position) and _traits(model).plain else "blocks"
+
+
+@torch.no_grad()
+def _compare(model: Any) -> _Traits:
+    """Run a short random sequence through every way and compare with the model's own logits."""
+    tl_model = model.tl_model
+    count = min(_PROBE_TOKENS, model.n_ctx)
+    generator = torch.Generator().manual_seed(11)
+    ids = torch.randint(0, model.d_vocab, (1, count), generator=generator).to(model.device)
+    embeddings = model.token_embeddings(ids[0])[None]
+    wanted = tl_model(ids)
+    limit = _TOLERANCE.get(model.dtype, _HALF_TOLERANCE) * float(wanted.abs().max())
+    cut, rest = count // 2, torch.arange(count - count // 2, device=model.device)
+
+    def same(logits: Tensor, reference: Tensor) -> bool:
+        return logits.shape == reference.shape and bool((logits - reference).abs().max() <= limit)
+
+    if model.backend == "bridge":
+        logits = ways.bridge_encode(tl_model, embeddings, None, None, True, False)
+        if not same(logits, wanted):
+            raise ValueError(f"{model.name} gives other logits for its own token embeddings than for their ids")
+        hidden = ways.bridge_encode(tl_model, embeddings, None, None, False, True)
+        split = hidden is not None and same(tl_model.unembed(hidden), wanted)
+        layers = ways.bridge_cache(tl_model, embeddings[:, :cut])
+        cache = bool(layers) and same(
+            ways.bridge_encode(tl_model, embeddings[:, cut:], rest, tuple(layers), False, False), wanted[:, cut:]
+        )
+        return _Traits(plain=False, cache=cache, split=split)
+    agrees = False
+    if plain.applies(tl_model, count):
+        hidden, _ = plain.encode(tl_model, embeddings)
+        agrees = same(plain.decode(tl_model, hidden), wanted) and _same_gradient(model, embeddings)
+    past = tuple(ways.blocks_cache(tl_model, embeddings[:, :cut]))
+    again = tl_model.unembed(ways.blocks_encode(tl_model, embeddings[:, cut:], rest, past, False))
+    first = tl_model.unembed(ways.blocks_encode(tl_model, embeddings, rest + cut, None, False))
+    return _Traits(plain=agrees, cache=agrees or same(again, first), split=True)
+
+
+def _same_gradient(model: Any, embeddings: Tensor) -> bool:
+    """Whether one gradient of the plain equations is the one autograd finds through TransformerLens' blocks."""
+    last = embeddings.shape[1] - 1
+    at = torch.tensor([last], device=embeddings.device)
+    with torch.enable_grad(), model.frozen():
+        leaf = embeddings.detach().requires_grad_(True)
+        hidden = ways.blocks_encode(model.tl_model, leaf, at, None, False)
+        seed = torch.ones_like(hidden) * torch.linspace(-1, 1, hidden.shape[-1], device=hidden.device).to(hidden.dtype)
+        (wanted,) = torch.autograd.grad(hidden, leaf, seed)
+    found = plain_slopes.PlainSlopes(model.tl_model, embeddings).pull(seed[0], at)
+    limit = _TOLERANCE.get(model.dtype, _HALF_TOLERANCE) * float(wanted.abs().max())
+    return bool((found - wanted).abs().max() <= limit)
+
+
+# ---- small checks
+
+
+def _is_dual(x: Tensor) -> bool:
+    return torch._C._functorch.is_functorch_wrapped_tensor(x) or forward_ad.unpack_dual(x).tangent is not None
+
+
+def _positions(positions: slice | Tensor | None, embeddings: Tensor) -> Tensor | None:
+    if positions is None:
+        return None
+    if isinstance(positions, slice):
+        return torch.arange(embeddings.shape[1], device=embeddings.device)[positions]
+    return positions.to(embeddings.device)
+
+
+def _check_embeddings(model: Any, embeddings: Tensor, before: int) -> None:
+    if embeddings.ndim != 3 or embeddings.shape[2] != model.d_model or embeddings.shape[1] == 0:
+        raise ValueError(
+            f"embeddings must have shape (batch, tokens, {model.d_model}) with at least one token, "
+            f"got {tuple(embeddings.shape)}"
+        )
+    if before + embeddings.shape[1] > model.n_ctx:
+        raise ValueError(
+            f"{before + embeddings.shape[1]} tokens do not fit the model's context of {model.n_ctx} tokens: "
+            "shorten the text"
+        )
