@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from functools import lru_cache
 from itertools import groupby
 
@@ -15,8 +16,8 @@ from interp_widgets.figures.theme import over
 _FALLBACKS = ("DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial Unicode.ttf", "segoeui.ttf", "seguisym.ttf", "arial.ttf",
               "NotoSansArabic-Regular.ttf", "NotoSansHebrew-Regular.ttf", "NotoSansCJK-Regular.ttc",
               "NotoEmoji-Regular.ttf", "seguiemj.ttf", "Symbola.ttf")  # fmt: skip
-# Signs used by the widgets, for machines where no font has them.
-_STAND_INS = {"⏎": "¶", "⇥": "»", "→": ">", "−": "-", "⍽": "_"}
+# For machines where no font has the signs that the widgets use; Pillow's own font has hardly more than ASCII.
+_STAND_INS = {"⏎": "\\n", "⇥": "\\t", "→": "›", "−": "-", "⍽": "_", "×": "x", "∞": "inf"}
 _LAST_RESORT = "?"
 
 
@@ -52,15 +53,15 @@ def _missing(name: str) -> tuple[tuple[int, int], bytes]:
 
 @lru_cache(maxsize=8192)
 def _font_of(char: str) -> tuple[str, str]:
-    """The name of a font that has the character, and the character to draw with it."""
+    """The name of a font that has the character, and what to draw with it: where no font has it, the next best."""
     if char.isspace():
         return "", " "
-    for candidate in (char, _STAND_INS.get(char, _LAST_RESORT)):
-        for name in ("", *_FALLBACKS):
-            font = _font(name, 16)
-            if font is not None and _glyph(font, candidate) != _missing(name):
-                return name, candidate
-    return "", _LAST_RESORT
+    for name in ("", *_FALLBACKS):
+        font = _font(name, 16)
+        if font is not None and _glyph(font, char) != _missing(name):
+            return name, char
+    plain = unicodedata.normalize("NFKD", char)[0]  # é is written as e
+    return "", _STAND_INS.get(char, plain if "!" <= plain <= "~" else _LAST_RESORT)
 
 
 def _runs(text: str) -> list[tuple[str, str]]:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 Scale = tuple[str, ...]
 """256 colours, lowest value first."""
 
-PALETTE8: Scale = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#8a8f98", "#b8a400")
-"""Categories, safe for colour-blind readers and legible on white and on black (Okabe and Ito 2008, with the black
-replaced by grey and the yellow darkened)."""
+PALETTE8: Scale = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9", "#cc79a7", "#5c5c74", "#903020")
+"""Categories, apart for colour-blind readers too and legible on white and on black (Okabe and Ito 2008, with slate and
+brick in place of black and yellow, which one of the pages would swallow)."""
 
 MARK = "#d55e00"
 """Marked spans (instructions)."""

@@ -18,6 +18,7 @@ function repaint(views) {
       layer.ctx.clearRect(0, 0, layer.canvas.width, layer.canvas.height);
       layer.ctx.restore();
     }
+    if (view.model?.type === 'Toolbar') view.after_render?.();  // it folds while the new style sheets load
     if (view.request_repaint) view.request_repaint();
     else view.request_paint?.();
     for (const child of view.child_views ?? []) visit(child);
