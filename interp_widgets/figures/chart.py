@@ -22,12 +22,13 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure as new_figure
 
+from interp_widgets.figures.static import visible
+
 MAX_TICKS = 60
 """Tokens named on an axis; of a longer text every second, third... is named."""
 
 # a legend is written in HTML and takes its colours from Python alone, unless its own style sheet says otherwise
 _LEGEND_CSS = ".bk-item .bk-label { color: var(--bk-label-text-color, #333333) !important; }"
-_MARKS = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽"})
 _LONGEST = 12
 
 
@@ -37,7 +38,7 @@ def visible_token(token: str, *, longest: int = _LONGEST) -> str:
     >>> visible_token(" hello\\n")
     '·hello⏎'
     """
-    text = token.translate(_MARKS)
+    text = visible(token)
     if len(text) <= longest:
         return text
     keep = (longest - 1) // 2

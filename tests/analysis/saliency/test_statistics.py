@@ -142,6 +142,14 @@ def test_bad_input_is_refused(first: list[float], options: dict[str, Any], messa
         compare_groups(first, [1.0, 2.0, 3.0], **options)
 
 
+def test_bootstrap_of_a_mean_is_as_wide_as_theory_says() -> None:
+    values = np.random.default_rng(6).normal(size=(400, 3)) * [1, 2, 5]
+    low, high = bootstrap_mean(values, resamples=4000)
+    error = values.std(axis=0) / np.sqrt(400)
+    assert high - low == pytest.approx(2 * 1.96 * error, rel=0.08)
+    assert (low + high) / 2 == pytest.approx(values.mean(axis=0), abs=0.1 * error.max())
+
+
 def test_clustered_bootstrap_is_wider_where_rows_repeat() -> None:
     rng = np.random.default_rng(5)
     values = np.repeat(rng.normal(size=(30, 2)), 10, axis=0)
