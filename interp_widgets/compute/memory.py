@@ -88,7 +88,9 @@ def free_bytes(device: str = "cpu") -> int:
     if device.startswith("cuda"):
         import torch
 
-        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+        place = torch.device(device)
+        held = torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)  # by torch, unused
+        return int(torch.cuda.mem_get_info(place)[0]) + int(held)
     return _free_main_memory()
 
 

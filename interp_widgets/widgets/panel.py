@@ -35,7 +35,26 @@ class Panel(Running):
     - `draw(results, request)`: show one result per model (fewer while a run of two is under way);
     - `code(request)`, `frame()`, `scene()`: for *Copy as code* and *Save*; a panel without them lacks the button.
 
-    For a button that runs something else in the background, such as *Generate*, use `start`.
+    For a button that runs something else in the background, such as *Generate*, use `start`. A whole panel:
+
+    >>> import traitlets, types
+    >>> class Squares(Panel):
+    ...     title, recompute_on = "Squares", ("n",)
+    ...     n = traitlets.Int(3)
+    ...     def build(self):
+    ...         self.label = W.Label()
+    ...         self.inputs.children = [self.bind(W.IntSlider(description="Number"), "n")]
+    ...         self.plot.children = [self.label]
+    ...     def request(self):
+    ...         return (self.n,)
+    ...     def compute(self, request, model, *, progress, check, on_partial):
+    ...         return request[0] ** 2
+    ...     def draw(self, results, request):
+    ...         self.label.value = str(results[0])
+    >>> panel = Squares(types.SimpleNamespace(name="a model", device="cpu"), n=7)
+    >>> panel, panel.result, panel.label.value
+    (Squares(a model), 49, '49')
+    >>> panel.close()
     """
 
     title: ClassVar[str] = "Panel"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -56,7 +58,7 @@ def test_newest_of_200_requests_wins(worker: Worker) -> None:
     got: list[int] = []
     jobs = [owner.submit(held(gate, -1, entered), on_result=got.append)]
     assert entered.wait(5)
-    jobs += [owner.submit(lambda job, k=k: k, on_result=got.append) for k in range(200)]
+    jobs += [owner.submit(held(gate, k), on_result=got.append) for k in range(200)]
     gate.set()
     assert all(job.wait(5) for job in jobs)
     assert got == [199]
@@ -274,3 +276,19 @@ def test_two_owners_that_share_a_lock_paint_in_turn() -> None:
         owner.close()
     assert overlaps
     assert not any(overlaps)
+
+
+def test_leaving_python_during_a_run_is_quiet() -> None:
+    code = (
+        "import threading\n"
+        "from interp_widgets.compute.worker import Owner\n"
+        "entered = threading.Event()\n"
+        "def work(job):\n"
+        "    entered.set()\n"
+        "    while True:\n"
+        "        job.progress(1, 2)\n"
+        "Owner('cpu').submit(work)\n"
+        "assert entered.wait(5)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -88,3 +88,13 @@ def test_bokeh_accepts_a_guarded_callback() -> None:
     source.selected.on_change("indices", guarded(host, lambda attr, old, new: seen.append(new)))
     source.selected.indices = [1]
     assert seen == [[1]]
+
+
+def test_bokeh_figures_share_the_lock_of_the_panels() -> None:
+    from bokeh.plotting import figure
+
+    from interp_widgets.widgets.views import BokehFigure
+
+    host = BokehFigure(figure(height=100))
+    assert host.lock is ui_lock, "two locks taken in two orders would stop the worker and the kernel for good"
+    host.close()

@@ -463,3 +463,34 @@ def test_keyboard_interrupt_is_a_cancel(toy: Any, model: Any) -> None:
         toy.run(fresh=True)
     assert toy.status.state == "cancelled"
     assert not toy.busy
+
+
+def test_a_run_may_write_an_input_that_it_answers(make: Callable[..., Any], classes: Any, model: Any) -> None:
+    class Writing(classes.Toy):
+        """Fills its empty prompt in, as a generated response does."""
+
+        def compute(self, request: Any, model: Any, **hooks: Any) -> int:
+            value = int(super().compute(request, model, **hooks))
+            self.remember(classes.Request(request.n, "written"), model, value)
+            return value
+
+        def draw(self, results: Any, request: Any) -> None:
+            if not self.prompt:
+                with self.settled():
+                    self.prompt = "written"
+            super().draw(results, request)
+
+    panel = make(model, kind=Writing, prompt="")
+    assert panel.prompt == "written"
+    assert model.computed == [3], "the written input must not start another run"
+    panel.n = 4
+    assert panel.wait(5)
+    panel.n = 3
+    assert panel.status.text.endswith("(from cache)"), "the remembered answer counts for the written input"
+    assert model.computed == [3, 4]
+    panel.seconds = 100.0
+    panel.n = 5
+    assert not panel.busy
+    panel.go()
+    assert panel.wait(5)
+    assert panel.result == 25
