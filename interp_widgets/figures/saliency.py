@@ -16,8 +16,8 @@ from interp_widgets.analysis.saliency import GroupComparison, SaliencyDatasetRes
 from interp_widgets.figures.chart import Chart, visible_token
 from interp_widgets.figures.theme import MARK, PALETTE8
 
-CONTEXT, SPECIAL = PALETTE8[0], PALETTE8[6]
-"""Colours of the prompt outside the marked instruction, and of special tokens."""
+CONTEXT, SPECIAL, QUIET = PALETTE8[0], PALETTE8[6], "#8a8f98"
+"""Colours of the prompt outside the marked instruction, of special tokens, and of lines to compare with."""
 
 
 class DensityBars(Chart):
@@ -230,7 +230,7 @@ class PositionProfile(Chart):
         self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0 %")
         self.name_ticks(self.figure.xaxis[0], self.QUARTERS)
         self.figure.add_layout(
-            Span(location=0.25, dimension="width", line_dash="dotted", line_color=PALETTE8[6], line_width=1.5)
+            Span(location=0.25, dimension="width", line_dash="dotted", line_color=QUIET, line_width=1.5)
         )
         self.lines = _empty_source("profile_lines", ("xs", "ys", "model", "color"))
         drawn = self.figure.multi_line(
