@@ -67,13 +67,13 @@ def byte_level_tokenizer() -> Any:
 @functools.cache
 def metaspace_tokenizer() -> Any:
     """LLaMA's kind of tokenizer: spaces as ▁, bytes as <0xNN> for unknown characters, <s> put in front."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
     special = ["<unk>", "<s>", "</s>"]
     raw = [f"<0x{byte:02X}>" for byte in range(256)]
     core = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    core.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     core.train_from_iterator(
         TEXT.splitlines(), trainers.BpeTrainer(vocab_size=460, special_tokens=special + raw, show_progress=False)
     )

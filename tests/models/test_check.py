@@ -1,0 +1,113 @@
+"""The self-check fails when something is broken, and says which part: one broken model per part."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from interp_widgets.models import SelfCheckError, convert, load_model
+from interp_widgets.models.check import SelfCheck, check_ids
+from tests.models.tiny import tiny_folder, tiny_model
+
+BACKENDS = [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"]
+
+
+def load_broken(backend: str, place: str, hook: Callable[..., Tensor]) -> None:
+    """Load a model again after a permanent hook of the user's has changed what it computes."""
+    inner = load_model(tiny_folder("llama"), backend=backend).tl_model
+    inner.hook_dict[place].add_hook(hook, is_permanent=True)
+    load_model(inner)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_lost_gradient_is_found(backend: str) -> None:
+    with pytest.raises(SelfCheckError, match=r"gradient differs from finite differences by [\d.]+ relative"):
+        load_broken(backend, "blocks.1.hook_mlp_out", lambda value, hook: value.detach())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_edit_without_effect_is_found(backend: str) -> None:
+    with pytest.raises(SelfCheckError, match="must change the output changed it by 0"):
+        load_broken(backend, "blocks.2.hook_resid_post", lambda value, hook: torch.ones_like(value))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_leak_to_earlier_positions_is_found(backend: str) -> None:
+    with pytest.raises(SelfCheckError, match="changed the output where it must not"):
+        load_broken(backend, "blocks.2.hook_resid_pre", lambda value, hook: value + value.mean(1, keepdim=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_wrong_weights_are_found(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = convert.to_hooked if backend == "hooked" else convert.to_bridge
+
+    def wrong(hf_model: Any, **options: Any) -> Any:
+        model = right(hf_model, **options)
+        with torch.no_grad():
+            list(model.parameters())[3].mul_(1.05)
+        return model
+
+    monkeypatch.setattr(convert, f"to_{backend}", wrong)
+    with pytest.raises(SelfCheckError, match=r"log-probabilities differ from Hugging Face by [\d.]+ nats"):
+        load_model(tiny_folder("llama"), backend=backend)
+
+
+@pytest.mark.hooked
+def test_auto_takes_the_bridge_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = convert.to_hooked
+
+    def wrong(hf_model: Any, **options: Any) -> Any:
+        model = right(hf_model, **options)
+        with torch.no_grad():
+            model.blocks[0].attn.W_Q.mul_(1.5)
+        return model
+
+    monkeypatch.setattr(convert, "to_hooked", wrong)
+    model = load_model(tiny_folder("llama"))
+    assert model.backend == "bridge"
+    assert "because as HookedTransformer log-probabilities differ from Hugging Face by" in model.self_check.summary()
+
+
+@pytest.mark.hooked
+def test_running_out_of_memory_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any, **options: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(convert, "to_hooked", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        load_model(tiny_folder("llama"))
+
+
+def test_without_hooked_transformer_the_bridge_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert, "has_hooked_transformer", lambda: False)
+    assert load_model(tiny_folder("gpt2")).backend == "bridge"
+    with pytest.raises(ValueError, match="has no HookedTransformer: use backend='bridge'"):
+        load_model(tiny_folder("gpt2"), backend="hooked")
+
+
+def test_summary_is_one_line() -> None:
+    check = tiny_model("llama", "bridge").self_check
+    assert check.summary().startswith("self-check passed: Hugging Face ±")
+    assert "\n" not in check.summary()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        check.logits = 0.0  # type: ignore[misc]
+
+
+def test_nan_counts_as_a_fault_in_every_part() -> None:
+    good = SelfCheck(1e-6, 1e-3, 1e-5, 1e-2, 1.0, 0.0, 1e-3)
+    assert good.passed
+    for part in ("logits", "gradient", "edit_effect", "edit_leak"):
+        bad = dataclasses.replace(good, **{part: float("nan")})
+        assert len(bad.faults) == 1
+        assert bad.summary().startswith("self-check failed")
+
+
+def test_prompts_are_fixed() -> None:
+    assert torch.equal(check_ids(460, 128), check_ids(460, 128))
+    assert check_ids(460, 128).shape == (3, 48)
+    assert check_ids(460, 7).shape == (3, 7)

@@ -1,0 +1,108 @@
+"""Weights have one orientation on both backends; hash and provenance identify what ran."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from interp_widgets.models import load_model
+from interp_widgets.models.weights import ATTENTION, GLOBAL, MLP
+from tests.models.tiny import BRIDGE_ONLY, FAMILIES, tiny_folder, tiny_hf, tiny_model
+
+IDS = [5, 17, 300, 44, 8]
+SHAPES = {
+    "W_E": "v d", "W_U": "d v", "b_U": "v", "W_Q": "h d e", "W_K": "h d e", "W_V": "h d e", "W_O": "h e d",
+    "b_Q": "h e", "b_K": "h e", "b_V": "h e", "b_O": "d", "W_in": "d m", "W_gate": "d m", "W_out": "m d", "b_in": "m",
+    "b_out": "d",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shapes(family: str, backend: str) -> None:
+    model = tiny_model(family, "bridge" if family in BRIDGE_ONLY else backend)
+    size = {"v": model.d_vocab, "d": model.d_model, "h": model.n_heads, "e": model.d_head, "m": model.d_mlp}
+    for name, axes in SHAPES.items():
+        if name == "W_gate" and family in ("gpt2", "gpt_neox"):
+            with pytest.raises(ValueError, match="MLP has no gate"):
+                model.weight(name, 1)
+            continue
+        value = model.weight(name, None if name in GLOBAL else 1)
+        assert tuple(value.shape) == tuple(size[axis] for axis in axes.split()), name
+        assert not value.requires_grad
+
+
+@pytest.mark.hooked
+@pytest.mark.parametrize("processed", [False, True])
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in BRIDGE_ONLY])
+def test_both_backends_hold_the_same_weights(family: str, processed: bool) -> None:
+    hooked, bridge = (tiny_model(family, backend, processed=processed) for backend in ("hooked", "bridge"))
+    for name in GLOBAL + ATTENTION + MLP:
+        if (name == "W_gate" and family in ("gpt2", "gpt_neox")) or (name == "W_pos" and family != "gpt2"):
+            continue
+        layer = None if name in GLOBAL else 2
+        torch.testing.assert_close(
+            bridge.weight(name, layer), hooked.weight(name, layer), atol=1e-5, rtol=1e-5, msg=name
+        )
+
+
+@pytest.mark.parametrize("family", ["llama", "llama_bias", "gpt2"])
+def test_weights_reproduce_the_values_at_the_hooks(family: str) -> None:
+    """Queries, values and head outputs computed by hand from the weights equal what passes the hooks."""
+    model = tiny_model(family, "bridge")
+    names = [
+        f"blocks.1.{n}" for n in ("ln1.hook_normalized", "attn.hook_q", "attn.hook_v", "attn.hook_z", "hook_attn_out")
+    ]
+    captured = model.run(IDS, capture=names).activations
+    normed, query, value, z, out = (captured[name][0] for name in names)
+    if family == "gpt2":
+        norm = model.tl_model.blocks[1].ln1
+        normed = normed * norm.weight + norm.bias
+    else:
+        normed = normed * model.tl_model.blocks[1].ln1.weight
+    by_hand = torch.einsum("td,hde->the", normed, model.weight("W_Q", 1)) + model.weight("b_Q", 1)
+    torch.testing.assert_close(query, by_hand, atol=1e-4, rtol=1e-4)
+    by_hand = torch.einsum("td,hde->the", normed, model.weight("W_V", 1)) + model.weight("b_V", 1)
+    repeat = model.n_heads // value.shape[1]
+    torch.testing.assert_close(value.repeat_interleave(repeat, 1), by_hand, atol=1e-4, rtol=1e-4)
+    by_hand = torch.einsum("the,hed->td", z, model.weight("W_O", 1)) + model.weight("b_O", 1)
+    torch.testing.assert_close(out, by_hand, atol=1e-4, rtol=1e-4)
+
+
+def test_errors() -> None:
+    model = tiny_model("llama", "bridge")
+    with pytest.raises(ValueError, match=r"layer must be in 0\.\.2 for this 3-layer model, got 9"):
+        model.weight("W_Q", 9)
+    with pytest.raises(ValueError, match=r"layer must be in 0\.\.2 for this 3-layer model, got None"):
+        model.weight("W_Q")
+    with pytest.raises(ValueError, match="W_E belongs to the whole model"):
+        model.weight("W_E", 1)
+    with pytest.raises(ValueError, match="name must be one of W_E, W_pos"):
+        model.weight("W_X", 1)
+    with pytest.raises(ValueError, match="no W_pos: its positions are rotary"):
+        model.weight("W_pos")
+
+
+def test_hash_follows_the_weights() -> None:
+    one, same, other = load_model(tiny_hf("gpt2")), load_model(tiny_hf("gpt2")), load_model(tiny_hf("gpt2", seed=1))
+    assert len(one.weight_hash) == 64
+    assert one.weight_hash == same.weight_hash
+    assert one.weight_hash != other.weight_hash
+    bit = next(same.tl_model.parameters()).data
+    bit[0, 0] += 1e-3
+    assert load_model(same.tl_model).weight_hash != one.weight_hash
+    assert tiny_model("gpt2", "bridge", dtype=torch.bfloat16).weight_hash != one.weight_hash
+
+
+def test_provenance_is_plain_and_complete() -> None:
+    found = tiny_model("llama", "bridge").provenance()
+    assert found["model"] == tiny_folder("llama").name
+    assert found["backend"] == "bridge"
+    assert found["dtype"] == "float32"
+    assert found["processed"] is False
+    assert {"weight_hash", "device", "torch", "transformer_lens", "transformers", "interp_widgets"} <= found.keys()
+    assert all(isinstance(value, str | int | float | bool) for value in found.values())
+
+
+def test_free_memory_is_bytes() -> None:
+    assert tiny_model("llama", "bridge").free_memory() > 2**20
