@@ -131,7 +131,8 @@ def _clean(text: str) -> str:
 def _svg_item(item: Item) -> str:
     n = _number
     if isinstance(item, Rect):
-        radius = f' rx="{n(item.radius)}"' if item.radius else ""
+        # sharp edges, or hairlines of the page show between neighbours
+        radius = f' rx="{n(item.radius)}"' if item.radius else ' shape-rendering="crispEdges"'
         start = f'<rect x="{n(item.x)}" y="{n(item.y)}" width="{n(item.width)}" height="{n(item.height)}"{radius} '
         shape = start + _paint(item.fill, item.stroke, item.stroke_width)
         return f"{shape}><title>{_clean(item.tip)}</title></rect>" if item.tip else shape + "/>"

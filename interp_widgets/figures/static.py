@@ -21,6 +21,7 @@ __all__ = [
 
 _INK, _MUTED, _RULE = "#1f2328", "#5c6370", "#d0d4da"
 _MARGIN = 12.0
+_NAME, _SLANT = 13.0, 17.5  # least distance in pixels of two names, level and leaning by 45°
 _VECTOR_CELLS = 4_000  # above this many cells a map is one stretched image instead of rectangles
 
 _VISIBLE = {32: "·", 9: "⇥", 10: "⏎", 0xA0: "⍽"} | {k: 0x2400 + k for k in range(32) if k not in (9, 10)}
@@ -146,11 +147,14 @@ def strip_scene(
             items.append(Line(x - 1, y + 23.5, x + wide + 1, y + 23.5, MARK, 2))
         if bars is not None:
             tall = 10 * max(0.0, min(1.0, float(np.nan_to_num(bars[i])) / full))
-            items += [Line(x, y + 36, x + wide, y + 36, _RULE), Rect(x, y + 36 - tall, wide, tall, fill=_MUTED)]
+            bar = min(10.0, wide)  # of one width, so that the same number looks the same under every token
+            color = MARK if any(start <= i < end for start, end in marks) else PALETTE8[0]
+            items.append(Line(x, y + 36, x + wide, y + 36, _RULE))
+            items.append(Rect(x + (wide - bar) / 2, y + 36 - tall, bar, tall, fill=color))
         x += wide + 2
         if "\n" in token:
             x, y = _MARGIN, y + line
-    return Scene(width, y + line + _MARGIN, tuple(items), title=title)
+    return Scene(width, y + line + 6, tuple(items), title=title)
 
 
 def _numbers(values: ArrayLike | None, n: int, what: str) -> NDArray[np.float64] | None:
@@ -208,13 +212,16 @@ def heatmap_scene(
     names = [[axis_name(str(name)) for name in labels] or [str(i) for i in range(n)]
              for labels, n in zip((row_labels, column_labels), array.shape, strict=True)]  # fmt: skip
     rows, columns = array.shape
-    row_room = min(150.0, max(text_width(name) for name in names[0]))
+    widths = [text_width(name) for name in names[0]]
+    # one very long name must not take the room of all
+    row_room = min(150.0, max(widths), max(72.0, 1.5 * float(np.quantile(widths, 0.9))))
     left = _MARGIN + (20 if y_label else 0) + row_room + 8 + (8 if row_marks else 0)
     bar_room = 0 if row_bars is None else 88
     right = bar_room + 16 + 12 + 6 + 44 + (18 if value_label else 0) + _MARGIN
     top = _MARGIN + (26 if title else 0)
     across = min(width - left - right, columns * (110 if texts else 52))
-    down = max(48.0, min(rows * (28.0 if rows <= 12 else 20.0), 560.0))
+    wanted = rows * (28.0 if rows <= 12 else 20.0 if rows <= 30 else 16.0)
+    down = max(48.0, min(wanted, max(520.0, rows * _NAME if rows <= 60 else 0.0)))
     frame = _Frame(left, top, across, down, rows, columns)
     items: list[Item] = [Text(_MARGIN, _MARGIN + 8, title, size=13, bold=True)] if title else []
     items += _cells(frame, array, names, low, high, _table(colors), texts)
@@ -239,7 +246,7 @@ def _cells(
         pixels[np.isnan(array)] = (225, 227, 230, 255)
         return [Pixels(frame.x, frame.y, frame.width, frame.height, pixels), border]
     items: list[Item] = []
-    gap = 0.5 if min(frame.width / frame.columns, frame.height / frame.rows) >= 12 else 0.0
+    gap = 0.5 if min(frame.width / frame.columns, frame.height / frame.rows) >= 18 else 0.0
     wide, tall = frame.width / frame.columns, frame.height / frame.rows
     for (r, c), value in np.ndenumerate(array):
         fill = "#e1e3e6" if math.isnan(value) else hex_color(*table[level[r, c]].tolist())
@@ -261,7 +268,7 @@ def _step(least: float) -> int:
 def _row_axis(frame: _Frame, names: list[str], room: float, marks: Sequence[Sequence[int]], label: str) -> list[Item]:
     items: list[Item] = []
     edge = frame.x - 6 - (8 if marks else 0)
-    for r in range(0, frame.rows, _step(max(14 * frame.rows / frame.height, frame.rows / 60))):
+    for r in range(0, frame.rows, _step(max((_NAME - 0.5) * frame.rows / frame.height, frame.rows / 60))):
         marked = any(start <= r < end for start, end in marks)
         text = shorten(names[r], room)
         items.append(Text(edge, frame.row(r + 0.5), text, fill=MARK if marked else _INK, anchor="end"))
@@ -280,7 +287,7 @@ def _column_axis(frame: _Frame, names: list[str], label: str) -> tuple[list[Item
         items += [Text(frame.column(c + 0.5), y + 12, name, anchor="middle") for c, name in enumerate(names)]
         room = 22.0
     else:
-        for c in range(0, frame.columns, _step(max(14 / wide, frame.columns / 60))):
+        for c in range(0, frame.columns, _step(max(_SLANT / wide, frame.columns / 60))):
             x = frame.column(c + 0.5) + 4
             text = shorten(names[c], min(110.0, x / 0.7071))
             items.append(Text(x, y + 8, text, anchor="end", rotate=-45))
@@ -308,14 +315,28 @@ def _side_bars(frame: _Frame, bars: NDArray[np.float64], marks: Sequence[Sequenc
     return items
 
 
+def _ticks(low: float, high: float, tall: float) -> list[float]:
+    """Both ends and round numbers between them, about 34 pixels apart and clear of the ends."""
+    span = high - low
+    least = span / max(2.0, tall / 34)
+    if not (least > 0 and math.isfinite(least)):
+        return [low]
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(k * power for k in (1, 2, 5, 10) if k * power >= least * (1 - 1e-9))
+    inner = np.arange(math.ceil(low / step), math.floor(high / step) + 1) * step
+    clear = [float(v) for v in inner if min(v - low, high - v) / span * tall > 18]
+    return [low, *clear, high]
+
+
 def _color_bar(frame: _Frame, x: float, low: float, high: float, table: NDArray[np.uint8], label: str) -> list[Item]:
     tall = min(frame.height, 240.0)
     items: list[Item] = [Pixels(x, frame.y, 12, tall, np.ascontiguousarray(table[::-1, None, :]))]
     items.append(Rect(x - 0.5, frame.y - 0.5, 13, tall + 1, stroke=_RULE))
-    for share in np.linspace(0, 1, max(2, min(6, int(tall / 34)))):
-        y = frame.y + (1 - float(share)) * tall
-        shown = number(low + float(share) * (high - low))
-        items.append(Text(x + 18, min(max(y, frame.y + 6), frame.y + tall - 6), shown, size=11, fill=_MUTED))
+    for value in _ticks(low, high, tall):
+        y = frame.y + (1 - (value - low) / ((high - low) or 1.0)) * tall
+        shown = number(0.0 if abs(value) < (high - low) * 1e-3 else value)
+        items.append(Line(x + 13, y, x + 16, y, _MUTED))
+        items.append(Text(x + 19, min(max(y, frame.y + 6), frame.y + tall - 6), shown, size=11, fill=_MUTED))
     if label:
         items.append(Text(x + 18 + 44 + 8, frame.y + tall / 2, label, fill=_MUTED, anchor="middle", rotate=-90))
     return items

@@ -70,7 +70,7 @@ class View(anywidget.AnyWidget):
 
     def close(self) -> None:
         """End the view and its layout; ipywidgets leaves the layout's comm open."""
-        layout = self.layout
+        layout = self._trait_values.get("layout")  # not made if the constructor failed
         super().close()
         if layout is not None:
             layout.close()

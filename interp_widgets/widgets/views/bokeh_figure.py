@@ -89,6 +89,8 @@ class BokehFigure(View):
     keep_picture = t.Bool(True).tag(sync=True)
     """Whether the browser keeps a small picture of the figure for pages opened without a kernel."""
 
+    _doc: Document | None = None
+
     def __init__(
         self, figure: BokehModel, *, on_error: Callable[[Exception], None] | None = None, **traits: Any
     ) -> None:
@@ -106,7 +108,7 @@ class BokehFigure(View):
         self.figure = figure
         self.on_error = on_error
         self.lock = ui_lock  # the panels' own: a second lock, taken in the other order, could stop both threads
-        self._doc: Document | None = doc
+        self._doc = doc
         self._stale = False
         BokehSource.shared()
         super().__init__(_document=self._json(), **traits)
@@ -183,9 +185,9 @@ class BokehFigure(View):
 
     def close(self) -> None:
         """End the view; the figure is free to be shown by another host."""
-        with self.lock:
-            doc, self._doc = self._doc, None
-            if doc is not None:
+        if self._doc is not None:
+            with self.lock:
+                doc, self._doc = self._doc, None
                 doc.remove_on_change(self)
                 _HOSTED.discard(doc)
                 doc.remove_root(self.figure)

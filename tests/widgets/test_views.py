@@ -1,0 +1,337 @@
+"""The views without a browser: what they send, what they refuse, and what comes back from the page."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as W
+import numpy as np
+import pandas as pd
+import pytest
+from bokeh.models import ColumnDataSource
+from bokeh.plotting import figure
+
+from interp_widgets.figures.static import render_png, render_svg
+from interp_widgets.widgets.export import export_html, html_page
+from interp_widgets.widgets.views import BokehFigure, Heatmap, TokenStrip
+from interp_widgets.widgets.views.base import bytes_floats, check_spans, data_range, float_bytes
+from interp_widgets.widgets.views.bokeh_figure import BokehSource
+
+VIEWS = Path(__file__).parents[2] / "interp_widgets" / "widgets" / "views"
+
+
+def updates(wire: Any, widget: W.Widget) -> list[dict[str, Any]]:
+    """What was sent about a widget after it was opened."""
+    return [data for comm_id, kind, data in wire.sent if comm_id == widget.comm.comm_id and kind == "comm_msg"]
+
+
+# ---- token strip
+
+
+def test_values_travel_as_float32_and_recolouring_sends_nothing_else(wire: Any) -> None:
+    strip = TokenStrip(label="Prompt")
+    strip.set_tokens(["a", " b", "\n"], special=[True, False, False])
+    before = len(updates(wire, strip))
+    strip.set_values([0.25, np.nan, -1.0], vmin=-1, vmax=1)
+    sent = updates(wire, strip)[before:]
+    assert len(sent) == 1, "one message for one recolouring"
+    assert set(sent[0]["state"]) | {path[0] for path in sent[0]["buffer_paths"]} <= {"values", "vmin", "vmax"}
+    assert ["values"] in sent[0]["buffer_paths"]
+    np.testing.assert_array_equal(bytes_floats(strip.values), np.float32([0.25, np.nan, -1.0]))
+
+
+def test_strip_range_and_scale() -> None:
+    strip = TokenStrip(tokens=["a", "b", "c"])
+    strip.set_values([1.0, 3.0, np.nan])
+    assert (strip.vmin, strip.vmax) == (1.0, 3.0)
+    plain = strip.lut
+    strip.set_values([-1.0, 3.0, 0.0], signed=True)
+    assert (strip.vmin, strip.vmax) == (-3.0, 3.0)
+    assert strip.lut != plain
+    assert strip.lut_dark == b""
+    strip.set_values(None)
+    assert strip.values == b""
+    strip.set_density([1, 2, 3], maximum=4)
+    assert bytes_floats(strip.density).tolist() == [1, 2, 3]
+    strip.set_marks([[0, 2]])
+    assert strip.mask().tolist() == [True, True, False]
+    strip.set_tokens(["x"])
+    assert (strip.values, strip.density, strip.marks, strip.selected) == (b"", b"", [], -1)
+
+
+def test_the_browser_sets_selection_brush_and_marks(wire: Any) -> None:
+    strip = TokenStrip(tokens=["a", "b", "c"])
+    seen: list[Any] = []
+    strip.observe(lambda change: seen.append((change.name, change.new)), ["selected", "brush", "marks", "hovered"])
+    wire.type(strip, selected=2)
+    wire.type(strip, brush=[0, 2])
+    wire.type(strip, marks=[[1, 3]])
+    assert seen == [("selected", 2), ("brush", [0, 2]), ("marks", [[1, 3]])]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: s.set_values([1.0]), r"values must be one number for each of the 2 tokens, got \(1,\)"),
+        (lambda s: s.set_density([[1.0, 2.0]]), r"density must be one number for each of the 2 tokens"),
+        (
+            lambda s: s.set_marks([[1, 3]]),
+            r"marks must be spans \[start, end\) with 0 <= start < end <= 2, got \[1, 3\]",
+        ),
+        (lambda s: s.set_marks([[1, 1]]), "start < end"),
+        (lambda s: s.set_tokens(["a", "b"], special=[True]), "one flag for each of the 2 tokens, got 1"),
+    ],
+)
+def test_a_strip_says_what_does_not_fit(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(TokenStrip(tokens=["a", "b"]))
+
+
+# ---- heat map
+
+
+def test_map_sends_one_message_per_matrix(wire: Any) -> None:
+    heat = Heatmap()
+    before = len(updates(wire, heat))
+    heat.set_matrix(np.ones((64, 300)))
+    sent = updates(wire, heat)[before:]
+    assert len(sent) == 1
+    assert ["data"] in sent[0]["buffer_paths"]
+    assert len(heat.data) == 64 * 300 * 4
+    np.testing.assert_array_equal(heat.matrix, np.ones((64, 300), np.float32))
+
+
+def test_map_keeps_what_still_fits() -> None:
+    heat = Heatmap()
+    heat.set_matrix([[1.0, 2.0], [3.0, np.nan]], rows=["a", "b"], columns=["x", "y"])
+    heat.set_row_bars([1, 2], label="density")
+    heat.set_row_marks([[0, 1]])
+    heat.cross, heat.window = [1, 1], [0.0, 0.0, 1.0, 1.0]
+    assert (heat.vmin, heat.vmax) == (1.0, 3.0)
+    heat.set_matrix([[-2.0, 1.0], [0.0, 0.0]], signed=True)
+    assert (heat.row_labels, heat.cross, heat.row_marks) == (["a", "b"], [1, 1], [[0, 1]])
+    assert (heat.vmin, heat.vmax) == (-2.0, 2.0)
+    heat.set_matrix([[1.0, 2.0, 3.0]])
+    assert (heat.row_labels, heat.column_labels, heat.cross, heat.window) == ([], [], [], [])
+    assert (heat.row_bars, heat.row_marks) == (b"", [])
+    heat.set_matrix(None)
+    assert heat.shape == [0, 0]
+    assert heat.matrix.shape == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda h: h.set_matrix([1.0, 2.0]), r"\(rows, columns\) matrix, got shape \(2,\)"),
+        (lambda h: h.set_matrix([[1.0]], rows=["a", "b"]), "one label for each of the 1 rows, got 2"),
+        (lambda h: h.set_matrix([[1.0]], columns=[]), "one label for each of the 1 columns, got 0"),
+        (lambda h: h.set_matrix([[1.0]], texts=["a", "b"]), "one string for each of the 1 cells, got 2"),
+        (lambda h: h.set_row_bars([1.0]), "each of the 0 rows"),
+        (lambda h: h.set_row_marks([[0, 1]]), "<= 0"),
+    ],
+)
+def test_a_map_says_what_does_not_fit(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(Heatmap())
+
+
+def test_ranges() -> None:
+    assert data_range(np.array([np.nan, np.inf])) == (0.0, 1.0)
+    assert data_range(np.array([2.0, 2.0])) == (2.0, 3.0)
+    assert data_range(np.zeros(3), signed=True) == (-1.0, 1.0)
+    assert check_spans([(0, 1)], 1, "x") == [[0, 1]]
+    assert float_bytes([1.0]) == np.float32(1).tobytes()
+
+
+# ---- all views
+
+
+@pytest.mark.parametrize("kind", [TokenStrip, Heatmap])
+def test_unknown_keywords_are_refused_and_closing_closes_all(kind: type, wire: Any) -> None:
+    with pytest.raises(TypeError, match="'tokenz'"):
+        kind(tokenz=[])
+    view = kind()
+    assert repr(view).startswith(kind.__name__ + "(")
+    assert wire.open() > 0
+    view.close()
+    view.close()
+    assert wire.open() == 0
+
+
+def test_pictures_without_a_browser() -> None:
+    strip = TokenStrip(label="t")
+    strip.set_tokens(["a", "b"])
+    strip.set_values([0.0, 1.0])
+    strip.set_density([1.0, 2.0])
+    heat = Heatmap(title="m")
+    heat.set_matrix([[0.0, 1.0]], rows=["a"], columns=["x", "y"])
+    heat.set_row_bars([1.0])
+    for scene in (strip.scene(width=500), heat.scene(width=500), Heatmap().scene()):
+        assert render_png(scene)[1:4] == b"PNG"
+        assert render_svg(scene).startswith("<svg")
+    assert strip.scene(width=500).width == 500
+
+
+def test_tokens_become_text_never_markup() -> None:
+    """The modules make no HTML from strings, so no token can become a tag."""
+    for path in VIEWS.glob("*.js"):
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", path.read_text()), path.name
+
+
+# ---- Bokeh
+
+
+@pytest.fixture
+def plot() -> Any:
+    source = ColumnDataSource({"x": [1, 2], "y": [1, 2]})
+    made = figure(name="plot")
+    made.scatter("x", "y", source=source)
+    made.tags = [source]
+    return made
+
+
+def from_page(wire: Any, host: BokehFigure, content: dict[str, Any]) -> None:
+    wire.event(host, kind="event", content=content)
+
+
+def test_a_tap_calls_back_once_and_is_not_sent_back(wire: Any, plot: Any) -> None:
+    source, hits = plot.tags[0], []
+    source.selected.on_change("indices", lambda attr, old, new: hits.append(list(new)))
+    host = BokehFigure(plot)
+    before = len(wire.sent)
+    event = {"kind": "ModelChanged", "model": {"id": source.selected.id}, "attr": "indices", "new": [1]}
+    from_page(wire, host, event)
+    assert hits == [[1]]
+    assert source.selected.indices == [1]
+    assert len(wire.sent) == before, "the browser knows already"
+    source.data = {"x": [1, 2], "y": [5, 6]}
+    assert len(wire.sent) == before + 1
+    assert wire.sent[-1][2]["content"]["kind"] == "patch"
+    host.close()
+
+
+def test_a_page_that_loads_later_gets_the_figure_as_it_is(wire: Any, plot: Any) -> None:
+    host = BokehFigure(plot)
+    assert "later" not in host.get_state()["_document"]
+    plot.title.text = "later"
+    assert "later" in host.get_state()["_document"]
+    assert len(host._document) < 10_000, "the figure only, no BokehJS"
+    host.close()
+
+
+def test_bokeh_code_is_a_message_not_state(wire: Any, plot: Any) -> None:
+    BokehSource.shared().close()  # one of an earlier test
+    host = BokehFigure(plot)
+    source = BokehSource.shared()
+    assert source is BokehSource.shared()
+    assert sum(len(json.dumps(value)) for value in source.get_state().values() if isinstance(value, str)) < 30_000
+    sent = len([data for data in updates(wire, source) if data.get("content") == {"kind": "code"}])
+    wire.event(source, kind="want")
+    assert len([data for data in updates(wire, source) if data.get("content") == {"kind": "code"}]) == sent + 1
+    host.close()
+    source.close()
+
+
+def test_a_figure_belongs_to_one_host_until_it_closes(wire: Any, plot: Any) -> None:
+    host = BokehFigure(plot)
+    with pytest.raises(ValueError, match="already shown by a BokehFigure"):
+        BokehFigure(plot)
+    host.close()
+    before = len(wire.sent)
+    plot.title.text = "nobody listens"
+    assert len(wire.sent) == before
+    again = BokehFigure(plot)
+    assert "nobody listens" in again.get_state()["_document"]
+    again.close()
+    with pytest.raises(TypeError, match="shows a Bokeh figure or layout, got int"):
+        BokehFigure(3)  # type: ignore[arg-type]
+
+
+def test_an_error_in_a_callback_reaches_its_owner(wire: Any, plot: Any) -> None:
+    errors: list[Exception] = []
+    source = plot.tags[0]
+
+    def fail(attr: str, old: Any, new: Any) -> None:
+        raise ValueError("from the callback")
+
+    source.selected.on_change("indices", fail)
+    host = BokehFigure(plot, on_error=errors.append)
+    event = {"kind": "ModelChanged", "model": {"id": source.selected.id}, "attr": "indices", "new": [1]}
+    from_page(wire, host, event)
+    assert [str(error) for error in errors] == ["from the callback"]
+    gone = {"kind": "ModelChanged", "model": {"id": "p0"}, "attr": "indices", "new": [1]}
+    from_page(wire, host, gone)
+    assert len(errors) == 1, "an event about a model that is gone is no error"
+    host.close()
+
+
+def test_threads_send_whole_patches(wire: Any, plot: Any) -> None:
+    source = plot.tags[0]
+    host = BokehFigure(plot)
+    before = len(wire.sent)
+
+    def write(k: int) -> None:
+        for i in range(100):
+            source.patch({"y": [(k, 1000 * k + i)]})
+
+    threads = [threading.Thread(target=write, args=(k,)) for k in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    patches = [json.loads(data["content"]["patch"]) for _, _, data in wire.sent[before:]]
+    assert sum(len(patch["events"]) for patch in patches) == 200
+    assert source.data["y"] == [99, 1099]
+    host.close()
+
+
+# ---- a saved page
+
+
+def test_saved_page_holds_state_numbers_and_provenance(tmp_path: Path, plot: Any) -> None:
+    strip = TokenStrip(label="</script><b>")
+    strip.set_tokens(["</script>", "<!--"])
+    heat = Heatmap(title="m")
+    heat.set_matrix([[0.5, np.nan], [1.0, 2.0]])
+    answer = TokenStrip(tokens=["a", "b"])
+    heat.strips = (strip, answer)
+    host = BokehFigure(plot)
+    box = W.VBox(
+        [W.Label("not a view"), W.Tab([W.VBox([strip, answer]), heat, W.VBox([host])], titles=["T", "M", "B"])]
+    )
+    table = pd.DataFrame({"token": ["<i>", "b"], "score": [0.123456789, float("nan")]})
+    path = export_html("A & B", [box, strip], tmp_path / "page.html", provenance={"model": "<m>"}, table=table)
+    text = path.read_text(encoding="utf-8")
+    assert re.findall(r"<h2>(.*?)</h2>", text) == ["T", "M", "B"]
+    assert text.count('<section><div id="view-') == 4, "a view that stands twice is shown once"
+    assert "<title>A &amp; B</title>" in text
+    assert "<td>&lt;m&gt;</td>" in text
+    assert '<td>&lt;i&gt;</td><td class="number">0.123457</td>' in text
+    assert "default-src 'none'" in text
+    # nothing in the data may end or comment out the script
+    assert len(re.findall(r"</script", text, re.IGNORECASE)) == len(re.findall(r"<script", text, re.IGNORECASE))
+    states = json.loads(
+        re.search(r"const views = (.*?);\nconst links", text, re.DOTALL)[1]
+        .replace("<\\/", "</")
+        .replace("<\\!--", "<!--")
+    )  # type: ignore[index]
+    assert [state["module"] for state in states] == ["TokenStrip", "TokenStrip", "Heatmap", "BokehFigure"]
+    assert states[0]["values"]["tokens"] == ["</script>", "<!--"]
+    host.close()
+
+
+def test_saved_page_needs_a_view() -> None:
+    with pytest.raises(ValueError, match="nothing to save"):
+        html_page("t", [W.VBox([W.Label("x")])])
+
+
+def test_long_table_is_cut_but_downloads_whole() -> None:
+    table = pd.DataFrame({"n": np.arange(1200)})
+    page = html_page("t", [TokenStrip(tokens=["a"])], table=table)
+    assert page.count("<tr>") == 501
+    assert "the first 500 of 1200 rows" in page
+    assert 'download="data.csv"' in page
