@@ -42,6 +42,9 @@ browser: $(VENV)/.tested
 test: $(VENV)/.tested browser
 	$(PY) -m pytest $(TEST_OPTIONS)
 
+test-tl4: $(VENV)/.tested
+	PYTHON=$(PY) tests/models/run_tl4.sh -q
+
 lint: $(VENV)/.tested
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .

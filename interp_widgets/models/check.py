@@ -102,19 +102,22 @@ def log_probabilities(model: Callable[[Tensor], Any], ids: Tensor) -> Tensor:
     return wide.log_softmax(-1).cpu()
 
 
-def self_check(tl_model: Any, backend: str, reference: Tensor | None, note: str = "") -> SelfCheck:
+def self_check(
+    tl_model: Any, backend: str, reference: Tensor | None, *, ids: Tensor | None = None, note: str = ""
+) -> SelfCheck:
     """Measure a TransformerLens model; the caller decides what a fault means.
 
     Args:
         tl_model: the model as it will be used.
         backend: ``"hooked"`` or ``"bridge"``.
-        reference: Hugging Face's `log_probabilities` of `check_ids`, or None if there is no such model.
+        reference: Hugging Face's `log_probabilities` of ``ids``, or None if there is no such model.
+        ids: the prompts, (batch, positions); `check_ids` of this model if left out.
         note: kept on the result.
     """
     cfg = tl_model.cfg
     parameter = next(tl_model.parameters())
     dtype, device = parameter.dtype, parameter.device
-    ids = check_ids(cfg.d_vocab, cfg.n_ctx).to(device)
+    ids = (check_ids(cfg.d_vocab, cfg.n_ctx) if ids is None else ids).to(device)
     own = log_probabilities(tl_model, ids)
     difference = None if reference is None else float((own - reference).abs().max())
     effect, leak = _check_edit(tl_model, backend, ids)

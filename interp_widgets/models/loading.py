@@ -188,10 +188,11 @@ def _build(
     hf_model = hf_model.to(device=device, dtype=dtype).eval()
     text_config = hf_model.config.get_text_config()
     longest = getattr(text_config, "max_position_embeddings", None) or check_ids(2, 1 << 30).shape[1]
-    reference = log_probabilities(hf_model, check_ids(text_config.vocab_size, longest).to(device))
+    prompts = check_ids(text_config.vocab_size, longest)
+    reference = log_probabilities(hf_model, prompts.to(device))
     if not bool(torch.isfinite(reference).all()):
         raise LoadError(f"{name} computes NaN or infinity in {dtype}: try dtype=torch.float32, or look at its weights")
-    tl_model, chosen, check = _convert(hf_model, reference, device, dtype, backend, processed)
+    tl_model, chosen, check = _convert(hf_model, prompts, reference, device, dtype, backend, processed)
     policy = _puts_bos(tokenizer)
     tokenizer = _attach_tokenizer(tl_model, tokenizer, policy)
     return Model(
@@ -208,6 +209,7 @@ def _build(
 
 def _convert(
     hf_model: Any,
+    prompts: Tensor,
     reference: Tensor,
     device: torch.device,
     dtype: torch.dtype,
@@ -222,7 +224,7 @@ def _convert(
     if backend == "hooked" or (backend == "auto" and convert.has_hooked_transformer()):
         try:
             tl_model = convert.to_hooked(hf_model, processed=processed, device=device, dtype=dtype)
-            check = self_check(tl_model, "hooked", reference)
+            check = self_check(tl_model, "hooked", reference, ids=prompts)
             if check.passed:
                 return tl_model, "hooked", check
             fault = check.faults[0]
@@ -235,7 +237,7 @@ def _convert(
             )
         note = f"bridge, because as HookedTransformer {fault}"
     tl_model = convert.to_bridge(hf_model, processed=processed, device=device, dtype=dtype)
-    check = self_check(tl_model, "bridge", reference, note)
+    check = self_check(tl_model, "bridge", reference, ids=prompts, note=note)
     if not check.passed:
         raise SelfCheckError(
             f"{type(hf_model).__name__} as TransformerBridge failed the self-check: {'; '.join(check.faults)}"

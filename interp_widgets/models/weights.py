@@ -24,8 +24,8 @@ def weight(tl_model: Any, name: str, layer: int | None) -> Tensor:
     n_layers = tl_model.cfg.n_layers
     if layer is None or not 0 <= layer < n_layers:
         raise ValueError(f"layer must be in 0..{n_layers - 1} for this {n_layers}-layer model, got {layer}")
-    block = tl_model.blocks[layer]
-    value = getattr(block.attn if name in ATTENTION else block.mlp, name, None)
+    part = getattr(tl_model.blocks[layer], "attn" if name in ATTENTION else "mlp", None)
+    value = getattr(part, name, None)
     if value is None:
         return _missing(tl_model, name)
     value = value.detach()

@@ -8,15 +8,19 @@ from importlib import metadata
 import pytest
 import torch
 
-REASON = "needs HookedTransformer, which TransformerLens 4 no longer has"
+REASON = "tests marked `hooked` are left out: TransformerLens 4 has no HookedTransformer"
+ONLY_BRIDGE = int(metadata.version("transformer-lens").split(".")[0]) >= 4
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if int(metadata.version("transformer-lens").split(".")[0]) < 4:
-        return
-    for item in items:
-        if item.get_closest_marker("hooked"):
-            item.add_marker(pytest.mark.skip(reason=REASON))
+def pytest_report_header() -> str:
+    return f"transformer-lens {metadata.version('transformer-lens')}" + (f"; {REASON}" if ONLY_BRIDGE else "")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if ONLY_BRIDGE:
+        left_out = [item for item in items if item.get_closest_marker("hooked")]
+        items[:] = [item for item in items if not item.get_closest_marker("hooked")]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(autouse=True, scope="module")
