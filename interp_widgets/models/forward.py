@@ -22,7 +22,18 @@ from .plain import KeysValues
 from .slopes import AutogradSlopes, NoForwardMode, PlainSlopes, Slopes
 from .ways import has_hooks
 
-__all__ = ["NoForwardMode", "Prefix", "Slopes", "decode", "encode", "forward", "has_hooks", "prefix", "slopes"]
+__all__ = [
+    "NoForwardMode",
+    "Prefix",
+    "Slopes",
+    "decode",
+    "encode",
+    "forward",
+    "has_hooks",
+    "mean_embedding",
+    "prefix",
+    "slopes",
+]
 
 Way = Literal["plain", "blocks", "bridge"]
 
@@ -160,6 +171,16 @@ def slopes(model: Any, embeddings: Tensor, first: int) -> Slopes:
     return AutogradSlopes(
         lambda rows, positions: encode(model, rows, positions=positions), model.frozen, embeddings, first
     )
+
+
+@torch.no_grad()
+def mean_embedding(model: Any) -> Tensor:
+    """(d_model,) mean of all token embeddings, in the model's dtype, summed in float32 or wider."""
+    total = torch.zeros(model.d_model, device=model.device, dtype=torch.float64)
+    for start in range(0, model.d_vocab, model.n_ctx):
+        rows = model.token_embeddings(range(start, min(start + model.n_ctx, model.d_vocab)))
+        total += rows.sum(0, dtype=torch.float64 if model.dtype == torch.float64 else torch.float32)
+    return (total / model.d_vocab).to(model.dtype)
 
 
 # ---- choosing a way

@@ -154,7 +154,7 @@ class Attention:
         return masked if self.window is None else masked | (column <= row - self.window)
 
     def pattern(self, queries: Tensor, keys: Tensor, rows: slice) -> Tensor:
-        """(n_heads, queries, keys) attention pattern of the query positions ``rows`` of one sequence, float32 at least."""
+        """(n_heads, queries, keys) attention pattern of the positions ``rows`` of one sequence, float32 at least."""
         groups = queries.unflatten(0, (self.kv_heads, -1)).flatten(1, 2)
         scores = (groups @ keys.mT).view(self.heads, queries.shape[1], -1).mul(self.scale)
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores

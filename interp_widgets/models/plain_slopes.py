@@ -184,10 +184,7 @@ class PlainSlopes:
         weight_q, weight_k, weight_v = attention.w_in.split([heads * attention.size, wide, wide], dim=1)
         d_key = attention.rotate(d_key, slice(length), back=True)
         total = attention.heads_last(d_key, d_value) @ torch.cat([weight_k, weight_v], dim=1).T
-        if attention.module.cfg.positional_embedding_type == "rotary":
-            d_query = torch.cat(
-                [attention.rotate(d_query[:, i : i + 1], int(p), back=True) for i, p in enumerate(at)], 1
-            )
+        d_query = attention.rotate(d_query, at, back=True)
         index = torch.arange(rows, device=at.device)
         total[index, at] += d_query.transpose(0, 1).reshape(rows, -1) @ weight_q.T
         total = layer.norm1.at(slice(length)).pull(total)

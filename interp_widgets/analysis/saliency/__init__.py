@@ -1,5 +1,6 @@
 """Which prompt tokens made the model write which response tokens."""
 
+from interp_widgets.analysis.saliency.cost import Cost, saliency_cost
 from interp_widgets.analysis.saliency.dataset import saliency_dataset
 from interp_widgets.analysis.saliency.dataset_result import SaliencyDatasetResult
 from interp_widgets.analysis.saliency.density import (
@@ -10,22 +11,36 @@ from interp_widgets.analysis.saliency.density import (
     sentence_profiles,
     sentence_spans,
 )
+from interp_widgets.analysis.saliency.faithfulness import (
+    FaithfulnessResult,
+    RankAgreement,
+    faithfulness,
+    rank_agreement,
+)
+from interp_widgets.analysis.saliency.methods import prompt_saliency
 from interp_widgets.analysis.saliency.result import Method, SaliencyResult, Target, spans_to_mask
 from interp_widgets.analysis.saliency.statistics import GroupComparison, compare_groups, compare_many, holm
 
 __all__ = [
+    "Cost",
+    "FaithfulnessResult",
     "GroupComparison",
     "Method",
+    "RankAgreement",
     "SaliencyDatasetResult",
     "SaliencyResult",
     "Target",
     "compare_groups",
     "compare_many",
+    "faithfulness",
     "holm",
     "importance_density",
     "instruction_score",
     "normalise_importance",
     "position_profile",
+    "prompt_saliency",
+    "rank_agreement",
+    "saliency_cost",
     "saliency_dataset",
     "sentence_profiles",
     "sentence_spans",

@@ -1,0 +1,313 @@
+"""Does the response hang on the tokens that a saliency map says it hangs on? Beside random orders, always."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.result import Record, Result, provenance, record
+from interp_widgets.analysis.saliency.case import Case, Runner, make_case, to_numpy
+from interp_widgets.analysis.saliency.result import SaliencyResult
+from interp_widgets.analysis.saliency.targets import read
+from interp_widgets.models.forward import encode
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PERCENTS = (1.0, 5.0, 10.0, 20.0, 50.0)
+"""Shares of the prompt, in percent, at which comprehensiveness and sufficiency are taken."""
+
+
+@record
+class FaithfulnessResult(Result):
+    """How the response's target falls and rises as prompt tokens are taken away in the order of a saliency map.
+
+    A token is taken away as in exact saliency: its embedding is set to zero, its row stays. Values are means over the
+    response tokens, in units of the target. Arrays that begin with (orders, ...) belong to random orders.
+    Source: ERASER: A Benchmark to Evaluate Rationalized NLP Models (DeYoung et al. 2020), section 4.1; deletion and
+    insertion: RISE (Petsiuk et al. 2018), section 4.3.
+    """
+
+    percent: NDArray[np.floating[Any]]
+    """(q,) share of the prompt tokens taken away or kept, in percent; at least one token."""
+
+    comprehensiveness: NDArray[np.floating[Any]]
+    """(q,) target of the whole prompt minus without the top tokens: high when they were needed."""
+
+    sufficiency: NDArray[np.floating[Any]]
+    """(q,) target of the whole prompt minus with the top tokens only: low when they are enough."""
+
+    random_comprehensiveness: NDArray[np.floating[Any]]
+    """(orders, q) the same for random orders."""
+
+    random_sufficiency: NDArray[np.floating[Any]]
+    """(orders, q) the same for random orders."""
+
+    fraction: NDArray[np.floating[Any]]
+    """(s,) fraction 0..1 of the prompt tokens taken away (deletion) or kept (insertion)."""
+
+    deletion: NDArray[np.floating[Any]]
+    """(s,) target while the top tokens go first: a steep fall is good."""
+
+    insertion: NDArray[np.floating[Any]]
+    """(s,) target while the top tokens come first: a steep rise is good."""
+
+    random_deletion: NDArray[np.floating[Any]]
+    """(orders, s) the same for random orders."""
+
+    random_insertion: NDArray[np.floating[Any]]
+    """(orders, s) the same for random orders."""
+
+    order: NDArray[np.integer[Any]]
+    """(prompt,) prompt tokens by falling score."""
+
+    method: str
+    """Saliency method that made the order."""
+
+    target: str
+    """What was measured."""
+
+    token: int | None = None
+    """Response token that order and target belong to; None: all of them."""
+
+    def __post_init__(self) -> None:
+        q, s = len(self.percent), len(self.fraction)
+        orders = len(self.random_deletion)
+        for name in ("percent", "comprehensiveness", "sufficiency"):
+            self.array(name, (q,))
+        for name in ("random_comprehensiveness", "random_sufficiency"):
+            self.array(name, (orders, q))
+        for name in ("fraction", "deletion", "insertion"):
+            self.array(name, (s,))
+        for name in ("random_deletion", "random_insertion"):
+            self.array(name, (orders, s))
+        self.array("order", (None,), "int")
+
+    @property
+    def aopc_comprehensiveness(self) -> float:
+        """Area over the perturbation curve: mean comprehensiveness over the shares; higher is better."""
+        return float(self.comprehensiveness.mean())
+
+    @property
+    def aopc_sufficiency(self) -> float:
+        """Mean sufficiency over the shares; lower is better."""
+        return float(self.sufficiency.mean())
+
+    @property
+    def deletion_area(self) -> float:
+        """Area under the deletion curve, in units of the target; lower is better."""
+        return float(np.trapezoid(self.deletion, self.fraction))
+
+    @property
+    def insertion_area(self) -> float:
+        """Area under the insertion curve, in units of the target; higher is better."""
+        return float(np.trapezoid(self.insertion, self.fraction))
+
+    def random_summary(self) -> dict[str, tuple[float, float]]:
+        """Mean and standard deviation over the random orders of the four numbers above, by name."""
+        values = {
+            "aopc_comprehensiveness": self.random_comprehensiveness.mean(axis=1),
+            "aopc_sufficiency": self.random_sufficiency.mean(axis=1),
+            "deletion_area": np.trapezoid(self.random_deletion, self.fraction, axis=1),
+            "insertion_area": np.trapezoid(self.random_insertion, self.fraction, axis=1),
+        }
+        return {name: (float(value.mean()), float(value.std())) for name, value in values.items()}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per curve and fraction: the value, and mean and standard deviation over the random orders."""
+        import pandas as pd
+
+        parts = [
+            ("comprehensiveness", self.percent / 100, self.comprehensiveness, self.random_comprehensiveness),
+            ("sufficiency", self.percent / 100, self.sufficiency, self.random_sufficiency),
+            ("deletion", self.fraction, self.deletion, self.random_deletion),
+            ("insertion", self.fraction, self.insertion, self.random_insertion),
+        ]
+        frames = [
+            pd.DataFrame(
+                {
+                    "curve": name,
+                    "fraction": fraction,
+                    "value": value,
+                    "random_mean": chance.mean(axis=0),
+                    "random_std": chance.std(axis=0),
+                }
+            )
+            for name, fraction, value, chance in parts
+        ]
+        return pd.concat(frames, ignore_index=True)
+
+
+def faithfulness(
+    model: Any,
+    result: SaliencyResult,
+    *,
+    percent: Sequence[float] = PERCENTS,
+    steps: int = 10,
+    random_orders: int = 5,
+    token: int | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> FaithfulnessResult:
+    """Comprehensiveness, sufficiency, deletion and insertion of a saliency map, beside random orders.
+
+    Prompt tokens are ranked by their importance summed over the response, every response token's column divided by its
+    largest magnitude so that all count alike; with ``token`` by that response token's column alone.
+
+    Args:
+        model: the model that `result` belongs to.
+        result: a complete saliency result.
+        percent: shares of the prompt for comprehensiveness and sufficiency, in percent.
+        steps: of the deletion and insertion curves.
+        random_orders: number of random orders.
+        token: index of one response token to judge; None for all.
+        seed: of the random orders.
+        batch_size, progress, check: as in `prompt_saliency`.
+
+    Raises:
+        ValueError: a partial result, a token that is not there, a share outside 0..100.
+
+    Source: ERASER (DeYoung et al. 2020), section 4.1; RISE (Petsiuk et al. 2018), section 4.3.
+
+    Example:
+        >>> found = faithfulness(model, result)                                  # doctest: +SKIP
+        >>> found.aopc_comprehensiveness, found.random_summary()                 # doctest: +SKIP
+    """
+    shares = np.asarray(percent, dtype=float)
+    _check(result, shares, steps, random_orders, token)
+    case = _case(model, result, check)
+    count = case.n_prompt
+    rng = np.random.default_rng(seed)
+    order = np.argsort(-_scores(result, token), kind="stable")
+    orders = np.stack([order, *(rng.permutation(count) for _ in range(random_orders))])
+    at_share = np.maximum(1, np.ceil(shares / 100 * count)).astype(int)
+    at_step = np.unique(np.rint(np.linspace(0, count, steps + 1)).astype(int))
+    sizes = np.union1d(at_share, at_step)
+    without = _measure(case, orders, sizes, token, Runner(case, batch_size, check, progress))
+    deletion, insertion = without[:, 0], without[:, 1]
+    full = deletion[0, np.searchsorted(sizes, 0)]
+    share, step = np.searchsorted(sizes, at_share), np.searchsorted(sizes, at_step)
+    return FaithfulnessResult(
+        percent=shares,
+        comprehensiveness=full - deletion[0, share],
+        sufficiency=full - insertion[0, share],
+        random_comprehensiveness=full - deletion[1:, share],
+        random_sufficiency=full - insertion[1:, share],
+        fraction=at_step / count,
+        deletion=deletion[0, step],
+        insertion=insertion[0, step],
+        random_deletion=deletion[1:, step],
+        random_insertion=insertion[1:, step],
+        order=order,
+        method=result.method,
+        target=result.target,
+        token=token,
+        provenance=provenance(
+            model.provenance(), method=result.method, target=result.target, seed=seed, random_orders=random_orders
+        ),
+    )
+
+
+def _check(
+    result: SaliencyResult, shares: NDArray[np.floating[Any]], steps: int, orders: int, token: int | None
+) -> None:
+    if result.partial:
+        raise ValueError("faithfulness needs a complete saliency result, this one is partial: run it to the end")
+    if shares.ndim != 1 or not shares.size or not ((shares > 0) & (shares <= 100)).all():
+        raise ValueError(f"percent must be one or more shares above 0 and up to 100, got {shares.tolist()}")
+    for name, value in (("steps", steps), ("random_orders", orders)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    count = len(result.response_ids)
+    if token is not None and not 0 <= token < count:
+        raise ValueError(f"token must be in 0..{count - 1} for this response of {count} tokens, got {token}")
+
+
+def _case(model: Any, result: SaliencyResult, check: Callable[[], None] | None) -> Case:
+    front = [] if result.bos_id is None else [result.bos_id]
+    foil = list(result.foil) if isinstance(result.foil, Sequence) else result.foil
+    return make_case(
+        model, [*front, *result.prompt_ids], list(result.response_ids),
+        target=result.target, foil=foil, max_new_tokens=1, prepend_bos=False, check=check,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _scores(result: SaliencyResult, token: int | None) -> NDArray[np.float64]:
+    importance = np.asarray(result.importance, dtype=np.float64)
+    if token is not None:
+        return importance[:, token]
+    largest = np.abs(importance).max(axis=0)
+    scores: NDArray[np.float64] = (importance / np.where(largest > 0, largest, 1.0)).sum(axis=1)
+    return scores
+
+
+@torch.no_grad()
+def _measure(
+    case: Case, orders: NDArray[np.integer[Any]], sizes: NDArray[np.integer[Any]], token: int | None, runner: Runner
+) -> NDArray[np.float64]:
+    """(orders, 2, sizes) mean target without, and with only, the first tokens of every order."""
+    rank = np.empty_like(orders)
+    np.put_along_axis(rank, orders, np.arange(orders.shape[1])[None], axis=1)
+    first = rank[:, None, :] < sizes[None, :, None]
+    keep = np.stack([~first, first], axis=1)
+    masks, place = np.unique(keep.reshape(-1, orders.shape[1]), axis=0, return_inverse=True)
+    found = np.empty((len(masks), case.n_response))
+    runner.total = len(masks)
+    positions, rows = slice(case.first, None), case.rows()
+
+    def work(start: int, stop: int) -> None:
+        batch = case.embeddings.repeat(stop - start, 1, 1)
+        kept = torch.from_numpy(masks[start:stop]).to(batch.device)
+        batch[:, rows] = batch[:, rows].masked_fill(~kept[..., None], 0)
+        found[start:stop] = to_numpy(read(case.model, encode(case.model, batch, positions=positions), case.aim))
+
+    runner.run(len(masks), lambda start: case.n_fed, work)
+    if not np.isfinite(found).all():
+        raise ValueError(
+            "the model's target is not a number for some prompts with zeroed tokens: look for broken weights"
+        )
+    chosen = found.mean(axis=1) if token is None else found[:, token]
+    measured: NDArray[np.float64] = chosen[place.reshape(-1)].reshape(keep.shape[:3])
+    return measured
+
+
+@record
+class RankAgreement(Record):
+    """How alike two saliency maps rank the prompt tokens."""
+
+    per_token: NDArray[np.floating[Any]]
+    """(response,) Spearman's rank correlation over the prompt tokens; NaN where a column is constant."""
+
+    def __post_init__(self) -> None:
+        self.array("per_token", (None,))
+
+    @property
+    def mean(self) -> float:
+        """Mean over the response tokens that have a correlation; NaN if none has."""
+        known = self.per_token[np.isfinite(self.per_token)]
+        return float(known.mean()) if known.size else float("nan")
+
+
+def rank_agreement(result: SaliencyResult, reference: SaliencyResult) -> RankAgreement:
+    """Spearman's rank correlation of two saliency maps of one prompt and response, for every response token.
+
+    Usually `reference` is the exact one. Raises ValueError for maps of different texts.
+    """
+    from scipy.stats import rankdata
+
+    if (tuple(result.prompt_ids), tuple(result.response_ids)) != (
+        tuple(reference.prompt_ids),
+        tuple(reference.response_ids),
+    ):
+        raise ValueError("the two results must be of the same prompt and response: compute both for one text")
+    one, other = (rankdata(np.asarray(r.importance, dtype=np.float64), axis=0) for r in (result, reference))
+    one, other = one - one.mean(axis=0), other - other.mean(axis=0)
+    spread = np.sqrt((one**2).sum(axis=0) * (other**2).sum(axis=0))
+    product = (one * other).sum(axis=0)
+    return RankAgreement(np.divide(product, spread, out=np.full(product.shape, np.nan), where=spread > 0))
