@@ -147,13 +147,3 @@ def test_top_level_is_the_agreed_one() -> None:
         pytest.skip("not a git checkout: the list of tracked files is not known")
     extra = {name.split("/")[0] for name in listed.stdout.splitlines()} - TOP_LEVEL
     assert not extra, f"unexpected at the top level: {sorted(extra)}"
-
-
-def test_notebooks_are_stored_without_outputs() -> None:
-    import nbformat
-
-    paths = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    assert paths
-    for path in paths:
-        for cell in nbformat.read(path, as_version=4).cells:
-            assert not cell.get("outputs"), f"{path.name} has stored outputs"
