@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
 
@@ -109,7 +113,22 @@ def _transformers_quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def read_model(source: str | Path, *, dtype: torch.dtype, local: bool) -> Any:
+def hub_reachable(seconds: float = 3.0) -> bool:
+    """Whether the hub answers at all; asked first, because its own client retries for half a minute per file."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
+        return False
+    if getproxies():  # a direct connection says nothing here
+        return True
+    address = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        with socket.create_connection((address.hostname or "huggingface.co", port), timeout=seconds):
+            return True
+    except OSError:
+        return False
+
+
+def read_model(source: str | Path, *, dtype: torch.dtype, local: bool, offline: bool = False) -> Any:
     """A transformers model in evaluation mode on the CPU, from safetensors, without remote code."""
     from transformers import AutoModelForCausalLM
 
@@ -120,7 +139,7 @@ def read_model(source: str | Path, *, dtype: torch.dtype, local: bool) -> Any:
                 dtype=dtype,
                 use_safetensors=True,
                 trust_remote_code=False,
-                local_files_only=local,
+                local_files_only=local or offline,
                 output_loading_info=True,
             )
     except OSError as error:
@@ -170,7 +189,7 @@ def _hub_error(source: str | Path, error: OSError, local: bool) -> LoadError:
     )
 
 
-def read_tokenizer(source: str | Path, *, local: bool) -> Any:
+def read_tokenizer(source: str | Path, *, local: bool, offline: bool = False) -> Any:
     """The tokenizer beside a model, or None where a local folder has no tokenizer files."""
     from transformers import AutoTokenizer
 
@@ -178,7 +197,8 @@ def read_tokenizer(source: str | Path, *, local: bool) -> Any:
         return None
     try:
         with _transformers_quiet():
-            return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False, local_files_only=local)
+            cached = local or offline
+            return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False, local_files_only=cached)
     except OSError as error:
         if not local:
             raise _hub_error(source, error, local) from error

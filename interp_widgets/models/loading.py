@@ -113,8 +113,9 @@ def _read(source: str | Path, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, 
     where: str | Path = path if local else text
     if local:
         folder.check_folder(path)
-    hf_model = folder.read_model(where, dtype=dtype, local=local)
-    own = folder.read_tokenizer(where, local=local)
+    offline = not local and not folder.hub_reachable()  # then what was downloaded before may still be in the cache
+    hf_model = folder.read_model(where, dtype=dtype, local=local, offline=offline)
+    own = folder.read_tokenizer(where, local=local, offline=offline)
     if tokenizer is not None and own is not None:
         folder.check_same_tokenizer(tokenizer, own, text)
     return hf_model, text if demo or not local else path.resolve().name, tokenizer if tokenizer is not None else own
@@ -158,7 +159,12 @@ def _check_weights(module: Any, name: str) -> None:
 
 def _name_of(hf_model: Any) -> str:
     path = getattr(hf_model.config, "_name_or_path", "") or getattr(hf_model, "name_or_path", "")
-    return Path(path).name if path and Path(path).exists() else path or type(hf_model).__name__
+    return _short_name(path) if path else type(hf_model).__name__
+
+
+def _short_name(name: str) -> str:
+    """The last part of a folder's path; a hub name as it is."""
+    return Path(name).name if Path(name).exists() else name
 
 
 def _tokenizer_beside(hf_model: Any) -> Any:
@@ -294,7 +300,7 @@ def _adopt(
         )
     if dtype is not None and dtype != parameter.dtype:
         raise ValueError(f"this model is in {parameter.dtype} and used as it is: convert it with .to({dtype}) first")
-    name = str(getattr(tl_model.cfg, "model_name", "") or type(tl_model).__name__)
+    name = _short_name(str(getattr(tl_model.cfg, "model_name", "") or type(tl_model).__name__))
     _check_lora(tl_model)
     _check_weights(tl_model, name)
     tokenizer = tokenizer if tokenizer is not None else tl_model.tokenizer

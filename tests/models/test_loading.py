@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from interp_widgets.models import LoadError, ModelPair, SelfCheckError, load_model, load_pair, loading
+from interp_widgets.models import LoadError, ModelPair, SelfCheckError, folder, load_model, load_pair, loading
 from tests.models.tiny import (
     BRIDGE_ONLY,
     FAMILIES,
@@ -141,8 +142,8 @@ def test_half_precision_file_loads_as_float32(tmp_path: Path) -> None:
 
 def test_names_that_hold_architecture_words_do_not_mislead(tmp_path: Path) -> None:
     """TransformerLens guesses from words in the path; a Qwen folder called 'llama-gemma' is still a Qwen."""
-    folder = copy_of("qwen2", tmp_path / "llama-gemma-bert-t5")
-    model = load_model(folder)
+    target = copy_of("qwen2", tmp_path / "llama-gemma-bert-t5")
+    model = load_model(target)
     assert model.self_check.passed
     assert model.name == "llama-gemma-bert-t5"
 
@@ -170,6 +171,18 @@ def test_hub_name_without_network() -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_hub_is_asked_once_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(folder, "getproxies", dict)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+        assert folder.hub_reachable()
+    assert not folder.hub_reachable()
+    with pytest.raises(LoadError, match="the Hugging Face hub could not give it"):
+        load_model("some-team/some-model")
+
+
 def test_file_instead_of_folder() -> None:
     with pytest.raises(LoadError, match="is a file: give the folder"):
         load_model(tiny_folder("llama") / "model.safetensors")
@@ -184,20 +197,20 @@ def test_folder_without_config(tmp_path: Path) -> None:
 
 
 def test_config_without_architectures(tmp_path: Path) -> None:
-    folder = copy_of("llama", tmp_path / "m")
-    change_config(folder, architectures=None)
+    target = copy_of("llama", tmp_path / "m")
+    change_config(target, architectures=None)
     with pytest.raises(LoadError, match="names no architecture"):
-        load_model(folder)
+        load_model(target)
 
 
 def test_unknown_architecture_and_remote_code(tmp_path: Path) -> None:
-    folder = copy_of("llama", tmp_path / "m")
-    change_config(folder, model_type="martian", architectures=["MartianForCausalLM"])
+    target = copy_of("llama", tmp_path / "m")
+    change_config(target, model_type="martian", architectures=["MartianForCausalLM"])
     with pytest.raises(LoadError, match="transformers cannot load"):
-        load_model(folder)
-    change_config(folder, model_type=None, auto_map={"AutoModelForCausalLM": "code.Model"})
+        load_model(target)
+    change_config(target, model_type=None, auto_map={"AutoModelForCausalLM": "code.Model"})
     with pytest.raises(LoadError, match="never run here"):
-        load_model(folder)
+        load_model(target)
 
 
 def test_encoder_decoder(tmp_path: Path) -> None:
@@ -218,42 +231,42 @@ def test_model_without_output_head() -> None:
 
 
 def test_pickle_is_refused_with_the_conversion(tmp_path: Path) -> None:
-    folder = copy_of("llama", tmp_path / "m")
-    torch.save(tiny_hf("llama").state_dict(), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
+    target = copy_of("llama", tmp_path / "m")
+    torch.save(tiny_hf("llama").state_dict(), target / "pytorch_model.bin")
+    (target / "model.safetensors").unlink()
     with pytest.raises(
         LoadError, match=r"pickle \(pytorch_model.bin\).*refused.*convert it once with python -c"
     ) as caught:
-        load_model(folder)
+        load_model(target)
     command = str(caught.value).split('python -c "')[1].rsplit('"', 1)[0]
     exec(command, {})
-    assert load_model(folder).self_check.passed  # the advice works
+    assert load_model(target).self_check.passed  # the advice works
 
 
 def test_folder_without_weights(tmp_path: Path) -> None:
-    folder = copy_of("llama", tmp_path / "m")
-    (folder / "model.safetensors").unlink()
+    target = copy_of("llama", tmp_path / "m")
+    (target / "model.safetensors").unlink()
     with pytest.raises(LoadError, match=r"no model\.safetensors"):
-        load_model(folder)
+        load_model(target)
 
 
 def test_damaged_weights(tmp_path: Path) -> None:
-    folder = copy_of("llama", tmp_path / "m")
-    whole = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    target = copy_of("llama", tmp_path / "m")
+    whole = (target / "model.safetensors").read_bytes()
+    (target / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(LoadError, match=r"damaged|cannot load") as caught:
-        load_model(folder)
+        load_model(target)
     assert "\n" not in str(caught.value)
 
 
 def test_weights_of_another_config(tmp_path: Path) -> None:
-    folder = copy_of("llama", tmp_path / "m")
-    change_config(folder, num_hidden_layers=5, layer_types=None)
+    target = copy_of("llama", tmp_path / "m")
+    change_config(target, num_hidden_layers=5, layer_types=None)
     with pytest.raises(LoadError, match=r"lacks \d+ weights that its config asks for, first model\.layers\.3"):
-        load_model(folder)
-    change_config(folder, num_hidden_layers=3, hidden_size=64)
+        load_model(target)
+    change_config(target, num_hidden_layers=3, hidden_size=64)
     with pytest.raises(LoadError, match=r"shape|cannot load"):
-        load_model(folder)
+        load_model(target)
 
 
 def test_nan_weights_name_the_tensor(tmp_path: Path) -> None:
@@ -299,10 +312,10 @@ def test_tokenizer_of_another_mapping() -> None:
 
 
 def test_damaged_tokenizer(tmp_path: Path) -> None:
-    folder = copy_of("llama", tmp_path / "m")
-    (folder / "tokenizer.json").write_text('{"version": "1.0"}', encoding="utf8")
+    target = copy_of("llama", tmp_path / "m")
+    (target / "tokenizer.json").write_text('{"version": "1.0"}', encoding="utf8")
     with pytest.raises(LoadError, match=r"tokenizer in .* cannot be read"):
-        load_model(folder)
+        load_model(target)
 
 
 def test_wrong_arguments() -> None:
@@ -369,7 +382,7 @@ def test_package_import_leaves_transformer_lens_alone() -> None:
 def test_loading_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     folders = [tiny_folder("gpt2"), tiny_folder("llama_bias")]
     capfd.readouterr()  # writing the folders may show a progress bar
-    for folder in folders:
-        load_model(folder)
+    for target in folders:
+        load_model(target)
     captured = capfd.readouterr()
     assert captured.out + captured.err == ""
