@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ Frozen = Callable[[], AbstractContextManager[None]]
 """Makes a context in which no parameter asks for a gradient."""
 
 
+@runtime_checkable
 class Slopes(Protocol):
     """The derivative of the hidden states at one sequence, ready to be applied to many directions."""
 
