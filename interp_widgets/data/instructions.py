@@ -259,8 +259,8 @@ def instruction_cases(
 
 
 def follows(case: InstructionCase, response_text: str) -> bool:
-    """Check whether a response does what the case's instruction asks."""
-    given = response_text.strip()
+    """Check whether a response does what the case's instruction asks; what comes after its first line is forgiven."""
+    given = response_text.strip().partition("\n")[0].strip()
     if case.task in _FACT_TASKS or case.task in _WORD_TASKS or case.task in _SEQUENCE_TASKS:
         return given.rstrip(".") == case.response.strip()
     if case.task in ("sum", "kind", "odd"):

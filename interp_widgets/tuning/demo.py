@@ -30,7 +30,7 @@ ASSETS = Path(next(iter(interp_widgets.assets.__path__))) / "demo"
 BUILD = Path("build/demo")
 CONFIGS: dict[Stage, TrainConfig] = {
     "base": TrainConfig("base", steps=3000, decay_steps=4200, cooldown=2560),
-    "tuned": TrainConfig("tuned", steps=2000, lr_matrices=2e-3, lr_rest=2e-3),
+    "tuned": TrainConfig("tuned", steps=1700, lr_matrices=3e-3, lr_rest=3e-3),
 }
 MODELS: tuple[Stage, ...] = ("base", "tuned")
 LARGEST_PAIR = 16 * 2**20

@@ -99,26 +99,32 @@ def planted_preferences(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerF
 
 @torch.no_grad()
 def respond(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompts: Sequence[str], *, max_new: int = MAX_RESPONSE
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: Sequence[str],
+    *,
+    max_new: int = MAX_RESPONSE,
+    batch: int = 64,
 ) -> list[str]:
     """Complete every prompt greedily up to the end token or `max_new` tokens."""
     responses = [""] * len(prompts)
     encoded = [tokenizer(prompt)["input_ids"] for prompt in prompts]
-    by_length: dict[int, list[int]] = defaultdict(list)
-    for i, ids in enumerate(encoded):
-        by_length[len(ids)].append(i)
-    # Prompts of one length run together, so that nothing is padded.
-    for indices in by_length.values():
-        tokens = torch.tensor([encoded[i] for i in indices])
+    order = sorted(range(len(prompts)), key=lambda i: len(encoded[i]))
+    pad = int(tokenizer.pad_token_id)
+    for start in range(0, len(prompts), batch):
+        chosen = order[start : start + batch]
+        # Padding stands on the left and is masked: every response starts at the same column.
+        width = len(encoded[chosen[-1]])
+        tokens = torch.tensor([[pad] * (width - len(encoded[i])) + encoded[i] for i in chosen])
         out = model.generate(
             tokens,
-            attention_mask=torch.ones_like(tokens),
+            attention_mask=(tokens != pad).long(),
             max_new_tokens=max_new,
             do_sample=False,
-            pad_token_id=tokenizer.pad_token_id,
+            pad_token_id=pad,
             eos_token_id=tokenizer.eos_token_id,
         )
-        for i, row in zip(indices, out[:, tokens.shape[1] :], strict=True):
+        for i, row in zip(chosen, out[:, width:], strict=True):
             responses[i] = tokenizer.decode(row, skip_special_tokens=True)
     return responses
 
