@@ -424,7 +424,9 @@ def test_saved_page(nb: Any) -> None:
         "from interp_widgets.widgets.export import export_html\n"
         "answer = TokenStrip(label='Response'); answer.set_tokens([f'r{j}' for j in range(9)])\n"
         "heat.strips = (strip, answer)\n"
-        "box = W.VBox([strip, answer, W.Tab([heat, host], titles=['Map', 'Bars'])])\n"
+        "from interp_widgets.widgets.views.table import Table\n"
+        "list_ = Table(columns=[{'label': 'token'}, {'label': 'n'}], rows=[['<i>', 1], ['b', 2]])\n"
+        "box = W.VBox([strip, answer, W.Tab([W.VBox([heat, list_]), host], titles=['Map', 'Bars'])])\n"
         "export_html('A <b>title</b>', [box], 'saved.html', provenance={'model': '<tiny>'}, table=pd.DataFrame(M))",
     )
     nb.run_all()
@@ -437,6 +439,7 @@ def test_saved_page(nb: Any) -> None:
     expect(page.locator("h1")).to_have_text("A <b>title</b>")
     expect(page.locator("h2")).to_have_text(["Map", "Bars"])
     expect(page.locator(".iw-tok")).to_have_count(20)
+    expect(page.locator(".iw-table td").first).to_have_text("<i>")
     page.locator(".iw-tok").nth(3).hover()
     expect(page.locator(".iw-tip:popover-open")).to_contain_text("‘·sat’")
     # linked as in the notebook: a response token shades the prompt by its column

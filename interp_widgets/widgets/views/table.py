@@ -22,9 +22,10 @@ class Table(View):
 
     _esm = view_source("table")
     _css = view_style("table")
+    exported = True
 
     columns = traitlets.List(traitlets.Dict()).tag(sync=True)
-    """One dict a column: ``label``, and optionally ``align`` ("left" or "right"), ``title`` (tooltip), ``width`` (CSS)."""
+    """One dict a column: ``label``, optionally ``align`` ("left" or "right"), ``title`` (tooltip), ``width`` (CSS)."""
     rows = traitlets.List(traitlets.List()).tag(sync=True)
     """One list a row, as long as ``columns``: text, numbers, booleans or None (shown as a dash)."""
     selected = traitlets.Int(-1).tag(sync=True)

@@ -1,6 +1,8 @@
 // A strip of tokens: shaded by value, hovered, selected, brushed over and marked with the pointer or the keys.
 
 const LINES = 24;
+const PLAIN = /^[\x20-\x7e]*$/;
+const CHUNK = 300;  // tokens painted per frame beyond those in view
 
 // Adds or wipes out [start, end) in a list of spans: a drag that began inside a mark wipes, any other adds.
 function editMarks(marks, start, end, wipe) {
@@ -55,6 +57,7 @@ function render({ model, el, signal }) {
   let tokens = [], spans = [], painted = [], drawn = [], bars = [];
   let values = new Float32Array(0), heights = new Float32Array(0);
   let theme = readTheme(el), backs = [], inks = [];
+  let barTop = 0, pending = [];
   let over = -1, cursor = 0, anchor = -1, drag = null, dirty = new Set();
 
   // ---- text of one token
@@ -74,7 +77,7 @@ function render({ model, el, signal }) {
   // ---- drawing
   function build() {
     tokens = model.get('tokens');
-    spans = []; painted = []; drawn = []; bars = [];
+    spans = []; painted = []; drawn = []; bars = []; pending = [];
     over = -1; anchor = -1; drag = null;
     cursor = Math.max(0, Math.min(cursor, tokens.length - 1));
     strip.textContent = '';
@@ -90,10 +93,9 @@ function render({ model, el, signal }) {
       if (text.length > 40) word.classList.add('iw-long');
       const node = element('span', 'iw-tok', word);
       node.dataset.i = i;
-      node.dataset.lmSuppressShortcuts = 'true';  // on the focused node itself, else Notebook 7 takes the arrow keys
       node.setAttribute('role', 'option');
-      node.dir = 'auto';
       node.tabIndex = -1;
+      if (!PLAIN.test(text)) node.dir = 'auto';
       if (special[i]) node.classList.add('iw-special');
       fillToken(node, text);
       spans.push(node);
@@ -117,41 +119,57 @@ function render({ model, el, signal }) {
     painted = [];
   }
 
-  function paint() {
-    values = floats(model.get('values'));
+  // Shades tokens first..last (last excluded) and draws their bars; touches only what has changed.
+  function paintSome(first, last) {
     const low = model.get('vmin'), scale = 255 / ((model.get('vmax') - low) || 1);
-    spans.forEach((node, i) => {
-      const v = values[i];
+    for (let i = first; i < last; i++) {
+      const node = spans[i], v = values[i];
       const k = v === undefined || Number.isNaN(v) ? -1 : Math.max(0, Math.min(255, Math.round((v - low) * scale)));
       if (painted[i] !== k) {
         painted[i] = k;
         node.style.backgroundColor = k < 0 ? '' : backs[k];
         node.style.color = k < 0 ? '' : inks[k];
       }
-    });
-    names();
+      const tall = barTop ? Math.round(Math.max(0, Math.min(1, (heights[i] || 0) / barTop)) * 24) / 2 : -1;
+      if (bars[i] === tall) continue;
+      if (tall < 0) node.querySelector('.iw-bar')?.remove();
+      else (node.querySelector('.iw-bar > i') ?? element('i', '', element('b', 'iw-bar', node))).style.height = `${tall}px`;
+      bars[i] = tall;
+    }
   }
 
-  function names() {
-    const marks = model.get('marks');
-    spans.forEach((node, i) => {
-      const value = valueText(i), special = node.classList.contains('iw-special') ? 'special token ' : '';
-      const text = `${special}${tokens[i] === '' ? 'empty' : visible(tokens[i])}${value ? ', ' + value : ''}${inSpans(marks, i) ? ', marked' : ''}`;
-      if (node.ariaLabel !== text) node.ariaLabel = text;
-    });
-  }
-
-  function paintBars() {
+  // The tokens in view at once, the rest of a long text over the next frames.
+  function paint() {
+    values = floats(model.get('values'));
     heights = floats(model.get('density'));
-    const on = heights.length > 0 && spans.length > 0;
-    strip.classList.toggle('iw-dense', on);
-    const top = model.get('density_max') || heights.reduce((most, v) => v > most ? v : most, 0) || 1;
-    spans.forEach((node, i) => {
-      if (on && !bars[i]) { bars[i] = element('i', '', element('b', 'iw-bar', node)); }
-      if (!on && bars[i]) { bars[i].parentNode.remove(); bars[i] = null; }
-      if (on) bars[i].style.height = `${Math.max(0, Math.min(1, (heights[i] || 0) / top)) * 100}%`;
-    });
+    barTop = heights.length ? model.get('density_max') || heights.reduce((most, v) => v > most ? v : most, 0) || 1 : 0;
+    strip.classList.toggle('iw-dense', barTop > 0 && spans.length > 0);
     fit();
+    const [first, last] = inView();
+    paintSome(first, last);
+    pending = [[0, first], [last, spans.length]].filter(([a, b]) => b > a);
+    if (pending.length) paintRest();
+  }
+  const paintRest = perFrame(() => {
+    let left = CHUNK;
+    while (pending.length && left > 0) {
+      const [a, b] = pending[0], end = Math.min(b, a + left);
+      paintSome(a, end);
+      left -= end - a;
+      if (end === b) pending.shift(); else pending[0] = [end, b];
+    }
+    if (pending.length) paintRest();
+  });
+
+  // First and one past the last token within a page of what the strip shows.
+  function inView() {
+    if (spans.length <= CHUNK || !strip.clientHeight) return [0, Math.min(spans.length, CHUNK)];
+    const find = y => {
+      let a = 0, b = spans.length;
+      while (a < b) { const m = (a + b) >> 1; if (spans[m].offsetTop < y) a = m + 1; else b = m; }
+      return a;
+    };
+    return [find(strip.scrollTop - strip.clientHeight), find(strip.scrollTop + 2 * strip.clientHeight)];
   }
 
   function fit() {
@@ -180,10 +198,22 @@ function render({ model, el, signal }) {
       list.toggle('iw-mk', has('m')); list.toggle('iw-mk-start', has('s')); list.toggle('iw-mk-end', has('e'));
       list.toggle('iw-br', has('b')); list.toggle('iw-sel', has('x')); list.toggle('iw-over', has('o'));
       node.setAttribute('aria-selected', has('x') || has('b'));
-      node.tabIndex = has('t') ? 0 : -1;
+      if (has('t')) {
+        node.tabIndex = 0;
+        node.dataset.lmSuppressShortcuts = 'true';  // on the focused node itself, else Notebook 7 takes the arrow keys
+      } else node.tabIndex = -1;
     });
+    for (const i of [cursor, over, chosen]) name(i);
     strip.classList.toggle('iw-marking', model.get('marking'));
     readOut();
+  }
+
+  // What a screen reader says: needed only for tokens that can be or are attended to.
+  function name(i) {
+    if (!spans[i]) return;
+    const value = valueText(i), special = spans[i].classList.contains('iw-special') ? 'special token ' : '';
+    const marked = inSpans(model.get('marks'), i) ? ', marked' : '';
+    spans[i].ariaLabel = `${special}${tokens[i] === '' ? 'empty' : visible(tokens[i])}${value ? ', ' + value : ''}${marked}`;
   }
 
   function readOut() {
@@ -217,8 +247,6 @@ function render({ model, el, signal }) {
     if (what.has('colours')) readColours();
     if (what.has('build')) build();
     if (what.has('build') || what.has('colours') || what.has('paint')) paint();
-    if (what.has('build') || what.has('bars')) paintBars();
-    if (what.has('names')) names();
     states();
   });
   const mark = what => () => { dirty.add(what); flush(); };
@@ -249,6 +277,7 @@ function render({ model, el, signal }) {
     drag = { from: i, to: i, moved: false, base, marks: null, wipe: inSpans(base, i), marking: model.get('marking') };
     cursor = i;
     anchor = i;
+    states();
   }, opt);
   window.addEventListener('pointermove', event => {
     if (!drag) return;
@@ -316,6 +345,7 @@ function render({ model, el, signal }) {
       }
       cursor = to;
       reveal(to);
+      states();
       spans[to].focus({ preventScroll: true });
       hover(to);
     }
@@ -342,10 +372,10 @@ function render({ model, el, signal }) {
     onTraits(model, 'tokens special empty', mark('build')),
     onTraits(model, 'values vmin vmax labels value_label', mark('paint')),
     onTraits(model, 'lut lut_dark', mark('colours')),
-    onTraits(model, 'density density_max density_label', mark('bars')),
+    onTraits(model, 'density density_max density_label', mark('paint')),
     onTraits(model, 'max_lines', fit),
     onTraits(model, 'label', heading),
-    onTraits(model, 'marks', mark('names')),
+    onTraits(model, 'marks', mark('states')),
     onTraits(model, 'brush marking', mark('states')),
     onTraits(model, 'selected', () => { cursor = Math.max(0, model.get('selected') < 0 ? cursor : model.get('selected')); reveal(cursor); flush(); }),
     onTraits(model, 'hovered', () => { over = model.get('hovered'); flush(); }),
@@ -353,8 +383,8 @@ function render({ model, el, signal }) {
   ];
   const watcher = new ResizeObserver(() => { if (theme.stale) mark('colours')(); });
   watcher.observe(strip);
-  heading(); readColours(); build(); paint(); paintBars(); states();
-  return () => { stops.forEach(stop => stop()); watcher.disconnect(); flush.stop(); sendSoon.stop(); tip.hide(); };
+  heading(); readColours(); build(); paint(); states();
+  return () => { stops.forEach(stop => stop()); watcher.disconnect(); flush.stop(); paintRest.stop(); sendSoon.stop(); tip.hide(); };
 }
 
 export default { render };
