@@ -24,6 +24,9 @@ from bokeh.plotting import figure as new_figure
 
 from interp_widgets.figures.static import visible
 
+QUIET = "#8a8f98"
+"""Lines and bands to compare with; visible on a light and on a dark page."""
+
 MAX_TICKS = 60
 """Tokens named on an axis; of a longer text every second, third... is named."""
 
@@ -48,6 +51,11 @@ def visible_token(token: str, *, longest: int = _LONGEST) -> str:
 def plain_label(text: str) -> Any:
     """A label that Bokeh must not take for TeX, whatever it holds."""
     return PlainText(text=text) if any(sign in text for sign in ("$$", "\\(", "\\[")) else text
+
+
+def empty_source(name: str, columns: Sequence[str]) -> ColumnDataSource:
+    """A source with these columns and no rows yet."""
+    return ColumnDataSource({column: [] for column in columns}, name=name)
 
 
 class Chart:
@@ -100,7 +108,7 @@ class Chart:
                 axis.ticker.num_minor_ticks = 0
         self.figure.grid.grid_line_alpha = 0.35
         self.hidden: list[Any] = []
-        self.source = ColumnDataSource({column: [] for column in columns}, name=f"{name}_rows")
+        self.source = empty_source(f"{name}_rows", columns)
         self.tooltips = list(tooltips)
         self._subtitle = Title(text="", text_font_style="normal", text_font_size="12px", visible=False)
         self.figure.add_layout(self._subtitle, "above")

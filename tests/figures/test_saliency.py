@@ -10,10 +10,17 @@ import pytest
 from bokeh.embed import json_item
 from bokeh.models import GlyphRenderer
 
-from interp_widgets.analysis.saliency import SaliencyDatasetResult, SaliencyResult, saliency_dataset
+from interp_widgets.analysis.saliency import FaithfulnessResult, SaliencyDatasetResult, SaliencyResult, saliency_dataset
 from interp_widgets.data.cases import SaliencyCase
 from interp_widgets.figures.chart import Chart
-from interp_widgets.figures.saliency import CONTEXT, SPECIAL, DensityBars, GroupStrips, PositionProfile
+from interp_widgets.figures.saliency import (
+    CONTEXT,
+    SPECIAL,
+    DensityBars,
+    FaithfulnessCurves,
+    GroupStrips,
+    PositionProfile,
+)
 from interp_widgets.figures.theme import MARK
 
 RNG = np.random.default_rng(0)
@@ -61,6 +68,26 @@ def made_dataset(**options: Any) -> SaliencyDatasetResult:
     return saliency_dataset(sides, masks, resamples=99, **{"names": ["base", "tuned"], **options})
 
 
+def made_faithfulness(method: str = "exact", seed: int = 0, **changes: Any) -> FaithfulnessResult:
+    rng = np.random.default_rng(seed)
+    fields: dict[str, Any] = {
+        "percent": np.array([1.0, 5, 10, 20, 50]),
+        "comprehensiveness": rng.random(5),
+        "sufficiency": rng.random(5),
+        "random_comprehensiveness": rng.random((4, 5)),
+        "random_sufficiency": rng.random((4, 5)),
+        "fraction": np.linspace(0, 1, 7),
+        "deletion": rng.random(7),
+        "insertion": rng.random(7),
+        "random_deletion": rng.random((4, 7)),
+        "random_insertion": rng.random((4, 7)),
+        "order": np.arange(9),
+        "method": method,
+        "target": "probability",
+    }
+    return FaithfulnessResult(**(fields | changes))
+
+
 class Masked:
     """A case that gives its instruction tokens outright."""
 
@@ -84,6 +111,8 @@ CHARTS: list[Any] = [
     (lambda result=None: DensityBars(result, along="y"), made_result),
     (GroupStrips, made_dataset),
     (PositionProfile, made_dataset),
+    (FaithfulnessCurves, lambda: [made_faithfulness(), made_faithfulness("first_order", 1)]),
+    (lambda results=(): FaithfulnessCurves(results, kind="sufficiency"), lambda: [made_faithfulness()]),
 ]
 
 
@@ -101,7 +130,7 @@ def test_updates_change_data_not_figures(make: Any, result: Any) -> None:
     assert len(source.data[next(iter(source.data))]) > 0
     assert missing_columns(chart) == []
     assert json_item(figure)["doc"]
-    chart.update(None)
+    chart.update([] if isinstance(chart, FaithfulnessCurves) else None)
     assert chart.message
     assert all(len(column) == 0 for column in source.data.values())
 
@@ -223,3 +252,33 @@ def test_position_profile_draws_shares_and_intervals() -> None:
     chart.update(bare)
     assert chart.message == PositionProfile.EMPTY
     assert replace(data, partial=True).partial
+
+
+@pytest.mark.parametrize("kind", ["deletion", "insertion", "comprehensiveness", "sufficiency"])
+def test_faithfulness_curves_stand_beside_chance(kind: Any) -> None:
+    results = [made_faithfulness(), made_faithfulness("first_order", 1)]
+    chart = FaithfulnessCurves(results, kind=kind)
+    for i, result in enumerate(results):
+        assert chart.lines.data["ys"][i] == getattr(result, kind).tolist()
+    chance = getattr(results[0], f"random_{kind}")
+    assert np.array_equal(chart.band.data["low"], chance.min(axis=0))
+    assert np.array_equal(chart.band.data["mean"], chance.mean(axis=0))
+    assert chart.lines.data["method"] == ["exact", "first order"]
+    assert len(set(chart.lines.data["color"])) == 2
+    better = "higher" if kind in ("insertion", "comprehensiveness") else "lower"
+    name = f"{kind}_area" if kind in ("insertion", "deletion") else f"aopc_{kind}"
+    assert f"({better} is better): exact {getattr(results[0], name):.3f}" in chart._subtitle.text
+    assert f"random {results[0].random_summary()[name][0]:.3f}" in chart._subtitle.text
+    assert max(chart.source.data["share"]) == (100 if kind in ("insertion", "deletion") else 50)
+
+
+def test_faithfulness_curves_of_different_things_are_refused() -> None:
+    one = made_faithfulness()
+    chart = FaithfulnessCurves()
+    for changes in ({"target": "logit"}, {"token": 2}, {"fraction": np.linspace(0, 0.9, 7)}):
+        with pytest.raises(ValueError, match="same prompt, target and response token"):
+            chart.update([one, replace(one, **changes)])
+    chart.update([replace(one, target="log_prob")])
+    assert chart.figure.yaxis[0].axis_label == "mean log-probability (nats)"
+    with pytest.raises(ValueError, match="kind must be one of deletion"):
+        FaithfulnessCurves(kind="rise")  # type: ignore[arg-type]

@@ -1,0 +1,76 @@
+"""Where in their sentences important tokens stand."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from bokeh.models import LegendItem, NumeralTickFormatter, Range1d, Span
+
+from interp_widgets.analysis.saliency import SaliencyDatasetResult
+from interp_widgets.figures.chart import QUIET, Chart, empty_source
+from interp_widgets.figures.theme import PALETTE8
+
+
+class PositionProfile(Chart):
+    """Share of a sentence's density in each of its quarters, one line per model, with 95 % intervals.
+
+    An even density gives 25 % everywhere; a U shape means that middles of sentences count less.
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), appendix B.3, Fig. 6.
+    """
+
+    EMPTY: ClassVar[str] = "No position profile yet: score prompts that hold sentences of four tokens or more."
+    QUARTERS: ClassVar[tuple[str, ...]] = ("first quarter", "second", "third", "last quarter")
+
+    def __init__(self, result: SaliencyDatasetResult | None = None) -> None:
+        columns = ("x", "share", "low", "high", "segment", "model", "color")
+        tips = [("model", "@model"), ("part", "@segment"), ("share", "@share{0.0 %}"),
+                ("95 % interval", "@low{0.0 %} to @high{0.0 %}")]  # fmt: skip
+        self.start(
+            "position_profile", "Where in the sentence the important tokens stand",
+            ("part of the sentence", "share of the density (%)"), columns=columns, tooltips=tips, height=300,
+            x_range=Range1d(-0.4, 3.4), y_range=Range1d(0, 0.5),
+        )  # fmt: skip
+        self.hidden = [self.figure.xgrid[0]]
+        self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0 %")
+        self.name_ticks(self.figure.xaxis[0], self.QUARTERS)
+        self.figure.add_layout(
+            Span(location=0.25, dimension="width", line_dash="dotted", line_color=QUIET, line_width=1.5)
+        )
+        self.lines = empty_source("profile_lines", ("xs", "ys", "model", "color"))
+        drawn = self.figure.multi_line(
+            xs="xs", ys="ys", source=self.lines, line_color="color", line_width=2.5, name="lines"
+        )
+        self.figure.segment(x0="x", x1="x", y0="low", y1="high", source=self.source, line_color="color", line_width=3)
+        points = self.figure.scatter(
+            x="x", y="share", size=9, source=self.source, fill_color="color", line_color=None, name="points"
+        )
+        self.legend([LegendItem(label={"field": "model"}, renderers=[drawn])])
+        self.hover(points)
+        self.update(result)
+
+    def update(self, result: SaliencyDatasetResult | None) -> None:
+        """Show a data set's profile."""
+        found = [] if result is None else [i for i, n in enumerate(result.profile_sentences) if n]
+        if result is None or not found:
+            self.lines.data = {column: [] for column in self.lines.data}
+            self.say()
+            return
+        rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
+        lines: dict[str, list[Any]] = {column: [] for column in self.lines.data}
+        for place, i in enumerate(found):
+            xs = (np.arange(len(self.QUARTERS)) + 0.08 * (place - (len(found) - 1) / 2)).tolist()
+            low, high = result.profile_interval[i]
+            columns = {"x": xs, "share": result.profile[i].tolist(), "low": low.tolist(), "high": high.tolist()}
+            columns |= {"segment": list(self.QUARTERS), "model": [result.model_names[i]] * 4}
+            columns["color"] = [PALETTE8[i]] * 4
+            for column, values in columns.items():
+                rows[column] += values
+            for column, value in (("xs", xs), ("ys", columns["share"]), ("model", result.model_names[i])):
+                lines[column].append(value)
+            lines["color"].append(PALETTE8[i])
+        top = max(0.3, 1.1 * max(rows["high"]))
+        self.figure.y_range.update(end=top, reset_end=top)
+        self.lines.data = lines
+        counts = ", ".join(f"{result.model_names[i]} {result.profile_sentences[i]}" for i in found)
+        self.fill(rows, subtitle=f"sentences: {counts} · bars: 95 % interval over prompts · dotted: no preference")
