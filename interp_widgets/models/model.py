@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from interp_widgets import __version__
+
 from . import generation, tokens, weights
 from .check import SelfCheck
 from .hooks import Edit, Objective, Run, canonical_hook_names, run_hooked
@@ -113,7 +115,7 @@ class Model:
             "processed": self.processed,
         }
         found |= {key: metadata.version(package) for key, package in packages.items()}
-        found["interp_widgets"] = metadata.version("interp_widgets")
+        found["interp_widgets"] = __version__
         return found
 
     def free_memory(self) -> int:
