@@ -261,8 +261,10 @@ def _cells(
 
 
 def _step(least: float) -> int:
-    """The smallest of 1, 2, 5, 10, 20, … that is not below `least`."""
-    return next(step * 10**power for power in range(9) for step in (1, 2, 5) if step * 10**power >= least)
+    """The smallest of 1, 2, 3, 4, 5, 10, 20, 50, 100, … that is not below `least`."""
+    if least <= 5:
+        return max(1, math.ceil(least))
+    return next(step * 10**power for power in range(1, 9) for step in (1, 2, 5) if step * 10**power >= least)
 
 
 def _row_axis(frame: _Frame, names: list[str], room: float, marks: Sequence[Sequence[int]], label: str) -> list[Item]:

@@ -243,6 +243,9 @@ def test_map_by_keys(views: Any) -> None:
     nb = views
     nb.page.locator(".iw-heat canvas.iw-top").focus()
     press = nb.page.keyboard.press
+    nb.py(code="heat.cross = [-1, 4]")  # a column only
+    expect(nb.page.locator(".iw-below")).to_contain_text("‘r4’")
+    nb.py(code="heat.cross = []")
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         press(key)
     nb.wait_py("heat.cross", [1, 1])

@@ -16,8 +16,9 @@ function ticks(low, high, count) {
   return found;
 }
 
-// The smallest of 1, 2, 5, 10, 20, … not below `least`.
+// The smallest of 1, 2, 3, 4, 5, 10, 20, 50, 100, … not below `least`.
 function roundStep(least) {
+  if (least <= 5) return Math.max(1, Math.ceil(least));
   for (let power = 1; ; power *= 10) for (const step of STEPS) if (step * power >= least) return step * power;
 }
 
@@ -68,6 +69,13 @@ function render({ model, el, signal }) {
       `${named(value(r, c), model.get('value_label'))}${text ? ` ${isolate(`‘${label(text)}’`)}` : ''}${marked}`;
   };
   const cell = pair => pair.length === 2 && pair[0] >= 0 && pair[0] < R && pair[1] >= 0 && pair[1] < C ? pair : null;
+
+  // The cursor may stand in a row or a column only; -1 is none.
+  const cursor = () => {
+    const [r = -1, c = -1] = model.get('cross');
+    const at = [r >= 0 && r < R ? r : -1, c >= 0 && c < C ? c : -1];
+    return at[0] >= 0 || at[1] >= 0 ? at : null;
+  };
 
   // ---- what the traits say
   function readData() {
@@ -339,7 +347,7 @@ function render({ model, el, signal }) {
     pen.fillStyle = theme.line;
     pen.fillRect(snap(x) - 1, L.y, 1, L.h);
     const long = v => Math.max(0, Math.min(1, v / barTop)) * (room - 2);
-    const gap = ch >= 6 ? 1 : 0;
+    const gap = ch >= 16 ? Math.round(ch * 0.16) : ch >= 6 ? 1 : 0;
     if (ch * ratio >= 1) {
       for (let r = Math.floor(view[0]); r < Math.min(R, Math.ceil(view[2])); r++) {
         const y0 = Math.max(L.y, snap(yOf(r)) + gap), y1 = Math.min(L.y + L.h, snap(yOf(r + 1)) - gap);
@@ -389,11 +397,12 @@ function render({ model, el, signal }) {
     ink.setTransform(L.ratio, 0, 0, L.ratio, 0, 0);
     ink.clearRect(0, 0, L.W, L.H);
     ink.textBaseline = 'middle';
-    const cross = cell(model.get('cross')), pinned = cell(model.get('pinned'));
+    const cross = cursor(), pinned = cell(model.get('pinned'));
     if (cross) drawCross(cross);
     if (pinned) frame(pinned, 3, theme.select);
     if (over) frame(over, 1.5, theme.fg);
-    if (over ?? cross) { chips(over ?? cross); pointer(over ?? cross); }
+    if (over ?? cross) chips(over ?? cross);
+    if (over ?? cell(cross ?? [])) pointer(over ?? cross);
     readOut();
   }
 
@@ -410,12 +419,12 @@ function render({ model, el, signal }) {
   }
 
   function drawCross(at) {
-    const s = spanOf(at);
+    const s = spanOf(at.map(v => Math.max(0, v)));
     clipped(() => {
       for (const [style, width] of [['rgba(0,0,0,0.65)', 3], ['rgba(255,255,255,0.95)', 1]]) {
         ink.strokeStyle = style; ink.lineWidth = width;
-        for (const edge of s.h >= 4 ? [s.y, s.y + s.h] : [s.y + s.h / 2]) line(L.x, edge, L.x + L.w, edge);
-        for (const edge of s.w >= 4 ? [s.x, s.x + s.w] : [s.x + s.w / 2]) line(edge, L.y, edge, L.y + L.h);
+        if (at[0] >= 0) for (const edge of s.h >= 4 ? [s.y, s.y + s.h] : [s.y + s.h / 2]) line(L.x, edge, L.x + L.w, edge);
+        if (at[1] >= 0) for (const edge of s.w >= 4 ? [s.x, s.x + s.w] : [s.x + s.w / 2]) line(edge, L.y, edge, L.y + L.h);
       }
     });
   }
@@ -443,8 +452,8 @@ function render({ model, el, signal }) {
   }
   function chips([r, c]) {
     const y = yOf(r + 0.5), x = xOf(c + 0.5);
-    if (y >= L.y && y <= L.y + L.h) chip(rowNames[r], L.x - 2 - L.band, y, 'right', Math.max(L.rowRoom, 24));
-    if (x >= L.x && x <= L.x + L.w) chip(columnNames[c], x, L.columnsTop + 12, 'center', 220);
+    if (r >= 0 && y >= L.y && y <= L.y + L.h) chip(rowNames[r], L.x - 2 - L.band, y, 'right', Math.max(L.rowRoom, 24));
+    if (c >= 0 && x >= L.x && x <= L.x + L.w) chip(columnNames[c], x, L.columnsTop + 12, 'center', 220);
   }
   function pointer(at) {
     const v = value(...at);
@@ -457,7 +466,11 @@ function render({ model, el, signal }) {
 
   function readOut() {
     const at = over ?? cell(model.get('cross')) ?? cell(model.get('pinned'));
-    const text = at ? describe(at) : `${R} × ${C} cells`;
+    const half = at ? null : cursor();
+    const part = (kind, names, i) => `${kind} ${isolate(`‘${names[i]}’`)} (${i})`;
+    const text = at ? describe(at)
+      : half ? (half[0] >= 0 ? part(model.get('row_name'), rowNames, half[0]) : part(model.get('column_name'), columnNames, half[1]))
+      : `${R} × ${C} cells`;
     if (readout.textContent !== text) readout.textContent = text;
   }
 
@@ -561,7 +574,7 @@ function render({ model, el, signal }) {
   // ---- keys
   top.addEventListener('keydown', event => {
     if (event.ctrlKey || event.metaKey || event.altKey || !L) return;
-    const at = cell(model.get('cross')), moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], PageUp: [-10, 0], PageDown: [10, 0] };
+    const held = cursor(), at = held && held.map(v => Math.max(0, v)), moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], PageUp: [-10, 0], PageDown: [10, 0] };
     let to = null;
     if (moves[event.key]) {
       const by = event.shiftKey ? 10 : 1, [dr, dc] = moves[event.key];

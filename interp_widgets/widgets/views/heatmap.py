@@ -75,7 +75,7 @@ class Heatmap(View):
     """The number a full bar stands for; 0: the largest."""
     row_bars_label = t.Unicode("").tag(sync=True)
     cross = t.List(t.Int()).tag(sync=True)
-    """[row, column] of the cursor, or empty."""
+    """[row, column] of the cursor, or empty; -1 in the place of either marks a whole column or row."""
     pinned = t.List(t.Int()).tag(sync=True)
     """[row, column] of the pinned cell, or empty."""
     hovered = t.List(t.Int()).tag(sync=True)

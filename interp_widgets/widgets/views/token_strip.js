@@ -227,7 +227,7 @@ function render({ model, el, signal }) {
   }
 
   function heading() {
-    title.textContent = model.get('label');
+    title.textContent = title.title = model.get('label');
     strip.setAttribute('aria-label', model.get('label') || 'tokens');
     strip.setAttribute('aria-multiselectable', 'true');
   }
