@@ -1,0 +1,306 @@
+"""The fast engine gives the model's own numbers: logits, prefixes, derivatives, hooks in force, on both backends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from interp_widgets.models import Model, load_model
+from interp_widgets.models import forward as engine
+from interp_widgets.models.slopes import AutogradSlopes
+from tests.models.tiny import tiny_config, tiny_hf, tiny_model
+
+IDS = [5, 17, 300, 44, 8, 261, 99, 30, 31, 7, 120, 77, 9, 14, 15, 60]
+FAMILIES = [
+    *(pytest.param((name, "hooked"), marks=pytest.mark.hooked) for name in ("gpt2", "llama", "gpt_neox", "qwen3")),
+    *((name, "bridge") for name in ("gpt2", "llama", "gpt_neox", "gemma", "gemma2")),
+]
+
+
+@pytest.fixture(params=FAMILIES, ids="-".join)
+def model(request: pytest.FixtureRequest) -> Model:
+    return tiny_model(*request.param, dtype=torch.float64)
+
+
+def own_logits(model: Model, ids: list[int] = IDS) -> Tensor:
+    """What the TransformerLens model itself computes from ids."""
+    with torch.no_grad():
+        return model.tl_model(torch.tensor([ids]))
+
+
+def rows(model: Model, ids: list[int] = IDS) -> Tensor:
+    return model.token_embeddings(ids)[None]
+
+
+def largest(x: Tensor) -> float:
+    return float(x.detach().abs().max())
+
+
+def floor(model: Model) -> float:
+    """Largest difference by rounding: transformers' RMSNorm stays in float32 inside a float64 model."""
+    return 2e-5 if model.backend == "bridge" and model.normalization == "RMSNorm" else 1e-10
+
+
+# ---- logits
+
+
+def test_logits_are_the_models_own(model: Model) -> None:
+    wanted = own_logits(model)
+    assert largest(model.forward(rows(model)) - wanted) < floor(model)
+    chosen = model.forward(rows(model).expand(2, -1, -1), positions=torch.tensor([3, 9]))
+    assert chosen.shape == (2, 2, model.d_vocab)
+    assert largest(chosen - wanted[:, [3, 9]]) < floor(model)
+
+
+def test_a_prefix_is_shared_by_a_batch(model: Model) -> None:
+    embeddings = rows(model)
+    start = model.prefix(embeddings[:, :9])
+    for length in (1, 6, 9):
+        rest = torch.cat([embeddings[:, length:], 2 * embeddings[:, length:]])
+        part = model.forward(rest, positions=slice(2, 5), prefix=start.first(length))
+        whole = torch.cat([embeddings[:, :length].expand(2, -1, -1), rest], dim=1)
+        assert largest(part - model.forward(whole)[:, length + 2 : length + 5]) < floor(model)
+    assert largest(part[0] - part[1]) > 1e-3  # the batch is not one and the same row
+
+
+def test_float32_agrees_with_the_model_to_a_hundred_thousandth() -> None:
+    for family in ("gpt2", "llama", "gpt_neox"):
+        model = tiny_model(family)
+        wanted = own_logits(model)
+        assert largest(model.forward(rows(model)) - wanted) < 1e-5 * largest(wanted)
+
+
+def test_half_precision_runs_and_agrees_roughly() -> None:
+    model = tiny_model("llama", dtype=torch.bfloat16)
+    wanted = own_logits(model).float()
+    found = model.forward(rows(model))
+    assert found.dtype == torch.bfloat16
+    assert largest(found.float() - wanted) < 0.1 * largest(wanted)
+
+
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
+def test_a_sliding_window_survives_the_prefix(backend: str) -> None:
+    config = tiny_config("mistral")
+    config.sliding_window = 4
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = load_model(AutoModelForCausalLM.from_config(config).double().eval(), backend=backend, dtype=torch.float64)
+    wanted, embeddings = own_logits(model), rows(model)
+    assert largest(model.forward(embeddings) - wanted) < 1e-10
+    rest = model.forward(embeddings[:, 7:], prefix=model.prefix(embeddings[:, :7]))
+    assert largest(rest - wanted[:, 7:]) < floor(model)
+
+
+# ---- derivatives
+
+
+def through_the_model(model: Model, embeddings: Tensor) -> Tensor:
+    """Logits by TransformerLens' own forward pass, its embedding replaced."""
+
+    def put(value: Tensor, hook: Any) -> Tensor:
+        return embeddings
+
+    with model.tl_model.hooks(fwd_hooks=[("hook_embed", put)]):
+        logits: Tensor = model.tl_model(torch.tensor([IDS]))
+    return logits
+
+
+def test_gradients_flow_through_forward(model: Model) -> None:
+    weights = torch.randn(1, len(IDS), model.d_vocab, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = []
+    for run in (model.forward, lambda x: through_the_model(model, x)):
+        leaf = rows(model).requires_grad_(True)
+        found.append(torch.autograd.grad((run(leaf) * weights).sum(), leaf)[0])
+    assert largest(found[0] - found[1]) < 1e-9 * largest(found[1])
+
+
+def test_forward_mode_is_the_transpose_of_reverse_mode(model: Model) -> None:
+    generator = torch.Generator().manual_seed(2)
+    embeddings = rows(model)
+    change = torch.randn(embeddings.shape, dtype=torch.float64, generator=generator)
+    _, moved = torch.func.jvp(model.forward, (embeddings,), (change,))
+    weights = torch.randn(moved.shape, dtype=torch.float64, generator=generator)
+    leaf = embeddings.clone().requires_grad_(True)
+    (back,) = torch.autograd.grad((model.forward(leaf) * weights).sum(), leaf)
+    assert float((moved * weights).sum().detach()) == pytest.approx(float((back * change).sum()), rel=1e-6)
+
+
+def test_slopes_are_those_of_autograd(model: Model) -> None:
+    embeddings, first = rows(model), 6
+    generator = torch.Generator().manual_seed(3)
+    slope = engine.slopes(model, embeddings, first)
+    leaf = embeddings.clone().requires_grad_(True)
+    hidden = engine.encode(model, leaf, positions=slice(first, None))[0]
+    assert largest(slope.hidden - hidden.detach()) < 1e-10
+    at = torch.tensor([7, 8, 11])
+    seeds = torch.randn(3, hidden.shape[-1], dtype=torch.float64, generator=generator)
+    pulled = slope.pull(seeds, at)
+    each = [
+        torch.autograd.grad(hidden[p - first], leaf, s, retain_graph=True)[0][0] for p, s in zip(at, seeds, strict=True)
+    ]
+    wanted = torch.stack(each)
+    assert pulled.shape == (3, 12, model.d_model)
+    assert largest(pulled - wanted[:, :12]) < 1e-9 * largest(wanted)
+    assert largest(wanted[:, 12:]) == 0
+    at = torch.tensor([0, 2, 5, 7])
+    tangents = torch.randn(4, model.d_model, dtype=torch.float64, generator=generator)
+    pushed = slope.push(tangents, at)
+
+    def one(place: Tensor, tangent: Tensor) -> Tensor:
+        change = torch.zeros_like(embeddings)
+        change[0, place] = tangent
+        # twice reverse mode: another way to the same number than forward mode
+        run = lambda x: engine.encode(model, x, positions=slice(first, None))[0]
+        result: Tensor = torch.autograd.functional.jvp(run, embeddings, change)[1]
+        return result
+
+    wanted = torch.stack([one(place, tangent) for place, tangent in zip(at, tangents, strict=True)])
+    assert largest(pushed - wanted) < max(1e-8, floor(model)) * largest(wanted)
+
+
+@pytest.mark.hooked
+def test_plain_slopes_do_not_differ_from_autograd_in_float32() -> None:
+    for family in ("gpt2", "llama", "gpt_neox"):
+        model = tiny_model(family, "hooked")
+        embeddings, at = rows(model), torch.arange(6, 16)
+        seeds = torch.eye(model.d_model)[:10]
+        slow = AutogradSlopes(lambda x, p, m=model: engine.encode(m, x, positions=p), model.frozen, embeddings, 6)
+        fast, wanted = engine.slopes(model, embeddings, 6).pull(seeds, at), slow.pull(seeds, at)
+        assert largest(fast - wanted) < 1e-5 * largest(wanted)
+
+
+def test_long_sequences_cross_the_blocks_of_queries() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    ids = [i % 400 for i in range(7, 7 + 3 * 90, 3)]
+    embeddings, at = rows(model, ids), torch.tensor([63, 64, 89])
+    fast = engine.slopes(model, embeddings, 60)
+    slow = AutogradSlopes(lambda x, p: engine.encode(model, x, positions=p), model.frozen, embeddings, 60)
+    seeds = torch.randn(3, model.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    assert largest(fast.pull(seeds, at) - slow.pull(seeds, at)) < 1e-10
+    at = torch.tensor([3, 66, 88])
+    assert largest(fast.push(seeds, at) - slow.push(seeds, at)) < 1e-9
+
+
+# ---- what stays as it was
+
+
+def test_flags_and_gradients_of_the_users_model_are_left_alone(model: Model) -> None:
+    parameters = list(model.tl_model.parameters())
+    flags = [parameter.requires_grad for parameter in parameters]
+    parameters[0].requires_grad_(not flags[0])
+    try:
+        slope = engine.slopes(model, rows(model), 10)
+        slope.pull(torch.ones(1, slope.hidden.shape[-1], dtype=torch.float64), torch.tensor([12]))
+        slope.push(torch.ones(1, model.d_model, dtype=torch.float64), torch.tensor([3]))
+        assert [p.requires_grad for p in parameters] == [not flags[0], *flags[1:]]
+        assert all(p.grad is None for p in parameters)
+    finally:
+        parameters[0].requires_grad_(flags[0])
+
+
+@pytest.fixture
+def edited(request: pytest.FixtureRequest) -> Model:
+    """A model that a user has put permanent hooks on: one at a fixed position, one on the embedding."""
+    model = load_model(tiny_hf(request.param[0], dtype=torch.float64), backend=request.param[1], dtype=torch.float64)
+
+    def at_a_position(value: Tensor, hook: Any) -> Tensor:
+        value = value.clone()
+        value[:, 4] = value[:, 4] * 0.5
+        return value
+
+    model.forward(rows(model))  # the fast way is already known when the hooks come
+    model.tl_model.hook_dict["blocks.1.hook_resid_pre"].add_hook(at_a_position, is_permanent=True)
+    model.tl_model.hook_dict["hook_embed"].add_hook(lambda value, hook: value * 1.5, is_permanent=True)
+    return model
+
+
+@pytest.mark.parametrize(
+    "edited", [pytest.param(("llama", "hooked"), marks=pytest.mark.hooked), ("gpt2", "bridge")], indirect=True
+)
+def test_permanent_hooks_stay_in_force(edited: Model) -> None:
+    wanted, embeddings = own_logits(edited), rows(edited)
+    assert engine.has_hooks(edited.tl_model)
+    assert largest(edited.forward(embeddings) - wanted) < 1e-10
+    # with a prefix the hook still sees position 4 of the whole sequence
+    rest = edited.forward(embeddings[:, 8:], positions=slice(3, 6), prefix=edited.prefix(embeddings[:, :8]))
+    assert largest(rest - wanted[:, 11:14]) < 1e-10
+    slope = engine.slopes(edited, embeddings, 10)
+    leaf = embeddings.clone().requires_grad_(True)
+    hidden = engine.encode(edited, leaf)[0, 12]
+    seed = torch.ones(hidden.shape, dtype=torch.float64)
+    (wanted_gradient,) = torch.autograd.grad(hidden, leaf, seed)
+    assert largest(slope.pull(seed[None], torch.tensor([12]))[0] - wanted_gradient[0, :13]) < 1e-10
+
+
+@pytest.mark.hooked
+def test_a_hook_that_comes_between_is_noticed() -> None:
+    model = load_model(tiny_hf("llama", dtype=torch.float64), backend="hooked", dtype=torch.float64)
+    embeddings = rows(model)
+    start, before = model.prefix(embeddings[:, :8]), model.forward(embeddings)
+    model.tl_model.hook_dict["blocks.0.hook_mlp_out"].add_hook(lambda value, hook: 0 * value)
+    with pytest.raises(ValueError, match="before hooks were put on"):
+        model.forward(embeddings[:, 8:], prefix=start)
+    assert largest(model.forward(embeddings) - before) > 1e-3
+    model.tl_model.reset_hooks()
+    assert largest(model.forward(embeddings) - before) == 0
+
+
+@pytest.mark.hooked
+def test_an_edit_of_weights_takes_effect_at_once() -> None:
+    model = load_model(tiny_hf("gpt2", dtype=torch.float64), backend="hooked", dtype=torch.float64)
+    before = model.forward(rows(model))
+    model.tl_model.blocks[1].mlp.W_out.data.mul_(0.5)
+    assert largest(model.forward(rows(model)) - own_logits(model)) < 1e-10
+    assert largest(model.forward(rows(model)) - before) > 1e-3
+
+
+@pytest.mark.hooked
+def test_a_changed_module_takes_the_models_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(tiny_hf("gpt2", dtype=torch.float64), backend="hooked", dtype=torch.float64)
+    assert engine._way(model, 4) == "plain"
+    mlp = model.tl_model.blocks[0].mlp
+    monkeypatch.setattr(mlp, "forward", lambda x: 3 * x)
+    assert engine._way(model, 4) == "blocks"
+    assert largest(model.forward(rows(model)) - own_logits(model)) < 1e-10
+
+
+@pytest.mark.hooked
+def test_wrong_equations_are_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interp_widgets.models.plain.activation", lambda mlp, x: torch.relu(x))
+    model = load_model(tiny_hf("gpt2", dtype=torch.float64), backend="hooked", dtype=torch.float64)
+    assert engine._way(model, 4) == "blocks"
+    assert largest(model.forward(rows(model)) - own_logits(model)) < 1e-10
+
+
+def test_mean_embedding(model: Model) -> None:
+    every = torch.cat(
+        [model.token_embeddings(range(i, min(i + 100, model.d_vocab))) for i in range(0, model.d_vocab, 100)]
+    )
+    assert largest(engine.mean_embedding(model) - every.mean(0)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((1, 4, 31), "shape \\(batch, tokens, 32\\)"),
+        ((4, 32), "shape \\(batch, tokens, 32\\)"),
+        ((1, 0, 32), "at least one token"),
+        ((1, 129, 32), "129 tokens do not fit the model's context of 128"),
+    ],
+)
+def test_wrong_shapes_are_refused(shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny_model("llama").forward(torch.zeros(shape))
+
+
+def test_a_prefix_belongs_to_one_sequence() -> None:
+    model = tiny_model("llama")
+    with pytest.raises(ValueError, match="batch 1, got 2"):
+        model.prefix(torch.zeros(2, 3, 32))
+    start = model.prefix(rows(model)[:, :5])
+    with pytest.raises(ValueError, match=r"length must be in 0\.\.5 for this prefix, got 6"):
+        start.first(6)
