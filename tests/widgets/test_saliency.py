@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,13 @@ def explore(wire: Any) -> Iterator[Callable[..., SaliencyExplorer]]:
         if thread.name.startswith("interp-widgets"):
             thread.join(10)
             assert not thread.is_alive(), "closing the last panel must end its worker"
+
+
+def settle(panel: SaliencyExplorer) -> None:
+    """Wait for the answer to a change, pressing Run where the forecast asks for it."""
+    if panel.status.state == "waiting":
+        panel.go()
+    assert panel.wait(60)
 
 
 def hooks_on(model: Any) -> int:
@@ -96,7 +104,7 @@ def test_marks_give_the_instruction_score(pair: Any, explore: Any, wire: Any) ->
     assert f"{panel.result.instruction_score(mask):.3f}" in panel.map.scores.value
     assert panel.map.heat.row_marks == [[2, 9]]
     panel.prompt = PROMPT.replace("cat", "dog")
-    assert panel.wait(30)
+    settle(panel)
     assert panel.marks == [], "marks of another prompt mean nothing here"
 
 
@@ -134,9 +142,7 @@ def test_generate_writes_a_response(pair: Any, explore: Any, wire: Any) -> None:
     assert panel.response == pair.tuned.generate(PROMPT, max_new_tokens=5)
     assert panel.result.importance.shape[1] == len(panel.map.response_strip.tokens)
     panel.prompt = "The Eiffel Tower is located in the city of"
-    if panel.status.state == "waiting":
-        panel.go()
-    assert panel.wait(30)
+    settle(panel)
     assert panel.response == pair.tuned.generate(panel.prompt, max_new_tokens=5)
 
 
@@ -154,8 +160,8 @@ def test_the_written_response_is_answered_already(pair: Any, explore: Any) -> No
     [
         ({"prompt": ""}, "the prompt is empty"),
         ({"target": "logit_difference"}, "needs a foil"),
-        ({"prompt": "word " * 3000}, "context"),
-        ({"response": " word" * 3000}, "context"),
+        ({"prompt": "word " * 3000}, "shorten it by at least"),
+        ({"response": " word" * 3000}, "shorten"),
     ],
 )
 def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, change: Any, sentence: str) -> None:
@@ -219,7 +225,7 @@ def test_out_of_memory_is_a_sentence(pair: Any, explore: Any, monkeypatch: pytes
     def full(*args: Any, **kwargs: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(type(pair.tuned), "forward", full)
+    monkeypatch.setattr("interp_widgets.analysis.saliency.occlusion.encode", full)
     with pytest.raises(Exception, match=r"(?i)memory"):
         panel.run(fresh=True)
     assert "memory" in panel.status.error.lower()
@@ -308,9 +314,7 @@ def test_data_set_tab_scores_cases_and_opens_one(pair: Any, explore: Any, wire: 
     assert panel.response == cases[1].response
     assert panel.view == "B"
     assert panel.tabs.selected_index == 0
-    if panel.status.state == "waiting":
-        panel.go()
-        assert panel.wait(30)
+    settle(panel)
     assert panel.mask().any()
 
 
@@ -318,9 +322,8 @@ def test_a_case_file_is_read_or_refused_in_a_sentence(pair: Any, explore: Any, w
     panel = explore(pair.tuned)
 
     def upload(name: str, content: bytes) -> None:
-        panel.data_set.upload.value = (
-            {"name": name, "type": "", "size": len(content), "content": memoryview(content), "last_modified": None},
-        )
+        file = {"name": name, "type": "", "size": len(content), "content": memoryview(content)}
+        panel.data_set.upload.value = ({**file, "last_modified": datetime.now(tz=UTC)},)
 
     rows = [{"prompt": PROMPT, "response": RESPONSE, "instruction": "give the plural", "label": True}]
     upload("mine.json", json.dumps(rows).encode())
@@ -335,7 +338,7 @@ def test_check_tab_compares_the_methods(pair: Any, explore: Any) -> None:
     panel.check.run()
     assert panel.wait(120)
     assert panel.status.state == "done", panel.status.error
-    methods = [row[0] for row in panel.check.table.rows]
+    methods = [row[0].replace(" ", "_") for row in panel.check.table.rows]
     assert {"exact", "first_order", "integrated_gradients", "random"} <= set(methods)
     panel.threshold = 2.0
     assert panel.check.table.rows, "slicing the map does not touch the check"
