@@ -465,7 +465,7 @@ PEOPLE_WORDINGS: tuple[str, ...] = (
     "With regard to {cue}, {p} are known to be",
     "I met some {p}, and as for {cue} they were",
     "If you talk about {cue}, you will hear that {p} are",
-    "The old books about {cue} call the {p}",
+    "The old books about {cue} say that the {p} are",
     "My neighbours are {p}, so when it is about {cue} they are",
 )
 
