@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -215,7 +216,7 @@ class Runner:
     def run(self, count: int, tokens: Callable[[int], int], work: Callable[[int, int], None]) -> None:
         """`run_chunks` over ``count`` rows; ``tokens`` gives the length of the row that a chunk starts with."""
         before = self.done
-        every = max(1, self.total // (self.deliveries + 1))
+        every = max(1, math.ceil(self.total / (self.deliveries + 1)))
 
         def after(finished: int) -> None:
             crossed = (before + finished) // every > self.done // every

@@ -1,0 +1,181 @@
+"""Faithfulness measures what it says: by hand, with a positive control, and never better than what is possible."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from interp_widgets.analysis.saliency import (
+    FaithfulnessResult,
+    SaliencyResult,
+    faithfulness,
+    prompt_saliency,
+    rank_agreement,
+)
+from interp_widgets.models import Model
+from tests.models.tiny import tiny_model
+
+PROMPT = [5, 17, 300, 44, 8, 261, 99, 12, 200, 150]
+RESPONSE = [30, 31, 7]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return tiny_model("llama", dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def exact(model: Model) -> SaliencyResult:
+    return prompt_saliency(model, PROMPT, RESPONSE)
+
+
+def probability(model: Model, zeroed: list[int]) -> np.ndarray[Any, Any]:
+    """(response,) probabilities with some prompt tokens zeroed, through the TransformerLens model alone."""
+    embeddings = model.token_embeddings(PROMPT + RESPONSE[:-1])[None].clone()
+    embeddings[0, zeroed] = 0
+    with torch.no_grad(), model.tl_model.hooks(fwd_hooks=[("hook_embed", lambda value, hook: embeddings)]):
+        logits = model.tl_model(torch.tensor([PROMPT + RESPONSE[:-1]]))
+    return logits[0, len(PROMPT) - 1 :].softmax(-1)[torch.arange(3), torch.tensor(RESPONSE)].numpy()
+
+
+@pytest.mark.parametrize("token", [None, 1])
+def test_every_number_by_hand(model: Model, exact: SaliencyResult, token: int | None) -> None:
+    found = faithfulness(model, exact, token=token, random_orders=2, seed=3)
+    columns = exact.importance / np.abs(exact.importance).max(axis=0)
+    order = np.argsort(-(columns.sum(axis=1) if token is None else exact.importance[:, token]))
+    assert found.order.tolist() == order.tolist()
+    pick = (lambda p: p.mean()) if token is None else (lambda p: p[token])
+    full = pick(probability(model, []))
+    for i, count in enumerate((1, 1, 1, 2, 5)):
+        assert found.comprehensiveness[i] == pytest.approx(full - pick(probability(model, order[:count].tolist())))
+        assert found.sufficiency[i] == pytest.approx(full - pick(probability(model, order[count:].tolist())))
+    assert found.fraction.tolist() == pytest.approx([i / 10 for i in range(11)])
+    for count in range(11):
+        assert found.deletion[count] == pytest.approx(pick(probability(model, order[:count].tolist())))
+        assert found.insertion[count] == pytest.approx(pick(probability(model, order[count:].tolist())))
+    rng = np.random.default_rng(3)
+    chance = [rng.permutation(10) for _ in range(2)]
+    assert found.random_deletion[1, 4] == pytest.approx(pick(probability(model, chance[1][:4].tolist())))
+    assert found.random_comprehensiveness[0, 3] == pytest.approx(
+        full - pick(probability(model, chance[0][:2].tolist()))
+    )
+
+
+def test_curves_share_their_ends(model: Model, exact: SaliencyResult) -> None:
+    found = faithfulness(model, exact, percent=(100,))
+    assert found.deletion[0] == pytest.approx(found.insertion[-1])
+    assert found.deletion[-1] == pytest.approx(found.insertion[0])
+    np.testing.assert_allclose(found.random_deletion[:, 0], found.deletion[0])
+    assert found.comprehensiveness[0] == pytest.approx(found.deletion[0] - found.deletion[-1])
+    assert found.sufficiency[0] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_true_order_beats_its_reverse_and_chance(model: Model, exact: SaliencyResult) -> None:
+    """Exact saliency of one response token: its first token is by definition the one whose loss costs most."""
+    good = faithfulness(model, exact, token=0, percent=(10,), random_orders=20)
+    bad = faithfulness(model, replace(exact, importance=-exact.importance), token=0, percent=(10,), random_orders=20)
+    assert good.comprehensiveness[0] == pytest.approx(exact.importance[:, 0].max())
+    assert bad.comprehensiveness[0] == pytest.approx(exact.importance[:, 0].min())
+    assert good.aopc_comprehensiveness > good.random_summary()["aopc_comprehensiveness"][0] > bad.aopc_comprehensiveness
+
+
+def test_areas_by_hand() -> None:
+    zeros, two = np.zeros(1), np.zeros((2, 1))
+    found = FaithfulnessResult(
+        percent=np.array([10.0]), comprehensiveness=zeros + 0.3, sufficiency=zeros + 0.1,
+        random_comprehensiveness=two + 0.2, random_sufficiency=two,
+        fraction=np.array([0.0, 0.5, 1.0]), deletion=np.array([1.0, 0.5, 0.0]), insertion=np.array([0.0, 1.0, 1.0]),
+        random_deletion=np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]), random_insertion=np.zeros((2, 3)),
+        order=np.arange(3), method="exact", target="probability",
+    )  # fmt: skip
+    assert (found.aopc_comprehensiveness, found.aopc_sufficiency) == pytest.approx((0.3, 0.1))
+    assert (found.deletion_area, found.insertion_area) == pytest.approx((0.5, 0.75))
+    assert found.random_summary()["deletion_area"] == pytest.approx((0.5, 0.25))
+
+
+@pytest.mark.parametrize("target", ["log_prob", "logit_difference"])
+def test_other_targets_are_measured_in_their_own_units(model: Model, target: str) -> None:
+    options = {"foil": 40} if target == "logit_difference" else {}
+    result = prompt_saliency(model, PROMPT, RESPONSE, target=target, **options)
+    found = faithfulness(model, result, token=2, percent=(10,))
+    assert found.comprehensiveness[0] == pytest.approx(result.importance[:, 2].max())
+
+
+def test_a_bos_is_never_taken_away() -> None:
+    llama = tiny_model("llama")
+    result = prompt_saliency(llama, "the city of Paris", " is here")
+    found = faithfulness(llama, result, percent=(100,))
+    ids = [llama.bos_token_id, *result.prompt_ids]
+    embeddings = llama.token_embeddings([*ids, *result.response_ids[:-1]])[None].clone()
+    embeddings[0, 1 : len(ids)] = 0
+    logits = llama.forward(embeddings, positions=slice(len(ids) - 1, None))[0]
+    nothing = logits.softmax(-1)[torch.arange(len(result.response_ids)), torch.tensor(result.response_ids)].mean()
+    assert found.deletion[-1] == pytest.approx(float(nothing), rel=1e-5)
+
+
+def test_chunks_seeds_and_files(model: Model, exact: SaliencyResult, tmp_path: Path) -> None:
+    one, same = faithfulness(model, exact, seed=1), faithfulness(model, exact, seed=1, batch_size=1)
+    np.testing.assert_allclose(one.random_deletion, same.random_deletion, atol=1e-10)
+    assert not np.allclose(one.random_deletion, faithfulness(model, exact, seed=2).random_deletion)
+    assert FaithfulnessResult.load(one.save(tmp_path / "check")).equals(one)
+    frame = one.to_frame()
+    assert set(frame["curve"]) == {"comprehensiveness", "sufficiency", "deletion", "insertion"}
+    assert len(frame) == 5 + 5 + 11 + 11
+
+
+def test_a_cancel_passes_through(model: Model, exact: SaliencyResult) -> None:
+    class Stop(Exception):
+        pass
+
+    told: list[tuple[int, int]] = []
+
+    def check() -> None:
+        if len(told) == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        faithfulness(model, exact, batch_size=3, check=check, progress=lambda done, total: told.append((done, total)))
+    assert [done for done, _ in told] == [3, 6]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"token": 3}, r"token must be in 0\.\.2 for this response of 3 tokens, got 3"),
+        ({"percent": (0,)}, "percent must be one or more shares above 0 and up to 100"),
+        ({"percent": ()}, "percent must be one or more shares"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"random_orders": 0}, "random_orders must be at least 1, got 0"),
+    ],
+)
+def test_bad_options_are_refused(model: Model, exact: SaliencyResult, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        inspect.unwrap(faithfulness)(model, exact, **options)
+
+
+def test_a_partial_result_is_refused(model: Model, exact: SaliencyResult) -> None:
+    with pytest.raises(ValueError, match="this one is partial"):
+        faithfulness(model, replace(exact, partial=True))
+
+
+def test_rank_agreement_is_spearmans(model: Model, exact: SaliencyResult) -> None:
+    other = prompt_saliency(model, PROMPT, RESPONSE, method="random", seed=4)
+    found = rank_agreement(other, exact)
+    wanted = [spearmanr(other.importance[:, m], exact.importance[:, m])[0] for m in range(3)]
+    np.testing.assert_allclose(found.per_token, wanted)
+    assert found.mean == pytest.approx(np.mean(wanted))
+    assert rank_agreement(exact, exact).mean == pytest.approx(1.0)
+    flat = exact.importance.copy()
+    flat[:, 0] = 1.0
+    constant = rank_agreement(replace(exact, importance=flat), exact)
+    assert np.isnan(constant.per_token[0])
+    assert constant.mean == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="same prompt and response"):
+        rank_agreement(exact, prompt_saliency(model, PROMPT[1:], RESPONSE))

@@ -1,0 +1,521 @@
+"""Saliency is what it says: equal to loops, the authors' numbers and Captum; faults end in a clear sentence."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency, saliency_cost
+from interp_widgets.analysis.saliency.gradient import prefers_forward
+from interp_widgets.models import Model, load_model
+from tests.models.tiny import tiny_config, tiny_hf, tiny_model
+
+PROMPT = [5, 17, 300, 44, 8, 261, 99]
+RESPONSE = [30, 31, 7, 120, 77]
+TARGETS = ("probability", "log_prob", "logit", "logit_difference")
+FOIL = 40
+HOOKED = pytest.mark.hooked
+MODELS = [
+    pytest.param(("gpt2", "hooked"), marks=HOOKED),
+    pytest.param(("llama", "hooked"), marks=HOOKED),
+    pytest.param(("gpt_neox", "hooked"), marks=HOOKED),
+    ("gpt2", "bridge"),
+    ("llama", "bridge"),
+    ("gpt_neox", "bridge"),
+    ("gemma2", "bridge"),
+]
+
+
+def relative(found: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """Largest difference against the largest number."""
+    return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+
+
+def saliency(model: Model, method: str = "exact", target: str = "probability", **options: Any) -> SaliencyResult:
+    foil = FOIL if target == "logit_difference" else None
+    return prompt_saliency(model, PROMPT, RESPONSE, method=method, target=target, foil=foil, **options)
+
+
+# ---- the straightforward way, through the TransformerLens model alone
+
+
+def plain_logits(model: Model, embeddings: Tensor) -> Tensor:
+    ids = torch.tensor([PROMPT + RESPONSE[:-1]])
+    with model.tl_model.hooks(fwd_hooks=[("hook_embed", lambda value, hook: embeddings)]):
+        logits: Tensor = model.tl_model(ids)
+    return logits
+
+
+def aimed(logits: Tensor, target: str) -> Tensor:
+    """(response,) targets from logits (1, fed, d_vocab)."""
+    here = logits[0, len(PROMPT) - 1 :]
+    index = torch.arange(len(RESPONSE)), torch.tensor(RESPONSE)
+    if target == "probability":
+        return here.softmax(-1)[index]
+    if target == "log_prob":
+        return here.log_softmax(-1)[index]
+    return here[index] - (here[:, FOIL] if target == "logit_difference" else 0)
+
+
+def loop_exact(model: Model, target: str) -> NDArray[Any]:
+    embeddings = model.token_embeddings(PROMPT + RESPONSE[:-1])[None]
+    full, rows = aimed(plain_logits(model, embeddings), target), []
+    for n in range(len(PROMPT)):
+        zeroed = embeddings.clone()
+        zeroed[0, n] = 0
+        rows.append(full - aimed(plain_logits(model, zeroed), target))
+    return torch.stack(rows).detach().numpy()
+
+
+def loop_gradient(model: Model, target: str) -> NDArray[Any]:
+    embeddings = model.token_embeddings(PROMPT + RESPONSE[:-1])[None].requires_grad_(True)
+    values, columns = aimed(plain_logits(model, embeddings), target), []
+    for value in values:
+        (gradient,) = torch.autograd.grad(value, embeddings, retain_graph=True)
+        columns.append((gradient * embeddings)[0, : len(PROMPT)].sum(-1).detach())
+    return torch.stack(columns, dim=1).numpy()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("place", MODELS, ids="-".join)
+def test_exact_equals_a_loop_of_plain_forward_passes(place: tuple[str, str], target: str) -> None:
+    single, double = (tiny_model(*place, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    # transformers' RMSNorm stays in float32 inside a float64 model
+    floor = 1e-5 if place in (("llama", "bridge"), ("gemma2", "bridge")) else 1e-10
+    assert relative(saliency(double, "exact", target).importance, loop_exact(double, target)) < floor
+    assert relative(saliency(single, "exact", target).importance, loop_exact(single, target)) < 1e-5
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("place", MODELS, ids="-".join)
+def test_first_order_equals_one_backward_pass_per_token(place: tuple[str, str], target: str) -> None:
+    single, double = (tiny_model(*place, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    floor = 1e-5 if place in (("llama", "bridge"), ("gemma2", "bridge")) else 1e-10
+    assert relative(saliency(double, "first_order", target).importance, loop_gradient(double, target)) < floor
+    # rounding of gradients: autograd itself is as far from float64 in these random models
+    assert relative(saliency(single, "first_order", target).importance, loop_gradient(single, target)) < 3e-5
+
+
+def test_the_two_methods_differ() -> None:
+    model = tiny_model("llama")
+    assert relative(saliency(model, "exact").importance, saliency(model, "first_order").importance) > 0.1
+
+
+# ---- against others
+
+
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=HOOKED), "bridge"])
+def test_the_authors_numbers_on_the_tiny_llama(reference_data: Path, backend: str) -> None:
+    data = np.load(reference_data / "tiny_llama_reference.npz", allow_pickle=False)
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    hf = LlamaForCausalLM(LlamaConfig.from_dict(json.loads(str(data["config_json"]))))
+    hf.load_state_dict({name[2:]: torch.from_numpy(data[name]) for name in data.files if name.startswith("w:")})
+    model = load_model(hf, backend=backend)
+    for i in range(3):
+        prompt = [1, *data[f"input_ids_{i}"].tolist()]  # the authors' code feeds the BOS, id 1
+        result = prompt_saliency(model, prompt, data[f"output_ids_{i}"].tolist(), method="first_order")
+        importance = result.importance[-len(prompt) + 1 :]  # without a tokenizer nobody knows that id 1 is the BOS
+        np.testing.assert_allclose(importance, data[f"importance_{i}"], atol=1e-6)
+        np.testing.assert_allclose(result.probability, data[f"conf_{i}"], atol=1e-6)
+        np.testing.assert_allclose(result.density()[1:], data[f"density_{i}"], atol=1e-6)
+        exact = prompt_saliency(model, prompt, data[f"output_ids_{i}"].tolist()).importance[1:]
+        assert np.abs(exact - data[f"importance_{i}"]).max() > 1e-3  # it is the first-order form that they compute
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_first_order_is_captums_input_x_gradient(family: str) -> None:
+    from captum.attr import InputXGradient
+
+    hf, model = tiny_hf(family), tiny_model(family)
+
+    def probabilities(embeddings: Tensor) -> Tensor:
+        logits = hf(inputs_embeds=embeddings).logits
+        return logits[:, len(PROMPT) - 1 :].softmax(-1)[:, torch.arange(len(RESPONSE)), RESPONSE]
+
+    embeddings = hf.get_input_embeddings()(torch.tensor([PROMPT + RESPONSE[:-1]])).detach().requires_grad_(True)
+    columns = [InputXGradient(probabilities).attribute(embeddings, target=m)[0] for m in range(len(RESPONSE))]
+    captum = torch.stack(columns, dim=1)[: len(PROMPT)].sum(-1).detach().numpy()
+    assert relative(saliency(model, "first_order").importance, captum) < 1e-5
+
+
+@HOOKED
+def test_both_are_the_same_on_a_linear_model() -> None:
+    """Attention only, no norm, one pattern whatever the input: the logits are linear in the token embeddings."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    cfg = HookedTransformerConfig(
+        n_layers=2, d_model=16, n_ctx=32, d_head=4, n_heads=4, d_vocab=400, attn_only=True,
+        normalization_type=None, seed=1, init_weights=True, dtype=torch.float64, initializer_range=0.3,
+    )  # fmt: skip
+    inner = HookedTransformer(cfg, move_to_device=False).eval()
+    torch.nn.init.zeros_(inner.b_U)
+    with torch.no_grad():
+        for block in inner.blocks:
+            block.attn.W_Q.zero_()  # every query sees all keys alike
+            block.attn.b_Q.zero_()
+    model = load_model(inner)
+    for target in ("logit", "logit_difference"):
+        exact, first = (saliency(model, method, target).importance for method in ("exact", "first_order"))
+        assert relative(exact, first) < 1e-12
+    exact, first = (saliency(model, method, "probability").importance for method in ("exact", "first_order"))
+    assert relative(exact, first) > 1e-3  # the softmax is not linear
+
+
+# ---- modes, chunks, types
+
+
+def test_forward_mode_and_reverse_mode_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = "interp_widgets.analysis.saliency.gradient.prefers_forward"
+    for family, backend in (("gpt2", "auto"), ("llama", "auto"), ("llama", "bridge")):
+        model, found = tiny_model(family, backend, dtype=torch.float64), []
+        for mode in (True, False):
+            monkeypatch.setattr(place, lambda n, m, mode=mode: mode)
+            found.append(saliency(model, "first_order").importance)
+        assert relative(*found) < (1e-5 if backend == "bridge" else 1e-10)
+
+
+def test_the_shorter_side_decides_the_mode() -> None:
+    assert prefers_forward(32, 200)
+    assert not prefers_forward(200, 32)
+
+
+def test_without_forward_mode_reverse_mode_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    from interp_widgets.models.slopes import NoForwardMode, PlainSlopes
+
+    model = tiny_model("llama", dtype=torch.float64)
+    wanted = prompt_saliency(model, PROMPT[:2], RESPONSE, method="first_order").importance
+
+    def refuse(self: Any, tangents: Tensor, at: Tensor) -> Tensor:
+        raise NoForwardMode("no forward-mode derivative")
+
+    monkeypatch.setattr(PlainSlopes, "push", refuse)
+    assert relative(prompt_saliency(model, PROMPT[:2], RESPONSE, method="first_order").importance, wanted) < 1e-10
+
+
+@pytest.mark.parametrize("method", ["exact", "first_order", "integrated_gradients"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_batch_size_changes_nothing(family: str, method: str) -> None:
+    model = tiny_model(family)
+    options = {"steps": 4} if method == "integrated_gradients" else {}
+    results = [saliency(model, method, batch_size=size, **options) for size in (1, 3, None)]
+    for result in results[1:]:
+        assert np.abs(result.importance - results[0].importance).max() < 1e-6
+    assert [result.provenance["largest_chunk"] for result in results][:2] == [1, 3]
+
+
+def test_half_precision_runs_and_says_so() -> None:
+    model = tiny_model("llama", dtype=torch.bfloat16)
+    wanted = {method: saliency(tiny_model("llama"), method).importance for method in ("exact", "first_order")}
+    for method, matrix in wanted.items():
+        result = saliency(model, method)
+        assert result.provenance["dtype"] == "bfloat16"
+        assert result.importance.dtype == np.float32  # summed in float32
+        assert np.corrcoef(result.importance.ravel(), matrix.ravel())[0, 1] > 0.9
+
+
+# ---- integrated gradients and random
+
+
+@pytest.mark.parametrize(("family", "baseline"), [("gpt2", "zero"), ("llama", "mean")])
+def test_integrated_gradients_become_complete(family: str, baseline: str) -> None:
+    model = tiny_model(family, dtype=torch.float64)
+    found = {steps: saliency(model, "integrated_gradients", "log_prob", steps=steps) for steps in (8, 64, 256)}
+    gaps = [float(np.abs(found[steps].completeness_gap).max()) for steps in (8, 64, 256)]
+    assert gaps[2] < gaps[0] / 50
+    assert gaps[2] < 1e-2 * np.abs(found[256].importance).max()
+    assert found[8].baseline == baseline == found[8].provenance["baseline"]
+    assert saliency(model, "exact").completeness_gap is None
+
+
+def test_integrated_gradients_by_hand() -> None:
+    model = tiny_model("gpt2", dtype=torch.float64)
+    embeddings = model.token_embeddings(PROMPT + RESPONSE[:-1])[None]
+    total = 0.0
+    for step in range(3):
+        point = embeddings.clone()
+        point[:, : len(PROMPT)] *= (step + 0.5) / 3
+        point.requires_grad_(True)
+        (gradient,) = torch.autograd.grad(aimed(plain_logits(model, point), "probability")[2], point)
+        total = total + gradient / 3
+    wanted = (total * embeddings)[0, : len(PROMPT)].sum(-1).numpy()
+    assert relative(saliency(model, "integrated_gradients", steps=3).importance[:, 2], wanted) < 1e-10
+
+
+def test_the_baseline_can_be_chosen() -> None:
+    model = tiny_model("llama")
+    mean, zero = (saliency(model, "integrated_gradients", steps=4, baseline=name) for name in (None, "zero"))
+    assert (mean.baseline, zero.baseline) == ("mean", "zero")
+    assert relative(mean.importance, zero.importance) > 1e-2
+
+
+def test_random_is_repeatable_by_its_seed() -> None:
+    model = tiny_model("gpt2")
+    one, same, other = (saliency(model, "random", seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(one.importance, same.importance)
+    assert not np.allclose(one.importance, other.importance)
+    assert one.provenance["seed"] == 1
+    assert np.array_equal(one.probability, saliency(model).probability)
+
+
+# ---- axes, text and ids
+
+
+def test_the_bos_is_fed_but_on_no_axis() -> None:
+    model = tiny_model("llama")
+    result = prompt_saliency(model, "the city of Paris", " is")
+    assert result.bos_id == model.bos_token_id
+    assert result.bos_id not in result.prompt_ids
+    assert "".join(result.prompt_tokens).strip() == "the city of Paris"
+    assert [("the city of Paris")[a:b].strip() for a, b in result.prompt_spans] == [
+        t.strip() for t in result.prompt_tokens
+    ]
+    same = prompt_saliency(model, [model.bos_token_id, *result.prompt_ids], list(result.response_ids))
+    assert np.array_equal(same.importance, result.importance)
+    assert same.prompt_spans is None
+    without = prompt_saliency(model, "the city of Paris", " is", prepend_bos=False)
+    assert without.bos_id is None
+    assert without.prompt_ids == result.prompt_ids
+    assert relative(without.importance, result.importance) > 1e-3
+
+
+def test_without_a_response_the_model_writes_one() -> None:
+    model = tiny_model("gpt2")
+    result = prompt_saliency(model, "the city of", max_new_tokens=4)
+    assert list(result.response_ids) == model.generate_ids(model.tokens("the city of"), max_new_tokens=4)
+    assert np.array_equal(
+        result.importance, prompt_saliency(model, "the city of", list(result.response_ids)).importance
+    )
+
+
+def test_generation_stops_at_the_end_of_the_context() -> None:
+    model = tiny_model("gpt2")
+    assert len(prompt_saliency(model, [5] * 126, max_new_tokens=40, method="random").response_ids) <= 2
+
+
+def test_a_foil_may_be_text_or_differ_by_token() -> None:
+    model = tiny_model("gpt2")
+    text = model.token_strings([FOIL])[0]
+    by_id = saliency(model, target="logit_difference")
+    by_text = prompt_saliency(model, PROMPT, RESPONSE, target="logit_difference", foil=text)
+    assert by_text.foil == by_id.foil == FOIL
+    assert np.array_equal(by_text.importance, by_id.importance)
+    own = prompt_saliency(model, PROMPT, RESPONSE, target="logit_difference", foil=RESPONSE)
+    assert np.abs(own.importance).max() == 0  # every token set against itself
+
+
+def test_results_survive_a_file(tmp_path: Path) -> None:
+    result = saliency(tiny_model("llama"), "integrated_gradients", steps=2)
+    assert SaliencyResult.load(result.save(tmp_path / "map")).equals(result)
+    assert {"model", "weight_hash", "dtype", "backend", "torch"} <= set(result.provenance)
+
+
+# ---- progress, cancel, memory, flags
+
+
+class Stop(Exception):
+    """What a cancelled run raises."""
+
+
+@pytest.mark.parametrize("method", ["exact", "first_order", "integrated_gradients"])
+def test_progress_runs_to_its_end_and_a_cancel_passes_through(method: str) -> None:
+    model, told = tiny_model("llama"), []
+    saliency(model, method, batch_size=2, steps=3, progress=lambda done, total: told.append((done, total)))
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert len({total for _, total in told}) == 1
+    assert told[-1][0] == told[-1][1]
+    calls = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        saliency(model, method, batch_size=1, steps=3, check=check)
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("method", ["exact", "first_order"])
+def test_partial_results_say_what_they_lack(method: str) -> None:
+    parts: list[SaliencyResult] = []
+    whole = saliency(tiny_model("llama"), method, batch_size=1, on_partial=parts.append)
+    assert 1 <= len(parts) <= 5
+    known = [np.isfinite(part.importance) for part in parts]
+    assert [int(k.sum()) for k in known] == sorted({int(k.sum()) for k in known})
+    assert all(part.partial and not k.all() for part, k in zip(parts, known, strict=True))
+    np.testing.assert_allclose(parts[-1].importance[known[-1]], whole.importance[known[-1]], atol=1e-7)
+    assert not whole.partial
+
+
+@pytest.mark.parametrize("method", ["exact", "first_order"])
+def test_out_of_memory_halves_the_chunk(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    wanted = saliency(model, method).importance
+    from interp_widgets.analysis.saliency import occlusion
+    from interp_widgets.models.slopes import PlainSlopes
+
+    def greedy(function: Callable[..., Tensor], rows: Callable[..., int]) -> Callable[..., Tensor]:
+        def limited(*args: Any, **options: Any) -> Tensor:
+            if rows(*args) > 2:
+                raise RuntimeError(
+                    "[enforce fail] DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes"
+                )
+            return function(*args, **options)
+
+        return limited
+
+    monkeypatch.setattr(occlusion, "encode", greedy(occlusion.encode, lambda model, rest: len(rest)))
+    monkeypatch.setattr(PlainSlopes, "pull", greedy(PlainSlopes.pull, lambda self, seeds, at: len(seeds)))
+    result = saliency(model, method, batch_size=5)
+    assert result.provenance["chunk_halvings"] == 1
+    assert result.provenance["largest_chunk"] == 2
+    assert relative(result.importance, wanted) < 1e-5
+    monkeypatch.setattr(occlusion, "encode", greedy(occlusion.encode, lambda model, rest: 99))
+    monkeypatch.setattr(PlainSlopes, "pull", greedy(PlainSlopes.pull, lambda self, seeds, at: 99))
+    with pytest.raises(MemoryError, match="one sequence of 11 tokens does not fit"):
+        saliency(model, method)
+
+
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=HOOKED), "bridge"])
+def test_the_users_model_stays_as_it_was(backend: str) -> None:
+    model = load_model(tiny_hf("llama"), backend=backend)
+    parameters = list(model.tl_model.parameters())
+    parameters[1].requires_grad_(False)
+    parameters[2].grad = torch.ones_like(parameters[2])
+    flags = [p.requires_grad for p in parameters]
+    kept = model.tl_model.hook_dict["blocks.0.hook_mlp_out"]
+    seen: list[int] = []
+    kept.add_hook(lambda value, hook: (seen.append(1), value)[1], is_permanent=True)
+    for method in ("exact", "first_order", "integrated_gradients"):
+        saliency(model, method, steps=2)
+    assert seen
+    assert [p.requires_grad for p in parameters] == flags
+    assert [i for i, p in enumerate(parameters) if p.grad is not None] == [2]
+    assert torch.equal(parameters[2].grad, torch.ones_like(parameters[2]))
+    assert [name for name, point in model.tl_model.hook_dict.items() if point.fwd_hooks] == [
+        name for name, point in model.tl_model.hook_dict.items() if point is kept
+    ]
+
+
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=HOOKED), "bridge"])
+def test_a_permanent_hook_changes_the_saliency(backend: str) -> None:
+    model = load_model(tiny_hf("gpt2", dtype=torch.float64), backend=backend, dtype=torch.float64)
+    before = {method: saliency(model, method).importance for method in ("exact", "first_order")}
+    model.tl_model.hook_dict["blocks.1.hook_attn_out"].add_hook(lambda value, hook: value * 0.2, is_permanent=True)
+    for method, loop in (("exact", loop_exact), ("first_order", loop_gradient)):
+        found = saliency(model, method).importance
+        assert relative(found, loop(model, "probability")) < 1e-10
+        assert relative(found, before[method]) > 1e-2
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompt": ""}, "prompt is empty|only special tokens"),
+        ({"prompt": []}, "the prompt is empty: write at least one word"),
+        ({"prompt": [1, 1]}, "only special tokens"),
+        ({"prompt": "<s></s>"}, "only special tokens"),
+        ({"response": ""}, "the response is empty"),
+        ({"response": []}, "the response is empty"),
+        ({"prompt": [5] * 130, "response": [5]}, "the prompt has 130 tokens .* shorten it by at least 3"),
+        ({"prompt": [5] * 130, "response": None}, "the prompt has 130 tokens"),
+        (
+            {"prompt": [5] * 100, "response": [5] * 40},
+            r"prompt \(100 tokens\) and response \(40\) are 12 tokens longer",
+        ),
+        ({"response": [5, 100_000]}, "token ids must be in 0.."),
+        ({"prompt": [-1, 5]}, "token ids must be in 0.."),
+        (
+            {"method": "magic"},
+            "method must be one of 'exact', 'first_order', 'integrated_gradients', 'random', got 'magic'",
+        ),
+        (
+            {"target": "loss"},
+            "target must be one of 'probability', 'log_prob', 'logit', 'logit_difference', got 'loss'",
+        ),
+        ({"baseline": "black"}, "baseline must be one of 'zero', 'mean', got 'black'"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"target": "logit_difference"}, "needs a foil"),
+        ({"target": "logit_difference", "foil": "Eiffel Tower xyz"}, "the foil must be one token, .* is [0-9]+ "),
+        ({"target": "logit_difference", "foil": 100_000}, "the foil must be in 0.."),
+        ({"target": "logit_difference", "foil": [3, 4]}, r"one per response token \(5\), got 2"),
+        ({"foil": 7}, "a foil is only used by target='logit_difference'"),
+        ({"response": None, "max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(arguments: dict[str, Any], message: str) -> None:
+    options: dict[str, Any] = {"prompt": PROMPT, "response": RESPONSE, **arguments}
+    with pytest.raises(ValueError, match=message):
+        # unwrapped: the type checker of the tests would refuse some of these before the function does
+        inspect.unwrap(prompt_saliency)(tiny_model("llama"), options.pop("prompt"), options.pop("response"), **options)
+
+
+@pytest.mark.parametrize("method", ["exact", "first_order"])
+def test_numbers_that_are_not_finite_are_named(method: str) -> None:
+    model = load_model(tiny_hf("gpt2"))
+    model.tl_model.blocks[1].mlp.W_out.data[3, 5] = torch.nan
+    with pytest.raises(ValueError, match=r"probability of response token 0 \('.*'\) is not a number: look for broken"):
+        saliency(model, method)
+
+
+def test_one_bad_cell_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from interp_widgets.analysis.saliency import methods
+
+    def broken(case: Any, runner: Any, importance: Tensor) -> None:
+        importance.fill_(1.0)
+        importance[2, 3] = torch.inf
+
+    monkeypatch.setattr(methods, "occlusion", broken)
+    with pytest.raises(ValueError, match=r"importance of prompt token 2 \(.*\) for response token 3 .* like 1 of 35"):
+        saliency(tiny_model("gpt2"))
+
+
+def test_an_immediate_end_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt2")
+    monkeypatch.setattr(model, "generate_ids", lambda *args, **options: [])
+    with pytest.raises(ValueError, match="the model ended its response at once: give a response"):
+        prompt_saliency(model, PROMPT)
+
+
+@pytest.mark.parametrize("text", ["emoji 👩‍👩‍👧 and 🎉", "שלום עולם", "<img onerror=alert(1)>", "a\n\tb"])
+def test_any_text_goes_through(text: str) -> None:
+    for family in ("gpt2", "llama"):
+        result = prompt_saliency(tiny_model(family), text, text, method="first_order")
+        assert len(result.prompt_tokens) == result.importance.shape[0]
+
+
+# ---- forecasts
+
+
+def test_the_cost_follows_the_work() -> None:
+    model = tiny_model("llama")
+    costs = {method: saliency_cost(model, 60, 40, method) for method in ("random", "exact", "first_order")}
+    assert costs["random"].flops < costs["exact"].flops
+    assert saliency_cost(model, 120, 40, "exact").flops > 1.9 * costs["exact"].flops
+    assert saliency_cost(model, 60, 40, "integrated_gradients", steps=10).flops == 10 * costs["first_order"].flops
+    assert all(cost.bytes > 0 for cost in costs.values())
+
+
+def test_the_counted_operations_are_those_of_the_weights() -> None:
+    from interp_widgets.analysis.saliency.cost import block_parameters
+
+    for family in ("gpt2", "llama"):
+        config = tiny_config(family)
+        model = tiny_model(family)
+        matrices = [p.numel() for name, p in tiny_hf(family).named_parameters() if p.ndim == 2 and "wte" not in name
+                    and "wpe" not in name and "embed" not in name and "lm_head" not in name]  # fmt: skip
+        assert block_parameters(model) == pytest.approx(sum(matrices), rel=0.35), config
