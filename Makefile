@@ -40,6 +40,7 @@ browser: $(VENV)/.tested
 	@$(PY) tests/e2e/browser.py
 
 test: $(VENV)/.tested browser
+	PYTHON=$(PY) tests/models/run_tl4.sh -q
 	$(PY) -m pytest $(TEST_OPTIONS)
 
 test-tl4: $(VENV)/.tested

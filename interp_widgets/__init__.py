@@ -57,10 +57,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from interp_widgets.analysis.saliency import (
-        FaithfulnessResult,
         SaliencyDatasetResult,
         SaliencyResult,
-        faithfulness,
         importance_density,
         instruction_score,
         normalise_importance,
@@ -68,6 +66,7 @@ if TYPE_CHECKING:
         prompt_saliency,
         saliency_dataset,
     )
+    from interp_widgets.analysis.saliency.faithfulness import FaithfulnessResult, faithfulness
     from interp_widgets.data.cases import SaliencyCase, demo_cases
     from interp_widgets.models import Model, ModelPair, load_demo_pair, load_model, load_pair
     from interp_widgets.widgets.saliency import SaliencyExplorer

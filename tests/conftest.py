@@ -10,6 +10,8 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# tiny models: threads that wait for each other cost more than they bring, above all on a busy machine
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from beartype import BeartypeConf, beartype

@@ -20,11 +20,11 @@ def read_cases(path: str | Path) -> list[SaliencyCase]:
     file = Path(path)
     if not file.is_file():
         raise ValueError(f"there is no file {file}: give the path of a .json, .jsonl or .csv file of cases")
-    return parse_cases(file.read_text(encoding="utf-8-sig"), file.name)
+    return parse_cases(file.read_bytes(), file.name)
 
 
-def parse_cases(text: str, name: str) -> list[SaliencyCase]:
-    """Read cases from a file's text; the name's ending says whether it is JSON, JSON lines or CSV.
+def parse_cases(content: str | bytes, name: str) -> list[SaliencyCase]:
+    """Read cases from a file's content; the name's ending says whether it is JSON, JSON lines or CSV.
 
     A case is an object or row with ``prompt`` and, where known, ``response``, ``instruction`` (the instruction's words
     as they stand in the prompt, or [start, end) characters), ``label`` (whether it was followed) and ``name``.
@@ -35,6 +35,7 @@ def parse_cases(text: str, name: str) -> list[SaliencyCase]:
     """
     suffix = Path(name).suffix.lower()
     try:
+        text = content if isinstance(content, str) else content.decode("utf-8-sig")
         if suffix == ".json":
             rows = json.loads(text)
         elif suffix == ".jsonl":
@@ -43,6 +44,8 @@ def parse_cases(text: str, name: str) -> list[SaliencyCase]:
             rows = list(csv.DictReader(io.StringIO(text)))
         else:
             raise ValueError(f"cannot read cases from {name!r}: the name must end in .json, .jsonl or .csv")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is not text in UTF-8: save it in that encoding") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{name} is not valid JSON: {error}") from error
     if not isinstance(rows, list) or not rows:

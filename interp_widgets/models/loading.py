@@ -28,7 +28,7 @@ def load_model(
     *,
     tokenizer: Any = None,
     device: str | torch.device | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     backend: Literal["auto", "hooked", "bridge"] = "auto",
     processed: bool = False,
 ) -> Model:
@@ -41,7 +41,7 @@ def load_model(
         tokenizer: the tokenizer of a transformers model or of a folder without one; else the one beside the model.
         device: ``"cuda"`` where there is one, else ``"cpu"``; a transformers model stays on its own device.
         dtype: ``torch.float32`` on every device unless asked otherwise, whatever type the file holds; a transformers
-            model keeps its own type.
+            model keeps its own type. A name such as ``"bfloat16"`` will do.
         backend: ``"hooked"`` (HookedTransformer), ``"bridge"`` (TransformerBridge), or ``"auto"``: HookedTransformer
             unless its conversion refuses the architecture or fails the self-check. `Model.backend` says which one runs,
             `SelfCheck.note` why. HookedTransformer keeps rotary contexts to 8,192 positions; the bridge has the whole.
@@ -61,6 +61,10 @@ def load_model(
     """
     if backend not in ("auto", "hooked", "bridge"):
         raise ValueError(f"backend must be 'auto', 'hooked' or 'bridge', got {backend!r}")
+    if isinstance(dtype, str):
+        dtype = getattr(torch, dtype.removeprefix("torch."), dtype)
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"dtype must be a floating-point torch.dtype such as torch.float32, got {dtype!r}")
     if convert.is_hooked(source) or convert.is_bridge(source):
         return _adopt(source, tokenizer, device, dtype, backend, processed)
     if not isinstance(source, str | Path):
@@ -69,8 +73,6 @@ def load_model(
         dtype = source.dtype if dtype is None else dtype
     place = _device(device)
     kind = torch.float32 if dtype is None else dtype
-    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
-        raise TypeError(f"dtype must be a floating-point torch.dtype such as torch.float32, got {dtype!r}")
     import transformer_lens  # noqa: F401  (3 to 5 s on first use, so here and not at import of the package)
 
     if isinstance(source, str | Path):
@@ -83,6 +85,7 @@ def load_model(
             hf_model,
             owned=isinstance(source, str | Path),
             name=name,
+            source=_address(source) if isinstance(source, str | Path) else None,
             tokenizer=tokenizer,
             device=place,
             dtype=kind,
@@ -134,6 +137,12 @@ def _read(source: str | Path, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, 
     if tokenizer is not None and own is not None:
         folder.check_same_tokenizer(tokenizer, own, text)
     return hf_model, text if demo or not local else path.resolve().name, tokenizer if tokenizer is not None else own
+
+
+def _address(source: str | Path) -> str:
+    """What loads a model again from anywhere: its name, or the whole path of its folder."""
+    path = Path(source).expanduser()
+    return str(path.resolve()) if str(source) not in DEMO_NAMES and path.exists() else str(source)
 
 
 def _looks_like_path(text: str) -> bool:
@@ -193,6 +202,7 @@ def _build(
     *,
     owned: bool,
     name: str,
+    source: str | None,
     tokenizer: Any,
     device: torch.device,
     dtype: torch.dtype,
@@ -219,6 +229,7 @@ def _build(
     return Model(
         tl_model,
         name=name,
+        source=source,
         backend=chosen,
         self_check=check,
         tokenizer=tokenizer,

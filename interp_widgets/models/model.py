@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,7 +33,9 @@ class Model:
     it. Token ids are taken as they are. A BOS is fed to the model but is on no axis that a result shows.
 
     Sizes: n_layers, n_heads, n_kv_heads (key/value heads, n_heads unless they are shared), d_model, d_head, d_mlp,
-    d_vocab, n_ctx (positions).
+    d_vocab, n_ctx (positions). `source` is what loads the model again: a demo name, folder or hub name; None for one
+    that came from memory. `lock` is held while the model computes, so that a run in a cell and a widget's run never
+    see each other's hooks.
     """
 
     def __init__(
@@ -42,14 +45,17 @@ class Model:
         name: str,
         backend: Backend,
         self_check: SelfCheck,
+        source: str | None = None,
         tokenizer: Any = None,
         processed: bool = False,
         prepend_bos: bool = False,
         stop_ids: Iterable[int] = (),
     ) -> None:
         cfg = tl_model.cfg
+        self.lock = threading.RLock()
         self.tl_model = tl_model
         self.name = name
+        self.source = source
         self.backend: Backend = backend
         self.self_check = self_check
         self.tokenizer = tokenizer
@@ -264,18 +270,19 @@ class Model:
                 f"{len(prompt)} prompt tokens and {max_new_tokens} new ones do not fit the model's context "
                 f"of {self.n_ctx} tokens: {advice}"
             )
-        return generation.generate_ids(
-            self.tl_model,
-            prompt,
-            backend=self.backend,
-            device=self.device,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            seed=seed,
-            stop=self._stop_ids,
-            check=check,
-            on_token=on_token,
-        )
+        with self.lock:
+            return generation.generate_ids(
+                self.tl_model,
+                prompt,
+                backend=self.backend,
+                device=self.device,
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                seed=seed,
+                stop=self._stop_ids,
+                check=check,
+                on_token=on_token,
+            )
 
     # ---- looking inside
 
@@ -329,7 +336,7 @@ class Model:
                 raise ValueError(f"embeddings must have shape {wanted}, got {tuple(embeddings.shape)}")
             batch = batch.expand(embeddings.shape[0], -1)
             embeddings = embeddings.to(device=self.device, dtype=self.dtype)
-        with self.frozen() if grad is not None else contextlib.nullcontext():
+        with self.lock, self.frozen() if grad is not None else contextlib.nullcontext():
             return run_hooked(
                 self.tl_model, batch, backend=self.backend, capture=capture, edit=edit, grad=grad, embeddings=embeddings
             )

@@ -43,6 +43,11 @@ def test_what_is_wrong_is_said(text: str, name: str, sentence: str) -> None:
         parse_cases(text, name)
 
 
+def test_bytes_that_are_no_text_are_refused() -> None:
+    with pytest.raises(ValueError, match="not text in UTF-8"):
+        parse_cases(b"\xff\xfe\x00", "a.json")
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no file"):
         read_cases(tmp_path / "none.json")

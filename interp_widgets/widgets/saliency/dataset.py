@@ -129,6 +129,6 @@ class DatasetTab:
     def _uploaded(self, change: Any) -> None:
         if change.new:
             file = change.new[0]
-            self.opened = parse_cases(bytes(file.content).decode("utf-8-sig"), file.name)
+            self.opened = parse_cases(bytes(file["content"]), file["name"])
             shown_if(self.number, False)
-            self.summary.value = f"{len(self.opened)} cases read from {escape(file.name)}: press Score cases."
+            self.summary.value = f"{len(self.opened)} cases read from {escape(file['name'])}: press Score cases."

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.saliency import SaliencyResult
+from interp_widgets.figures.static import visible
 
 from ..views.heatmap import Heatmap
 from ..views.table import Table
@@ -28,7 +29,9 @@ class MapTab:
     def __init__(self, panel: SaliencyExplorer) -> None:
         self.panel = panel
         self.prompt_strip = TokenStrip(label="Prompt", density_label="density", live_hover=True, empty="No prompt yet")
-        self.response_strip = TokenStrip(label="Response", live_hover=True, empty="No response yet: press Run")
+        self.response_strip = TokenStrip(
+            label="Response", live_hover=True, density_label="probability", empty="No response yet: press Run"
+        )
         self.heat = Heatmap(
             row_name="prompt token", column_name="response token", x_label="response token", y_label="prompt token",
             row_bars_label="density", empty="No map yet: press Run",
@@ -114,6 +117,8 @@ class MapTab:
             bars = None if panel.shown == "difference" else self.density
             self.heat.set_row_bars(bars, maximum=self._largest_density())
             self.heat.row_marks = [list(span) for span in panel.marks]
+        chances = [result.probability for result in panel.results]
+        self.response_strip.set_density(chances[0 if panel.shown == "A" else -1], maximum=1.0)
         self.paint_marks()
         self.paint_selection()
 
@@ -169,10 +174,8 @@ class MapTab:
             return
         self._shade()
         column, line = self._selected()
-        with self.heat.hold_sync():
-            self.heat.column_marks = [] if column is None else [[column, column + 1]]
-            if column is not None and line is not None:
-                self.heat.cross = [line, column]
+        absent = column is None and line is None
+        self.heat.cross = [] if absent else [-1 if line is None else line, -1 if column is None else column]
         self._list(column)
 
     def _selected(self) -> tuple[int | None, int | None]:
@@ -207,12 +210,9 @@ class MapTab:
             self.response_strip.label = f"Response, shaded by the mean {self.unit} of {what}"
             self.response_strip.set_values(values, vmin=low, vmax=high, signed=self.signed)
         else:
-            probabilities = tuple(np.asarray(result.probability, dtype=np.float64) for result in self.panel.results)
-            difference = self.panel.shown == "difference"
-            self.response_strip.label = "Response, shaded by each token's probability" + (", B − A" * difference)
-            floor = -1.0 if difference else 0.0
-            self.response_strip.set_values(self._of_view(probabilities), vmin=floor, vmax=1.0, signed=difference)
-        self.response_strip.value_label = self.unit if span is not None else "probability"
+            self.response_strip.label = "Response, with the probability of each token"
+            self.response_strip.set_values(None)
+        self.response_strip.value_label = self.unit
 
     def _span(self, line: int | None, rows: int) -> tuple[int, int] | None:
         """The prompt tokens that shade the response: hovered, else brushed, else selected."""
@@ -241,11 +241,11 @@ class MapTab:
             values = [float(n[i]) if np.isfinite(n[i]) else None for n in numbers]
             if len(values) == 2:
                 values.append(None if None in values else float(numbers[1][i] - numbers[0][i]))
-            rows.append([i, first.prompt_tokens[i], *values])
+            rows.append([i, visible(first.prompt_tokens[i]), *values])
         what = "all response tokens (density)"
         if column is not None:
             chances = ", ".join(f"{result.probability[column]:.3f}" for result in self.panel.results)
-            what = f"response token {column} “{first.response_tokens[column]}” (probability {chances})"
+            what = f"response token {column} “{visible(first.response_tokens[column])}” (probability {chances})"
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
             self.table.columns, self.table.rows = heads, rows
