@@ -128,11 +128,12 @@ class Chart:
         if self.tooltips:
             self.figure.add_tools(HoverTool(tooltips=self.tooltips, renderers=list(renderers), name="hover"))
 
-    def legend(self, items: Sequence[Any] = (), *, place: str = "above") -> Legend:
-        """A legend outside the plot, so that it covers nothing."""
+    def legend(self, items: Sequence[Any] = (), *, place: str = "above", columns: int = 0) -> Legend:
+        """A legend outside the plot, so that it covers nothing; `columns` wraps a long one."""
         box = Legend(
             items=list(items),
             orientation="horizontal" if place in ("above", "below") else "vertical",
+            ncols=columns or "auto",
             border_line_color=None,
             background_fill_alpha=0,
             label_text_font_size="11px",

@@ -88,6 +88,12 @@ def made_faithfulness(method: str = "exact", seed: int = 0, **changes: Any) -> F
     return FaithfulnessResult(**(fields | changes))
 
 
+def one_model() -> tuple[list[SaliencyResult], list[Any]]:
+    """Ten results of one model and their cases, every second one followed."""
+    mask = np.arange(len(WORDS)) < 4
+    return [made_result(seed=i) for i in range(10)], [Masked(mask, bool(i % 2), f"case {i}") for i in range(10)]
+
+
 class Masked:
     """A case that gives its instruction tokens outright."""
 
@@ -214,6 +220,8 @@ def test_group_strips_show_every_case_and_the_tests_numbers() -> None:
     chart.update(data, kind="followed")
     assert len(chart.figure.x_range.factors) == 4
     assert "followed" in chart.figure.title.text
+    assert chart._subtitle.text.splitlines()[1].startswith("tuned · all cases: difference")
+    chart.update(saliency_dataset(*one_model(), resamples=99))
     assert "Spearman p" in chart._subtitle.text
     assert all(abs(x[2]) <= 0.3 for x in chart.source.data["x"])
 
@@ -267,8 +275,8 @@ def test_faithfulness_curves_stand_beside_chance(kind: Any) -> None:
     assert len(set(chart.lines.data["color"])) == 2
     better = "higher" if kind in ("insertion", "comprehensiveness") else "lower"
     name = f"{kind}_area" if kind in ("insertion", "deletion") else f"aopc_{kind}"
-    assert f"({better} is better): exact {getattr(results[0], name):.3f}" in chart._subtitle.text
-    assert f"random {results[0].random_summary()[name][0]:.3f}" in chart._subtitle.text
+    assert f"{better} is better: random {results[0].random_summary()[name][0]:.3f}\n" in chart._subtitle.text
+    assert f"exact {getattr(results[0], name):.3f}" in chart._subtitle.text
     assert max(chart.source.data["share"]) == (100 if kind in ("insertion", "deletion") else 50)
 
 

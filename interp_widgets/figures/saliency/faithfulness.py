@@ -53,7 +53,7 @@ class FaithfulnessCurves(Chart):
         tips = [("order", "@method"), ("share of the prompt", "@share{0.#} %"), ("value", "@value{0.0000}")]
         self.start(
             f"faithfulness_{kind}", self.TITLES[kind], (self.AXES[kind], "mean probability"), columns=columns,
-            tooltips=tips, height=300,
+            tooltips=tips, height=320,
         )  # fmt: skip
         self.band = empty_source("random_band", ("x", "low", "high", "mean"))
         self.lines = empty_source("method_lines", ("xs", "ys", "method", "color"))
@@ -67,7 +67,8 @@ class FaithfulnessCurves(Chart):
             [
                 LegendItem(label={"field": "method"}, renderers=[drawn]),
                 LegendItem(label="random orders: mean and range", renderers=[area, mean]),
-            ]
+            ],
+            columns=2,
         )
         self.hover(points)
         self.update(results)
@@ -122,7 +123,7 @@ class FaithfulnessCurves(Chart):
         chance = results[0].random_summary()[name][0]
         better = "higher" if self.kind in ("insertion", "comprehensiveness") else "lower"
         what = "mean" if listed else "area"
-        return f"{what} ({better} is better): {', '.join(found)}, random {chance:.3f}"
+        return f"{what}, {better} is better: random {chance:.3f}\n{' · '.join(found)}"
 
 
 def method_color(method: str, place: int = 0) -> str:

@@ -13,6 +13,8 @@ from interp_widgets.analysis.saliency import GroupComparison, SaliencyDatasetRes
 from interp_widgets.figures.chart import Chart, empty_source
 from interp_widgets.figures.theme import PALETTE8
 
+_MOST_LINES = 6
+
 
 class GroupStrips(Chart):
     """Scores of two groups side by side: every case as a point, the quartiles as a box, the mean with its interval.
@@ -25,7 +27,7 @@ class GroupStrips(Chart):
 
     EMPTY: ClassVar[str] = "No comparison yet: score a data set with labels or with two models."
     TITLES: ClassVar[dict[str, str]] = {
-        "followed": "Instruction score of followed and unfollowed responses",
+        "followed": "Instruction score, followed or not",
         "models": "Instruction score of the two models",
     }
 
@@ -74,14 +76,14 @@ class GroupStrips(Chart):
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         summary: dict[str, list[Any]] = {column: [] for column in self.summary.data}
         for test in tests:
-            where = " · ".join(filter(None, (test.model, "all cases" if test.group == "all" else test.group)))
+            where = _where(test)
             for side, members in enumerate(result.rows_of(test)):
                 factor = (where, f"{test.names[side]} (n {len(members)})")
                 factors.append(factor)
                 self._add_group(test, side, members, result, factor, rows, summary)
         self.figure.x_range.factors = factors
         self.summary.data = summary
-        self.fill(rows, subtitle="\n".join(map(_verdict, tests[:4])))
+        self.fill(rows, subtitle=_verdicts(tests))
 
     @staticmethod
     def _add_group(
@@ -106,17 +108,26 @@ class GroupStrips(Chart):
             summary[column].append(value)
 
 
-def _verdict(test: GroupComparison) -> str:
-    """The comparison in one line of numbers."""
+def _verdicts(tests: Sequence[GroupComparison]) -> str:
+    """The comparisons in numbers: two lines for one, a short line each for several."""
+    if len(tests) == 1:
+        p_values = [f"Welch p {tests[0].welch_p:.2g}", f"permutation p {tests[0].permutation_p:.2g}"]
+        p_values += [f"Spearman p {tests[0].spearman_p:.2g}"] if tests[0].kind == "followed" else []
+        return f"{_difference(tests[0])} · d {tests[0].cohens_d:.2f}\n{' · '.join(p_values)}"
+    lines = []
+    for test in tests[:_MOST_LINES]:
+        p_value = f"Welch p {test.welch_p:.2g}" if test.holm_p is None else f"Holm p {test.holm_p:.2g}"
+        lines.append(f"{_where(test)}: {_difference(test)} · {p_value}")
+    return "\n".join(lines)
+
+
+def _where(test: GroupComparison) -> str:
+    return " · ".join(filter(None, (test.model, "all cases" if test.group == "all" else test.group)))
+
+
+def _difference(test: GroupComparison) -> str:
     low, high = test.difference_interval
-    parts = [f"difference {test.difference:+.3f} [{low:+.3f}, {high:+.3f}]", f"d {test.cohens_d:.2f}"]
-    parts += [f"Welch p {test.welch_p:.2g}", f"permutation p {test.permutation_p:.2g}"]
-    if test.kind == "followed":
-        parts.append(f"Spearman p {test.spearman_p:.2g}")
-    if test.holm_p is not None:
-        parts.append(f"Holm p {test.holm_p:.2g}")
-    where = " ".join(filter(None, (test.model, "" if test.group == "all" else test.group)))
-    return (f"{where}: " if where else "") + " · ".join(parts).replace("-", "\u2212").replace("e\u2212", "e-")
+    return f"difference {test.difference:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "\u2212")
 
 
 def _spread(scores: NDArray[np.float64], width: float = 0.3) -> NDArray[np.float64]:

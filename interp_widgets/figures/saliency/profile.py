@@ -27,7 +27,7 @@ class PositionProfile(Chart):
         tips = [("model", "@model"), ("part", "@segment"), ("share", "@share{0.0 %}"),
                 ("95 % interval", "@low{0.0 %} to @high{0.0 %}")]  # fmt: skip
         self.start(
-            "position_profile", "Where in the sentence the important tokens stand",
+            "position_profile", "Density by part of the sentence",
             ("part of the sentence", "share of the density (%)"), columns=columns, tooltips=tips, height=300,
             x_range=Range1d(-0.4, 3.4), y_range=Range1d(0, 0.5),
         )  # fmt: skip
@@ -73,4 +73,4 @@ class PositionProfile(Chart):
         self.figure.y_range.update(end=top, reset_end=top)
         self.lines.data = lines
         counts = ", ".join(f"{result.model_names[i]} {result.profile_sentences[i]}" for i in found)
-        self.fill(rows, subtitle=f"sentences: {counts} · bars: 95 % interval over prompts · dotted: no preference")
+        self.fill(rows, subtitle=f"sentences: {counts}\nbars: 95 % interval over prompts · dotted: no preference")
