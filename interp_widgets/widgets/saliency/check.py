@@ -64,7 +64,7 @@ class CheckTab:
         self.curves = [FaithfulnessCurves(kind=kind) for kind in CURVES]  # type: ignore[arg-type]
         self.charts = row(*(BokehFigure(chart.figure, on_error=panel.show_error) for chart in self.curves))
         for chart in self.charts.children:
-            chart.add_class("iw-grow")
+            chart.add_class("iw-chart")
         self.box = W.VBox([row(self.button, about), self.table, self.charts])
         self.box.add_class("iw-column")
         self._of: Any = None

@@ -36,7 +36,7 @@ class DatasetTab:
         self.panel = panel
         self.result: SaliencyDatasetResult | None = None
         self.opened = list(panel.cases)
-        self.number = W.BoundedIntText(description="Cases", value=48, min=2, max=2000)
+        self.number = W.BoundedIntText(description="Cases", value=24, min=2, max=2000)
         self.written = W.Checkbox(description="let each model write its responses", value=True, indent=False)
         self.upload = W.FileUpload(accept=".json,.jsonl,.csv", description="Open cases")
         self.run_button = panel.on_click(W.Button(description="Score cases"), self.run)
@@ -54,7 +54,7 @@ class DatasetTab:
             figures.insert(1, self.pair)
         self.charts = row(*(BokehFigure(chart.figure, on_error=panel.show_error) for chart in figures))
         for chart in self.charts.children:
-            chart.add_class("iw-grow")
+            chart.add_class("iw-chart")
         controls = row(self.run_button, self.number, self.written, self.upload)
         self.box = W.VBox([controls, self.summary, self.table, self.charts])
         self.box.add_class("iw-column")
