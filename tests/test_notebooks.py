@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -21,15 +23,32 @@ def source_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
 
+def solve(book: Any) -> int:
+    """Put the notebook's own solutions into its exercises and return how many there are."""
+    solutions = {}
+    for cell in book.cells:
+        if cell.cell_type == "markdown":
+            for code in re.findall(r"<summary>Solution</summary>\s*```python\n(.*?)```", cell.source, re.DOTALL):
+                solutions[re.match(r"(answer_\w+) =", code).group(1)] = code.strip()  # type: ignore[union-attr]
+    for cell in book.cells:
+        for name in re.findall(r"^(answer_\w+) = None$", cell.source, re.MULTILINE):
+            cell.source = cell.source.replace(f"{name} = None", solutions.pop(name))
+    assert not solutions, f"solutions without an exercise: {list(solutions)}"
+    return sum("check(" in cell.source and "def check" not in cell.source for cell in book.cells)
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs(path: Path) -> None:
+def test_notebook_runs_and_its_solutions_are_right(path: Path) -> None:
     book = nbformat.read(path, as_version=4)
     nbformat.validate(book)
+    exercises = solve(book)
     NotebookClient(
         book, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
     ).execute()
-    shown = [WIDGET in output.get("data", {}) for cell in book.cells for output in cell.get("outputs", [])]
-    assert any(shown), f"{path.name} shows no widget"
+    outputs = [output for cell in book.cells for output in cell.get("outputs", [])]
+    assert any(WIDGET in output.get("data", {}) for output in outputs), f"{path.name} shows no widget"
+    printed = "".join(output.get("text", "") for output in outputs)
+    assert printed.count("Right.") == exercises, f"{path.name}: a solution is not judged right"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
