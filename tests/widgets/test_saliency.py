@@ -264,6 +264,44 @@ def test_cancel_and_close_during_a_run(pair: Any, explore: Any, monkeypatch: pyt
     assert hooks_on(pair.tuned) == 0
 
 
+def test_200_rapid_moves_of_a_slider_end_where_they_end(pair: Any, explore: Any, wire: Any) -> None:
+    panel = explore(pair.tuned)
+    slider = panel.inputs.children[-1].children[2]
+    assert slider.description == "b, map"
+    for step in range(200):
+        wire.type(slider, value=(step % 20) / 2)
+    assert panel.threshold == slider.value == 9.5
+    np.testing.assert_allclose(panel.map.heat.matrix, panel.result.normalised(threshold=9.5), atol=1e-6)
+    assert panel.status.state == "done"
+
+
+def test_a_second_click_during_a_run_takes_its_place(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = explore(pair.tuned, write_anew=False)
+    entered, stopped = threading.Event(), threading.Event()
+    real = panel.compute
+
+    def slow(request: Any, model: Any, *, check: Any, **reports: Any) -> Any:
+        if request.method != "first_order":
+            return real(request, model, check=check, **reports)
+        entered.set()
+        try:
+            while True:
+                check()
+        finally:
+            stopped.set()
+
+    monkeypatch.setattr(panel, "compute", slow)
+    panel.method = "first_order"
+    panel.go()
+    assert entered.wait(10)
+    panel.method = "random"
+    panel.go()
+    assert stopped.wait(10), "the run before must be asked to stop"
+    assert panel.wait(30)
+    assert panel.status.state == "done", panel.status.error
+    assert panel.result.method == "random"
+
+
 def test_copied_code_reproduces_the_result(pair: Any, explore: Any) -> None:
     panel = explore(pair.base, pair.tuned, marks=[[2, 9]], method="first_order")
     source = panel.code(panel.request())
