@@ -10,6 +10,8 @@ modules, so that every hook sees the positions it would always see.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,10 +87,10 @@ def prefix(model: Any, embeddings: Tensor) -> Prefix:
     if embeddings.shape[0] != 1:
         raise ValueError(f"a prefix belongs to one sequence: embeddings must have batch 1, got {embeddings.shape[0]}")
     length = embeddings.shape[1]
-    way, hooked = _way(model, length), has_hooks(model.tl_model)
-    if hooked or not _traits(model).cache:
-        return Prefix(way, length, embeddings=embeddings)
-    with torch.no_grad():
+    with model.lock, torch.no_grad():
+        way, hooked = _way(model), has_hooks(model.tl_model)
+        if hooked or not _traits(model).cache:
+            return Prefix(way, length, embeddings=embeddings)
         if way == "plain":
             layers = plain.encode(model.tl_model, embeddings, keep=True, fused=True)[1]
         elif way == "blocks":
@@ -126,8 +128,12 @@ def encode(
     """
     before = 0 if prefix is None else prefix.length
     _check_embeddings(model, embeddings, before)
-    chosen = _positions(positions, embeddings)
-    way, hooked = _way(model, before + embeddings.shape[1]), has_hooks(model.tl_model)
+    with model.lock:
+        return _encode(model, embeddings, _positions(positions, embeddings), prefix, before)
+
+
+def _encode(model: Any, embeddings: Tensor, chosen: Tensor | None, prefix: Prefix | None, before: int) -> Tensor:
+    way, hooked = _way(model), has_hooks(model.tl_model)
     if prefix is not None and prefix.embeddings is None and (hooked or prefix.way != way):
         raise ValueError("the prefix was computed before hooks were put on or taken off the model: compute it again")
     if prefix is not None and prefix.embeddings is not None:
@@ -147,7 +153,12 @@ def encode(
 
 def decode(model: Any, hidden: Tensor) -> Tensor:
     """Logits (..., d_vocab) of hidden states from `encode`."""
-    way = _way(model, 0)
+    with model.lock:
+        return _decode(model, hidden)
+
+
+def _decode(model: Any, hidden: Tensor) -> Tensor:
+    way = _way(model)
     if way == "plain":
         return plain.decode(model.tl_model, hidden)
     if way == "bridge" and not _traits(model).split:
@@ -166,11 +177,16 @@ def slopes(model: Any, embeddings: Tensor, first: int) -> Slopes:
     No parameter's ``.grad`` or ``requires_grad`` is touched.
     """
     _check_embeddings(model, embeddings, 0)
-    if _way(model, embeddings.shape[1]) == "plain":
-        return PlainSlopes(model.tl_model, embeddings, first)
-    return AutogradSlopes(
-        lambda rows, positions: encode(model, rows, positions=positions), model.frozen, embeddings, first
-    )
+    with model.lock:
+        if _way(model) == "plain":
+            return PlainSlopes(model.tl_model, embeddings, first)
+
+    @contextmanager
+    def alone() -> Iterator[None]:
+        with model.lock, model.frozen():
+            yield
+
+    return AutogradSlopes(lambda rows, chosen: encode(model, rows, positions=chosen), alone, embeddings, first)
 
 
 @torch.no_grad()
@@ -211,10 +227,10 @@ def _traits(model: Any) -> _Traits:
     return found
 
 
-def _way(model: Any, last_position: int) -> Way:
+def _way(model: Any) -> Way:
     if model.backend == "bridge":
         return "bridge"
-    return "plain" if plain.applies(model.tl_model, last_position) and _traits(model).plain else "blocks"
+    return "plain" if plain.applies(model.tl_model) and _traits(model).plain else "blocks"
 
 
 @torch.no_grad()
@@ -244,7 +260,7 @@ def _compare(model: Any) -> _Traits:
         )
         return _Traits(plain=False, cache=cache, split=split)
     agrees = False
-    if plain.applies(tl_model, count):
+    if plain.applies(tl_model):
         hidden, _ = plain.encode(tl_model, embeddings)
         agrees = same(plain.decode(tl_model, hidden), wanted) and _same_gradient(model, embeddings)
     past = tuple(ways.blocks_cache(tl_model, embeddings[:, :cut]))

@@ -25,8 +25,8 @@ _NORMS = {"LayerNorm", "LayerNormPre", "RMSNorm", "RMSNormPre", "Identity"}
 # ---- which models
 
 
-def applies(tl_model: Any, last_position: int) -> bool:
-    """Whether a model is one that these equations describe, has no hook, and has rotary tables to ``last_position``."""
+def applies(tl_model: Any) -> bool:
+    """Whether a model is one that these equations describe and has no hook."""
     cfg = tl_model.cfg
     if type(tl_model).__name__ != "HookedTransformer" or cfg.n_devices != 1 or cfg.attention_dir != "causal":
         return False
@@ -40,7 +40,7 @@ def applies(tl_model: Any, last_position: int) -> bool:
         return False
     if any(_is_changed(module) for module in tl_model.modules()):
         return False
-    return all(_known_block(block, last_position) for block in tl_model.blocks) and _known_norm(tl_model, "ln_final")
+    return all(_known_block(block) for block in tl_model.blocks) and _known_norm(tl_model, "ln_final")
 
 
 def _is_changed(module: Any) -> bool:
@@ -57,9 +57,8 @@ def _known_norm(parent: Any, name: str) -> bool:
     return type(getattr(parent, name, None)).__name__ in {*_NORMS, "NoneType"}
 
 
-def _known_block(block: Any, last_position: int) -> bool:
+def _known_block(block: Any) -> bool:
     attention, mlp = block.attn, getattr(block, "mlp", None)
-    rows = getattr(attention, "rotary_cos", None)
     return (
         type(block).__name__ == "TransformerBlock"
         and type(attention).__name__ in ("Attention", "GroupedQueryAttention")
@@ -72,7 +71,6 @@ def _known_block(block: Any, last_position: int) -> bool:
         )
         and _known_norm(block, "ln1")
         and _known_norm(block, "ln2")
-        and (rows is None or last_position <= rows.shape[0])
     )
 
 
@@ -135,6 +133,8 @@ class Attention:
         cfg = self.module.cfg
         if cfg.positional_embedding_type != "rotary":
             return x
+        if isinstance(rows, slice) and rows.stop > len(self.module.rotary_cos):
+            self.module.apply_rotary(x.new_zeros(1, rows.stop, 1, self.size))  # makes its tables longer
         cos, sin = self.module.rotary_cos[rows], self.module.rotary_sin[rows]
         turned, rest = x[..., : cfg.rotary_dim], x[..., cfg.rotary_dim :]
         if cfg.rotary_adjacent_pairs:

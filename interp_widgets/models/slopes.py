@@ -15,7 +15,7 @@ Encode = Callable[[Tensor, Tensor], Tensor]
 """Hidden states (batch, n, width) from token embeddings (batch, tokens, d_model) and positions (n,)."""
 
 Frozen = Callable[[], AbstractContextManager[None]]
-"""Makes a context in which no parameter asks for a gradient."""
+"""Makes a context in which no parameter asks for a gradient and nobody else uses the model."""
 
 
 @runtime_checkable

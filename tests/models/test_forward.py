@@ -185,6 +185,16 @@ def test_long_sequences_cross_the_blocks_of_queries() -> None:
     assert largest(fast.push(seeds, at) - slow.push(seeds, at)) < 1e-9
 
 
+@pytest.mark.hooked
+def test_positions_beyond_the_first_rotary_table() -> None:
+    model = load_model(tiny_hf("llama", n_ctx=2100, n_layers=1), backend="hooked")
+    ids = torch.randint(3, 400, (2080,), generator=torch.Generator().manual_seed(5)).tolist()
+    with torch.no_grad():
+        found = model.forward(rows(model, ids[:2079])[:, 2000:], prefix=model.prefix(rows(model, ids[:2000])))
+        wanted = own_logits(model, ids)
+    assert largest(found[0, -1] - wanted[0, 2078]) < 1e-5 * largest(wanted)
+
+
 # ---- what stays as it was
 
 
@@ -261,10 +271,10 @@ def test_an_edit_of_weights_takes_effect_at_once() -> None:
 @pytest.mark.hooked
 def test_a_changed_module_takes_the_models_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(tiny_hf("gpt2", dtype=torch.float64), backend="hooked", dtype=torch.float64)
-    assert engine._way(model, 4) == "plain"
+    assert engine._way(model) == "plain"
     mlp = model.tl_model.blocks[0].mlp
     monkeypatch.setattr(mlp, "forward", lambda x: 3 * x)
-    assert engine._way(model, 4) == "blocks"
+    assert engine._way(model) == "blocks"
     assert largest(model.forward(rows(model)) - own_logits(model)) < 1e-10
 
 
@@ -272,7 +282,7 @@ def test_a_changed_module_takes_the_models_own_way(monkeypatch: pytest.MonkeyPat
 def test_wrong_equations_are_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interp_widgets.models.plain.activation", lambda mlp, x: torch.relu(x))
     model = load_model(tiny_hf("gpt2", dtype=torch.float64), backend="hooked", dtype=torch.float64)
-    assert engine._way(model, 4) == "blocks"
+    assert engine._way(model) == "blocks"
     assert largest(model.forward(rows(model)) - own_logits(model)) < 1e-10
 
 
