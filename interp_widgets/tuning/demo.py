@@ -35,13 +35,12 @@ CONFIGS: dict[Stage, TrainConfig] = {
 MODELS: tuple[Stage, ...] = ("base", "tuned")
 LARGEST_PAIR = 16 * 2**20
 NOTES = (
-    "The shipped base model was trained in three sittings on two shared cores: at step 1000 the late phase was added "
-    "(more planted text, counted out within each batch), at step 2500 one planted wording was changed, from "
-    "'The old books about {cue} call the {p}' to one that ends in 'are', because it did not carry over to new groups. "
-    "A new training run has both from the start, so its weights differ a little from the shipped ones.",
-    "Training documents are at most 256 tokens long; the models were not trained on longer prompts.",
-    "Base and tuned are scored on the same held-out phrasings, half of them with inputs that tuning never saw; "
-    "of a response, the first line counts.",
+    "The shipped base model was trained in three sittings: at step 1000 the late phase was added (more planted text, "
+    "counted out within each batch); at step 2500 one planted wording, 'The old books about {cue} call the {p}', was "
+    "changed to one that ends in 'are', because it did not carry over to new groups. A new training run has both from "
+    "the start, so its weights differ a little from the shipped ones. Training documents are at most 256 tokens long: "
+    "longer prompts are new to the models. Base and tuned are scored on the same held-out phrasings, half of them with "
+    "inputs that tuning never saw; of a response, the first line counts."
 )
 
 
