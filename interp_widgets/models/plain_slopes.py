@@ -198,7 +198,10 @@ class PlainSlopes:
         read = (out @ attention.w_out.T).view(rows, length, heads, size).permute(2, 0, 1, 3)
         read = read.reshape(groups, -1, rows, length, size)
         share = heads // groups
-        d_query, d_key, d_value = (read.new_zeros(groups, n, rows, length, size) for n in (share, 1, 1))
+        # keys and values collect from every block of queries: in float32 at least
+        wide = torch.float32 if read.dtype in (torch.float16, torch.bfloat16) else read.dtype
+        d_query = read.new_empty(groups, share, rows, length, size)
+        d_key, d_value = (read.new_zeros(groups, 1, rows, length, size, dtype=wide) for _ in range(2))
         for first in range(0, length, _QUERY_BLOCK):
             here = slice(first, min(first + _QUERY_BLOCK, length))
             count = here.stop - first
@@ -217,6 +220,7 @@ class PlainSlopes:
             for head in range(share):
                 many = query[:, head, None].expand(groups, rows, count, size)
                 d_key[:, 0, :, : here.stop] += slope[:, head].mT @ many
+        d_key, d_value = d_key.to(read.dtype), d_value.to(read.dtype)
         d_query, d_key = (x.flatten(0, 1).transpose(0, 1).mul(attention.scale) for x in (d_query, d_key))
         d_query, d_key = (
             attention.rotate(d_query, slice(length), back=True),
