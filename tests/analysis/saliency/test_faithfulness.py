@@ -117,7 +117,7 @@ def test_a_bos_is_never_taken_away() -> None:
     embeddings[0, 1 : len(ids)] = 0
     logits = llama.forward(embeddings, positions=slice(len(ids) - 1, None))[0]
     nothing = logits.softmax(-1)[torch.arange(len(result.response_ids)), torch.tensor(result.response_ids)].mean()
-    assert found.deletion[-1] == pytest.approx(float(nothing), rel=1e-5)
+    assert found.deletion[-1] == pytest.approx(float(nothing.detach()), rel=1e-5)
 
 
 def test_chunks_seeds_and_files(model: Model, exact: SaliencyResult, tmp_path: Path) -> None:
