@@ -12,6 +12,7 @@ import ipywidgets as W
 import numpy as np
 import pandas as pd
 import pytest
+from bokeh.io import curdoc
 from bokeh.models import ColumnDataSource
 from bokeh.plotting import figure
 
@@ -263,6 +264,7 @@ def test_an_error_in_a_callback_reaches_its_owner(wire: Any, plot: Any) -> None:
     event = {"kind": "ModelChanged", "model": {"id": source.selected.id}, "attr": "indices", "new": [1]}
     from_page(wire, host, event)
     assert [str(error) for error in errors] == ["from the callback"]
+    assert curdoc() is not plot.document, "Bokeh's current document must not stay the failed figure's"
     gone = {"kind": "ModelChanged", "model": {"id": "p0"}, "attr": "indices", "new": [1]}
     from_page(wire, host, gone)
     assert len(errors) == 1, "an event about a model that is gone is no error"

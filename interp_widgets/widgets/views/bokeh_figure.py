@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from bokeh.core.json_encoder import serialize_json
 from bokeh.core.serialization import DeserializationError, Deserializer, Serialized
 from bokeh.document import Document
 from bokeh.embed.util import standalone_docs_json_and_render_items
+from bokeh.io import doc as bokeh_documents
 from bokeh.models import Legend
 from bokeh.models import Model as BokehModel
 from bokeh.protocol import Protocol
@@ -36,6 +38,17 @@ _LEGEND_STYLE = """
 def bokeh_code() -> str:
     """The JavaScript of the installed Bokeh."""
     return (Path(bokeh.__file__).parent / "server/static/js/bokeh.min.js").read_text(encoding="utf-8")
+
+
+@contextmanager
+def _current_document_kept() -> Iterator[None]:
+    """Bokeh leaves its current document in place after a callback that raised; it would outlive the figure."""
+    depth = len(bokeh_documents._PATCHED_CURDOCS)
+    try:
+        yield
+    except BaseException:
+        del bokeh_documents._PATCHED_CURDOCS[depth:]
+        raise
 
 
 class BokehSource(anywidget.AnyWidget):
@@ -152,7 +165,7 @@ class BokehFigure(View):
         if message.get("kind") != "event" or self._doc is None:
             return
         try:
-            with self.lock:
+            with self.lock, _current_document_kept():
                 self._stale = True
                 self._apply(self._doc, message["content"])
         except Exception as error:  # ipywidgets would drop it unseen
