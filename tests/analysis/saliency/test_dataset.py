@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp_widgets.analysis.saliency import SaliencyDatasetResult, SaliencyResult, saliency_dataset
+from interp_widgets.analysis.saliency import SaliencyDatasetResult, SaliencyResult, prompt_saliency, saliency_dataset
 from interp_widgets.data.attribution_archive import AttributionRecord, read_importance_archive
 from interp_widgets.data.cases import SaliencyCase
+from tests.models.tiny import tiny_model
 
 RNG = np.random.default_rng(0)
 
@@ -274,3 +275,25 @@ def test_saliency_results_are_matrices_too(tmp_path: Path) -> None:
 def test_bad_input_is_refused(given: Any, cases: Any, options: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         saliency_dataset(given, cases, **options)
+
+
+@pytest.fixture(scope="module")
+def tiny_pair() -> tuple[Any, Any]:
+    """Two random LLaMA-shaped models of one vocabulary."""
+    return tiny_model("llama", seed=0), tiny_model("llama", seed=1)
+
+
+@pytest.mark.parametrize("method", ["exact", "first_order"])
+def test_scores_of_real_models_are_those_of_their_saliency(tiny_pair: tuple[Any, Any], method: Any) -> None:
+    texts = ["Answer the question. What is the capital of France?", "Write a short story about a small dog."]
+    cases = [SaliencyCase(text, None, (0, 12), None, f"case {i}") for i, text in enumerate(texts)]
+    found = saliency_dataset(list(tiny_pair), cases, method=method, max_new_tokens=6, min_response=1, resamples=9)
+    assert found.n_failed == 0
+    for row in range(4):
+        model, case = tiny_pair[found.model[row]], cases[found.case[row]]
+        result = prompt_saliency(model, case.prompt, method=method, max_new_tokens=6)
+        assert found.score[row] == pytest.approx(result.instruction_score(result.mask((0, 12))), abs=1e-6)
+        assert found.response[row] == model.decode(list(result.response_ids))
+        assert found.n_prompt[row] == len(result.prompt_tokens)
+    hashes = {found.provenance["A.weight_hash"], found.provenance["B.weight_hash"]}
+    assert hashes == {model.weight_hash for model in tiny_pair}
