@@ -3,86 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from interp_widgets.analysis.result import Scalar, provenance
-from interp_widgets.analysis.saliency.dataset_result import (
-    FOLLOWED,
-    SEGMENTS,
-    UNFOLLOWED,
-    UNKNOWN,
-    SaliencyDatasetResult,
-)
-from interp_widgets.analysis.saliency.density import (
-    importance_density,
-    instruction_score,
-    normalise_importance,
-    sentence_profiles,
-    sentence_spans,
-)
-from interp_widgets.analysis.saliency.result import Method, SaliencyResult, Target, spans_to_mask
+from interp_widgets.analysis.saliency.dataset_case import Options, Relay, Row, Source, find_sources, score_row
+from interp_widgets.analysis.saliency.dataset_result import SEGMENTS, UNKNOWN, SaliencyDatasetResult
+from interp_widgets.analysis.saliency.density import normalise_importance
+from interp_widgets.analysis.saliency.result import Method, Target
 from interp_widgets.analysis.saliency.statistics import GroupComparison, bootstrap_mean, compare_groups, holm
 
 _PARTIAL_DELIVERIES = 8
-
-
-@dataclass(frozen=True)
-class _Options:
-    levels: int
-    threshold: float
-    p: float
-    min_response: int
-    normalised: bool | None
-    resamples: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class _Source:
-    """One model, or one list of ready matrices: how to get case i's importance."""
-
-    name: str
-    cases: Sequence[Any]
-    matrices: Sequence[Any] | None
-    model: Any
-    saliency: Callable[[Any], SaliencyResult] | None
-
-
-@dataclass(frozen=True)
-class _Row:
-    source: int
-    case: int
-    name: str
-    group: str
-    label: int = UNKNOWN
-    score: float = float("nan")
-    context_score: float = float("nan")
-    sizes: tuple[int, int, int] = (0, 0, 0)
-    dropped: bool = False
-    error: str = ""
-    response: str = ""
-    profiles: tuple[tuple[float, ...], ...] = ()
-
-
-class _Relay:
-    """Calls the caller's function and remembers whether it raised, so that a cancellation is no failed case."""
-
-    def __init__(self, function: Callable[..., None] | None) -> None:
-        self.function = function
-        self.raised = False
-
-    def __call__(self, *args: Any) -> None:
-        if self.function is None:
-            return
-        try:
-            self.function(*args)
-        except BaseException:
-            self.raised = True
-            raise
 
 
 def saliency_dataset(
@@ -132,12 +65,12 @@ def saliency_dataset(
     >>> found.score.round(2).tolist()
     [0.63, 0.28]
     """
-    options = _Options(levels, threshold, p, min_response, normalised, resamples, seed)
+    options = Options(levels, threshold, p, min_response, normalised, resamples, seed)
     normalise_importance(np.zeros((1, 1)), levels=levels, threshold=threshold)  # refuse bad options before any work
-    relay, ticks = _Relay(check), _Relay(progress)
+    relay, ticks = Relay(check), Relay(progress)
     saliency_options |= {"method": method, "target": target, "seed": seed, "check": relay}
     extra = sorted(set(saliency_options) - {"method", "target", "seed", "check"})
-    sources = _sources(model_or_matrices, cases, names, generate, saliency_options)
+    sources = find_sources(model_or_matrices, cases, names, generate, saliency_options)
     if extra and all(source.model is None for source in sources):
         raise TypeError(f"ready matrices take no {', '.join(extra)}: that is an option of prompt_saliency")
     if groups is not None and any(len(groups) != len(source.cases) for source in sources):
@@ -146,17 +79,17 @@ def saliency_dataset(
     told = _provenance(sources, {key: value for key, value in settings.items() if key != "check"})
     found_by = _method_name(sources, method)
 
-    def assemble(done: Sequence[_Row], partial: bool) -> SaliencyDatasetResult:
+    def assemble(done: Sequence[Row], partial: bool) -> SaliencyDatasetResult:
         return _assemble(done, sources, found_by, options, told, partial)
 
     work = [(s, i) for s in range(len(sources)) for i in range(len(sources[s].cases))]
     every = max(1, len(work) // _PARTIAL_DELIVERIES)
-    rows: list[_Row] = []
+    rows: list[Row] = []
     try:
         for s, i in work:
             relay()
             group = groups[i] if groups is not None else "all"
-            rows.append(_guarded_row(sources[s], s, i, group, judge, options, (relay, ticks)))
+            rows.append(score_row(sources[s], s, i, group, judge, options, (relay, ticks)))
             ticks(len(rows), len(work))
             if on_partial is not None and len(rows) % every == 0 and len(rows) < len(work):
                 on_partial(assemble(rows, True))
@@ -169,62 +102,13 @@ def saliency_dataset(
     return assemble(rows, False)
 
 
-def _sources(
-    given: Any, cases: Sequence[Any] | None, names: Sequence[str] | None, generate: bool, options: dict[str, Any]
-) -> list[_Source]:
-    """The one or two models or lists of matrices to go through."""
-    if hasattr(given, "base") and hasattr(given, "tuned"):
-        given = (given.base, given.tuned)
-    pair = isinstance(given, list | tuple) and len(given) == 2
-    two = pair and (all(map(_is_model, given)) or (isinstance(given, tuple) and _are_lists(given)))
-    parts = list(given) if two else [given]
-    if names is not None and len(names) != len(parts):
-        raise ValueError(f"names must be one per model ({len(parts)}), got {len(names)}")
-    sources = []
-    for place, part in enumerate(parts):
-        if _is_model(part):
-            if cases is None:
-                raise ValueError("a model needs cases: give a sequence of SaliencyCase")
-            source = _Source(part.name, list(cases), None, part, _model_saliency(part, generate, options))
-        else:
-            matrices = list(part)
-            if cases is not None and len(cases) != len(matrices):
-                raise ValueError(f"matrices and cases must match one to one, got {len(matrices)} and {len(cases)}")
-            default = "AB"[place] if two else "given"
-            name = str(getattr(matrices[0], "model", default)) if matrices else default
-            source = _Source(name, list(cases) if cases is not None else matrices, matrices, None, None)
-        if not len(source.cases):
-            raise ValueError("there is no case to score: give at least one")
-        sources.append(replace(source, name=names[place]) if names is not None else source)
-    if len(sources) == 2 and sources[0].name == sources[1].name:
-        sources = [replace(source, name=f"{source.name} ({'AB'[i]})") for i, source in enumerate(sources)]
-    return sources
-
-
-def _are_lists(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, list | tuple) for value in values)
-
-
-def _is_model(value: Any) -> bool:
-    return hasattr(value, "tl_model") or (hasattr(value, "run") and hasattr(value, "tokens"))
-
-
-def _model_saliency(model: Any, generate: bool, options: dict[str, Any]) -> Callable[[Any], SaliencyResult]:
-    def saliency(case: Any) -> SaliencyResult:
-        from interp_widgets.analysis.saliency.methods import prompt_saliency
-
-        return prompt_saliency(model, case.prompt, None if generate else case.response, **options)
-
-    return saliency
-
-
-def _method_name(sources: Sequence[_Source], method: str) -> str:
+def _method_name(sources: Sequence[Source], method: str) -> str:
     """The method asked for, or with ready matrices the one they name, ``given`` where they name none."""
     matrices = sources[0].matrices
     return method if matrices is None else str(getattr(matrices[0], "method", "given"))
 
 
-def _provenance(sources: Sequence[_Source], options: Mapping[str, Any]) -> dict[str, Scalar]:
+def _provenance(sources: Sequence[Source], options: Mapping[str, Any]) -> dict[str, Scalar]:
     models: dict[str, Scalar] = {}
     for place, source in enumerate(sources):
         if source.model is not None:
@@ -233,96 +117,11 @@ def _provenance(sources: Sequence[_Source], options: Mapping[str, Any]) -> dict[
     return provenance(models, **options)
 
 
-def _guarded_row(
-    source: _Source, place: int, index: int, group: str, judge: Any, options: _Options, relays: Sequence[_Relay]
-) -> _Row:
-    """One case's row; an error becomes the row's sentence unless it is the caller's own cancellation."""
-    case = source.cases[index]
-    name = str(getattr(case, "name", "")) or f"case {index}"
-    blank = _Row(place, index, name, group)
-    try:
-        return _score_case(source, index, blank, judge, options)
-    except Exception as error:
-        if any(relay.raised for relay in relays):
-            raise
-        return replace(blank, error=str(error) or type(error).__name__)
-
-
-def _score_case(source: _Source, index: int, blank: _Row, judge: Any, options: _Options) -> _Row:
-    case = source.cases[index]
-    item = source.saliency(case) if source.saliency is not None else source.matrices[index]  # type: ignore[index]
-    scores = _scores(item, case, options)
-    prompt, length = scores.shape
-    mask = _mask(item, case, source.model)
-    if mask.shape != (prompt,):
-        raise ValueError(f"the instruction mask must have one entry per prompt token ({prompt}), got {mask.shape}")
-    response = "".join(getattr(item, "response_tokens", ())) or str(getattr(case, "response", "") or "")
-    if source.model is not None and isinstance(item, SaliencyResult):
-        response = source.model.decode(list(item.response_ids))
-    label = judge(case, response) if judge is not None else getattr(case, "label", None)
-    row = replace(
-        blank,
-        label=UNKNOWN if label is None else FOLLOWED if label else UNFOLLOWED,
-        sizes=(prompt, length, int(mask.sum())),
-        response=response,
-    )
-    if length < options.min_response:
-        return replace(row, dropped=True)
-    density = importance_density(scores, p=options.p)
-    special = np.asarray(getattr(item, "prompt_special", np.zeros(prompt)), dtype=bool)
-    profiles: NDArray[np.float64] = np.zeros((0, SEGMENTS))
-    if isinstance(item, SaliencyResult):
-        profiles = sentence_profiles(density, sentence_spans(item.prompt_tokens), segments=SEGMENTS)
-    return replace(
-        row,
-        score=instruction_score(density, mask),
-        context_score=instruction_score(density, ~mask & ~special),
-        profiles=tuple(map(tuple, profiles.tolist())),
-    )
-
-
-def _scores(item: Any, case: Any, options: _Options) -> NDArray[np.float64]:
-    """(prompt, response) levels above the threshold, from a matrix, a result or a record."""
-    ready = options.normalised
-    if ready is None:
-        ready = bool(getattr(item, "normalised", False)) if not isinstance(item, SaliencyResult) else False
-    if isinstance(item, SaliencyResult) and not ready:
-        return item.normalised(levels=options.levels, threshold=options.threshold)
-    values = np.asarray(getattr(item, "importance", item), dtype=np.float64)
-    if not ready:
-        return normalise_importance(values, levels=options.levels, threshold=options.threshold)
-    if (
-        values.ndim != 2
-        or not np.isfinite(values).all()
-        or values.min(initial=0) < 0
-        or values.max(initial=0) > options.levels
-    ):
-        raise ValueError(f"normalised matrices must be (prompt, response) with values 0..{options.levels}")
-    return np.where(values > options.threshold, values, 0.0)
-
-
-def _mask(item: Any, case: Any, model: Any) -> NDArray[np.bool_]:
-    """(prompt,) which prompt tokens belong to the instruction, from whatever the case or the record says."""
-    for holder in (case, item):
-        if getattr(holder, "mask", None) is not None and not callable(holder.mask):
-            return np.asarray(holder.mask, dtype=bool)
-    spans = getattr(case, "instruction", None)
-    if spans is not None:
-        spans = [spans] if isinstance(spans[0], int) else list(spans)
-        known = getattr(item, "prompt_spans", None)
-        if known is None and model is not None and isinstance(case.prompt, str):
-            known = model.token_spans(case.prompt)
-        return spans_to_mask(known, spans)
-    if isinstance(case, np.ndarray | list | tuple) and case is not item:
-        return np.asarray(case, dtype=bool)
-    raise ValueError("no instruction is marked: give the case an instruction span or a token mask")
-
-
 def _assemble(
-    rows: Sequence[_Row],
-    sources: Sequence[_Source],
+    rows: Sequence[Row],
+    sources: Sequence[Source],
     method: str,
-    options: _Options,
+    options: Options,
     told: Mapping[str, Scalar],
     partial: bool,
 ) -> SaliencyDatasetResult:
@@ -369,7 +168,7 @@ def _assemble(
 
 
 def _tests(
-    rows: Sequence[_Row], names: Sequence[str], options: _Options
+    rows: Sequence[Row], names: Sequence[str], options: Options
 ) -> tuple[tuple[GroupComparison, ...], tuple[str, ...]]:
     """Followed against unfollowed for each model, second model against first; over all cases and within each group."""
     scored = [row for row in rows if np.isfinite(row.score)]
@@ -377,7 +176,7 @@ def _tests(
     found: list[GroupComparison] = []
     notes: list[str] = []
 
-    def family(kind: str, model: str, words: tuple[str, str], split: Callable[[_Row], int | None]) -> None:
+    def family(kind: str, model: str, words: tuple[str, str], split: Callable[[Row], int | None]) -> None:
         made = []
         for group in ["all", *groups]:
             inside = [row for row in scored if group in ("all", row.group)]
@@ -413,7 +212,7 @@ def _tests(
     return tuple(found), tuple(notes)
 
 
-def _paired(first: Sequence[_Row], second: Sequence[_Row]) -> tuple[list[float], list[float]] | None:
+def _paired(first: Sequence[Row], second: Sequence[Row]) -> tuple[list[float], list[float]] | None:
     """Scores of the cases that both sides have, in one order; None when fewer than two match."""
     left, right = ({(row.case, row.name): row.score for row in side} for side in (first, second))
     both = [key for key in left if key in right]
