@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom, shows its widgets, and is stored without outputs."""
+"""Every notebook runs from top to bottom and shows its widgets; its exercises tell right answers from wrong ones."""
 
 from __future__ import annotations
 
@@ -14,6 +14,17 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 WIDGET = "application/vnd.jupyter.widget-view+json"
+WRONG = {
+    "00_start": {},
+    "01_saliency": {
+        "answer_1": "int(result.importance[:, 0].argmax())",
+        "answer_2": "-1.0",
+        "answer_3": "[5, 4, 2, 0]",
+        "answer_4": "-1.0",
+        "answer_5": "-1",
+    },
+}
+"""Notebook → a tempting answer to each of its exercises that is not the right one."""
 
 
 @pytest.fixture(autouse=True)
@@ -23,32 +34,42 @@ def source_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
 
-def solve(book: Any) -> int:
-    """Put the notebook's own solutions into its exercises and return how many there are."""
-    solutions = {}
+def solutions(book: Any) -> dict[str, str]:
+    """Name of every answer → what the folded solution sets it to."""
+    text = "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
+    blocks = re.findall(r"<details>.*?```python\n(.*?)```", text, re.DOTALL)
+    return dict(line.split(" = ", 1) for block in blocks for line in block.splitlines() if line.startswith("answer_"))
+
+
+def with_answers(book: Any, *answers: dict[str, str]) -> Any:
+    """The notebook with every exercise cell as it stands, and again with each set of answers."""
+    cells = []
     for cell in book.cells:
-        if cell.cell_type == "markdown":
-            for code in re.findall(r"<summary>Solution</summary>\s*```python\n(.*?)```", cell.source, re.DOTALL):
-                solutions[re.match(r"(answer_\w+) =", code).group(1)] = code.strip()  # type: ignore[union-attr]
-    for cell in book.cells:
-        for name in re.findall(r"^(answer_\w+) = None$", cell.source, re.MULTILINE):
-            cell.source = cell.source.replace(f"{name} = None", solutions.pop(name))
-    assert not solutions, f"solutions without an exercise: {list(solutions)}"
-    return sum("check(" in cell.source and "def check" not in cell.source for cell in book.cells)
+        cells.append(cell)
+        asked = re.findall(r"^(answer_\w+) = None", cell.source, re.MULTILINE) if cell.cell_type == "code" else []
+        for given in answers if asked else ():
+            source = cell.source
+            for name in asked:
+                source = source.replace(f"{name} = None", f"{name} = {given[name]}")
+            cells.append(nbformat.v4.new_code_cell(source))
+    return nbformat.v4.new_notebook(cells=cells, metadata=book.metadata)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs_and_its_solutions_are_right(path: Path) -> None:
+def test_notebook_runs_and_judges_its_exercises(path: Path) -> None:
     book = nbformat.read(path, as_version=4)
     nbformat.validate(book)
-    exercises = solve(book)
+    right, wrong = solutions(book), WRONG[path.stem]
+    assert set(right) == set(wrong), "every exercise needs a solution in the notebook and a wrong answer here"
+    run = with_answers(book, wrong, right)
     NotebookClient(
-        book, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+        run, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
     ).execute()
-    outputs = [output for cell in book.cells for output in cell.get("outputs", [])]
+    outputs = [output for cell in run.cells for output in cell.get("outputs", [])]
     assert any(WIDGET in output.get("data", {}) for output in outputs), f"{path.name} shows no widget"
-    printed = "".join(output.get("text", "") for output in outputs)
-    assert printed.count("Right.") == exercises, f"{path.name}: a solution is not judged right"
+    said = [text for output in outputs for text in output.get("text", "").splitlines()]
+    verdicts = [text.split()[0] for text in said if text.startswith(("Your turn:", "Not yet.", "Right."))]
+    assert verdicts == ["Your", "Not", "Right."] * len(right)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -58,8 +79,8 @@ def test_notebook_is_stored_without_outputs(path: Path) -> None:
         assert cell.get("execution_count") is None
 
 
-def test_there_are_notebooks() -> None:
-    assert [path.stem for path in NOTEBOOKS][:1] == ["00_start"]
+def test_every_notebook_is_listed() -> None:
+    assert [path.stem for path in NOTEBOOKS] == list(WRONG)
 
 
 def test_a_failing_cell_is_noticed() -> None:
