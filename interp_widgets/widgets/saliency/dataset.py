@@ -38,6 +38,11 @@ class DatasetTab:
         self.opened = list(panel.cases)
         self.number = W.BoundedIntText(description="Cases", value=24, min=2, max=2000)
         self.written = W.Checkbox(description="let each model write its responses", value=True, indent=False)
+        # The paper leaves out responses under 5 tokens; the demo's one-word answers would nearly all go
+        self.shortest = W.BoundedIntText(
+            description="Shortest response", value=5 if self.opened else 1, min=1, max=1000,
+            tooltip="Cases with fewer response tokens are left out and counted: their density is not stable",
+        )  # fmt: skip
         self.upload = W.FileUpload(accept=".json,.jsonl,.csv", description="Open cases")
         self.run_button = panel.on_click(W.Button(description="Score cases"), self.run)
         self.summary = W.HTML("")
@@ -55,10 +60,11 @@ class DatasetTab:
         self.charts = row(*(BokehFigure(chart.figure, on_error=panel.show_error) for chart in figures))
         for chart in self.charts.children:
             chart.add_class("iw-chart")
-        controls = row(self.run_button, self.number, self.written, self.upload)
+        controls = row(self.run_button, self.number, self.shortest, self.written, self.upload)
         self.box = W.VBox([controls, self.summary, self.table, self.charts])
         self.box.add_class("iw-column")
-        self.number.add_class("iw-short")
+        for box in (self.number, self.shortest):
+            box.add_class("iw-short")
         panel.watch(self.upload, "value", self._uploaded)
         panel.watch(self.table, "selected", self._picked)
         shown_if(self.number, not self.opened)
@@ -76,13 +82,14 @@ class DatasetTab:
             raise ValueError("no case says where its instruction is: give each an instruction, words of its prompt")
         request = panel.request()
         options = {k: v for k, v in request.options().items() if k != "foil"}
+        options |= {"min_response": self.shortest.value, "max_new_tokens": panel.max_new_tokens}
         shape = {"levels": panel.levels, "threshold": panel.density_threshold, "p": panel.p}
         models = panel.models if len(panel.models) > 1 else panel.models[0]
 
         def work(job: Any) -> SaliencyDatasetResult:
             return saliency_dataset(
                 models, cases, **options, **shape, generate=written, judge=followed if written else None,
-                max_new_tokens=panel.max_new_tokens, progress=job.progress, check=job.check, on_partial=job.partial,
+                progress=job.progress, check=job.check, on_partial=job.partial,
             )  # fmt: skip
 
         panel.start(
@@ -130,5 +137,6 @@ class DatasetTab:
         if change.new:
             file = change.new[0]
             self.opened = parse_cases(bytes(file["content"]), file["name"])
+            self.shortest.value = 5
             shown_if(self.number, False)
             self.summary.value = f"{len(self.opened)} cases read from {escape(file['name'])}: press Score cases."
