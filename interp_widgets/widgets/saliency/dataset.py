@@ -80,8 +80,7 @@ class DatasetTab:
         panel, cases, written = self.panel, self.cases, self.written.value
         if not any(case.instruction for case in cases):
             raise ValueError("no case says where its instruction is: give each an instruction, words of its prompt")
-        request = panel.request()
-        options = {k: v for k, v in request.options().items() if k != "foil"}
+        options = panel.request().options()
         options |= {"min_response": self.shortest.value, "max_new_tokens": panel.max_new_tokens}
         shape = {"levels": panel.levels, "threshold": panel.density_threshold, "p": panel.p}
         models = panel.models if len(panel.models) > 1 else panel.models[0]
