@@ -29,9 +29,11 @@ __all__ = [
     "Prefix",
     "Slopes",
     "decode",
+    "decode_blocks",
     "encode",
     "forward",
     "has_hooks",
+    "in_blocks",
     "mean_embedding",
     "prefix",
     "slopes",
@@ -155,6 +157,26 @@ def decode(model: Any, hidden: Tensor) -> Tensor:
     """Logits (..., d_vocab) of hidden states from `encode`."""
     with model.lock:
         return _decode(model, hidden)
+
+
+def in_blocks(model: Any) -> bool:
+    """Whether `decode_blocks` gives more than one block: a product that stays in the processor's cache is faster."""
+    with model.lock:
+        return _way(model) == "plain"
+
+
+def decode_blocks(model: Any, hidden: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
+    """The logits in blocks of the vocabulary: (first token id, logits (..., block)), up to ``size`` ids each.
+
+    A model whose logits come in one piece gives one block.
+    """
+    if size >= model.d_vocab or not in_blocks(model):
+        yield 0, decode(model, hidden)
+        return
+    for first in range(0, model.d_vocab, size):
+        with model.lock:
+            block = plain.decode(model.tl_model, hidden, slice(first, min(first + size, model.d_vocab)))
+        yield first, block
 
 
 def _decode(model: Any, hidden: Tensor) -> Tensor:

@@ -240,6 +240,7 @@ def encode(
     return normed(getattr(tl_model, "ln_final", None), chosen), made
 
 
-def decode(tl_model: Any, hidden: Tensor) -> Tensor:
-    """Logits (..., d_vocab) from what `encode` gives."""
-    return F.linear(hidden, tl_model.unembed.W_U.T, tl_model.unembed.b_U)
+def decode(tl_model: Any, hidden: Tensor, ids: slice | None = None) -> Tensor:
+    """Logits (..., d_vocab) from what `encode` gives, or those of a range of token ids."""
+    chosen = slice(None) if ids is None else ids
+    return F.linear(hidden, tl_model.unembed.W_U[:, chosen].T, tl_model.unembed.b_U[chosen])

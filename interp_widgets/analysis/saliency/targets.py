@@ -1,12 +1,12 @@
 """The number of each response token that is attributed, and its gradient at the model's last hidden state.
 
 Only the hidden state at one position decides a response token's probability. So the unembedding, the widest product of
-the model, is done in blocks of rows, reduced to one number each, and never becomes part of a batched derivative.
+the model, is done in blocks, reduced to one number per row at once, and never becomes part of a batched derivative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from interp_widgets.analysis.saliency.result import Target
-from interp_widgets.models.forward import decode
+from interp_widgets.models.forward import decode, decode_blocks, in_blocks
 
-_BLOCK = 2**23
-"""Logits held at once on a CPU (32 MB in float32); sixteen times as many on a GPU."""
+_BLOCK = {"cpu": 2**22, "cuda": 2**27}
+"""Logits held at once: 16 MB in float32 on a CPU."""
+
+_COLUMNS = 2048
+"""Token ids per block on a CPU: with 256 rows they stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -49,35 +52,54 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def score(logits: Tensor, aim: Aim) -> Tensor:
-    """(rows,) the aimed number from logits (rows, d_vocab), in float32 or float64."""
-    own = wide(logits.gather(-1, aim.ids[:, None])[:, 0])
+def score(blocks: Iterable[tuple[int, Tensor]], aim: Aim) -> Tensor:
+    """(rows,) the aimed numbers from logits in blocks of the vocabulary (first id, (rows, block)), float32 or wider."""
+    own = foil = total = None
+    for first, logits in blocks:
+        block = wide(logits)
+        own = _pick(own, block, aim.ids, first)
+        if aim.foils is not None:
+            foil = _pick(foil, block, aim.foils, first)
+        if aim.target in ("probability", "log_prob"):
+            part = torch.logsumexp(block, -1)
+            total = part if total is None else torch.logaddexp(total, part)
+    if own is None:
+        raise ValueError("there are no logits to read")
     match aim.target:
         case "logit":
             return own
         case "logit_difference":
-            if aim.foils is None:
-                raise ValueError(
-                    "target 'logit_difference' needs a foil: give foil=, a token id or the text of one token"
-                )
-            return own - wide(logits.gather(-1, aim.foils[:, None])[:, 0])
-        case "log_prob":
-            return own - torch.logsumexp(wide(logits), -1)
-        case "probability":
-            return (own - torch.logsumexp(wide(logits), -1)).exp()
+            if foil is None:
+                raise ValueError("target 'logit_difference' needs a foil: give foil=, a token id or one token's text")
+            return own - foil
+        case "log_prob" | "probability":
+            value = own if total is None else own - total
+            return value.exp() if aim.target == "probability" else value
     raise ValueError(f"target must be 'probability', 'log_prob', 'logit' or 'logit_difference', got {aim.target!r}")
 
 
-def _blocks(model: Any, rows: int) -> Sequence[slice]:
-    size = max(16, _BLOCK * (16 if model.device.type == "cuda" else 1) // model.d_vocab)
-    return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+def _pick(before: Tensor | None, block: Tensor, ids: Tensor, first: int) -> Tensor:
+    """The logits of ``ids`` (rows,) that lie in this block, else those found before."""
+    place = ids - first
+    found = block.gather(-1, place.clamp(0, block.shape[-1] - 1)[:, None])[:, 0]
+    return found if before is None else torch.where((place >= 0) & (place < block.shape[-1]), found, before)
+
+
+def _row_blocks(model: Any, rows: int, columns: int) -> Iterator[slice]:
+    kind = "cuda" if model.device.type == "cuda" else "cpu"
+    size = max(16, _BLOCK[kind] // columns)
+    for start in range(0, rows, size):
+        yield slice(start, min(start + size, rows))
 
 
 @torch.no_grad()
 def read(model: Any, hidden: Tensor, aim: Aim) -> Tensor:
     """(batch, response) the aimed numbers from hidden states (batch, response, width)."""
     rows, many = hidden.flatten(0, 1), aim.repeated(hidden.shape[0])
-    parts = [score(decode(model, rows[b]), many.of(b.start, b.stop)) for b in _blocks(model, len(rows))]
+    columns = model.d_vocab if model.device.type == "cuda" or not in_blocks(model) else _COLUMNS
+    # blocks of the vocabulary are narrow, so that more rows go at once; both stay far below the memory of one layer
+    row_blocks = _row_blocks(model, len(rows), max(columns, _BLOCK["cpu"] // 256))
+    parts = [score(decode_blocks(model, rows[b], columns), many.of(b.start, b.stop)) for b in row_blocks]
     return torch.cat(parts).view(hidden.shape[:2])
 
 
@@ -85,9 +107,9 @@ def seeds(model: Any, hidden: Tensor, aim: Aim) -> tuple[Tensor, Tensor]:
     """The aimed numbers (response,) and the gradient of each at its own hidden state (response, width)."""
     values, gradients = [], []
     with torch.enable_grad():
-        for block in _blocks(model, len(hidden)):
+        for block in _row_blocks(model, len(hidden), model.d_vocab):
             leaf = hidden[block].detach().requires_grad_(True)
-            value = score(decode(model, leaf), aim.of(block.start, block.stop))
+            value = score([(0, decode(model, leaf))], aim.of(block.start, block.stop))
             (gradient,) = torch.autograd.grad(value.sum(), leaf)  # rows do not mix, so the sum keeps them apart
             values.append(value.detach())
             gradients.append(gradient)

@@ -223,6 +223,20 @@ def test_half_precision_runs_and_says_so() -> None:
         assert np.corrcoef(result.importance.ravel(), matrix.ravel())[0, 1] > 0.9
 
 
+@HOOKED
+@pytest.mark.parametrize("target", TARGETS)
+def test_blocks_of_the_vocabulary_change_nothing(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from interp_widgets.analysis.saliency import targets
+
+    model = tiny_model("llama", "hooked", dtype=torch.float64)
+    whole = saliency(model, "exact", target)
+    monkeypatch.setattr(targets, "_COLUMNS", 50)  # response ids and the foil lie in different blocks
+    monkeypatch.setattr(targets, "_BLOCK", {"cpu": 16 * model.d_vocab})
+    blocks = saliency(model, "exact", target)
+    assert relative(blocks.importance, whole.importance) < 1e-10
+    assert relative(blocks.probability, whole.probability) < 1e-10
+
+
 # ---- integrated gradients and random
 
 
