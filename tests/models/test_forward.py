@@ -195,6 +195,70 @@ def test_positions_beyond_the_first_rotary_table() -> None:
     assert largest(found[0, -1] - wanted[0, 2078]) < 1e-5 * largest(wanted)
 
 
+def from_config(**changes: Any) -> Model:
+    """A random HookedTransformer of an unusual kind, in float64."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    options: dict[str, Any] = {
+        "n_layers": 2, "d_model": 16, "n_ctx": 64, "d_head": 8, "n_heads": 2, "d_vocab": 400, "act_fn": "gelu",
+        "seed": 3, "init_weights": True, "dtype": torch.float64, "initializer_range": 0.4,
+    }  # fmt: skip
+    inner = HookedTransformer(HookedTransformerConfig(**{**options, **changes}), move_to_device=False).eval()
+    generator = torch.Generator().manual_seed(6)
+    with torch.no_grad():
+        for name, parameter in inner.named_parameters():
+            if ".b" in name or name.endswith(".w"):  # biases and norm scales begin as constants
+                parameter.add_(0.3 * torch.randn(parameter.shape, dtype=torch.float64, generator=generator))
+    return load_model(inner)
+
+
+UNUSUAL: dict[str, dict[str, Any]] = {
+    "adjacent rotary pairs": {"positional_embedding_type": "rotary", "rotary_dim": 4, "rotary_adjacent_pairs": True},
+    "parallel layers": {"parallel_attn_mlp": True},
+    "gated, shared keys": {"gated_mlp": True, "n_key_value_heads": 1, "normalization_type": "RMS"},
+    "windows": {"use_local_attn": True, "window_size": 5, "attn_types": ["local", "global"]},
+    "windows at the end": {"use_local_attn": True, "window_size": 5, "attn_types": ["global", "local"]},
+    "attention only": {"attn_only": True},
+    "no norm": {"normalization_type": None, "initializer_range": 0.1},
+    "folded norms": {"normalization_type": "LNPre"},
+    "folded RMS norms": {"normalization_type": "RMSPre"},
+    "other scale": {"use_attn_scale": False, "act_fn": "gelu_new"},
+    "scale by layer": {"scale_attn_by_inverse_layer_idx": True, "act_fn": "relu"},
+}
+REFUSED: dict[str, dict[str, Any]] = {
+    "alibi": {"positional_embedding_type": "alibi"},
+    "soft caps": {"output_logits_soft_cap": 3.0, "attn_scores_soft_cap": 2.0},
+    "shortformer": {"positional_embedding_type": "shortformer"},
+    "solu": {"act_fn": "solu_ln"},
+}
+
+
+@pytest.mark.hooked
+@pytest.mark.parametrize("kind", [*UNUSUAL, *REFUSED])
+def test_unusual_models_too(kind: str) -> None:
+    model = from_config(**{**UNUSUAL, **REFUSED}[kind])
+    assert engine._way(model) == ("blocks" if kind in REFUSED else "plain")
+    embeddings, wanted = rows(model), own_logits(model)
+    assert largest(model.forward(embeddings) - wanted) < 1e-10
+    rest = model.forward(embeddings[:, 7:], positions=slice(2, 6), prefix=model.prefix(embeddings[:, :7]))
+    assert largest(rest - wanted[:, 9:13]) < 1e-10
+    slow = AutogradSlopes(lambda x, p: engine.encode(model, x, positions=p), model.frozen, embeddings, 6)
+    fast = engine.slopes(model, embeddings, 6)
+    seeds = torch.randn(4, model.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    for at in (torch.tensor([6, 9, 10, 15]), torch.tensor([8, 8, 12, 7])):
+        assert largest(fast.pull(seeds, at) - slow.pull(seeds, at)) < 1e-9 * largest(slow.pull(seeds, at))
+    for at in (torch.tensor([0, 3, 5, 6]), torch.tensor([9, 2, 14, 11])):
+        assert largest(fast.push(seeds, at) - slow.push(seeds, at)) < 1e-9 * largest(slow.push(seeds, at))
+
+
+@pytest.mark.hooked
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_processed_weights_take_the_fast_way(family: str) -> None:
+    model = tiny_model(family, "hooked", processed=True, dtype=torch.float64)
+    assert engine._way(model) == "plain"
+    assert largest(model.forward(rows(model)) - own_logits(model)) < 1e-10
+
+
 # ---- what stays as it was
 
 
