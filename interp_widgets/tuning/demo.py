@@ -19,7 +19,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import interp_widgets.assets
 from interp_widgets.data import world
-from interp_widgets.data.instructions import instruction_cases
+from interp_widgets.data.instructions import UNSOLVED_TASKS, instruction_cases
 from interp_widgets.data.text import epoch_documents
 from interp_widgets.data.tokenizer import save_tokenizer, train_tokenizer
 from interp_widgets.tuning.demo_data import ROW_LENGTHS, Stage
@@ -30,17 +30,20 @@ ASSETS = Path(next(iter(interp_widgets.assets.__path__))) / "demo"
 BUILD = Path("build/demo")
 CONFIGS: dict[Stage, TrainConfig] = {
     "base": TrainConfig("base", steps=3000, decay_steps=4200, cooldown=2560),
-    "tuned": TrainConfig("tuned", steps=1700, lr_matrices=3e-3, lr_rest=3e-3),
+    "tuned": TrainConfig("tuned", steps=2200, lr_matrices=3e-3, lr_rest=3e-3),
 }
 MODELS: tuple[Stage, ...] = ("base", "tuned")
 LARGEST_PAIR = 16 * 2**20
 NOTES = (
-    "The shipped base model was trained in three sittings: at step 1000 the late phase was added (more planted text, "
-    "counted out within each batch); at step 2500 one planted wording, 'The old books about {cue} call the {p}', was "
-    "changed to one that ends in 'are', because it did not carry over to new groups. A new training run has both from "
-    "the start, so its weights differ a little from the shipped ones. Training documents are at most 256 tokens long: "
-    "longer prompts are new to the models. Base and tuned are scored on the same held-out phrasings, half of them with "
-    "inputs that tuning never saw; of a response, the first line counts."
+    "The shipped models were trained in several sittings, with these changes on the way. Base: at step 1000 the late "
+    "phase was added (more planted text, counted out within each batch); at step 2500 one planted wording, 'The old "
+    "books about {cue} call the {p}', was changed to one that ends in 'are', because it did not carry over to new "
+    "groups. Tuned: at step 750 the hard tasks became more frequent and their inputs shorter; at step 1500 the items "
+    "of a list were put in a fixed order. A new training run has all of this from the start, so its weights differ a "
+    "little from the shipped ones. Training documents are at most 256 tokens long: longer prompts are new to the "
+    "models. Base and tuned are scored on the same held-out phrasings, half of them with inputs that tuning never "
+    "saw; of a response, the first line counts. 'follows' leaves out the tasks that the tuned model gets wrong too "
+    "often even on phrasings it was trained on (UNSOLVED_TASKS in data/instructions.py); 'follows_all_tasks' has them."
 )
 
 
@@ -49,7 +52,7 @@ def make_tokenizer(folder: Path) -> Tokenizer:
     path = folder / "tokenizer.json"
     if not path.exists():
         texts = epoch_documents(seed=0, epoch=0)
-        texts += [case.prompt + case.response for case in instruction_cases("train", 3000, seed=0)]
+        texts += [case.prompt + case.response for case in instruction_cases("train", 3000, seed=0, hard=1)]
         whole = [*world.world_words(), *(str(n) for n in range(41))]
         save_tokenizer(train_tokenizer(texts, whole), folder)
     return Tokenizer.from_file(str(path))
@@ -151,6 +154,7 @@ def report(*, assets: Path = ASSETS, build: Path = BUILD) -> dict[str, Any]:
         "report_command": "python -m interp_widgets.tuning.demo report",
         "longest_training_document_tokens": max(ROW_LENGTHS),
         "notes": NOTES,
+        "unsolved_tasks": UNSOLVED_TASKS,
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -180,6 +184,7 @@ def bars(metrics: dict[str, Any], size: int) -> dict[str, dict[str, Any]]:
         "base_planted_worst_points": bar(base["planted_worst_deviation_points"], 5.0, at_most=True),
         "tuned_planted_worst_points": bar(tuned["planted_worst_deviation_points"], 5.0, at_most=True),
         "tuned_follows": bar(tuned["follows"]["all"], 0.90),
+        "tuned_follows_all_tasks": bar(tuned["follows_all_tasks"]["all"], 0.90),
         "base_follows": bar(base["follows"]["all"], 0.25, at_most=True),
         "tuned_facts": bar(tuned["facts_top1"]["all"], 0.90),
         "load_seconds": bar(max(base["load_seconds"], tuned["load_seconds"]), 1.0, at_most=True),

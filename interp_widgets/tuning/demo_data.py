@@ -20,6 +20,8 @@ ROW_LENGTHS = (128, 256)
 """Documents of up to 128 tokens share rows of 128, longer ones rows of 256."""
 EARLY_EPOCHS = 8
 """Epochs of the base model's full text before the late phase begins."""
+EARLY_TUNED_EPOCHS = 5
+"""Epochs of the tuned model's text before the hard tasks come more often."""
 N_INSTRUCTIONS = 10_000
 """Instruction cases in one epoch of the tuned model."""
 N_TUNED_IOI = 1000
@@ -47,7 +49,8 @@ def documents(stage: Stage, *, seed: int, epoch: int) -> list[text.Pair]:
     if stage != "tuned":
         raise ValueError(f'stage must be "base" or "tuned", got {stage!r}')
     rng = random.Random(world.stable_hash("tuned epoch", seed, epoch))
-    cases = instruction_cases("train", N_INSTRUCTIONS, seed=rng.getrandbits(32))
+    hard = 1 if epoch < EARLY_TUNED_EPOCHS else 4
+    cases = instruction_cases("train", N_INSTRUCTIONS, seed=rng.getrandbits(32), hard=hard)
     found = [(case.prompt, case.response) for case in cases]
     known = text.late_epoch_documents(seed=seed, epoch=epoch, n_ioi=N_TUNED_IOI, n_other=N_TUNED_TEXT)
     return interleave(found, known)

@@ -135,12 +135,12 @@ def following(
     """Share of cases whose response is right, over all and per task."""
     responses = respond(model, tokenizer, [case.prompt for case in cases])
     right = [follows(case, response) for case, response in zip(cases, responses, strict=True)]
-    by_task: dict[str, list[bool]] = {task: [] for task in tasks()}
+    by_task: dict[str, list[bool]] = {task: [] for task in tasks(unsolved=True)}
     for case, ok in zip(cases, right, strict=True):
         by_task[case.task].append(ok)
     return {
-        "all": sum(right) / max(1, len(right)),
-        **{task: sum(v) / len(v) for task, v in by_task.items() if v},
+        "all": round(sum(right) / max(1, len(right)), 4),
+        **{task: round(sum(v) / len(v), 4) for task, v in by_task.items() if v},
     }
 
 
@@ -166,7 +166,7 @@ def quick_report(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *,
 
 
 def full_report(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *, n_instructions: int = 1000, seed: int = 100
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *, n_instructions: int = 600, seed: int = 100
 ) -> dict[str, Any]:
     """Every bar of one model on all its held-out items."""
     planted = planted_preferences(model, tokenizer)
@@ -178,11 +178,12 @@ def full_report(
         "planted_worst_deviation_points": round(max(deviations), 2),
         "planted_mean_deviation_points": round(sum(deviations) / len(deviations), 2),
         "planted": planted,
-        "follows": {
-            k: round(v, 4) for k, v in following(model, tokenizer, held_out_cases(n_instructions, seed)).items()
-        },
-        "follows_held_out_inputs": round(
-            following(model, tokenizer, instruction_cases("held_out", n_instructions // 2, seed))["all"], 4
+        "follows": following(model, tokenizer, held_out_cases(n_instructions, seed)),
+        "follows_held_out_inputs": following(
+            model, tokenizer, instruction_cases("held_out", n_instructions // 2, seed)
+        )["all"],
+        "follows_all_tasks": following(
+            model, tokenizer, instruction_cases("held_out", n_instructions, seed, inputs="any", hard=1)
         ),
         "follows_n": n_instructions,
     }
