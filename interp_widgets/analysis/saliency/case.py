@@ -18,9 +18,9 @@ from interp_widgets.analysis.saliency.result import Target
 from interp_widgets.analysis.saliency.targets import Aim, read
 from interp_widgets.models.forward import encode
 
-_CHUNK_FLOPS = {"cpu": 1e10, "cuda": 3e13}
+_CHUNK_FLOPS = {"cpu": 6e9, "cuda": 3e13}
 """Work per chunk: a few hundred milliseconds, so that a cancel is heard soon."""
-_CHUNK_TOKENS = {"cpu": 512, "cuda": 4096}
+_CHUNK_TOKENS = {"cpu": 1024, "cuda": 4096}
 """Fewest tokens that keep matrix products efficient."""
 
 
