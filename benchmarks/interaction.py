@@ -82,6 +82,9 @@ def main() -> None:
     print("| what | median | limit |\n|---|---|---|")
     for what, seconds, limit in rows:
         print(f"| {what} | {1000 * seconds:.0f} ms | {1000 * limit:.0f} ms{'' if seconds <= limit else ' (missed)'} |")
+    for thread in threading.enumerate():
+        if thread.name.startswith("interp-widgets"):
+            thread.join(5)
     left = [thread.name for thread in threading.enumerate() if thread.name.startswith("interp-widgets")]
     print(f"\nthreads left after closing: {len(left)}")
 

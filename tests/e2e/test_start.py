@@ -99,7 +99,7 @@ def test_check_and_data_set_tabs(start: Any) -> None:
     nb.wait_py("(explorer.status.state, len(explorer.data_set.table.rows))", ("done", 16), seconds=120)
     nb.page.wait_for_timeout(500)
     nb.screenshot("saliency_data_set", panel)
-    panel.locator(".iw-table tbody tr").nth(1).click()
+    panel.locator(".iw-table:visible tbody tr").nth(1).click()
     nb.wait_py("explorer.tabs.selected_index", 0)
     nb.wait_py("explorer.prompt", nb.py("explorer.data_set._cases[1].prompt"))
 

@@ -54,12 +54,14 @@ class DatasetTab:
         self.followed = GroupStrips(None, kind="followed")
         self.pair = GroupStrips(None, kind="models")
         self.profile = PositionProfile()
-        figures: list[Any] = [self.followed, self.profile]
-        if len(panel.models) > 1:
-            figures.insert(1, self.pair)
-        self.charts = row(*(BokehFigure(chart.figure, on_error=panel.show_error) for chart in figures))
-        for chart in self.charts.children:
-            chart.add_class("iw-chart")
+        # Each in a box of its own: a view that is on the page already cannot be hidden itself
+        self.figures = {
+            name: W.VBox([BokehFigure(chart.figure, on_error=panel.show_error)])
+            for name, chart in (("followed", self.followed), ("models", self.pair), ("profile", self.profile))
+        }
+        for box in self.figures.values():
+            box.add_class("iw-chart")
+        self.charts = row(*self.figures.values())
         controls = row(self.run_button, self.number, self.shortest, self.written, self.upload)
         self.box = W.VBox([controls, self.summary, self.table, self.charts])
         self.box.add_class("iw-column")
@@ -102,6 +104,8 @@ class DatasetTab:
         self.followed.update(result, kind="followed")
         self.pair.update(result, kind="models")
         self.profile.update(result)
+        for kind in ("followed", "models"):  # where a comparison cannot be made, the lines above say why
+            shown_if(self.figures[kind], any(test.kind == kind for test in result.tests))
         shown_if(self.charts, True)
         # One line of plain text each; the names in it may be the user's
         lines = result.summary().splitlines()

@@ -16,6 +16,7 @@ from interp_widgets.figures.static import Scene, stack_scenes
 
 from ..code import call, cell
 from ..panel import Panel
+from ..workbench import as_models
 from .check import CheckTab
 from .controls import build_controls
 from .dataset import DatasetTab
@@ -100,6 +101,8 @@ class SaliencyExplorer(Panel):
             options = {"prompt": start.prompt, **options}
             if start.instruction is not None and "marks" not in options:
                 self._spans = [start.instruction]
+        if "view" not in options and len(as_models(model, tuned)) > 1:
+            options["view"] = "B"  # the model that writes the response
         self._axes: tuple[Any, ...] = ()
         super().__init__(model, tuned, **options)
 
