@@ -8,6 +8,8 @@ TORCH_INDEX ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
+# JupyterLab refuses to run as root unless told that it is meant (containers)
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
 .PHONY: lab test test-tl4 lint types demo demo-report bench doctor lock clean help
@@ -34,7 +36,7 @@ $(VENV)/.tested: $(VENV)/.installed
 
 lab: $(VENV)/.installed
 	$(PY) -m interp_widgets.doctor
-	$(PY) -m jupyter lab --ip=127.0.0.1 --port=$(PORT) --ServerApp.root_dir='$(CURDIR)' $(LAB_OPTIONS) notebooks/00_start.ipynb
+	$(PY) -m jupyter lab --ip=127.0.0.1 --port=$(PORT) --ServerApp.root_dir='$(CURDIR)' $(AS_ROOT) $(LAB_OPTIONS) notebooks/00_start.ipynb
 
 browser: $(VENV)/.tested
 	@$(PY) tests/e2e/browser.py
