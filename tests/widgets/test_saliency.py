@@ -16,6 +16,7 @@ import torch
 
 from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workbench, load_demo_pair
 from interp_widgets.analysis.saliency import prompt_saliency
+from tests.models.tiny import tiny_model
 
 PROMPT = "Instruction: Please give the plural of the word.\nInput: cat\nResponse:"
 RESPONSE = " cats"
@@ -106,6 +107,20 @@ def test_marks_give_the_instruction_score(pair: Any, explore: Any, wire: Any) ->
     panel.prompt = PROMPT.replace("cat", "dog")
     settle(panel)
     assert panel.marks == [], "marks of another prompt mean nothing here"
+
+
+@pytest.mark.parametrize(
+    ("family", "backend", "dtype"),
+    [("gpt2", "hooked", torch.float32), ("gpt2", "bridge", torch.float32), ("llama", "hooked", torch.bfloat16),
+     ("gemma", "bridge", torch.float32)],
+)  # fmt: skip
+def test_opens_on_either_backend_and_in_half_precision(explore: Any, family: str, backend: Any, dtype: Any) -> None:
+    model = tiny_model(family, backend, dtype=dtype)
+    panel = explore(model, prompt="The capital of France is", response=" Paris and Rome")
+    assert panel.status.state == "done", panel.status.error
+    assert np.isfinite(panel.result.importance).all()
+    assert backend in panel.heading.value
+    assert str(dtype).removeprefix("torch.") in panel.heading.value
 
 
 def test_slicing_never_runs_the_model(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
