@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from . import convert, folder
 from .check import SelfCheck, SelfCheckError, check_ids, log_probabilities, self_check
 from .folder import LoadError
 from .model import Backend, Model
+from .threads import few_threads
 from .weights import first_bad_tensor
 
 DEMO = Path(__file__).resolve().parents[1] / "assets" / "demo"
-SMALL = 50_000_000
 DEMO_NAMES = {"demo-base": "base", "demo-tuned": "tuned"}
 
 
@@ -80,7 +79,7 @@ def load_model(
     else:
         hf_model, name = source, _name_of(source)
         tokenizer = tokenizer if tokenizer is not None else _tokenizer_beside(source)
-    with _few_threads(hf_model):
+    with few_threads(hf_model.num_parameters()):
         return _build(
             hf_model,
             owned=isinstance(source, str | Path),
@@ -92,18 +91,6 @@ def load_model(
             backend=backend,
             processed=processed,
         )
-
-
-@contextlib.contextmanager
-def _few_threads(hf_model: Any) -> Iterator[None]:
-    """One thread while a small model loads: no slower alone, and 40 times faster where other programs use the cores."""
-    threads = torch.get_num_threads()
-    try:
-        if hf_model.num_parameters() < SMALL:
-            torch.set_num_threads(1)
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _device(device: str | torch.device | None) -> torch.device:

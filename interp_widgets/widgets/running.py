@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ import traitlets as T
 from ..compute.cache import results as cache
 from ..compute.memory import Cost, Forecast, speedometer
 from ..compute.worker import Cancelled, Job, Owner, State
+from ..models.threads import SMALL, few_threads
 from .guard import guard, guarded, handling, inside_handler, ui_lock
 from .identity import Identity
 from .status import StatusLine
@@ -144,8 +145,12 @@ class Running(W.VBox):
             if not self.busy:
                 self.status.done(time.monotonic() - began, title=title)
 
+        def compute(job: Job) -> Any:
+            with self._threads():
+                return work(job)
+
         return self._owner(channel).submit(
-            work,
+            compute,
             on_result=guarded(self, finish),
             on_error=self.show_error,
             on_progress=self.status.progress,
@@ -344,18 +349,23 @@ class Running(W.VBox):
     def _compute(self, request: Hashable, model: Any, job: Job, index: int, before: tuple[Any, ...]) -> Any:
         count = len(self.models)
         began = time.monotonic()
-        value = self.compute(
-            request,
-            model,
-            progress=lambda done, total: job.progress(done + index * total, count * total),
-            check=job.check,
-            on_partial=lambda part: job.partial(Outcome(request, (*before, part), 0.0, partial=True)),
-        )
+        with self._threads():
+            value = self.compute(
+                request,
+                model,
+                progress=lambda done, total: job.progress(done + index * total, count * total),
+                check=job.check,
+                on_partial=lambda part: job.partial(Outcome(request, (*before, part), 0.0, partial=True)),
+            )
         job.check()
         cost = self.cost(request, model)
         flops = 0.0 if cost is None else float(cost.flops)
         speedometer.learn(self._kind(request), self._device(model), flops, time.monotonic() - began)
         return value
+
+    def _threads(self) -> AbstractContextManager[None]:
+        """As many processor threads as the largest model is worth."""
+        return few_threads(max(getattr(model, "parameter_count", SMALL) for model in self.models))
 
     def _show(self, outcome: Outcome) -> None:
         """Draw a complete outcome and hold it as the last good one."""

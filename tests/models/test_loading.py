@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from interp_widgets.models import LoadError, ModelPair, SelfCheckError, folder, load_model, load_pair, loading
+from interp_widgets.models.threads import SMALL, few_threads
 from tests.models.tiny import (
     BRIDGE_ONLY,
     FAMILIES,
@@ -386,3 +387,19 @@ def test_loading_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
         load_model(target)
     captured = capfd.readouterr()
     assert captured.out + captured.err == ""
+
+
+def test_a_small_model_takes_one_thread_and_gives_the_others_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with few_threads(SMALL - 1):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        with few_threads(SMALL):
+            assert torch.get_num_threads() == 2
+        with pytest.raises(RuntimeError, match="inside"), few_threads(1):
+            raise RuntimeError("inside")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
