@@ -112,9 +112,10 @@ class Timing:
     sampled: bool = False
 
 
-# ---- rivals: each returns (matrix or None, factor by which the time must be scaled)
+# ---- rivals: each returns its matrix (or None), the factor by which its time must be scaled, and the seconds of what
+# is done once however long the text is, which are not scaled
 
-Outcome = tuple["np.ndarray[Any, Any] | None", float]
+Outcome = tuple["np.ndarray[Any, Any] | None", float, float]
 
 
 def spread(total: int, wanted: int) -> list[int]:
@@ -127,7 +128,9 @@ def spread(total: int, wanted: int) -> list[int]:
 def loop_first_order(p: Problem, sample: int) -> Outcome:
     chosen = spread(len(p.response), sample)
     embeddings = p.embeddings().requires_grad_(True)
+    start = clock()
     values, columns = p.aimed(p.hf(inputs_embeds=embeddings).logits), []
+    once = clock() - start
     for m in chosen:
         p.hf.zero_grad()
         embeddings.grad = None
@@ -136,7 +139,7 @@ def loop_first_order(p: Problem, sample: int) -> Outcome:
     p.hf.zero_grad(set_to_none=True)
     matrix = np.full(p.sizes, np.nan)
     matrix[:, chosen] = torch.stack(columns, 1).cpu().numpy()
-    return matrix, len(p.response) / len(chosen)
+    return matrix, len(p.response) / len(chosen), once
 
 
 def captum_first_order(p: Problem, sample: int) -> Outcome:
@@ -145,13 +148,13 @@ def captum_first_order(p: Problem, sample: int) -> Outcome:
     attribution = LLMGradientAttribution(LayerGradientXActivation(p.hf, p.hf.get_input_embeddings()), p.tokenizer)
     if sample >= len(p.response):
         result = attribution.attribute(TextTokenInput(words(p.prompt), p.tokenizer), torch.tensor(p.response))
-        return result.token_attr.T.cpu().numpy(), 1.0
+        return result.token_attr.T.cpu().numpy(), 1.0, 0.0
     # a response token costs as much as one response token after so many more prompt tokens
     chosen = spread(len(p.response), sample)
     for m in chosen:
         longer = TextTokenInput(words(p.prompt + p.response[:m]), p.tokenizer)
         attribution.attribute(longer, torch.tensor(p.response[m : m + 1]))
-    return None, len(p.response) / len(chosen)
+    return None, len(p.response) / len(chosen), 0.0
 
 
 def inseq_first_order(p: Problem, sample: int) -> Outcome:
@@ -174,7 +177,7 @@ def run_inseq(p: Problem, method: str, sample: int) -> Outcome:
     if matrix.ndim == 3:
         matrix = matrix.sum(-1)
     whole = matrix.shape[1] == m
-    return (matrix[:n].detach().cpu().numpy() if whole else None), m / matrix.shape[1]
+    return (matrix[:n].detach().cpu().numpy() if whole else None), m / matrix.shape[1], 0.0
 
 
 def loop_exact(p: Problem, sample: int) -> Outcome:
@@ -182,14 +185,16 @@ def loop_exact(p: Problem, sample: int) -> Outcome:
     rows = []
     with torch.no_grad():
         embeddings = p.embeddings()
+        start = clock()
         full = p.aimed(p.hf(inputs_embeds=embeddings).logits)
+        once = clock() - start
         for n in chosen:
             zeroed = embeddings.clone()
             zeroed[0, n] = 0
             rows.append(full - p.aimed(p.hf(inputs_embeds=zeroed).logits))
     matrix = np.full(p.sizes, np.nan)
     matrix[chosen] = torch.stack(rows).cpu().numpy()
-    return matrix, len(p.prompt) / len(chosen)
+    return matrix, len(p.prompt) / len(chosen), once
 
 
 def captum_exact(p: Problem, sample: int) -> Outcome:
@@ -202,12 +207,12 @@ def captum_exact(p: Problem, sample: int) -> Outcome:
         if sample >= (n + 1) * m:
             inp = TextTokenInput(words(p.prompt), p.tokenizer)
             result = attribution.attribute(inp, torch.tensor(p.response), use_cached_outputs=False)
-            return result.token_attr.T.cpu().numpy(), 1.0
+            return result.token_attr.T.cpu().numpy(), 1.0, 0.0
         chosen = spread(m, sample)
         for index in chosen:
             longer = TextTokenInput(words(p.prompt + p.response[:index]), p.tokenizer)
             attribution._forward_func(longer.to_tensor(), longer, torch.tensor(p.response[index : index + 1]))
-    return None, (n + 1) * m / len(chosen)
+    return None, (n + 1) * m / len(chosen), 0.0
 
 
 def inseq_exact(p: Problem, sample: int) -> Outcome:
@@ -219,7 +224,8 @@ def ours(method: str) -> Callable[[Problem, int], Outcome]:
     def run(p: Problem, sample: int) -> Outcome:
         from interp_widgets.analysis.saliency import prompt_saliency
 
-        return prompt_saliency(p.model, p.prompt, p.response, method=method).importance, 1.0  # type: ignore[arg-type]
+        found = prompt_saliency(p.model, p.prompt, p.response, method=method)  # type: ignore[arg-type]
+        return found.importance, 1.0, 0.0
 
     return run
 
@@ -276,10 +282,10 @@ def measure(rival: Callable[[Problem, int], Outcome], p: Problem, sample: int) -
         _forget_peak()
         before = _resident()[0]
     start = clock()
-    matrix, factor = rival(p, sample)
+    matrix, factor, once = rival(p, sample)
     if cuda:
         torch.cuda.synchronize()
-    seconds = (clock() - start) * factor
+    seconds = once + (clock() - start - once) * factor
     if cuda:
         megabytes = torch.cuda.max_memory_allocated() / 2**20 - before
     else:
