@@ -243,9 +243,10 @@ def _traits(model: Any) -> _Traits:
     """Compared on first use, when the model has no hooks; with hooks on, nothing is taken for granted."""
     found = _KNOWN.get(model.tl_model)
     if found is None:
-        if has_hooks(model.tl_model):
+        compared = None if has_hooks(model.tl_model) else _compare(model)
+        if compared is None:
             return _UNTRIED
-        found = _KNOWN[model.tl_model] = _compare(model)
+        found = _KNOWN[model.tl_model] = compared
     return found
 
 
@@ -256,14 +257,16 @@ def _way(model: Any) -> Way:
 
 
 @torch.no_grad()
-def _compare(model: Any) -> _Traits:
-    """Run a short random sequence through every way and compare with the model's own logits."""
+def _compare(model: Any) -> _Traits | None:
+    """Run a short random sequence through every way and compare with the model's own logits; None if these are NaN."""
     tl_model = model.tl_model
     count = min(_PROBE_TOKENS, model.n_ctx)
     generator = torch.Generator().manual_seed(11)
     ids = torch.randint(0, model.d_vocab, (1, count), generator=generator).to(model.device)
     embeddings = model.token_embeddings(ids[0])[None]
     wanted = tl_model(ids)
+    if not bool(torch.isfinite(wanted).all()):
+        return None
     limit = _TOLERANCE.get(model.dtype, _HALF_TOLERANCE) * float(wanted.abs().max())
     cut, rest = count // 2, torch.arange(count - count // 2, device=model.device)
 
@@ -292,7 +295,10 @@ def _compare(model: Any) -> _Traits:
 
 
 def _same_gradient(model: Any, embeddings: Tensor) -> bool:
-    """Whether one gradient of the plain equations is the one autograd finds through TransformerLens' blocks."""
+    """Whether one gradient of the plain equations is the one autograd finds through TransformerLens' blocks.
+
+    Forward mode must be its transpose.
+    """
     last = embeddings.shape[1] - 1
     at = torch.tensor([last], device=embeddings.device)
     with torch.enable_grad(), model.frozen():
@@ -300,9 +306,12 @@ def _same_gradient(model: Any, embeddings: Tensor) -> bool:
         hidden = ways.blocks_encode(model.tl_model, leaf, at, None, False)
         seed = torch.ones_like(hidden) * torch.linspace(-1, 1, hidden.shape[-1], device=hidden.device).to(hidden.dtype)
         (wanted,) = torch.autograd.grad(hidden, leaf, seed)
-    found = plain_slopes.PlainSlopes(model.tl_model, embeddings).pull(seed[0], at)
-    limit = _TOLERANCE.get(model.dtype, _HALF_TOLERANCE) * float(wanted.abs().max())
-    return bool((found - wanted).abs().max() <= limit)
+    slope = plain_slopes.PlainSlopes(model.tl_model, embeddings)
+    found, moved = slope.pull(seed[0], at), slope.push(embeddings[0, :1], at[:1] * 0, last)
+    one, other = (float((a.double() * b.double()).sum()) for a, b in ((found[0, 0], embeddings[0, 0]), (moved, seed)))
+    size = float((found[0, 0].double() * embeddings[0, 0].double()).abs().sum())
+    limit = _TOLERANCE.get(model.dtype, _HALF_TOLERANCE)
+    return bool((found - wanted).abs().max() <= limit * wanted.abs().max()) and abs(one - other) <= limit * size
 
 
 # ---- small checks

@@ -479,9 +479,11 @@ def test_bad_input_is_one_clear_sentence(arguments: dict[str, Any], message: str
 
 
 @pytest.mark.parametrize("method", ["exact", "first_order"])
-def test_numbers_that_are_not_finite_are_named(method: str) -> None:
-    model = load_model(tiny_hf("gpt2"))
-    model.tl_model.blocks[1].mlp.W_out.data[3, 5] = torch.nan
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=HOOKED), "bridge"])
+def test_numbers_that_are_not_finite_are_named(backend: str, method: str) -> None:
+    model = load_model(tiny_hf("gpt2"), backend=backend)
+    weights = next(p for name, p in model.tl_model.named_parameters() if p.shape == (128, 32))
+    weights.data[3, 5] = torch.nan
     with pytest.raises(ValueError, match=r"probability of response token 0 \('.*'\) is not a number: look for broken"):
         saliency(model, method)
 
