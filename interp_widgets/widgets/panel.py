@@ -132,6 +132,8 @@ class Panel(Running):
 
     def close(self) -> None:
         """End the panel's runs and close everything it opened."""
+        if self.closed:
+            return  # before the lock: the garbage collector calls this in whatever thread it happens to run in
         with ui_lock:
             if self.closed:
                 return

@@ -494,3 +494,28 @@ def test_a_run_may_write_an_input_that_it_answers(make: Callable[..., Any], clas
     panel.go()
     assert panel.wait(5)
     assert panel.result == 25
+
+
+def test_the_collector_may_finalise_a_closed_panel_while_another_thread_draws(toy: Any) -> None:
+    toy.close()
+    held, done, release = threading.Event(), threading.Event(), threading.Event()
+
+    def draw() -> None:
+        with ui_lock:
+            held.set()
+            release.wait(10)
+
+    def finalise() -> None:
+        toy.__del__()  # as ipywidgets lets the collector do
+        done.set()
+
+    threads = [threading.Thread(target=draw), threading.Thread(target=finalise)]
+    threads[0].start()
+    assert held.wait(10)
+    threads[1].start()
+    try:
+        assert done.wait(5), "finalising a closed panel must wait for no lock"
+    finally:
+        release.set()
+        for thread in threads:
+            thread.join(10)
