@@ -41,9 +41,10 @@ __all__ = [
 
 Way = Literal["plain", "blocks", "bridge"]
 
-# Largest relative difference to the model's own logits; a wrong formula differs by 1e-2 and more
+# Largest relative difference (of norms) to the model's own logits; a wrong formula differs by 1e-2 and more. In half
+# precision two orders of summation differ by 3e-2 in three layers, gradients by 9e-2: only a gross error shows there.
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
-_HALF_TOLERANCE = 5e-2
+_HALF_TOLERANCE = 0.2
 _PROBE_TOKENS = 12
 
 
@@ -267,11 +268,11 @@ def _compare(model: Any) -> _Traits | None:
     wanted = tl_model(ids)
     if not bool(torch.isfinite(wanted).all()):
         return None
-    limit = _TOLERANCE.get(model.dtype, _HALF_TOLERANCE) * float(wanted.abs().max())
+    limit = _TOLERANCE.get(model.dtype, _HALF_TOLERANCE)
     cut, rest = count // 2, torch.arange(count - count // 2, device=model.device)
 
     def same(logits: Tensor, reference: Tensor) -> bool:
-        return logits.shape == reference.shape and bool((logits - reference).abs().max() <= limit)
+        return logits.shape == reference.shape and _difference(logits, reference) <= limit
 
     if model.backend == "bridge":
         logits = ways.bridge_encode(tl_model, embeddings, None, None, True, False)
@@ -310,8 +311,13 @@ def _same_gradient(model: Any, embeddings: Tensor) -> bool:
     found, moved = slope.pull(seed[0], at), slope.push(embeddings[0, :1], at[:1] * 0, last)
     one, other = (float((a.double() * b.double()).sum()) for a, b in ((found[0, 0], embeddings[0, 0]), (moved, seed)))
     size = float((found[0, 0].double() * embeddings[0, 0].double()).abs().sum())
-    limit = _TOLERANCE.get(model.dtype, _HALF_TOLERANCE)
-    return bool((found - wanted).abs().max() <= limit * wanted.abs().max()) and abs(one - other) <= limit * size
+    limit = _TOLERANCE.get(model.dtype, 2 * _HALF_TOLERANCE)
+    return _difference(found, wanted[0]) <= limit and abs(one - other) <= limit * size
+
+
+def _difference(found: Tensor, wanted: Tensor) -> float:
+    """Relative difference of two tensors by their norms; NaN, which is below no limit, if either holds one."""
+    return float((found - wanted).double().norm() / wanted.double().norm())
 
 
 # ---- small checks
