@@ -132,8 +132,11 @@ class Panel(Running):
 
     def close(self) -> None:
         """End the panel's runs and close everything it opened."""
-        if self.closed:
-            return  # before the lock: the garbage collector calls this in whatever thread it happens to run in
+        # Asked before the lock: the garbage collector calls this in whatever thread it happens to run in
+        if not self.closed:
+            self._close()
+
+    def _close(self) -> None:
         with ui_lock:
             if self.closed:
                 return
