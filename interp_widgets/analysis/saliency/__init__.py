@@ -1,6 +1,7 @@
 """Which prompt tokens made the model write which response tokens."""
 
-from interp_widgets.analysis.saliency.cost import Cost, saliency_cost
+from interp_widgets.analysis.cost import Cost
+from interp_widgets.analysis.saliency.cost import saliency_cost
 from interp_widgets.analysis.saliency.dataset import saliency_dataset
 from interp_widgets.analysis.saliency.dataset_result import SaliencyDatasetResult
 from interp_widgets.analysis.saliency.density import (
@@ -18,8 +19,9 @@ from interp_widgets.analysis.saliency.faithfulness import (
     rank_agreement,
 )
 from interp_widgets.analysis.saliency.methods import prompt_saliency
-from interp_widgets.analysis.saliency.result import Method, SaliencyResult, Target, spans_to_mask
+from interp_widgets.analysis.saliency.result import Method, SaliencyResult, spans_to_mask
 from interp_widgets.analysis.saliency.statistics import GroupComparison, compare_groups, compare_many, holm
+from interp_widgets.analysis.targets import Target
 
 __all__ = [
     "Cost",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,16 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.chunks import ChunkLog, chunk_size, run_chunks
-from interp_widgets.analysis.saliency.cost import flops_per_token, row_bytes
-from interp_widgets.analysis.saliency.result import Target
-from interp_widgets.analysis.saliency.targets import Aim, read
+from interp_widgets.analysis.prompts import single_token, token_spans
+from interp_widgets.analysis.targets import Aim, Target, read
+from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.models.forward import encode
-
-_CHUNK_FLOPS = {"cpu": 6e9, "cuda": 3e13}
-"""Work per chunk: a few hundred milliseconds, so that a cancel is heard soon."""
-_CHUNK_TOKENS = {"cpu": 1024, "cuda": 4096}
-"""Fewest tokens that keep matrix products efficient."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +113,7 @@ def make_case(
             None if foil_ids is None else torch.tensor(foil_ids, device=device),
         ),
         foil=None if foil_ids is None else foil_ids[0] if len(set(foil_ids)) == 1 else tuple(foil_ids),
-        spans=_spans(model, prompt, len(prompt_ids) - offset),
+        spans=token_spans(model, prompt, len(prompt_ids) - offset),
     )
 
 
@@ -156,76 +149,12 @@ def _foil_ids(model: Any, foil: str | int | Sequence[int] | None, target: Target
         return None
     if foil is None or foil == "":
         raise ValueError("target 'logit_difference' needs a foil: give foil=, a token id or the text of one token")
-    if isinstance(foil, str):
-        ids = model.tokens(foil, prepend_bos=False)
-        if len(ids) != 1:
-            pieces = ", ".join(repr(piece) for piece in model.token_strings(ids))
-            raise ValueError(
-                f"the foil must be one token, {foil!r} is {len(ids)} ({pieces}): give a shorter text or an id"
-            )
-        return list(ids) * count
-    many = [int(foil)] * count if isinstance(foil, int) else [int(i) for i in foil]
+    if isinstance(foil, str | int):
+        return [single_token(model, foil, what="foil")] * count
+    many = [int(i) for i in foil]
     if len(many) != count:
         raise ValueError(f"foil must be one token, or one per response token ({count}), got {len(many)}")
     wrong = next((i for i in many if not 0 <= i < model.d_vocab), None)
     if wrong is not None:
         raise ValueError(f"the foil must be in 0..{model.d_vocab - 1} for this vocabulary, got {wrong}")
     return many
-
-
-def _spans(model: Any, prompt: str | Sequence[int], count: int) -> tuple[tuple[int, int], ...] | None:
-    if not isinstance(prompt, str):
-        return None
-    spans = tuple(model.token_spans(prompt))
-    if len(spans) == count + 1:  # the text itself begins with the BOS
-        spans = spans[1:]
-    return spans if len(spans) == count else None
-
-
-def to_numpy(x: Tensor) -> NDArray[np.floating[Any]]:
-    """The numbers on the CPU, in float32 or wider."""
-    x = x.detach()
-    found: NDArray[np.floating[Any]] = (x if x.dtype == torch.float64 else x.float()).cpu().numpy()
-    return found
-
-
-@dataclass
-class Runner:
-    """Runs chunks of a case: sizes, progress, cancel, and partial matrices a few times."""
-
-    case: Case
-    batch_size: int | None = None
-    check: Callable[[], None] | None = None
-    progress: Callable[[int, int], None] | None = None
-    deliver: Callable[[], None] | None = None
-    """Hands out what is done so far; called at most `deliveries` times before the end."""
-    deliveries: int = 4
-    log: ChunkLog = field(default_factory=ChunkLog)
-    done: int = 0
-    total: int = 1
-
-    def size(self, tokens: int) -> int:
-        """Rows of ``tokens`` tokens per chunk."""
-        model = self.case.model
-        kind = "cuda" if model.device.type == "cuda" else "cpu"
-        most = max(_CHUNK_TOKENS[kind], _CHUNK_FLOPS[kind] / flops_per_token(model)) / tokens
-        return chunk_size(
-            row_bytes(model, tokens, self.case.n_fed), model.free_memory(), most=int(most), batch_size=self.batch_size
-        )
-
-    def run(self, count: int, tokens: Callable[[int], int], work: Callable[[int, int], None]) -> None:
-        """`run_chunks` over ``count`` rows; ``tokens`` gives the length of the row that a chunk starts with."""
-        before = self.done
-        every = max(1, math.ceil(self.total / (self.deliveries + 1)))
-
-        def after(finished: int) -> None:
-            crossed = (before + finished) // every > self.done // every
-            self.done = before + finished
-            if self.progress is not None:
-                self.progress(self.done, self.total)
-            if self.deliver is not None and crossed and self.done < self.total:
-                self.deliver()
-
-        what = f"sequence of {self.case.n_fed} tokens"
-        run_chunks(count, lambda start: self.size(tokens(start)), work,
-                   what=what, log=self.log, check=self.check, after=after)  # fmt: skip

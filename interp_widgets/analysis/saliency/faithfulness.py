@@ -10,9 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.result import Record, Result, provenance, record
-from interp_widgets.analysis.saliency.case import Case, Runner, make_case, to_numpy
+from interp_widgets.analysis.runner import Runner
+from interp_widgets.analysis.saliency.case import Case, make_case
 from interp_widgets.analysis.saliency.result import SaliencyResult
-from interp_widgets.analysis.saliency.targets import read
+from interp_widgets.analysis.targets import read
+from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.models.forward import encode
 
 if TYPE_CHECKING:
@@ -189,7 +191,7 @@ def faithfulness(
     at_share = np.maximum(1, np.ceil(shares / 100 * count)).astype(int)
     at_step = np.unique(np.rint(np.linspace(0, count, steps + 1)).astype(int))
     sizes = np.union1d(at_share, at_step)
-    without = _measure(case, orders, sizes, token, Runner(case, batch_size, check, progress))
+    without = _measure(case, orders, sizes, token, Runner(model, case.n_fed, batch_size, check, progress))
     deletion, insertion = without[:, 0], without[:, 1]
     full = deletion[0, np.searchsorted(sizes, 0)]
     share, step = np.searchsorted(sizes, at_share), np.searchsorted(sizes, at_step)

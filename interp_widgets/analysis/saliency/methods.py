@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis.result import Scalar, provenance
-from interp_widgets.analysis.saliency.case import Case, Runner, make_case, to_numpy
+from interp_widgets.analysis.runner import Runner
+from interp_widgets.analysis.saliency.case import Case, make_case
 from interp_widgets.analysis.saliency.gradient import first_order
 from interp_widgets.analysis.saliency.integrated import Baseline, default_baseline, integrated_gradients
 from interp_widgets.analysis.saliency.occlusion import occlusion
-from interp_widgets.analysis.saliency.result import Method, SaliencyResult, Target
+from interp_widgets.analysis.saliency.result import Method, SaliencyResult
+from interp_widgets.analysis.targets import Target
+from interp_widgets.analysis.tensors import to_numpy
 
 
 def prompt_saliency(
@@ -87,7 +90,7 @@ def prompt_saliency(
     double = torch.float64 if model.dtype == torch.float64 else torch.float32
     importance = torch.full(shape, math.nan, dtype=double, device=model.device)
     probability = case.probability(case.clean())
-    runner = Runner(case, batch_size, check, progress)
+    runner = Runner(model, case.n_fed, batch_size, check, progress)
     if on_partial is not None and method != "integrated_gradients":  # a part of the steps is not a part of the matrix
         runner.deliver = lambda: on_partial(
             _result(case, to_numpy(importance), probability, method, kind, None, told, partial=True)

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 Method = Literal["exact", "first_order", "integrated_gradients", "random"]
 """How the importance of a prompt token is found."""
 
-Target = Literal["probability", "log_prob", "logit", "logit_difference"]
-"""Which number of the response token is attributed."""
-
 
 @record
 class SaliencyResult(Result):

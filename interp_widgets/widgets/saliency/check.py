@@ -17,8 +17,9 @@ from interp_widgets.analysis.saliency import (
 )
 from interp_widgets.figures.saliency import FaithfulnessCurves
 
+from ..controls import row, shown_if
 from ..views import BokehFigure, Table
-from .controls import METHOD_LABELS, row, shown_if
+from .controls import METHOD_LABELS
 from .request import METHODS
 
 if TYPE_CHECKING:

@@ -6,6 +6,8 @@ from typing import Any
 
 import ipywidgets as W
 
+from ..controls import row, shown_if
+
 METHOD_LABELS = {
     "exact": "exact: embedding set to zero",
     "first_order": "first order: gradient × embedding",
@@ -18,18 +20,6 @@ TARGET_LABELS = {
     "logit": "logit",
     "logit_difference": "logit difference to a foil",
 }
-
-
-def row(*children: Any) -> W.HBox:
-    """Controls in a row that wraps."""
-    box = W.HBox(list(children))
-    box.add_class("iw-row")
-    return box
-
-
-def shown_if(widget: Any, condition: bool) -> None:
-    """Show or hide a control."""
-    (widget.remove_class if condition else widget.add_class)("iw-hidden")
 
 
 def build_controls(panel: Any) -> list[Any]:

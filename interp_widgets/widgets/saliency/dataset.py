@@ -14,8 +14,8 @@ from interp_widgets.data.case_files import parse_cases
 from interp_widgets.data.cases import SaliencyCase, demo_cases
 from interp_widgets.figures.saliency import GroupStrips, PositionProfile
 
+from ..controls import row, shown_if
 from ..views import BokehFigure, Table
-from .controls import row, shown_if
 
 if TYPE_CHECKING:
     from .explorer import SaliencyExplorer

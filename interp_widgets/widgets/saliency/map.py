@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.saliency import SaliencyResult
 from interp_widgets.figures.static import visible
 
+from ..controls import row
 from ..views.heatmap import Heatmap
 from ..views.table import Table
 from ..views.token_strip import TokenStrip
-from .controls import METHOD_LABELS, TARGET_LABELS, row
+from .controls import METHOD_LABELS, TARGET_LABELS
 
 if TYPE_CHECKING:
     from .explorer import SaliencyExplorer

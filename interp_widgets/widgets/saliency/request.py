@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
+from interp_widgets.analysis.cost import Cost
 from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency
-from interp_widgets.analysis.saliency.cost import Cost, saliency_cost
-from interp_widgets.analysis.saliency.result import Method, Target
+from interp_widgets.analysis.saliency.cost import saliency_cost
+from interp_widgets.analysis.saliency.result import Method
+from interp_widgets.analysis.targets import Target
 
 METHODS: tuple[str, ...] = get_args(Method)
 TARGETS: tuple[str, ...] = get_args(Target)

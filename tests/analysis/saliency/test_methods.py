@@ -527,7 +527,7 @@ def test_the_cost_follows_the_work() -> None:
 
 
 def test_the_counted_operations_are_those_of_the_weights() -> None:
-    from interp_widgets.analysis.saliency.cost import block_parameters
+    from interp_widgets.analysis.cost import block_parameters
 
     for family in ("gpt2", "llama"):
         config = tiny_config(family)

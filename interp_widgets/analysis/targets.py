@@ -1,4 +1,4 @@
-"""The number of each response token that is attributed, and its gradient at the model's last hidden state.
+"""The number of each response token that is looked at, and its gradient at the model's last hidden state.
 
 Only the hidden state at one position decides a response token's probability. So the unembedding, the widest product of
 the model, is done in blocks, reduced to one number per row at once, and never becomes part of a batched derivative.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.saliency.result import Target
+from interp_widgets.analysis.tensors import wide
 from interp_widgets.models.forward import decode, decode_blocks, in_blocks
+
+Target = Literal["probability", "log_prob", "logit", "logit_difference"]
+"""Which number of a token is looked at."""
 
 _BLOCK = {"cpu": 2**22, "cuda": 2**27}
 """Logits held at once: 16 MB in float32 on a CPU."""
@@ -25,7 +28,7 @@ _COLUMNS = 2048
 
 @dataclass(frozen=True)
 class Aim:
-    """Which number of each response token is attributed."""
+    """Which number of each response token is looked at."""
 
     target: Target
     ids: Tensor
@@ -45,11 +48,6 @@ class Aim:
     def probability(self) -> Aim:
         """The probability of the same response tokens."""
         return Aim("probability", self.ids)
-
-
-def wide(x: Tensor) -> Tensor:
-    """The tensor in float32, or float64 if it was."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def score(blocks: Iterable[tuple[int, Tensor]], aim: Aim) -> Tensor:

@@ -1,0 +1,19 @@
+"""Small parts that the controls of several panels are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets as W
+
+
+def row(*children: Any) -> W.HBox:
+    """Controls in a row that wraps."""
+    box = W.HBox(list(children))
+    box.add_class("iw-row")
+    return box
+
+
+def shown_if(widget: Any, condition: bool) -> None:
+    """Show or hide a control."""
+    (widget.remove_class if condition else widget.add_class)("iw-hidden")
