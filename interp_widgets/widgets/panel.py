@@ -28,6 +28,7 @@ class Panel(Running):
 
     Hooks to fill in, in the order in which they are called:
 
+    - `defaults(given)`: what to start with where the user and the workbench say nothing;
     - `build()`: make controls and views and put them into `self.inputs`, `self.plot` and `self.details`;
     - `request()`: what to compute, as a frozen, hashable object, read from the traits; ValueError if it cannot be done;
     - `cost(request, model)`: an object with `.flops` and `.bytes`, for the forecast;
@@ -67,7 +68,7 @@ class Panel(Running):
         super().__init__(**({"layout": traits.pop("layout")} if "layout" in traits else {}))
         self.closed = False
         try:
-            for name, value in traits.items():
+            for name, value in {**self.defaults({*traits, *self.workbench.given}), **traits}.items():
                 setattr(self, name, value)
             self.workbench.join(self, given=traits)
             self._assemble()
@@ -79,6 +80,10 @@ class Panel(Running):
         self._first_run()
 
     # hooks, besides those of `Running` --------------------------------------------------------------------------------
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        """Values of traits that the panel starts with, besides those `given` by the user or on the workbench."""
+        return {}
 
     def build(self) -> None:
         """Make controls and views and put them into `self.inputs`, `self.plot` and `self.details`."""

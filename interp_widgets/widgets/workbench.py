@@ -56,6 +56,11 @@ class Workbench(T.HasTraits):
         """The open panels."""
         return tuple(self._panels)
 
+    @property
+    def given(self) -> frozenset[str]:
+        """Shared traits that somebody has set: the user, or a panel that is or was open."""
+        return frozenset(self._given)
+
     def select(self, **values: Any) -> None:
         """Change several shared traits at once: every panel answers once.
 

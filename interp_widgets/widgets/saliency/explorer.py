@@ -95,16 +95,19 @@ class SaliencyExplorer(Panel):
     """The :class:`SaliencyCase` list of the data set tab; the demo's own where none is given."""
 
     def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
-        start = default_prompt()
         self._spans: list[tuple[int, int]] = []
-        if "prompt" not in options:
-            options = {"prompt": start.prompt, **options}
-            if start.instruction is not None and "marks" not in options:
-                self._spans = [start.instruction]
         if "view" not in options and len(as_models(model, tuned)) > 1:
             options["view"] = "B"  # the model that writes the response
         self._axes: tuple[Any, ...] = ()
         super().__init__(model, tuned, **options)
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        if "prompt" in given:
+            return {}
+        start = default_prompt()
+        if start.instruction is not None and "marks" not in given:
+            self._spans = [start.instruction]
+        return {"prompt": start.prompt}
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 

@@ -226,7 +226,7 @@ def test_half_precision_runs_and_says_so() -> None:
 @HOOKED
 @pytest.mark.parametrize("target", TARGETS)
 def test_blocks_of_the_vocabulary_change_nothing(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from interp_widgets.analysis.saliency import targets
+    from interp_widgets.analysis import targets
 
     model = tiny_model("llama", "hooked", dtype=torch.float64)
     whole = saliency(model, "exact", target)
