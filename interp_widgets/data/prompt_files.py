@@ -1,0 +1,92 @@
+"""Reads published prompts whose right next word is known: facts (JSON) and indirect objects (CSV)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class KnownFact:
+    """One fact as a prompt that stops right before its answer."""
+
+    prompt: str
+    subject: str
+    """Words of `prompt` that the fact is about."""
+    answer: str
+    """What comes next, with its leading space; often more than one token."""
+    relation: str
+    """Name of the relation, such as ``P36`` (capital) in Wikidata."""
+
+
+@dataclass(frozen=True)
+class KnownReceiver:
+    """One indirect-object prompt: two people, one gives, the other receives."""
+
+    prompt: str
+    answer: str
+    """The receiver's name, with its leading space."""
+    foil: str
+    """The giver's name, with its leading space."""
+
+    @property
+    def corrupted(self) -> str:
+        """The same prompt with the other person giving: the right answer is then the foil."""
+        head, _, tail = self.prompt.rpartition(self.foil.strip())
+        return head + self.answer.strip() + tail
+
+
+def read_known_facts(path: str | os.PathLike[str]) -> tuple[KnownFact, ...]:
+    """Read facts from a JSON list of objects with ``subject``, ``prompt``, ``attribute`` and ``relation_id``.
+
+    This is the layout of the 1,209 facts published with Locating and Editing Factual Associations in GPT (Meng et al.
+    2022). Raises FileNotFoundError where there is no file, ValueError when it has another layout.
+    """
+    source = _existing(path)
+    try:
+        rows = json.loads(source.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{source} is not JSON ({error}): give a list of facts") from error
+    if not isinstance(rows, list):
+        raise ValueError(f"{source} must hold a list of facts, got a {type(rows).__name__}")
+    found = []
+    for index, row in enumerate(rows):
+        missing = [name for name in ("subject", "prompt", "attribute", "relation_id") if name not in row]
+        if missing:
+            raise ValueError(f"fact {index} of {source} has no {missing[0]!r}: it needs subject, prompt, attribute, "
+                             "relation_id")  # fmt: skip
+        if row["subject"] not in row["prompt"]:
+            raise ValueError(f"fact {index} of {source}: the subject {row['subject']!r} is not in its prompt")
+        found.append(KnownFact(row["prompt"], row["subject"], f" {row['attribute'].strip()}", str(row["relation_id"])))
+    return tuple(found)
+
+
+def read_known_receivers(path: str | os.PathLike[str]) -> tuple[KnownReceiver, ...]:
+    """Read indirect-object prompts from a CSV file with the columns ``one_prefix_prefix``, ``one_prefix_word_good`` and
+    ``one_prefix_word_bad``.
+
+    This is the layout of the 1,000 prompts published with Explaining How Transformers Use Context to Build Predictions
+    (Ferrando et al. 2023). Raises FileNotFoundError where there is no file, ValueError when it has another layout.
+    """
+    source = _existing(path)
+    columns = ("one_prefix_prefix", "one_prefix_word_good", "one_prefix_word_bad")
+    with source.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file)
+        missing = [name for name in columns if name not in (rows.fieldnames or ())]
+        if missing:
+            raise ValueError(f"{source} has no column {missing[0]!r}: it needs {', '.join(columns)}")
+        read = [tuple((row[name] or "").strip() for name in columns) for row in rows]
+    for index, (prompt, answer, foil) in enumerate(read):
+        if not (answer and foil and answer in prompt and foil in prompt):
+            raise ValueError(f"row {index} of {source}: the names {answer!r} and {foil!r} must both be in its prompt")
+    return tuple(KnownReceiver(prompt, f" {answer}", f" {foil}") for prompt, answer, foil in read)
+
+
+def _existing(path: str | os.PathLike[str]) -> Path:
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"there is no file of prompts at {source}")
+    return source

@@ -1,0 +1,71 @@
+"""The readers of published prompts: what they read, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interp_widgets.data.prompt_files import KnownFact, KnownReceiver, read_known_facts, read_known_receivers
+
+PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data"
+FACT = {"subject": "Oslo", "prompt": "Oslo is the capital of", "attribute": "Norway", "relation_id": "P1376"}
+HEAD = "one_prefix_prefix,one_prefix_word_good,one_prefix_word_bad\n"
+
+
+def test_facts_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps([FACT]))
+    assert read_known_facts(path) == (KnownFact("Oslo is the capital of", "Oslo", " Norway", "P1376"),)
+
+
+def test_receivers_are_read_and_corrupted(tmp_path: Path) -> None:
+    path = tmp_path / "names.csv"
+    path.write_text(HEAD + '"Then, Ann and Bob met. Bob gave tea to",Ann,Bob\n')
+    (one,) = read_known_receivers(path)
+    assert one == KnownReceiver("Then, Ann and Bob met. Bob gave tea to", " Ann", " Bob")
+    assert one.corrupted == "Then, Ann and Bob met. Ann gave tea to"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "is not JSON"),
+        ("{}", "must hold a list of facts, got a dict"),
+        ([{**FACT, "subject": "Bergen"}], "the subject 'Bergen' is not in its prompt"),
+        ([{key: FACT[key] for key in ("subject", "prompt", "attribute")}], "fact 0 of .* has no 'relation_id'"),
+    ],
+)
+def test_other_layouts_of_facts_are_refused(tmp_path: Path, content: Any, words: str) -> None:
+    path = tmp_path / "facts.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(ValueError, match=words):
+        read_known_facts(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("prompt,answer\na,b\n", "has no column 'one_prefix_prefix'"), (HEAD + "Ann slept,Ann,Bob\n", "row 0 of .*'Bob'")],
+)
+def test_other_layouts_of_receivers_are_refused(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "names.csv"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=words):
+        read_known_receivers(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    for read in (read_known_facts, read_known_receivers):
+        with pytest.raises(FileNotFoundError, match="there is no file of prompts at .*nowhere"):
+            read(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(not (PUBLISHED / "known_facts.json").is_file(), reason="the published prompts are not here")
+def test_the_published_files_are_read_whole() -> None:
+    facts = read_known_facts(PUBLISHED / "known_facts.json")
+    receivers = read_known_receivers(PUBLISHED / "ioi_prompts.csv")
+    assert (len(facts), len(receivers)) == (1209, 1000)
+    assert facts[0] == KnownFact("Vinson Massif is located in the continent of", "Vinson Massif", " Antarctica", "P30")
+    assert all(one.corrupted != one.prompt for one in receivers)
