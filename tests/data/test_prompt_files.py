@@ -58,7 +58,7 @@ def test_other_layouts_of_receivers_are_refused(tmp_path: Path, content: str, wo
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     for read in (read_known_facts, read_known_receivers):
-        with pytest.raises(FileNotFoundError, match="there is no file of prompts at .*nowhere"):
+        with pytest.raises(FileNotFoundError, match=r"there is no file of prompts at .*nowhere"):
             read(tmp_path / "nowhere")
 
 
