@@ -9,7 +9,7 @@ Weights are read from the model at every call, so that edits of weights take eff
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,9 @@ from torch import Tensor
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys (rotated) and values of one layer, each (batch, n_kv_heads, positions, d_head)."""
+
+Change = Callable[[str, Tensor], Tensor]
+"""Sees a named part of a block on the way and gives it back, as it is or replaced."""
 
 _NORMS = {"LayerNorm", "LayerNormPre", "RMSNorm", "RMSNormPre", "Identity"}
 
@@ -93,12 +96,15 @@ def activation(mlp: Any, x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh") if mlp.cfg.act_fn == "gelu_new" else mlp.act_fn(x)
 
 
-def mlp_output(mlp: Any, x: Tensor) -> Tensor:
+def neurons(mlp: Any, x: Tensor) -> Tensor:
+    """Activations (..., d_mlp) of the MLP's neurons for its normed input (..., d_model)."""
     if type(mlp).__name__ == "GatedMLP":
-        inner = activation(mlp, x @ mlp.W_gate) * (x @ mlp.W_in) + mlp.b_in
-    else:
-        inner = activation(mlp, F.linear(x, mlp.W_in.T, mlp.b_in))
-    return F.linear(inner, mlp.W_out.T, mlp.b_out)
+        return activation(mlp, x @ mlp.W_gate) * (x @ mlp.W_in) + mlp.b_in
+    return activation(mlp, F.linear(x, mlp.W_in.T, mlp.b_in))
+
+
+def mlp_output(mlp: Any, x: Tensor) -> Tensor:
+    return F.linear(neurons(mlp, x), mlp.W_out.T, mlp.b_out)
 
 
 class Attention:
@@ -122,6 +128,11 @@ class Attention:
         batch, length = x.shape[:2]
         parts = x.view(batch, length, -1, self.size).transpose(1, 2)
         return parts.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+
+    def project(self, x: Tensor, rows: slice | Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys (both rotated) and values of normed inputs (batch, n, d_model) at the positions ``rows``."""
+        query, key, value = self.heads_first(F.linear(x, self.w_in.T, self.b_in))
+        return self.rotate(query, rows), self.rotate(key, rows), value
 
     def heads_last(self, *parts: Tensor) -> Tensor:
         """The reverse of `heads_first`: (batch, positions, heads of all parts times d_head)."""
@@ -184,6 +195,30 @@ def attend(layer: Attention, query: Tensor, key: Tensor, value: Tensor, fused: b
     return mixed.transpose(1, 2).reshape(batch, length, -1)
 
 
+def _unchanged(part: str, value: Tensor) -> Tensor:
+    return value
+
+
+def finish(block: Any, layer: Attention, stream: Tensor, mixed: Tensor, change: Change = _unchanged) -> Tensor:
+    """The stream (..., d_model) after a block, from the stream before it and what its heads read (`attend`).
+
+    ``change`` sees, and may replace, these parts on the way: "head" (..., n_heads * d_head), "attn" (..., d_model),
+    "attn_to_mlp" (what the MLP reads of it), "neuron" (..., d_mlp), "mlp" (..., d_model).
+    """
+    attended = change("attn", F.linear(change("head", mixed), layer.w_out.T, block.attn.b_O))
+    mid = stream + attended
+    mlp = getattr(block, "mlp", None)
+    if mlp is None:
+        return mid
+    if block.cfg.parallel_attn_mlp:
+        read = stream
+    else:
+        seen = change("attn_to_mlp", attended)
+        read = mid if seen is attended else stream + seen
+    inner = change("neuron", neurons(mlp, normed(block.ln2, read)))
+    return mid + change("mlp", F.linear(inner, mlp.W_out.T, mlp.b_out))
+
+
 # ---- a pass
 
 
@@ -218,9 +253,7 @@ def encode(
     last = len(tl_model.blocks) - 1
     for index, block in enumerate(tl_model.blocks):
         layer = Attention(block.attn)
-        query, key, value = layer.heads_first(F.linear(normed(block.ln1, stream), layer.w_in.T, layer.b_in))
-        rows = slice(first, first + stream.shape[1])
-        query, key = layer.rotate(query, rows), layer.rotate(key, rows)
+        query, key, value = layer.project(normed(block.ln1, stream), slice(first, first + stream.shape[1]))
         if keep:
             made.append((key, value))
         if past:
@@ -230,12 +263,7 @@ def encode(
             skipped = int(positions.min())
             query, stream = query[:, :, skipped:], stream[:, skipped:]
             positions = positions - skipped
-        attended = F.linear(attend(layer, query, key, value, fused), layer.w_out.T, block.attn.b_O)
-        mid = stream + attended
-        if getattr(block, "mlp", None) is None:
-            stream = mid
-        else:
-            stream = mid + mlp_output(block.mlp, normed(block.ln2, stream if block.cfg.parallel_attn_mlp else mid))
+        stream = finish(block, layer, stream, attend(layer, query, key, value, fused))
     chosen = stream if positions is None else stream[:, positions]
     return normed(getattr(tl_model, "ln_final", None), chosen), made
 
