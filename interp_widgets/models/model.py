@@ -352,10 +352,13 @@ class Model:
     def weight(self, name: str, layer: int | None = None) -> Tensor:
         """One weight in HookedTransformer's orientation (input axis first), detached and not copied where possible.
 
-        Whole model: W_E (d_vocab, d_model), W_pos (n_ctx, d_model), W_U (d_model, d_vocab), b_U (d_vocab).
+        Whole model: W_E (d_vocab, d_model), W_pos (n_ctx, d_model), W_U (d_model, d_vocab), b_U (d_vocab), and the
+        final norm's scale ln_final_w and bias ln_final_b (d_model).
         Per layer: W_Q, W_K, W_V (n_heads, d_model, d_head), W_O (n_heads, d_head, d_model), b_Q, b_K, b_V
         (n_heads, d_head), b_O (d_model), W_in, W_gate (d_model, d_mlp), W_out (d_mlp, d_model), b_in (d_mlp),
-        b_out (d_model). Shared key/value heads are repeated per query head; an absent bias is zero.
+        b_out (d_model); the norms before attention and MLP ln1_w, ln1_b, ln2_w, ln2_b (d_model), and ln1_post_w,
+        ln2_post_w of models that norm what both write. Shared key/value heads are repeated per query head; an absent
+        bias is zero, the scale of a norm without one (or folded away) is one, and Gemma's is what it multiplies by.
         """
         return weights.weight(self.tl_model, name, layer)
 

@@ -10,7 +10,9 @@ from torch import Tensor
 
 ATTENTION = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O")
 MLP = ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out")
-GLOBAL = ("W_E", "W_pos", "W_U", "b_U")
+NORMS = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln1_post_w", "ln2_post_w")
+FINAL_NORM = ("ln_final_w", "ln_final_b")
+GLOBAL = ("W_E", "W_pos", "W_U", "b_U", *FINAL_NORM)
 
 
 def weight(tl_model: Any, name: str, layer: int | None) -> Tensor:
@@ -18,12 +20,14 @@ def weight(tl_model: Any, name: str, layer: int | None) -> Tensor:
     if name in GLOBAL:
         if layer is not None:
             raise ValueError(f"{name} belongs to the whole model, so layer must be left out, got {layer}")
-        return _global(tl_model, name)
-    if name not in ATTENTION + MLP:
-        raise ValueError(f"name must be one of {', '.join(GLOBAL + ATTENTION + MLP)}, got {name!r}")
+        return _norm(tl_model, tl_model, name) if name in FINAL_NORM else _global(tl_model, name)
+    if name not in ATTENTION + MLP + NORMS:
+        raise ValueError(f"name must be one of {', '.join(GLOBAL + ATTENTION + MLP + NORMS)}, got {name!r}")
     n_layers = tl_model.cfg.n_layers
     if layer is None or not 0 <= layer < n_layers:
         raise ValueError(f"layer must be in 0..{n_layers - 1} for this {n_layers}-layer model, got {layer}")
+    if name in NORMS:
+        return _norm(tl_model, tl_model.blocks[layer], name)
     part = getattr(tl_model.blocks[layer], "attn" if name in ATTENTION else "mlp", None)
     value = getattr(part, name, None)
     if value is None:
@@ -33,6 +37,25 @@ def weight(tl_model: Any, name: str, layer: int | None) -> Tensor:
     if name in ("W_K", "W_V", "b_K", "b_V") and value.shape[0] != heads:
         value = value.repeat_interleave(heads // value.shape[0], 0)
     return value
+
+
+def _norm(tl_model: Any, parent: Any, name: str) -> Tensor:
+    """Scale or bias (d_model,) of a norm; ones and zeros where it has none."""
+    label, kind = name.rsplit("_", 1)
+    norm = getattr(parent, label, None)
+    if norm is None and label != "ln_final":
+        raise ValueError(f"this model has no {name}: its blocks have no {label}")
+    inner = getattr(norm, "original_component", None)  # the bridge's norm hands on what transformers' module holds
+    value = getattr(
+        norm if inner is None else inner, kind if inner is None else {"w": "weight", "b": "bias"}[kind], None
+    )
+    if value is None:
+        like = next(tl_model.parameters())
+        fill = torch.ones if kind == "w" else torch.zeros
+        return fill(tl_model.cfg.d_model, dtype=like.dtype, device=like.device)
+    # Gemma's RMSNorm multiplies by 1 + weight; HookedTransformer has the 1 in its weight already
+    shifted = kind == "w" and inner is not None and getattr(tl_model.cfg, "rmsnorm_uses_offset", False)
+    return value.detach() + 1 if shifted else value.detach()
 
 
 def _global(tl_model: Any, name: str) -> Tensor:

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from interp_widgets.models import load_model
-from interp_widgets.models.weights import ATTENTION, GLOBAL, MLP
+from interp_widgets.models.weights import ATTENTION, GLOBAL, MLP, NORMS
 from tests.models.tiny import BRIDGE_ONLY, FAMILIES, tiny_folder, tiny_hf, tiny_model
 
 IDS = [5, 17, 300, 44, 8]
 SHAPES = {
     "W_E": "v d", "W_U": "d v", "b_U": "v", "W_Q": "h d e", "W_K": "h d e", "W_V": "h d e", "W_O": "h e d",
     "b_Q": "h e", "b_K": "h e", "b_V": "h e", "b_O": "d", "W_in": "d m", "W_gate": "d m", "W_out": "m d", "b_in": "m",
-    "b_out": "d",
+    "b_out": "d", "ln1_w": "d", "ln1_b": "d", "ln2_w": "d", "ln2_b": "d", "ln_final_w": "d", "ln_final_b": "d",
 }  # fmt: skip
 
 
@@ -37,8 +37,12 @@ def test_shapes(family: str, backend: str) -> None:
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family not in BRIDGE_ONLY])
 def test_both_backends_hold_the_same_weights(family: str, processed: bool) -> None:
     hooked, bridge = (tiny_model(family, backend, processed=processed) for backend in ("hooked", "bridge"))
-    for name in GLOBAL + ATTENTION + MLP:
-        if (name == "W_gate" and family in ("gpt2", "gpt_neox")) or (name == "W_pos" and family != "gpt2"):
+    for name in GLOBAL + ATTENTION + MLP + NORMS:
+        if (
+            name.endswith("_post_w")
+            or (name == "W_gate" and family in ("gpt2", "gpt_neox"))
+            or (name == "W_pos" and family != "gpt2")
+        ):
             continue
         layer = None if name in GLOBAL else 2
         torch.testing.assert_close(
@@ -69,6 +73,28 @@ def test_weights_reproduce_the_values_at_the_hooks(family: str) -> None:
     torch.testing.assert_close(out, by_hand, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
+@pytest.mark.parametrize("processed", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_norms_are_what_the_model_multiplies_by(family: str, processed: bool, backend: str) -> None:
+    """Rows of ±1 are normed already, so that a norm gives its own scale and bias back."""
+    model = tiny_model(family, "bridge" if family in BRIDGE_ONLY else backend, processed=processed)
+    row = torch.ones(1, 1, model.d_model)
+    row[..., 1::2] = -1
+    layers = [("ln1", 1), ("ln2", 2), *([("ln1_post", 0), ("ln2_post", 1)] if family == "gemma2" else [])]
+    for label, layer in [*layers, ("ln_final", None)]:
+        norm = getattr(model.tl_model if layer is None else model.tl_model.blocks[layer], label)
+        one, other = norm(row)[0, 0].detach(), norm(-row)[0, 0].detach()
+        scale = model.weight(f"{label}_w", layer)
+        torch.testing.assert_close(scale, (one - other) / 2 * row[0, 0], atol=2e-5, rtol=2e-5)
+        assert not scale.requires_grad
+        if not label.endswith("_post"):
+            torch.testing.assert_close(model.weight(f"{label}_b", layer), (one + other) / 2, atol=2e-5, rtol=2e-5)
+    if not processed:
+        assert float((model.weight("ln1_w", 0) - 1).abs().max()) > 0.1
+        assert bool(model.weight("ln1_b", 0).any()) == (family in ("gpt2", "gpt_neox"))
+
+
 def test_errors() -> None:
     model = tiny_model("llama", "bridge")
     with pytest.raises(ValueError, match=r"layer must be in 0\.\.2 for this 3-layer model, got 9"):
@@ -81,6 +107,10 @@ def test_errors() -> None:
         model.weight("W_X", 1)
     with pytest.raises(ValueError, match="no W_pos: its positions are rotary"):
         model.weight("W_pos")
+    with pytest.raises(ValueError, match="no ln1_post_w: its blocks have no ln1_post"):
+        model.weight("ln1_post_w", 0)
+    with pytest.raises(ValueError, match="ln_final_w belongs to the whole model"):
+        model.weight("ln_final_w", 0)
 
 
 def test_hash_follows_the_weights() -> None:
