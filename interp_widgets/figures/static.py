@@ -20,6 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 _INK, _MUTED, _RULE = "#1f2328", "#5c6370", "#d0d4da"
+_BELOW, _ABOVE = "#2166ac", "#b2182b"  # negative and positive bars
 _MARGIN = 12.0
 _NAME, _SLANT = 13.0, 17.5  # least distance in pixels of two names, level and leaning by 45°
 _VECTOR_CELLS = 4_000  # above this many cells a map is one stretched image instead of rectangles
@@ -191,12 +192,14 @@ def heatmap_scene(
     matrix: ArrayLike, row_labels: Sequence[str] = (), column_labels: Sequence[str] = (), *, title: str = "",
     x_label: str = "", y_label: str = "", value_label: str = "", vmin: float | None = None, vmax: float | None = None,
     colors: Sequence[str] | bytes = SEQUENTIAL256, row_marks: Sequence[Sequence[int]] = (),
-    row_bars: ArrayLike | None = None, row_bars_label: str = "", texts: Sequence[str] = (), width: int = 900,
+    row_bars: ArrayLike | None = None, row_bars_label: str = "", row_bars_max: float = 0.0,
+    row_bars_signed: bool = False, texts: Sequence[str] = (), width: int = 900,
 ) -> Scene:  # fmt: skip
     """A (rows, columns) matrix as a coloured map with thinned axis labels and a colour bar, `width` pixels wide.
 
-    NaN is light grey. `row_bars` draws a bar beside each row, `row_marks` a band beside spans of rows. Raises
-    ValueError unless the matrix has two axes.
+    NaN is light grey. `row_bars` draws a bar beside each row (to both sides where some are or may be negative), a full
+    one for `row_bars_max` or the largest, `row_marks` a band beside spans of rows. Raises ValueError unless the matrix
+    has two axes.
 
     >>> heatmap_scene([[0.0, 1.0]], ["a"], ["x", "y"], title="t").title
     't'
@@ -229,7 +232,8 @@ def heatmap_scene(
     labels, room = _column_axis(frame, names[1], x_label)
     items += labels
     if row_bars is not None:
-        items += _side_bars(frame, np.asarray(row_bars, dtype=np.float64), row_marks, row_bars_label)
+        bars = np.asarray(row_bars, dtype=np.float64)
+        items += _side_bars(frame, bars, row_marks, row_bars_label, row_bars_max, row_bars_signed)
     items += _color_bar(frame, frame.x + across + bar_room + 16, low, high, _table(colors), value_label)
     below = max(room, 36 if row_bars is not None else 0)
     return Scene(width, top + down + below + _MARGIN, tuple(items), title=title)
@@ -300,18 +304,26 @@ def _column_axis(frame: _Frame, names: list[str], label: str) -> tuple[list[Item
     return items, room
 
 
-def _side_bars(frame: _Frame, bars: NDArray[np.float64], marks: Sequence[Sequence[int]], label: str) -> list[Item]:
+def _side_bars(
+    frame: _Frame, bars: NDArray[np.float64], marks: Sequence[Sequence[int]], label: str, most: float, signed: bool,
+) -> list[Item]:  # fmt: skip
     if bars.shape != (frame.rows,):
         raise ValueError(f"row_bars must be one number for each of the {frame.rows} rows, got shape {bars.shape}")
-    x, full, tall = frame.x + frame.width + 8, float(np.nanmax(bars)) or 1.0, frame.height / frame.rows
-    gap = 1.0 if tall >= 6 else 0.0
-    items: list[Item] = [Line(x - 0.5, frame.y, x - 0.5, frame.y + frame.height, _RULE)]
-    for r, value in enumerate(np.nan_to_num(bars)):
+    values = np.nan_to_num(bars)
+    x, full, tall = frame.x + frame.width + 8, most or float(np.abs(values).max()) or 1.0, frame.height / frame.rows
+    signed = signed or bool((values < 0).any())
+    gap, zero, reach = 1.0 if tall >= 6 else 0.0, x + 40 if signed else x, 39.0 if signed else 78.0
+    items: list[Item] = []
+    for r, value in enumerate(values.tolist()):
         marked = any(start <= r < end for start, end in marks)
-        long = 78 * max(0.0, min(1.0, float(value) / full))
-        items.append(Rect(x, frame.row(r) + gap, long, tall - 2 * gap, fill=MARK if marked else PALETTE8[0]))
+        color = MARK if marked else (_BELOW if value < 0 else _ABOVE) if signed else PALETTE8[0]
+        long = reach * min(1.0, abs(value) / full)
+        start = zero - long if value < 0 else zero
+        items.append(Rect(start, frame.row(r) + gap, long, tall - 2 * gap, fill=color))
+    items.append(Line(zero - 0.5, frame.y, zero - 0.5, frame.y + frame.height, _RULE))
     y = frame.y + frame.height + 12
-    items += [Text(x, y, "0", fill=_MUTED), Text(x + 80, y, number(full), fill=_MUTED, anchor="end")]
+    left = number(-full) if signed else "0"
+    items += [Text(x, y, left, fill=_MUTED), Text(x + 80, y, number(full), fill=_MUTED, anchor="end")]
     if label:
         items.append(Text(x + 40, y + 16, shorten(label, 110), fill=_MUTED, anchor="middle"))
     return items

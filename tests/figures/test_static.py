@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,6 +138,25 @@ def test_saving_and_stacking(tmp_path: Path) -> None:
         assert save_scene(both, tmp_path / name).stat().st_size > 200
     with pytest.raises(ValueError, match=r"saved as .svg or .png, got 'a.gif'"):
         save_scene(both, tmp_path / "a.gif")
+
+
+def test_bars_of_both_signs_leave_a_zero_in_the_middle() -> None:
+    def bars(values: list[float], **options: Any) -> list[Rect]:
+        rows = len(values)
+        with_bars = heatmap_scene(np.zeros((rows, 2)), row_bars=values, **options).items
+        plain = heatmap_scene(np.zeros((rows, 2))).items
+        tall = {item for item in plain if isinstance(item, Rect)}
+        return [item for item in with_bars if isinstance(item, Rect) and item not in tall and not item.stroke][-rows:]
+
+    negative, half, full = bars([-2.0, 1.0, 2.0])
+    assert negative.x + negative.width == pytest.approx(half.x) == pytest.approx(full.x)
+    assert negative.width == pytest.approx(full.width) == pytest.approx(2 * half.width)
+    assert negative.fill != full.fill
+    (alone,) = bars([1.0])
+    assert alone.width == pytest.approx(2 * full.width)
+    (kept,) = bars([1.0], row_bars_signed=True, row_bars_max=4.0)
+    assert kept.x == pytest.approx(alone.x + 40)
+    assert kept.width == pytest.approx(full.width / 4)
 
 
 def test_wrong_shapes_are_refused() -> None:

@@ -124,6 +124,16 @@ def test_map_keeps_what_still_fits() -> None:
     assert heat.matrix.shape == (0, 0)
 
 
+def test_map_bars_of_both_signs() -> None:
+    heat = Heatmap()
+    heat.set_matrix(np.zeros((2, 2)))
+    heat.set_row_bars([-1.0, 2.0], maximum=4.0)
+    assert (bytes_floats(heat.row_bars).tolist(), heat.row_bars_max, heat.row_bars_signed) == ([-1.0, 2.0], 4.0, False)
+    heat.set_row_bars([1.0, 2.0], signed=True)
+    assert (heat.row_bars_max, heat.row_bars_signed) == (0.0, True)
+    assert heat.scene().items != Heatmap().scene().items
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -4,6 +4,7 @@ const GAP = 8;
 const STEPS = [1, 2, 5];
 const NAME = 13;  // least distance in pixels of two names on the row axis
 const SLANT = 18;  // and on the column axis, where they lean by 45°
+const BARS = [['#2166ac', '#6aabd2'], ['#b2182b', '#ef8a62']];  // negative and positive, on a light and a dark page
 
 // Round numbers from low to high, about `count` of them.
 function ticks(low, high, count) {
@@ -41,7 +42,7 @@ function render({ model, el, signal }) {
   const grid = document.createElement('canvas');
   let A = new Float32Array(0), R = 0, C = 0, hasGap = false, view = [0, 0, 0, 0];
   let theme = readTheme(el), table = new Uint8Array(1024), low = 0, scale = 255;
-  let rowNames = [], columnNames = [], rowWide = 0, columnWide = 0, bars = new Float32Array(0), barTop = 1;
+  let rowNames = [], columnNames = [], rowWide = 0, columnWide = 0, bars = new Float32Array(0), barTop = 1, signedBars = false;
   let L = null, over = null, drag = null, dirty = new Set(['data', 'theme']);
   const widths = new Map();
 
@@ -87,7 +88,8 @@ function render({ model, el, signal }) {
     if (R !== before[0] || C !== before[1]) readView();
     bars = floats(model.get('row_bars'));
     if (bars.length !== R) bars = new Float32Array(0);
-    barTop = model.get('row_bars_max') || bars.reduce((most, v) => v > most ? v : most, 0) || 1;
+    barTop = model.get('row_bars_max') || bars.reduce((most, v) => Math.abs(v) > most ? Math.abs(v) : most, 0) || 1;
+    signedBars = model.get('row_bars_signed') || bars.some(v => v < 0);
     const rows = model.get('row_labels'), columns = model.get('column_labels');
     rowNames = Array.from({ length: R }, (_, r) => rows[r] === undefined ? String(r) : label(rows[r]));
     columnNames = Array.from({ length: C }, (_, c) => columns[c] === undefined ? String(c) : label(columns[c]));
@@ -153,7 +155,7 @@ function render({ model, el, signal }) {
     const marks = scaleTicks(vmin, vmax, 160);
     const tickRoom = model.get('color_bar') ? Math.ceil(Math.max(...marks.map(m => wide(m.text)), 8)) : 0;
     const keyRoom = model.get('color_bar') ? 16 + 12 + 6 + tickRoom + (model.get('value_label') ? 18 : 0) : 8;
-    const barRoom = bars.length ? GAP + Math.max(48, Math.min(96, Math.round(W * 0.09))) : 0;
+    const barRoom = bars.length ? GAP + Math.max(signedBars ? 80 : 48, Math.min(signedBars ? 128 : 96, Math.round(W * 0.09))) : 0;
     const most = Math.max(24, W - left - barRoom - keyRoom - 2);
     const plotW = Math.min(most, C * (texts ? 110 : 52));
     const flat = columnWide <= plotW / C - 6;
@@ -341,31 +343,35 @@ function render({ model, el, signal }) {
     axisTitle(model.get('x_label'), L.x + L.w / 2, L.H - 10, Math.max(L.w, 160), false);
   }
 
+  // Bars beside the rows from 0 at the left; where some may be negative, to both sides of a 0 in the middle.
   function drawBars() {
     const x = L.x + L.w + GAP, room = L.barRoom - GAP, ratio = L.ratio, spans = model.get('row_marks');
     const lines = Math.max(1, Math.round(L.h * ratio)), [, ch] = size();
-    pen.fillStyle = theme.line;
-    pen.fillRect(snap(x) - 1, L.y, 1, L.h);
-    const long = v => Math.max(0, Math.min(1, v / barTop)) * (room - 2);
+    const zero = signedBars ? snap(x + room / 2) : x, reach = (signedBars ? room / 2 : room) - 2;
+    const colour = (v, marked) => marked ? theme.mark : !signedBars ? theme.select : BARS[v < 0 ? 0 : 1][theme.dark ? 1 : 0];
+    const bar = (v, y, high, marked) => {
+      const long = Math.min(1, Math.abs(v) / barTop) * reach;
+      pen.fillStyle = colour(v, marked);
+      pen.fillRect(v < 0 ? zero - long : zero, y, long, high);
+    };
     const gap = ch >= 16 ? Math.round(ch * 0.16) : ch >= 6 ? 1 : 0;
     if (ch * ratio >= 1) {
       for (let r = Math.floor(view[0]); r < Math.min(R, Math.ceil(view[2])); r++) {
         const y0 = Math.max(L.y, snap(yOf(r)) + gap), y1 = Math.min(L.y + L.h, snap(yOf(r + 1)) - gap);
-        if (!(bars[r] > 0) || y1 <= y0) continue;
-        pen.fillStyle = inSpans(spans, r) ? theme.mark : theme.select;
-        pen.fillRect(x, y0, long(bars[r]), y1 - y0);
+        if (bars[r] && y1 > y0) bar(bars[r], y0, y1 - y0, inSpans(spans, r));
       }
     } else {
       for (let p = 0; p < lines; p++) {
         const a = Math.floor(view[0] + p / lines * (view[2] - view[0])), b = Math.max(a + 1, Math.floor(view[0] + (p + 1) / lines * (view[2] - view[0])));
         let most = 0, marked = false;
-        for (let r = a; r < b && r < R; r++) { if (bars[r] > most) most = bars[r]; marked ||= inSpans(spans, r); }
-        pen.fillStyle = marked ? theme.mark : theme.select;
-        pen.fillRect(x, L.y + p / ratio, long(most), 1 / ratio);
+        for (let r = a; r < b && r < R; r++) { if (Math.abs(bars[r]) > Math.abs(most)) most = bars[r]; marked ||= inSpans(spans, r); }
+        if (most) bar(most, L.y + p / ratio, 1 / ratio, marked);
       }
     }
+    pen.fillStyle = theme.line;
+    pen.fillRect(snap(zero) - 1, L.y, 1, L.h);
     pen.fillStyle = theme.muted; pen.font = FONT();
-    pen.textAlign = 'left'; pen.fillText('0', x, L.y + L.h + 12);
+    pen.textAlign = 'left'; pen.fillText(signedBars ? digits(-barTop) : '0', x, L.y + L.h + 12);
     pen.textAlign = 'right'; pen.fillText(digits(barTop), x + room, L.y + L.h + 12);
     const name = model.get('row_bars_label');
     if (name) { pen.textAlign = 'center'; pen.fillText(cut(name, room + 2 * GAP), x + room / 2, L.y + L.h + 28); }
@@ -619,7 +625,7 @@ function render({ model, el, signal }) {
   });
   watcher.observe(box);
   const stops = [
-    onTraits(model, 'data shape vmin vmax row_labels column_labels row_bars row_bars_max', mark('data')),
+    onTraits(model, 'data shape vmin vmax row_labels column_labels row_bars row_bars_max row_bars_signed', mark('data')),
     onTraits(model, 'window', () => { const asked = model.get('window'); if (asked.length ? asked.some((v, i) => v !== view[i]) : zoomed()) { readView(); refresh(); } }),
     onTraits(model, 'lut lut_dark', mark('theme')),
     onTraits(model, 'title x_label y_label value_label row_name column_name texts row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),

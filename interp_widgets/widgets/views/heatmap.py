@@ -70,9 +70,12 @@ class Heatmap(View):
     """Spans [start, end) of rows shown by a band (instruction spans)."""
     column_marks = t.List(t.List(t.Int())).tag(sync=True)
     row_bars = t.Bytes(b"").tag(sync=True)
-    """float32 number of each row, drawn as bars beside the rows; empty: none. See `set_row_bars`."""
+    """float32 number of each row, drawn as bars beside the rows, to both sides where some are negative; empty: none.
+    See `set_row_bars`."""
     row_bars_max = t.Float(0.0).tag(sync=True)
-    """The number a full bar stands for; 0: the largest."""
+    """The number a full bar stands for; 0: the largest in size."""
+    row_bars_signed = t.Bool(False).tag(sync=True)
+    """Whether there is room for negative bars even where there is none."""
     row_bars_label = t.Unicode("").tag(sync=True)
     cross = t.List(t.Int()).tag(sync=True)
     """[row, column] of the cursor, or empty; -1 in the place of either marks a whole column or row."""
@@ -125,13 +128,19 @@ class Heatmap(View):
         """(rows, columns) the numbers shown."""
         return bytes_floats(self.data).reshape(self.shape)
 
-    def set_row_bars(self, values: ArrayLike | None, *, maximum: float = 0.0, label: str | None = None) -> None:
-        """Draw a bar beside each row (None: none); `maximum` is the number of a full bar, 0 the largest one."""
+    def set_row_bars(
+        self, values: ArrayLike | None, *, maximum: float = 0.0, label: str | None = None, signed: bool = False
+    ) -> None:
+        """Draw a bar beside each row (None: none); `maximum` is the number of a full bar, 0 the largest in size.
+
+        Negative bars go to the left; `signed` keeps room for them even where there is none, so that two maps compare.
+        Raises ValueError unless there is one number for each row.
+        """
         array = np.zeros(0, np.float32) if values is None else np.asarray(values, dtype=np.float32)
         if values is not None and array.shape != (self.shape[0],):
             raise ValueError(f"row bars must be one number for each of the {self.shape[0]} rows, got {array.shape}")
         with self.hold_sync():
-            self.row_bars_max, self.row_bars = float(maximum), float_bytes(array)
+            self.row_bars_max, self.row_bars_signed, self.row_bars = float(maximum), signed, float_bytes(array)
             if label is not None:
                 self.row_bars_label = label
 
@@ -145,7 +154,8 @@ class Heatmap(View):
             self.matrix, self.row_labels, self.column_labels, title=self.title, x_label=self.x_label,
             y_label=self.y_label, value_label=self.value_label, vmin=self.vmin, vmax=self.vmax, colors=self.lut,
             row_marks=self.row_marks, row_bars=bytes_floats(self.row_bars) if self.row_bars else None,
-            row_bars_label=self.row_bars_label, texts=self.texts, width=width,
+            row_bars_label=self.row_bars_label, row_bars_max=self.row_bars_max,
+            row_bars_signed=self.row_bars_signed, texts=self.texts, width=width,
         )  # fmt: skip
 
 
