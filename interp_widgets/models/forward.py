@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import plain, plain_slopes, ways
+from .compare import HALF_TOLERANCE, TOLERANCE, agree, difference, probe_ids
 from .plain import KeysValues
 from .slopes import AutogradSlopes, NoForwardMode, PlainSlopes, Slopes
 from .ways import has_hooks
@@ -28,6 +29,7 @@ __all__ = [
     "NoForwardMode",
     "Prefix",
     "Slopes",
+    "checked_way",
     "decode",
     "decode_blocks",
     "encode",
@@ -40,12 +42,6 @@ __all__ = [
 ]
 
 Way = Literal["plain", "blocks", "bridge"]
-
-# Largest relative difference (of norms) to the model's own logits; a wrong formula differs by 1e-2 and more. In half
-# precision two orders of summation differ by 3e-2 in three layers, gradients by 9e-2: only a gross error shows there.
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
-_HALF_TOLERANCE = 0.2
-_PROBE_TOKENS = 12
 
 
 @dataclass(frozen=True)
@@ -225,6 +221,14 @@ def mean_embedding(model: Any) -> Tensor:
 # ---- choosing a way
 
 
+def checked_way(model: Any, embeddings: Tensor) -> Way:
+    """The way that a pass over (batch, tokens, d_model) embeddings takes; ValueError for a wrong shape."""
+    _check_embeddings(model, embeddings, 0)
+    with model.lock:
+        _traits(model)  # compared now, before a caller's own hooks are on the model
+        return _way(model)
+
+
 @dataclass(frozen=True)
 class _Traits:
     """What held when a model was compared with its own forward pass."""
@@ -261,18 +265,16 @@ def _way(model: Any) -> Way:
 def _compare(model: Any) -> _Traits | None:
     """Run a short random sequence through every way and compare with the model's own logits; None if these are NaN."""
     tl_model = model.tl_model
-    count = min(_PROBE_TOKENS, model.n_ctx)
-    generator = torch.Generator().manual_seed(11)
-    ids = torch.randint(0, model.d_vocab, (1, count), generator=generator).to(model.device)
+    ids = probe_ids(model.d_vocab, model.n_ctx).to(model.device)
+    count = ids.shape[1]
     embeddings = model.token_embeddings(ids[0])[None]
     wanted = tl_model(ids)
     if not bool(torch.isfinite(wanted).all()):
         return None
-    limit = _TOLERANCE.get(model.dtype, _HALF_TOLERANCE)
     cut, rest = count // 2, torch.arange(count - count // 2, device=model.device)
 
     def same(logits: Tensor, reference: Tensor) -> bool:
-        return logits.shape == reference.shape and _difference(logits, reference) <= limit
+        return agree(logits, reference, model.dtype)
 
     if model.backend == "bridge":
         logits = ways.bridge_encode(tl_model, embeddings, None, None, True, False)
@@ -311,13 +313,8 @@ def _same_gradient(model: Any, embeddings: Tensor) -> bool:
     found, moved = slope.pull(seed[0], at), slope.push(embeddings[0, :1], at[:1] * 0, last)
     one, other = (float((a.double() * b.double()).sum()) for a, b in ((found[0, 0], embeddings[0, 0]), (moved, seed)))
     size = float((found[0, 0].double() * embeddings[0, 0].double()).abs().sum())
-    limit = _TOLERANCE.get(model.dtype, 2 * _HALF_TOLERANCE)
-    return _difference(found, wanted[0]) <= limit and abs(one - other) <= limit * size
-
-
-def _difference(found: Tensor, wanted: Tensor) -> float:
-    """Relative difference of two tensors by their norms; NaN, which is below no limit, if either holds one."""
-    return float((found - wanted).double().norm() / wanted.double().norm())
+    limit = TOLERANCE.get(model.dtype, 2 * HALF_TOLERANCE)
+    return difference(found, wanted[0]) <= limit and abs(one - other) <= limit * size
 
 
 # ---- small checks

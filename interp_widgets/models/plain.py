@@ -81,13 +81,14 @@ def _known_block(block: Any) -> bool:
 
 
 def normed(module: Any, x: Tensor) -> Tensor:
-    """Output of a norm module for (..., d_model)."""
+    """Output of a norm module for (..., d_model), in the type of ``x``."""
     kind = type(module).__name__
     if kind in ("Identity", "NoneType"):
         return x
-    weight = getattr(module, "w", None)
+    own = (getattr(module, name, None) for name in ("w", "b"))
+    weight, bias = (None if part is None else part.to(x.dtype) for part in own)
     if kind.startswith("Layer"):
-        return F.layer_norm(x, x.shape[-1:], weight, getattr(module, "b", None), module.eps)
+        return F.layer_norm(x, x.shape[-1:], weight, bias, module.eps)
     return F.rms_norm(x, x.shape[-1:], weight, module.eps)
 
 
@@ -269,6 +270,7 @@ def encode(
 
 
 def decode(tl_model: Any, hidden: Tensor, ids: slice | None = None) -> Tensor:
-    """Logits (..., d_vocab) from what `encode` gives, or those of a range of token ids."""
+    """Logits (..., d_vocab) from what `encode` gives, or those of a range of token ids, in the type of ``hidden``."""
     chosen = slice(None) if ids is None else ids
-    return F.linear(hidden, tl_model.unembed.W_U[:, chosen].T, tl_model.unembed.b_U[chosen])
+    weight, bias = tl_model.unembed.W_U[:, chosen].T, tl_model.unembed.b_U[chosen]
+    return F.linear(hidden, weight.to(hidden.dtype), bias.to(hidden.dtype))

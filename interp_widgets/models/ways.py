@@ -119,13 +119,13 @@ def bridge_encode(
     if not split:
         logits = tl_model.original_model(inputs_embeds=embeddings, **options).logits
         return logits[:, positions] if hooked and positions is not None else logits
-    with _caught(tl_model, keep=hooked) as caught:
+    with unembedding_input(tl_model, keep=hooked) as caught:
         tl_model.original_model(inputs_embeds=embeddings, **options)
     return caught[0][:, positions] if hooked and positions is not None else caught[0]
 
 
 @contextmanager
-def _caught(tl_model: Any, *, keep: bool) -> Iterator[list[Tensor]]:
+def unembedding_input(tl_model: Any, *, keep: bool) -> Iterator[list[Tensor]]:
     """What enters the unembedding; without ``keep`` it goes on for one position only, to save the product."""
     caught: list[Tensor] = []
     thread = threading.get_ident()
