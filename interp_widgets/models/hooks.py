@@ -85,14 +85,26 @@ def attached(tl_model: Any, hooks: Iterable[tuple[str, Callable[..., Tensor]]]) 
     added: list[tuple[Any, Any]] = []
     try:
         for name, function in hooks:
-            point = points[name]
-            point.add_hook(function)
-            added.append((point, point.fwd_hooks[-1]))
+            added.append((points[name], add_hook(points[name], function)))
         yield
     finally:
         for point, handle in reversed(added):
-            handle.hook.remove()
-            point.fwd_hooks = [other for other in point.fwd_hooks if other is not handle]
+            remove_hook(point, handle)
+
+
+def add_hook(point: Any, function: Callable[..., Tensor | None], *, permanent: bool = False) -> Any:
+    """Put a function on a hook point and return its handle; a permanent one outlives TransformerLens' own resets."""
+    point.add_hook(function, is_permanent=permanent)
+    return point.fwd_hooks[-1]
+
+
+def remove_hook(point: Any, handle: Any) -> None:
+    """Take exactly one function off a hook point; nothing happens where somebody else has done so."""
+    handle.hook.remove()
+    # in place: the list is shared with whoever adds a hook at this moment
+    place = next((i for i, other in enumerate(point.fwd_hooks) if other is handle), None)
+    if place is not None:
+        del point.fwd_hooks[place]
 
 
 @contextlib.contextmanager
@@ -144,30 +156,25 @@ def _editing(name: str, edit: Edit, fired: set[str]) -> Callable[..., Tensor]:
     return hook_function
 
 
-def _edit_hooks(
-    edits: Mapping[str, Edit], backend: str, fired: set[str], known: Mapping[str, Any]
-) -> list[tuple[str, Any]]:
-    hooks: list[tuple[str, Any]] = []
-    for name, edit in edits.items():
-        block = _RESID_MID.match(name)
-        if block is None or backend != "bridge":
-            hooks.append((name, _editing(name, edit, fired)))
-            continue
-        # On the bridge this name is the input of the MLP's norm: a changed value would miss the residual sum.
-        # The attention output is changed instead, by as much as the edit changes the stream.
-        stream: list[Tensor] = []
-        change = _editing(name, edit, fired)
+def placed(name: str, change: Callable[[Tensor, Any], Tensor], backend: str) -> list[tuple[str, Callable[..., Tensor]]]:
+    """The hooks that make ``change`` act on the value called ``name``, which is not one hook everywhere."""
+    block = _RESID_MID.match(name)
+    if block is None or backend != "bridge":
+        return [(name, change)]
+    # On the bridge this name is the input of the MLP's norm: a changed value would miss the residual sum.
+    # The attention output is changed instead, by as much as the edit changes the stream.
+    stream: list[Tensor] = []
 
-        def keep(value: Tensor, hook: Any, stream: list[Tensor] = stream) -> Tensor:
-            stream[:] = [value]
-            return value
+    def keep(value: Tensor, hook: Any) -> Tensor:
+        stream[:] = [value]
+        return value
 
-        def shift(value: Tensor, hook: Any, stream: list[Tensor] = stream, change: Any = change) -> Tensor:
-            return change(stream[0] + value, hook) - stream[0]
+    def shift(value: Tensor, hook: Any) -> Tensor:
+        before = stream.pop()  # not held for longer than the pass
+        return change(before + value, hook) - before
 
-        layer = block.group(1)
-        hooks += [(f"blocks.{layer}.hook_resid_pre", keep), (f"blocks.{layer}.hook_attn_out", shift)]
-    return hooks
+    layer = block.group(1)
+    return [(f"blocks.{layer}.hook_resid_pre", keep), (f"blocks.{layer}.hook_attn_out", shift)]
 
 
 def run_hooked(
@@ -191,7 +198,8 @@ def run_hooked(
         hooks.append((EMBED, lambda value, hook: embeddings))
     if grad is not None:  # the graph starts at the embeddings, so that every later value is on one connected graph
         hooks.append((EMBED, _Recorder(EMBED, with_gradient=True)))
-    hooks += _edit_hooks(edits, backend, fired, tl_model.hook_dict)
+    for name, change in edits.items():
+        hooks += placed(name, _editing(name, change, fired), backend)
     hooks += list(recorders.items())
     switched = _switched_on(tl_model, [*names, *edits])
     with torch.set_grad_enabled(grad is not None), switched, attached(tl_model, hooks):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from ..models.scope import acts
+
 
 class Identity:
     """Tells models apart for the cache; the weight hash is taken once per model, which is long for a large one."""
@@ -17,7 +19,10 @@ class Identity:
         return id(model) in self._hashes
 
     def of(self, model: Any) -> Hashable:
-        """The weights' hash, how often weights were changed in place, and the hooks on the model's modules."""
+        """The weights' hash, how often weights were changed in place, and the hooks that act in the calling thread.
+
+        So it is to be asked in the thread that computes: an ablation holds in the thread that entered it only.
+        """
         if id(model) not in self._hashes:
             # A model without a hash is equal to nothing but itself in this panel.
             self._hashes[id(model)] = getattr(model, "weight_hash", None) or object()
@@ -35,6 +40,7 @@ def _state(network: Any) -> Hashable:
         key
         for module in network.modules()
         for held in (module._forward_pre_hooks, module._forward_hooks, module._backward_hooks)
-        for key in held
+        for key, hook in list(held.items())
+        if acts(hook)
     )
     return (changes, hooks)
