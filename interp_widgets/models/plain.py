@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .scope import acts
+
 KeysValues = tuple[Tensor, Tensor]
 """Keys (rotated) and values of one layer, each (batch, n_kv_heads, positions, d_head)."""
 
@@ -48,12 +50,14 @@ def applies(tl_model: Any) -> bool:
 
 def _is_changed(module: Any) -> bool:
     """Whether someone hooked a module or replaced its forward function."""
-    return any(hooks_of(module)) or "forward" in vars(module)
+    return bool(hooks_of(module)) or "forward" in vars(module)
 
 
-def hooks_of(module: Any) -> tuple[dict[int, Any], ...]:
-    """The four tables of hooks of a PyTorch module; HookPoints keep theirs there too."""
-    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+def hooks_of(module: Any) -> list[Any]:
+    """The hooks of a PyTorch module that act in this thread; HookPoints keep theirs there too."""
+    tables = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    # copied first: another thread may put a hook of its own on at this moment
+    return [hook for table in tables if table for hook in list(table.values()) if acts(hook)]
 
 
 def _known_norm(parent: Any, name: str) -> bool:

@@ -19,12 +19,12 @@ OWN_HOOKS = ("transformer_lens.model_bridge", __name__)
 
 
 def has_hooks(tl_model: Any) -> bool:
-    """Whether anyone has a hook on the model, permanent or not; those that a bridge wires up itself do not count."""
+    """Whether anyone has a hook on the model that acts in this thread, permanent or not; those that a bridge wires up
+    itself do not count."""
     return any(
         not str(getattr(hook, "__module__", "")).startswith(OWN_HOOKS)
         for module in tl_model.modules()
-        for hooks in hooks_of(module)
-        for hook in hooks.values()
+        for hook in hooks_of(module)
     )
 
 
