@@ -108,7 +108,7 @@ def remove_hook(point: Any, handle: Any) -> None:
 
 
 @contextlib.contextmanager
-def _switched_on(tl_model: Any, names: Iterable[str]) -> Iterator[None]:
+def switched_on(tl_model: Any, names: Iterable[str]) -> Iterator[None]:
     """Turn on what the named hooks need to fire at all, and off again after."""
     flags = {flag for name in names for ending, flag in _SWITCHES.items() if name.endswith(ending)}
     off = [flag for flag in sorted(flags) if not getattr(tl_model.cfg, flag, False)]
@@ -201,7 +201,7 @@ def run_hooked(
     for name, change in edits.items():
         hooks += placed(name, _editing(name, change, fired), backend)
     hooks += list(recorders.items())
-    switched = _switched_on(tl_model, [*names, *edits])
+    switched = switched_on(tl_model, [*names, *edits])
     with torch.set_grad_enabled(grad is not None), switched, attached(tl_model, hooks):
         logits = tl_model(ids)
         silent = [name for name in names if not recorders[name].values] + [n for n in edits if n not in fired]

@@ -1,0 +1,286 @@
+"""Resuming from a layer with values replaced gives what a whole pass with the same edits gives, on both backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from interp_widgets.models import Model, load_model
+from interp_widgets.models import forward as engine
+from interp_widgets.models.resume import Patch, Trace, resume, trace
+from tests.models.tiny import tiny_hf, tiny_model
+
+IDS = [5, 17, 300, 44, 8, 261, 99, 30, 31, 7]
+LAST = len(IDS) - 1
+HOOKED = pytest.mark.hooked
+MODELS = [
+    *(pytest.param((name, "hooked"), marks=HOOKED) for name in ("gpt2", "llama", "gpt_neox", "qwen3")),
+    *((name, "bridge") for name in ("gpt2", "llama", "gpt_neox", "gemma2")),
+]
+HOOKS = {
+    "resid": "hook_resid_pre",
+    "attn": "hook_attn_out",
+    "mlp": "hook_mlp_out",
+    "head": "attn.hook_z",
+    "neuron": "mlp.hook_post",
+}
+
+
+@pytest.fixture(params=MODELS, ids="-".join)
+def model(request: pytest.FixtureRequest) -> Model:
+    return tiny_model(*request.param, dtype=torch.float64)
+
+
+def embeddings(model: Model, ids: list[int] = IDS) -> Tensor:
+    return model.token_embeddings(ids)[None]
+
+
+def largest(x: Tensor) -> float:
+    return float(x.detach().abs().max())
+
+
+def limit(model: Model) -> float:
+    """transformers' RMSNorm stays in float32 inside a float64 model."""
+    return 2e-5 if model.backend == "bridge" and model.normalization == "RMSNorm" else 1e-10
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def width(model: Model, part: str) -> int:
+    return {"head": model.d_head, "neuron": 1}.get(part, model.d_model)
+
+
+# ---- the same by a whole pass per cell
+
+
+def edit_of(patch: Patch, row: int, n_layers: int) -> tuple[str, Callable[[Tensor], Tensor]]:
+    """One row of a patch as an edit of a hook of the whole model."""
+    at, new = int(patch.at[row]), patch.rows[row]
+    index = None if patch.index is None else int(patch.index[row])
+    last = patch.part == "resid" and patch.layer == n_layers
+    name = f"blocks.{n_layers - 1}.hook_resid_post" if last else f"blocks.{patch.layer}.{HOOKS[patch.part]}"
+
+    def edit(value: Tensor) -> Tensor:
+        value = value.clone()
+        if index is None:
+            value[0, at] = new
+        else:
+            value[0, at, index] = new if patch.part == "head" else new[0]
+        return value
+
+    return name, edit
+
+
+def by_whole_passes(model: Model, patches: list[Patch], cells: int, ids: list[int] = IDS) -> Tensor:
+    """(cells, d_vocab) logits of the last position."""
+    rows = []
+    for cell in range(cells):
+        edits: dict[str, Callable[[Tensor], Tensor]] = {}
+        for patch in patches:
+            for row in (patch.cell == cell).nonzero()[:, 0].tolist():
+                name, edit = edit_of(patch, row, model.n_layers)
+                before = edits.get(name)
+                edits[name] = edit if before is None else lambda x, f=before, g=edit: g(f(x))
+        rows.append(model.run(ids, edit=edits).logits[0, -1])
+    return torch.stack(rows)
+
+
+def resumed(model: Model, clean: Trace, patches: list[Patch], cells: int, **options: Any) -> Tensor:
+    return engine.decode(model, resume(model, clean, patches, cells, **options))
+
+
+def every_place(model: Model, part: str, layer: int) -> Patch:
+    """One cell per position, one row each."""
+    at = torch.arange(len(IDS))
+    index = {"head": at % model.n_heads, "neuron": 3 * at}.get(part)
+    return Patch(part, layer, at, at, random(len(IDS), width(model, part), seed=layer), index)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("part", ["resid", "attn", "mlp", "head", "neuron"])
+def test_one_row_per_cell_equals_whole_passes(model: Model, part: str) -> None:
+    clean = trace(model, embeddings(model), neurons=range(model.n_layers))
+    for layer in range(model.n_layers + (part == "resid")):
+        patch = every_place(model, part, layer)
+        wanted = by_whole_passes(model, [patch], len(IDS))
+        assert largest(resumed(model, clean, [patch], len(IDS)) - wanted) < limit(model) * max(1, largest(wanted))
+        assert largest(wanted[LAST] - wanted[0]) > 1e-3
+
+
+def test_the_trace_holds_the_models_values(model: Model) -> None:
+    clean = trace(model, embeddings(model), neurons=(1,))
+    names = {part: f"blocks.1.{hook}" for part, hook in HOOKS.items()}
+    run = model.run(IDS, capture=names.values())
+    for part, name in names.items():
+        value = clean.value(part, 1)  # type: ignore[arg-type]
+        found = value[..., 0] if part == "neuron" else value
+        assert largest(found - run.activations[name]) < limit(model) * 10
+    assert largest(engine.decode(model, clean.hidden) - run.logits[:, -1]) < limit(model) * 10
+
+
+def test_many_patches_in_one_cell(model: Model) -> None:
+    """Rows of several layers, parts and positions: windows, whole streams, patches behind patches."""
+    clean = trace(model, embeddings(model), neurons=range(model.n_layers))
+    count, d = len(IDS), model.d_model
+    at, first = torch.arange(count), torch.zeros(count, dtype=torch.long)
+    patches = [
+        Patch("resid", 0, first, at, random(count, d, seed=1)),  # cell 0: a whole other stream
+        Patch("mlp", 1, first[:1], at[3:4], random(1, d, seed=2)),
+        Patch("mlp", 0, first[:3] + 1, at[2:5], random(3, d, seed=3)),  # cell 1: windows
+        Patch("mlp", 1, first[:2] + 1, at[1:3], random(2, d, seed=4)),
+        Patch("attn", 1, first[:2] + 1, at[2:4], random(2, d, seed=5)),
+        Patch("resid", 2, first[:1] + 1, at[6:7], random(1, d, seed=6)),
+        Patch("head", 1, first + 2, at, torch.zeros(count, model.d_head), first + 1),  # cell 2: a head everywhere
+        Patch("attn", 2, first[:2] + 3, at[-2:], random(2, d, seed=7)),  # cell 3: the last layer only
+        Patch("neuron", 2, first[:1] + 3, at[-1:], random(1, 1, seed=8), first[:1] + 5),
+        Patch("resid", 1, first[:2] + 4, at[4:6], random(2, d, seed=9)),  # cell 4: two entries, and the same row twice
+        Patch("resid", 1, first[:1] + 4, at[7:8], random(1, d, seed=10)),
+        Patch("resid", 3, first[:1] + 5, at[-1:], random(1, d, seed=11)),  # cell 5: what the final norm reads
+    ]
+    wanted = by_whole_passes(model, patches, 7)
+    found = resumed(model, clean, patches, 7)  # cell 6 has none
+    assert largest(found - wanted) < 10 * limit(model) * max(1, largest(wanted))
+
+
+def test_several_sequences_share_one_pass(model: Model) -> None:
+    other = [*IDS[:2], 77, 120, *IDS[4:]]
+    both = torch.cat([embeddings(model), embeddings(model, other)])
+    clean = trace(model, both, neurons=(1,))
+    cell = torch.arange(6)
+    patch = Patch("mlp", 1, cell, torch.tensor([3, 5, 9, 3, 5, 9]), random(6, model.d_model))
+    found = resumed(model, clean, [patch], 6, sequence=torch.tensor([0, 0, 0, 1, 1, 1]))
+    wanted = by_whole_passes(model, [patch], 3)
+    assert largest(found[:3] - wanted) < limit(model) * max(1, largest(wanted))
+    wanted = by_whole_passes(model, [patch], 6, other)[3:]
+    assert largest(found[3:] - wanted) < limit(model) * max(1, largest(wanted))
+
+
+def test_the_mlp_alone_reads_another_attention(model: Model) -> None:
+    """By the definition: the MLP of the stream before the block plus the rows, everything else as it was."""
+    clean, layer = trace(model, embeddings(model)), 1
+    at = torch.arange(len(IDS))
+    rows = random(len(IDS), model.d_model)
+    hidden = resume(model, clean, [Patch("attn_to_mlp", layer, at, at, rows)], len(IDS))
+    if clean.parallel:
+        assert torch.equal(hidden, clean.hidden.expand_as(hidden))
+        return
+    found = engine.decode(model, hidden)
+    # the MLP's output for that input, read off a whole pass in which attention itself is replaced
+    for p in (2, LAST):
+        edit = dict([edit_of(Patch("attn", layer, at, at, rows), p, model.n_layers)])
+        mlp = f"blocks.{layer}.hook_mlp_out"
+        out = model.run(IDS, edit=edit, capture=mlp).activations[mlp][0, p]
+        wanted = by_whole_passes(model, [Patch("mlp", layer, at[:1], at[p : p + 1], out[None])], 1)
+        assert largest(found[p] - wanted[0]) < 10 * limit(model) * max(1, largest(wanted))
+
+
+# ---- nothing changed, nothing computed
+
+
+def test_what_is_there_anyway_changes_nothing_at_all(model: Model) -> None:
+    clean = trace(model, embeddings(model), neurons=(1,))
+    at = torch.arange(len(IDS))
+    for part in ("resid", "attn", "mlp", "attn_to_mlp", "head", "neuron"):
+        index = torch.ones_like(at) if part in ("head", "neuron") else None
+        value = clean.value(part, 1)[0]  # type: ignore[arg-type]
+        rows = value[at] if index is None else value[at, index]
+        found = resume(model, clean, [Patch(part, 1, at, at, rows, index)], len(IDS))  # type: ignore[arg-type]
+        assert torch.equal(found, clean.hidden.expand_as(found))
+
+
+def test_the_last_layer_matters_at_the_last_position_only(model: Model) -> None:
+    clean = trace(model, embeddings(model))
+    for part in ("attn", "mlp"):
+        found = resume(model, clean, [every_place(model, part, model.n_layers - 1)], len(IDS))
+        assert torch.equal(found[:-1], clean.hidden.expand_as(found[:-1]))
+        assert largest(found[-1] - clean.hidden[0]) > 1e-3
+
+
+def test_check_is_heard_between_layers(model: Model) -> None:
+    class Stop(Exception):
+        pass
+
+    calls: list[int] = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise Stop
+
+    clean = trace(model, embeddings(model))
+    before = engine.has_hooks(model.tl_model)
+    with pytest.raises(Stop):
+        resume(model, clean, [every_place(model, "mlp", 0)], len(IDS), check=check)
+    assert engine.has_hooks(model.tl_model) == before
+
+
+@HOOKED
+def test_stale_keys_and_values_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison above finds a reuse that goes too far."""
+    from interp_widgets.models import plain_resume
+
+    model = tiny_model("llama", "hooked", dtype=torch.float64)
+    clean, patch = trace(model, embeddings(model)), every_place(model, "mlp", 0)
+    wanted = by_whole_passes(model, [patch], len(IDS))
+    right = plain_resume.attend
+
+    def stale(weights: Any, query: Tensor, key: Tensor, value: Tensor, fused: bool) -> Tensor:
+        layer = next(i for i, b in enumerate(model.tl_model.blocks) if b.attn is weights.module)
+        old = [part.expand_as(key) for part in clean.projected[layer][1:]]
+        return right(weights, query, *old, fused)
+
+    assert largest(resumed(model, clean, [patch], len(IDS)) - wanted) < 1e-10
+    monkeypatch.setattr(plain_resume, "attend", stale)
+    assert largest(resumed(model, clean, [patch], len(IDS)) - wanted) > 1e-3
+
+
+# ---- hooks of the user
+
+
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=HOOKED), "bridge"])
+def test_hooks_of_the_user_stay_in_force(backend: str) -> None:
+    model = load_model(tiny_hf("llama", dtype=torch.float64), backend=backend, dtype=torch.float64)
+    before = trace(model, embeddings(model))
+
+    def mixing(value: Tensor, hook: Any) -> Tensor:
+        return value + 0.3 * value.flip(1)  # positions see later ones
+
+    model.tl_model.hook_dict["blocks.2.hook_resid_post"].add_hook(mixing, is_permanent=True)
+    patch = every_place(model, "mlp", 2)
+    with pytest.raises(ValueError, match="make it again"):
+        resume(model, before, [patch], len(IDS))
+    clean = trace(model, embeddings(model))
+    wanted = by_whole_passes(model, [patch], len(IDS))
+    found = resumed(model, clean, [patch], len(IDS))
+    assert largest(found - wanted) < limit(model) * max(1, largest(wanted))
+    assert largest(found[0] - found[1]) > 1e-3  # not cut short: the first position matters through the user's hook
+
+
+@HOOKED
+def test_blocks_of_unusual_models_start_at_the_layer() -> None:
+    from tests.models.test_forward import REFUSED, from_config
+
+    for kind in REFUSED:
+        model = from_config(**REFUSED[kind])
+        clean = trace(model, embeddings(model), neurons=(0, 1))
+        for part in ("resid", "attn", "mlp", "head", "neuron"):
+            index = {"head": torch.arange(len(IDS)) % 2, "neuron": torch.arange(len(IDS))}.get(part)
+            at = torch.arange(len(IDS))
+            patch = Patch(part, 1, at, at, random(len(IDS), width(model, part)), index)  # type: ignore[arg-type]
+            wanted = by_whole_passes(model, [patch], len(IDS))
+            assert largest(resumed(model, clean, [patch], len(IDS)) - wanted) < 1e-10, (kind, part)
+
+
+def test_half_precision_agrees_roughly() -> None:
+    model = tiny_model("llama", dtype=torch.bfloat16)
+    double = tiny_model("llama", dtype=torch.float64)
+    patch = every_place(model, "mlp", 1)
+    found = resumed(model, trace(model, embeddings(model)), [patch], len(IDS))
+    wanted = resumed(double, trace(double, embeddings(double)), [patch], len(IDS))
+    assert found.dtype == torch.bfloat16
+    assert largest(found.double() - wanted) < 0.1 * largest(wanted)
