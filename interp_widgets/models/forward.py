@@ -39,6 +39,7 @@ __all__ = [
     "mean_embedding",
     "prefix",
     "slopes",
+    "token_logits",
 ]
 
 Way = Literal["plain", "blocks", "bridge"]
@@ -174,6 +175,17 @@ def decode_blocks(model: Any, hidden: Tensor, size: int) -> Iterator[tuple[int, 
         with model.lock:
             block = plain.decode(model.tl_model, hidden, slice(first, min(first + size, model.d_vocab)))
         yield first, block
+
+
+@torch.no_grad()
+def token_logits(model: Any, hidden: Tensor, ids: Tensor) -> Tensor:
+    """(rows, n) logits of the token ids (n,) alone, from hidden states (rows, width); float32 or wider."""
+    if in_blocks(model):
+        with model.lock:
+            return plain.decode(model.tl_model, hidden if hidden.dtype == torch.float64 else hidden.float(), ids)
+    size = max(1, 2**22 // model.d_vocab)
+    logits = torch.cat([decode(model, part)[:, ids] for part in hidden.split(size)])
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _decode(model: Any, hidden: Tensor) -> Tensor:

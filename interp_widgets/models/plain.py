@@ -273,8 +273,8 @@ def encode(
     return normed(getattr(tl_model, "ln_final", None), chosen), made
 
 
-def decode(tl_model: Any, hidden: Tensor, ids: slice | None = None) -> Tensor:
-    """Logits (..., d_vocab) from what `encode` gives, or those of a range of token ids, in the type of ``hidden``."""
+def decode(tl_model: Any, hidden: Tensor, ids: slice | Tensor | None = None) -> Tensor:
+    """Logits (..., d_vocab) from what `encode` gives, or those of some token ids, in the type of ``hidden``."""
     chosen = slice(None) if ids is None else ids
     weight, bias = tl_model.unembed.W_U[:, chosen].T, tl_model.unembed.b_U[chosen]
     return F.linear(hidden, weight.to(hidden.dtype), bias.to(hidden.dtype))
