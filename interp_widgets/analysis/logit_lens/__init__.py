@@ -1,0 +1,17 @@
+"""What every layer of a model would predict at every position of a prompt."""
+
+from interp_widgets.analysis.cost import Cost
+from interp_widgets.analysis.logit_lens.lens import logit_lens, logit_lens_cost
+from interp_widgets.analysis.logit_lens.result import Lens, LogitLensResult
+from interp_widgets.models.translators import Translators, load_translators, save_translators
+
+__all__ = [
+    "Cost",
+    "Lens",
+    "LogitLensResult",
+    "Translators",
+    "load_translators",
+    "logit_lens",
+    "logit_lens_cost",
+    "save_translators",
+]

@@ -1,0 +1,211 @@
+"""`logit_lens`: what every layer of a model would predict at every position."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp_widgets.analysis.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis.logit_lens.readings import LOWEST, Readings
+from interp_widgets.analysis.logit_lens.result import LogitLensResult
+from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
+from interp_widgets.analysis.result import provenance
+from interp_widgets.models.readout import ReadOut, read_out, residuals
+from interp_widgets.models.translators import Translators, load_translators
+
+_COLUMNS = {"cpu": 1024, "cuda": 8192}
+"""Token ids per block: 3 MB of a 768-wide unembedding on a CPU."""
+_CELLS = {"cpu": 512, "cuda": 8192}
+"""Cells per block: with the columns 2 MB of float32 logits on a CPU, which stay in its cache."""
+
+
+def logit_lens(
+    model: Any,
+    prompt: str | Sequence[int],
+    *,
+    target: str | int | None = None,
+    top: int = 10,
+    translators: str | os.PathLike[str] | Translators | None = None,
+    prepend_bos: bool | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> LogitLensResult:
+    """The next token that every layer would predict at every position of a prompt, in one pass over the vocabulary.
+
+    Row l reads the residual stream entering block l through the model's final norm and unembedding (and logit soft cap
+    where it has one); the last row is the model's own output. Never more than a block of logits is in memory.
+
+    The same numbers as TransformerLens's ``cache.accumulated_resid(apply_ln=True)`` followed by ``model.unembed`` and
+    ``softmax``, with these differences. Nothing of the size (layers, positions, vocabulary) is made. The soft cap of
+    models such as Gemma 2 is applied to every row; ``unembed`` alone leaves it out. Norm, unembedding and softmax are
+    in float32 (float64 for a float64 model) also where the model runs in bfloat16 or float16, because a half-precision
+    unembedding moves ranks; so the last row of such a model differs from its own output by that model's rounding. While
+    you have hooks on the model, every row goes through the model's own final norm and unembedding, with their hooks and
+    in the model's type. A model loaded with ``processed=True`` has the same readings.
+
+    Args:
+        model: what `load_model` returns.
+        prompt: text, or token ids (then nothing is added).
+        target: a token to follow through the layers, as an id or the text of one token.
+        top: how many of the likeliest tokens to keep per cell.
+        translators: for the tuned lens: a safetensors file with one affine map per layer, or what `load_translators`
+            gave; every row but the last is translated before it is read.
+        prepend_bos: overrides the model's BOS policy for a text. A BOS is fed, and is on no axis.
+        progress: called with (done, total) blocks of the vocabulary.
+        check: called before every block; raises to cancel.
+
+    Raises:
+        ValueError: an empty or too long prompt, a target that is not one token, ``top`` out of range, translators of
+            another size, or numbers that are not finite.
+        FileNotFoundError: no translators at that path.
+
+    Source: Interpreting GPT: the Logit Lens (nostalgebraist 2020); tuned: Eliciting Latent Predictions from
+    Transformers with the Tuned Lens (Belrose et al. 2023), section 2.
+
+    Example:
+        >>> result = logit_lens(model, "The Eiffel Tower is in the city of", target=" Paris")      # doctest: +SKIP
+        >>> result.target_rank[:, -1]                                                              # doctest: +SKIP
+        array([812, 407,  31,   0,   0,   0,   0])
+    """
+    given = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    token = None if target is None else single_token(model, target)
+    if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= model.d_vocab:
+        raise ValueError(f"top must be a whole number in 1..{model.d_vocab} for this vocabulary, got {top!r}")
+    maps = _translators(model, translators)
+    if check is not None:
+        check()
+    streams = residuals(model, given.fed_ids()[0])
+    if maps is not None:
+        for layer in range(model.n_layers):
+            streams[layer] = maps(layer, streams[layer])
+    readings = Readings(
+        given.n_shown, model.n_layers + 1, top=top, target=token, dtype=streams.dtype, device=streams.device
+    )
+    read = read_out(model)
+    way = _in_blocks if read.in_blocks else _by_modules
+    steps = way(read, streams, readings, given.offset)
+    for done, total in steps:
+        if progress is not None:
+            progress(done, total)
+        if check is not None and done < total:
+            check()
+    return _result(given, readings, token, maps, read.in_blocks)
+
+
+def _translators(model: Any, given: str | os.PathLike[str] | Translators | None) -> Translators | None:
+    if given is None:
+        return None
+    if not isinstance(given, str | os.PathLike | Translators):
+        raise TypeError(
+            f"translators must be the path of a safetensors file or Translators, got {type(given).__name__}"
+        )
+    found = given if isinstance(given, Translators) else load_translators(given)
+    found.check(model)
+    return found
+
+
+def _in_blocks(read: ReadOut, streams: Tensor, readings: Readings, offset: int) -> Iterator[tuple[int, int]]:
+    """Take in the logits of all cells, one block of the vocabulary after the other; ``streams`` is used up."""
+    kind = "cuda" if streams.device.type == "cuda" else "cpu"
+    cells = streams.transpose(0, 1)[offset:]  # the layers of one position side by side, as they lie in memory
+    positions, rows, width = cells.shape
+    some = max(1, _CELLS[kind] // rows)
+    parts = [slice(start, min(start + some, positions)) for start in range(0, positions, some)]
+    for part in parts:
+        cells[part] = read.normed(cells[part])
+    firsts = list(range(0, read.model.d_vocab, _COLUMNS[kind]))
+    if readings.target is not None:  # its block goes first, so that all others are compared with one number
+        firsts.insert(0, firsts.pop(readings.target // _COLUMNS[kind]))
+    for done, first in enumerate(firsts, start=1):
+        stop = min(first + _COLUMNS[kind], read.model.d_vocab)
+        for part in parts:
+            logits = read.block(cells[part].reshape(-1, width), first, stop).view(-1, rows, stop - first)
+            readings.add(part, slice(0, rows), first, logits, logits[:, -1])
+        yield done, len(firsts)
+
+
+def _by_modules(read: ReadOut, streams: Tensor, readings: Readings, offset: int) -> Iterator[tuple[int, int]]:
+    """The same by the model's own modules: one layer at a time, at every position that is fed, beside the last one."""
+    rows, positions = len(streams), slice(0, streams.shape[1] - offset)
+    # a hook may have forbidden tokens by minus infinity, which times its probability of zero is no number
+    final = read.whole(streams[-1:])[0, offset:].clamp_min_(LOWEST)
+    for row in range(rows):
+        logits = final.clone() if row == rows - 1 else read.whole(streams[[row]])[0, offset:].clamp_min_(LOWEST)
+        readings.add(positions, slice(row, row + 1), 0, logits[:, None], final)
+        yield row + 1, rows
+
+
+def _result(
+    prompt: Prompt, readings: Readings, target: int | None, maps: Translators | None, in_blocks: bool
+) -> LogitLensResult:
+    model = prompt.model
+    probability, ids = readings.ordered()
+    kept = readings.best.dtype
+
+    def array(x: Tensor) -> NDArray[Any]:
+        """(positions, rows, ...) as a result's (rows, positions, ...)."""
+        x = x.to(kept) if x.is_floating_point() else x
+        return np.ascontiguousarray(x.transpose(0, 1).cpu().numpy())
+
+    entropy = array(readings.entropy())
+    _check_finite(prompt, entropy)
+    ids_found = array(ids)
+    shown = set(np.unique(ids_found).tolist()) | ({target} if target is not None else set())
+    told: dict[str, Any] = {"top": readings.top, "target": target, "bos": prompt.offset == 1, "in_blocks": in_blocks}
+    told |= {"translators": maps.name, "form": maps.form} if maps is not None else {}
+    chosen: dict[str, Any] = {}
+    if target is not None:
+        own = (readings.target_logit.double() - readings.log_mass()).exp()
+        chosen = {"target": target, "target_rank": array(readings.above), "target_probability": array(own)}
+    return LogitLensResult(
+        tokens=prompt.tokens(),
+        ids=prompt.shown_ids,
+        special=prompt.special(),
+        top_ids=ids_found,
+        top_probability=array(probability),
+        entropy=entropy,
+        kl=array(readings.kl()),
+        names={token: model.token_strings([token])[0] for token in sorted(shown)},
+        lens="logit" if maps is None else "tuned",
+        bos_id=prompt.bos_id,
+        provenance=provenance(model.provenance(), **told),
+        **chosen,
+    )
+
+
+def _check_finite(prompt: Prompt, entropy: NDArray[Any]) -> None:
+    """NaN and infinity are an error that says where they begin."""
+    places = np.argwhere(~np.isfinite(entropy))
+    if places.size:
+        layer, position = (int(i) for i in places[0])
+        raise ValueError(
+            f"the reading at layer {layer} and position {position} ({prompt.tokens()[position]!r}) is not finite, like "
+            f"{len(places)} of {entropy.size} in all: look for broken weights, an edit by a hook, translators that "
+            "blow up, or half precision that overflows"
+        )
+
+
+def logit_lens_cost(model: Any, n_tokens: int) -> Cost:
+    """Operations and peak bytes of `logit_lens` on a prompt of so many tokens.
+
+    Example:
+        >>> logit_lens_cost(model, 12).flops                                      # doctest: +SKIP
+        9.8e+08
+    """
+    rows = model.n_layers + 1
+    attention = 2.0 * model.n_layers * model.n_heads * model.d_head * n_tokens
+    # what is done to a logit after the product (maximum, exponential, sums) takes as long as some 80 operations of it
+    reading = rows * model.d_vocab * (2.0 * model.d_model + 80)
+    item = max(model.dtype.itemsize, 4)
+    kind = "cuda" if model.device.type == "cuda" else "cpu"
+    block = 3.0 * min(_CELLS[kind], rows * n_tokens) * min(_COLUMNS[kind], model.d_vocab)
+    kept = rows * n_tokens * (model.d_model + 16)
+    return Cost(
+        flops=float(n_tokens * (flops_per_token(model) + attention + reading)),
+        bytes=float(item * (kept + block) + row_bytes(model, n_tokens, n_tokens) / model.n_layers),
+    )

@@ -1,0 +1,152 @@
+"""Translators of a tuned lens: one affine map per layer that brings its residual stream to the last layer's basis.
+
+The file is safetensors with ``"{layer}.weight"`` (d_model, d_model), output axis first, and ``"{layer}.bias"``
+(d_model,) for every layer, the layout of the tuned-lens library's ``params.pt``. As there, a translator is added to the
+stream, h + W h + b, unless the file's metadata say ``{"form": "affine"}``: then it is W h + b.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+Form = Literal["residual", "affine"]
+"""``residual``: h + W h + b, the tuned-lens library's; ``affine``: W h + b."""
+
+_KEY = re.compile(r"(\d+)\.(weight|bias)$")
+
+
+@dataclass(frozen=True)
+class Translators:
+    """One affine map per layer; `load_translators` reads them, `save_translators` writes them.
+
+    Source: Eliciting Latent Predictions from Transformers with the Tuned Lens (Belrose et al. 2023), section 2.
+    """
+
+    weights: tuple[Tensor, ...]
+    """Per layer (d_model, d_model), output axis first."""
+    biases: tuple[Tensor, ...]
+    """Per layer (d_model,)."""
+    form: Form = "residual"
+    """Whether the map is added to the stream."""
+    name: str = "translators"
+    """Where they came from, for messages and the record of a result."""
+
+    def __post_init__(self) -> None:
+        if self.form not in get_args(Form):
+            raise ValueError(f"form must be 'residual' (h + W h + b) or 'affine' (W h + b), got {self.form!r}")
+        if not self.weights or len(self.weights) != len(self.biases):
+            raise ValueError(
+                f"{self.name} must have one weight and one bias for every layer, "
+                f"got {len(self.weights)} weights and {len(self.biases)} biases"
+            )
+        width = self.biases[0].numel()
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            if tuple(weight.shape) != (width, width) or tuple(bias.shape) != (width,):
+                raise ValueError(
+                    f"{self.name}: layer {layer} must have a weight ({width}, {width}) and a bias ({width},), "
+                    f"got {tuple(weight.shape)} and {tuple(bias.shape)}"
+                )
+            if not (weight.isfinite().all() and bias.isfinite().all()):
+                raise ValueError(f"{self.name}: layer {layer} holds NaN or infinity; train or save it again")
+
+    @property
+    def d_model(self) -> int:
+        """Width of the residual stream they were made for."""
+        return self.biases[0].numel()
+
+    def check(self, model: Any) -> None:
+        """Raise a ValueError unless they fit a model: as many layers, the same width."""
+        if (len(self.weights), self.d_model) != (model.n_layers, model.d_model):
+            raise ValueError(
+                f"{self.name} is for {len(self.weights)} layers of width {self.d_model}, but {model.name} has "
+                f"{model.n_layers} layers of width {model.d_model}: give translators that were made for this model"
+            )
+
+    def __call__(self, layer: int, stream: Tensor) -> Tensor:
+        """The residual stream (..., d_model) entering a block, translated; computed in its type."""
+        weight, bias = (part[layer].to(stream.device, stream.dtype) for part in (self.weights, self.biases))
+        moved = torch.nn.functional.linear(stream, weight, bias)
+        return stream + moved if self.form == "residual" else moved
+
+
+def load_translators(path: str | os.PathLike[str]) -> Translators:
+    """Read the translators of a tuned lens from a safetensors file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no safetensors file, or a weight or bias is missing, has another shape or is not known.
+
+    Example:
+        >>> load_translators("gpt2-lens.safetensors").d_model                     # doctest: +SKIP
+        768
+    """
+    from safetensors import SafetensorError, safe_open
+
+    source = Path(path).expanduser()
+    if not source.is_file():
+        raise FileNotFoundError(f"there is no file of translators at {source}")
+    try:
+        with safe_open(source, framework="pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (the file is no mapping)
+            metadata = file.metadata() or {}
+    except SafetensorError as error:
+        raise ValueError(
+            f"{source} is not a safetensors file ({error}): convert it with "
+            "save_translators(path, weights, biases), other formats can run code when they are read"
+        ) from error
+    weights, biases = _by_layer(tensors, str(source))
+    form: Any = metadata.get("form", "residual")  # checked there
+    return Translators(weights, biases, form, str(source))
+
+
+def _by_layer(tensors: dict[str, Tensor], name: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    unknown = next((key for key in tensors if not _KEY.fullmatch(key)), None)
+    if unknown is not None or not tensors:
+        found = f"the tensor {unknown!r}" if tensors else "no tensor"
+        raise ValueError(f"{name} must hold '0.weight', '0.bias', '1.weight' and so on, got {found}")
+    layers = 1 + max(int(key.split(".")[0]) for key in tensors)
+    wanted = [f"{layer}.{part}" for layer in range(layers) for part in ("weight", "bias")]
+    missing = next((key for key in wanted if key not in tensors), None)
+    if missing is not None:
+        raise ValueError(f"{name} has {layers} layers but lacks {missing!r}: every layer needs a weight and a bias")
+    return tuple(tensors[f"{i}.weight"] for i in range(layers)), tuple(tensors[f"{i}.bias"] for i in range(layers))
+
+
+def save_translators(
+    path: str | os.PathLike[str], weights: Sequence[Tensor], biases: Sequence[Tensor], *, form: Form = "residual"
+) -> Path:
+    """Write translators, one per layer, to a safetensors file that `load_translators` and `logit_lens` read.
+
+    Args:
+        path: of the file.
+        weights: per layer (d_model, d_model), output axis first, as ``torch.nn.Linear`` keeps it.
+        biases: per layer (d_model,).
+        form: ``"residual"`` for h + W h + b, ``"affine"`` for W h + b.
+
+    Raises:
+        ValueError: shapes that do not fit, numbers that are not finite, an unknown form.
+
+    Example:
+        >>> state = torch.load("params.pt", weights_only=True)                    # doctest: +SKIP
+        >>> layers = range(len(state) // 2)                                       # doctest: +SKIP
+        >>> save_translators("lens.safetensors", [state[f"{i}.weight"] for i in layers],
+        ...                  [state[f"{i}.bias"] for i in layers])                # doctest: +SKIP
+    """
+    from safetensors.torch import save_file
+
+    target = Path(path).expanduser()
+    checked = Translators(tuple(weights), tuple(biases), form, str(target))
+    tensors: dict[str, Tensor] = {}
+    for layer, (weight, bias) in enumerate(zip(checked.weights, checked.biases, strict=True)):
+        # copies: safetensors refuses tensors that share memory
+        tensors |= {f"{layer}.weight": weight.detach().cpu().clone(), f"{layer}.bias": bias.detach().cpu().clone()}
+    save_file({key: value.contiguous() for key, value in tensors.items()}, target, metadata={"form": form})
+    return target
