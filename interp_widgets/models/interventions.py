@@ -23,8 +23,8 @@ Change = Callable[[Tensor, Tensor], Tensor]
 _MLP_IN = re.compile(r"blocks\.(\d+)\.hook_mlp_in$")
 # values that have positions on their second axis and are computed in every pass
 _ALLOWED = re.compile(
-    r"(hook_embed|blocks\.\d+\.(hook_(resid_pre|resid_mid|resid_post|attn_out|mlp_out|mlp_in)"
-    r"|attn\.hook_[vz]|mlp\.hook_(pre|pre_linear|post)))$"
+    r"blocks\.\d+\.(hook_(resid_pre|resid_mid|resid_post|attn_out|mlp_out|mlp_in)"
+    r"|attn\.hook_[vz]|mlp\.hook_(pre|pre_linear|post))$"
 )
 
 
@@ -41,9 +41,10 @@ def interventions(model: Any, changes: Sequence[tuple[str, Change]]) -> Iterator
         model: a `Model`.
         changes: pairs of a hook name and a function. The function gets the value, (batch, rows, ...), and the positions
             of its rows, (batch, rows) whole numbers counted as users count: from 0 without a BOS, which is at -1.
-            A sequence begins with a BOS where its first token's embedding is that of the BOS. With a cache the rows
-            are the new tokens, and their positions go on from those in the cache. Allowed are hook_embed and per block
-            hook_resid_pre, hook_resid_mid, hook_resid_post, hook_attn_out, hook_mlp_out, hook_mlp_in (the residual
+            A sequence begins with a BOS where its first token's embedding is that of the BOS (in passes that do not
+            show their embeddings, like TransformerLens' own generation: if the model's policy puts one there). With a
+            cache the rows are the new tokens, and their positions go on from those in the cache. Allowed in every block
+            are hook_resid_pre, hook_resid_mid, hook_resid_post, hook_attn_out, hook_mlp_out, hook_mlp_in (the residual
             stream as the MLP's branch reads it, before its norm), attn.hook_v, attn.hook_z, mlp.hook_pre,
             mlp.hook_pre_linear and mlp.hook_post.
 
@@ -89,34 +90,32 @@ class _Pass:
 
     def __init__(self, model: Any) -> None:
         self.scope = Scope()
-        self._backend: str = model.backend
         self._bos = None if model.bos_token_id is None else model.token_embeddings([model.bos_token_id])[0]
-        self._front: Tensor | int = int(model.prepend_bos)
+        self._usual = int(model.prepend_bos)
+        self._fed: Tensor | int | None = None
+        self._front: Tensor | int = self._usual
         self._first = 0
-        self._announced = False
 
-    def announce(self, module: Any, args: Any, kwargs: Any = None) -> None:
-        """Before a pass through the whole network: as many positions as its cache holds lie before it."""
-        if not self.scope.acts():
-            return
-        given = kwargs or {}
-        self._announced, self._first = True, 0
-        if self._backend == "hooked":
-            entries = given.get("past_kv_cache")
-            self._first = 0 if entries is None else int(entries[0].past_keys.shape[1])
-        elif given.get("past_key_values") is not None:
-            self._first = int(given["past_key_values"].get_seq_length())
-
-    def begin(self, value: Tensor, hook: Any) -> Tensor | None:
-        """At the embeddings of a pass, (batch, rows, d_model); one that nobody announced has no cache."""
+    def embedded(self, value: Tensor, hook: Any) -> Tensor | None:
+        """At the embeddings of a pass, (batch, rows, d_model)."""
         if not self.scope.acts():
             return None
-        if not self._announced:
-            self._first = 0
-        self._announced = False
-        if self._first == 0:
-            self._front = 0 if self._bos is None else (value[:, 0] == self._bos).all(-1).long()[:, None]
+        self._fed = 0 if self._bos is None else (value[:, 0] == self._bos).all(-1).long()[:, None]
         return value
+
+    def begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        """Before the first block: the pass begins behind the positions that the block's cache holds."""
+        if not self.scope.acts():
+            return
+        self._first = 0
+        for given in (*args, *(kwargs or {}).values()):
+            if hasattr(given, "get_seq_length"):  # transformers' cache
+                self._first = int(given.get_seq_length())
+            elif hasattr(given, "past_keys"):  # TransformerLens' cache of one layer
+                self._first = int(given.past_keys.shape[1])
+        if self._first == 0:  # later passes go on with the same sequences
+            self._front = self._usual if self._fed is None else self._fed
+        self._fed = None
 
     def positions(self, value: Tensor) -> Tensor:
         """(batch, rows) positions of a value's rows, without the BOS."""
@@ -139,15 +138,14 @@ class _Pass:
 
 
 def _follow(model: Any, current: _Pass, taken_off: list[Callable[[], None]]) -> None:
-    """Hear of every pass: from the network's own call, and where its embeddings come by."""
-    root = model.tl_model if model.backend == "hooked" else model.tl_model.original_model
+    """Hear of every pass: where its embeddings come by, and before the first block."""
+    _put(model, EMBED, current.embedded, current.scope, taken_off)
 
-    def announce(module: Any, args: Any, kwargs: Any = None) -> None:
-        current.announce(module, args, kwargs)
+    def begin(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        current.begin(module, args, kwargs)
 
-    mark(announce, current.scope)
-    taken_off.append(root.register_forward_pre_hook(announce, with_kwargs=True).remove)
-    _put(model, EMBED, current.begin, current.scope, taken_off)
+    mark(begin, current.scope)
+    taken_off.append(model.tl_model.blocks[0].register_forward_pre_hook(begin, with_kwargs=True).remove)
 
 
 # ---- attaching
