@@ -1,0 +1,113 @@
+"""What each part of a residual stream says: the final norm and the unembedding applied to the part alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from interp_widgets.models.frozen import rounded_gain, rounds_norms
+from interp_widgets.models.readout import ReadOut, read_out
+
+Lens = Literal["own", "frozen"]
+"""By what the final norm divides a part: by the part's ``own`` scale, or by the ``frozen`` one of the whole stream."""
+
+_LOGITS = {"cpu": 2**18, "cuda": 2**26}
+"""Logits held at once: a megabyte in float32 on a CPU, where they stay in the cache."""
+_ROWS = 128
+
+
+@dataclass(frozen=True)
+class PartLens:
+    """The lens of the parts of one residual stream, made once per decomposition."""
+
+    model: Any
+    read: ReadOut
+    gain: Tensor
+    """(layers + 1, d_model) by which the final norm multiplies the whole (centred) stream."""
+    shift: Tensor
+    """(d_model,) its bias."""
+
+    @staticmethod
+    def of(model: Any, residual: Tensor) -> PartLens:
+        """For the stream ``residual`` (layers + 1, d_model)."""
+        weight, shift = (model.weight(name).to(residual.dtype) for name in ("ln_final_w", "ln_final_b"))
+        lens = PartLens(model, read_out(model), weight.expand_as(residual), shift)
+        variance = lens._centred(residual).pow(2).mean(-1, keepdim=True)
+        gain = weight / (variance + float(getattr(model.tl_model.cfg, "eps", 0.0))).sqrt()
+        if rounds_norms(model):
+            gain = rounded_gain(gain, residual, lens.read.normed(residual))
+        return replace(lens, gain=gain)
+
+    def _centred(self, x: Tensor) -> Tensor:
+        return x - x.mean(-1, keepdim=True) if self.model.normalization == "LayerNorm" else x
+
+    def frozen(self, parts: Tensor) -> Tensor:
+        """(layers + 1, sources, d_model) what parts bring to the final norm's output: their sum plus `shift` is it."""
+        return self._centred(parts) * self.gain[:, None]
+
+    def directions(self, token: int) -> Tensor:
+        """(layers + 1, d_model) the gradient of one token's logit at the stream, with the whole stream's scale."""
+        column: Tensor = self.model.weight("W_U")[:, token].to(self.gain.dtype)
+        return self._centred(column * self.gain)
+
+    def logit(self, parts: Tensor, token: int) -> Tensor:
+        """(layers + 1, sources) what parts bring to one token's logit in the lens of the whole stream."""
+        return (parts @ self.directions(token)[..., None])[..., 0]
+
+    def constant(self, token: int) -> float:
+        """What the final norm's bias and the unembedding's add to one token's logit."""
+        column = self.model.weight("W_U")[:, token].to(self.shift.dtype)
+        return float(self.shift @ column + self.model.weight("b_U")[token])
+
+    def top(self, parts: Tensor, kind: Lens, target: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Top id, its probability and that of ``target``, each (layers + 1, sources), of parts (layers + 1, sources,
+        d_model). Parts that are zero have id -1 and probabilities 0."""
+        shape = parts.shape[:-1]
+        chosen = parts.flatten(0, -2).any(-1).nonzero()[:, 0]
+        rows = (self.frozen(parts) if kind == "frozen" else parts).flatten(0, -2)
+        ids = torch.full((len(rows),), -1, dtype=torch.long, device=parts.device)
+        best = torch.zeros(len(rows), dtype=torch.float64, device=parts.device)
+        wanted = torch.zeros_like(best)
+        for places in torch.split(chosen, _ROWS):
+            ids[places], best[places], wanted[places] = self._reduce(rows[places], kind, target)
+        return ids.view(shape), best.view(shape), None if target is None else wanted.view(shape)
+
+    def _reduce(self, rows: Tensor, kind: Lens, target: int | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Top id, its probability and the target's, of rows (rows, d_model), over blocks of the vocabulary."""
+        total = torch.full((len(rows),), -torch.inf, dtype=torch.float64, device=rows.device)
+        best, found = total.clone(), total.clone()
+        ids = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
+        for first, logits in self._blocks(rows, kind):
+            high, place = logits.max(-1)
+            better = high > best
+            best = torch.where(better, high.double(), best)
+            ids = torch.where(better, place + first, ids)
+            total = torch.logaddexp(total, logits.logsumexp(-1).double())
+            if target is not None and 0 <= target - first < logits.shape[-1]:
+                found = logits[:, target - first].double()
+        return ids, (best - total).exp(), (found - total).exp()
+
+    def _blocks(self, rows: Tensor, kind: Lens) -> Any:
+        """Logits of rows (rows, d_model) in blocks of the vocabulary: (first id, (rows, block))."""
+        whole = self.model.d_vocab
+        columns = max(256, _LOGITS["cuda" if rows.is_cuda else "cpu"] // max(len(rows), 1))
+        if kind == "own":
+            if not self.read.in_blocks:
+                yield 0, self.read.whole(rows[:, None])[:, 0]
+                return
+            hidden = self.read.normed(rows)
+            for first in range(0, whole, columns):
+                yield first, self.read.block(hidden, first, min(first + columns, whole))
+            return
+        table = self.model.weight("W_U")
+        for first in range(0, whole, columns):
+            yield first, rows @ table[:, first : first + columns].to(rows.dtype)
+
+    def logits(self, part: Tensor, layer: int, kind: Lens) -> Tensor:
+        """(d_vocab,) logits of one part (d_model,) at one layer."""
+        if kind == "frozen":
+            part = self._centred(part) * self.gain[layer]
+        return torch.cat([block[0] for _, block in self._blocks(part[None], kind)])

@@ -1,0 +1,124 @@
+"""`decompose_logit`: the share of every token of a prompt in one logit, by a single pass backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis.prompts import read_prompt, single_token
+from interp_widgets.analysis.result import provenance
+from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.analysis.token_decomposition.lens import PartLens
+from interp_widgets.analysis.token_decomposition.result import LogitShareResult
+from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
+from interp_widgets.models.freeze import Slope, freeze
+from interp_widgets.models.frozen import FrozenPass
+
+
+@torch.no_grad()
+def decompose_logit(
+    model: Any,
+    prompt: str | Sequence[int],
+    target: str | int | None = None,
+    *,
+    position: int = -1,
+    foil: str | int | None = None,
+    slope: Slope = "secant",
+    tolerance: float | None = None,
+    prepend_bos: bool | None = None,
+    check: Callable[[], None] | None = None,
+) -> LogitShareResult:
+    """What each token of the prompt brought to one logit of the next token, or to the difference of two.
+
+    The same frozen map as in `decompose_tokens`, with the final norm's scale frozen too, so that a logit is linear in
+    the first residual stream: its gradient times what each token starts as is that token's share. One pass backwards
+    instead of one forwards per token; each share is the last layer's part on the target's unembedding direction. Where
+    a model caps its logits (Gemma 2), it is the logit before the cap.
+
+    Args:
+        model: what `load_model` returns.
+        prompt: text, or token ids (then nothing is added).
+        target: the token whose logit it is (text of one token, or id); default: the one the model finds likeliest.
+        position: whose next token is looked at, counted from 0 without a BOS, or from the end.
+        foil: a token whose logit is subtracted.
+        slope: ``"secant"`` is the method; ``"step"`` does not add up, as a control.
+        tolerance: largest error against the sizes of all shares; defaults as in `decompose_tokens`.
+        prepend_bos: overrides the model's BOS policy for texts.
+        check: called between layers; raises to cancel.
+
+    Raises:
+        ValueError: a bad prompt, position, target or foil, or a model whose shares do not add up to its logit.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
+    Eqs 4.1 to 4.3, followed backwards.
+
+    Example:
+        >>> result = decompose_logit(model, "The Eiffel Tower is located in the city of", " Paris")  # doctest: +SKIP
+        >>> result.tokens[result.share.argmax()]                                                     # doctest: +SKIP
+        ' Tower'
+    """
+    given = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    last = given.offset + given.position(position)
+    token = None if target is None else single_token(model, target)
+    against = None if foil is None else single_token(model, foil, what="foil")
+    frozen = freeze(model, given.ids, last, slope=slope)
+    lens = PartLens.of(model, frozen.residual)
+    logits = _uncapped(model, lens.logits(frozen.residual[-1], -1, "own"))
+    token = int(logits.argmax()) if token is None else token
+    if token == against:
+        raise ValueError(f"target and foil must differ, both are {token}: give another foil, or none")
+    logit = float(logits[token] - (0 if against is None else logits[against]))
+    direction, bias = lens.directions(token)[-1], lens.constant(token)
+    if against is not None:
+        direction, bias = direction - lens.directions(against)[-1], bias - lens.constant(against)
+    gradient, inside = _pull(frozen, direction, check)
+    share = (gradient.double() * frozen.start.double()).sum(-1)
+    bias += inside
+    error = float((share.sum() + bias - logit).abs() / (share.abs().sum() + abs(bias)))
+    limit = TOLERANCE.get(model.dtype, HALF_TOLERANCE) if tolerance is None else tolerance
+    if not error <= limit:
+        why = "" if slope == "secant" else f" (slope {slope!r} is a control that does not add up)"
+        raise ValueError(
+            f"the shares of {model.name} do not add up to its logit: relative error {error:.1e}, allowed {limit:.0e}"
+            f"{why}: use ordinary blocks without hooks on them, a wider dtype, or a larger tolerance"
+        )
+    shown = torch.cat([share[given.offset :], share.new_zeros(len(given.ids) - 1 - last)])
+    bos = float(share[0]) if given.offset else None
+    told = {"position": last - given.offset, "slope": slope, "bos": given.offset == 1}
+    return LogitShareResult(
+        share=to_numpy(shown),
+        bias=bias + (bos or 0.0),
+        logit=logit,
+        error=error,
+        tokens=given.tokens(),
+        ids=given.shown_ids,
+        special=given.special(),
+        position=last - given.offset,
+        target=token,
+        target_token=model.token_strings([token])[0],
+        foil=against,
+        foil_token="" if against is None else model.token_strings([against])[0],
+        bos=bos,
+        bos_id=given.bos_id,
+        provenance=provenance(model.provenance(), **told),
+    )
+
+
+def _uncapped(model: Any, logits: Tensor) -> Tensor:
+    """The logits before a soft cap, cap · tanh(logit / cap), in float64."""
+    cap = getattr(model.tl_model.cfg, "output_logits_soft_cap", None) or 0
+    return cap * torch.atanh(logits.double() / cap) if cap > 0 else logits.double()
+
+
+def _pull(frozen: FrozenPass, direction: Tensor, check: Callable[[], None] | None) -> tuple[Tensor, float]:
+    """The gradient at the first residual stream (n, d_model), and what the biases of all layers add."""
+    gradient, added = direction[None], 0.0
+    for layer in reversed(frozen.layers):
+        if check is not None:
+            check()
+        gradient, more = layer.pull(gradient, last=layer is frozen.layers[-1])
+        added += more
+    return gradient, added

@@ -1,0 +1,232 @@
+"""What a token decomposition gives back: parts of the residual stream, and shares of one logit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.result import Result, record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@record
+class TokenDecompositionResult(Result):
+    """The residual stream of one position as a sum of what each token of the prompt brought, at every layer.
+
+    ``parts.sum(axis=1) + bias`` is the residual stream, up to `error`. Layer l is the stream entering block l; the
+    last row is what the final norm reads. Source: Explainability in Large Language Models: Pathways to Refinement and
+    Alignment (Luo 2024), section 4.1.1, Eqs 4.1 to 4.3, and appendix B.3.
+    """
+
+    parts: NDArray[np.floating[Any]]
+    """(layers + 1, sources, d_model) what each shown token brought; zero for tokens after `position`."""
+
+    bias: NDArray[np.floating[Any]]
+    """(layers + 1, d_model) what no shown token brought: the model's biases (zero if spread) and a BOS (see `bos`)."""
+
+    error: NDArray[np.floating[Any]]
+    """(layers + 1,) relative error of the sum: norm of (sum - residual) over norm of the residual."""
+
+    tokens: Sequence[str]
+    """(sources,) readable tokens of the prompt."""
+
+    ids: Sequence[int]
+    """(sources,) their ids."""
+
+    special: Sequence[bool]
+    """(sources,) whether each is special."""
+
+    position: int
+    """The position that is decomposed, counted from 0."""
+
+    residual: NDArray[np.floating[Any]]
+    """(layers + 1, d_model) the model's own residual stream there."""
+
+    bos: NDArray[np.floating[Any]] | None = None
+    """(layers + 1, d_model) what of `bias` a beginning-of-sequence token brought; None where none was fed."""
+
+    bos_id: int | None = None
+    """Id of the beginning-of-sequence token fed before the prompt; None when there was none."""
+
+    top_token: NDArray[np.integer[Any]] | None = None
+    """(layers + 1, sources) id of the token that each part's lens puts first; -1 where the part is zero. None without
+    a lens."""
+
+    probability: NDArray[np.floating[Any]] | None = None
+    """(layers + 1, sources) its probability, 0..1; 0 where the part is zero."""
+
+    bias_top_token: NDArray[np.integer[Any]] | None = None
+    """(layers + 1,) the same for `bias`."""
+
+    bias_probability: NDArray[np.floating[Any]] | None = None
+    """(layers + 1,) the same for `bias`."""
+
+    target: int | None = None
+    """Id of the token whose logit is followed; None if none."""
+
+    target_token: str = ""
+    """Its text."""
+
+    target_logit: NDArray[np.floating[Any]] | None = None
+    """(layers + 1, sources) each part's share of the target's logit in the lens of the whole stream; with
+    `target_bias` they sum to that logit."""
+
+    target_bias: NDArray[np.floating[Any]] | None = None
+    """(layers + 1,) share of `bias`, the final norm's bias and the unembedding's."""
+
+    target_probability: NDArray[np.floating[Any]] | None = None
+    """(layers + 1, sources) the target's probability in the lens of each part, 0..1; None without a lens."""
+
+    biases: str = "separate"
+    """``separate``, or ``spread`` over the parts in proportion to their norms."""
+
+    lens: str | None = None
+    """Scale of the final norm in the lens of a part: ``own``, ``frozen``, or None for no lens."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Token id (as text) to readable token, for every id that the result holds."""
+
+    def __post_init__(self) -> None:
+        sources = len(self.tokens)
+        self.array("parts", (None, sources, None))
+        rows, _, width = self.parts.shape
+        self.array("bias", (rows, width))
+        self.array("residual", (rows, width))
+        self.array("error", (rows,))
+        if self.bos is not None:
+            self.array("bos", (rows, width))
+        for name, kind in (("top_token", "int"), ("probability", "float"), ("target_logit", "float"),
+                           ("target_probability", "float")):  # fmt: skip
+            if getattr(self, name) is not None:
+                self.array(name, (rows, sources), kind)
+        for name, kind in (("bias_top_token", "int"), ("bias_probability", "float"), ("target_bias", "float")):
+            if getattr(self, name) is not None:
+                self.array(name, (rows,), kind)
+        for name in ("tokens", "ids", "special"):
+            self.sequence(name, sources)
+        if not 0 <= self.position < sources:
+            raise ValueError(f"position must be in 0..{sources - 1} for {sources} tokens, got {self.position}")
+
+    def token_text(self, token: int) -> str:
+        """The readable text of a token id that this result holds; empty for -1."""
+        return self.names.get(str(int(token)), "")
+
+    @property
+    def n_layers(self) -> int:
+        """Blocks of the model: the stream is decomposed before each and behind the last."""
+        return int(self.parts.shape[0]) - 1
+
+    @property
+    def norm(self) -> NDArray[np.floating[Any]]:
+        """(layers + 1, sources) Euclidean norm of every part; NaN where a partial result has not got to."""
+        found: NDArray[np.floating[Any]] = np.linalg.norm(self.parts, axis=-1)
+        return found
+
+    @property
+    def norm_share(self) -> NDArray[np.floating[Any]]:
+        """(layers + 1, sources) each part's norm over the sum of all parts' norms at that layer, `bias` left out."""
+        norm = self.norm
+        total = np.nansum(norm, axis=1, keepdims=True)
+        share: NDArray[np.floating[Any]] = norm / np.where(total > 0, total, 1)
+        return share
+
+    @property
+    def bias_norm(self) -> NDArray[np.floating[Any]]:
+        """(layers + 1,) Euclidean norm of `bias`."""
+        found: NDArray[np.floating[Any]] = np.linalg.norm(self.bias, axis=-1)
+        return found
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per layer and token: layer, position, token, norm, share of the norms, and the lens where there is
+        one."""
+        import pandas as pd
+
+        rows, sources = self.parts.shape[:2]
+        layer, place = np.repeat(np.arange(rows), sources), np.tile(np.arange(sources), rows)
+        table: dict[str, Any] = {
+            "layer": layer,
+            "position": place,
+            "token": np.asarray(self.tokens, dtype=object)[place],
+            "norm": self.norm.ravel(),
+            "norm_share": self.norm_share.ravel(),
+        }
+        if self.top_token is not None and self.probability is not None:
+            table["top_token"] = [self.token_text(int(token)) for token in self.top_token.ravel()]
+            table["probability"] = self.probability.ravel()
+        for name in ("target_logit", "target_probability"):
+            if getattr(self, name) is not None:
+                table[name] = getattr(self, name).ravel()
+        return pd.DataFrame(table)
+
+
+@record
+class LogitShareResult(Result):
+    """One logit (or the difference of two) as a sum of what each token of the prompt brought.
+
+    ``share.sum() + bias`` is `logit`, up to `error`. Source: Explainability in Large Language Models: Pathways to
+    Refinement and Alignment (Luo 2024), section 4.1.1, Eqs 4.1 to 4.3, followed backwards from one logit.
+    """
+
+    share: NDArray[np.floating[Any]]
+    """(sources,) what each shown token brought, in logits; zero for tokens after `position`."""
+
+    bias: float
+    """What no shown token brought: biases of all layers, the final norm and the unembedding, and a BOS."""
+
+    logit: float
+    """The model's own logit of the target, minus that of the foil where there is one."""
+
+    error: float
+    """|share.sum() + bias - logit| over the sum of the sizes of all shares."""
+
+    tokens: Sequence[str]
+    """(sources,) readable tokens of the prompt."""
+
+    ids: Sequence[int]
+    """(sources,) their ids."""
+
+    special: Sequence[bool]
+    """(sources,) whether each is special."""
+
+    position: int
+    """The position whose next token is looked at, counted from 0."""
+
+    target: int
+    """Id of the token whose logit it is."""
+
+    target_token: str
+    """Its text."""
+
+    foil: int | None = None
+    """Id of the token that it is set against; None if none."""
+
+    foil_token: str = ""
+    """Its text."""
+
+    bos: float | None = None
+    """What of `bias` a beginning-of-sequence token brought; None where none was fed."""
+
+    bos_id: int | None = None
+    """Id of the beginning-of-sequence token fed before the prompt; None when there was none."""
+
+    def __post_init__(self) -> None:
+        sources = len(self.tokens)
+        self.array("share", (sources,))
+        for name in ("tokens", "ids", "special"):
+            self.sequence(name, sources)
+        if not 0 <= self.position < sources:
+            raise ValueError(f"position must be in 0..{sources - 1} for {sources} tokens, got {self.position}")
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per token: position, token and share in logits."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"position": range(len(self.tokens)), "token": list(self.tokens), "share": np.asarray(self.share)}
+        )
