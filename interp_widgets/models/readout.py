@@ -128,7 +128,7 @@ def residuals(model: Any, ids: Tensor) -> Tensor:
                 tl_model(batch, stop_at_layer=model.n_layers)
             else:
                 with ways.unembedding_input(tl_model, keep=False):
-                    tl_model(batch)
+                    tl_model(batch, use_cache=False)
     return streams.transpose(0, 1)
 
 
