@@ -1,0 +1,144 @@
+"""`ablated_prediction`: what a model would write next, with and without an ablation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp_widgets.analysis.ablation.interventions import Ablation, changes
+from interp_widgets.analysis.prompts import Prompt, read_prompt
+from interp_widgets.analysis.result import Result, provenance, record
+from interp_widgets.models.forward import forward
+from interp_widgets.models.interventions import Change, interventions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@record
+class AblatedPrediction(Result):
+    """The likeliest next tokens of the whole model and of the ablated one, and how far apart the two are."""
+
+    ids: Sequence[int]
+    """(tokens,) ids of the tokens that are among the likeliest before or after: first those of before, in their order,
+    then those that only the ablation brings up, in theirs."""
+
+    tokens: Sequence[str]
+    """(tokens,) readable tokens."""
+
+    before: NDArray[np.floating[Any]]
+    """(tokens,) probability without the ablations, 0..1."""
+
+    after: NDArray[np.floating[Any]]
+    """(tokens,) probability with them, 0..1."""
+
+    kl: float
+    """KL(before ‖ after) over the whole vocabulary, nats; infinite where the ablation rules a possible token out."""
+
+    prompt_tokens: Sequence[str]
+    """(positions,) readable tokens of the prompt, without the BOS."""
+
+    ablations: Sequence[Ablation]
+    """What was taken out."""
+
+    def __post_init__(self) -> None:
+        for name in ("ids", "tokens"):
+            self.sequence(name, len(self.ids))
+        for name in ("before", "after"):
+            self.array(name, (len(self.ids),), nan=False)
+        self.sequence("prompt_tokens")
+        self.sequence("ablations")
+
+    @property
+    def change(self) -> NDArray[np.floating[Any]]:
+        """(tokens,) probability after minus before."""
+        found: NDArray[np.floating[Any]] = self.after - self.before
+        return found
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per token: id, token, probability before, after, and the change."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "id": list(self.ids),
+                "token": list(self.tokens),
+                "before": self.before,
+                "after": self.after,
+                "change": self.change,
+            }
+        )
+
+
+def ablated_prediction(
+    model: Any,
+    prompt: str | Sequence[int],
+    ablations: Iterable[Ablation] | Ablation,
+    *,
+    top: int = 10,
+    prepend_bos: bool | None = None,
+) -> AblatedPrediction:
+    """The next token's probabilities after a prompt, with and without some ablations.
+
+    Both passes go the same way through the model, so that without ablations the change is exactly zero.
+
+    Args:
+        model: what `load_model` returns.
+        prompt: text, or token ids (then nothing is added).
+        ablations: `Ablation` objects, with positions inside the prompt.
+        top: how many of the likeliest tokens are shown, of before and of after.
+        prepend_bos: overrides the model's BOS policy for a text.
+
+    Raises:
+        ValueError: an empty or too long prompt, a position outside of it, ``top`` out of range, what `ablation`
+            refuses, or logits that are not finite.
+
+    Example:
+        >>> found = ablated_prediction(model, "The Eiffel Tower is in", [Ablation("mlp", 4)])       # doctest: +SKIP
+        >>> found.to_frame().head(1)                                                               # doctest: +SKIP
+             id   token  before  after  change
+        0  1204   Paris    0.91   0.35   -0.56
+    """
+    given = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    if not 1 <= top <= model.d_vocab:
+        raise ValueError(f"top must be in 1..{model.d_vocab} for this vocabulary, got {top}")
+    wanted = [ablations] if isinstance(ablations, Ablation) else list(ablations)
+    planned = changes(model, wanted)
+    for one in wanted:
+        for position in one.positions or ():
+            given.position(position)
+    before, after = _log_probabilities(given, []), _log_probabilities(given, planned)
+    ids = [int(i) for i in before.topk(top).indices]
+    ids += [int(i) for i in after.topk(top).indices if int(i) not in ids]
+    kl = torch.where(before > -torch.inf, before.exp() * (before - after), 0.0).sum()
+    return AblatedPrediction(
+        ids=ids,
+        tokens=model.token_strings(ids),
+        before=before[ids].exp().numpy(),
+        after=after[ids].exp().numpy(),
+        kl=max(0.0, float(kl)),  # rounding may leave it below
+        prompt_tokens=given.tokens(),
+        ablations=wanted,
+        provenance=provenance(model.provenance(), top=top, bos=given.offset == 1),
+    )
+
+
+@torch.no_grad()
+def _log_probabilities(given: Prompt, planned: Sequence[tuple[str, Change]]) -> Tensor:
+    """(d_vocab,) natural log-probabilities of the next token, float64 on the CPU."""
+    unchanged = ("blocks.0.hook_resid_pre", lambda value, positions: value)
+    with interventions(given.model, [unchanged, *planned]):
+        last = torch.tensor([len(given.ids) - 1], device=given.model.device)
+        logits = forward(given.model, given.embeddings(), positions=last)[0, 0].double().cpu()
+    if not bool(torch.isfinite(logits.max())):
+        what = "with these ablations" if planned else "on this prompt"
+        raise ValueError(
+            f"the model's logits {what} are not finite (NaN or infinity): look for broken weights, values that are too "
+            "large, or half precision that overflows"
+        )
+    return logits.log_softmax(-1)
