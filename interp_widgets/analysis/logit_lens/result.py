@@ -47,8 +47,8 @@ class LogitLensResult(Result):
     kl: NDArray[np.floating[Any]]
     """(layers + 1, positions) KL(reading ‖ model's own output) in nats; 0 in the last row."""
 
-    names: Mapping[int, str]
-    """Readable text of every token id in `top_ids` and of the target; see :meth:`token_text`."""
+    names: Mapping[Any, str]
+    """Readable text by id of every token in `top_ids` and of the target; see :meth:`token_text`."""
 
     target: int | None = None
     """Id of the token that is followed through the layers; None where none was given."""
@@ -74,6 +74,7 @@ class LogitLensResult(Result):
         self.array("top_probability", (rows, positions, top))
         for name in ("entropy", "kl"):
             self.array(name, (rows, positions))
+        # a file holds its keys as text
         object.__setattr__(self, "names", {int(key): str(text) for key, text in self.names.items()})
         if (self.target is None) != (self.target_rank is None) or (self.target is None) != (
             self.target_probability is None
