@@ -75,6 +75,7 @@ class Running(W.VBox):
         self._due: set[str] = set()
         self._identity = Identity()
         self._owners: dict[str, Owner] = {}
+        self._quiet: set[str] = set()
 
     # hooks ------------------------------------------------------------------------------------------------------------
 
@@ -131,18 +132,22 @@ class Running(W.VBox):
         title: str,
         on_partial: Callable[[Any], object] | None = None,
         channel: str = "side",
+        quiet: bool = False,
     ) -> Job:
         """Run `work(job)` in the worker beside the main request and then `done(value)`, with status and Cancel.
 
         `work` must not touch widgets; it hands `job.progress`, `job.check` and `job.partial` on to an analysis. `done`
-        and `on_partial` may draw. The newest request of a channel replaces the one before it.
+        and `on_partial` may draw. The newest request of a channel replaces the one before it. With `quiet`, the status
+        line tells of errors only: for milliseconds of work behind a click.
         """
         began = time.monotonic()
+        (self._quiet.add if quiet else self._quiet.discard)(channel)
 
         def finish(value: Any) -> None:
             if done is not None:
                 done(value)
-            if not self.busy:
+            heard = (owner for name, owner in self._owners.items() if name not in self._quiet)
+            if not quiet and not any(owner.busy for owner in heard):
                 self.status.done(time.monotonic() - began, title=title)
 
         def compute(job: Job) -> Any:
@@ -153,8 +158,8 @@ class Running(W.VBox):
             compute,
             on_result=guarded(self, finish),
             on_error=self.show_error,
-            on_progress=self.status.progress,
-            on_state=lambda state: self._say(state, title),
+            on_progress=None if quiet else self.status.progress,
+            on_state=None if quiet else lambda state: self._say(state, title),
             on_partial=None if on_partial is None else guarded(self, on_partial),
         )
 

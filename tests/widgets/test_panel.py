@@ -375,6 +375,20 @@ def test_side_jobs_run_beside_the_main_one(toy: Any, wire: Any, model: Any) -> N
     assert got == ["text"]
 
 
+def test_a_quiet_side_job_tells_of_errors_only(toy: Any, wire: Any) -> None:
+    said, got = toy.status.text, []
+    before = len(wire.states(toy.status, "text"))
+    toy.start(lambda job: "text", got.append, title="Reading", channel="quiet", quiet=True)
+    assert toy.wait(10)
+    assert got == ["text"]
+    assert toy.status.text == said
+    assert len(wire.states(toy.status, "text")) == before
+    toy.start(lambda job: 1 / 0, got.append, title="Reading", channel="quiet", quiet=True)
+    assert toy.wait(10)
+    assert toy.status.state == "failed"
+    assert "division" in toy.status.error
+
+
 def test_cancel_stops_side_jobs_too(toy: Any, wire: Any) -> None:
     entered, got = threading.Event(), []
 
