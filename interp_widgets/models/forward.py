@@ -36,6 +36,7 @@ __all__ = [
     "forward",
     "has_hooks",
     "in_blocks",
+    "last_hidden",
     "mean_embedding",
     "prefix",
     "slopes",
@@ -149,6 +150,18 @@ def _encode(model: Any, embeddings: Tensor, chosen: Tensor | None, prefix: Prefi
     if way == "blocks":
         return ways.blocks_encode(model.tl_model, embeddings, chosen, past, hooked)
     return ways.bridge_encode(model.tl_model, embeddings, chosen, past, hooked, _traits(model).split)
+
+
+def last_hidden(model: Any, embeddings: Tensor, *, hooked: bool) -> Tensor:
+    """(batch, width) hidden states of the last position through the model's own modules, for a caller with hooks on it.
+
+    ``hooked`` says whether the user has hooks too: then nothing is left out of the pass.
+    """
+    with model.lock:
+        last = torch.tensor([embeddings.shape[1] - 1], device=embeddings.device)
+        if model.backend == "bridge":
+            return ways.bridge_encode(model.tl_model, embeddings, last, None, hooked, _traits(model).split)[:, 0]
+        return ways.blocks_encode(model.tl_model, embeddings, last, None, hooked)[:, 0]
 
 
 def decode(model: Any, hidden: Tensor) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from .hooks import attached, check_hook_names, switched_on
+from .hooks import attached, check_hook_names
+from .interventions import mlp_branch
 from .ways import blocks_start
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ _NAMES = {
     "resid": "hook_resid_pre",
     "attn": "hook_attn_out",
     "mlp": "hook_mlp_out",
-    "attn_to_mlp": "hook_mlp_in",
     "head": "attn.hook_z",
     "neuron": "mlp.hook_post",
 }
@@ -32,7 +32,7 @@ def _name(part: str, layer: int, n_layers: int) -> str:
 
 def trace(model: Any, embeddings: Tensor, neurons: tuple[int, ...], hooked: bool) -> Trace:
     """See `resume.trace`."""
-    from .forward import encode
+    from .forward import last_hidden
     from .resume import Trace
 
     tl_model, layers = model.tl_model, range(model.n_layers)
@@ -51,9 +51,8 @@ def trace(model: Any, embeddings: Tensor, neurons: tuple[int, ...], hooked: bool
 
         return keep
 
-    last = torch.tensor([embeddings.shape[1] - 1], device=embeddings.device)
     with attached(tl_model, [(name, keeping(name)) for name in names.values()]):
-        hidden = encode(model, embeddings, positions=last)[:, 0]
+        hidden = last_hidden(model, embeddings, hooked=hooked)
     silent = next((name for name in names.values() if name not in kept), None)
     if silent is not None:
         raise ValueError(f"hook {silent!r} exists but does not run in this model's forward pass")
@@ -67,14 +66,13 @@ def trace(model: Any, embeddings: Tensor, neurons: tuple[int, ...], hooked: bool
         attn=tuple(kept[names["attn", layer]] for layer in layers),
         mlp=tuple(kept[names["mlp", layer]] for layer in layers) if has_mlp else (),
         head=tuple(kept[names["head", layer]] for layer in layers),
-        parallel=has_mlp and "blocks.0.hook_resid_mid" not in tl_model.hook_dict,
         neuron={layer: kept[names["neuron", layer]] for layer in neurons},
     )
 
 
 def run(model: Any, trace: Trace, patches: Sequence[Patch], sequence: Tensor, check: Callable[[], None]) -> Tensor:
-    """(cells, width) what `forward.decode` takes, from the first patched layer or, where that cannot be, from layer 0."""
-    from .forward import encode
+    """(cells, width) what `forward.decode` takes, from the first patched layer on where the model can start there."""
+    from .forward import last_hidden
 
     tl_model = model.tl_model
     whole = trace.hooked or trace.backend == "bridge"
@@ -86,39 +84,45 @@ def run(model: Any, trace: Trace, patches: Sequence[Patch], sequence: Tensor, ch
 
     hooks: list[tuple[str, Callable[..., Tensor]]] = []
     hooks += [(_name("resid", layer, trace.n_layers), checking) for layer in range(first, trace.n_layers)]
-    for patch in patches:
-        hooks += _hooks_of(patch, trace.n_layers)
-    names = [name for name, _ in hooks]
-    check_hook_names(tl_model, names)
-    with switched_on(tl_model, names), attached(tl_model, hooks):
+    with ExitStack() as stack:
+        for patch in sorted(patches, key=lambda one: one.part == "attn_to_mlp"):  # these read what others put
+            if patch.part == "attn_to_mlp":
+                hooks.append(_between(model, patch, stack))
+            else:
+                hooks.append((_name(patch.part, patch.layer, trace.n_layers), _putting(patch)))
+        check_hook_names(tl_model, [name for name, _ in hooks])
+        stack.enter_context(attached(tl_model, hooks))
         if whole:
-            last = torch.tensor([trace.tokens - 1], device=sequence.device)
-            return encode(model, trace.embeddings[sequence], positions=last)[:, 0]
+            return last_hidden(model, trace.embeddings[sequence], hooked=trace.hooked)
         return _blocks_from(tl_model, trace, first, sequence)
 
 
-def _hooks_of(patch: Patch, n_layers: int) -> list[tuple[str, Callable[..., Tensor]]]:
-    stream: list[Tensor] = []
-
-    def keep(value: Tensor, hook: Any) -> Tensor:
-        stream[:] = [value]
-        return value
-
+def _putting(patch: Patch) -> Callable[..., Tensor]:
     def put(value: Tensor, hook: Any) -> Tensor:
         new = value.clone()
-        shaped = new.unflatten(-1, (-1, 1)) if patch.part == "neuron" else new
-        patch.put(shaped, patch.cell, patch.at)
+        patch.put(new[..., None] if patch.part == "neuron" else new, patch.cell, patch.at)
         return new
 
-    def put_sum(value: Tensor, hook: Any) -> Tensor:
-        new = value.clone()
-        new[patch.cell, patch.at] = stream[0][patch.cell, patch.at] + patch.rows.to(value.dtype)
-        return new
+    return put
 
-    name = _name(patch.part, patch.layer, n_layers)
-    if patch.part == "attn_to_mlp":
-        return [(_name("resid", patch.layer, n_layers), keep), (name, put_sum)]
-    return [(name, put)]
+
+def _between(model: Any, patch: Patch, stack: ExitStack) -> tuple[str, Callable[..., Tensor]]:
+    """The MLP reads the stream as it entered the block plus the rows. The hook that holds the stream; what the MLP's
+    branch reads has no hook that every model runs, so that its first module's input is replaced."""
+    held: list[Tensor] = []
+
+    def hold(value: Tensor, hook: Any) -> Tensor:
+        held[:] = [value]
+        return value
+
+    def enter(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        new, place = inputs[0].clone(), (patch.cell, patch.at)
+        new[place] = held.pop()[place] + patch.rows.to(new.dtype)
+        return (new, *inputs[1:])
+
+    entry = getattr(model.tl_model.blocks[patch.layer], mlp_branch(model).entry)
+    stack.callback(entry.register_forward_pre_hook(enter).remove)
+    return f"blocks.{patch.layer}.hook_resid_pre", hold
 
 
 def _blocks_from(tl_model: Any, trace: Trace, first: int, sequence: Tensor) -> Tensor:

@@ -50,7 +50,6 @@ def trace(model: Any, embeddings: Tensor, neurons: tuple[int, ...], hooked: bool
         attn=tuple(parts["attn"]),
         mlp=tuple(parts["mlp"]),
         head=tuple(value.unflatten(-1, (model.n_heads, model.d_head)) for value in parts["head"]),
-        parallel=bool(tl_model.cfg.parallel_attn_mlp),
         neuron=kept,
         projected=tuple(projected),
     )

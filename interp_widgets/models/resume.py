@@ -21,6 +21,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .interventions import mlp_branch
+
 __all__ = ["Part", "Patch", "Trace", "resume", "trace"]
 
 Part = Literal["resid", "attn", "mlp", "attn_to_mlp", "head", "neuron"]
@@ -75,8 +77,6 @@ class Trace:
     """Per layer (batch, tokens, d_model): what the MLP adds to the stream; empty for a model without MLPs."""
     head: tuple[Tensor, ...]
     """Per layer (batch, tokens, n_heads, d_head): what each head reads, before the output matrix."""
-    parallel: bool
-    """The MLP reads the stream without the layer's attention anyway."""
     neuron: Mapping[int, Tensor] = field(default_factory=dict)
     """(batch, tokens, d_mlp) for the layers asked for."""
     projected: tuple[tuple[Tensor, Tensor, Tensor], ...] = ()
@@ -179,7 +179,7 @@ def resume(
         if plain != (trace.way == "plain") or has_hooks(model.tl_model) != trace.hooked:
             raise ValueError("the trace was made before hooks were put on or taken off the model: make it again")
         hidden = trace.hidden[start]
-        live, useful = _useful(trace, patches, start)
+        live, useful = _useful(model, trace, patches, start)
         chosen = live.nonzero()[:, 0]
         if len(chosen) == 0:
             return hidden
@@ -191,12 +191,12 @@ def resume(
         return hidden.index_copy(0, chosen, found.to(hidden.dtype))
 
 
-def _useful(trace: Trace, patches: Sequence[Patch], start: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _useful(model: Any, trace: Trace, patches: Sequence[Patch], start: Tensor) -> tuple[Tensor, list[Tensor]]:
     """(cells,) which cells can change at all, and for each patch which of its rows the last position can see."""
     live = torch.zeros_like(start, dtype=torch.bool)
     useful = []
     for patch in patches:
-        seen = torch.full_like(patch.at, _exists(trace, patch.part), dtype=torch.bool)
+        seen = torch.full_like(patch.at, _exists(model, trace, patch.part), dtype=torch.bool)
         behind = patch.layer == trace.n_layers or (patch.layer == trace.n_layers - 1 and patch.part != "resid")
         if behind and not trace.hooked:  # no attention follows that could carry it to the last position
             seen &= patch.at == trace.tokens - 1
@@ -208,7 +208,8 @@ def _useful(trace: Trace, patches: Sequence[Patch], start: Tensor) -> tuple[Tens
     return live, useful
 
 
-def _exists(trace: Trace, part: Part) -> bool:
+def _exists(model: Any, trace: Trace, part: Part) -> bool:
+    """Whether there is anything to replace: some models have no MLPs, or MLPs that never read the attention."""
     if part in ("mlp", "neuron", "attn_to_mlp") and not trace.mlp:
         return False
-    return not (part == "attn_to_mlp" and trace.parallel)
+    return part != "attn_to_mlp" or mlp_branch(model).reads_attention

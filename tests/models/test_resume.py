@@ -11,6 +11,7 @@ from torch import Tensor
 
 from interp_widgets.models import Model, load_model
 from interp_widgets.models import forward as engine
+from interp_widgets.models.interventions import mlp_branch
 from interp_widgets.models.resume import Patch, Trace, resume, trace
 from tests.models.tiny import tiny_hf, tiny_model
 
@@ -166,7 +167,7 @@ def test_the_mlp_alone_reads_another_attention(model: Model) -> None:
     at = torch.arange(len(IDS))
     rows = random(len(IDS), model.d_model)
     hidden = resume(model, clean, [Patch("attn_to_mlp", layer, at, at, rows)], len(IDS))
-    if clean.parallel:
+    if not mlp_branch(model).reads_attention:
         assert torch.equal(hidden, clean.hidden.expand_as(hidden))
         return
     found = engine.decode(model, hidden)
