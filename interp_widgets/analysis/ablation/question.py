@@ -1,0 +1,114 @@
+"""What is asked of the next token: one number of its distribution, before and after something was removed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis.prompts import single_token
+from interp_widgets.analysis.targets import Aim, read
+from interp_widgets.analysis.tensors import wide
+from interp_widgets.models.forward import decode, decode_blocks, in_blocks, token_logits
+
+Metric = Literal["logit", "probability", "log_prob", "logit_difference", "kl"]
+"""What of the next-token distribution is compared; ``kl`` is KL(before‖after) of the whole distribution, in nats."""
+
+_ROWS, _COLUMNS = 256, 2048
+"""Logits held at once by the divergence: 4 MB in float64."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A metric of the next token, and its value before anything is changed."""
+
+    model: Any
+    metric: Metric
+    target: int
+    """Token id."""
+    foil: int | None
+    hidden: Tensor
+    """(1, width) hidden state of the last position, nothing changed."""
+    clean: float
+    """The metric before: logits, probability or nats; 0 for ``kl``."""
+
+    def read(self, hidden: Tensor) -> Tensor:
+        """(n,) the metric for hidden states (n, width) of the last position, float32 or wider."""
+        if self.metric == "kl":
+            return divergence(self.model, self.hidden, hidden)
+        if self.metric in ("logit", "logit_difference"):
+            ids = [self.target] if self.foil is None else [self.target, self.foil]
+            logits = token_logits(self.model, hidden, torch.tensor(ids, device=hidden.device))
+            return logits[:, 0] if self.foil is None else logits[:, 0] - logits[:, 1]
+        rows = wide(hidden) if in_blocks(self.model) else hidden
+        aim = Aim(self.metric, torch.tensor([self.target], device=hidden.device))
+        return read(self.model, rows[:, None], aim)[:, 0]
+
+    def effect(self, hidden: Tensor) -> Tensor:
+        """(n,) metric before minus after, or the divergence; exactly 0 where the hidden state is the same."""
+        value = self.read(hidden)
+        moved = value if self.metric == "kl" else self.clean - value
+        return moved.masked_fill((hidden == self.hidden).all(-1), 0.0)
+
+
+@torch.no_grad()
+def ask(
+    model: Any, hidden: Tensor, target: str | int | None, *, metric: Metric = "logit", foil: str | int | None = None
+) -> Question:
+    """The question about the token that follows a hidden state (1, width) of the last position.
+
+    Args:
+        target: text or id of one token; by default the model's most likely one.
+        foil: text or id of the token that ``logit_difference`` sets it against.
+
+    Raises:
+        ValueError: an unknown metric, a target or foil of several tokens (its pieces are named), a foil missing or
+            superfluous, logits that are not finite.
+    """
+    if metric not in get_args(Metric):
+        listed = ", ".join(repr(option) for option in get_args(Metric))
+        raise ValueError(f"metric must be one of {listed}, got {metric!r}")
+    if metric == "logit_difference" and foil in (None, ""):
+        raise ValueError("metric 'logit_difference' needs a foil: give foil=, a token id or the text of one token")
+    if metric != "logit_difference" and foil is not None:
+        raise ValueError(f"a foil is only used by metric='logit_difference', got metric={metric!r}: leave foil out")
+    goal = None if target is None else single_token(model, target)
+    against = None if foil is None else single_token(model, foil, what="foil")
+    logits = wide(decode(model, hidden)[0])
+    if not bool(torch.isfinite(logits).all()):
+        raise ValueError(
+            "the model's logits for this prompt are not all finite numbers: look for broken weights, an edit by a "
+            "hook, or half precision that overflows"
+        )
+    question = Question(model, metric, int(logits.argmax()) if goal is None else goal, against, hidden, 0.0)
+    if metric == "kl":
+        return question
+    return Question(model, metric, question.target, against, hidden, float(question.read(hidden)[0]))
+
+
+@torch.no_grad()
+def divergence(model: Any, before: Tensor, after: Tensor) -> Tensor:
+    """(n,) KL(before‖after) in nats of the next-token distributions of hidden states (1, width) and (n, width).
+
+    Summed in float64 block by block: a divergence is far smaller than the terms that it is the difference of.
+    """
+    columns = _COLUMNS if in_blocks(model) else model.d_vocab
+    rows = max(16, _ROWS * _COLUMNS // columns)
+    found = []
+    for part in torch.split(after, rows):
+        own = other = torch.full((), -torch.inf, dtype=torch.float64, device=part.device)
+        both = torch.cat([before, part])
+        weighted = torch.zeros(len(part), dtype=torch.float64, device=part.device)
+        for _, logits in decode_blocks(model, wide(both) if in_blocks(model) else both, columns):
+            block = logits.double()
+            size = torch.logsumexp(block, -1)
+            larger = torch.logaddexp(own, size[0])
+            share = torch.exp(block[0] - larger)
+            # what is summed so far was weighted with the smaller total
+            weighted = weighted * torch.exp(own - larger) + (block[0] - block[1:]) @ share
+            own, other = larger, torch.logaddexp(other, size[1:])
+        found.append(weighted - own + other)
+    kind = torch.float64 if after.dtype == torch.float64 else torch.float32
+    return torch.cat(found).clamp_min(0).to(kind)

@@ -1,0 +1,149 @@
+"""What takes the place of a removed value: zero, a mean over reference texts, or another prompt's value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis.prompts import Prompt, read_prompt
+from interp_widgets.analysis.tensors import wide
+from interp_widgets.models.resume import Part, Patch, Trace, trace
+
+Replacement = Literal["zero", "mean", "resample"]
+"""What a removed value is replaced by."""
+
+Text = str | Sequence[int]
+
+_Place = tuple[Part, int]
+
+
+@dataclass
+class StandIn:
+    """The values that replace those of a clean trace."""
+
+    kind: Replacement
+    clean: Trace
+    corrupted: Trace | None = None
+    """The other prompt's trace, for ``resample``."""
+    means: dict[_Place, Tensor] = field(default_factory=dict)
+    """For ``mean``, (tokens, ..., width) by part and layer."""
+
+    def value(self, part: Part, layer: int) -> Tensor:
+        """(tokens, [heads or neurons,] width) what a part is replaced by at every position."""
+        if self.kind == "zero":
+            like = self.clean.value(part, layer)[0]
+            return like.new_zeros(()).expand(like.shape)
+        if self.corrupted is not None:
+            return self.corrupted.value(part, layer)[0]
+        return self.means["attn" if part == "attn_to_mlp" else part, layer]
+
+    def patch(self, part: Part, layer: int, cell: Tensor, at: Tensor, index: Tensor | None = None) -> Patch:
+        """The replaced rows of cells (n,) at positions (n,), of one head or neuron each where an index is given."""
+        value = self.value(part, layer)
+        return Patch(part, layer, cell, at, value[at] if index is None else value[at, index], index)
+
+
+def stand_in(
+    prompt: Prompt,
+    clean: Trace,
+    replacement: Replacement,
+    places: Sequence[_Place],
+    *,
+    reference: Sequence[Text] | None = None,
+    pooled: bool = True,
+    corrupted: Text | None = None,
+    prepend_bos: bool | None = None,
+    check: Callable[[], None] | None = None,
+) -> StandIn:
+    """Check and prepare a replacement.
+
+    Args:
+        prompt, clean: what is ablated, and its trace.
+        places: parts and layers that will be replaced.
+        reference: texts (or ids) for ``mean``.
+        pooled: one mean over all positions; otherwise one per position, for texts as long as the prompt.
+        corrupted: the prompt for ``resample``, of the same number of tokens.
+        check: called between texts; raises to cancel.
+
+    A beginning-of-sequence token reads only itself, so that its mean and its value in another prompt are its own.
+
+    Raises:
+        ValueError: an unknown replacement; reference or corrupted missing or superfluous; another number of tokens.
+    """
+    if replacement not in get_args(Replacement):
+        listed = ", ".join(repr(option) for option in get_args(Replacement))
+        raise ValueError(f"replacement must be one of {listed}, got {replacement!r}")
+    for name, given, user, what in (
+        ("reference", reference, "mean", "a list of texts"),
+        ("corrupted", corrupted, "resample", "a prompt with as many tokens"),
+    ):
+        if replacement == user and given is None:
+            raise ValueError(f"replacement={user!r} needs {name}=: give {what}")
+        if replacement != user and given is not None:
+            raise ValueError(
+                f"{name} is only used by replacement={user!r}, got replacement={replacement!r}: leave {name} out"
+            )
+    neurons = tuple(layer for part, layer in places if part == "neuron")
+    if corrupted is not None:
+        other = read_prompt(prompt.model, corrupted, prepend_bos=prepend_bos, what="corrupted prompt")
+        _same_length(prompt, other, "the corrupted prompt")
+        return StandIn("resample", clean, trace(prompt.model, other.embeddings(), neurons=neurons))
+    if reference is not None:
+        texts = _references(prompt, reference, pooled, prepend_bos)
+        return StandIn("mean", clean, means=_means(prompt, clean, texts, pooled, places, check))
+    return StandIn("zero", clean)
+
+
+def _references(prompt: Prompt, given: Sequence[Text], pooled: bool, prepend_bos: bool | None) -> list[Prompt]:
+    if isinstance(given, str):
+        raise ValueError(f"reference must be a list of texts, got one text: write reference=[{given[:30]!r}]")
+    texts = [read_prompt(prompt.model, text, prepend_bos=prepend_bos, what="reference text") for text in given]
+    if not texts:
+        raise ValueError("reference is empty: give at least one text")
+    if not pooled:
+        for text in texts:
+            _same_length(prompt, text, "a reference text (pooled=False)")
+    return texts
+
+
+def _same_length(prompt: Prompt, other: Prompt, what: str) -> None:
+    if len(other.ids) != len(prompt.ids) or other.offset != prompt.offset:
+        shown = [" ".join(repr(token) for token in one.tokens()) for one in (prompt, other)]
+        raise ValueError(
+            f"{what} must have as many tokens as the prompt, {prompt.n_shown}, got {other.n_shown}: "
+            f"the prompt's are {shown[0]}, the other's {shown[1]}"
+        )
+
+
+def _means(
+    prompt: Prompt,
+    clean: Trace,
+    texts: Sequence[Prompt],
+    pooled: bool,
+    places: Sequence[_Place],
+    check: Callable[[], None] | None,
+) -> dict[_Place, Tensor]:
+    # a dict keeps the order and drops repeats
+    wanted: dict[_Place, None] = {("attn" if part == "attn_to_mlp" else part, layer): None for part, layer in places}
+    neurons = tuple(layer for part, layer in wanted if part == "neuron")
+    totals: dict[_Place, Tensor] = {}
+    count = 0
+    for text in texts:
+        if check is not None:
+            check()
+        found = trace(prompt.model, text.embeddings(), neurons=neurons)
+        count += text.n_shown if pooled else 1
+        for part, layer in wanted:
+            rows = wide(found.value(part, layer)[0, text.offset :])
+            rows = rows.sum(0, keepdim=True) if pooled else rows
+            totals[part, layer] = totals.get((part, layer), 0) + rows
+    means: dict[_Place, Tensor] = {}
+    for (part, layer), total in totals.items():
+        own = clean.value(part, layer)[0]
+        mean = (total / count).to(own.dtype).expand(prompt.n_shown, *own.shape[1:])
+        means[part, layer] = torch.cat([own[: prompt.offset], mean])
+    return means

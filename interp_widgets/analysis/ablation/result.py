@@ -1,0 +1,173 @@
+"""The results of ablation maps: how far the next token's metric moves when one part of the model is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.result import Result, record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@record
+class NextTokenEffect(Result):
+    """What all ablation maps of one prompt have in common: the prompt, the token asked about, and the metric."""
+
+    prompt_tokens: Sequence[str]
+    """(prompt,) readable tokens, without a BOS."""
+
+    prompt_ids: Sequence[int]
+    """(prompt,) token ids."""
+
+    prompt_special: Sequence[bool]
+    """(prompt,) whether a token is special."""
+
+    target: int
+    """Id of the next token that is looked at."""
+
+    target_token: str
+    """Its readable text."""
+
+    metric: str
+    """A :data:`Metric`: ``logit``, ``probability``, ``log_prob`` (nats), ``logit_difference`` or ``kl`` (nats)."""
+
+    clean: float
+    """The metric before, in its unit; 0 for ``kl``."""
+
+    replacement: str
+    """What removed values were replaced by: ``zero``, ``mean`` or ``resample``."""
+
+    foil: int | None = field(default=None, kw_only=True)
+    """Id of the token that the target is set against, for ``logit_difference``."""
+
+    bos_id: int | None = field(default=None, kw_only=True)
+    """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_tokens", "prompt_ids", "prompt_special"):
+            self.sequence(name, len(self.prompt_tokens))
+
+
+@record
+class AblationResult(NextTokenEffect):
+    """Effect of removing attention, MLP or both at every layer and position.
+
+    Source: Explainability in Large Language Models (Luo 2024), section 4.1.1 and figure 4.3.
+    """
+
+    effect: NDArray[np.floating[Any]]
+    """(kinds, layers, positions) metric before minus after, in its unit; for ``kl`` the divergence. NaN where a partial
+    result has not got to."""
+
+    kinds: Sequence[str]
+    """(kinds,) what was removed: ``attn``, ``mlp``, ``both`` or ``attn_to_mlp``."""
+
+    layers: Sequence[int]
+    """(layers,) layer numbers."""
+
+    positions: Sequence[int]
+    """(positions,) places in the prompt."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("kinds", "layers", "positions"):
+            self.sequence(name)
+        self.array("effect", (len(self.kinds), len(self.layers), len(self.positions)))
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """(positions,) readable tokens at the positions of the map."""
+        return tuple(self.prompt_tokens[position] for position in self.positions)
+
+    def of(self, kind: str) -> NDArray[np.floating[Any]]:
+        """(layers, positions) the map of one kind; ValueError for one that was not computed."""
+        if kind not in self.kinds:
+            raise ValueError(f"kind must be one of {', '.join(map(repr, self.kinds))} in this result, got {kind!r}")
+        found: NDArray[np.floating[Any]] = self.effect[tuple(self.kinds).index(kind)]
+        return found
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per kind, layer and position: kind, layer, position, token, effect."""
+        import pandas as pd
+
+        kind, layer, place = np.indices(self.effect.shape).reshape(3, -1)
+        return pd.DataFrame(
+            {
+                "kind": np.asarray(self.kinds, dtype=object)[kind],
+                "layer": np.asarray(self.layers)[layer],
+                "position": np.asarray(self.positions)[place],
+                "token": np.asarray(self.tokens, dtype=object)[place],
+                "effect": self.effect.ravel(),
+            }
+        )
+
+
+@record
+class HeadAblationResult(NextTokenEffect):
+    """Effect of removing each attention head."""
+
+    effect: NDArray[np.floating[Any]]
+    """(layers, heads) metric before minus after, in its unit; for ``kl`` the divergence. NaN where not computed yet."""
+
+    layers: Sequence[int]
+    """(layers,) layer numbers."""
+
+    position: int | None
+    """Where the heads were removed; None for every position, a BOS included."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sequence("layers")
+        self.array("effect", (len(self.layers), None))
+
+    def strongest(self, count: int) -> tuple[tuple[int, int], ...]:
+        """(layer, head) of the ``count`` heads with the largest effect, largest first; not computed ones left out."""
+        flat = self.effect.ravel()
+        order = [int(i) for i in np.argsort(-flat, kind="stable") if np.isfinite(flat[i])][:count]
+        heads = self.effect.shape[1]
+        return tuple((self.layers[i // heads], i % heads) for i in order)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per layer and head: layer, head, effect."""
+        import pandas as pd
+
+        layer, head = np.indices(self.effect.shape).reshape(2, -1)
+        return pd.DataFrame({"layer": np.asarray(self.layers)[layer], "head": head, "effect": self.effect.ravel()})
+
+
+@record
+class NeuronAblationResult(NextTokenEffect):
+    """Effect of removing each MLP neuron of one layer at one position."""
+
+    effect: NDArray[np.floating[Any]]
+    """(neurons,) metric before minus after, in its unit; for ``kl`` the divergence. NaN where not computed yet."""
+
+    neurons: Sequence[int]
+    """(neurons,) numbers of the neurons."""
+
+    activation: NDArray[np.floating[Any]]
+    """(neurons,) the activation that was removed."""
+
+    layer: int
+    """Layer number."""
+
+    position: int
+    """Where the neurons were removed."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sequence("neurons")
+        for name in ("effect", "activation"):
+            self.array(name, (len(self.neurons),))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per neuron: neuron, activation, effect."""
+        import pandas as pd
+
+        return pd.DataFrame({"neuron": self.neurons, "activation": self.activation, "effect": self.effect})
