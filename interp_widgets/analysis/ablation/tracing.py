@@ -1,0 +1,296 @@
+"""`causal_trace`: which states carry a fact from the subject to the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis.ablation.question import Question, ask
+from interp_widgets.analysis.ablation.tracing_result import CausalTraceResult, TracedKind, window_layers
+from interp_widgets.analysis.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis.prompts import Prompt, read_prompt
+from interp_widgets.analysis.result import provenance
+from interp_widgets.analysis.runner import Runner
+from interp_widgets.analysis.tensors import to_numpy, wide
+from interp_widgets.models.resume import Patch, Trace, resume, trace
+
+
+def causal_trace(
+    model: Any,
+    prompt: str | Sequence[int],
+    subject: str | Sequence[int],
+    target: str | int | None = None,
+    *,
+    kinds: Sequence[TracedKind] = ("state", "mlp", "attn"),
+    window: int | None = None,
+    noise: float = 3.0,
+    samples: int = 10,
+    seed: int = 0,
+    prepend_bos: bool | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    on_partial: Callable[[CausalTraceResult], None] | None = None,
+) -> CausalTraceResult:
+    """How much of an answer comes back when one clean value is put back into a run with a corrupted subject.
+
+    Three kinds of runs: clean; corrupted, with Gaussian noise on the token embeddings of the subject, several times;
+    and corrupted with the clean value of one (layer, position) restored. The effect of a cell is the probability of the
+    target restored minus corrupted, paired by noise sample. Positions before the subject have effect 0: they never
+    see it.
+
+    ``"state"`` restores the residual stream behind block l. ``"mlp"`` and ``"attn"`` restore what the MLPs or the
+    attentions write at that position in ``window`` layers around l, from l - window // 2 on, cut off at both ends.
+
+    The paper takes the deviation of the subjects' embeddings as unit of the noise; here it is that of all numbers in
+    the model's token embeddings, so that it needs no data set. Both are in the result, in these units and as added.
+
+    Args:
+        model: what `load_model` returns.
+        prompt: text, or token ids (then nothing is added).
+        subject: text whose last occurrence in the prompt is meant (with every token that shares a letter with it), or
+            (start, end) token positions, without the BOS.
+        target: text or id of one token; by default the model's most likely next token.
+        kinds: what to restore.
+        window: layers restored together for ``"mlp"`` and ``"attn"``; by default a fifth of the model's, at least 1 (10
+            of 48 in the paper).
+        noise: standard deviation of the noise over that of the token embeddings.
+        samples: how many times noise is drawn.
+        seed: of the noise; the first samples are the same for any number of them.
+        prepend_bos: overrides the model's BOS policy for a text.
+        batch_size: runs per chunk; by default what 60 % of the free memory holds and a cancel can wait for.
+        progress: called with (done, total) runs after every chunk.
+        check: called before every chunk and layer; raises to cancel.
+        on_partial: receives a partial result a few times, NaN where nothing is computed yet.
+
+    Raises:
+        ValueError: a subject that is not in the prompt, an empty or too long prompt, a target of several tokens, an
+            unknown kind or one that the model lacks, an option out of range, or numbers that are not finite.
+        MemoryError: a single run does not fit.
+
+    Source: Locating and Editing Factual Associations in GPT (Meng et al. 2022), section 2; Explainability in Large
+    Language Models (Luo 2024), section 3.1.2.
+
+    Example:
+        >>> found = causal_trace(model, "The Eiffel Tower is located in the city of", "Eiffel Tower")  # doctest: +SKIP
+        >>> found.effect.shape, found.target_token                                                  # doctest: +SKIP
+        ((3, 12, 10), ' Paris')
+    """
+    size = default_window(model.n_layers) if window is None else window
+    _check_options(model, kinds, size, noise, samples, seed, batch_size)
+    given = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    start, end = _subject(given, subject)
+    std = noise * embedding_std(model)
+    embeddings = given.embeddings()
+    clean = trace(model, embeddings)
+    if "mlp" in kinds and not clean.mlp:
+        raise ValueError(f"{model.name} has no MLPs: leave 'mlp' out of kinds")
+    if check is not None:
+        check()
+    question = ask(model, clean.hidden, target, metric="probability")
+    corrupted = trace(model, _noisy(embeddings, given.offset, (start, end), std, samples, seed))
+    job = _Job(question, clean, corrupted, question.read(corrupted.hidden), given.offset, start, size)
+    runner = Runner(model, len(given.ids), batch_size, check, progress)
+    shape = (len(kinds), model.n_layers, given.n_shown, samples)
+    restored = torch.full(shape, math.nan, dtype=wide(embeddings).dtype, device=model.device)
+
+    def result(partial: bool) -> CausalTraceResult:
+        told = {"noise": noise, "noise_std": std, "samples": samples, "seed": seed, "window": size}
+        told |= {"bos": given.offset == 1, "largest_chunk": runner.log.largest, "chunk_halvings": runner.log.halvings}
+        return CausalTraceResult(
+            restored=to_numpy(restored.clone()),
+            corrupted=to_numpy(job.base),
+            clean=question.clean,
+            kinds=kinds,
+            window=size,
+            tokens=given.tokens(),
+            ids=given.shown_ids,
+            special=given.special(),
+            subject=(start, end),
+            target=question.target,
+            target_token=model.token_strings([question.target])[0],
+            noise=float(noise),
+            noise_std=std,
+            seed=seed,
+            partial=partial,
+            provenance=provenance(model.provenance(), **told),
+        )
+
+    if on_partial is not None:
+        runner.deliver = lambda: on_partial(result(partial=True))
+    _restore(job, kinds, runner, restored)
+    _check_finite(restored, job.base)
+    return result(partial=False)
+
+
+def default_window(n_layers: int) -> int:
+    """Layers restored together by default: a fifth of them, at least one.
+
+    >>> default_window(48), default_window(12), default_window(4)
+    (10, 2, 1)
+    """
+    return max(1, round(n_layers / 5))
+
+
+@torch.no_grad()
+def embedding_std(model: Any) -> float:
+    """Standard deviation of all numbers in the model's token embeddings, as they are fed in."""
+    total = square = torch.zeros((), dtype=torch.float64, device=model.device)
+    for start in range(0, model.d_vocab, model.n_ctx):
+        rows = model.token_embeddings(range(start, min(start + model.n_ctx, model.d_vocab))).double()
+        total, square = total + rows.sum(), square + (rows * rows).sum()
+    mean = total / (model.d_vocab * model.d_model)
+    return float((square / (model.d_vocab * model.d_model) - mean * mean).clamp(min=0).sqrt())
+
+
+# ---- the runs
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The clean run, the corrupted ones, and what is asked of each."""
+
+    question: Question
+    clean: Trace
+    corrupted: Trace
+    base: Tensor
+    """(samples,) probability of the target, corrupted."""
+    offset: int
+    first: int
+    """First position of the subject: nothing before it is corrupted."""
+    window: int
+
+    def patches(self, kind: str, layer: int, cell: Tensor, at: Tensor) -> list[Patch]:
+        """Clean values at positions ``at`` (n,) of the cells (n,)."""
+        if kind == "state":
+            return [Patch("resid", layer + 1, cell, at, self.clean.resid[layer + 1][0, at])]
+        part: Literal["mlp", "attn"] = "mlp" if kind == "mlp" else "attn"
+        values = self.clean.mlp if part == "mlp" else self.clean.attn
+        inside = range(*window_layers(layer, self.window, self.clean.n_layers))
+        return [Patch(part, index, cell, at, values[index][0, at]) for index in inside]
+
+
+@torch.no_grad()
+def _restore(job: _Job, kinds: Sequence[str], runner: Runner, restored: Tensor) -> None:
+    """Fill ``restored`` (kinds, layers, positions, samples): every cell is one continued run."""
+    layers, positions, samples = restored.shape[1:]
+    count = (positions - job.first) * samples
+    runner.total = len(kinds) * layers * count
+    device = restored.device
+    for number, kind in enumerate(kinds):
+        for layer in range(layers):
+            rows = restored[number, layer]
+            rows[: job.first] = job.base
+            cells = rows[job.first :].view(-1)
+
+            def work(start: int, stop: int, kind: str = kind, layer: int = layer, cells: Tensor = cells) -> None:
+                index = torch.arange(start, stop, device=device)
+                at, sample = index // samples + job.first + job.offset, index % samples
+                patches = job.patches(kind, layer, index - start, at)
+                hidden = resume(
+                    job.question.model, job.corrupted, patches, stop - start, sequence=sample, check=runner.check
+                )
+                # rows of another batch are rounded otherwise: what has not changed has no effect at all
+                same = (hidden == job.corrupted.hidden[sample]).all(-1)
+                cells[start:stop] = torch.where(same, job.base[sample], job.question.read(hidden))
+
+            runner.run(count, lambda start: job.clean.length(start // samples + job.first + job.offset), work)
+
+
+def _noisy(embeddings: Tensor, offset: int, subject: tuple[int, int], std: float, samples: int, seed: int) -> Tensor:
+    """(samples, tokens, d_model) embeddings (1, tokens, d_model) with noise on the subject."""
+    start, end = subject
+    drawn = np.random.default_rng(seed).standard_normal((samples, end - start, embeddings.shape[-1]))
+    noisy = embeddings.repeat(samples, 1, 1)
+    where = slice(offset + start, offset + end)
+    noisy[:, where] += torch.from_numpy(std * drawn).to(device=noisy.device, dtype=noisy.dtype)
+    return noisy
+
+
+# ---- input
+
+
+def _subject(given: Prompt, subject: str | Sequence[int]) -> tuple[int, int]:
+    """First and past-last position of the subject."""
+    if isinstance(subject, str):
+        return given.find(subject)
+    if len(subject) != 2 or not all(isinstance(place, int | np.integer) for place in subject):
+        raise ValueError(f"the subject must be text or two token positions (start, end), got {subject!r}")
+    start, end = (int(place) for place in subject)
+    if not 0 <= start < end <= given.n_shown:
+        raise ValueError(
+            f"the subject (start, end) must have 0 <= start < end <= {given.n_shown} for this prompt of "
+            f"{given.n_shown} tokens, got ({start}, {end})"
+        )
+    return start, end
+
+
+def _check_options(
+    model: Any, kinds: Sequence[str], window: int, noise: float, samples: int, seed: int, batch_size: int | None
+) -> None:
+    allowed = get_args(TracedKind)
+    if isinstance(kinds, str) or not kinds or len(set(kinds)) < len(kinds) or not set(kinds) <= set(allowed):
+        listed = ", ".join(repr(kind) for kind in allowed)
+        raise ValueError(f"kinds must be some of {listed}, each once, got {kinds!r}")
+    if not 1 <= window <= model.n_layers:
+        raise ValueError(f"window must be in 1..{model.n_layers} for this {model.n_layers}-layer model, got {window}")
+    if not 0 <= noise < math.inf:
+        raise ValueError(f"noise must be 0 or above, in standard deviations of the embeddings, got {noise}")
+    size = 1 if batch_size is None else batch_size
+    for name, number, least in (("samples", samples, 1), ("seed", seed, 0), ("batch_size", size, 1)):
+        if number < least:
+            raise ValueError(f"{name} must be at least {least}, got {number}")
+
+
+def _check_finite(restored: Tensor, base: Tensor) -> None:
+    if not bool(torch.isfinite(restored).all()) or not bool(torch.isfinite(base).all()):
+        raise ValueError(
+            "some probabilities under noise are not numbers: ask for less noise, or look for broken weights and half "
+            "precision that overflows"
+        )
+
+
+def causal_trace_cost(
+    model: Any,
+    n_prompt: int,
+    *,
+    kinds: Sequence[TracedKind] = ("state", "mlp", "attn"),
+    window: int | None = None,
+    samples: int = 10,
+    first: int = 0,
+) -> Cost:
+    """Operations and peak bytes of `causal_trace`.
+
+    Args:
+        model: a `Model`.
+        n_prompt: tokens of the prompt.
+        kinds, window, samples: as in `causal_trace`.
+        first: first position of the subject, if it is known.
+
+    Example:
+        >>> causal_trace_cost(model, 12).flops                    # doctest: +SKIP
+        4.1e+10
+    """
+    layers, runs = model.n_layers, samples * max(1, n_prompt - first)
+    size = default_window(layers) if window is None else window
+    mixing = 4.0 * model.n_heads * model.d_head * n_prompt / 2
+    layer = flops_per_token(model) / layers + mixing
+    passed = 0.0
+    for kind in kinds:
+        for index in range(layers):
+            begin = index + 1 if kind == "state" else window_layers(index, size, layers)[0]
+            whole = model.backend == "bridge"  # it cannot begin in the middle
+            passed += runs * (layers * n_prompt if whole else (layers - begin) * max(1.0, (n_prompt - first) / 2))
+    unembedding = 2.0 * model.d_model * model.d_vocab
+    flops = ((1 + samples) * n_prompt * layers + passed) * layer + (1 + layers * len(kinds)) * runs * unembedding
+    item = max(model.dtype.itemsize, 4)
+    kept = (1 + samples) * n_prompt * layers * (3 * model.d_model + 4 * model.n_heads * model.d_head) * item
+    rows = max(1.0, min(runs, 1e10 / flops_per_token(model) / max(n_prompt, 1)))
+    table = item * len(kinds) * layers * n_prompt * samples
+    return Cost(flops=float(flops), bytes=float(kept + rows * row_bytes(model, n_prompt, n_prompt) + table))
