@@ -26,6 +26,21 @@ _HOMES = {
     "SaliencyResult": "analysis.saliency",
     "SaliencyDatasetResult": "analysis.saliency",
     "FaithfulnessResult": "analysis.saliency",
+    "logit_lens": "analysis.logit_lens",
+    "LogitLensResult": "analysis.logit_lens",
+    "Ablation": "analysis.ablation",
+    "ablation": "analysis.ablation",
+    "ablated_prediction": "analysis.ablation",
+    "ablate_modules": "analysis.ablation",
+    "ablate_heads": "analysis.ablation",
+    "ablate_neurons": "analysis.ablation",
+    "causal_trace": "analysis.ablation",
+    "AblationResult": "analysis.ablation",
+    "CausalTraceResult": "analysis.ablation",
+    "decompose_tokens": "analysis.token_decomposition",
+    "decompose_logit": "analysis.token_decomposition",
+    "TokenDecompositionResult": "analysis.token_decomposition",
+    "LogitShareResult": "analysis.token_decomposition",
     "SaliencyCase": "data.cases",
     "demo_cases": "data.cases",
     "SaliencyExplorer": "widgets.saliency",
@@ -34,14 +49,28 @@ _HOMES = {
 
 __all__ = [
     "__version__",
+    "Ablation",
+    "AblationResult",
+    "CausalTraceResult",
     "FaithfulnessResult",
+    "LogitLensResult",
+    "LogitShareResult",
     "Model",
     "ModelPair",
     "SaliencyCase",
     "SaliencyDatasetResult",
     "SaliencyExplorer",
     "SaliencyResult",
+    "TokenDecompositionResult",
     "Workbench",
+    "ablate_heads",
+    "ablate_modules",
+    "ablate_neurons",
+    "ablated_prediction",
+    "ablation",
+    "causal_trace",
+    "decompose_logit",
+    "decompose_tokens",
     "demo_cases",
     "faithfulness",
     "importance_density",
@@ -49,6 +78,7 @@ __all__ = [
     "load_demo_pair",
     "load_model",
     "load_pair",
+    "logit_lens",
     "normalise_importance",
     "position_profile",
     "prompt_saliency",
@@ -56,6 +86,18 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from interp_widgets.analysis.ablation import (
+        Ablation,
+        AblationResult,
+        CausalTraceResult,
+        ablate_heads,
+        ablate_modules,
+        ablate_neurons,
+        ablated_prediction,
+        ablation,
+        causal_trace,
+    )
+    from interp_widgets.analysis.logit_lens import LogitLensResult, logit_lens
     from interp_widgets.analysis.saliency import (
         SaliencyDatasetResult,
         SaliencyResult,
@@ -67,6 +109,12 @@ if TYPE_CHECKING:
         saliency_dataset,
     )
     from interp_widgets.analysis.saliency.faithfulness import FaithfulnessResult, faithfulness
+    from interp_widgets.analysis.token_decomposition import (
+        LogitShareResult,
+        TokenDecompositionResult,
+        decompose_logit,
+        decompose_tokens,
+    )
     from interp_widgets.data.cases import SaliencyCase, demo_cases
     from interp_widgets.models import Model, ModelPair, load_demo_pair, load_model, load_pair
     from interp_widgets.widgets.saliency import SaliencyExplorer
