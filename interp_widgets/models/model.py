@@ -158,6 +158,11 @@ class Model:
             raise ValueError(f"prepend_bos=True, but the tokenizer of {self.name} has no BOS token; leave it out")
         return [self.bos_token_id, *ids] if front and self.bos_token_id is not None else ids
 
+    def token_lists(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of many texts at once, each as `tokens` gives them without a BOS."""
+        encoded = self._need_tokenizer()(list(texts), add_special_tokens=False)["input_ids"] if texts else []
+        return [list(ids) for ids in encoded]
+
     def split(
         self, prompt: str | Sequence[int], response: str | Sequence[int] | None, *, prepend_bos: bool | None = None
     ) -> tuple[list[int], list[int]]:

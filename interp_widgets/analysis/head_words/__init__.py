@@ -1,0 +1,8 @@
+"""Head words: the word pairs that attention heads relate, and what tuning changed in them."""
+
+from __future__ import annotations
+
+from .find import head_word_pairs
+from .result import HeadWordResult, WordPair
+
+__all__ = ["HeadWordResult", "WordPair", "head_word_pairs"]

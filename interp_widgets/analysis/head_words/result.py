@@ -1,0 +1,199 @@
+"""The word pairs of a model's attention heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.result import Result, record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class WordPair(NamedTuple):
+    """Two words that a head relates: one where it asks, one where it is asked."""
+
+    query: str
+    key: str
+    count: int
+    """Dimensions of the head that have the pair."""
+    score: float
+    """Cosine of the two word vectors."""
+
+
+@record
+class HeadWordResult(Result):
+    """The word pairs of every head and of every dimension of it.
+
+    Heads keep the `keep` pairs that most of their dimensions have; of pairs in equally many, the nearer words come
+    first. Dimensions keep their `keep` nearest pairs. Layers are named as in the model, also where only some were
+    asked for.
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1.
+    """
+
+    vocabulary: Sequence[str]
+    """(words,) the words, the most frequent first; pairs hold places in this list."""
+
+    layers: Sequence[int]
+    """(layers,) layers of the model, rising."""
+
+    energy: NDArray[np.floating[Any]]
+    """(layers, heads, d_head) sum over the words of the squared query and key activations of a dimension."""
+
+    n_pairs: NDArray[np.integer[Any]]
+    """(layers, heads) different pairs in all dimensions of a head, before cutting to `keep`."""
+
+    head_pairs: NDArray[np.integer[Any]]
+    """(layers, heads, keep, 2) query and key word of the head's pairs, most frequent first; -1 where there are fewer."""
+
+    head_counts: NDArray[np.integer[Any]]
+    """(layers, heads, keep) dimensions of the head that have the pair; 0 where there are fewer."""
+
+    head_scores: NDArray[np.floating[Any]]
+    """(layers, heads, keep) cosine of the two word vectors; NaN where there are fewer."""
+
+    dimension_counts: NDArray[np.integer[Any]]
+    """(layers, heads, d_head) pairs of each dimension, before cutting to `keep`."""
+
+    dimension_offsets: NDArray[np.integer[Any]]
+    """(layers * heads * d_head + 1,) where each dimension's pairs begin in `dimension_word_pairs`."""
+
+    dimension_word_pairs: NDArray[np.integer[Any]]
+    """(pairs, 2) query and key word of the pairs of all dimensions, nearest first; see :meth:`dimension_pairs`."""
+
+    dimension_scores: NDArray[np.floating[Any]]
+    """(pairs,) their cosines."""
+
+    missing: Sequence[str] = ()
+    """Words of the list without a vector: they count among a dimension's top words and are in no pair."""
+
+    unknown: Sequence[str] = ()
+    """Words that the model's tokenizer cannot write: left out of everything."""
+
+    top: int = 100
+    """Words per dimension, for queries and for keys."""
+
+    def __post_init__(self) -> None:
+        layers, heads, keep = np.asarray(self.head_counts).shape
+        dims = np.asarray(self.energy).shape[-1]
+        for name in ("vocabulary", "missing", "unknown"):
+            self.sequence(name)
+        self.sequence("layers", layers)
+        self.array("energy", (layers, heads, dims))
+        self.array("n_pairs", (layers, heads), "int")
+        self.array("head_pairs", (layers, heads, keep, 2), "int")
+        self.array("head_counts", (layers, heads, keep), "int")
+        self.array("head_scores", (layers, heads, keep))
+        self.array("dimension_counts", (layers, heads, dims), "int")
+        self.array("dimension_offsets", (layers * heads * dims + 1,), "int")
+        n = int(np.asarray(self.dimension_offsets)[-1])
+        self.array("dimension_word_pairs", (n, 2), "int")
+        self.array("dimension_scores", (n,))
+
+    # ---- sizes and checks
+
+    @property
+    def keep(self) -> int:
+        """Most pairs kept per head and per dimension."""
+        return int(self.head_counts.shape[-1])
+
+    @property
+    def n_heads(self) -> int:
+        """Heads per layer."""
+        return int(self.head_counts.shape[1])
+
+    @property
+    def d_head(self) -> int:
+        """Dimensions per head."""
+        return int(self.energy.shape[-1])
+
+    def row(self, layer: int) -> int:
+        """Place of a layer of the model in this result; ValueError where it was not computed."""
+        if layer not in self.layers:
+            raise ValueError(f"layer must be one of {_spans(self.layers)}, which were computed, got {layer}")
+        return list(self.layers).index(layer)
+
+    def _cell(self, layer: int, head: int) -> tuple[int, int]:
+        if not 0 <= head < self.n_heads:
+            raise ValueError(f"head must be in 0..{self.n_heads - 1}, got {head}")
+        return self.row(layer), head
+
+    def place(self, word: str) -> int:
+        """Place of a word in the list; ValueError where it is not there."""
+        if word not in self.vocabulary:
+            raise ValueError(f"the word {word!r} is not in the list of {len(self.vocabulary)} words of this result")
+        return list(self.vocabulary).index(word)
+
+    # ---- what the heads hold
+
+    def pairs(self, layer: int, head: int) -> list[WordPair]:
+        """The word pairs of one head: query word, key word, dimensions that have the pair, cosine.
+
+        Raises ValueError for a layer or head that is not in the result.
+        """
+        cell = self._cell(layer, head)
+        counts = self.head_counts[cell]
+        known = counts > 0
+        return self._named(self.head_pairs[cell][known], counts[known], self.head_scores[cell][known])
+
+    def dimension_pairs(self, layer: int, head: int, dimension: int) -> list[WordPair]:
+        """The word pairs of one dimension of a head, nearest first; `count` is 1.
+
+        Raises ValueError for a layer, head or dimension that is not in the result.
+        """
+        row, head = self._cell(layer, head)
+        if not 0 <= dimension < self.d_head:
+            raise ValueError(f"dimension must be in 0..{self.d_head - 1}, got {dimension}")
+        at = (row * self.n_heads + head) * self.d_head + dimension
+        part = slice(int(self.dimension_offsets[at]), int(self.dimension_offsets[at + 1]))
+        found = self.dimension_word_pairs[part]
+        return self._named(found, np.ones(len(found), dtype=int), self.dimension_scores[part])
+
+    def dimensions(self, layer: int, head: int) -> list[int]:
+        """The dimensions of one head, the one with the largest energy first."""
+        return [int(d) for d in np.argsort(-self.energy[self._cell(layer, head)], kind="stable")]
+
+    def word_counts(self, word: str) -> NDArray[np.integer[Any]]:
+        """(layers, heads) how many of a head's kept pairs hold a word, asking or asked."""
+        found: NDArray[np.integer[Any]] = (self.head_pairs == self.place(word)).sum(axis=(2, 3))
+        return found
+
+    def heads_with(self, word: str) -> list[tuple[int, int, int]]:
+        """Layer, head and number of kept pairs of every head that holds a word, those with most pairs first."""
+        counts = self.word_counts(word)
+        cells = [(self.layers[row], int(head), int(counts[row, head])) for row, head in np.argwhere(counts)]
+        return sorted(cells, key=lambda cell: (-cell[2], cell[0], cell[1]))
+
+    def _named(
+        self, pairs: NDArray[np.integer[Any]], counts: NDArray[np.integer[Any]], scores: NDArray[np.floating[Any]]
+    ) -> list[WordPair]:
+        rows = zip(pairs.tolist(), counts.tolist(), scores.tolist(), strict=True)
+        return [WordPair(self.vocabulary[q], self.vocabulary[k], count, score) for (q, k), count, score in rows]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per kept pair of every head: layer, head, query, key, count, score."""
+        import pandas as pd
+
+        row, head, rank = np.nonzero(self.head_counts)
+        at = row, head, rank
+        names = np.asarray(self.vocabulary, dtype=object)
+        return pd.DataFrame(
+            {
+                "layer": np.asarray(self.layers)[row],
+                "head": head,
+                "query": names[self.head_pairs[at][:, 0]],
+                "key": names[self.head_pairs[at][:, 1]],
+                "count": self.head_counts[at],
+                "score": self.head_scores[at],
+            }
+        )
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Whole numbers in words for an error: 0..5, or the single ones."""
+    first, last = numbers[0], numbers[-1]
+    return f"{first}..{last}" if len(numbers) == last - first + 1 > 1 else ", ".join(map(str, numbers))

@@ -1,0 +1,205 @@
+"""Word vectors: the demo's own, and readers of GloVe text, word2vec text and ``.npz`` files."""
+
+from __future__ import annotations
+
+import functools
+import os
+import zipfile
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+DEMO_FILE = Path(__file__).resolve().parents[1] / "assets" / "words" / "word_vectors.npz"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WordVectors:
+    """Words, the most frequent first, and one vector for each."""
+
+    words: tuple[str, ...]
+    """(n,) words, all different."""
+    vectors: NDArray[np.floating[Any]]
+    """(n, width) one vector per word."""
+    counts: NDArray[np.integer[Any]] | None = None
+    """(n,) how often each word stands in the text that the vectors were made from; None where that is not known."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "words", tuple(self.words))
+        vectors = np.asarray(self.vectors)
+        if not self.words or vectors.ndim != 2 or vectors.shape[1] == 0 or len(vectors) != len(self.words):
+            raise ValueError(
+                f"vectors must have one row of numbers for each of {len(self.words)} words, got {vectors.shape}"
+            )
+        if vectors.dtype.kind not in "fiu" or not np.isfinite(vectors).all():
+            raise ValueError("vectors must be finite numbers, got NaN, infinity or no numbers at all")
+        if self.counts is not None and np.shape(self.counts) != (len(self.words),):
+            raise ValueError(f"counts must be one per word ({len(self.words)}), got {np.shape(self.counts)}")
+        check_words(self.words)
+        object.__setattr__(self, "vectors", vectors)
+
+    def __repr__(self) -> str:
+        return f"WordVectors({len(self)} words, width {self.width})"
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def width(self) -> int:
+        """Numbers per vector."""
+        return int(self.vectors.shape[1])
+
+    @functools.cached_property
+    def _place(self) -> dict[str, int]:
+        return {word: place for place, word in enumerate(self.words)}
+
+    def of(self, words: Sequence[str]) -> tuple[NDArray[np.floating[Any]], NDArray[np.bool_]]:
+        """The vectors (k, width) of some words, and (k,) whether each has one; zeros for a word without.
+
+        A word that is not there as written is looked up in small letters: many published files have no capitals.
+        """
+        places = np.array([self._place.get(word, self._place.get(word.lower(), -1)) for word in words], dtype=np.intp)
+        found = self.vectors[places] * (places >= 0)[:, None]
+        return found, (places >= 0) & (np.abs(found).max(axis=1, initial=0) > 0)
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Raise ValueError in one sentence for a list of words that is empty, or has an empty word or one word twice."""
+    if len(words) == 0:
+        raise ValueError("the list of words is empty: give at least one word")
+    seen: dict[str, int] = {}
+    for place, word in enumerate(words):
+        if not isinstance(word, str) or not word.strip():
+            raise ValueError(f"word {place} of the list must be text with at least one letter, got {word!r}")
+        if word in seen:
+            raise ValueError(f"the word {word!r} stands twice in the list, at {seen[word]} and {place}: leave one out")
+        seen[word] = place
+
+
+@functools.cache
+def demo_word_vectors() -> WordVectors:
+    """The demo's words and vectors, from the text that its models were trained on.
+
+    >>> demo_word_vectors().words[:3]
+    ('the', 'a', 'to')
+    """
+    return read_word_vectors(DEMO_FILE)
+
+
+def read_word_vectors(
+    path: str | os.PathLike[str], *, words: Collection[str] | None = None, limit: int | None = None
+) -> WordVectors:
+    """Read word vectors from a file.
+
+    Three layouts are known by themselves: ``.npz`` archives with the arrays ``words`` and ``vectors`` (and ``counts``,
+    if they are known), GloVe text (a word and its numbers per line), and word2vec text (the same under a line with the
+    number of words and the width). In text files the words are taken to stand in falling order of frequency, as in the
+    published ones; of a word that stands there twice the first counts.
+
+    Args:
+        path: the file.
+        words: only these are kept (as written, and in small letters where that is what the file has); the published
+            files are large.
+        limit: most words to read, from the beginning.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        ValueError: a file of another layout, and where in it; or none of ``words`` is in it.
+
+    Sources of the layouts: GloVe (Pennington et al. 2014) and word2vec (Mikolov et al. 2013), their published files.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise FileNotFoundError(f"there is no file of word vectors at {source}")
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be 1 or more, got {limit}")
+    wanted = None if words is None else {*words, *(word.lower() for word in words)}
+    found = _read_archive(source) if zipfile.is_zipfile(source) else _read_text(source, wanted, limit)
+    kept = [i for i, word in enumerate(found.words[:limit]) if wanted is None or word in wanted]
+    if not kept:
+        raise ValueError(f"{source} has none of the {len(words or ())} words: give a file of the same language")
+    if len(kept) == len(found):
+        return found
+    counts = None if found.counts is None else found.counts[kept]
+    return WordVectors(tuple(found.words[i] for i in kept), found.vectors[kept], counts)
+
+
+def _read_archive(source: Path) -> WordVectors:
+    try:
+        with np.load(source, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files if name in ("words", "vectors", "counts")}
+    except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
+        raise ValueError(f"{source} is not a readable .npz archive of plain arrays ({error})") from error
+    if missing := {"words", "vectors"} - set(arrays):
+        raise ValueError(f"{source} has no array {min(missing)!r}: an archive of word vectors holds words and vectors")
+    words = arrays["words"]
+    if words.dtype.kind != "U" or words.ndim != 1:
+        raise ValueError(f"{source}: words must be a list of text, got {words.dtype} of shape {words.shape}")
+    vectors, counts = arrays["vectors"], arrays.get("counts")
+    try:
+        # half precision saves room in the file only
+        wide = vectors.astype(np.float32) if vectors.dtype == np.float16 else vectors
+        found = WordVectors(tuple(words.tolist()), wide, counts)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    if counts is None:
+        return found
+    order = np.argsort(-counts, kind="stable")
+    return WordVectors(tuple(found.words[i] for i in order), wide[order], counts[order])
+
+
+def _read_text(source: Path, wanted: Collection[str] | None, limit: int | None) -> WordVectors:
+    try:
+        with source.open(encoding="utf-8", newline="\n") as file:
+            rows = dict(_rows(source, file, wanted, limit))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source} is no UTF-8 text ({error}): give GloVe or word2vec text, or an .npz file") from error
+    if not rows:
+        what = "none of the words asked for" if wanted else "no line of a word and its numbers"
+        raise ValueError(f"{source} has {what}: give GloVe or word2vec text of the same language, or an .npz file")
+    return WordVectors(tuple(rows), np.stack(list(rows.values())))
+
+
+def _rows(
+    source: Path, file: TextIO, wanted: Collection[str] | None, limit: int | None
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Words and vectors of a text file, each word once."""
+    width: int | None = None
+    seen: set[str] = set()
+    for number, raw in enumerate(file, start=1):
+        line = raw.rstrip()
+        fields = line.split(" ")
+        if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
+            width = int(fields[1])
+            continue
+        if not line:
+            continue
+        width = len(fields) - 1 if width is None else width
+        # a word may hold spaces itself: the last fields are the numbers
+        parts = line.rsplit(" ", width) if width > 0 else [line]
+        if len(parts) != width + 1 or width < 2:
+            raise ValueError(
+                f"line {number} of {source} is not a word and {max(width, 2)} numbers: "
+                "give GloVe or word2vec text, or an .npz file"
+            )
+        word = parts[0]
+        if not word.strip() or word in seen:
+            continue
+        seen.add(word)
+        if wanted is None or word in wanted:
+            yield word, _numbers(source, number, parts[1:])
+        if limit is not None and len(seen) == limit:
+            return
+
+
+def _numbers(source: Path, number: int, fields: Sequence[str]) -> NDArray[np.float32]:
+    try:
+        found = np.array(fields, dtype=np.float32)
+    except ValueError as error:
+        raise ValueError(f"line {number} of {source} holds something that is no number ({error})") from error
+    if not np.isfinite(found).all():
+        raise ValueError(f"line {number} of {source} holds NaN or infinity: its word cannot be compared with others")
+    return found
