@@ -45,8 +45,9 @@ class Readings:
         """
         at = (positions, rows)
         highest = logits.amax(-1)
+        weights = torch.empty_like(logits)
         if self.target is not None:
-            self._count(at, self.target - first, logits)
+            self._count(at, self.target - first, logits, weights)
         self._merge(at, first, logits, highest)
         anchor = self.anchor[positions]
         self.anchor[positions] = torch.where(anchor.isnan(), final.amax(-1, keepdim=True), anchor)
@@ -54,18 +55,20 @@ class Readings:
         peak = torch.maximum(self.peak[at], highest)
         shift = (self.peak[at] - peak).double()
         logits = logits.sub_(peak[..., None])
-        weights = logits.exp()
+        torch.exp(logits, out=weights)
         scale = shift.exp()
         self.energy[at] = scale * (self.energy[at] + shift * self.mass[at]) + torch.linalg.vecdot(weights, logits)
         self.cross[at] = scale * self.cross[at] + (weights @ final[..., None])[..., 0]
         self.mass[at] = scale * self.mass[at] + weights.sum(-1)
         self.peak[at] = peak
 
-    def _count(self, at: tuple[slice, slice], place: int, logits: Tensor) -> None:
+    def _count(self, at: tuple[slice, slice], place: int, logits: Tensor, scratch: Tensor) -> None:
         """Count the logits above the target's; the target's own block comes first and gives the logit itself."""
         if 0 <= place < logits.shape[-1]:
             self.target_logit[at] = logits[..., place]
-        self.above[at] += (logits > self.target_logit[at][..., None]).sum(-1)
+        # ones in the logits' type: a sum of booleans would make a copy of 8 bytes each
+        torch.gt(logits, self.target_logit[at][..., None], out=scratch)
+        self.above[at] += scratch.sum(-1).long()
 
     def _merge(self, at: tuple[slice, slice], first: int, logits: Tensor, highest: Tensor) -> None:
         """Merge a block's largest logits into those kept; most cells of later blocks have nothing to give."""
