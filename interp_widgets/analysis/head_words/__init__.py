@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .compare import HeadComparison, compare_heads
 from .find import head_word_pairs
 from .result import HeadWordResult, WordPair
 
-__all__ = ["HeadWordResult", "WordPair", "head_word_pairs"]
+__all__ = ["HeadComparison", "HeadWordResult", "WordPair", "compare_heads", "head_word_pairs"]

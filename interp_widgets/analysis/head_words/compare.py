@@ -1,0 +1,333 @@
+"""`compare_heads`: what tuning changed in the word pairs of attention heads, by layer group and for verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.head_words.find import head_word_pairs
+from interp_widgets.analysis.head_words.result import HeadWordResult
+from interp_widgets.analysis.result import Result, provenance, record
+from interp_widgets.analysis.saliency.statistics import GroupComparison, compare_groups, holm
+from interp_widgets.data.verbs import GENERAL_VERBS, INSTRUCTION_VERBS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@record
+class HeadComparison(Result):
+    """Word pairs of the heads of two models, base and tuned, held against each other.
+
+    A change is ``1 - |A ∩ B| / |A ∪ B|`` of the two sets of kept pairs: 0 the same, 1 none in common, NaN where
+    neither model has a pair. A layer group is a run of layers, as in Figure 2 and Table 3 of the paper.
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1.
+    """
+
+    layers: Sequence[int]
+    """(layers,) layers of the model."""
+
+    group: NDArray[np.integer[Any]]
+    """(layers,) the layer group of each layer."""
+
+    head_change: NDArray[np.floating[Any]]
+    """(layers, heads) change of each head's pairs, 0..1."""
+
+    dimension_change: NDArray[np.floating[Any]]
+    """(layers, heads, d_head) change of each dimension's pairs, 0..1."""
+
+    pair_change: NDArray[np.integer[Any]]
+    """(layers, heads) tuned minus base of the number of different pairs of a head."""
+
+    verbs: Sequence[str]
+    """(verbs,) the verbs looked for that are in the word list."""
+
+    instruction: NDArray[np.bool_]
+    """(verbs,) whether a verb is one that instructions ask with."""
+
+    gained: NDArray[np.integer[Any]]
+    """(groups, verbs) heads whose kept pairs with the verb became more."""
+
+    lost: NDArray[np.integer[Any]]
+    """(groups, verbs) heads whose kept pairs with the verb became fewer."""
+
+    tests: Sequence[GroupComparison | None]
+    """(groups,) instruction verbs against general ones, two-sided, Holm-corrected over the groups; None where one
+    of them has fewer than two verbs."""
+
+    missing_verbs: Sequence[str] = ()
+    """Verbs looked for that are not in the word list."""
+
+    def __post_init__(self) -> None:
+        layers, heads, dims = np.asarray(self.dimension_change).shape
+        self.sequence("layers", layers)
+        self.array("group", (layers,), "int")
+        self.array("head_change", (layers, heads))
+        self.array("dimension_change", (layers, heads, dims))
+        self.array("pair_change", (layers, heads), "int")
+        self.sequence("verbs")
+        self.sequence("missing_verbs")
+        n, groups = len(self.verbs), int(np.max(self.group)) + 1
+        self.array("instruction", (n,), "bool")
+        self.array("gained", (groups, n), "int")
+        self.array("lost", (groups, n), "int")
+        self.sequence("tests", groups)
+
+    @property
+    def n_groups(self) -> int:
+        """Number of layer groups."""
+        return len(self.tests)
+
+    def group_name(self, group: int) -> str:
+        """The layers of a group, as 0-7; ValueError for a group that is not there."""
+        if not 0 <= group < self.n_groups:
+            raise ValueError(f"group must be in 0..{self.n_groups - 1}, got {group}")
+        inside = [layer for layer, own in zip(self.layers, self.group.tolist(), strict=True) if own == group]
+        return f"{inside[0]}-{inside[-1]}" if len(inside) > 1 else str(inside[0])
+
+    @property
+    def share(self) -> NDArray[np.floating[Any]]:
+        """(groups, verbs) of the heads whose pairs with a verb changed in number, the share that gained; else NaN."""
+        changed = self.gained + self.lost
+        return np.divide(self.gained, changed, out=np.full(changed.shape, np.nan), where=changed > 0)
+
+    def change_table(self) -> pd.DataFrame:
+        """Figure 2: one row per layer group, mean and population standard deviation of the change of dimensions and of
+        heads."""
+        import pandas as pd
+
+        rows = []
+        for group in range(self.n_groups):
+            dims, heads = self.dimension_change[self.group == group], self.head_change[self.group == group]
+            known, whole = dims[np.isfinite(dims)], heads[np.isfinite(heads)]
+            rows.append(
+                {"layers": self.group_name(group), "dimension_mean": _mean(known), "dimension_std": _std(known),
+                 "n_dimensions": len(known), "head_mean": _mean(whole), "head_std": _std(whole), "n_heads": len(whole)}
+            )  # fmt: skip
+        return pd.DataFrame(rows)
+
+    def verb_table(self) -> pd.DataFrame:
+        """Table 3: one row per layer group, the percentage of heads that gained pairs with a verb, as mean ± population
+        standard deviation over instruction verbs and over general ones, and Welch's p-value."""
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        for group, test in enumerate(self.tests):
+            row: dict[str, Any] = {"layers": self.group_name(group)}
+            for name, chosen in (("instruction", self.instruction), ("general", ~self.instruction)):
+                shares = 100 * self.share[group][chosen]
+                shares = shares[np.isfinite(shares)]
+                row |= {f"{name}_mean": _mean(shares), f"{name}_std": _std(shares), f"{name}_verbs": len(shares)}
+            row |= {name: np.nan if test is None else getattr(test, name) for name in ("welch_p", "holm_p", "cohens_d")}
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per layer group and verb: heads that gained and lost pairs with it, and the share that gained."""
+        import pandas as pd
+
+        groups, n = self.gained.shape
+        return pd.DataFrame(
+            {
+                "layers": np.repeat([self.group_name(group) for group in range(groups)], n),
+                "verb": np.tile(np.asarray(self.verbs, dtype=object), groups),
+                "instruction": np.tile(self.instruction, groups),
+                "gained": self.gained.ravel(),
+                "lost": self.lost.ravel(),
+                "share": self.share.ravel(),
+            }
+        )
+
+
+def compare_heads(
+    base: Any,
+    tuned: Any,
+    *,
+    groups: int = 4,
+    instruction_verbs: Sequence[str] = INSTRUCTION_VERBS,
+    general_verbs: Sequence[str] = GENERAL_VERBS,
+    resamples: int = 999,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    **options: Any,
+) -> HeadComparison:
+    """What tuning changed in the word pairs of the heads: their overlap, and which verbs' pairs became more.
+
+    For every verb, among the heads of a layer group whose number of kept pairs with it changed, the share that gained;
+    the shares of instruction verbs against those of general verbs by Welch's t-test, two-sided. Verbs count as written
+    in the word list; those that no head of the group changed for have no share.
+
+    Args:
+        base: what `load_model` returns, or the `HeadWordResult` of such a model.
+        tuned: the same for the other model, with the same words and options.
+        groups: layer groups, runs of about equal length; at most one per layer.
+        instruction_verbs: verbs that instructions ask with.
+        general_verbs: verbs to hold them against.
+        resamples: of the bootstrap intervals and permutation tests.
+        seed: of both.
+        progress: called with (done, total) while pairs of models are searched.
+        check: called between tiles; raises to cancel.
+        options: for `head_word_pairs`, where models are given.
+
+    Raises:
+        ValueError: results of different words, shapes, layers or options; fewer than one group; a verb of both kinds.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1, Figure 2 and Table 3.
+
+    Example:
+        >>> compare_heads(llama, vicuna, words=words, vectors="glove.txt").verb_table()        # doctest: +SKIP
+    """
+    if groups < 1:
+        raise ValueError(f"groups must be 1 or more, got {groups}")
+    if both := sorted(set(instruction_verbs) & set(general_verbs)):
+        raise ValueError(f"the verb {both[0]!r} is among instruction verbs and general verbs: leave it out of one")
+    a, b = _results((base, tuned), options, progress, check)
+    _check_alike(a, b)
+    group = np.arange(len(a.layers)) * min(groups, len(a.layers)) // len(a.layers)
+    listed = set(a.vocabulary)
+    wanted = [*dict.fromkeys(instruction_verbs), *dict.fromkeys(general_verbs)]
+    verbs = [verb for verb in wanted if verb in listed]
+    kind = np.array([verb in set(instruction_verbs) for verb in verbs], dtype=bool)
+    more, fewer = _gains(a, b, verbs, group)
+    told = {"groups": groups, "resamples": resamples, "seed": seed, "base": a.provenance.get("model"),
+            "tuned": b.provenance.get("model"), "base_weights": a.provenance.get("weight_hash"),
+            "tuned_weights": b.provenance.get("weight_hash")}  # fmt: skip
+    return HeadComparison(
+        layers=tuple(a.layers),
+        group=group,
+        head_change=_changes(_head_sets(a), _head_sets(b), len(a.vocabulary)),
+        dimension_change=_changes(_dimension_sets(a), _dimension_sets(b), len(a.vocabulary)).reshape(a.energy.shape),
+        pair_change=b.n_pairs.astype(np.int64) - a.n_pairs,
+        verbs=verbs,
+        instruction=kind,
+        gained=more,
+        lost=fewer,
+        tests=_tests(more, fewer, kind, resamples, seed),
+        missing_verbs=[verb for verb in wanted if verb not in listed],
+        partial=a.partial or b.partial,
+        provenance=provenance(None, **told, words=len(a.vocabulary), top=a.top, keep=a.keep),
+    )
+
+
+def _results(
+    given: tuple[Any, Any],
+    options: dict[str, Any],
+    progress: Callable[[int, int], None] | None,
+    check: Callable[[], None] | None,
+) -> list[HeadWordResult]:
+    """The two results, computed where models are given."""
+    todo = sum(not isinstance(one, HeadWordResult) for one in given)
+    if options and not todo:
+        raise TypeError(f"{next(iter(options))!r} is an option of head_word_pairs, but two results were given")
+    found, before = [], 0
+    for one in given:
+        if isinstance(one, HeadWordResult):
+            found.append(one)
+            continue
+        report = None
+        if progress is not None:
+            report = lambda done, total, before=before: progress(before * total + done, todo * total)  # type: ignore[misc]
+        found.append(head_word_pairs(one, progress=report, check=check, **options))
+        before += 1
+    return found
+
+
+def _check_alike(a: HeadWordResult, b: HeadWordResult) -> None:
+    if tuple(a.vocabulary) != tuple(b.vocabulary):
+        pairs = zip(a.vocabulary, b.vocabulary, strict=False)
+        first = next((f"{x!r} and {y!r}" for x, y in pairs if x != y), "one list goes on after the other's end")
+        raise ValueError(f"the two results have different words (first difference: {first}): use one list for both")
+    for name, x, y in (
+        ("layers", tuple(a.layers), tuple(b.layers)),
+        ("numbers of heads and dimensions", a.energy.shape[1:], b.energy.shape[1:]),
+        ("top", a.top, b.top),
+        ("keep", a.keep, b.keep),
+    ):
+        if x != y:
+            raise ValueError(f"the two results must have the same {name}, got {x} and {y}")
+
+
+Sets = tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]
+"""Members of many sets: the set of each, its query and key word as one number, and the shape of the sets."""
+
+
+def _head_sets(result: HeadWordResult) -> Sets:
+    heads = np.arange(result.n_pairs.size).reshape(result.n_pairs.shape)
+    known = result.head_counts > 0
+    owner = np.broadcast_to(heads[:, :, None], known.shape)[known]
+    return owner, _codes(result.head_pairs[known], len(result.vocabulary)), result.n_pairs.shape
+
+
+def _dimension_sets(result: HeadWordResult) -> Sets:
+    sizes = np.diff(result.dimension_offsets)
+    codes = _codes(result.dimension_word_pairs, len(result.vocabulary))
+    return np.repeat(np.arange(len(sizes)), sizes), codes, sizes.shape
+
+
+def _codes(pairs: NDArray[np.integer[Any]], words: int) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = pairs[:, 0].astype(np.int64) * words + pairs[:, 1]
+    return found
+
+
+def _changes(a: Sets, b: Sets, words: int) -> NDArray[np.float64]:
+    """1 - |A ∩ B| / |A ∪ B| of every pair of sets."""
+    owner, shape = np.concatenate([a[0], b[0]]), a[2]
+    keys, times = np.unique(owner * words**2 + np.concatenate([a[1], b[1]]), return_counts=True)
+    count = int(np.prod(shape))
+    owners = keys // words**2
+    union = np.bincount(owners, minlength=count)
+    shared = np.bincount(owners[times == 2], minlength=count)
+    change = 1 - np.divide(shared, union, out=np.full(count, np.nan), where=union > 0)
+    found: NDArray[np.float64] = change.reshape(shape)
+    return found
+
+
+def _gains(
+    a: HeadWordResult, b: HeadWordResult, verbs: Sequence[str], group: NDArray[np.integer[Any]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(groups, verbs) heads with more, and with fewer, kept pairs with a verb in ``b`` than in ``a``."""
+    before, after = _word_counts(a, verbs), _word_counts(b, verbs)
+    groups = int(group.max()) + 1
+    more, fewer = (np.zeros((groups, len(verbs)), dtype=np.int64) for _ in range(2))
+    np.add.at(more, group, (after > before).sum(axis=1))
+    np.add.at(fewer, group, (after < before).sum(axis=1))
+    return more, fewer
+
+
+def _word_counts(result: HeadWordResult, verbs: Sequence[str]) -> NDArray[np.int64]:
+    """(layers, heads, verbs) kept pairs of a head that hold a verb."""
+    place = {word: i for i, word in enumerate(result.vocabulary)}
+    column = np.full(len(result.vocabulary) + 1, len(verbs))  # the last entry is the -1 of cells without a pair
+    column[[place[verb] for verb in verbs]] = np.arange(len(verbs))
+    flat = column[result.head_pairs].reshape(result.n_pairs.size, -1)
+    found = np.zeros((result.n_pairs.size, len(verbs) + 1), dtype=np.int64)
+    np.add.at(found, (np.arange(len(flat))[:, None], flat), 1)
+    return found[:, :-1].reshape(*result.n_pairs.shape, len(verbs))
+
+
+def _tests(
+    more: NDArray[np.int64], fewer: NDArray[np.int64], kind: NDArray[np.bool_], resamples: int, seed: int
+) -> tuple[GroupComparison | None, ...]:
+    tests: list[GroupComparison | None] = []
+    for gained, lost in zip(more, fewer, strict=True):
+        known = gained + lost > 0
+        shares = [100 * gained[known & own] / (gained + lost)[known & own] for own in (kind, ~kind)]
+        if min(map(len, shares)) < 2:
+            tests.append(None)
+            continue
+        names = ("instruction", "general")
+        tests.append(compare_groups(*shares, names=names, alternative="two-sided", resamples=resamples, seed=seed))
+    corrected = iter(holm([test for test in tests if test is not None]))
+    return tuple(None if test is None else next(corrected) for test in tests)
+
+
+def _mean(values: NDArray[np.floating[Any]]) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def _std(values: NDArray[np.floating[Any]]) -> float:
+    return float(values.std()) if len(values) else float("nan")
