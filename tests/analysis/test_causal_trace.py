@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.ablation import CausalTraceResult, causal_trace, causal_trace_cost
+from interp_widgets.analysis.ablation import Ablation, CausalTraceResult, ablation, causal_trace, causal_trace_cost
 from interp_widgets.analysis.ablation.tracing import embedding_std
 from interp_widgets.analysis.result import Result
-from interp_widgets.models import Model
+from interp_widgets.data.world import FactPrompt, fact_prompts
+from interp_widgets.models import Model, load_demo_pair
 from tests.models.tiny import tiny_model
 
 TEXT = "What is the capital of France? The"
@@ -46,8 +48,8 @@ class Naive:
         self.embeddings = model.token_embeddings(ids)[None].repeat(samples, 1, 1)
         self.embeddings[:, subject] += torch.from_numpy(std * drawn).to(model.dtype)
 
-    def corrupted(self, restore: dict[str, list[int]]) -> Tensor:
-        """(samples, d_vocab) probabilities, with clean values of named hooks put back at positions."""
+    def corrupted(self, restore: dict[str, list[int]], embedding: int | None = None) -> Tensor:
+        """(samples, d_vocab) probabilities, with clean values of named hooks or an embedding put back at positions."""
 
         def edit(name: str) -> Any:
             def put(value: Tensor) -> Tensor:
@@ -58,7 +60,10 @@ class Naive:
             return put
 
         edits = {name: edit(name) for name in restore}
-        logits = [self.model.run(self.ids, embeddings=one, edit=edits).logits[0, -1] for one in self.embeddings]
+        rows = self.embeddings.clone()
+        if embedding is not None:
+            rows[:, embedding] = self.model.token_embeddings(self.ids)[embedding]
+        logits = [self.model.run(self.ids, embeddings=one, edit=edits).logits[0, -1] for one in rows]
         return torch.stack(logits).softmax(-1)
 
 
@@ -77,6 +82,10 @@ def test_equals_a_loop_of_whole_passes(family: str, backend: str, dtype: torch.d
     assert found.target == target
     assert found.clean == pytest.approx(float(naive.clean[target]), abs=limit)
     np.testing.assert_allclose(found.corrupted, naive.corrupted({})[:, target].numpy(), atol=limit)
+    for position in range(start, end):
+        wanted = naive.corrupted({}, embedding=position + offset)[:, target].numpy()
+        np.testing.assert_allclose(found.embedding[position], wanted, atol=limit)
+    assert (found.embedding_effect[[0, end]] == 0).all()
     last = len(found.tokens) - 1
     for number, kind in enumerate(found.kinds):
         for layer in range(model.n_layers):
@@ -201,7 +210,8 @@ def test_progress_partial_results_and_cancel() -> None:
         model, TEXT, SUBJECT, samples=2, progress=lambda *step: steps.append(step), on_partial=parts.append
     )
     shown = len(whole.tokens) - whole.subject[0]
-    assert steps[-1] == (3 * 3 * shown * 2, 3 * 3 * shown * 2)
+    total = (3 * 3 * shown + whole.subject[1] - whole.subject[0]) * 2
+    assert steps[-1] == (total, total)
     assert [done for done, _ in steps] == sorted(done for done, _ in steps)
     assert 1 <= len(parts) <= 5
     for part in parts:
@@ -232,7 +242,10 @@ def test_saving_and_frame(tmp_path: Any) -> None:
     assert isinstance(again, CausalTraceResult)
     assert again.equals(found)
     frame = found.to_frame()
-    assert len(frame) == found.effect.size
+    assert len(frame) == found.effect.size + len(found.tokens)
+    first = frame[frame.layer == -1]
+    assert (first.kind == "state").all()
+    np.testing.assert_array_equal(first.effect, found.embedding_effect)
     row = frame[(frame.kind == "mlp") & (frame.layer == 2) & (frame.position == found.subject[0])].iloc[0]
     assert bool(row.subject)
     assert row.token == found.tokens[found.subject[0]]
@@ -310,3 +323,64 @@ def test_half_precision() -> None:
     assert found.restored.dtype == np.float32
     last = len(found.tokens) - 1
     np.testing.assert_allclose(found.restored[0, -1, last], found.clean, atol=1e-6)
+
+
+# ---- the facts of the demo model
+
+
+def known_facts(model: Model, count: int) -> list[tuple[FactPrompt, int]]:
+    """Wordings that were never trained with their fact, which the model answers all the same, and the answer's id."""
+    prompts, found = fact_prompts("held_out"), list[tuple[FactPrompt, int]]()
+    random.Random(3).shuffle(prompts)
+    for one in prompts:
+        ids, answer = model.tokens(one.prompt), model.tokens(" " + one.answer, prepend_bos=False)[0]
+        inside = one.fact.subject in one.prompt and not one.prompt.endswith(one.fact.subject)
+        if inside and int(model.run(ids).logits[0, -1].argmax()) == answer:
+            found.append((one, answer))
+        if len(found) == count:
+            return found
+    raise AssertionError("the demo model knows too few facts")
+
+
+def test_where_the_demo_model_looks_its_facts_up() -> None:
+    """From the subject's embeddings, above all its last token's, by the first attention of the prompt's last token.
+
+    Over 40 facts the means were, of a total effect of 0.91: 0.76 for the embedding of the subject's last token, 0.87
+    for the state of the last token behind block 0 and for its attention in block 0, 0.02 for the best state between
+    subject and last token, 0.05 for the best later attention; 0.005 for noise on a token outside of the subject.
+    An ablation of that one attention leaves the answer 0.08, one of all later attentions 0.92.
+    """
+    model = load_demo_pair().base
+    rows = []
+    for one, answer in known_facts(model, 12):
+        options: dict[str, Any] = {"target": answer, "samples": 3}
+        found = causal_trace(model, one.prompt, one.fact.subject, kinds=("state", "attn"), **options)
+        start, end = found.subject
+        last, ids = len(found.tokens) - 1, model.tokens(one.prompt)
+        other = (0, 1) if start else (end, end + 1)
+        elsewhere = causal_trace(model, one.prompt, other, kinds=("state",), **options)
+        without = []
+        for layers in ([0], list(range(1, model.n_layers))):
+            with ablation(model, [Ablation("attn", layer, position=last) for layer in layers]):
+                without.append(float(model.run(ids).logits[0, -1].softmax(-1)[answer]))
+        state, attention = found.effect
+        rows.append(
+            {
+                "total": found.total_effect,
+                "subject": found.embedding_effect[end - 1],
+                "last": state[0, last],
+                "between": state[:3, end:last].max(initial=0.0),
+                "first attention": attention[0, last],
+                "later attention": attention[1:, last].max(),
+                "elsewhere": elsewhere.total_effect,
+                "without first": without[0],
+                "without later": without[1],
+            }
+        )
+    mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+    assert mean["total"] > 0.7
+    assert mean["elsewhere"] < 0.1
+    assert mean["subject"] > 0.5 > 5 * mean["between"]
+    assert mean["last"] > 0.6
+    assert mean["first attention"] > 0.6 > 4 * mean["later attention"]
+    assert mean["without later"] > 0.7 > 3 * mean["without first"]

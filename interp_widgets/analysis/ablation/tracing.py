@@ -45,8 +45,10 @@ def causal_trace(
     target restored minus corrupted, paired by noise sample. Positions before the subject have effect 0: they never
     see it.
 
-    ``"state"`` restores the residual stream behind block l. ``"mlp"`` and ``"attn"`` restore what the MLPs or the
-    attentions write at that position in ``window`` layers around l, from l - window // 2 on, cut off at both ends.
+    ``"state"`` restores the residual stream behind block l, as in the paper's figures; besides, the clean embeddings of
+    single subject tokens are restored (`CausalTraceResult.embedding`). ``"mlp"`` and ``"attn"`` restore what the MLPs
+    or the attentions write at that position in ``window`` layers around l, from l - window // 2 on, cut off at both
+    ends.
 
     The paper takes the deviation of the subjects' embeddings as unit of the noise; here it is that of all numbers in
     the model's token embeddings, so that it needs no data set. Both are in the result, in these units and as added.
@@ -95,16 +97,18 @@ def causal_trace(
         check()
     question = ask(model, clean.hidden, target, metric="probability")
     corrupted = trace(model, _noisy(embeddings, given.offset, (start, end), std, samples, seed))
-    job = _Job(question, clean, corrupted, question.read(corrupted.hidden), given.offset, start, size)
+    job = _Job(question, clean, corrupted, question.read(corrupted.hidden), given.offset, (start, end), size)
     runner = Runner(model, len(given.ids), batch_size, check, progress)
     shape = (len(kinds), model.n_layers, given.n_shown, samples)
     restored = torch.full(shape, math.nan, dtype=wide(embeddings).dtype, device=model.device)
+    embedding = torch.full(shape[2:], math.nan, dtype=restored.dtype, device=model.device)
 
     def result(partial: bool) -> CausalTraceResult:
         told = {"noise": noise, "noise_std": std, "samples": samples, "seed": seed, "window": size}
         told |= {"bos": given.offset == 1, "largest_chunk": runner.log.largest, "chunk_halvings": runner.log.halvings}
         return CausalTraceResult(
             restored=to_numpy(restored.clone()),
+            embedding=to_numpy(embedding.clone()),
             corrupted=to_numpy(job.base),
             clean=question.clean,
             kinds=kinds,
@@ -118,14 +122,15 @@ def causal_trace(
             noise=float(noise),
             noise_std=std,
             seed=seed,
+            bos_id=given.bos_id,
             partial=partial,
             provenance=provenance(model.provenance(), **told),
         )
 
     if on_partial is not None:
         runner.deliver = lambda: on_partial(result(partial=True))
-    _restore(job, kinds, runner, restored)
-    _check_finite(restored, job.base)
+    _restore(job, kinds, runner, restored, embedding)
+    _check_finite(restored, embedding, job.base)
     return result(partial=False)
 
 
@@ -162,12 +167,12 @@ class _Job:
     base: Tensor
     """(samples,) probability of the target, corrupted."""
     offset: int
-    first: int
-    """First position of the subject: nothing before it is corrupted."""
+    subject: tuple[int, int]
+    """Its first and past-last position; nothing before it is corrupted."""
     window: int
 
     def patches(self, kind: str, layer: int, cell: Tensor, at: Tensor) -> list[Patch]:
-        """Clean values at positions ``at`` (n,) of the cells (n,)."""
+        """Clean values at positions ``at`` (n,) of the cells (n,); layer -1 is what enters the first block."""
         if kind == "state":
             return [Patch("resid", layer + 1, cell, at, self.clean.resid[layer + 1][0, at])]
         part: Literal["mlp", "attn"] = "mlp" if kind == "mlp" else "attn"
@@ -177,30 +182,35 @@ class _Job:
 
 
 @torch.no_grad()
-def _restore(job: _Job, kinds: Sequence[str], runner: Runner, restored: Tensor) -> None:
-    """Fill ``restored`` (kinds, layers, positions, samples): every cell is one continued run."""
+def _restore(job: _Job, kinds: Sequence[str], runner: Runner, restored: Tensor, embedding: Tensor) -> None:
+    """Fill ``restored`` (kinds, layers, positions, samples) and ``embedding`` (positions, samples)."""
     layers, positions, samples = restored.shape[1:]
-    count = (positions - job.first) * samples
-    runner.total = len(kinds) * layers * count
-    device = restored.device
+    (start, end), count = job.subject, positions - job.subject[0]
+    runner.total = (end - start + len(kinds) * layers * count) * samples
+    embedding[:] = job.base  # behind the subject it is clean already
+    embedding[start:end] = math.nan
+    _restore_at(job, runner, "state", -1, embedding[start:end])
     for number, kind in enumerate(kinds):
         for layer in range(layers):
-            rows = restored[number, layer]
-            rows[: job.first] = job.base
-            cells = rows[job.first :].view(-1)
+            restored[number, layer, :start] = job.base
+            _restore_at(job, runner, kind, layer, restored[number, layer, start:])
 
-            def work(start: int, stop: int, kind: str = kind, layer: int = layer, cells: Tensor = cells) -> None:
-                index = torch.arange(start, stop, device=device)
-                at, sample = index // samples + job.first + job.offset, index % samples
-                patches = job.patches(kind, layer, index - start, at)
-                hidden = resume(
-                    job.question.model, job.corrupted, patches, stop - start, sequence=sample, check=runner.check
-                )
-                # rows of another batch are rounded otherwise: what has not changed has no effect at all
-                same = (hidden == job.corrupted.hidden[sample]).all(-1)
-                cells[start:stop] = torch.where(same, job.base[sample], job.question.read(hidden))
 
-            runner.run(count, lambda start: job.clean.length(start // samples + job.first + job.offset), work)
+def _restore_at(job: _Job, runner: Runner, kind: str, layer: int, rows: Tensor) -> None:
+    """Fill ``rows`` (positions from the subject on, samples) of one kind and layer: every entry is a continued run."""
+    samples, before = rows.shape[1], job.subject[0] + job.offset
+    cells = rows.view(-1)
+
+    def work(start: int, stop: int) -> None:
+        index = torch.arange(start, stop, device=rows.device)
+        at, sample = index // samples + before, index % samples
+        patches = job.patches(kind, layer, index - start, at)
+        hidden = resume(job.question.model, job.corrupted, patches, stop - start, sequence=sample, check=runner.check)
+        # rows of another batch are rounded otherwise: what has not changed has no effect at all
+        same = (hidden == job.corrupted.hidden[sample]).all(-1)
+        cells[start:stop] = torch.where(same, job.base[sample], job.question.read(hidden))
+
+    runner.run(len(cells), lambda start: job.clean.length(start // samples + before), work)
 
 
 def _noisy(embeddings: Tensor, offset: int, subject: tuple[int, int], std: float, samples: int, seed: int) -> Tensor:
@@ -216,7 +226,7 @@ def _noisy(embeddings: Tensor, offset: int, subject: tuple[int, int], std: float
 # ---- input
 
 
-def _subject(given: Prompt, subject: str | Sequence[int]) -> tuple[int, int]:
+def _subject(given: Prompt, subject: Any) -> tuple[int, int]:
     """First and past-last position of the subject."""
     if isinstance(subject, str):
         return given.find(subject)
@@ -248,8 +258,8 @@ def _check_options(
             raise ValueError(f"{name} must be at least {least}, got {number}")
 
 
-def _check_finite(restored: Tensor, base: Tensor) -> None:
-    if not bool(torch.isfinite(restored).all()) or not bool(torch.isfinite(base).all()):
+def _check_finite(*found: Tensor) -> None:
+    if not all(bool(torch.isfinite(values).all()) for values in found):
         raise ValueError(
             "some probabilities under noise are not numbers: ask for less noise, or look for broken weights and half "
             "precision that overflows"

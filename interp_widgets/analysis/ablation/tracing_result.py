@@ -31,6 +31,10 @@ class CausalTraceResult(Result):
     """(kinds, layers, positions, samples) probability of the target in the corrupted run with one clean value put back;
     NaN where a partial result has not got to."""
 
+    embedding: NDArray[np.floating[Any]]
+    """(positions, samples) the same with the clean token embedding put back: the state that enters the first block. It
+    tells subject tokens that the first attention reads at once, which no later state at them shows."""
+
     corrupted: NDArray[np.floating[Any]]
     """(samples,) probability of the target in the corrupted runs."""
 
@@ -71,6 +75,9 @@ class CausalTraceResult(Result):
     seed: int = 0
     """Of the noise."""
 
+    bos_id: int | None = None
+    """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
+
     def __post_init__(self) -> None:
         positions = len(self.tokens)
         for name in ("tokens", "ids", "special"):
@@ -79,6 +86,7 @@ class CausalTraceResult(Result):
         self.sequence("subject", 2)
         self.array("corrupted", (None,))
         self.array("restored", (len(self.kinds), None, positions, len(self.corrupted)))
+        self.array("embedding", (positions, len(self.corrupted)))
 
     @property
     def n_layers(self) -> int:
@@ -88,52 +96,64 @@ class CausalTraceResult(Result):
     @property
     def effect(self) -> NDArray[np.floating[Any]]:
         """(kinds, layers, positions) indirect effect: mean over the noise samples of restored minus corrupted."""
-        found: NDArray[np.floating[Any]] = self._gain.mean(-1)
+        found: NDArray[np.floating[Any]] = (self.restored - self.corrupted).mean(-1)
         return found
 
     @property
     def interval(self) -> NDArray[np.floating[Any]]:
         """(kinds, layers, positions, 2) 95 % interval of the effect over the noise samples, by Student's t; NaN for a
         single sample."""
-        samples = len(self.corrupted)
-        if samples < 2:
-            return np.full((*self.restored.shape[:-1], 2), np.nan)
-        half = scipy.stats.t.ppf(0.975, samples - 1) * self._gain.std(-1, ddof=1) / np.sqrt(samples)
-        return np.stack([self.effect - half, self.effect + half], axis=-1)
+        return _interval(self.restored - self.corrupted)
+
+    @property
+    def embedding_effect(self) -> NDArray[np.floating[Any]]:
+        """(positions,) the effect of putting a token's clean embedding back; 0 outside of the subject."""
+        found: NDArray[np.floating[Any]] = (self.embedding - self.corrupted).mean(-1)
+        return found
 
     @property
     def total_effect(self) -> float:
         """What the corruption takes away: clean minus mean corrupted probability."""
         return float(self.clean - self.corrupted.mean())
 
-    @property
-    def _gain(self) -> NDArray[np.floating[Any]]:
-        found: NDArray[np.floating[Any]] = self.restored - self.corrupted
-        return found
-
     def layers_of(self, kind: str, layer: int) -> tuple[int, int]:
         """First and past-last layer whose values are put back for the cell of ``kind`` at ``layer``."""
         return (layer, layer + 1) if kind == "state" else window_layers(layer, self.window, self.n_layers)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per kind, layer and position: token, whether it is of the subject, effect, its interval, restored."""
+        """One row per kind, layer and position: token, whether it is of the subject, effect, its interval, restored.
+
+        Layer -1 of the kind ``state`` is the token embedding.
+        """
         import pandas as pd
 
         kind, layer, position = (axis.ravel() for axis in np.indices(self.restored.shape[:-1]))
-        interval = self.interval.reshape(-1, 2)
+        places = np.arange(len(self.tokens))
+        position = np.concatenate([places, position])
+        restored = np.concatenate([self.embedding, self.restored.reshape(-1, len(self.corrupted))])
+        interval = _interval(restored - self.corrupted)
         return pd.DataFrame(
             {
-                "kind": np.asarray(self.kinds, dtype=object)[kind],
-                "layer": layer,
+                "kind": np.concatenate([np.full(len(places), "state"), np.asarray(self.kinds)[kind]]).astype(object),
+                "layer": np.concatenate([np.full(len(places), -1), layer]),
                 "position": position,
                 "token": np.asarray(self.tokens, dtype=object)[position],
                 "subject": (position >= self.subject[0]) & (position < self.subject[1]),
-                "effect": self.effect.ravel(),
+                "effect": (restored - self.corrupted).mean(-1),
                 "low": interval[:, 0],
                 "high": interval[:, 1],
-                "restored": self.restored.mean(-1).ravel(),
+                "restored": restored.mean(-1),
             }
         )
+
+
+def _interval(gain: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """(..., 2) 95 % interval of the mean over the last axis."""
+    samples = gain.shape[-1]
+    if samples < 2:
+        return np.full((*gain.shape[:-1], 2), np.nan)
+    half = scipy.stats.t.ppf(0.975, samples - 1) * gain.std(-1, ddof=1) / np.sqrt(samples)
+    return np.stack([gain.mean(-1) - half, gain.mean(-1) + half], axis=-1)
 
 
 def window_layers(layer: int, window: int, n_layers: int) -> tuple[int, int]:
