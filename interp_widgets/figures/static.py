@@ -60,6 +60,15 @@ def number(value: float) -> str:
     return text.replace("-", "−")
 
 
+def brief(value: float) -> str:
+    """Two significant digits, for the number in a cell.
+
+    >>> brief(0.1234), brief(-2.04), brief(123.4)
+    ('0.12', '−2', '123')
+    """
+    return (f"{value:.2g}" if abs(value) < 99.5 else f"{value:.0f}").replace("-", "−")
+
+
 def _table(colors: Sequence[str] | bytes) -> NDArray[np.uint8]:
     packed = colors if isinstance(colors, bytes) else lut(colors)
     return np.frombuffer(packed, dtype=np.uint8).reshape(256, 4)
@@ -82,19 +91,26 @@ def save_scene(scene: Scene, path: str | Path, *, scale: float = 2.0) -> Path:
     return path
 
 
-def _moved(item: Item, down: float) -> Item:
+def _moved(item: Item, right: float, down: float) -> Item:
     if isinstance(item, Line):
-        return Line(item.x0, item.y0 + down, item.x1, item.y1 + down, item.stroke, item.width)
-    return type(item)(**{**item.__dict__, "y": item.y + down})
+        return Line(item.x0 + right, item.y0 + down, item.x1 + right, item.y1 + down, item.stroke, item.width)
+    return type(item)(**{**item.__dict__, "x": item.x + right, "y": item.y + down})
 
 
-def stack_scenes(scenes: Iterable[Scene], *, gap: float = 8.0, title: str = "") -> Scene:
-    """Several scenes below one another as one."""
+def stack_scenes(scenes: Iterable[Scene], *, columns: int = 1, gap: float = 8.0, title: str = "") -> Scene:
+    """Several scenes below one another as one, or row by row in a grid of `columns` (at least 1)."""
+    if columns < 1:
+        raise ValueError(f"columns must be at least 1, got {columns}")
+    held = list(scenes)
     items: list[Item] = []
     y = width = 0.0
-    for scene in scenes:
-        items += [_moved(item, y) for item in scene.items]
-        y, width = y + scene.height + gap, max(width, scene.width)
+    for start in range(0, len(held), columns):
+        x = 0.0
+        for scene in held[start : start + columns]:
+            items += [_moved(item, x, y) for item in scene.items]
+            x += scene.width + gap
+        y += max(scene.height for scene in held[start : start + columns]) + gap
+        width = max(width, x - gap)
     return Scene(width, max(1.0, y - gap), tuple(items), title=title)
 
 
@@ -192,14 +208,16 @@ def heatmap_scene(
     matrix: ArrayLike, row_labels: Sequence[str] = (), column_labels: Sequence[str] = (), *, title: str = "",
     x_label: str = "", y_label: str = "", value_label: str = "", vmin: float | None = None, vmax: float | None = None,
     colors: Sequence[str] | bytes = SEQUENTIAL256, row_marks: Sequence[Sequence[int]] = (),
-    row_bars: ArrayLike | None = None, row_bars_label: str = "", row_bars_max: float = 0.0,
-    row_bars_signed: bool = False, texts: Sequence[str] = (), width: int = 900,
+    column_marks: Sequence[Sequence[int]] = (), row_bars: ArrayLike | None = None, row_bars_label: str = "",
+    row_bars_max: float = 0.0, row_bars_signed: bool = False, texts: Sequence[str] = (),
+    numbers_from: float | None = None, width: int = 900,
 ) -> Scene:  # fmt: skip
     """A (rows, columns) matrix as a coloured map with thinned axis labels and a colour bar, `width` pixels wide.
 
     NaN is light grey. `row_bars` draws a bar beside each row (to both sides where some are or may be negative), a full
-    one for `row_bars_max` or the largest, `row_marks` a band beside spans of rows. Raises ValueError unless the matrix
-    has two axes.
+    one for `row_bars_max` or the largest, `row_marks` and `column_marks` a band along spans of rows and columns.
+    Numbers of at least `numbers_from` in size are written into cells without a text, where they fit. Raises ValueError
+    unless the matrix has two axes.
 
     >>> heatmap_scene([[0.0, 1.0]], ["a"], ["x", "y"], title="t").title
     't'
@@ -227,9 +245,9 @@ def heatmap_scene(
     down = max(48.0, min(wanted, max(520.0, rows * _NAME if rows <= 60 else 0.0)))
     frame = _Frame(left, top, across, down, rows, columns)
     items: list[Item] = [Text(_MARGIN, _MARGIN + 8, title, size=13, bold=True)] if title else []
-    items += _cells(frame, array, names, low, high, _table(colors), texts)
+    items += _cells(frame, array, names, low, high, _table(colors), texts, numbers_from)
     items += _row_axis(frame, names[0], row_room, row_marks, y_label)
-    labels, room = _column_axis(frame, names[1], x_label)
+    labels, room = _column_axis(frame, names[1], column_marks, x_label)
     items += labels
     if row_bars is not None:
         bars = np.asarray(row_bars, dtype=np.float64)
@@ -241,7 +259,7 @@ def heatmap_scene(
 
 def _cells(
     frame: _Frame, array: NDArray[np.float64], names: list[list[str]], low: float, high: float,
-    table: NDArray[np.uint8], texts: Sequence[str],
+    table: NDArray[np.uint8], texts: Sequence[str], numbers_from: float | None,
 ) -> list[Item]:  # fmt: skip
     level = _levels(array, low, high)
     border = Rect(frame.x - 0.5, frame.y - 0.5, frame.width + 1, frame.height + 1, stroke=_RULE)
@@ -258,8 +276,11 @@ def _cells(
         x, y = frame.column(c), frame.row(r)
         items.append(Rect(x + gap, y + gap, wide - 2 * gap, tall - 2 * gap, fill=fill, tip=tip))
         text = texts[r * frame.columns + c] if texts else ""
-        if text and wide >= 20 and tall >= 12:
-            shown = shorten(axis_name(text), wide - 6)
+        shown = shorten(axis_name(text), wide - 6) if text else ""
+        if not text and numbers_from is not None and abs(value) >= numbers_from:
+            shown = brief(float(value))
+            shown = shown if text_width(shown) <= wide - 4 else ""  # a number that is cut off is another number
+        if shown and wide >= 20 and tall >= 12:
             items.append(Text(x + wide / 2, y + tall / 2, shown, fill=ink(over(fill)), anchor="middle"))
     return [*items, border]
 
@@ -285,21 +306,29 @@ def _row_axis(frame: _Frame, names: list[str], room: float, marks: Sequence[Sequ
     return items
 
 
-def _column_axis(frame: _Frame, names: list[str], label: str) -> tuple[list[Item], float]:
+def _column_axis(
+    frame: _Frame, names: list[str], marks: Sequence[Sequence[int]], label: str
+) -> tuple[list[Item], float]:
     widest = max(text_width(name) for name in names)
-    wide, y = frame.width / frame.columns, frame.y + frame.height
-    items: list[Item] = []
+    wide, y = frame.width / frame.columns, frame.y + frame.height + (8 if marks else 0)
+    fill = [MARK if any(start <= c < end for start, end in marks) else _INK for c in range(frame.columns)]
+    items: list[Item] = [
+        Rect(frame.column(start), y - 4, frame.column(end) - frame.column(start), 4, fill=MARK) for start, end in marks
+    ]
     if widest <= wide - 6:
-        items += [Text(frame.column(c + 0.5), y + 12, name, anchor="middle") for c, name in enumerate(names)]
+        for c, name in enumerate(names):
+            items.append(Text(frame.column(c + 0.5), y + 12, name, fill=fill[c], anchor="middle"))
         room = 22.0
     else:
         for c in range(0, frame.columns, _step(max(_SLANT / wide, frame.columns / 60))):
             x = frame.column(c + 0.5) + 4
             text = shorten(names[c], min(110.0, x / 0.7071))
-            items.append(Text(x, y + 8, text, anchor="end", rotate=-45))
+            items.append(Text(x, y + 8, text, fill=fill[c], anchor="end", rotate=-45))
         room = min(widest, 110.0) * 0.7071 + 14
+    room += 8 if marks else 0
     if label:
-        items.append(Text(frame.column(frame.columns / 2), y + room + 8, label, fill=_MUTED, anchor="middle"))
+        middle = frame.y + frame.height + room + 8
+        items.append(Text(frame.column(frame.columns / 2), middle, label, fill=_MUTED, anchor="middle"))
         room += 20
     return items, room
 

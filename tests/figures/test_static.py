@@ -134,10 +134,26 @@ def test_saving_and_stacking(tmp_path: Path) -> None:
     both = stack_scenes([one, strip_scene(["a"]), Scene(5, 5, (Line(0, 0, 5, 5, "#000000"),))], title="both")
     assert both.height == pytest.approx(one.height + strip_scene(["a"]).height + 5 + 16)
     assert both.width == 900
+    grid = stack_scenes([one, one, one], columns=2)
+    assert (grid.width, grid.height) == (2 * one.width + 8, pytest.approx(2 * one.height + 8))
+    with pytest.raises(ValueError, match="columns must be at least 1, got 0"):
+        stack_scenes([one], columns=0)
     for name in ("a.svg", "b.PNG"):
         assert save_scene(both, tmp_path / name).stat().st_size > 200
     with pytest.raises(ValueError, match=r"saved as .svg or .png, got 'a.gif'"):
         save_scene(both, tmp_path / "a.gif")
+
+
+def test_marked_columns_and_numbers_in_cells() -> None:
+    def texts(**options: Any) -> dict[str, str]:
+        shown = heatmap_scene([[0.001, -0.5, 120.4]], ["a"], ["x", "y", "z"], vmin=-900, vmax=900, **options).items
+        return {item.text: item.fill for item in shown if isinstance(item, Text)}
+
+    plain, marked = texts(), texts(column_marks=[[1, 2]])
+    assert [name for name in "axyz" if plain[name] != marked[name]] == ["y"]
+    assert {"−0.5", "120"} <= set(texts(numbers_from=0.1))
+    assert not {"−0.5", "120"} & set(plain)
+    assert "120" not in texts(numbers_from=0.1, width=160), "a number that does not fit is left out, not cut"
 
 
 def test_bars_of_both_signs_leave_a_zero_in_the_middle() -> None:

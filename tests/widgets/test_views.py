@@ -16,6 +16,7 @@ from bokeh.io import curdoc
 from bokeh.models import ColumnDataSource
 from bokeh.plotting import figure
 
+from interp_widgets.figures.scene import Text
 from interp_widgets.figures.static import render_png, render_svg
 from interp_widgets.widgets.export import export_html, html_page
 from interp_widgets.widgets.views import BokehFigure, Heatmap, TokenStrip
@@ -134,6 +135,17 @@ def test_map_bars_of_both_signs() -> None:
     assert heat.scene().items != Heatmap().scene().items
 
 
+def test_map_notes_and_numbers() -> None:
+    heat = Heatmap()
+    heat.set_matrix([[0.1234, -20.04]], notes=["low", ""], vmin=-900, vmax=900)
+    assert heat.notes == ["low", ""]
+    plain = {item.text for item in heat.scene().items if isinstance(item, Text)}
+    heat.numbers_from = 1.0
+    assert {item.text for item in heat.scene().items if isinstance(item, Text)} - plain == {"−20"}
+    heat.set_matrix([[1.0]])
+    assert heat.notes == []
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -141,6 +153,7 @@ def test_map_bars_of_both_signs() -> None:
         (lambda h: h.set_matrix([[1.0]], rows=["a", "b"]), "one label for each of the 1 rows, got 2"),
         (lambda h: h.set_matrix([[1.0]], columns=[]), "one label for each of the 1 columns, got 0"),
         (lambda h: h.set_matrix([[1.0]], texts=["a", "b"]), "one string for each of the 1 cells, got 2"),
+        (lambda h: h.set_matrix([[1.0]], notes=["a", "b"]), "one string for each of the 1 cells, got 2"),
         (lambda h: h.set_row_bars([1.0]), "each of the 0 rows"),
         (lambda h: h.set_row_marks([[0, 1]]), "<= 0"),
     ],

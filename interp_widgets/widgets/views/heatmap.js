@@ -17,6 +17,9 @@ function ticks(low, high, count) {
   return found;
 }
 
+// Two significant digits, for the number in a cell.
+const brief = value => (Math.abs(value) < 99.5 ? String(+value.toPrecision(2)) : value.toFixed(0)).replace('-', '−');
+
 // The smallest of 1, 2, 3, 4, 5, 10, 20, 50, 100, … not below `least`.
 function roundStep(least) {
   if (least <= 5) return Math.max(1, Math.ceil(least));
@@ -63,11 +66,11 @@ function render({ model, el, signal }) {
   };
   const value = (r, c) => A[r * C + c];
   const describe = ([r, c]) => {
-    const row = model.get('row_labels')[r], column = model.get('column_labels')[c], text = model.get('texts')[r * C + c];
+    const row = model.get('row_labels')[r], column = model.get('column_labels')[c], text = model.get('texts')[r * C + c], note = model.get('notes')[r * C + c];
     const name = (kind, held, i) => `${kind} ${held === undefined ? i : `${isolate(`‘${label(held)}’`)} (${i})`}`.trim();
     const marked = inSpans(model.get('row_marks'), r) || inSpans(model.get('column_marks'), c) ? ', marked' : '';
     return `${name(model.get('row_name'), row, r)} → ${name(model.get('column_name'), column, c)}: ` +
-      `${named(value(r, c), model.get('value_label'))}${text ? ` ${isolate(`‘${label(text)}’`)}` : ''}${marked}`;
+      `${named(value(r, c), model.get('value_label'))}${text ? ` ${isolate(`‘${label(text)}’`)}` : ''}${marked}${note ? `\n${note}` : ''}`;
   };
   const cell = pair => pair.length === 2 && pair[0] >= 0 && pair[0] < R && pair[1] >= 0 && pair[1] < C ? pair : null;
 
@@ -165,7 +168,7 @@ function render({ model, el, signal }) {
     const fixed = model.get('height'), wanted = R * (R <= 12 ? 28 : R <= 30 ? 20 : 16);
     const tallest = Math.max(model.get('max_height'), R <= 60 ? R * NAME : 0);  // up to 60 rows, each has its name
     const plotH = fixed > 0 ? Math.max(40, fixed - bottom - 6) : Math.max(48, Math.min(wanted, tallest));
-    L = { W, H: Math.ceil(6 + plotH + bottom), x: left, y: 6, w: plotW, h: plotH, yTitle, rowRoom, band, columnBand, columnRoom, barRoom, tickRoom, columnsTop: 6 + plotH + columnBand, texts };
+    L = { W, H: Math.ceil(6 + plotH + bottom), x: left, y: 6, w: plotW, h: plotH, yTitle, rowRoom, band, columnBand, columnRoom, barRoom, tickRoom, columnsTop: 6 + plotH + columnBand, texts, numbers: model.get('numbers_from') };
     box.style.height = `${L.H}px`;
     const ratio = window.devicePixelRatio || 1;
     for (const sheet of [canvas, top]) {
@@ -234,7 +237,7 @@ function render({ model, el, signal }) {
       for (let c = c0 + 1; c < c1; c++) pen.fillRect(snap(xOf(c)) - line / 2, L.y, line, L.h);
       for (let r = r0 + 1; r < r1; r++) pen.fillRect(L.x, snap(yOf(r)) - line / 2, L.w, line);
     }
-    if (L.texts && cw >= 20 && ch >= 12) drawTexts(r0, c0, r1, c1, cw, ch);
+    if ((L.texts || L.numbers !== null) && cw >= 20 && ch >= 12) drawTexts(r0, c0, r1, c1, cw, ch);
     pen.restore();
     pen.strokeStyle = theme.line; pen.lineWidth = 1;
     pen.strokeRect(snap(L.x) - 0.5, snap(L.y) - 0.5, snap(L.w) + 1, snap(L.h) + 1);
@@ -244,11 +247,11 @@ function render({ model, el, signal }) {
     const texts = model.get('texts');
     pen.textAlign = 'center'; pen.font = FONT();
     for (let r = r0; r < r1; r++) for (let c = c0; c < c1; c++) {
-      const text = texts[r * C + c];
-      if (!text) continue;
-      const v = value(r, c), k = 4 * level(v);
+      const text = texts[r * C + c], v = value(r, c), k = 4 * level(v);
+      const number = !text && L.numbers !== null && Math.abs(v) >= L.numbers ? brief(v) : '';
+      if (!text && !(number && wide(number) <= cw - 4)) continue;  // a number that is cut off is another number
       pen.fillStyle = Number.isNaN(v) ? theme.fg : inkOn(table[k], table[k + 1], table[k + 2]);
-      pen.fillText(isolate(cut(label(text), cw - 6)), xOf(c + 0.5), yOf(r + 0.5) + 0.5);
+      pen.fillText(number || isolate(cut(label(text), cw - 6)), xOf(c + 0.5), yOf(r + 0.5) + 0.5);
     }
   }
 
@@ -474,7 +477,7 @@ function render({ model, el, signal }) {
     const at = over ?? cell(model.get('cross')) ?? cell(model.get('pinned'));
     const half = at ? null : cursor();
     const part = (kind, names, i) => `${kind} ${isolate(`‘${names[i]}’`)} (${i})`;
-    const text = at ? describe(at)
+    const text = at ? describe(at).replaceAll('\n', ' · ')
       : half ? (half[0] >= 0 ? part(model.get('row_name'), rowNames, half[0]) : part(model.get('column_name'), columnNames, half[1]))
       : `${R} × ${C} cells`;
     if (readout.textContent !== text) readout.textContent = text;
@@ -628,7 +631,7 @@ function render({ model, el, signal }) {
     onTraits(model, 'data shape vmin vmax row_labels column_labels row_bars row_bars_max row_bars_signed', mark('data')),
     onTraits(model, 'window', () => { const asked = model.get('window'); if (asked.length ? asked.some((v, i) => v !== view[i]) : zoomed()) { readView(); refresh(); } }),
     onTraits(model, 'lut lut_dark', mark('theme')),
-    onTraits(model, 'title x_label y_label value_label row_name column_name texts row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
+    onTraits(model, 'title x_label y_label value_label row_name column_name texts notes numbers_from row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
     onTraits(model, 'cross pinned', perFrame(drawTop)),
     onTraits(model, 'hovered', () => { if (!model.get('live_hover')) { over = cell(model.get('hovered')); drawTop(); } }),
     watchTheme(mark('theme')),

@@ -66,6 +66,10 @@ class Heatmap(View):
     """Unit or name of the numbers, at the colour bar and in the tooltip."""
     texts = t.List(t.Unicode()).tag(sync=True)
     """A short text of each cell, row by row, drawn where it fits; may be empty."""
+    numbers_from = t.Float(None, allow_none=True).tag(sync=True)
+    """Numbers of at least this size are written into cells that have no text, where they fit; None: none are."""
+    notes = t.List(t.Unicode()).tag(sync=True)
+    """What tooltip and readout say of each cell besides its number, row by row; may be empty."""
     row_marks = t.List(t.List(t.Int())).tag(sync=True)
     """Spans [start, end) of rows shown by a band (instruction spans)."""
     column_marks = t.List(t.List(t.Int())).tag(sync=True)
@@ -100,6 +104,7 @@ class Heatmap(View):
     def set_matrix(
         self, matrix: ArrayLike | None, *, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None,
         vmin: float | None = None, vmax: float | None = None, signed: bool = False, texts: Sequence[str] = (),
+        notes: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Show another (rows, columns) matrix (None: empty), coloured from `vmin` to `vmax` or over its own range.
 
@@ -111,8 +116,9 @@ class Heatmap(View):
             raise ValueError(f"a heat map needs a (rows, columns) matrix, got shape {array.shape}")
         row_labels = _labels(rows, self.row_labels, array.shape[0], "rows")
         column_labels = _labels(columns, self.column_labels, array.shape[1], "columns")
-        if texts and len(texts) != array.size:
-            raise ValueError(f"texts must hold one string for each of the {array.size} cells, got {len(texts)}")
+        for what, given in (("texts", texts), ("notes", notes)):
+            if given and len(given) != array.size:
+                raise ValueError(f"{what} must hold one string for each of the {array.size} cells, got {len(given)}")
         low, high = data_range(array, signed=signed)
         with self.hold_sync():
             if list(array.shape) != self.shape:
@@ -120,7 +126,8 @@ class Heatmap(View):
                 self.row_marks, self.column_marks, self.row_bars = [], [], b""
             self.lut = _SIGNED if signed else _PLAIN
             self.vmin, self.vmax = low if vmin is None else float(vmin), high if vmax is None else float(vmax)
-            self.row_labels, self.column_labels, self.texts = row_labels, column_labels, list(texts)
+            self.row_labels, self.column_labels = row_labels, column_labels
+            self.texts, self.notes = list(texts), list(notes)
             self.shape, self.data = list(array.shape), float_bytes(array)
 
     @property
@@ -153,9 +160,10 @@ class Heatmap(View):
         return heatmap_scene(
             self.matrix, self.row_labels, self.column_labels, title=self.title, x_label=self.x_label,
             y_label=self.y_label, value_label=self.value_label, vmin=self.vmin, vmax=self.vmax, colors=self.lut,
-            row_marks=self.row_marks, row_bars=bytes_floats(self.row_bars) if self.row_bars else None,
-            row_bars_label=self.row_bars_label, row_bars_max=self.row_bars_max,
-            row_bars_signed=self.row_bars_signed, texts=self.texts, width=width,
+            row_marks=self.row_marks, column_marks=self.column_marks,
+            row_bars=bytes_floats(self.row_bars) if self.row_bars else None, row_bars_label=self.row_bars_label,
+            row_bars_max=self.row_bars_max, row_bars_signed=self.row_bars_signed, texts=self.texts,
+            numbers_from=self.numbers_from, width=width,
         )  # fmt: skip
 
 
