@@ -103,7 +103,7 @@ class Trace:
             case "attn" | "attn_to_mlp":
                 return self.attn[layer]
             case "mlp":
-                return self.mlp[layer]
+                return self.mlp[layer] if self.mlp else torch.zeros_like(self.attn[layer])
             case "head":
                 return self.head[layer]
             case "neuron":

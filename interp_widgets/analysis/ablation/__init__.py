@@ -1,6 +1,8 @@
 """Which parts of a model a prediction needs: parts taken out, and states put back."""
 
 from interp_widgets.analysis.ablation.heads import ablate_heads
+from interp_widgets.analysis.ablation.cost import ablation_cost
+from interp_widgets.analysis.ablation.heads import ablate_heads
 from interp_widgets.analysis.ablation.interventions import (
     Ablation,
     Filling,
@@ -11,7 +13,12 @@ from interp_widgets.analysis.ablation.interventions import (
 )
 from interp_widgets.analysis.ablation.modules import ablate_modules
 from interp_widgets.analysis.ablation.neurons import ablate_neurons
+from interp_widgets.analysis.ablation.modules import Kind, ablate_modules
+from interp_widgets.analysis.ablation.neurons import ablate_neurons
 from interp_widgets.analysis.ablation.prediction import AblatedPrediction, ablated_prediction
+from interp_widgets.analysis.ablation.question import Metric
+from interp_widgets.analysis.ablation.replacement import Replacement
+from interp_widgets.analysis.ablation.result import AblationResult, HeadAblationResult, NeuronAblationResult
 from interp_widgets.analysis.ablation.result import AblationResult, HeadAblationResult, NeuronAblationResult
 from interp_widgets.analysis.ablation.tracing import causal_trace, causal_trace_cost, default_window
 from interp_widgets.analysis.ablation.tracing_result import CausalTraceResult, TracedKind
@@ -23,14 +30,18 @@ __all__ = [
     "CausalTraceResult",
     "Filling",
     "HeadAblationResult",
+    "Kind",
+    "Metric",
     "NeuronAblationResult",
     "Part",
+    "Replacement",
     "TracedKind",
     "ablate_heads",
     "ablate_modules",
     "ablate_neurons",
     "ablated_prediction",
     "ablation",
+    "ablation_cost",
     "causal_trace",
     "causal_trace_cost",
     "default_window",

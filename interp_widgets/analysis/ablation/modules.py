@@ -126,7 +126,7 @@ def ablate_modules(
     return found
 
 
-def _checked_kinds(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
+def _checked_kinds(kinds: Sequence[str]) -> tuple[Kind, ...]:
     found: tuple[Any, ...] = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     listed = ", ".join(repr(kind) for kind in get_args(Kind))
     for kind in found:

@@ -61,6 +61,8 @@ def ablate_neurons(
     given = read(model, prompt, asked)
     where = given.position(position)
     chosen = _checked_neurons(model, neurons)
+    if any(getattr(block, "mlp", None) is None for block in model.tl_model.blocks):
+        raise ValueError(f"{model.name} has no MLP in every layer, so that it has no neurons: ablate heads instead")
     study = make_study(model, given, asked, [("neuron", at_layer)], len(chosen))
     effect = empty(study, len(chosen))
     index = torch.tensor(chosen, device=effect.device)

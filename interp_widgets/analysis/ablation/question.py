@@ -53,6 +53,17 @@ class Question:
         return moved.masked_fill((hidden == self.hidden).all(-1), 0.0)
 
 
+def check_metric(metric: str, foil: str | int | None) -> None:
+    """ValueError for an unknown metric, or a foil that is missing or superfluous."""
+    if metric not in get_args(Metric):
+        listed = ", ".join(repr(option) for option in get_args(Metric))
+        raise ValueError(f"metric must be one of {listed}, got {metric!r}")
+    if metric == "logit_difference" and foil in (None, ""):
+        raise ValueError("metric 'logit_difference' needs a foil: give foil=, a token id or the text of one token")
+    if metric != "logit_difference" and foil is not None:
+        raise ValueError(f"a foil is only used by metric='logit_difference', got metric={metric!r}: leave foil out")
+
+
 @torch.no_grad()
 def ask(
     model: Any, hidden: Tensor, target: str | int | None, *, metric: Metric = "logit", foil: str | int | None = None
@@ -67,13 +78,7 @@ def ask(
         ValueError: an unknown metric, a target or foil of several tokens (its pieces are named), a foil missing or
             superfluous, logits that are not finite.
     """
-    if metric not in get_args(Metric):
-        listed = ", ".join(repr(option) for option in get_args(Metric))
-        raise ValueError(f"metric must be one of {listed}, got {metric!r}")
-    if metric == "logit_difference" and foil in (None, ""):
-        raise ValueError("metric 'logit_difference' needs a foil: give foil=, a token id or the text of one token")
-    if metric != "logit_difference" and foil is not None:
-        raise ValueError(f"a foil is only used by metric='logit_difference', got metric={metric!r}: leave foil out")
+    check_metric(metric, foil)
     goal = None if target is None else single_token(model, target)
     against = None if foil is None else single_token(model, foil, what="foil")
     logits = wide(decode(model, hidden)[0])

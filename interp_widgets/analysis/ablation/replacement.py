@@ -47,6 +47,23 @@ class StandIn:
         return Patch(part, layer, cell, at, value[at] if index is None else value[at, index], index)
 
 
+def check_replacement(replacement: str, reference: Sequence[Text] | None, corrupted: Text | None) -> None:
+    """ValueError for an unknown replacement, or what one needs missing or superfluous."""
+    if replacement not in get_args(Replacement):
+        listed = ", ".join(repr(option) for option in get_args(Replacement))
+        raise ValueError(f"replacement must be one of {listed}, got {replacement!r}")
+    for name, given, user, what in (
+        ("reference", reference, "mean", "a list of texts"),
+        ("corrupted", corrupted, "resample", "a prompt with as many tokens"),
+    ):
+        if replacement == user and given is None:
+            raise ValueError(f"replacement={user!r} needs {name}=: give {what}")
+        if replacement != user and given is not None:
+            raise ValueError(
+                f"{name} is only used by replacement={user!r}, got replacement={replacement!r}: leave {name} out"
+            )
+
+
 def stand_in(
     prompt: Prompt,
     clean: Trace,
@@ -74,19 +91,7 @@ def stand_in(
     Raises:
         ValueError: an unknown replacement; reference or corrupted missing or superfluous; another number of tokens.
     """
-    if replacement not in get_args(Replacement):
-        listed = ", ".join(repr(option) for option in get_args(Replacement))
-        raise ValueError(f"replacement must be one of {listed}, got {replacement!r}")
-    for name, given, user, what in (
-        ("reference", reference, "mean", "a list of texts"),
-        ("corrupted", corrupted, "resample", "a prompt with as many tokens"),
-    ):
-        if replacement == user and given is None:
-            raise ValueError(f"replacement={user!r} needs {name}=: give {what}")
-        if replacement != user and given is not None:
-            raise ValueError(
-                f"{name} is only used by replacement={user!r}, got replacement={replacement!r}: leave {name} out"
-            )
+    check_replacement(replacement, reference, corrupted)
     neurons = tuple(layer for part, layer in places if part == "neuron")
     if corrupted is not None:
         other = read_prompt(prompt.model, corrupted, prepend_bos=prepend_bos, what="corrupted prompt")

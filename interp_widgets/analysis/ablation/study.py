@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.ablation.question import Metric, Question, ask
-from interp_widgets.analysis.ablation.replacement import Replacement, StandIn, Text, stand_in
+from interp_widgets.analysis.ablation.question import Metric, Question, ask, check_metric
+from interp_widgets.analysis.ablation.replacement import Replacement, StandIn, Text, check_replacement, stand_in
 from interp_widgets.analysis.prompts import Prompt, read_prompt
 from interp_widgets.analysis.result import provenance
 from interp_widgets.analysis.runner import Runner
@@ -24,12 +24,12 @@ Progress = Callable[[int, int], None] | None
 
 @dataclass(frozen=True)
 class Asked:
-    """The options that every ablation map takes, as the user gave them."""
+    """The options that every ablation map takes, as the user gave them; what can be is checked at once."""
 
     target: str | int | None
-    metric: Metric
+    metric: str
     foil: str | int | None
-    replacement: Replacement
+    replacement: str
     reference: Sequence[Text] | None
     pooled: bool
     corrupted: Text | None
@@ -37,6 +37,12 @@ class Asked:
     batch_size: int | None
     progress: Progress
     check: Check
+
+    def __post_init__(self) -> None:
+        check_metric(self.metric, self.foil)
+        check_replacement(self.replacement, self.reference, self.corrupted)
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
 
 
 @dataclass
@@ -88,15 +94,13 @@ def make_study(
     total: int,
 ) -> Study:
     """Trace the prompt, check target and metric, prepare the replacement of ``places`` (part, layer)."""
-    if asked.batch_size is not None and asked.batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {asked.batch_size}")
     if asked.check is not None:
         asked.check()
     neurons = tuple(layer for part, layer in places if part == "neuron")
     clean = trace(model, prompt.embeddings(), neurons=neurons)
-    question = ask(model, clean.hidden, asked.target, metric=asked.metric, foil=asked.foil)
+    question = ask(model, clean.hidden, asked.target, metric=cast("Metric", asked.metric), foil=asked.foil)
     filler = stand_in(
-        prompt, clean, asked.replacement, places,
+        prompt, clean, cast("Replacement", asked.replacement), places,
         reference=asked.reference, pooled=asked.pooled, corrupted=asked.corrupted,
         prepend_bos=asked.prepend_bos, check=asked.check,
     )  # fmt: skip
