@@ -161,7 +161,7 @@ class Chart:
 
     def subtitle(self, text: str) -> None:
         """Second line under the title; nothing where the text is empty."""
-        self._subtitle.text = text
+        self._subtitle.text = plain_label(text)
         self._subtitle.visible = bool(text)
 
     def say(self, sentence: str = "") -> None:

@@ -35,7 +35,7 @@ class LensTrajectory(Chart):
     (nostalgebraist 2020).
     """
 
-    EMPTY: ClassVar[str] = "No trajectory yet: run the lens and choose a position."
+    EMPTY: ClassVar[str] = "No trajectory yet: run the lens first."
     TITLES: ClassVar[dict[str, str]] = {
         "target_rank": "Rank of the target",
         "target_probability": "Probability of the target",
@@ -63,7 +63,7 @@ class LensTrajectory(Chart):
                 ("KL", "@kl{0.00} nats")]  # fmt: skip
         log: dict[str, Any] = {"y_axis_type": "log"} if kind == "target_rank" else {}
         self.start(
-            f"lens_{kind}", self.TITLES[kind], ("layer", self.AXES[kind]), columns=columns, tooltips=tips, height=260,
+            f"lens_{kind}", self.TITLES[kind], ("layer", self.AXES[kind]), columns=columns, tooltips=tips, height=290,
             x_range=Range1d(-0.3, 1.3), y_range=Range1d(0, 1), **log,
         )  # fmt: skip
         self.lines = empty_source(f"lens_lines_{kind}", ("xs", "ys", "model", "color"))
@@ -79,12 +79,12 @@ class LensTrajectory(Chart):
             x="layer", y="value", size=7, source=self.source, fill_color="color", line_color=None, name="points"
         )
         lost = self.figure.scatter(
-            x="x", y="y", size=13, marker="x", source=self.losses, line_color=_LOST, line_width=3, name="losses"
+            x="x", y="y", size=13, marker="x", source=self.losses, line_color=_LOST, line_width=2.5, name="losses"
         )
         self._models = LegendItem(label={"field": "model"}, renderers=[drawn])
         self._commit = LegendItem(label="commit layer", renderers=[commit])
         self._lost = LegendItem(label="target lost", renderers=[lost])
-        self.legend([self._models, self._commit, self._lost])
+        self.legend([self._models, self._commit, self._lost], columns=2)
         self.hover(points)
         self.update(results, **options)
 
@@ -202,7 +202,8 @@ class LensTrajectory(Chart):
             (f"{name} " if len(names) > 1 else "") + rows[min(commit, result.n_layers)]
             for name, commit in zip(names, commits, strict=True)
         )
-        return f"after “{visible_token(result.tokens[place])}” (position {place}) · commit layer {settled}"
+        where = f"after “{visible_token(result.tokens[place])}” (position {place})"
+        return where + (" · " if len(names) == 1 else "\n") + f"commit layer {settled}"
 
 
 def _row_names(layers: int) -> list[str]:
@@ -211,4 +212,5 @@ def _row_names(layers: int) -> list[str]:
 
 
 def _name(result: LogitLensResult, place: int) -> str:
-    return str(result.provenance.get("model", f"model {'AB'[place]}"))
+    """A model's name, cut to fit a legend."""
+    return visible_token(str(result.provenance.get("model", f"model {'AB'[place]}")), longest=18)
