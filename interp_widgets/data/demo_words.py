@@ -108,19 +108,20 @@ def ppmi(together: NDArray[np.float64]) -> NDArray[np.float64]:
     smooth = together.sum(axis=0) ** SMOOTHING
     expected = together.sum(axis=1, keepdims=True) * (smooth / smooth.sum())
     ratio = np.divide(together, expected, out=np.ones_like(together), where=together > 0)
-    return np.maximum(np.log(ratio), 0)
+    found: NDArray[np.float64] = np.maximum(np.log(ratio), 0)
+    return found
 
 
 def make(path: Path = DEMO_FILE) -> dict[str, object]:
     """Write the vectors and, beside them, a manifest with the command and the file's hash; return the manifest."""
     found = word_vectors(*map(split_words, demo_texts()))
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, words=np.array(found.words), vectors=found.vectors, counts=found.counts)
+    np.savez_compressed(path, words=np.array(found.words), vectors=found.vectors, counts=np.asarray(found.counts))
     path.chmod(0o644)
     manifest: dict[str, object] = {
         "command": COMMAND,
         "method": f"PPMI over a window of {WINDOW} words, contexts smoothed by {SMOOTHING}, then SVD to {WIDTH}",
-        "text": f"epoch_documents(seed=0), epochs 0 to {EPOCHS - 1}; for what stands together also {CASES} instructions",
+        "text": f"epoch_documents(seed=0), epochs 0 to {EPOCHS - 1}, and for neighbours {CASES} instructions too",
         "word_list": f"what the base model reads at least {FEWEST} times in these epochs",
         "words": len(found),
         "width": found.width,

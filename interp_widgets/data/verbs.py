@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-INSTRUCTION_VERBS: tuple[str, ...] = tuple(
-    "write create classify give tell find make explain describe summarize translate generate list name answer compare "
-    "rewrite edit correct complete convert identify analyze suggest design compose extract predict evaluate solve "
-    "calculate rank sort organize provide choose select fill turn say count repeat reverse paraphrase outline".split()
-)
+_ASKING = """
+write create classify give tell find make explain describe summarize translate generate list name answer compare
+rewrite edit correct complete convert identify analyze suggest design compose extract predict evaluate solve
+calculate rank sort organize provide choose select fill turn say count repeat reverse paraphrase outline
+"""
+
+INSTRUCTION_VERBS: tuple[str, ...] = tuple(_ASKING.split())
 """45 verbs that instructions to language models are written with."""
 
 _COMMON = """

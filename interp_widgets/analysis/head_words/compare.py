@@ -12,6 +12,7 @@ from interp_widgets.analysis.head_words.find import head_word_pairs
 from interp_widgets.analysis.head_words.result import HeadWordResult
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.analysis.saliency.statistics import GroupComparison, compare_groups, holm
+from interp_widgets.analysis.two import check_same, check_same_words, two_results
 from interp_widgets.data.verbs import GENERAL_VERBS, INSTRUCTION_VERBS
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ class HeadComparison(Result):
     def share(self) -> NDArray[np.floating[Any]]:
         """(groups, verbs) of the heads whose pairs with a verb changed in number, the share that gained; else NaN."""
         changed = self.gained + self.lost
-        return np.divide(self.gained, changed, out=np.full(changed.shape, np.nan), where=changed > 0)
+        found: NDArray[np.floating[Any]] = np.full(changed.shape, np.nan)
+        np.divide(self.gained, changed, out=found, where=changed > 0)
+        return found
 
     def change_table(self) -> pd.DataFrame:
         """Figure 2: one row per layer group, mean and population standard deviation of the change of dimensions and of
@@ -185,8 +188,11 @@ def compare_heads(
         raise ValueError(f"groups must be 1 or more, got {groups}")
     if both := sorted(set(instruction_verbs) & set(general_verbs)):
         raise ValueError(f"the verb {both[0]!r} is among instruction verbs and general verbs: leave it out of one")
-    a, b = _results((base, tuned), options, progress, check)
-    _check_alike(a, b)
+    a, b = two_results((base, tuned), HeadWordResult, head_word_pairs, options, progress, check)
+    check_same_words(a.vocabulary, b.vocabulary)
+    shapes = a.energy.shape[1:], b.energy.shape[1:]
+    layers = tuple(a.layers), tuple(b.layers)
+    check_same({"layers": layers, "heads": shapes, "top": (a.top, b.top), "keep": (a.keep, b.keep)})
     group = np.arange(len(a.layers)) * min(groups, len(a.layers)) // len(a.layers)
     listed = set(a.vocabulary)
     wanted = [*dict.fromkeys(instruction_verbs), *dict.fromkeys(general_verbs)]
@@ -211,44 +217,6 @@ def compare_heads(
         partial=a.partial or b.partial,
         provenance=provenance(None, **told, words=len(a.vocabulary), top=a.top, keep=a.keep),
     )
-
-
-def _results(
-    given: tuple[Any, Any],
-    options: dict[str, Any],
-    progress: Callable[[int, int], None] | None,
-    check: Callable[[], None] | None,
-) -> list[HeadWordResult]:
-    """The two results, computed where models are given."""
-    todo = sum(not isinstance(one, HeadWordResult) for one in given)
-    if options and not todo:
-        raise TypeError(f"{next(iter(options))!r} is an option of head_word_pairs, but two results were given")
-    found, before = [], 0
-    for one in given:
-        if isinstance(one, HeadWordResult):
-            found.append(one)
-            continue
-        report = None
-        if progress is not None:
-            report = lambda done, total, before=before: progress(before * total + done, todo * total)  # type: ignore[misc]
-        found.append(head_word_pairs(one, progress=report, check=check, **options))
-        before += 1
-    return found
-
-
-def _check_alike(a: HeadWordResult, b: HeadWordResult) -> None:
-    if tuple(a.vocabulary) != tuple(b.vocabulary):
-        pairs = zip(a.vocabulary, b.vocabulary, strict=False)
-        first = next((f"{x!r} and {y!r}" for x, y in pairs if x != y), "one list goes on after the other's end")
-        raise ValueError(f"the two results have different words (first difference: {first}): use one list for both")
-    for name, x, y in (
-        ("layers", tuple(a.layers), tuple(b.layers)),
-        ("numbers of heads and dimensions", a.energy.shape[1:], b.energy.shape[1:]),
-        ("top", a.top, b.top),
-        ("keep", a.keep, b.keep),
-    ):
-        if x != y:
-            raise ValueError(f"the two results must have the same {name}, got {x} and {y}")
 
 
 Sets = tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]

@@ -65,9 +65,7 @@ def vectors_of(words: Sequence[str], vectors: Vectors) -> tuple[NDArray[np.float
     return found.astype(np.float64), present
 
 
-def cosines(
-    found: NDArray[np.float64], present: NDArray[np.bool_], *, frequent: int, device: torch.device
-) -> Cosines:
+def cosines(found: NDArray[np.float64], present: NDArray[np.bool_], *, frequent: int, device: torch.device) -> Cosines:
     """Unit vectors and thresholds for vectors (words, width) of words in falling order of frequency.
 
     A word's threshold is the mean of its cosines to the ``frequent`` most frequent words (those with a vector) plus

@@ -65,7 +65,7 @@ def head_word_pairs(
     Example:
         >>> found = head_word_pairs(model)                                         # doctest: +SKIP
         >>> found.pairs(0, 3)[0]                                                   # doctest: +SKIP
-        WordPair(query='France', key='Spain', count=7, score=0.81)
+        WordPair(query='France', key='Spain', dimensions=7, score=0.81)
     """
     for name, value, least in (("top", top, 1), ("keep", keep, 1), ("frequent", frequent, 2)):
         if value < least:
@@ -94,9 +94,12 @@ def head_word_pairs(
             provenance=provenance(model.provenance(), **told, chunk_halvings=log.halvings),
         )
 
-    for place, layer in enumerate(numbers):
+    def step(rows: int) -> None:
         if progress is not None:
-            search.step = lambda rows, before=place: progress(before * search.steps + rows, len(numbers) * search.steps)  # type: ignore[misc]
+            progress(len(done) * search.steps + rows, len(numbers) * search.steps)
+
+    search.step = step
+    for layer in numbers:
         with model.lock:
             done.append(search.layer(layer))
         if on_partial is not None and len(done) < len(numbers):

@@ -69,7 +69,7 @@ class PairSearch:
     @property
     def steps(self) -> int:
         """Rows of one layer: query and key dimensions, and pairs of them."""
-        return (2 * self.model.n_heads + self.model.n_kv_heads) * int(self.model.d_head)
+        return int((2 * self.model.n_heads + self.model.n_kv_heads) * self.model.d_head)
 
     @torch.no_grad()
     def layer(self, layer: int) -> LayerPairs:

@@ -19,7 +19,7 @@ class WordPair(NamedTuple):
 
     query: str
     key: str
-    count: int
+    dimensions: int
     """Dimensions of the head that have the pair."""
     score: float
     """Cosine of the two word vectors."""
@@ -48,7 +48,7 @@ class HeadWordResult(Result):
     """(layers, heads) different pairs in all dimensions of a head, before cutting to `keep`."""
 
     head_pairs: NDArray[np.integer[Any]]
-    """(layers, heads, keep, 2) query and key word of the head's pairs, most frequent first; -1 where there are fewer."""
+    """(layers, heads, keep, 2) query and key word of the head's pairs, most frequent first; -1 past the last."""
 
     head_counts: NDArray[np.integer[Any]]
     """(layers, heads, keep) dimensions of the head that have the pair; 0 where there are fewer."""
@@ -141,7 +141,7 @@ class HeadWordResult(Result):
         return self._named(self.head_pairs[cell][known], counts[known], self.head_scores[cell][known])
 
     def dimension_pairs(self, layer: int, head: int, dimension: int) -> list[WordPair]:
-        """The word pairs of one dimension of a head, nearest first; `count` is 1.
+        """The word pairs of one dimension of a head, nearest first; each stands for this one dimension.
 
         Raises ValueError for a layer, head or dimension that is not in the result.
         """

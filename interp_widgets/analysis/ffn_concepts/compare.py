@@ -1,0 +1,213 @@
+"""`compare_concepts`: how far tuning turned the main directions in which MLPs write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike, NDArray
+
+from interp_widgets.analysis.ffn_concepts.concepts import ffn_concepts
+from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult
+from interp_widgets.analysis.result import Result, provenance, record
+from interp_widgets.analysis.two import check_same, check_same_words, two_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def subspace_angles(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
+    """The principal angles between the subspaces that two sets of directions span, in radians, smallest first.
+
+    Args:
+        first: (rank, width) directions, one per row, of any length, independent of each other.
+        second: (rank, width) the same; of another rank there are as many angles as the smaller has directions.
+
+    Raises:
+        ValueError: directions of different widths, more of them than the width, NaN.
+
+    Source: Knyazev and Argentati 2002, through `scipy.linalg.subspace_angles`.
+
+    >>> import numpy as np
+    >>> subspace_angles([[1.0, 0, 0], [0, 1, 0]], [[0, 2.0, 0], [0, 0, 3]]) / np.pi
+    array([0. , 0.5])
+    """
+    a, b = (np.asarray(directions, dtype=np.float64) for directions in (first, second))
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
+        raise ValueError(f"both must be (rank, width) directions of one width, got {a.shape} and {b.shape}")
+    for directions in (a, b):
+        if not 1 <= len(directions) <= directions.shape[1] or not np.isfinite(directions).all():
+            raise ValueError(
+                f"directions must be 1 to {directions.shape[1]} rows of finite numbers, got {len(directions)}"
+            )
+    found: NDArray[np.float64] = scipy.linalg.subspace_angles(a.T, b.T)[::-1].copy()
+    return found
+
+
+@record
+class ConceptComparison(Result):
+    """The main MLP directions of two models, base and tuned, held against each other layer by layer.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 (tuning rotates the basis of
+    the representation space).
+    """
+
+    layers: Sequence[int]
+    """(layers,) layers of the model."""
+
+    angles: NDArray[np.floating[Any]]
+    """(layers, rank) principal angles between the two subspaces in radians, 0..π/2, smallest first."""
+
+    overlap: NDArray[np.floating[Any]]
+    """(layers,) mean squared cosine of the angles, 0..1: the share of one subspace that lies in the other."""
+
+    chance: float
+    """The overlap expected of two random subspaces of this rank: rank / d_model."""
+
+    match: NDArray[np.integer[Any]]
+    """(layers, rank) for each component of the base model the tuned one's it is matched with, one to one."""
+
+    match_cosine: NDArray[np.floating[Any]]
+    """(layers, rank) absolute cosine of the two matched components, 0..1."""
+
+    shared_words: NDArray[np.floating[Any]]
+    """(layers, rank) |A ∩ B| / |A ∪ B| of the words of the two matched components, 0..1."""
+
+    variance: NDArray[np.floating[Any]]
+    """(2, layers) share of the variance that the compared components explain, base and tuned."""
+
+    def __post_init__(self) -> None:
+        layers, rank = np.asarray(self.angles).shape
+        self.sequence("layers", layers)
+        for name in ("angles", "match_cosine", "shared_words"):
+            self.array(name, (layers, rank))
+        self.array("match", (layers, rank), "int")
+        self.array("overlap", (layers,))
+        self.array("variance", (2, layers))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per layer and component of the base model: its match, their cosine, turn in degrees, shared words."""
+        import pandas as pd
+
+        layers, rank = self.match.shape
+        return pd.DataFrame(
+            {
+                "layer": np.repeat(np.asarray(self.layers), rank),
+                "component": np.tile(np.arange(rank), layers),
+                "matched": self.match.ravel(),
+                "cosine": self.match_cosine.ravel(),
+                "turned_degrees": np.degrees(np.arccos(np.clip(self.match_cosine, 0, 1))).ravel(),
+                "shared_words": self.shared_words.ravel(),
+            }
+        )
+
+    def layer_table(self) -> pd.DataFrame:
+        """One row per layer: overlap beside chance, median and largest principal angle in degrees, mean cosine and
+        shared words of matched components, variance explained."""
+        import pandas as pd
+
+        degrees = np.degrees(self.angles)
+        return pd.DataFrame(
+            {
+                "layer": list(self.layers),
+                "overlap": self.overlap,
+                "chance": self.chance,
+                "median_angle": np.median(degrees, axis=1),
+                "largest_angle": degrees[:, -1],
+                "match_cosine": self.match_cosine.mean(axis=1),
+                "shared_words": self.shared_words.mean(axis=1),
+                "variance_base": self.variance[0],
+                "variance_tuned": self.variance[1],
+            }
+        )
+
+
+def compare_concepts(
+    base: Any,
+    tuned: Any,
+    *,
+    rank: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    **options: Any,
+) -> ConceptComparison:
+    """How far tuning turned the subspace of each layer's main MLP directions, and the directions inside it.
+
+    Two subspaces are compared by their principal angles; single components are matched one to one so that the sum of
+    their absolute cosines is largest (Hungarian method), since tuning changes their order.
+
+    Args:
+        base: what `load_model` returns, or the `FFNConceptResult` of such a model.
+        tuned: the same for the other model, with the same words and options.
+        rank: components compared, from the first; default: as many as the results have, at most half of d_model. All
+            d_model directions span everything: their angles say nothing.
+        progress: called with (done, total) layers.
+        check: called between layers; raises to cancel.
+        options: for `ffn_concepts`, where models are given.
+
+    Raises:
+        ValueError: results of different words, layers or widths, without their directions, or with fewer components.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix E.
+
+    Example:
+        >>> compare_concepts(llama, vicuna).layer_table()                          # doctest: +SKIP
+    """
+    a, b = two_results((base, tuned), FFNConceptResult, ffn_concepts, options, progress, check)
+    first, second = _directions(a, b)
+    width = first.shape[2]
+    most = min(a.rank, b.rank)
+    rank = min(most, max(1, width // 2)) if rank is None else rank
+    if not 1 <= rank <= most:
+        raise ValueError(f"rank must be in 1..{most}, the components of these results, got {rank}")
+    rows: dict[str, list[Any]] = {"angles": [], "match": [], "match_cosine": [], "shared_words": []}
+    for place in range(len(a.layers)):
+        if check is not None:
+            check()
+        one, other = first[place, :rank].astype(np.float64), second[place, :rank].astype(np.float64)
+        cosines = np.abs(one @ other.T)
+        match = scipy.optimize.linear_sum_assignment(cosines, maximize=True)[1]
+        rows["angles"].append(subspace_angles(one, other))
+        rows["match"].append(match)
+        rows["match_cosine"].append(np.minimum(cosines[np.arange(rank), match], 1))
+        rows["shared_words"].append(_shared(a, b, a.layers[place], match))
+    angles = np.stack(rows.pop("angles"))
+    explained = [result.explained_variance[:, :rank].sum(axis=1) for result in (a, b)]
+    names = {"model": "", "weight_hash": "_weights"}
+    told = {f"base{end}": a.provenance.get(key) for key, end in names.items()}
+    told |= {f"tuned{end}": b.provenance.get(key) for key, end in names.items()}
+    return ConceptComparison(
+        layers=tuple(a.layers),
+        angles=angles,
+        overlap=(np.cos(angles) ** 2).mean(axis=1),
+        chance=rank / width,
+        variance=np.stack(explained),
+        partial=a.partial or b.partial,
+        provenance=provenance(None, **told, rank=rank, words=len(a.vocabulary), top=a.top),
+        **{name: np.stack(values) for name, values in rows.items()},
+    )
+
+
+def _directions(
+    a: FFNConceptResult, b: FFNConceptResult
+) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]:
+    """The directions of two results that can be compared."""
+    if a.directions is None or b.directions is None:
+        raise ValueError("a result without its directions cannot be compared: compute it with keep_directions=True")
+    widths = a.directions.shape[2], b.directions.shape[2]
+    check_same({"layers": (tuple(a.layers), tuple(b.layers)), "width of the model": widths, "top": (a.top, b.top)})
+    check_same_words(a.vocabulary, b.vocabulary)
+    return a.directions, b.directions
+
+
+def _shared(
+    a: FFNConceptResult, b: FFNConceptResult, layer: int, match: NDArray[np.integer[Any]]
+) -> NDArray[np.float64]:
+    """(rank,) |A ∩ B| / |A ∪ B| of the words of matched components."""
+    found = []
+    for component, other in enumerate(match.tolist()):
+        one, two = set(a.words(layer, component)), set(b.words(layer, other))
+        found.append(len(one & two) / len(one | two))
+    return np.array(found)
