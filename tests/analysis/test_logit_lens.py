@@ -143,8 +143,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> No
     model = tiny_model("llama", dtype=torch.float64)
     whole = logit_lens(model, IDS, target=300, top=25)
     for columns, cells in ((1, 4), (7, 9), (20, 1000), (419, 1)):
-        monkeypatch.setattr(lens, "_COLUMNS", {"cpu": columns})
-        monkeypatch.setattr(lens, "_CELLS", {"cpu": cells})
+        monkeypatch.setattr(lens, "_block_size", lambda *_, size=(cells, columns): size)
         part = logit_lens(model, IDS, target=300, top=25)
         for field in ("top_ids", "target_rank"):
             assert np.array_equal(getattr(part, field), getattr(whole, field))
@@ -517,6 +516,15 @@ def test_the_cost_grows_with_the_text_and_the_vocabulary() -> None:
     assert 1.9 < two.flops / one.flops < 2.2
     assert one.bytes < two.bytes
     assert one.flops > 20 * 4 * 2 * model.d_model * model.d_vocab
+
+
+def test_blocks_on_a_gpu_grow_with_the_text_within_bounds() -> None:
+    from interp_widgets.analysis.logit_lens.lens import _block_size
+
+    for cells, vocab in ((13 * 128, 50257), (33 * 2000, 128000), (33 * 2000, 50257)):
+        size, columns = _block_size(cells, vocab, "cuda")
+        assert 2 * size * columns < 0.04 * cells * vocab
+        assert 2**20 <= size * columns <= 2**26
 
 
 # ---- what the demo models were taught

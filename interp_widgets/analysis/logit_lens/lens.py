@@ -18,11 +18,6 @@ from interp_widgets.analysis.result import provenance
 from interp_widgets.models.readout import ReadOut, read_out, residuals
 from interp_widgets.models.translators import Translators, load_translators
 
-_COLUMNS = {"cpu": 1024, "cuda": 8192}
-"""Token ids per block: 3 MB of a 768-wide unembedding on a CPU."""
-_CELLS = {"cpu": 512, "cuda": 8192}
-"""Cells per block: with the columns 2 MB of float32 logits on a CPU, which stay in its cache."""
-
 
 def logit_lens(
     model: Any,
@@ -109,20 +104,28 @@ def _translators(model: Any, given: str | os.PathLike[str] | Translators | None)
     return found
 
 
+def _block_size(cells: int, vocab: int, device: str) -> tuple[int, int]:
+    """Cells and token ids of one block of logits."""
+    if device != "cuda":
+        return 512, 1024  # 2 MB of logits and 3 MB of a 768-wide unembedding: both stay in the processor's cache
+    # few large steps, but a block and its exponentials stay under 4 % of all logits
+    return max(256, min(cells * vocab // 64, 2**26) // 4096), 4096
+
+
 def _in_blocks(read: ReadOut, streams: Tensor, readings: Readings, offset: int) -> Iterator[tuple[int, int]]:
     """Take in the logits of all cells, one block of the vocabulary after the other; ``streams`` is used up."""
-    kind = "cuda" if streams.device.type == "cuda" else "cpu"
-    cells = streams.transpose(0, 1)[offset:]  # the layers of one position side by side, as they lie in memory
+    cells, vocab = streams.transpose(0, 1)[offset:], read.model.d_vocab  # as they lie in memory
     positions, rows, width = cells.shape
-    some = max(1, _CELLS[kind] // rows)
+    size, columns = _block_size(positions * rows, vocab, streams.device.type)
+    some = max(1, size // rows)
     parts = [slice(start, min(start + some, positions)) for start in range(0, positions, some)]
     for part in parts:
         cells[part] = read.normed(cells[part])
-    firsts = list(range(0, read.model.d_vocab, _COLUMNS[kind]))
+    firsts = list(range(0, vocab, columns))
     if readings.target is not None:  # its block goes first, so that all others are compared with one number
-        firsts.insert(0, firsts.pop(readings.target // _COLUMNS[kind]))
+        firsts.insert(0, firsts.pop(readings.target // columns))
     for done, first in enumerate(firsts, start=1):
-        stop = min(first + _COLUMNS[kind], read.model.d_vocab)
+        stop = min(first + columns, vocab)
         for part in parts:
             logits = read.block(cells[part].reshape(-1, width), first, stop).view(-1, rows, stop - first)
             readings.add(part, slice(0, rows), first, logits, logits[:, -1])
@@ -202,8 +205,8 @@ def logit_lens_cost(model: Any, n_tokens: int) -> Cost:
     # what is done to a logit after the product (maximum, exponential, sums) takes as long as some 80 operations of it
     reading = rows * model.d_vocab * (2.0 * model.d_model + 80)
     item = max(model.dtype.itemsize, 4)
-    kind = "cuda" if model.device.type == "cuda" else "cpu"
-    block = 3.0 * min(_CELLS[kind], rows * n_tokens) * min(_COLUMNS[kind], model.d_vocab)
+    cells, columns = _block_size(rows * n_tokens, model.d_vocab, model.device.type)
+    block = 3.0 * min(cells, rows * n_tokens) * min(columns, model.d_vocab)
     kept = rows * n_tokens * (model.d_model + 16)
     return Cost(
         flops=float(n_tokens * (flops_per_token(model) + attention + reading)),
