@@ -79,6 +79,40 @@ def _levels(values: NDArray[np.floating], vmin: float, vmax: float) -> NDArray[n
     return np.clip(np.rint(np.nan_to_num((values - vmin) / span) * 255), 0, 255).astype(np.intp)
 
 
+@dataclass(frozen=True)
+class _Shades:
+    """How numbers become the colours of a map."""
+
+    low: float
+    high: float
+    table: NDArray[np.uint8]
+    """(256, 4) colours from low to high."""
+    log: bool = False
+    """By the logarithm of 1 + number, which leaves 0 where it is."""
+    reverse: bool = False
+    """The lowest number stands at the upper end of the colour bar."""
+
+    def share(self, values: NDArray[np.floating] | float) -> NDArray[np.float64]:
+        """How far the numbers are on the way from low to high."""
+        low, high, found = (np.log1p(np.maximum(v, 0)) if self.log else np.asarray(v) for v in
+                            (self.low, self.high, values))  # fmt: skip
+        return np.asarray((found - low) / ((high - low) or 1.0), dtype=np.float64)
+
+    def levels(self, values: NDArray[np.floating]) -> NDArray[np.intp]:
+        """The entries of the table for these numbers."""
+        return _levels(self.share(values), 0.0, 1.0)
+
+    def ticks(self, tall: float) -> list[float]:
+        """Numbers to name beside a colour bar so many pixels tall."""
+        if not self.log:
+            return _ticks(self.low, self.high, tall)
+        found = [self.low]
+        for value in (10.0**k for k in range(300) if 10.0**k <= self.high * (1 + 1e-9)):
+            apart = min(float(self.share(value) - self.share(found[-1])), float(1 - self.share(value)))
+            found += [value] if apart * tall > 18 else []
+        return [*found, self.high]
+
+
 def save_scene(scene: Scene, path: str | Path, *, scale: float = 2.0) -> Path:
     """Write the scene as SVG or PNG, by the ending of `path`; ValueError for any other ending."""
     path = Path(path)
@@ -210,14 +244,17 @@ def heatmap_scene(
     colors: Sequence[str] | bytes = SEQUENTIAL256, row_marks: Sequence[Sequence[int]] = (),
     column_marks: Sequence[Sequence[int]] = (), row_bars: ArrayLike | None = None, row_bars_label: str = "",
     row_bars_max: float = 0.0, row_bars_signed: bool = False, texts: Sequence[str] = (),
-    numbers_from: float | None = None, width: int = 900,
+    numbers_from: float | None = None, scale: str = "linear", reverse: bool = False,
+    edges: Sequence[Sequence[int]] = (), crossed: Sequence[Sequence[int]] = (), width: int = 900,
 ) -> Scene:  # fmt: skip
     """A (rows, columns) matrix as a coloured map with thinned axis labels and a colour bar, `width` pixels wide.
 
     NaN is light grey. `row_bars` draws a bar beside each row (to both sides where some are or may be negative), a full
     one for `row_bars_max` or the largest, `row_marks` and `column_marks` a band along spans of rows and columns.
-    Numbers of at least `numbers_from` in size are written into cells without a text, where they fit. Raises ValueError
-    unless the matrix has two axes.
+    Numbers of at least `numbers_from` in size are written into cells without a text, where they fit. The scale "log"
+    colours by the logarithm of 1 + number, `reverse` gives the smallest number the last colour. `edges` and `crossed`
+    are cells [row, column] with a line along the upper edge and with a cross. Raises ValueError unless the matrix has
+    two axes.
 
     >>> heatmap_scene([[0.0, 1.0]], ["a"], ["x", "y"], title="t").title
     't'
@@ -245,23 +282,26 @@ def heatmap_scene(
     down = max(48.0, min(wanted, max(520.0, rows * _NAME if rows <= 60 else 0.0)))
     frame = _Frame(left, top, across, down, rows, columns)
     items: list[Item] = [Text(_MARGIN, _MARGIN + 8, title, size=13, bold=True)] if title else []
-    items += _cells(frame, array, names, low, high, _table(colors), texts, numbers_from)
+    table = _table(colors)[::-1] if reverse else _table(colors)
+    shades = _Shades(low, high, table, scale == "log", reverse)
+    items += _cells(frame, array, names, shades, texts, numbers_from)
+    items += _cell_marks(frame, edges, crossed)
     items += _row_axis(frame, names[0], row_room, row_marks, y_label)
     labels, room = _column_axis(frame, names[1], column_marks, x_label)
     items += labels
     if row_bars is not None:
         bars = np.asarray(row_bars, dtype=np.float64)
         items += _side_bars(frame, bars, row_marks, row_bars_label, row_bars_max, row_bars_signed)
-    items += _color_bar(frame, frame.x + across + bar_room + 16, low, high, _table(colors), value_label)
+    items += _color_bar(frame, frame.x + across + bar_room + 16, shades, value_label)
     below = max(room, 36 if row_bars is not None else 0)
     return Scene(width, top + down + below + _MARGIN, tuple(items), title=title)
 
 
 def _cells(
-    frame: _Frame, array: NDArray[np.float64], names: list[list[str]], low: float, high: float,
-    table: NDArray[np.uint8], texts: Sequence[str], numbers_from: float | None,
+    frame: _Frame, array: NDArray[np.float64], names: list[list[str]], shades: _Shades, texts: Sequence[str],
+    numbers_from: float | None,
 ) -> list[Item]:  # fmt: skip
-    level = _levels(array, low, high)
+    level, table = shades.levels(array), shades.table
     border = Rect(frame.x - 0.5, frame.y - 0.5, frame.width + 1, frame.height + 1, stroke=_RULE)
     if array.size > _VECTOR_CELLS:
         pixels = table[level].copy()
@@ -272,17 +312,46 @@ def _cells(
     wide, tall = frame.width / frame.columns, frame.height / frame.rows
     for (r, c), value in np.ndenumerate(array):
         fill = "#e1e3e6" if math.isnan(value) else hex_color(*table[level[r, c]].tolist())
-        tip = f"{names[0][r]} ({r}) → {names[1][c]} ({c}): {number(float(value))}"
+        row, column = (name if name == str(i) else f"{name} ({i})" for name, i in ((names[0][r], r), (names[1][c], c)))
+        tip = f"{row} → {column}: {number(float(value))}"
         x, y = frame.column(c), frame.row(r)
         items.append(Rect(x + gap, y + gap, wide - 2 * gap, tall - 2 * gap, fill=fill, tip=tip))
         text = texts[r * frame.columns + c] if texts else ""
-        shown = shorten(axis_name(text), wide - 6) if text else ""
+        shown = _fit(axis_name(text), wide - 6) if text else ""
         if not text and numbers_from is not None and abs(value) >= numbers_from:
             shown = brief(float(value))
             shown = shown if text_width(shown) <= wide - 4 else ""  # a number that is cut off is another number
         if shown and wide >= 20 and tall >= 12:
             items.append(Text(x + wide / 2, y + tall / 2, shown, fill=ink(over(fill)), anchor="middle"))
     return [*items, border]
+
+
+def _fit(text: str, room: float) -> str:
+    """The text shortened to so many pixels; of "a → b" both sides are, so that both can be told."""
+    left, arrow, right = text.partition(" → ")
+    if not arrow or text_width(text) <= room:
+        return shorten(text, room)
+    rest = room - text_width(arrow)
+    cut = [shorten(side, max(rest / 2, rest - text_width(other))) for side, other in ((left, right), (right, left))]
+    return arrow.join(cut) if all(cut) else ""
+
+
+def _cell_marks(frame: _Frame, edges: Sequence[Sequence[int]], crossed: Sequence[Sequence[int]]) -> list[Item]:
+    """Lines along upper edges and crosses in upper right corners, dark under light to show on every colour."""
+    if min(frame.width / frame.columns, frame.height / frame.rows) < 6:
+        return []
+    size = max(2.0, min(3.5, frame.width / frame.columns / 6, frame.height / frame.rows / 6))
+    items: list[Item] = []
+    for color, more in (("#222222", 2.0), ("#ffffff", 0.0)):
+        reach = more / 2
+        for r, c in edges:
+            y = frame.row(r) + 1
+            items.append(Line(frame.column(c) + 3 - reach, y, frame.column(c + 1) - 3 + reach, y, color, 2 + more))
+        for r, c in crossed:
+            x, y, arm = frame.column(c + 1) - size - 2.5, frame.row(r) + size + 2.5, size + reach / 2
+            items.append(Line(x - arm, y - arm, x + arm, y + arm, color, 1.6 + more))
+            items.append(Line(x - arm, y + arm, x + arm, y - arm, color, 1.6 + more))
+    return items
 
 
 def _step(least: float) -> int:
@@ -371,14 +440,17 @@ def _ticks(low: float, high: float, tall: float) -> list[float]:
     return [low, *clear, high]
 
 
-def _color_bar(frame: _Frame, x: float, low: float, high: float, table: NDArray[np.uint8], label: str) -> list[Item]:
-    tall = min(frame.height, 240.0)
-    items: list[Item] = [Pixels(x, frame.y, 12, tall, np.ascontiguousarray(table[::-1, None, :]))]
+def _color_bar(frame: _Frame, x: float, shades: _Shades, label: str) -> list[Item]:
+    tall, reverse = min(frame.height, 240.0), shades.reverse
+    table = shades.table if reverse else shades.table[::-1]
+    items: list[Item] = [Pixels(x, frame.y, 12, tall, np.ascontiguousarray(table[:, None, :]))]
     items.append(Rect(x - 0.5, frame.y - 0.5, 13, tall + 1, stroke=_RULE))
-    for value in _ticks(low, high, tall):
-        y = frame.y + (1 - (value - low) / ((high - low) or 1.0)) * tall
-        shown = number(0.0 if abs(value) < (high - low) * 1e-3 else value)
+    for value in shades.ticks(tall):
+        share = float(shades.share(value))
+        y = frame.y + (share if reverse else 1 - share) * tall
+        tiny = not shades.log and abs(value) < (shades.high - shades.low) * 1e-3
         items.append(Line(x + 13, y, x + 16, y, _MUTED))
+        shown = number(0.0 if tiny else value)
         items.append(Text(x + 19, min(max(y, frame.y + 6), frame.y + tall - 6), shown, size=11, fill=_MUTED))
     if label:
         items.append(Text(x + 18 + 44 + 8, frame.y + tall / 2, label, fill=_MUTED, anchor="middle", rotate=-90))

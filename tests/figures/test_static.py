@@ -156,6 +156,51 @@ def test_marked_columns_and_numbers_in_cells() -> None:
     assert "120" not in texts(numbers_from=0.1, width=160), "a number that does not fit is left out, not cut"
 
 
+def test_logarithmic_scale_and_its_reverse_put_the_best_rank_on_top() -> None:
+    ranks = [[0.0, 9.0, 99.0, 999.0]]
+    plain = heatmap_scene(ranks * 8, vmin=0, vmax=999, scale="log")
+    turned = heatmap_scene(ranks * 8, vmin=0, vmax=999, scale="log", reverse=True)
+
+    def cells(scene: Scene) -> list[str | None]:
+        return [item.fill for item in scene.items if isinstance(item, Rect) and "→" in item.tip][:4]
+
+    assert cells(plain) == [SEQUENTIAL256[k] for k in (0, 85, 170, 255)], "each power of ten is a third of the way"
+    assert cells(turned) == cells(plain)[::-1]
+    heights = {}
+    for name, scene in (("plain", plain), ("turned", turned)):
+        bar = next(item for item in scene.items if isinstance(item, Line) and item.x1 - item.x0 == 3)
+        named = {item.text: item.y for item in scene.items if isinstance(item, Text) and item.x == bar.x1 + 3}
+        assert list(named) == ["0", "1", "10", "100", "999"]
+        heights[name] = [named["0"], named["10"], named["999"]]
+    assert heights["plain"] == sorted(heights["plain"], reverse=True)
+    assert heights["turned"] == sorted(heights["turned"])
+
+
+def test_marked_cells_and_labels_of_two() -> None:
+    matrix, options = np.zeros((2, 3)), {"width": 500}
+    plain = heatmap_scene(matrix, **options).items
+    lines = [item for item in plain if isinstance(item, Line)]
+    scene = heatmap_scene(matrix, edges=[[1, 2]], crossed=[[0, 1]], **options)
+    marked = [item for item in scene.items if isinstance(item, Line) and item not in lines]
+    assert len(marked) == 6, "a line and the two strokes of a cross, each with a dark rim"
+    edge, cross = marked[3], marked[4]
+    cells = [item for item in plain if isinstance(item, Rect) and "→" in item.tip]
+    assert edge.y0 == edge.y1 == pytest.approx(cells[5].y, abs=2)
+    assert cells[5].x <= edge.x0 < edge.x1 <= cells[5].x + cells[5].width
+    assert cells[1].x + cells[1].width / 2 < cross.x0 < cross.x1 < cells[1].x + cells[1].width
+    assert cross.y1 < cells[1].y + cells[1].height / 2
+
+    def label(text: str) -> str:
+        scene = heatmap_scene([[0.0] * 8], texts=[text] * 8, width=700)
+        return next(item.text for item in scene.items if isinstance(item, Text) and item.text[:1] == text[:1])
+
+    cut = label("something long → something else")
+    left, right = cut.split(" → ")
+    assert left.endswith("…")
+    assert right.endswith("…")
+    assert label("a → something long indeed").startswith("a → some")
+
+
 def test_bars_of_both_signs_leave_a_zero_in_the_middle() -> None:
     def bars(values: list[float], **options: Any) -> list[Rect]:
         rows = len(values)

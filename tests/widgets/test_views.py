@@ -15,6 +15,7 @@ import pytest
 from bokeh.io import curdoc
 from bokeh.models import ColumnDataSource
 from bokeh.plotting import figure
+from traitlets import TraitError
 
 from interp_widgets.figures.scene import Text
 from interp_widgets.figures.static import render_png, render_svg
@@ -144,6 +145,20 @@ def test_map_notes_and_numbers() -> None:
     assert {item.text for item in heat.scene().items if isinstance(item, Text)} - plain == {"−20"}
     heat.set_matrix([[1.0]])
     assert heat.notes == []
+
+
+def test_map_of_ranks_with_marked_cells() -> None:
+    heat = Heatmap(scale="log", reverse=True)
+    heat.set_matrix([[0.0, 10.0], [100.0, 1000.0]])
+    plain = heat.scene().items
+    heat.edges, heat.crossed = [[0, 1]], [[1, 0]]
+    assert len(heat.scene().items) == len(plain) + 6, "a line and two strokes of a cross, each with a dark rim"
+    heat.scale, heat.reverse = "linear", False
+    assert heat.scene().items[: len(plain)] != plain
+    heat.set_matrix([[1.0]])
+    assert heat.edges == heat.crossed == []
+    with pytest.raises(TraitError):
+        heat.scale = "square"  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(

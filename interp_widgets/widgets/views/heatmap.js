@@ -20,6 +20,13 @@ function ticks(low, high, count) {
 // Two significant digits, for the number in a cell.
 const brief = value => (Math.abs(value) < 99.5 ? String(+value.toPrecision(2)) : value.toFixed(0)).replace('-', '−');
 
+// The powers of ten up to high, for a logarithmic scale.
+function decades(high) {
+  const found = [];
+  for (let power = 1; power <= high * (1 + 1e-9); power *= 10) found.push(power);
+  return found;
+}
+
 // The smallest of 1, 2, 3, 4, 5, 10, 20, 50, 100, … not below `least`.
 function roundStep(least) {
   if (least <= 5) return Math.max(1, Math.ceil(least));
@@ -43,7 +50,7 @@ function render({ model, el, signal }) {
   readout.setAttribute('aria-live', 'polite');
 
   const grid = document.createElement('canvas');
-  let A = new Float32Array(0), R = 0, C = 0, hasGap = false, view = [0, 0, 0, 0];
+  let A = new Float32Array(0), R = 0, C = 0, hasGap = false, logarithmic = false, reverse = false, view = [0, 0, 0, 0];
   let theme = readTheme(el), table = new Uint8Array(1024), low = 0, scale = 255;
   let rowNames = [], columnNames = [], rowWide = 0, columnWide = 0, bars = new Float32Array(0), barTop = 1, signedBars = false;
   let L = null, over = null, drag = null, dirty = new Set(['data', 'theme']);
@@ -64,10 +71,18 @@ function render({ model, el, signal }) {
     while (a < b) { const mid = (a + b + 1) >> 1; if (wide(chars.slice(0, mid).join('') + '…') <= room) a = mid; else b = mid - 1; }
     return a ? chars.slice(0, a).join('') + '…' : '';
   };
+  // Of "a → b" both sides are cut, so that both can be told.
+  const fit = (text, room) => {
+    const [a, b] = text.split(' → ');
+    if (!b || wide(text) <= room) return cut(text, room);
+    const rest = room - wide(' → '), half = rest / 2;
+    const left = cut(a, Math.max(half, rest - wide(b))), right = cut(b, Math.max(half, rest - wide(a)));
+    return left && right ? `${left} → ${right}` : '';
+  };
   const value = (r, c) => A[r * C + c];
   const describe = ([r, c]) => {
     const row = model.get('row_labels')[r], column = model.get('column_labels')[c], text = model.get('texts')[r * C + c], note = model.get('notes')[r * C + c];
-    const name = (kind, held, i) => `${kind} ${held === undefined ? i : `${isolate(`‘${label(held)}’`)} (${i})`}`.trim();
+    const name = (kind, held, i) => `${kind} ${held === undefined || held === String(i) ? i : `${isolate(`‘${label(held)}’`)} (${i})`}`.trim();
     const marked = inSpans(model.get('row_marks'), r) || inSpans(model.get('column_marks'), c) ? ', marked' : '';
     return `${name(model.get('row_name'), row, r)} → ${name(model.get('column_name'), column, c)}: ` +
       `${named(value(r, c), model.get('value_label'))}${text ? ` ${isolate(`‘${label(text)}’`)}` : ''}${marked}${note ? `\n${note}` : ''}`;
@@ -87,7 +102,8 @@ function render({ model, el, signal }) {
     [R, C] = shape.length === 2 ? shape : [0, 0];
     A = floats(model.get('data'));
     if (A.length !== R * C) { A = new Float32Array(0); R = C = 0; }
-    low = model.get('vmin'); scale = 255 / ((model.get('vmax') - low) || 1);
+    logarithmic = model.get('scale') === 'log';
+    low = model.get('vmin'); scale = 255 / ((bend(model.get('vmax')) - bend(low)) || 1);
     if (R !== before[0] || C !== before[1]) readView();
     bars = floats(model.get('row_bars'));
     if (bars.length !== R) bars = new Float32Array(0);
@@ -109,17 +125,21 @@ function render({ model, el, signal }) {
   function readColours() {
     theme = readTheme(el);
     const raw = readScale(model, theme);
+    reverse = model.get('reverse');
     table = new Uint8Array(1024);
     for (let k = 0; k < 256; k++) {  // opaque, so that cells without a number can show through
-      const f = raw[4 * k + 3] / 255;
-      for (let j = 0; j < 3; j++) table[4 * k + j] = Math.round(raw[4 * k + j] * f + theme.bg[j] * (1 - f));
+      const from = 4 * (reverse ? 255 - k : k), f = raw[from + 3] / 255;
+      for (let j = 0; j < 3; j++) table[4 * k + j] = Math.round(raw[from + j] * f + theme.bg[j] * (1 - f));
       table[4 * k + 3] = 255;
     }
     widths.clear();
     paintGrid();
   }
 
-  const level = v => Math.max(0, Math.min(255, Math.round((v - low) * scale)));
+  const bend = v => logarithmic ? Math.log1p(Math.max(0, v)) : v;
+  const level = v => Math.max(0, Math.min(255, Math.round((bend(v) - bend(low)) * scale)));
+  const share = v => Math.max(0, Math.min(1, (bend(v) - bend(low)) * scale / 255));  // of the way from vmin to vmax
+  const height = v => reverse ? 1 - share(v) : share(v);  // on the colour bar: with `reverse` the smallest is on top
 
   function colourInto(pixels, numbers) {
     const words = new Uint32Array(pixels.buffer), colours = new Uint32Array(table.buffer);
@@ -186,9 +206,11 @@ function render({ model, el, signal }) {
   const zoomed = () => view[2] - view[0] < R - 1e-6 || view[3] - view[1] < C - 1e-6;
 
   function scaleTicks(a, b, length) {
-    const round = ticks(a, b, Math.max(2, Math.floor(length / 34)));
-    const all = [a, ...round.filter(v => Math.min(v - a, b - v) / (b - a) * length > 18), b];
-    return all.map(v => ({ v, text: digits(Math.abs(v) < (b - a) * 1e-3 ? 0 : v) }));
+    const round = logarithmic ? decades(b) : ticks(a, b, Math.max(2, Math.floor(length / 34)));
+    const all = [a];
+    for (const v of round) if (Math.min(share(v) - share(all.at(-1)), share(b) - share(v)) * length > 18) all.push(v);
+    all.push(b);
+    return all.map(v => ({ v, text: digits(!logarithmic && Math.abs(v) < (b - a) * 1e-3 ? 0 : v) }));
   }
 
   // ---- drawing
@@ -238,6 +260,7 @@ function render({ model, el, signal }) {
       for (let r = r0 + 1; r < r1; r++) pen.fillRect(L.x, snap(yOf(r)) - line / 2, L.w, line);
     }
     if ((L.texts || L.numbers !== null) && cw >= 20 && ch >= 12) drawTexts(r0, c0, r1, c1, cw, ch);
+    if (cw >= 6 && ch >= 6) drawMarks(cw, ch);
     pen.restore();
     pen.strokeStyle = theme.line; pen.lineWidth = 1;
     pen.strokeRect(snap(L.x) - 0.5, snap(L.y) - 0.5, snap(L.w) + 1, snap(L.h) + 1);
@@ -251,13 +274,36 @@ function render({ model, el, signal }) {
       const number = !text && L.numbers !== null && Math.abs(v) >= L.numbers ? brief(v) : '';
       if (!text && !(number && wide(number) <= cw - 4)) continue;  // a number that is cut off is another number
       pen.fillStyle = Number.isNaN(v) ? theme.fg : inkOn(table[k], table[k + 1], table[k + 2]);
-      pen.fillText(number || isolate(cut(label(text), cw - 6)), xOf(c + 0.5), yOf(r + 0.5) + 0.5);
+      pen.fillText(number || isolate(fit(label(text), cw - 6)), xOf(c + 0.5), yOf(r + 0.5) + 0.5);
     }
+  }
+
+  // Lines along upper edges and crosses in upper right corners, dark under light so that they show on every colour.
+  function drawMarks(cw, ch) {
+    const inside = ([r, c]) => r >= view[0] - 1 && r < view[2] && c >= view[1] - 1 && c < view[3];
+    const edges = model.get('edges').filter(inside), crossed = model.get('crossed').filter(inside);
+    const size = Math.max(2, Math.min(3.5, cw / 6, ch / 6)), away = size + 2.5;
+    pen.lineCap = 'round';
+    for (const [style, more] of [['rgba(0,0,0,0.8)', 2], ['#ffffff', 0]]) {
+      pen.strokeStyle = style;
+      for (const [r, c] of edges) {
+        pen.lineWidth = 2 + more;
+        pen.beginPath(); pen.moveTo(xOf(c) + 3, yOf(r) + 1); pen.lineTo(xOf(c + 1) - 3, yOf(r) + 1); pen.stroke();
+      }
+      for (const [r, c] of crossed) {
+        const x = xOf(c + 1) - away, y = yOf(r) + away;
+        pen.lineWidth = 1.6 + more;
+        pen.beginPath();
+        pen.moveTo(x - size, y - size); pen.lineTo(x + size, y + size); pen.moveTo(x - size, y + size); pen.lineTo(x + size, y - size);
+        pen.stroke();
+      }
+    }
+    pen.lineCap = 'butt';
   }
 
   // Cells smaller than a pixel: each pixel shows its cell farthest from "nothing", so that no peak is lost.
   function pooled(r0, c0, r1, c1, w, h) {
-    const vmin = model.get('vmin'), rest = vmin < 0 && model.get('vmax') > 0 ? 0 : vmin;
+    const vmin = model.get('vmin'), vmax = model.get('vmax'), rest = vmin < 0 && vmax > 0 ? 0 : reverse ? vmax : vmin;
     w = Math.max(1, w); h = Math.max(1, h);
     const most = new Float32Array(w * h).fill(NaN), toX = w / (c1 - c0), toY = h / (r1 - r0);
     for (let r = r0; r < r1; r++) {
@@ -386,14 +432,14 @@ function render({ model, el, signal }) {
     const k = keyBox(), vmin = model.get('vmin'), vmax = model.get('vmax');
     const lines = Math.max(1, Math.round(k.h * L.ratio));
     for (let p = 0; p < lines; p++) {
-      const i = 4 * Math.round(255 * (1 - (p + 0.5) / lines));
+      const up = 1 - (p + 0.5) / lines, i = 4 * Math.round(255 * (reverse ? 1 - up : up));
       pen.fillStyle = `rgb(${table[i]},${table[i + 1]},${table[i + 2]})`;
       pen.fillRect(k.x, k.y + p / L.ratio, k.w, 1 / L.ratio + 0.1);
     }
     pen.strokeStyle = theme.line; pen.strokeRect(k.x - 0.5, k.y - 0.5, k.w + 1, k.h + 1);
     pen.font = FONT(); pen.textAlign = 'left';
     for (const { v, text } of scaleTicks(vmin, vmax, k.h)) {
-      const y = k.y + (1 - (v - vmin) / ((vmax - vmin) || 1)) * k.h;
+      const y = k.y + (1 - height(v)) * k.h;
       pen.fillStyle = theme.muted; pen.fillRect(k.x + k.w + 1, Math.min(k.y + k.h - 1, Math.round(y)), 3, 1);
       pen.fillText(text, k.x + k.w + 6, Math.max(k.y + 6, Math.min(k.y + k.h - 5, y)));
     }
@@ -467,8 +513,7 @@ function render({ model, el, signal }) {
   function pointer(at) {
     const v = value(...at);
     if (!model.get('color_bar') || Number.isNaN(v)) return;
-    const k = keyBox(), vmin = model.get('vmin'), vmax = model.get('vmax');
-    const y = k.y + (1 - Math.max(0, Math.min(1, (v - vmin) / ((vmax - vmin) || 1)))) * k.h;
+    const k = keyBox(), y = k.y + (1 - height(v)) * k.h;
     ink.fillStyle = theme.fg;
     ink.beginPath(); ink.moveTo(k.x, y); ink.lineTo(k.x - 7, y - 4); ink.lineTo(k.x - 7, y + 4); ink.closePath(); ink.fill();
   }
@@ -476,7 +521,7 @@ function render({ model, el, signal }) {
   function readOut() {
     const at = over ?? cell(model.get('cross')) ?? cell(model.get('pinned'));
     const half = at ? null : cursor();
-    const part = (kind, names, i) => `${kind} ${isolate(`‘${names[i]}’`)} (${i})`;
+    const part = (kind, names, i) => `${kind} ${names[i] === String(i) ? i : `${isolate(`‘${names[i]}’`)} (${i})`}`;
     const text = at ? describe(at).replaceAll('\n', ' · ')
       : half ? (half[0] >= 0 ? part(model.get('row_name'), rowNames, half[0]) : part(model.get('column_name'), columnNames, half[1]))
       : `${R} × ${C} cells`;
@@ -628,10 +673,10 @@ function render({ model, el, signal }) {
   });
   watcher.observe(box);
   const stops = [
-    onTraits(model, 'data shape vmin vmax row_labels column_labels row_bars row_bars_max row_bars_signed', mark('data')),
+    onTraits(model, 'data shape vmin vmax scale row_labels column_labels row_bars row_bars_max row_bars_signed', mark('data')),
     onTraits(model, 'window', () => { const asked = model.get('window'); if (asked.length ? asked.some((v, i) => v !== view[i]) : zoomed()) { readView(); refresh(); } }),
-    onTraits(model, 'lut lut_dark', mark('theme')),
-    onTraits(model, 'title x_label y_label value_label row_name column_name texts notes numbers_from row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
+    onTraits(model, 'lut lut_dark reverse', mark('theme')),
+    onTraits(model, 'title x_label y_label value_label row_name column_name texts notes numbers_from edges crossed row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
     onTraits(model, 'cross pinned', perFrame(drawTop)),
     onTraits(model, 'hovered', () => { if (!model.get('live_hover')) { over = cell(model.get('hovered')); drawTop(); } }),
     watchTheme(mark('theme')),

@@ -54,6 +54,10 @@ class Heatmap(View):
     """1,024 bytes: the 256 colours that the range vmin..vmax runs through."""
     lut_dark = t.Bytes(b"").tag(sync=True)
     """The same for a dark page; empty: as on a light page."""
+    scale = t.Enum(("linear", "log"), default_value="linear").tag(sync=True)
+    """How numbers become colours; ``log``: by the logarithm of 1 + number, for ranks and counts from 0 on."""
+    reverse = t.Bool(False).tag(sync=True)
+    """Whether the smallest number has the last colour, and the upper end of the colour bar: for ranks."""
     row_labels = t.List(t.Unicode()).tag(sync=True)
     column_labels = t.List(t.Unicode()).tag(sync=True)
     row_name = t.Unicode("row").tag(sync=True)
@@ -65,11 +69,16 @@ class Heatmap(View):
     value_label = t.Unicode("").tag(sync=True)
     """Unit or name of the numbers, at the colour bar and in the tooltip."""
     texts = t.List(t.Unicode()).tag(sync=True)
-    """A short text of each cell, row by row, drawn where it fits; may be empty."""
+    """A short text of each cell, row by row, drawn where it fits; may be empty. Of ``a → b`` both sides are shortened
+    to fit."""
     numbers_from = t.Float(None, allow_none=True).tag(sync=True)
     """Numbers of at least this size are written into cells that have no text, where they fit; None: none are."""
     notes = t.List(t.Unicode()).tag(sync=True)
     """What tooltip and readout say of each cell besides its number, row by row; may be empty."""
+    edges = t.List(t.List(t.Int())).tag(sync=True)
+    """Cells [row, column] with a line along their upper edge: where something begins."""
+    crossed = t.List(t.List(t.Int())).tag(sync=True)
+    """Cells [row, column] with a small cross in their corner."""
     row_marks = t.List(t.List(t.Int())).tag(sync=True)
     """Spans [start, end) of rows shown by a band (instruction spans)."""
     column_marks = t.List(t.List(t.Int())).tag(sync=True)
@@ -123,7 +132,7 @@ class Heatmap(View):
         with self.hold_sync():
             if list(array.shape) != self.shape:
                 self.window, self.cross, self.pinned, self.hovered = [], [], [], []
-                self.row_marks, self.column_marks, self.row_bars = [], [], b""
+                self.row_marks, self.column_marks, self.row_bars, self.edges, self.crossed = [], [], b"", [], []
             self.lut = _SIGNED if signed else _PLAIN
             self.vmin, self.vmax = low if vmin is None else float(vmin), high if vmax is None else float(vmax)
             self.row_labels, self.column_labels = row_labels, column_labels
@@ -160,6 +169,7 @@ class Heatmap(View):
         return heatmap_scene(
             self.matrix, self.row_labels, self.column_labels, title=self.title, x_label=self.x_label,
             y_label=self.y_label, value_label=self.value_label, vmin=self.vmin, vmax=self.vmax, colors=self.lut,
+            scale=self.scale, reverse=self.reverse, edges=self.edges, crossed=self.crossed,
             row_marks=self.row_marks, column_marks=self.column_marks,
             row_bars=bytes_floats(self.row_bars) if self.row_bars else None, row_bars_label=self.row_bars_label,
             row_bars_max=self.row_bars_max, row_bars_signed=self.row_bars_signed, texts=self.texts,
