@@ -1,0 +1,175 @@
+"""Below the map: the sources in numbers, what a clicked part would predict alone, and the norms over the layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as W
+import numpy as np
+
+from interp_widgets.analysis.token_decomposition import PartTokens, part_tokens
+from interp_widgets.figures.static import visible
+
+from ..controls import row
+from ..views import Table
+from .map import signed
+from .rows import Rows
+
+if TYPE_CHECKING:
+    from .explorer import TokenDecompositionExplorer
+
+TABLE_ROWS = 200
+"""Most sources in the table."""
+TOP = 10
+"""Tokens listed of a part."""
+
+
+class Details:
+    """Follows the selection of its explorer; without one it tells of the source with the largest share."""
+
+    def __init__(self, panel: TokenDecompositionExplorer) -> None:
+        self.panel = panel
+        self.sources = Table(empty="No sources yet: press Run", height=320)
+        self.part = Table(empty="No part yet: press Run", height=320)
+        left = W.VBox([self.sources], layout={"flex": "3 1 480px"})
+        right = W.VBox([self.part], layout={"flex": "2 1 280px"})
+        tables = row(left, right)
+        tables.layout.align_items = "flex-start"
+        self.parts = [tables]
+        panel.watch(self.sources, "selected", self._picked)
+        self._places: list[int] = []
+        self._asked: Any = None
+        self._shows: Any = None
+        self._filling = False
+
+    @property
+    def told(self) -> int:
+        """The row that the second table is about: the selected one, else the source with the largest share."""
+        panel = self.panel
+        if 0 <= panel.source <= panel.looked_at[-1].sources:
+            return panel.source
+        return int(np.argmax(np.abs(self.panel.map.of_view([one.logit_share()[:-1] for one in panel.rows]))))
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def paint(self) -> None:
+        """Draw the tables, if anything of what they show has changed."""
+        panel = self.panel
+        shows = (tuple(one.result for one in panel.rows), panel.shown, panel.source, panel.at_column)
+        if shows == self._shows:
+            return
+        self._shows = shows
+        self._list_sources()
+        self._read_part()
+
+    def _list_sources(self) -> None:
+        """The sources by the size of their shares, and what each part alone would predict at the chosen layer."""
+        panel, rows = self.panel, self.panel.rows
+        shown = panel.looked_at
+        shares = [one.logit_share() for one in rows]
+        order = np.argsort(-np.max(np.abs(shares), axis=0), kind="stable")[:TABLE_ROWS]
+        letters = ["A", "B"] if len(rows) == 2 else [""]
+        heads = [{"label": "position", "align": "right"}, {"label": "part of"}]
+        title = "What it brought to the logit"
+        heads += [{"label": f"share {letter}".strip(), "align": "right", "title": title} for letter in letters]
+        if len(rows) == 2:
+            heads.append({"label": "B − A", "align": "right", "title": "Difference of the shares"})
+        where = self._where()
+        heads.append({"label": "norm", "align": "right", "title": f"Share of the parts' norms {where}"})
+        heads.append({"label": "alone", "title": f"The token that the part alone would put first {where}"})
+        heads.append({"label": "prob.", "align": "right", "title": "Probability of that token"})
+        norms = panel.map.of_view([one.matrix("norm_share")[:, self._within(one)] for one in rows])
+        chances = panel.map.of_view([one.matrix("probability")[:, self._within(one)] for one in rows])
+        table = []
+        for i in map(int, order):
+            values = [float(share[i]) for share in shares]
+            if len(values) == 2:
+                values.append(values[1] - values[0])
+            words = [visible(one.text(int(one.top()[i, self._within(one)]))) or "–" for one in shown]
+            alone = words[0] if len(set(words)) == 1 else " → ".join(words)
+            place = i if i < shown[-1].sources else None
+            table.append([place, visible(shown[-1].labels[i]), *values, _finite(norms[i]), alone, _finite(chances[i])])
+        self._places = [int(i) for i in order]
+        self._filling = True
+        try:
+            with self.sources.hold_sync():
+                self.sources.rows = []
+                self.sources.columns, self.sources.rows = heads, table
+                self.sources.selected = self._places.index(panel.source) if panel.source in self._places else -1
+                self.sources.caption = (
+                    f"Sources by their share of the {panel.map.of_logit} ({self._sums(shares)}); norm and lens {where}"
+                )
+        finally:
+            self._filling = False
+
+    def _within(self, one: Rows) -> int:
+        """The chosen column, of a model that may have fewer layers."""
+        return min(self.panel.at_column, one.n_layers)
+
+    def _where(self) -> str:
+        """The chosen layer in words."""
+        last, column = self.panel.looked_at[-1].n_layers, self.panel.at_column
+        return "at the final norm" if column == last else f"entering layer {column}"
+
+    def _sums(self, shares: list[Any]) -> str:
+        letters = ["A ", "B "] if len(shares) == 2 else [""]
+        return "sum " + ", ".join(
+            f"{letter}{signed(share.sum())}" for letter, share in zip(letters, shares, strict=True)
+        )
+
+    # one part ---------------------------------------------------------------------------------------------------------
+
+    def _read_part(self) -> None:
+        """List what the part alone would predict; the worker reads it, for it takes the model's unembedding."""
+        panel = self.panel
+        if any(one.result.partial for one in panel.rows):
+            return  # the worker is at the rest of it
+        place = self.told
+        asked = [
+            (panel.models[panel.rows.index(one)], one, self._within(one), None if place == one.sources else place)
+            for one in panel.looked_at
+        ]
+        key = (place, *((one.result, column) for _, one, column, _ in asked))
+        if key == self._asked:
+            return
+        self._asked = key
+        self.part.caption = self._part_name(place) + " …"
+
+        def work(job: Any) -> list[PartTokens]:
+            return [
+                part_tokens(model, one.result.tokens, column, source, top=TOP) for model, one, column, source in asked
+            ]
+
+        def done(found: list[PartTokens]) -> None:
+            if key == self._asked:
+                self._show_part(place, found)
+
+        panel.start(work, done, title="Reading the part", channel="part", quiet=True)
+
+    def _part_name(self, place: int) -> str:
+        one = self.panel.looked_at[-1]
+        name = f"“{visible(one.labels[place])}” ({place})" if place < one.sources else one.rest
+        return f"Alone, {name} {self._where()} predicts"
+
+    def _show_part(self, place: int, found: list[PartTokens]) -> None:
+        heads: list[dict[str, str]] = []
+        for letter in ["A ", "B "] if len(found) == 2 else [""]:
+            heads += [{"label": f"{letter}token".strip()}, {"label": f"{letter}probability", "align": "right"}]
+        columns = [column for one in found for column in (list(map(visible, one.tokens)), list(one.probability))]
+        with self.part.hold_sync():
+            self.part.rows = []
+            self.part.columns = heads
+            longest = max(map(len, columns))
+            self.part.rows = [[c[k] if k < len(c) else None for c in columns] for k in range(longest)]
+            self.part.caption = self._part_name(place) + ":"
+            self.part.empty = "This part is zero here: the token has not reached the position yet"
+
+    # what a user does -------------------------------------------------------------------------------------------------
+
+    def _picked(self, change: Any) -> None:
+        if not self._filling:
+            self.panel.source = self._places[change.new] if change.new >= 0 else -1
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None

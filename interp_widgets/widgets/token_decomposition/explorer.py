@@ -1,0 +1,203 @@
+"""The token decomposition explorer: what each token brought to a prediction, layer by layer, of one model or two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import traitlets as T
+
+from interp_widgets.analysis.prompts import read_prompt
+from interp_widgets.figures.static import Scene, stack_scenes
+
+from ..code import cell
+from ..prediction import PredictionPanel
+from .controls import BAR_LABELS, COLOR_LABELS, build_controls
+from .details import Details
+from .map import DecompositionMap
+from .request import BIASES, LENSES, Decomposed, DecompositionRequest
+from .rows import Rows
+
+
+class TokenDecompositionExplorer(PredictionPanel):
+    """The residual stream of one position as a sum of parts, one per token that the model has read.
+
+    Attention patterns, norm scales and MLP slopes frozen, every layer is linear, so that the parts (and the biases')
+    add up to the model's own residual stream. The map shows for every source token and layer what its part alone would
+    predict; bars and shading say how much of the target's logit each token brought.
+
+    ``TokenDecompositionExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt and selection with other
+    widgets, ``(workbench)``. Every trait below is a keyword too. `run()` computes and returns the :class:`Decomposed`
+    (a pair of them with two models), which `result` keeps.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
+    Eqs 4.1 to 4.3, Fig. 4.4, and appendix B.2, Figs B.3 and B.4.
+    """
+
+    title: ClassVar[str] = "Token decomposition"
+    recompute_on: ClassVar[tuple[str, ...]] = (
+        *PredictionPanel.prediction_traits, "position", "foil", "biases", "lens",
+    )  # fmt: skip
+    redraw_on: ClassVar[tuple[str, ...]] = ("color", "threshold", "bars")
+
+    position = T.Int(-1)
+    """Token of what the model has read whose residual stream is taken apart, from 0 without a BOS or from the end."""
+    foil = T.Unicode("")
+    """Text of a token whose logit is taken off the target's; empty: none."""
+    biases = T.Enum(BIASES, default_value="separate")
+    """Where the biases go: a part of their own, or onto the tokens' parts in proportion to their norms."""
+    lens = T.Enum(LENSES, default_value="own")
+    """By what the final norm divides a part when it is read alone: its own scale, or that of the whole stream."""
+    color = T.Enum(tuple(COLOR_LABELS), default_value="probability")
+    """Which number colours the map."""
+    threshold = T.Float(0.2, min=0.0, max=1.0)
+    """A part's top token is written into its cell from this probability on."""
+    bars = T.Enum(tuple(BAR_LABELS), default_value="logit")
+    """Which number the bars beside the rows are."""
+    source = T.Int(-1, min=-1)
+    """The selected row: a source token, or behind the last one the biases; -1 for none."""
+    column = T.Int(-1, min=-1)
+    """The selected column: the stream entering that layer, `n_layers` for what the final norm reads; -1 for that."""
+
+    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+        self.rows: tuple[Rows, ...] = ()
+        """The results on the screen as rows of the map, one per model."""
+        self._sources: tuple[int, ...] | None = None
+        self._in_prompt = 0
+        super().__init__(model, tuned, **options)
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        self.inputs.children = build_controls(self)
+        self.map = DecompositionMap(self)
+        self.about = Details(self)
+        self.plot.children = self.map.parts
+        self.details.children = self.about.parts
+        self._fit_position()
+        self.source = self.prompt_token if self.source < 0 else self.source
+        self.column = self.layer if self.column < 0 < self.layer else self.column
+        self.watch(self, ["prompt", "response", "response_token"], self._read_anew)
+        self.watch(self, "prompt_token", self._token_linked)
+        self.watch(self, "layer", self._layer_linked)
+        self.watch(self, ["source", "column"], self._selection_changed)
+
+    def request(self) -> DecompositionRequest:
+        prediction = self.prediction()
+        last = len(self.place.tokens) - 1
+        position = -1 if self.position == last else self.position
+        return DecompositionRequest(prediction, position, foil=self.foil, biases=self.biases, lens=self.lens)
+
+    def compute(
+        self,
+        request: DecompositionRequest,
+        model: Any,
+        *,
+        progress: Callable[[int, int], None],
+        check: Callable[[], None],
+        on_partial: Callable[[Any], None],
+    ) -> Decomposed:
+        return request.answer(model, progress=progress, check=check, on_partial=on_partial)
+
+    def cost(self, request: DecompositionRequest, model: Any) -> Any:
+        return request.cost(model)
+
+    def draw(self, results: tuple[Decomposed, ...], request: DecompositionRequest) -> None:
+        held = {id(one.result): one for one in self.rows}
+        self.rows = tuple(held.get(id(result)) or Rows(result) for result in results)
+        self._carry_selection(results[0])
+        self.map.paint()
+        self.about.paint()
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: DecompositionRequest) -> str:
+        names = ["model"] if len(self.models) == 1 else ["base", "tuned"]
+        suffixes = [""] if len(names) == 1 else ["_a", "_b"]
+        each = [line for name, suffix in zip(names, suffixes, strict=True) for line in request.code(name, suffix)]
+        lines = list(dict.fromkeys(each))  # both models are asked the same
+        lines.append(f"parts{suffixes[-1]}.to_frame()")
+        return cell(["decompose_logit", "decompose_tokens"], self.models, lines)
+
+    def frame(self) -> Any:
+        import pandas as pd
+
+        frames = []
+        for letter, one in zip("AB", self.rows, strict=False):
+            table = one.frame()
+            table.insert(0, "model", letter)
+            frames.append(table)
+        return pd.concat(frames, ignore_index=True)
+
+    def scene(self) -> Scene:
+        return stack_scenes([self.map.strip.scene(), self.map.heat.scene()])
+
+    # selection --------------------------------------------------------------------------------------------------------
+
+    @property
+    def looked_at(self) -> tuple[Rows, ...]:
+        """The results that the view shows: one, or both in a difference."""
+        return self.rows if self.shown == "difference" else (self.rows["AB".index(self.shown)],)
+
+    @property
+    def at_column(self) -> int:
+        """The column that tables and cursor stand at."""
+        last = self.looked_at[-1].n_layers
+        return last if self.column < 0 else min(self.column, last)
+
+    def select(self, source: int, column: int) -> None:
+        """Select a cell of the map."""
+        with self.hold():
+            self.column, self.source = column, source
+
+    def _selection_changed(self, _: Any) -> None:
+        """Tell the workbench, and redraw what hangs on the selection."""
+        with self.hold():
+            self.prompt_token = self.source if 0 <= self.source < self._in_prompt else -1
+            if self.column >= 0:
+                self.layer = min(self.column, self.models[0].n_layers - 1)
+        if self.rows:
+            self.map.paint_selection()
+            self.about.paint()
+
+    def _token_linked(self, _: Any) -> None:
+        """A prompt token chosen elsewhere is a source, if the position comes after it."""
+        if 0 <= self.prompt_token < self._in_prompt:
+            self.source = self.prompt_token
+        elif 0 <= self.source < self._in_prompt:
+            self.source = -1
+
+    def _layer_linked(self, _: Any) -> None:
+        if min(self.column, self.models[0].n_layers - 1) != self.layer:
+            self.column = self.layer
+
+    def _carry_selection(self, result: Decomposed) -> None:
+        """Keep the selected row if it is the same token still."""
+        before, ids = self._sources, tuple(result.tokens.ids[: result.sources])
+        self._sources = ids
+        place = self.source
+        if before is None:
+            self.source = place if place <= len(ids) else -1
+        elif place == len(before):
+            self.source = len(ids)
+        elif ids[: place + 1] != before[: place + 1]:
+            self.source = -1
+
+    # position ---------------------------------------------------------------------------------------------------------
+
+    def _read_anew(self, _: Any) -> None:
+        """Another text, or another of its tokens predicted: what was read ends elsewhere."""
+        self.position = -1
+        self._fit_position()
+
+    def _fit_position(self) -> None:
+        """Count what the model has read."""
+        self.place.tokens, self._in_prompt = (), 0
+        try:
+            prediction, model = self.prediction(), self.models[0]
+            read = read_prompt(model, prediction.read(model)[0])
+            self.place.tokens = read.tokens()
+            self._in_prompt = min(read.n_shown, len(prediction.whole(model)[0]) - read.offset)
+        except ValueError:
+            pass  # the run that follows says what is wrong with the texts
+        self.place.fit()

@@ -1,0 +1,240 @@
+"""The map tab of what was read: the tokens shaded by their shares, source × layer map, and the sums in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as W
+import numpy as np
+
+from interp_widgets.analysis.token_decomposition import LogitShareResult
+from interp_widgets.figures.static import visible
+
+from ..views import Heatmap, TokenStrip
+from .controls import COLOR_LABELS
+from .rows import Array, Rows, cell_notes, cell_texts
+
+if TYPE_CHECKING:
+    from .explorer import TokenDecompositionExplorer
+
+NEGLIGIBLE = 1e-3
+"""A relative error below it needs no warning."""
+
+
+class DecompositionMap:
+    """Draws the results that its explorer holds; a selection only moves the cursor."""
+
+    def __init__(self, panel: TokenDecompositionExplorer) -> None:
+        self.panel = panel
+        self.strip = TokenStrip(
+            density_label="share of the norms, last layer", empty="Nothing was read yet: press Run", max_lines=6
+        )
+        self.heat = Heatmap(
+            row_name="part of", column_name="layer", y_label="source token", empty="No map yet: press Run",
+            x_label="stream entering layer (out: final norm)",
+        )  # fmt: skip
+        self.sums = W.HTML("")
+        self.parts = [self.sums, self.strip, self.heat]
+        panel.watch(self.strip, "selected", self._token_clicked)
+        panel.watch(self.heat, "pinned", self._pinned)
+        self._tokens: tuple[str, ...] | None = None
+        self._painting = False
+        self._noted: tuple[tuple[Rows, ...], list[str]] = ((), [])
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def paint(self) -> None:
+        """Draw the explorer's results anew."""
+        with self._own_doing():
+            self._paint()
+        self.paint_selection()
+
+    @contextmanager
+    def _own_doing(self) -> Iterator[None]:
+        """What changes in the views meanwhile, such as a selection that new tokens drop, is not the user's doing."""
+        self._painting = True
+        try:
+            yield
+        finally:
+            self._painting = False
+
+    def _paint(self) -> None:
+        rows = self.panel.rows
+        self.sums.value = "<br>".join([self._adding_up(), self._logit_in_words()])
+        self._paint_strip(rows)
+        if len({one.n_layers for one in rows}) > 1 and self.panel.shown == "difference":
+            a, b = (one.n_layers for one in rows)
+            self.heat.empty = f"A difference needs two models of as many layers, these have {a} and {b}: look at A or B"
+            self.heat.set_matrix(None)
+            return
+        low, high, signed = self._range(rows)
+        shown = self.panel.looked_at
+        with self.heat.hold_sync():
+            self.heat.title = self._title()
+            self.heat.value_label = COLOR_LABELS[self.panel.color] + self.after
+            self.heat.set_matrix(
+                self.of_view([one.matrix(self.panel.color) for one in rows]), rows=shown[-1].labels,
+                columns=shown[-1].columns, vmin=low, vmax=high, signed=signed,
+                texts=cell_texts(shown, self.panel.threshold), notes=self._notes(shown),
+            )  # fmt: skip
+            self._paint_bars(rows)
+
+    def paint_selection(self) -> None:
+        """Show the selected source and layer."""
+        panel, (rows, columns) = self.panel, self.heat.shape
+        source = panel.source
+        column = min(panel.at_column, columns - 1)
+        chosen = [source, column] if 0 <= source < rows else []
+        with self._own_doing(), self.heat.hold_sync():
+            self.strip.selected = source if 0 <= source < len(self.strip.tokens) else -1
+            self.heat.cross = chosen or ([-1, column] if panel.column >= 0 and rows else [])
+            self.heat.pinned = chosen
+
+    def _paint_strip(self, rows: tuple[Rows, ...]) -> None:
+        tokens = rows[0].result.tokens
+        names = tuple(tokens.tokens[: rows[0].sources])
+        if names != self._tokens:
+            self._tokens = names
+            self.strip.set_tokens(names, special=list(tokens.special[: rows[0].sources]))
+        shares = [one.logit_share()[:-1] for one in rows]
+        largest = self._largest(shares)
+        self.strip.label = f"Read by the model, shaded by the share of the {self.of_logit}{self.after}"
+        self.strip.value_label = f"share of the logit{self.after}"
+        self.strip.set_values(self.of_view(shares), vmin=-largest, vmax=largest, signed=True)
+        difference = self.panel.shown == "difference"
+        norms = [one.norm_share(-1)[:-1] for one in rows]
+        self.strip.set_density(None if difference else self.of_view(norms), maximum=self._largest(norms))
+
+    def _paint_bars(self, rows: tuple[Rows, ...]) -> None:
+        kind = self.panel.bars
+        if kind == "none":
+            self.heat.set_row_bars(None)
+            return
+        bars = [one.logit_share() if kind == "logit" else one.norm_share(-1) for one in rows]
+        signed = kind == "logit" or self.panel.shown == "difference"
+        label = "logit share" if kind == "logit" else "norm share"
+        self.heat.set_row_bars(self.of_view(bars), maximum=self._largest(bars), signed=signed, label=label)
+
+    def _notes(self, shown: tuple[Rows, ...]) -> list[str]:
+        if shown != self._noted[0]:
+            self._noted = shown, cell_notes(shown)
+        return self._noted[1]
+
+    def of_view(self, arrays: list[Array]) -> Array:
+        """The numbers of what is looked at: A, B or their difference."""
+        shown = self.panel.shown
+        return arrays[1] - arrays[0] if shown == "difference" else arrays["AB".index(shown)]
+
+    def _largest(self, arrays: list[Array]) -> float:
+        """One end of the scale for A and B, and another for their difference."""
+        shown = [self.of_view(arrays)] if self.panel.shown == "difference" else arrays
+        return max((float(np.nanmax(np.abs(a))) for a in shown if np.isfinite(a).any()), default=0.0) or 1.0
+
+    def _range(self, rows: tuple[Rows, ...]) -> tuple[float, float, bool]:
+        """Ends of the colour scale, the same for A and B; the chance of a token runs over 0 to 1."""
+        color, difference = self.panel.color, self.panel.shown == "difference"
+        signed = difference or color == "target_logit"
+        if color in ("probability", "target_probability") and not difference:
+            return 0.0, 1.0, False
+        largest = self._largest([one.matrix(color) for one in rows])
+        return (-largest if signed else 0.0), largest, signed
+
+    # words ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def after(self) -> str:
+        """What to put behind the name of a number in a difference."""
+        return ", B − A" if self.panel.shown == "difference" else ""
+
+    @property
+    def of_logit(self) -> str:
+        """Which logit the shares are of."""
+        return " and ".join(sorted({aim(one.result.logit) for one in self.panel.looked_at}))
+
+    def _title(self) -> str:
+        panel, tokens = self.panel, self.panel.rows[0].result.tokens
+        which = {"A": "A", "B": "B", "difference": "B − A"}[panel.shown] + " · " if len(panel.rows) > 1 else ""
+        at = f"“{visible(tokens.tokens[tokens.position])}” ({tokens.position})"
+        rest = ", partial" if any(one.result.partial for one in panel.rows) else ""
+        return f"{which}Parts of the residual stream at {at}, by the token that they come from{rest}"
+
+    def _adding_up(self) -> str:
+        """How well the parts add up, in words."""
+        said = []
+        for letter, one in zip(self._letters(), self.panel.rows, strict=True):
+            tokens = one.result.tokens
+            worst = np.nanmax(tokens.error) if np.isfinite(tokens.error).any() else np.nan
+            if not np.isfinite(worst):
+                said.append(f"{letter}not there yet")
+                continue
+            where = f" (worst: layer {one.columns[int(np.nanargmax(tokens.error))]})" if worst >= NEGLIGIBLE else ""
+            said.append(f"{letter}<b>{power(float(worst))}</b>{where}")
+        tokens = self.panel.rows[0].result.tokens
+        if tokens.biases == "spread":
+            terms = "Parts with the biases spread over them" + (" + BOS" if tokens.bos is not None else "")
+        else:
+            terms = f"Parts + {self.panel.rows[0].rest.replace(', ', ' + ')}"
+        return f"{terms} equal the residual stream of every layer to {', '.join(said)} (relative error)."
+
+    def _logit_in_words(self) -> str:
+        """What the shares of the logit sum to."""
+        said = []
+        for letter, one in zip(self._letters(), self.panel.rows, strict=True):
+            logit = one.result.logit
+            tokens = float(np.sum(logit.share))
+            terms = [("tokens", tokens)]
+            if logit.bos is not None:
+                terms.append(("BOS", logit.bos))
+            if one.rest != "BOS":
+                terms.append(("biases", logit.bias - (logit.bos or 0.0)))
+            words = " ".join(f"{'−' if term < 0 else '+'} {name} {abs(term):.2f}" for name, term in terms)
+            total = f"<b>{signed(tokens + logit.bias)}</b>; the model's own is {signed(logit.logit)}"
+            said.append(f"{letter}{escape(aim(logit, capital=True))}: {words.removeprefix('+ ')} = {total}.")
+        return "<br>".join(said)
+
+    def _letters(self) -> list[str]:
+        return [""] if len(self.panel.rows) == 1 else ["A ", "B "]
+
+    # what a user does -------------------------------------------------------------------------------------------------
+
+    def _token_clicked(self, change: Any) -> None:
+        if not self._painting:
+            self.panel.source = change.new
+
+    def _pinned(self, change: Any) -> None:
+        if self._painting:
+            return
+        if change.new:
+            self.panel.select(*change.new)
+        else:
+            self.panel.source = -1
+
+
+def aim(logit: LogitShareResult, *, capital: bool = False) -> str:
+    """Which logit the shares are of: ``logit of “·Paris”`` or ``logit of “·Paris” less that of “·Rome”``."""
+    name = f"{'Logit' if capital else 'logit'} of “{visible(logit.target_token)}”"
+    return name if logit.foil is None else f"{name} less that of “{visible(logit.foil_token)}”"
+
+
+def signed(value: float) -> str:
+    """Two decimals.
+
+    >>> signed(-1.234)
+    '−1.23'
+    """
+    return f"{value:.2f}".replace("-", "−")
+
+
+def power(value: float) -> str:
+    """A small number by its power of ten.
+
+    >>> power(3.14e-7), power(0.0)
+    ('3e-7', '0')
+    """
+    if value == 0:
+        return "0"
+    head, tail = f"{value:.0e}".split("e")
+    return f"{head}e{int(tail)}"

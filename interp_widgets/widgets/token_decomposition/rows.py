@@ -1,0 +1,169 @@
+"""One model's decomposition as the rows and columns of the map: sources, then what no source brought."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.figures.static import number, visible
+
+from .request import Decomposed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = NDArray[np.float64]
+
+COLORS = ("probability", "norm_share", "target_probability", "target_logit")
+"""Numbers that can colour the map."""
+MOST_NOTES = 6_000
+"""Cells of a map of which each gets a note."""
+
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Numbers of a map with a row for each source up to the position and one for the rest (biases, BOS)."""
+
+    result: Decomposed
+    held: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)
+    """Matrices made so far: a redraw must not take the norms of all parts again."""
+
+    @property
+    def sources(self) -> int:
+        """Rows that are tokens; the row behind them is the rest."""
+        return self.result.sources
+
+    @property
+    def n_layers(self) -> int:
+        """Blocks of the model; the map has one column more."""
+        return self.result.tokens.n_layers
+
+    @property
+    def rest(self) -> str:
+        """What the last row is: biases, the BOS, or both."""
+        tokens, logit = self.result.tokens, self.result.logit
+        if tokens.bos is None or logit.bos is None:
+            return "biases"
+        # spread biases are in the tokens' parts, and in the logit they are still by themselves
+        own = bool(np.any(tokens.bias != tokens.bos)) or abs(logit.bias - logit.bos) > _ROUNDING * abs(logit.bias)
+        return "biases, BOS" if own else "BOS"
+
+    @property
+    def labels(self) -> list[str]:
+        """(rows,) names on the axis."""
+        return [*self.result.tokens.tokens[: self.sources], self.rest]
+
+    @property
+    def columns(self) -> list[str]:
+        """(columns,) names of the layers."""
+        return [*map(str, range(self.n_layers)), "out"]
+
+    def matrix(self, color: str) -> Array:
+        """(rows, columns) the numbers of one colouring; NaN where the rest has none, or a part of zero says nothing."""
+        if color not in self.held:
+            self.held[color] = self._make(color)
+        return self.held[color]
+
+    def _make(self, color: str) -> Array:
+        tokens = self.result.tokens
+        match color:
+            case "probability":
+                return self._said(self._with(tokens.probability, tokens.bias_probability))
+            case "norm_share":
+                return self._with(tokens.norm_share, None)
+            case "target_probability":
+                return self._said(self._with(tokens.target_probability, None))
+            case "target_logit":
+                return self._with(tokens.target_logit, tokens.target_bias)
+        raise ValueError(f"unknown colouring {color!r}")
+
+    def _with(self, of_sources: NDArray[np.floating] | None, of_rest: NDArray[np.floating] | None) -> Array:
+        columns = self.n_layers + 1
+        found = np.full((self.sources + 1, columns), np.nan)
+        if of_sources is not None:
+            found[:-1] = of_sources[:, : self.sources].T
+        if of_rest is not None:
+            found[-1] = of_rest
+        return found
+
+    def _said(self, numbers: Array) -> Array:
+        return np.where(self.top() >= 0, numbers, np.nan)
+
+    def top(self) -> NDArray[np.int64]:
+        """(rows, columns) ids of the parts' top tokens, -1 for none."""
+        tokens = self.result.tokens
+        found = np.full((self.sources + 1, self.n_layers + 1), -1)
+        if tokens.top_token is not None and tokens.bias_top_token is not None:
+            found[:-1] = tokens.top_token[:, : self.sources].T
+            found[-1] = tokens.bias_top_token
+        return found
+
+    def text(self, token: int) -> str:
+        """The text of a top token."""
+        return self.result.tokens.token_text(token) if token >= 0 else ""
+
+    def logit_share(self) -> Array:
+        """(rows,) shares of the final logit, or of the difference to the foil; they sum to it."""
+        logit = self.result.logit
+        return np.append(np.asarray(logit.share[: self.sources], dtype=np.float64), logit.bias)
+
+    def norm_share(self, column: int) -> Array:
+        """(rows,) shares of the parts' norms at a layer; NaN for the rest."""
+        return self.matrix("norm_share")[:, column]
+
+    def frame(self) -> pd.DataFrame:
+        """One row per layer and source, the rest with position -1: norm share, lens, target, share of the logit."""
+        import pandas as pd
+
+        count, columns = self.sources + 1, self.n_layers + 1
+        place = np.tile(np.append(np.arange(self.sources), -1), columns)
+        table: dict[str, Any] = {
+            "layer": np.repeat(np.arange(columns), count),
+            "position": place,
+            "token": np.tile(np.asarray(self.labels, dtype=object), columns),
+        }
+        for color in COLORS:
+            table[color] = self.matrix(color).T.ravel()
+        table["top_token"] = [self.text(int(token)) for token in self.top().T.ravel()]
+        table["logit_share"] = np.tile(self.logit_share(), columns)
+        return pd.DataFrame(table)
+
+
+def cell_texts(rows: tuple[Rows, ...], threshold: float) -> list[str]:
+    """Labels of the map, row by row: the top token of every part that gives it `threshold` or more; of two models'
+    parts ``a → b`` where they differ and either reaches it."""
+    tops, chances = [one.top() for one in rows], [one.matrix("probability") for one in rows]
+    shown = np.any([np.nan_to_num(chance, nan=-1) >= threshold for chance in chances], axis=0)
+    texts = [""] * shown.size
+    for place in np.flatnonzero(shown):
+        words = [one.text(int(top.flat[place])) for one, top in zip(rows, tops, strict=True)]
+        texts[place] = words[0] if len(set(words)) == 1 else " → ".join(words)
+    return texts
+
+
+def cell_notes(rows: tuple[Rows, ...]) -> list[str]:
+    """What the tooltip says of every cell besides its number, row by row; of a very large map nothing."""
+    shape = rows[0].top().shape
+    if shape[0] * shape[1] > MOST_NOTES:
+        return []
+    notes = []
+    for letter, one in zip(["A: ", "B: "] if len(rows) == 2 else [""], rows, strict=True):
+        top, numbers = one.top(), {color: one.matrix(color) for color in COLORS}
+        notes.append([letter + _note(one, top, numbers, place) for place in np.ndindex(shape)])
+    return ["; ".join(words) for words in zip(*notes, strict=True)]
+
+
+def _note(one: Rows, top: NDArray[np.int64], numbers: dict[str, Array], place: tuple[int, ...]) -> str:
+    """One cell's numbers in words."""
+    if top[place] < 0:
+        return "nothing yet"
+    said = [f"alone “{visible(one.text(int(top[place])))}” {number(numbers['probability'][place])}"]
+    if np.isfinite(numbers["norm_share"][place]):
+        said.append(f"norm {numbers['norm_share'][place]:.1%}")
+    said.append(f"logit {number(numbers['target_logit'][place])}")
+    return ", ".join(said)
