@@ -7,6 +7,7 @@ A result is declared with :func:`record`, derives from :class:`Result`, checks i
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -31,6 +32,8 @@ _HEADER = "header.json"
 _FORMAT = "interp_widgets result"
 _KINDS = {"float": "f", "int": "iu", "bool": "b", "number": "fiu"}
 _RECORDS: dict[str, type[Record]] = {}
+
+_version = functools.cache(metadata.version)  # reads a file each time
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Result")  # not typing.Self: run-time type checkers refuse it on a method alone
@@ -167,7 +170,7 @@ def provenance(model: Mapping[str, Scalar] | None = None, **options: Any) -> dic
     found |= {"python": platform.python_version(), "numpy": np.__version__}
     for package in ("interp_widgets", "torch", "transformer-lens", "transformers"):
         try:
-            found[package] = metadata.version(package)
+            found[package] = _version(package)
         except metadata.PackageNotFoundError:  # analyses of ready arrays run without the model packages
             continue
     return found

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from . import ways
-from .frozen import FrozenLayer, FrozenNorm, FrozenPass, rounded_gain, rounds_norms
+from .frozen import FrozenLayer, FrozenNorm, rounded_gain, rounds_norms
+from .frozen_pass import FrozenPass
 from .hooks import attached, check_hook_names
 from .ways import has_hooks
 
@@ -132,9 +133,7 @@ class _Reader:
     def _norm(self, label: str) -> FrozenNorm | None:
         if label not in self.norms:
             return None
-        post = label.endswith("_post")
-        weight = self.model.weight(f"{label}_w", self.index).to(self.kind)
-        shift = torch.zeros_like(weight) if post else self.model.weight(f"{label}_b", self.index).to(self.kind)
+        weight, shift = (self.model.weight(f"{label}_{kind}", self.index).to(self.kind) for kind in "wb")
         scale = self.found.pop(f"{label}.hook_scale").to(self.kind)
         factor = self.found.pop(f"{label}.factor", None)
         return FrozenNorm(scale, weight, shift, self.model.normalization == "LayerNorm", factor)

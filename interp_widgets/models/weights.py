@@ -10,7 +10,7 @@ from torch import Tensor
 
 ATTENTION = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O")
 MLP = ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out")
-NORMS = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln1_post_w", "ln2_post_w")
+NORMS = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln1_post_w", "ln1_post_b", "ln2_post_w", "ln2_post_b")
 FINAL_NORM = ("ln_final_w", "ln_final_b")
 GLOBAL = ("W_E", "W_pos", "W_U", "b_U", *FINAL_NORM)
 

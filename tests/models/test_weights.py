@@ -39,7 +39,7 @@ def test_both_backends_hold_the_same_weights(family: str, processed: bool) -> No
     hooked, bridge = (tiny_model(family, backend, processed=processed) for backend in ("hooked", "bridge"))
     for name in GLOBAL + ATTENTION + MLP + NORMS:
         if (
-            name.endswith("_post_w")
+            "_post_" in name
             or (name == "W_gate" and family in ("gpt2", "gpt_neox"))
             or (name == "W_pos" and family != "gpt2")
         ):
@@ -88,8 +88,7 @@ def test_norms_are_what_the_model_multiplies_by(family: str, processed: bool, ba
         scale = model.weight(f"{label}_w", layer)
         torch.testing.assert_close(scale, (one - other) / 2 * row[0, 0], atol=2e-5, rtol=2e-5)
         assert not scale.requires_grad
-        if not label.endswith("_post"):
-            torch.testing.assert_close(model.weight(f"{label}_b", layer), (one + other) / 2, atol=2e-5, rtol=2e-5)
+        torch.testing.assert_close(model.weight(f"{label}_b", layer), (one + other) / 2, atol=2e-5, rtol=2e-5)
     if not processed:
         assert float((model.weight("ln1_w", 0) - 1).abs().max()) > 0.1
         assert bool(model.weight("ln1_b", 0).any()) == (family in ("gpt2", "gpt_neox"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from interp_widgets.analysis.cost import Cost, block_parameters
-from interp_widgets.analysis.token_decomposition.decompose import chunk_rows
+from interp_widgets.analysis.token_decomposition.decompose import chunk_rows, row_width
 
 
 def decomposition_cost(model: Any, n_tokens: int, *, lens: bool = True) -> Cost:
@@ -30,5 +30,4 @@ def decomposition_cost(model: Any, n_tokens: int, *, lens: bool = True) -> Cost:
     flops = pairs * (through + mixing) * (layers - 1) / layers + 2.0 * n * block_parameters(model)
     flops += lens * 2.0 * (layers + 1) * n * width * model.d_vocab
     kept = layers * (model.n_heads * n * n + n * hidden) + 2 * (layers + 1) * n * width
-    rows = chunk_rows(model, n)
-    return Cost(flops=float(flops), bytes=float(item * (kept + rows * (5 * width) + min(rows, 512) * hidden)))
+    return Cost(flops=float(flops), bytes=float(item * (kept + max(chunk_rows(model, n), 2 * n) * row_width(model))))

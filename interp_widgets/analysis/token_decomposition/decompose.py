@@ -21,7 +21,7 @@ _MEMORY_SHARE = 0.03
 """Of the tensor of all parts at all positions and layers: what one chunk may take."""
 _FEWEST_ROWS = 256
 """Below this, matrix products lose speed."""
-_MOST_ROWS = {"cpu": 1024, "cuda": 16384}
+_MOST_ROWS = {"cpu": 768, "cuda": 16384}
 
 
 def decompose_tokens(
@@ -94,11 +94,10 @@ def decompose_tokens(
         if on_partial is not None and biases == "separate" and done < last + 1:
             on_partial(parts.result(provenance(model.provenance(), **told), partial=True))
 
-    size = chunk_rows(model, last + 1)
     log = ChunkLog()
     with torch.no_grad():
         run_chunks(
-            last + 1, lambda begin: batch_size or max(1, size // (last + 1 - begin)), parts.propagate,
+            last + 1, lambda begin: batch_size or sources_at_once(model, last + 1, begin), parts.propagate,
             what=f"token of {last + 1}", log=log, check=check, after=after,
         )  # fmt: skip
         parts.finish()
@@ -119,10 +118,24 @@ def _check_options(biases: str, slope: str, lens: str | None, batch_size: int | 
 
 
 def chunk_rows(model: Any, n: int) -> int:
-    """(source, position) rows that go through the layers together."""
+    """(source, position) rows that go through the layers together, of n tokens."""
     whole = (model.n_layers + 1) * n * n * model.d_model
     most = _MOST_ROWS["cuda" if model.device.type == "cuda" else "cpu"]
-    return max(_FEWEST_ROWS, min(most, int(_MEMORY_SHARE * whole / (5 * model.d_model))))
+    return max(_FEWEST_ROWS, min(most, int(_MEMORY_SHARE * whole / row_width(model))))
+
+
+def row_width(model: Any) -> int:
+    """Numbers that one row holds at the widest point of a layer."""
+    return int(max(5 * model.d_model, 4 * model.d_model + (model.d_mlp or 0)))
+
+
+def sources_at_once(model: Any, n: int, begin: int) -> int:
+    """Sources from ``begin`` on whose rows, each at its own position and those behind it, make one chunk."""
+    rows, count = chunk_rows(model, n) - (n if begin == 0 else 0), 0
+    while begin + count < n and (count == 0 or rows >= n - begin - count):
+        rows -= n - begin - count
+        count += 1
+    return count
 
 
 def _check_error(model: Any, parts: Parts, slope: str, tolerance: float | None) -> None:

@@ -15,7 +15,6 @@ from interp_widgets.analysis.token_decomposition.lens import PartLens
 from interp_widgets.analysis.token_decomposition.result import LogitShareResult
 from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
 from interp_widgets.models.freeze import Slope, freeze
-from interp_widgets.models.frozen import FrozenPass
 
 
 @torch.no_grad()
@@ -74,7 +73,7 @@ def decompose_logit(
     direction, bias = lens.directions(token)[-1], lens.constant(token)
     if against is not None:
         direction, bias = direction - lens.directions(against)[-1], bias - lens.constant(against)
-    gradient, inside = _pull(frozen, direction, check)
+    gradient, inside = frozen.gradient(direction, check)
     share = (gradient.double() * frozen.start.double()).sum(-1)
     bias += inside
     error = float((share.sum() + bias - logit).abs() / (share.abs().sum() + abs(bias)))
@@ -111,14 +110,3 @@ def _uncapped(model: Any, logits: Tensor) -> Tensor:
     """The logits before a soft cap, cap · tanh(logit / cap), in float64."""
     cap = getattr(model.tl_model.cfg, "output_logits_soft_cap", None) or 0
     return cap * torch.atanh(logits.double() / cap) if cap > 0 else logits.double()
-
-
-def _pull(frozen: FrozenPass, direction: Tensor, check: Callable[[], None] | None) -> tuple[Tensor, float]:
-    """The gradient at the first residual stream (n, d_model), and what the biases of all layers add."""
-    gradient, added = direction[None], 0.0
-    for layer in reversed(frozen.layers):
-        if check is not None:
-            check()
-        gradient, more = layer.pull(gradient, last=layer is frozen.layers[-1])
-        added += more
-    return gradient, added

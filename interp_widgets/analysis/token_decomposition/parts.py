@@ -14,7 +14,7 @@ from interp_widgets.analysis.prompts import Prompt
 from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.analysis.token_decomposition.lens import Lens, PartLens
 from interp_widgets.analysis.token_decomposition.result import TokenDecompositionResult
-from interp_widgets.models.frozen import FrozenPass
+from interp_widgets.models.frozen_pass import FrozenPass
 
 Biases = Literal["separate", "spread"]
 """Where the model's biases go: a part of their own, or onto the tokens' parts in proportion to their norms."""
@@ -44,20 +44,11 @@ class Parts:
 
     def propagate(self, start: int, stop: int) -> None:
         """The sources start..stop through all layers; the biases go with the first."""
-        layers, bias = self.frozen.layers, start == 0
-        length, count = self.last + 1 - start, stop - start
-        x = self.frozen.start.new_zeros(length, count + bias, self.frozen.start.shape[1])
-        own = torch.arange(count, device=x.device)
-        x[own, own] = self.frozen.start[start:stop]
-        found = x.new_empty(len(layers) + 1, count + bias, x.shape[-1])
-        for index, layer in enumerate(layers):
-            found[index] = x[-1]
-            if index < len(layers) - 1:
-                x = layer.push(x, start, bias)
-        found[-1] = layers[-1].push_last(x, start, bias)
-        self.parts[:, start:stop] = found[:, :count]
+        bias = start == 0
+        found = self.frozen.parts(start, stop, bias=bias)
+        self.parts[:, start:stop] = found[:, int(bias) :]
         if bias:
-            self.bias[:] = found[:, -1]
+            self.bias[:] = found[:, 0]
         if self.biases == "separate":
             self._read(start, stop)
             if bias:
@@ -97,7 +88,8 @@ class Parts:
         """(layers + 1,) relative error of the sum."""
         residual = self.frozen.residual
         missing = self.parts.sum(1) + self.bias - residual
-        return torch.linalg.vector_norm(missing, dim=-1) / torch.linalg.vector_norm(residual, dim=-1)
+        found: Tensor = torch.linalg.vector_norm(missing, dim=-1) / torch.linalg.vector_norm(residual, dim=-1)
+        return found
 
     def result(self, told: dict[str, Any], *, partial: bool = False) -> TokenDecompositionResult:
         prompt, offset, later = self.prompt, self.prompt.offset, len(self.prompt.ids) - 1 - self.last
