@@ -1,0 +1,153 @@
+"""The picked part in numbers: what the model would write next with and without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as W
+import numpy as np
+
+from interp_widgets.analysis.ablation import AblatedPrediction, ablated_prediction
+from interp_widgets.compute.worker import Cancelled
+from interp_widgets.figures.static import number, visible
+
+from ..controls import row
+from ..prediction import Prediction
+from ..views import Table
+from .maps import METRIC_NAMES, letters
+from .planned import Planned
+
+if TYPE_CHECKING:
+    from .panel import AblationPanel
+
+TOP = 10
+"""Tokens that are listed of before and of after."""
+EMPTY = "Click a cell of a map: the next token with and without that part is listed here."
+
+
+@dataclass(frozen=True)
+class CellRequest:
+    """One picked part, for the cache."""
+
+    prediction: Prediction
+    planned: Planned
+
+    def answer(self, model: Any, check: Any) -> AblatedPrediction:
+        """Run it on one model."""
+        one = self.planned.make(model, self.prediction, check=check)
+        check()
+        return ablated_prediction(model, self.prediction.read(model)[0], [one], top=min(TOP, model.d_vocab))
+
+
+class Cell:
+    """The next-token table of the picked part, and what can be done with it."""
+
+    def __init__(self, panel: AblationPanel) -> None:
+        self.panel = panel
+        self.table = Table(empty=EMPTY, height=320)
+        self.add = panel.on_click(
+            W.Button(description="Add to the list", tooltip="So that it can be combined with others"),
+            lambda: panel.stack.add(self._picked()),
+        )
+        self.generate = panel.on_click(
+            W.Button(description="Generate without it", tooltip="Text as it is, beside text without this part"),
+            lambda: panel.stack.generate([self._picked()]),
+        )
+        self.found: tuple[AblatedPrediction, ...] = ()
+        """What the table shows, one per model that is looked at."""
+        self._asked: Any = None
+        self.box = W.VBox([self.table, row(self.add, self.generate)])
+        self.box.add_class("iw-column")
+        self.box.add_class("iw-grow")
+
+    def _picked(self) -> Planned:
+        planned = self.panel.planned
+        if planned is None:
+            raise ValueError("no part is picked yet: click a cell of a map")
+        return planned
+
+    def paint(self) -> None:
+        """List the next tokens for what is picked; the worker computes them unless they are known."""
+        panel, planned = self.panel, self.panel.planned
+        self.add.disabled = self.generate.disabled = planned is None
+        if planned is None or panel.asked is None:
+            self._asked = None
+            self._clear()
+            return
+        request = CellRequest(panel.asked, planned)
+        key = (request, panel.shown, tuple(map(id, panel.results)))
+        if key == self._asked:
+            return
+        self._asked = key
+        models = panel.looked_at
+
+        def work(job: Any) -> tuple[tuple[AblatedPrediction, ...], Exception | None]:
+            found = []
+            try:
+                for model in models:
+                    known = panel.recall(request, model)
+                    found.append(request.answer(model, job.check) if known is None else known)
+                    panel.remember(request, model, found[-1])
+            except Cancelled:
+                raise
+            except Exception as error:  # handed over, so that the table goes before the sentence comes
+                return (), error
+            return tuple(found), None
+
+        def done(value: tuple[tuple[AblatedPrediction, ...], Exception | None]) -> None:
+            found, error = value
+            if key != self._asked:
+                return
+            if error is not None:
+                self._asked = None
+                self._clear()
+                raise error
+            self._show(planned, found)
+
+        panel.start(work, done, title="Next token", channel="cell", quiet=True)
+
+    def _clear(self) -> None:
+        self.found = ()
+        with self.table.hold_sync():
+            self.table.rows, self.table.caption = [], ""
+
+    def _show(self, planned: Planned, found: tuple[AblatedPrediction, ...]) -> None:
+        self.found = found
+        heads: list[dict[str, Any]] = [{"label": "next token"}]
+        for letter in letters(found):
+            heads += [{"label": f"{letter}{name}", "align": "right"} for name in ("before", "after", "change")]
+        with self.table.hold_sync():
+            self.table.selected, self.table.rows = -1, []
+            self.table.columns, self.table.rows = heads, _rows(found)
+            self.table.caption = self._caption(planned, found)
+
+    def _caption(self, planned: Planned, found: tuple[AblatedPrediction, ...]) -> str:
+        """Which part, what the maps say of it, and how far the distribution moves."""
+        panel, said = self.panel, []
+        effects = panel.effect_of(planned)
+        metric = getattr(panel.results[0], "metric", "kl") if panel.results else "kl"
+        for letter, one, effect in zip(letters(found), found, effects or [float("nan")] * len(found), strict=True):
+            moved = ""
+            if np.isfinite(effect) and metric != "kl":
+                moved = f"{METRIC_NAMES[metric]} {'falls' if effect >= 0 else 'rises'} by {number(abs(effect))}, "
+            said.append(f"{letter}{moved}KL {number(one.kl)} nats")
+        return f"{planned.describe(panel.axis)}: {'; '.join(said)}"
+
+
+def _rows(found: tuple[AblatedPrediction, ...]) -> list[list[Any]]:
+    """The union of what the models list, those of the first model first."""
+    ids = dict.fromkeys(token for one in found for token in one.ids)
+    rows = []
+    for token in ids:
+        cells: list[Any] = []
+        text = ""
+        for one in found:
+            if token not in one.ids:
+                cells += [None, None, None]  # below the top of this model
+                continue
+            place = tuple(one.ids).index(token)
+            text = visible(one.tokens[place])
+            cells += [float(one.before[place]), float(one.after[place]), float(one.change[place])]
+        rows.append([text, *cells])
+    return rows

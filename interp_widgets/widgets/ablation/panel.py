@@ -1,0 +1,349 @@
+"""The ablation panel: what a prediction loses without a part of the model, live, of one model or two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, cast
+
+import ipywidgets as W
+import traitlets as T
+
+from interp_widgets.analysis.prompts import read_prompt
+from interp_widgets.data.presets import PRESETS, Preset
+from interp_widgets.figures.static import Scene
+
+from ..controls import row, shown_if
+from ..prediction import Prediction, PredictionPanel
+from .cell import Cell
+from .controls import build_controls
+from .heads import HeadsTab
+from .maps import LETTERS, ModulesTab
+from .planned import Planned
+from .request import (
+    KINDS,
+    METRICS,
+    REPLACEMENTS,
+    Filler,
+    HeadsRequest,
+    ModulesRequest,
+    Question,
+    Request,
+    TraceRequest,
+    usual_window,
+)
+from .source import source
+from .stack import Stack
+from .tracing import TracingTab
+
+TABS = ("modules", "heads", "tracing")
+FROM_PRESET = ("foil", "subject", "corrupted")
+"""Traits that an example brings along."""
+
+
+class AblationPanel(PredictionPanel):
+    """Which parts of the model a prediction needs: maps of attention, MLPs and heads taken out, and causal tracing.
+
+    *Modules*: four maps, layer × position, of attention, MLP, both, and attention as the MLP reads it. *Heads*: layer ×
+    head. *Tracing*: which clean states bring the answer back under a corrupted subject. A click on a cell of the first
+    two lists the next token with and without that part; ablations can be listed and switched on together while the
+    model writes.
+
+    ``AblationPanel(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt and selection with other widgets,
+    ``(workbench)``. Every trait below is a keyword too. `run()` computes the tab that is looked at and returns its
+    :class:`AblationResult`, :class:`HeadAblationResult` or :class:`CausalTraceResult` (a pair of them with two models),
+    which `result` keeps.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
+    Fig. 4.3; Locating and Editing Factual Associations in GPT (Meng et al. 2022), section 2.
+    """
+
+    title: ClassVar[str] = "Ablation"
+    recompute_on: ClassVar[tuple[str, ...]] = (
+        *PredictionPanel.prediction_traits, "tab", "metric", "foil", "replacement", "reference", "corrupted",
+        "heads_at", "subject", "span", "noise", "samples", "noise_seed", "window",
+    )  # fmt: skip
+    redraw_on: ClassVar[tuple[str, ...]] = ("color_range", "threshold")
+
+    tab = T.Enum(TABS, default_value="modules")
+    """The tab that is looked at: Run, Copy as code and Save are about it."""
+    metric = T.Enum(METRICS, default_value="logit")
+    """What of the next-token distribution is compared."""
+    foil = T.Unicode("")
+    """The token the target is set against, for the metric ``logit_difference``."""
+    replacement = T.Enum(REPLACEMENTS, default_value="zero")
+    """What removed values are replaced by."""
+    reference = T.List(T.Unicode(), default_value=[one.prompt for one in PRESETS])
+    """Texts to take the mean over, for the replacement ``mean``."""
+    corrupted = T.Unicode("")
+    """A prompt of as many tokens to take values from, for the replacement ``resample``."""
+    kind = T.Enum(("", *KINDS, "head"), default_value="")
+    """The picked part: a module or ``head`` of the selected layer; empty for none."""
+    position = T.Int(-1, min=-1)
+    """The selected token of what the model has read, -1 for none; inside the prompt it is `prompt_token`."""
+    head = T.Int(0, min=0)
+    """The selected head."""
+    heads_at = T.Int(None, allow_none=True, min=-1)
+    """Where the heads of the map are removed: None for every token, -1 for the last."""
+    subject = T.Unicode("")
+    """Words of the prompt that get the noise in tracing; their last occurrence counts."""
+    span = T.List(T.Int())
+    """Tokens [start, end) that get it instead, where they were marked; or empty."""
+    noise = T.Float(3.0, min=0.0, max=100.0)
+    """Standard deviation of the noise, in standard deviations of the token embeddings."""
+    samples = T.Int(10, min=1, max=1000)
+    """How many times noise is drawn."""
+    noise_seed = T.Int(0, min=0)
+    """Seed of the noise."""
+    window = T.Int(1, min=1)
+    """Layers whose MLPs or attentions are put back together; a fifth of them unless given."""
+    color_range = T.Float(1.0, min=0.05, max=1.0)
+    """Share of the largest effect from which on the colour is the strongest."""
+    threshold = T.Float(0.2, min=0.0, max=1.0)
+    """Share of the largest effect from which on a cell shows its number."""
+    max_new_tokens = T.Int(20, min=1, max=4096)
+    """Most tokens that are written with ablations and without."""
+    temperature = T.Float(0.0, min=0.0, max=10.0)
+    """0 writes the likeliest tokens, above 0 samples."""
+    seed = T.Int(0, min=0)
+    """Seed of the sampling."""
+
+    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+        self.axis: tuple[str, ...] = ()
+        """Readable tokens of what the model has read, without a BOS."""
+        self.axis_special: tuple[bool, ...] = ()
+        self.layer_told = False
+        """Whether somebody has chosen a layer."""
+        self._in_prompt = 0
+        self._picking = False
+        super().__init__(model, tuned, **options)
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        found = super().defaults(given)
+        return found if "window" in given else found | {"window": usual_window(self.models)}
+
+    def preset_values(self, chosen: Preset) -> dict[str, Any]:
+        return {name: getattr(chosen, name) for name in FROM_PRESET}
+
+    # layout -----------------------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        self.inputs.children = build_controls(self)
+        self._from_preset(None)
+        self.modules, self.heads, self.tracing = ModulesTab(self), HeadsTab(self), TracingTab(self)
+        self.tabs = W.Tab(
+            [one.box for one in (self.modules, self.heads, self.tracing)], titles=[name.title() for name in TABS],
+            selected_index=TABS.index(self.tab),
+        )  # fmt: skip
+        self.plot.children = [self.tabs]
+        self.stack = Stack(self)
+        self.cell = Cell(self)
+        self.details.children = [row(self.cell.box, self.stack.box), self.stack.texts.box]
+        self.layer_told = self.layer > 0
+        self._read_anew()
+        self.position = self.prompt_token if self.position < 0 else self.position
+        self.watch(self.tabs, "selected_index", lambda change: setattr(self, "tab", TABS[change.new or 0]))
+        self.watch(self, "tab", lambda _: self._tab_changed())
+        self.watch(self, "prompt", self._from_preset)
+        self.watch(self, ["prompt", "response", "response_token"], self._read_anew)
+        self.watch(self, "prompt_token", self._token_linked)
+        self.watch(self, ["kind", "layer", "position", "head", "heads_at"], self._selection_changed)
+        self._tab_changed()
+
+    def _tab_changed(self) -> None:
+        self.tabs.selected_index = TABS.index(self.tab)
+        shown_if(self.details, self.tab != "tracing")  # a state put back is nothing to take out
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def request(self) -> Request:
+        prediction = self.prediction()
+        if self.tab == "tracing":
+            span, words = self.tracing.subject()
+            return TraceRequest(
+                prediction, span, self.noise, self.samples, self.noise_seed, self.window, words=words
+            )  # fmt: skip
+        if self.metric == "logit_difference" and not self.foil:
+            raise ValueError("the logit difference needs a foil: type the token that the target is set against")
+        foil = self.foil if self.metric == "logit_difference" else ""
+        if self.tab == "heads":
+            return HeadsRequest(prediction, self.metric, foil, self._filler(), position=self.heads_at)
+        return ModulesRequest(prediction, self.metric, foil, self._filler())
+
+    def _filler(self) -> Filler:
+        if self.replacement == "mean":
+            if not self.reference:
+                raise ValueError("the mean needs reference texts: write at least one, each on a line of its own")
+            return Filler("mean", reference=tuple(self.reference))
+        if self.replacement == "resample":
+            if not self.corrupted:
+                raise ValueError("there is no corrupted prompt yet: type one of as many tokens as the prompt")
+            return Filler("resample", corrupted=self.corrupted)
+        return Filler()
+
+    def compute(
+        self,
+        request: Request,
+        model: Any,
+        *,
+        progress: Callable[[int, int], None],
+        check: Callable[[], None],
+        on_partial: Callable[[Any], None],
+    ) -> Any:
+        return request.answer(model, progress=progress, check=check, on_partial=on_partial)
+
+    def cost(self, request: Request, model: Any) -> Any:
+        return request.cost(model)
+
+    def draw(self, results: tuple[Any, ...], request: Request) -> None:
+        if isinstance(request, TraceRequest):
+            self.tracing.paint(results)
+        elif isinstance(request, HeadsRequest):
+            self.heads.paint(results)
+        else:
+            self.modules.paint(results)
+        self.cell.paint()
+
+    def recall(self, request: Any, model: Any) -> Any:
+        """A result that `remember` has kept, or None."""
+        return self._held(request, model)
+
+    # what is on the screen --------------------------------------------------------------------------------------------
+
+    @property
+    def drawn(self) -> Request | None:
+        """What the maps on the screen answer; None before the first."""
+        return None if self._shown is None else cast(Request, self._shown.request)
+
+    @property
+    def asked(self) -> Prediction | None:
+        """The prediction that the maps on the screen are about."""
+        return None if self.drawn is None else self.drawn.prediction
+
+    @property
+    def looked_at(self) -> tuple[Any, ...]:
+        """The models that the view shows: one, or both in a difference."""
+        if self.view == "difference" and len(self.models) > 1:
+            return self.models
+        return (self.models[LETTERS.index(self.view)] if len(self.models) > 1 else self.models[0],)
+
+    @property
+    def planned(self) -> Planned | None:
+        """The picked part as an ablation; None if no cell is picked."""
+        request = self.drawn
+        if request is None or not self.kind:
+            return None
+        filler = request.filler if isinstance(request, Question) else self._filler()
+        if self.kind == "head":
+            place = len(self.axis) - 1 if self.heads_at == -1 else self.heads_at
+            return Planned("head", self.layer, place, self.head, filler)
+        return Planned(self.kind, self.layer, self.position, filler=filler) if self.position >= 0 else None
+
+    def effect_of(self, planned: Planned) -> tuple[float, ...]:
+        """What the maps on the screen say of a part, one number per model that is looked at; NaN if they do not."""
+        request, found = self.drawn, (float("nan"),) * len(self.results)
+        if len(self.results) < len(self.looked_at):
+            return ()
+        if isinstance(request, ModulesRequest) and planned.kind != "head" and planned.position is not None:
+            found = self.modules.effect(planned.kind, planned.layer, planned.position)
+        elif isinstance(request, HeadsRequest) and planned.kind == "head" and planned.head is not None:
+            found = self.heads.effect(planned.layer, planned.head)
+        return found if self.shown == "difference" else (found[LETTERS.index(self.shown)],)
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: Request) -> str:
+        return source(self, request)
+
+    def frame(self) -> Any:
+        import pandas as pd
+
+        self._shown_on_tab()
+        frames = []
+        for letter, result in zip(LETTERS, self.results, strict=False):
+            table = result.to_frame()
+            table.insert(0, "model", letter)
+            frames.append(table)
+        return pd.concat(frames, ignore_index=True)
+
+    def scene(self) -> Scene:
+        self._shown_on_tab()
+        tab: ModulesTab | HeadsTab | TracingTab = getattr(self, self.tab)
+        return tab.scene()
+
+    def _shown_on_tab(self) -> None:
+        if self.drawn is None or self.drawn.method != self.tab:
+            raise ValueError(f"there is nothing to save on the tab {self.tab.title()} yet: press Run first")
+
+    # selection --------------------------------------------------------------------------------------------------------
+
+    def pick(self, kind: str | None, layer: int, *, position: int | None = None, head: int | None = None) -> None:
+        """Pick a part (None: leave it as it is) and select where it is; negative numbers let go."""
+        self._picking = True
+        try:
+            with self.hold():
+                self.kind = self.kind if kind is None else kind
+                if layer >= 0:
+                    self.layer, self.layer_told = min(layer, self.models[0].n_layers - 1), True
+                if position is not None:
+                    self.position = max(position, -1)
+                if head is not None and head >= 0:
+                    self.head = min(head, self.models[0].n_heads - 1)
+        finally:
+            self._picking = False
+        self._selection_changed(None)
+
+    def _selection_changed(self, change: Any) -> None:
+        """Tell the workbench, and redraw what hangs on the selection."""
+        if change is not None and change.name == "layer":
+            self.layer_told = True
+        if self._picking:
+            return
+        with self.hold():
+            self.prompt_token = self.position if 0 <= self.position < self._in_prompt else -1
+            self.heads.follow()
+        self.modules.paint_selection()
+        self.heads.paint_selection()
+        self.tracing.paint_selection()
+        self.cell.paint()
+
+    def _token_linked(self, _: Any) -> None:
+        """A prompt token chosen elsewhere is the selected position; letting go of it lets go of that."""
+        if 0 <= self.prompt_token < self._in_prompt:
+            self.position = self.prompt_token
+        elif 0 <= self.position < self._in_prompt:
+            self.position = -1
+
+    # texts ------------------------------------------------------------------------------------------------------------
+
+    def _read_anew(self, _: Any = None) -> None:
+        """Other texts, or another of their tokens predicted: other tokens were read."""
+        before = self.axis
+        self.axis, self.axis_special, self._in_prompt = (), (), 0
+        try:
+            prediction, model = self.prediction(), self.models[0]
+            read = read_prompt(model, prediction.read(model)[0])
+            self.axis, self.axis_special = read.tokens(), read.special()
+            self._in_prompt = min(read.n_shown, len(prediction.whole(model)[0]) - read.offset)
+        except ValueError:
+            pass  # the run that follows says what is wrong with the texts
+        if self.axis != before:
+            kept = self.position < len(self.axis) and self.axis[: self.position + 1] == before[: self.position + 1]
+            if before and not kept:
+                self.position = -1
+            if before[: len(self.axis)] != self.axis[: len(before)]:
+                self.span = []
+        self.tracing.fit()
+        self.stack.renamed()
+
+    def _from_preset(self, change: Any) -> None:
+        """Take what belongs to an example's prompt, and drop what belonged to the one before."""
+        old, new = (_preset_of(text) for text in ("" if change is None else change.old, self.prompt))
+        with self.hold():
+            for name in FROM_PRESET:
+                own = getattr(self, name)
+                if not own or (old is not None and own == getattr(old, name)):
+                    setattr(self, name, "" if new is None else getattr(new, name))
+
+
+def _preset_of(prompt: str) -> Preset | None:
+    return next((one for one in PRESETS if one.prompt == prompt), None)

@@ -1,0 +1,81 @@
+"""An ablation as a user picks it: a part of the model, where, and what takes its place; the same for every model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from interp_widgets.analysis.ablation import Ablation, mean_ablation, resample_ablation
+from interp_widgets.analysis.prompts import read_prompt
+from interp_widgets.figures.static import visible
+
+from ..prediction import Prediction
+from .request import ZERO, Filler
+
+KIND_LABELS = {
+    "attn": "Attention",
+    "mlp": "MLP",
+    "both": "Attention and MLP",
+    "attn_to_mlp": "Attention → MLP",
+}
+"""What is removed at one layer and position, as the maps are called."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One part of the model to be taken out."""
+
+    kind: str
+    layer: int
+    position: int | None
+    """On the axis of the maps; None for every token, those still to be written included."""
+    head: int | None = None
+    filler: Filler = ZERO
+
+    def everywhere(self) -> Planned:
+        """The same at every token."""
+        return replace(self, position=None)
+
+    def make(self, model: Any, prediction: Prediction, *, ahead: int = 0, check: Any = None) -> Ablation:
+        """The ablation for one model; ``ahead`` tokens may be written behind what it has read."""
+        plain = Ablation(self.kind, self.layer, self.position, self.head)  # type: ignore[arg-type]
+        if self.filler.replacement == "mean":
+            if self.position is None:
+                # A BOS keeps its value, as in the maps: it reads only itself
+                count = read_prompt(model, prediction.read(model)[0]).n_shown + ahead
+                plain = Ablation(plain.kind, plain.layer, range(count), plain.index)
+            return mean_ablation(model, plain, self.filler.reference, check=check)
+        if self.filler.replacement == "resample":
+            return resample_ablation(model, plain, self.filler.other(model, prediction))
+        return plain
+
+    def part(self) -> str:
+        """The part in words: ``MLP of layer 3``."""
+        if self.kind == "head":
+            return f"Head {self.head} of layer {self.layer}"
+        name = {"both": "Attention and MLP", "attn_to_mlp": "Attention as read by the MLP"}
+        return f"{name.get(self.kind, KIND_LABELS.get(self.kind, self.kind))} of layer {self.layer}"
+
+    def place(self, tokens: Sequence[str]) -> str:
+        """Where, in words: ``at “·Tower” (2)``."""
+        return "at every token" if self.position is None else f"at {at_token(self.position, tokens)}"
+
+    def filling(self) -> str:
+        """What takes its place, in words."""
+        return {"mean": "replaced by its mean", "resample": "taken from the corrupted prompt"}.get(
+            self.filler.replacement, "removed"
+        )
+
+    def describe(self, tokens: Sequence[str]) -> str:
+        """The whole in words: ``MLP of layer 3 at “·Tower” (2), removed``."""
+        return f"{self.part()} {self.place(tokens)}, {self.filling()}"
+
+
+def at_token(position: int, tokens: Sequence[str]) -> str:
+    """A token of the prompt with its position: ``“·Tower” (2)``.
+
+    >>> at_token(1, ("The", " Tower")), at_token(7, ("The",))
+    ('“·Tower” (1)', 'position 7')
+    """
+    return f"“{visible(tokens[position])}” ({position})" if position < len(tokens) else f"position {position}"

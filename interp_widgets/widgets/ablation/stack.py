@@ -1,0 +1,249 @@
+"""The list of ablations, and text that the model writes with and without them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as W
+
+from interp_widgets.analysis.ablation import ablation
+from interp_widgets.figures.static import visible
+
+from .. import tidy
+from ..controls import row, shown_if
+from ..views import TokenStrip
+from .maps import letters
+from .planned import Planned
+
+if TYPE_CHECKING:
+    from .panel import AblationPanel
+
+EMPTY = "The list is empty: click a cell of a map, then <i>Add to the list</i>."
+
+
+@dataclass(frozen=True)
+class Written:
+    """What one model writes, as it is and with ablations."""
+
+    plain: tuple[int, ...]
+    """Token ids."""
+    ablated: tuple[int, ...]
+    plain_tokens: tuple[str, ...] = field(default=(), compare=False)
+    """Readable tokens."""
+    ablated_tokens: tuple[str, ...] = field(default=(), compare=False)
+
+
+class Line:
+    """One ablation of the list: a checkbox with its name, where it acts, and a button that takes it out."""
+
+    def __init__(self, stack: Stack, planned: Planned) -> None:
+        self.stack, self.picked = stack, planned
+        panel = stack.panel
+        self.on = W.Checkbox(value=True, indent=False)
+        self.place = W.Dropdown(options=["at every token"])
+        remove = W.Button(description="Remove", tooltip="Take it out of the list")
+        panel.on_click(remove, lambda: stack.remove(self))
+        panel.watch(self.on, "value", lambda _: stack.count())
+        self.box = row(self.on, self.place, remove)
+        self.box.add_class("iw-line")
+        self.name()
+
+    def name(self) -> None:
+        """Say which part it is, in the tokens of the prompt."""
+        planned, tokens = self.picked, self.stack.panel.axis
+        self.on.description = f"{planned.part()}, {planned.filling()}"
+        everywhere = self.place.value if planned.position is not None else True
+        options = [("at every token", True)]
+        if planned.position is not None:
+            options.insert(0, (planned.place(tokens), False))
+        self.place.options = options
+        self.place.value = everywhere if everywhere in (True, False) else False
+        self.place.disabled = planned.position is None
+
+    @property
+    def planned(self) -> Planned:
+        """The ablation as it stands in the list."""
+        return self.picked.everywhere() if self.place.value else self.picked
+
+
+class Stack:
+    """The list and the texts."""
+
+    def __init__(self, panel: AblationPanel) -> None:
+        self.panel = panel
+        self.lines: list[Line] = []
+        self.about = W.HTML(EMPTY)
+        self.list = W.VBox()
+        self.list.add_class("iw-column")
+        self.button = panel.on_click(
+            W.Button(
+                description="Generate with these", disabled=True,
+                tooltip="Text as it is, beside text under the checked ablations",
+            ),
+            lambda: self.generate(self.checked),
+        )  # fmt: skip
+        tokens = panel.bind(W.BoundedIntText(description="Most tokens", min=1, max=4096), "max_new_tokens")
+        temperature = panel.bind(
+            W.BoundedFloatText(description="Temperature", min=0, max=10, step=0.1, tooltip="0: the likeliest token"),
+            "temperature",
+        )
+        seed = panel.bind(W.BoundedIntText(description="Seed", min=0, max=2**31 - 1), "seed")
+        for box in (tokens, temperature, seed):
+            box.add_class("iw-short")
+        shown_if(seed, panel.temperature > 0)
+        panel.watch(panel, "temperature", lambda change: shown_if(seed, change.new > 0))
+        self.box = W.VBox([W.HTML("<b>Ablations together</b>"), self.about, self.list,
+                           row(self.button, tokens, temperature, seed)])  # fmt: skip
+        self.box.add_class("iw-column")
+        self.box.add_class("iw-grow")
+        self.texts = Texts()
+
+    # the list ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def checked(self) -> list[Planned]:
+        """The ablations that are switched on."""
+        return [line.planned for line in self.lines if line.on.value]
+
+    def add(self, planned: Planned) -> None:
+        """Put an ablation at the end of the list; ValueError if it is there already."""
+        if any(line.picked == planned for line in self.lines):
+            raise ValueError(f"{planned.describe(self.panel.axis)}, is in the list already")
+        self.lines = [*self.lines, Line(self, planned)]
+        self._listed()
+
+    def remove(self, line: Line) -> None:
+        """Take a line out of the list."""
+        self.lines = [one for one in self.lines if one is not line]
+        self._listed()
+        tidy.close_tree(line.box)
+        tidy.close_one(line.box)
+
+    def _listed(self) -> None:
+        self.list.children = [line.box for line in self.lines]
+        self.count()
+
+    def count(self) -> None:
+        """Say how many are switched on."""
+        on, total = len(self.checked), len(self.lines)
+        self.button.disabled = not on
+        self.about.value = f"{on} of {total} switched on." if total else EMPTY
+
+    def renamed(self) -> None:
+        """Other tokens stand at the positions of the list; texts of another prompt go."""
+        for line in self.lines:
+            line.name()
+        self.texts.clear()
+
+    # writing ----------------------------------------------------------------------------------------------------------
+
+    def generate(self, plans: Sequence[Planned]) -> None:
+        """Let the models that are looked at go on writing, as they are and with ablations, in the background."""
+        panel = self.panel
+        if not plans:
+            raise ValueError("no ablation is switched on: add some to the list and check them")
+        prediction, models, names = panel.prediction(), panel.looked_at, letters(panel.looked_at)
+        count = panel.max_new_tokens
+        options = {"max_new_tokens": count, "temperature": panel.temperature, "seed": panel.seed}
+
+        def work(job: Any) -> list[Written]:
+            found = []
+            for index, model in enumerate(models):
+                ids = prediction.read(model)[0]
+                made = [one.make(model, prediction, ahead=count, check=job.check) for one in plans]
+                plain, ablated = (
+                    _write(model, ids, ablations, options, job, (2 * index + number) * count, 2 * count * len(models))
+                    for number, ablations in enumerate(([], made))
+                )
+                found.append(Written(plain, ablated, model.token_strings(plain), model.token_strings(ablated)))
+            return found
+
+        def done(found: list[Written]) -> None:
+            if prediction == panel.prediction():
+                self.texts.show(found, names, plans, panel.axis)
+
+        panel.start(work, done, title="Writing", channel="write with")
+
+
+def _write(
+    model: Any, ids: list[int], ablations: list[Any], options: dict[str, Any], job: Any, done: int, steps: int
+) -> tuple[int, ...]:
+    """Token ids that the model writes behind ``ids`` under some ablations."""
+    new: list[int] = []
+
+    def told(token: int) -> None:
+        new.append(token)
+        job.progress(done + len(new), steps)
+
+    with ablation(model, ablations):
+        return tuple(model.generate_ids(ids, **options, check=job.check, on_token=told))
+
+
+class Texts:
+    """Texts side by side, the tokens in which they differ marked."""
+
+    def __init__(self) -> None:
+        self.words = W.HTML("")
+        self.strips = [TokenStrip(empty="The model ends its text at once", max_lines=8) for _ in range(4)]
+        self.rows = []
+        for pair in (self.strips[:2], self.strips[2:]):
+            grid = W.VBox([W.VBox([strip]) for strip in pair])
+            grid.add_class("iw-maps")
+            shown_if(grid, False)
+            self.rows.append(grid)
+        self.box = W.VBox([self.words, *self.rows])
+        self.box.add_class("iw-column")
+        self.found: list[Written] = []
+
+    def clear(self) -> None:
+        """Show no text."""
+        self.found, self.words.value = [], ""
+        for grid in self.rows:
+            shown_if(grid, False)
+
+    def show(self, found: list[Written], names: list[str], plans: Sequence[Planned], tokens: Sequence[str]) -> None:
+        """Show what models wrote."""
+        self.found = found
+        said = [escape("; ".join(one.describe(tokens) for one in plans)) + "."]
+        for number, grid in enumerate(self.rows):
+            shown_if(grid, number < len(found))
+        for number, (name, one) in enumerate(zip(names, found, strict=True)):
+            spans, sentence = differences(one)
+            said.append(f"{name}{sentence}")
+            titles = (f"{name}as it is", f"{name}with {_count(plans)}")
+            for strip, title, text, marks in zip(
+                self.strips[2 * number :], titles, (one.plain_tokens, one.ablated_tokens), spans, strict=False
+            ):
+                strip.set_tokens(list(text))
+                strip.label = title[0].upper() + title[1:]
+                strip.set_marks(marks)
+        self.words.value = "<br>".join(said)
+
+
+def _count(plans: Sequence[Planned]) -> str:
+    return "1 ablation" if len(plans) == 1 else f"{len(plans)} ablations"
+
+
+def differences(one: Written) -> tuple[tuple[list[list[int]], list[list[int]]], str]:
+    """Spans of the tokens in which two texts differ, and a sentence.
+
+    >>> differences(Written((1, 2, 3), (1, 9, 3), ("a", "b", "c"), ("a", "x", "c")))
+    (([[1, 2]], [[1, 2]]), 'The texts differ from token 1 on: “b” became “x”.')
+    """
+    marks: tuple[list[list[int]], list[list[int]]] = ([], [])
+    for kind, a0, a1, b0, b1 in SequenceMatcher(None, one.plain, one.ablated, autojunk=False).get_opcodes():
+        if kind != "equal":
+            for spans, start, end in ((marks[0], a0, a1), (marks[1], b0, b1)):
+                spans += [[start, end]] if end > start else []
+    if one.plain == one.ablated:
+        return marks, "Both texts are the same."
+    at = next((i for i, (a, b) in enumerate(zip(one.plain, one.ablated, strict=False)) if a != b), None)
+    if at is None:
+        end = min(len(one.plain), len(one.ablated))
+        return marks, f"The texts are the same up to token {end}, where one of them ends."
+    was, became = (f"“{escape(visible(text[at]))}”" for text in (one.plain_tokens, one.ablated_tokens))
+    return marks, f"The texts differ from token {at} on: {was} became {became}."
