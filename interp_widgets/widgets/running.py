@@ -102,6 +102,10 @@ class Running(W.VBox):
         """What a request takes on one model; None if it is always quick."""
         return None
 
+    def leans_on(self, request: Any) -> tuple[Any, ...]:
+        """Other models of the panel that a model's result hangs on too, such as the one that writes a response."""
+        return ()
+
     def _mark(self, *, stale: bool, forecast: str | None = None) -> None:
         """Show whether the picture is behind the inputs and whether Run is to be pressed; `Panel` does."""
 
@@ -437,12 +441,13 @@ class Running(W.VBox):
 
     def _held(self, request: Hashable, model: Any) -> Any:
         """The cached result, if the model's hash is known already: taking it may be long and is left to the worker."""
-        if not self._identity.knows(model):
+        if not all(self._identity.knows(one) for one in (model, *self.leans_on(request))):
             return None
         return cache.get(self._key(request, model))
 
     def _key(self, request: Hashable, model: Any) -> Hashable:
-        return (type(self).__qualname__, self._identity.of(model), request)
+        others = tuple(self._identity.of(other) for other in self.leans_on(request))
+        return (type(self).__qualname__, self._identity.of(model), others, request)
 
     def _kind(self, request: Hashable) -> Hashable:
         return (type(self).__qualname__, getattr(request, "method", None))

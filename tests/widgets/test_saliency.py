@@ -170,6 +170,19 @@ def test_the_written_response_is_answered_already(pair: Any, explore: Any) -> No
     np.testing.assert_array_equal(panel.result.importance, before.importance)
 
 
+def test_a_response_of_another_writer_is_not_taken_from_the_cache(pair: Any, explore: Any) -> None:
+    prompt = PROMPT.replace("cat", "horse")
+    written = []
+    for second in (pair.tuned, pair.base):
+        panel = explore(pair.base, second, prompt=prompt, response="", max_new_tokens=6)
+        assert panel.wait(30)
+        written.append(second.generate(prompt, max_new_tokens=6))
+        assert panel.response == written[-1]
+        for result in panel.result:
+            assert pair.base.decode(list(result.response_ids)) == written[-1]
+    assert written[0] != written[1], "else the test says nothing"
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

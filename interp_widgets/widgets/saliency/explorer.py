@@ -152,6 +152,9 @@ class SaliencyExplorer(Panel):
             self.remember(request.answered(response), model, result)
         return result
 
+    def leans_on(self, request: SaliencyRequest) -> tuple[Any, ...]:
+        return () if request.writing is None else (self.models[request.writing.writer],)
+
     def cost(self, request: SaliencyRequest, model: Any) -> Any:
         return request_cost(request, model)
 
