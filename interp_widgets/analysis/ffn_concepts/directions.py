@@ -48,8 +48,9 @@ def principal_directions(weights: Tensor, rank: int, check: Check = None) -> tup
     if check is not None:
         check()
     total = float(covariance.trace())
-    if total <= 0:
-        raise ValueError("the output weights of this layer are all the same: they have no direction to read")
+    if not 0 < total < np.inf:
+        what = "all the same: they have no direction to read" if total == 0 else "not all finite numbers"
+        raise ValueError(f"the MLP output weights of a layer are {what}")
     if covariance.is_cuda:
         values, vectors = torch.linalg.eigh(covariance)
         values, vectors = values[-rank:], vectors[:, -rank:]

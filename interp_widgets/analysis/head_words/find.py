@@ -87,7 +87,7 @@ def head_word_pairs(
             d_head=model.d_head,
             vocabulary=table.words,
             layers=tuple(numbers[: len(done)]),
-            missing=tuple(word for word, there in zip(listed, present & known, strict=True) if not there),
+            missing=tuple(word for word, there in zip(listed, present | ~known, strict=True) if not there),
             unknown=table.unknown,
             top=search.top,
             partial=partial,

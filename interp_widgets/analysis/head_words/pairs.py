@@ -81,6 +81,8 @@ class PairSearch:
         # the scale multiplies what enters, so it goes into the rows of both; each row here is one dimension
         rows = torch.cat([(wide(part) * scale[:, None]).transpose(1, 2).flatten(0, 1) for part in (query, key)])
         places, values, energy = self._top_words(rows.to(self.embeddings.dtype))
+        if not bool(energy.isfinite().all()):
+            raise ValueError(f"queries or keys of layer {layer} are not numbers: look for broken weights or embeddings")
         n = model.n_heads * model.d_head
         heads, dims = torch.arange(n, device=rows.device) // model.d_head, torch.arange(n, device=rows.device)
         keys = n + heads // shared * model.d_head + dims % model.d_head

@@ -1,0 +1,122 @@
+"""Words as a model holds them: the mean of the tokens that stand for a word after a space."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from interp_widgets.analysis.largest import Largest
+from interp_widgets.analysis.words import WordTable, chosen_layers, word_ids, word_list, word_table
+from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
+from interp_widgets.models import load_demo_pair, load_model
+from tests.models.tiny import tiny_hf, tiny_model
+
+WORDS = ("the", "shells", "Quixotic", "don't", "naïve", "x")
+
+
+def naive(model: object, word: str, table: torch.Tensor) -> torch.Tensor:
+    """The tokens that a word has inside a text, without one for the space alone, averaged one by one in float64."""
+    before, whole = (model.tokens(text, prepend_bos=False) for text in ("sea", f"sea {word}"))  # type: ignore[attr-defined]
+    assert whole[: len(before)] == before
+    inside = [token for token in whole[len(before) :] if model.token_strings([token]) != (" ",)]  # type: ignore[attr-defined]
+    rows = [table[token].double() for token in inside]
+    return sum(rows[1:], rows[0]) / len(rows)
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox"])
+def test_a_word_is_the_mean_of_its_tokens_inside_a_text(family: str, backend: str) -> None:
+    model = tiny_model(family, backend)
+    for side, table in (("input", model.weight("W_E")), ("output", model.weight("W_U").T)):
+        found = word_table(model, WORDS, side=side)
+        assert found.words == WORDS
+        assert found.unknown == ()
+        assert found.embeddings.dtype == torch.float32
+        for row, word in zip(found.embeddings, WORDS, strict=True):
+            assert torch.allclose(row.double(), naive(model, word, table), atol=1e-6), word
+    assert found.n_tokens.max() > 1  # longer words were among them
+
+
+def test_both_backends_and_half_precision_agree() -> None:
+    hooked, bridge = (word_table(tiny_model("llama", backend), WORDS).embeddings for backend in ("hooked", "bridge"))
+    assert torch.equal(hooked, bridge)
+    half = word_table(tiny_model("llama", "hooked", dtype=torch.bfloat16), WORDS).embeddings
+    assert half.dtype == torch.float32
+    assert torch.allclose(half, hooked, atol=0.02)
+    assert word_table(tiny_model("llama", dtype=torch.float64), WORDS).embeddings.dtype == torch.float64
+
+
+def test_batches_do_not_change_the_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_demo_pair().base
+    whole = word_table(model).embeddings
+    calls: list[int] = []
+    monkeypatch.setattr("interp_widgets.analysis.words._GATHERED", 7 * model.d_model)
+    assert torch.equal(word_table(model, check=lambda: calls.append(1)).embeddings, whole)
+    assert len(calls) > 100
+
+
+def without_unknown_words() -> PreTrainedTokenizerFast:
+    """Whole words only; the space stands alone before some of them."""
+    words = {"<unk>": 0, "▁cat": 1, "▁dog": 2, "▁": 3, "7": 4}
+    rest = {f"filler{i}": i for i in range(len(words), 460)}
+    core = Tokenizer(models.WordLevel({**words, **rest}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(prepend_scheme="first"), pre_tokenizers.Digits(individual_digits=True)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>")
+
+
+def test_unknown_words_are_listed_and_lone_spaces_left_out() -> None:
+    model = load_model(tiny_hf("llama"), tokenizer=without_unknown_words())
+    assert word_ids(model, ["cat", "zebra", "7"]) == [[1], [], [4]]
+    found = word_table(model, ["cat", "zebra", "7"])
+    assert isinstance(found, WordTable)
+    assert found.words == ("cat", "7")
+    assert found.unknown == ("zebra",)
+    assert torch.equal(found.embeddings, model.weight("W_E")[[1, 4]])
+    with pytest.raises(ValueError, match="can write none of the 1 words"):
+        word_table(model, ["zebra"])
+
+
+def test_word_lists_come_in_many_forms() -> None:
+    assert word_list(None) == demo_word_vectors().words
+    assert word_list(WordVectors(("b", "a"), np.eye(2))) == ("b", "a")
+    assert word_list({"a": 1, "b": 5, "c": 3}) == ("b", "c", "a")
+    assert word_list(["b", "a"]) == ("b", "a")
+    with pytest.raises(TypeError, match="got one text: split it first"):
+        word_list("the cat")
+    with pytest.raises(ValueError, match="stands twice"):
+        word_list(["a", "a"])
+
+
+def test_bad_options_are_refused() -> None:
+    model = tiny_model("gpt2")
+    with pytest.raises(ValueError, match="side must be 'input' or 'output'"):
+        inspect.unwrap(word_table)(model, WORDS, side="inside")  # the type checker of the tests would refuse it first
+    with pytest.raises(ValueError, match=r"layer must be in 0..2 for this 3-layer model, got 3"):
+        chosen_layers(model, [0, 3])
+    with pytest.raises(ValueError, match="different layers of the model, at least one"):
+        chosen_layers(model, [1, 1])
+    with pytest.raises(ValueError, match="different layers of the model, at least one"):
+        chosen_layers(model, [])
+    assert chosen_layers(model, [2, 0]) == [0, 2]
+    nameless = load_model(tiny_hf("gpt2"))
+    with pytest.raises(ValueError, match="without a tokenizer"):
+        word_table(nameless, WORDS)
+
+
+def test_the_largest_numbers_of_tiles_are_those_of_the_whole() -> None:
+    rows = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
+    rows[:, 7] = rows[:, 31] = 9.0  # a tie: the earlier place comes first
+    for by_size in (False, True):
+        best = Largest(6, by_size=by_size)
+        for start in range(0, 40, 7):
+            best.add(rows[:, start : start + 7], start)
+        order = (rows.abs() if by_size else rows).argsort(dim=-1, descending=True, stable=True)[:, :6]
+        assert torch.equal(best.places, order)
+        assert torch.equal(best.values, rows.gather(1, order))
