@@ -13,7 +13,7 @@ from interp_widgets.figures.static import visible
 from ..controls import row
 from ..views import Table
 from .map import signed
-from .rows import Rows
+from .rows import Array, Rows
 
 if TYPE_CHECKING:
     from .explorer import TokenDecompositionExplorer
@@ -64,43 +64,54 @@ class Details:
 
     def _list_sources(self) -> None:
         """The sources by the size of their shares, and what each part alone would predict at the chosen layer."""
-        panel, rows = self.panel, self.panel.rows
-        shown = panel.looked_at
-        shares = [one.logit_share() for one in rows]
+        panel, shares = self.panel, [one.logit_share() for one in self.panel.rows]
         order = np.argsort(-np.max(np.abs(shares), axis=0), kind="stable")[:TABLE_ROWS]
-        letters = ["A", "B"] if len(rows) == 2 else [""]
-        heads = [{"label": "position", "align": "right"}, {"label": "part of"}]
-        title = "What it brought to the logit"
-        heads += [{"label": f"share {letter}".strip(), "align": "right", "title": title} for letter in letters]
-        if len(rows) == 2:
-            heads.append({"label": "B − A", "align": "right", "title": "Difference of the shares"})
-        where = self._where()
-        heads.append({"label": "norm", "align": "right", "title": f"Share of the parts' norms {where}"})
-        heads.append({"label": "alone", "title": f"The token that the part alone would put first {where}"})
-        heads.append({"label": "prob.", "align": "right", "title": "Probability of that token"})
-        norms = panel.map.of_view([one.matrix("norm_share")[:, self._within(one)] for one in rows])
-        chances = panel.map.of_view([one.matrix("probability")[:, self._within(one)] for one in rows])
-        table = []
-        for i in map(int, order):
-            values = [float(share[i]) for share in shares]
-            if len(values) == 2:
-                values.append(values[1] - values[0])
-            words = [visible(one.text(int(one.top()[i, self._within(one)]))) or "–" for one in shown]
-            alone = words[0] if len(set(words)) == 1 else " → ".join(words)
-            place = i if i < shown[-1].sources else None
-            table.append([place, visible(shown[-1].labels[i]), *values, _finite(norms[i]), alone, _finite(chances[i])])
         self._places = [int(i) for i in order]
+        lines = self._lines(shares)
+        about = f"norm and lens {self._where()}{panel.map.after}"
         self._filling = True
         try:
             with self.sources.hold_sync():
                 self.sources.rows = []
-                self.sources.columns, self.sources.rows = heads, table
+                self.sources.columns, self.sources.rows = self._heads(), [lines[i] for i in self._places]
                 self.sources.selected = self._places.index(panel.source) if panel.source in self._places else -1
                 self.sources.caption = (
-                    f"Sources by their share of the {panel.map.of_logit} ({self._sums(shares)}); norm and lens {where}"
+                    f"Sources by their share of the {panel.map.of_logit} ({self._sums(shares)}); {about}"
                 )
         finally:
             self._filling = False
+
+    def _heads(self) -> list[dict[str, str]]:
+        where, after, two = self._where(), self.panel.map.after, len(self.panel.rows) == 2
+        heads = [{"label": "at", "align": "right", "title": "Position"}, {"label": "part of"}]
+        for name in ("A", "B") if two else ("share",):
+            heads.append({"label": name, "align": "right", "title": "What it brought to the logit"})
+        if two:
+            heads.append({"label": "B − A", "align": "right", "title": "Difference of the shares"})
+        return [
+            *heads,
+            {"label": "norm", "align": "right", "title": f"Share of the parts' norms {where}{after}"},
+            {"label": "alone", "title": f"The token that the part alone would put first {where}"},
+            {"label": "prob.", "align": "right", "title": f"Probability of that token{after}"},
+        ]
+
+    def _lines(self, shares: list[Array]) -> list[list[Any]]:
+        """A line of the table for each row of the map."""
+        panel, shown = self.panel, self.panel.looked_at
+        norms, chances = (
+            panel.map.of_view([one.matrix(what)[:, self._within(one)] for one in panel.rows])
+            for what in ("norm_share", "probability")
+        )
+        tops = [one.top()[:, self._within(one)] for one in shown]
+        lines: list[list[Any]] = []
+        for i, label in enumerate(shown[-1].labels):
+            values = [float(share[i]) for share in shares]
+            values += [values[1] - values[0]] if len(values) == 2 else []
+            words = [visible(one.text(int(top[i]))) or "–" for one, top in zip(shown, tops, strict=True)]
+            alone = words[0] if len(set(words)) == 1 else " → ".join(words)
+            place = i if i < shown[-1].sources else None
+            lines.append([place, visible(label), *values, _finite(norms[i]), alone, _finite(chances[i])])
+        return lines
 
     def _within(self, one: Rows) -> int:
         """The chosen column, of a model that may have fewer layers."""

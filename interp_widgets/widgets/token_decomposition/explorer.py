@@ -86,7 +86,8 @@ class TokenDecompositionExplorer(PredictionPanel):
         prediction = self.prediction()
         last = len(self.place.tokens) - 1
         position = -1 if self.position == last else self.position
-        return DecompositionRequest(prediction, position, foil=self.foil, biases=self.biases, lens=self.lens)
+        asked = DecompositionRequest(prediction, position, foil=self.foil, biases=self.biases, lens=self.lens)
+        return asked.checked(self.models[0])
 
     def compute(
         self,

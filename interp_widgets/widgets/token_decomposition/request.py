@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from interp_widgets.analysis.cost import Cost
-from interp_widgets.analysis.prompts import read_prompt
+from interp_widgets.analysis.prompts import read_prompt, single_token
 from interp_widgets.analysis.result import Scalar
 from interp_widgets.analysis.token_decomposition import (
     Biases,
@@ -67,6 +67,14 @@ class DecompositionRequest:
         given = read_prompt(model, ids)
         at_end = given.position(self.position) == given.n_shown - 1
         return ids, target if at_end else self.prediction.target or None
+
+    def checked(self, model: Any) -> DecompositionRequest:
+        """The request itself, if the model can be asked that: a wrong token or place is told before a long run."""
+        self.read(model)
+        for what, text in (("target", self.prediction.target), ("foil", self.foil)):
+            if text:
+                single_token(model, text, what=what)
+        return self
 
     def answer(
         self,
