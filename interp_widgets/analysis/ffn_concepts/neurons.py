@@ -50,8 +50,8 @@ class NeuronTokenResult(Result):
     norms: NDArray[np.floating[Any]]
     """(neurons,) length of each value vector."""
 
-    names: Mapping[int, str]
-    """Readable text of every token id above."""
+    names: Mapping[Any, str]
+    """Readable text of every token id above, by id (whole numbers)."""
 
     def __post_init__(self) -> None:
         n, top = np.asarray(self.promoted).shape
@@ -144,7 +144,8 @@ def neuron_tokens(
         suppressed=suppressed.places.cpu().numpy(),
         suppressed_scores=to_numpy(-suppressed.values),
         norms=to_numpy(values.norm(dim=-1)),
-        names=dict(zip(ids, model.token_strings(ids), strict=True)),
+        # one by one: tokens that stand beside each other are read as one text
+        names={token: model.token_strings([token])[0] for token in ids},
         provenance=provenance(model.provenance(), **told),
     )
 
