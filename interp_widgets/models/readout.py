@@ -112,6 +112,8 @@ def residuals(model: Any, ids: Tensor) -> Tensor:
     def keep(layer: int) -> Callable[..., Tensor]:
         def write(value: Tensor, hook: Any) -> Tensor:
             streams[:, layer] = value[0]
+            if layer > 0:
+                _drop_pattern(model.tl_model.blocks[layer - 1])
             return value
 
         return write
@@ -130,6 +132,13 @@ def residuals(model: Any, ids: Tensor) -> Tensor:
                 with ways.unembedding_input(tl_model, keep=False):
                     tl_model(batch, use_cache=False)
     return streams.transpose(0, 1)
+
+
+def _drop_pattern(block: Any) -> None:
+    """A bridge leaves its attention pattern (heads, positions, positions) on the module, where nothing reads it."""
+    attention = getattr(block, "attn", None)
+    if getattr(attention, "_pattern", None) is not None:
+        attention._pattern = None
 
 
 def _in_type_of(rows: Tensor, norm: Any) -> Tensor:

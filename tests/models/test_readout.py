@@ -112,6 +112,14 @@ def test_a_soft_cap_is_applied() -> None:
     assert 1.0 < largest(logits) < 1.5
 
 
+def test_a_bridge_is_left_without_patterns() -> None:
+    """TransformerLens would keep those of every layer, at 128 tokens more than all residual streams together."""
+    model = tiny_model("gpt2", "bridge")
+    model.run(IDS)
+    residuals(model, IDS)
+    assert not any(getattr(module, "_pattern", None) is not None for module in model.tl_model.modules())
+
+
 # ---- when the blocks must not be used
 
 
