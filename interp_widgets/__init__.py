@@ -43,6 +43,8 @@ _HOMES = {
     "LogitShareResult": "analysis.token_decomposition",
     "SaliencyCase": "data.cases",
     "demo_cases": "data.cases",
+    "AblationPanel": "widgets.ablation",
+    "TokenDecompositionExplorer": "widgets.token_decomposition",
     "SaliencyExplorer": "widgets.saliency",
     "Workbench": "widgets.workbench",
 }
@@ -50,6 +52,7 @@ _HOMES = {
 __all__ = [
     "__version__",
     "Ablation",
+    "AblationPanel",
     "AblationResult",
     "CausalTraceResult",
     "FaithfulnessResult",
@@ -61,6 +64,7 @@ __all__ = [
     "SaliencyDatasetResult",
     "SaliencyExplorer",
     "SaliencyResult",
+    "TokenDecompositionExplorer",
     "TokenDecompositionResult",
     "Workbench",
     "ablate_heads",
@@ -117,7 +121,9 @@ if TYPE_CHECKING:
     )
     from interp_widgets.data.cases import SaliencyCase, demo_cases
     from interp_widgets.models import Model, ModelPair, load_demo_pair, load_model, load_pair
+    from interp_widgets.widgets.ablation import AblationPanel
     from interp_widgets.widgets.saliency import SaliencyExplorer
+    from interp_widgets.widgets.token_decomposition import TokenDecompositionExplorer
     from interp_widgets.widgets.workbench import Workbench
 
 

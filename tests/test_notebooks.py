@@ -23,6 +23,17 @@ WRONG = {
         "answer_4": "-1.0",
         "answer_5": "-1",
     },
+    "02_logit_lens": {
+        "answer_1": "1",
+        "answer_2": "np.mean(depth['indirect objects'] > 3)",
+        "answer_3": "kl['tuned lens'][3] / kl['logit lens'][3]",
+    },
+    "03_ablation": {"answer_1": "(5, 8)", "answer_2": "1.0", "answer_3": "0"},
+    "04_token_decomposition": {
+        "answer_1": "float(shares.share[1] / shares.logit)",
+        "answer_2": "float(split.share[1])",
+        "answer_3": "1.0",
+    },
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 
