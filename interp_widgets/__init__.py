@@ -28,6 +28,8 @@ _HOMES = {
     "FaithfulnessResult": "analysis.saliency",
     "logit_lens": "analysis.logit_lens",
     "LogitLensResult": "analysis.logit_lens",
+    "load_translators": "analysis.logit_lens",
+    "save_translators": "analysis.logit_lens",
     "Ablation": "analysis.ablation",
     "ablation": "analysis.ablation",
     "ablated_prediction": "analysis.ablation",
@@ -82,11 +84,13 @@ __all__ = [
     "load_demo_pair",
     "load_model",
     "load_pair",
+    "load_translators",
     "logit_lens",
     "normalise_importance",
     "position_profile",
     "prompt_saliency",
     "saliency_dataset",
+    "save_translators",
 ]
 
 if TYPE_CHECKING:
@@ -101,7 +105,7 @@ if TYPE_CHECKING:
         ablation,
         causal_trace,
     )
-    from interp_widgets.analysis.logit_lens import LogitLensResult, logit_lens
+    from interp_widgets.analysis.logit_lens import LogitLensResult, load_translators, logit_lens, save_translators
     from interp_widgets.analysis.saliency import (
         SaliencyDatasetResult,
         SaliencyResult,
