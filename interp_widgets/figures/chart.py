@@ -22,6 +22,7 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure as new_figure
 
+from interp_widgets.analysis.result import Result
 from interp_widgets.figures.static import visible
 
 QUIET = "#8a8f98"
@@ -51,6 +52,20 @@ def visible_token(token: str, *, longest: int = _LONGEST) -> str:
 def plain_label(text: str) -> Any:
     """A label that Bokeh must not take for TeX, whatever it holds."""
     return PlainText(text=text) if any(sign in text for sign in ("$$", "\\(", "\\[")) else text
+
+
+def layer_names(layers: int) -> list[str]:
+    """Names of the residual stream's places: what enters block 0, 1, ... and the output.
+
+    >>> layer_names(2)
+    ['0', '1', 'output']
+    """
+    return [*map(str, range(layers)), "output"]
+
+
+def model_label(result: Result, place: int) -> str:
+    """The name of the model that a result is of, cut to fit a legend; A or B where it does not say."""
+    return visible_token(str(result.provenance.get("model", f"model {'AB'[place]}")), longest=18)
 
 
 def empty_source(name: str, columns: Sequence[str]) -> ColumnDataSource:
@@ -177,6 +192,14 @@ class Chart:
     def message(self) -> str:
         """The sentence shown in place of the data; empty while data is shown."""
         return str(self._message.text) if self._message.visible else ""
+
+    def name_layers(self, layers: int, *, most: int = 14) -> None:
+        """Set the horizontal axis to a stream's layers + 1 places; ticks are counted from the output, always named."""
+        self.figure.x_range.update(start=-0.3, end=layers + 0.3, reset_start=-0.3, reset_end=layers + 0.3)
+        ticks = sorted(range(layers, -1, -max(1, -(-(layers + 1) // most))))
+        labels = layer_names(layers)
+        self.figure.xaxis[0].ticker = FixedTicker(ticks=ticks)
+        self.figure.xaxis[0].major_label_overrides = {tick: labels[tick] for tick in ticks}
 
     def name_ticks(self, axis: Any, labels: Sequence[str], *, most: int = MAX_TICKS) -> None:
         """Put labels at 0, 1, 2... of an axis; of more than `most`, evenly spaced ones."""

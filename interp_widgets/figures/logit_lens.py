@@ -13,7 +13,14 @@ from bokeh.models import FixedTicker, LegendItem, Range1d
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.logit_lens import LogitLensResult
-from interp_widgets.figures.chart import Chart, empty_source, plain_label, visible_token
+from interp_widgets.figures.chart import (
+    Chart,
+    empty_source,
+    layer_names,
+    model_label,
+    plain_label,
+    visible_token,
+)
 from interp_widgets.figures.theme import PALETTE8
 
 Trajectory = Literal["target_rank", "target_probability", "probability", "entropy", "kl"]
@@ -22,7 +29,6 @@ Trajectory = Literal["target_rank", "target_probability", "probability", "entrop
 TRAJECTORIES: tuple[Trajectory, ...] = ("target_rank", "target_probability", "probability", "entropy", "kl")
 """All of them, as small multiples show them."""
 
-_MOST_TICKS = 14
 _LOST = PALETTE8[7]
 
 
@@ -112,7 +118,7 @@ class LensTrajectory(Chart):
         if self.kind.startswith("target") and any(result.target is None for result in results):
             self._clear("No target: give one to follow it through the layers.")
             return
-        shown = list(names) if names is not None else [_name(result, i) for i, result in enumerate(results)]
+        shown = list(names) if names is not None else [model_label(result, i) for i, result in enumerate(results)]
         if len(shown) != len(results):
             raise ValueError(f"names must have one entry per result, got {len(shown)} for {len(results)}")
         self._draw(results, place, shown)
@@ -163,7 +169,7 @@ class LensTrajectory(Chart):
         none = ["–"] * count
         return {
             "layer": list(range(count)),
-            "row": _row_names(result.n_layers),
+            "row": layer_names(result.n_layers),
             "model": [name] * count,
             "top": [visible_token(result.token_text(token), longest=24) for token in path["top_token"].tolist()],
             **{column: path[column].tolist() for column in ("probability", "entropy", "kl")},
@@ -173,12 +179,7 @@ class LensTrajectory(Chart):
 
     def _set_axes(self, layers: int, values: Sequence[float]) -> None:
         figure = self.figure
-        figure.x_range.update(start=-0.3, end=layers + 0.3, reset_start=-0.3, reset_end=layers + 0.3)
-        step = max(1, -(-(layers + 1) // _MOST_TICKS))
-        ticks = sorted(range(layers, -1, -step))  # counted from the output, which is always named
-        labels = _row_names(layers)
-        figure.xaxis[0].ticker = FixedTicker(ticks=ticks)
-        figure.xaxis[0].major_label_overrides = {tick: labels[tick] for tick in ticks}
+        self.name_layers(layers)
         most = max(values)
         if self.kind == "target_rank":  # upside down: the best rank on top
             figure.y_range.update(start=max(1.5 * most, 3.0), end=0.75)
@@ -197,20 +198,10 @@ class LensTrajectory(Chart):
         self.figure.title.text = plain_label(title)
 
     def _subtitle_text(self, result: LogitLensResult, place: int, names: Sequence[str], commits: Sequence[int]) -> str:
-        rows = _row_names(result.n_layers)
+        rows = layer_names(result.n_layers)
         settled = ", ".join(
             (f"{name} " if len(names) > 1 else "") + rows[min(commit, result.n_layers)]
             for name, commit in zip(names, commits, strict=True)
         )
         where = f"after “{visible_token(result.tokens[place])}” (position {place})"
         return where + (" · " if len(names) == 1 else "\n") + f"commit layer {settled}"
-
-
-def _row_names(layers: int) -> list[str]:
-    """Names of the rows: what enters block 0, 1, ... and the output."""
-    return [*map(str, range(layers)), "output"]
-
-
-def _name(result: LogitLensResult, place: int) -> str:
-    """A model's name, cut to fit a legend."""
-    return visible_token(str(result.provenance.get("model", f"model {'AB'[place]}")), longest=18)
