@@ -80,14 +80,22 @@ class PartTrajectories(Chart):
         self.hover(points, drawn)
         self.update(results, **options)
 
-    def update(self, results: Sequence[TokenDecompositionResult], *, names: Sequence[str] | None = None) -> None:
+    def update(
+        self,
+        results: Sequence[TokenDecompositionResult],
+        *,
+        names: Sequence[str] | None = None,
+        sources: Sequence[int] | None = None,
+    ) -> None:
         """Show these results, one per model, of one prompt and position.
 
         Args:
             results: at most two; none shows a sentence instead.
             names: of the models; by default the results' own.
+            sources: positions of at most 7 tokens with a line of their own, so that two charts show the same tokens in
+                the same colours; by default the largest.
 
-        Raises ValueError for more than two results, or results of two prompts, positions or targets.
+        Raises ValueError for more than two results, results of two prompts, positions or targets, or other sources.
         """
         shown = _checked(results, names)
         if not results:
@@ -100,7 +108,8 @@ class PartTrajectories(Chart):
         values = [self._values(result) for result in results]
         if not all(np.isfinite(one).any() for one in values):
             return self._clear()
-        self._draw(results, values, shown)
+        top = self._largest(values) if sources is None else self._own_lines(sources, results[0].position)
+        self._draw(results, values, shown, top)
 
     def _clear(self, sentence: str = "") -> None:
         self.lines.data = {column: [] for column in self.lines.data}
@@ -114,12 +123,19 @@ class PartTrajectories(Chart):
         found = result.norm_share if self.kind == "norm_share" else result.target_logit
         return np.asarray(found, dtype=np.float64)[:, : result.position + 1].T
 
+    def _own_lines(self, sources: Sequence[int], last: int) -> list[int]:
+        """The wanted sources, in the order of the prompt."""
+        found = sorted({int(source) for source in sources})
+        if len(found) > self.LARGEST + 1 or any(not 0 <= source <= last for source in found):
+            raise ValueError(f"sources must be at most {self.LARGEST + 1} positions in 0..{last}, got {list(sources)}")
+        return found
+
     def _draw(
-        self, results: Sequence[TokenDecompositionResult], values: Sequence[Numbers], names: Sequence[str]
-    ) -> None:
+        self, results: Sequence[TokenDecompositionResult], values: Sequence[Numbers], names: Sequence[str],
+        top: Sequence[int],
+    ) -> None:  # fmt: skip
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         lines: dict[str, list[Any]] = {column: [] for column in self.lines.data}
-        top = self._largest(values)
         for place, (result, found, name) in enumerate(zip(results, values, names, strict=True)):
             for label, color, ys in self._paths(result, found, top):
                 numbers, at = ys.tolist(), list(range(len(ys)))

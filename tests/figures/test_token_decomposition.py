@@ -139,6 +139,23 @@ def test_one_left_over_has_its_own_line() -> None:
     assert few.lines.data["source"] == ["·city (0)", "·of (1)"]
 
 
+def test_two_charts_of_the_same_sources_agree_in_colour() -> None:
+    results, sources = [made_parts(0), made_parts(1)], [5, 1, 2]
+    found = []
+    for kind in ("norm_share", "target_logit"):
+        chart = PartTrajectories(results, kind=kind, sources=sources)  # type: ignore[arg-type]
+        drawn = dict(zip(chart.lines.data["source"], chart.lines.data["color"], strict=True))
+        found.append({name: color for name, color in drawn.items() if name.endswith(")")})
+    assert found[0] == found[1]
+    assert list(found[0]) == ["·Eiffel (1)", "·Tower (2)", "·in (5)"]
+    total = np.sum([ys for ys, dash in zip(chart.lines.data["ys"], chart.lines.data["dash"], strict=True)
+                    if dash == "solid"], axis=0)  # fmt: skip
+    np.testing.assert_allclose(total, results[0].target_logit.sum(axis=1) + results[0].target_bias)
+    for wrong in ([9], [-1], list(range(8))):
+        with pytest.raises(ValueError, match=r"sources must be at most 7 positions in 0\.\.8, got"):
+            chart.update(results, sources=wrong)
+
+
 def test_lines_of_the_logit_sum_to_it() -> None:
     result = made_parts()
     chart = PartTrajectories([result], kind="target_logit")
