@@ -10,12 +10,12 @@ import numpy as np
 
 from interp_widgets.analysis.ablation import AblatedPrediction, ablated_prediction
 from interp_widgets.compute.worker import Cancelled
-from interp_widgets.figures.static import number, visible
+from interp_widgets.figures.static import visible
 
 from ..controls import row
 from ..prediction import Prediction
 from ..views import Table
-from .maps import METRIC_NAMES, letters
+from .maps import METRIC_NAMES, amount
 from .planned import Planned
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Cell:
         self.found: tuple[AblatedPrediction, ...] = ()
         """What the table shows, one per model that is looked at."""
         self._asked: Any = None
+        self._job: Any = None
         self.box = W.VBox([self.table, row(self.add, self.generate)])
         self.box.add_class("iw-column")
         self.box.add_class("iw-grow")
@@ -77,7 +78,7 @@ class Cell:
             return
         request = CellRequest(panel.asked, planned)
         key = (request, panel.shown, tuple(map(id, panel.results)))
-        if key == self._asked:
+        if key == self._asked and not self._job.cancelled:
             return
         self._asked = key
         models = panel.looked_at
@@ -105,7 +106,7 @@ class Cell:
                 raise error
             self._show(planned, found)
 
-        panel.start(work, done, title="Next token", channel="cell", quiet=True)
+        self._job = panel.start(work, done, title="Next token", channel="cell", quiet=True)
 
     def _clear(self) -> None:
         self.found = ()
@@ -115,8 +116,9 @@ class Cell:
     def _show(self, planned: Planned, found: tuple[AblatedPrediction, ...]) -> None:
         self.found = found
         heads: list[dict[str, Any]] = [{"label": "next token"}]
-        for letter in letters(found):
-            heads += [{"label": f"{letter}{name}", "align": "right"} for name in ("before", "after", "change")]
+        for name in self.panel.names if len(found) > 1 else [""]:
+            labels = [f"{name} {what}".strip() for what in ("before", "after", "change")]
+            heads += [{"label": label, "align": "right"} for label in labels]
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
             self.table.columns, self.table.rows = heads, _rows(found)
@@ -125,14 +127,14 @@ class Cell:
     def _caption(self, planned: Planned, found: tuple[AblatedPrediction, ...]) -> str:
         """Which part, what the maps say of it, and how far the distribution moves."""
         panel, said = self.panel, []
-        effects = panel.effect_of(planned)
         metric = getattr(panel.results[0], "metric", "kl") if panel.results else "kl"
-        for letter, one, effect in zip(letters(found), found, effects or [float("nan")] * len(found), strict=True):
+        effects = panel.effect_of(planned) or (float("nan"),) * len(found)
+        for name, one, effect in zip(panel.names, found, effects, strict=True):
             moved = ""
             if np.isfinite(effect) and metric != "kl":
-                moved = f"{METRIC_NAMES[metric]} {'falls' if effect >= 0 else 'rises'} by {number(abs(effect))}, "
-            said.append(f"{letter}{moved}KL {number(one.kl)} nats")
-        return f"{planned.describe(panel.axis)}: {'; '.join(said)}"
+                moved = f"{METRIC_NAMES[metric]} {'falls' if effect >= 0 else 'rises'} by {amount(abs(effect))}, "
+            said.append(f"{name}{': ' if name else ''}{moved}KL {amount(one.kl)} nats")
+        return f"{planned.describe(panel.axis)} – {'; '.join(said)}"
 
 
 def _rows(found: tuple[AblatedPrediction, ...]) -> list[list[Any]]:

@@ -1,4 +1,4 @@
-"""Maps over layers that share one colour scale and one cursor, and the tab of the module maps."""
+"""Maps over layers that share one colour scale and one cursor, and what is said about them in words."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ import ipywidgets as W
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.ablation import AblationResult
-from interp_widgets.figures.static import Scene, number, stack_scenes, visible
+from interp_widgets.figures.static import Scene, stack_scenes, visible
 
-from ..controls import shown_if
 from ..views import Heatmap
-from .planned import KIND_LABELS, Planned, at_token
 
 if TYPE_CHECKING:
     from .panel import AblationPanel
@@ -43,18 +40,19 @@ LETTERS = "AB"
 class Maps:
     """Heat maps with layers as rows on one scale about zero, each in a box of its own, in a grid that reflows."""
 
-    def __init__(self, panel: AblationPanel, labels: Mapping[str, str], *, column: str, wide: bool = True) -> None:
-        self.panel, self.labels = panel, dict(labels)
+    def __init__(self, panel: AblationPanel, labels: Mapping[str, str], *, column: str, in_row: int) -> None:
+        self.panel, self.labels, self.in_row = panel, dict(labels), in_row
         self.maps = {
             name: Heatmap(
                 title=label, row_name="layer", column_name=column, y_label="layer", empty="No map yet: press Run"
             )
             for name, label in labels.items()
         }
-        self.boxes = {name: W.VBox([heat]) for name, heat in self.maps.items()}
-        self.grid = W.VBox(list(self.boxes.values()))
-        self.grid.add_class("iw-maps" if wide else "iw-maps-3")
+        # Each in a box of its own: a view that is on the page already cannot get a class itself
+        self.grid = W.VBox([W.VBox([heat]) for heat in self.maps.values()])
+        self.grid.add_class("iw-maps-3" if in_row == 3 else "iw-maps")
         self.on_pin: Callable[[str, int, int], object] = lambda name, row, column: None
+        """Called with the name of a map, row and column when a cell is pinned, with -1, -1 when it is let go."""
         self._filling = False
         for name, heat in self.maps.items():
             panel.watch(heat, "pinned", partial(self._pinned, name))
@@ -65,10 +63,10 @@ class Maps:
         notes: Mapping[str, Sequence[str]] | None = None, marks: Sequence[Sequence[int]] = (),
     ) -> None:  # fmt: skip
         """Show other numbers: for every map one (layers, columns) array per model."""
-        self._filling = True  # other shapes drop cursor and pin, which is not the user's doing
         largest = self.largest(arrays)
-        after = ", B − A" if self.panel.shown == "difference" else ""
         full = largest * self.panel.color_range
+        after = ", B − A" if self.panel.shown == "difference" else ""
+        self._filling = True  # other shapes drop cursor and pin, which is not the user's doing
         try:
             for name, heat in self.maps.items():
                 shown = self.of_view(arrays[name])
@@ -78,7 +76,7 @@ class Maps:
                     heat.set_matrix(None)
                     continue
                 with heat.hold_sync():
-                    heat.title, heat.value_label = titles.get(name, self.labels[name]), unit + after
+                    heat.title, heat.value_label = titles[name], unit + after
                     heat.numbers_from = max(self.panel.threshold * largest, 1e-12)
                     heat.set_matrix(
                         shown, columns=list(columns[: shown.shape[1]]), vmin=-full, vmax=full, signed=True,
@@ -116,10 +114,10 @@ class Maps:
         sizes = [float(np.nanmax(np.abs(a))) for a in parts if a is not None and np.isfinite(a).any()]
         return max(sizes, default=0.0) or 1.0
 
-    def scene(self, columns: int) -> Scene:
+    def scene(self) -> Scene:
         """The maps side by side."""
-        width = {1: 900, 2: 640, 3: 520}[columns]
-        return stack_scenes([heat.scene(width=width) for heat in self.maps.values()], columns=columns)
+        width = {1: 900, 2: 640, 3: 520}[self.in_row]
+        return stack_scenes([heat.scene(width=width) for heat in self.maps.values()], columns=self.in_row)
 
     def _pinned(self, name: str, change: Any) -> None:
         if not self._filling:
@@ -132,101 +130,50 @@ class Maps:
         self._filling = True
         try:
             for heat in self.maps.values():
-                if change.new or not heat.pinned:
-                    heat.cross = change.new
+                heat.cross = change.new
         finally:
             self._filling = False
 
 
-class ModulesTab:
-    """Four maps, layer × position: what happens to the target without attention, MLP, both, or attention → MLP."""
-
-    def __init__(self, panel: AblationPanel) -> None:
-        self.panel = panel
-        self.maps = Maps(panel, KIND_LABELS, column="token")
-        self.maps.on_pin = lambda kind, layer, position: panel.pick(
-            kind if layer >= 0 else "", layer, position=position
-        )
-        self.words = W.HTML("")
-        self.box = W.VBox([self.words, self.maps.grid])
-        self.box.add_class("iw-column")
-        self.results: tuple[AblationResult, ...] = ()
-        shown_if(self.words, False)
-
-    def paint(self, results: tuple[AblationResult, ...]) -> None:
-        """Draw other results, or the same in another view."""
-        self.results = results
-        arrays = {kind: [np.asarray(one.of(kind), dtype=np.float64) for one in results] for kind in self.maps.labels}
-        tokens = max((one.tokens for one in results), key=len)
-        self.maps.paint(arrays, tokens, unit=UNITS[results[0].metric], titles=self._titles(results))
-        self.words.value = "<br>".join([*before(self.panel, results), self._strongest(results)])
-        shown_if(self.words, True)
-        self.paint_selection()
-
-    def paint_selection(self) -> None:
-        """Show the selected cell."""
-        if self.results:
-            row = self.panel.layer if self.panel.layer_told else -1
-            self.maps.select(row, self.panel.position, self.panel.kind)
-
-    def effect(self, kind: str, layer: int, position: int) -> tuple[float, ...]:
-        """What the maps say of one cell, one number per model; empty where there is none."""
-        found = []
-        for one in self.results:
-            inside = kind in one.kinds and layer < len(one.layers) and 0 <= position < len(one.positions)
-            found.append(float(one.of(kind)[layer, position]) if inside else float("nan"))
-        return tuple(found)
-
-    def scene(self) -> Scene:
-        """The four maps, two by two."""
-        return self.maps.scene(2)
-
-    def _titles(self, results: tuple[AblationResult, ...]) -> dict[str, str]:
-        which = view_name(self.panel)
-        rest = ", partial" if any(one.partial for one in results) else ""
-        titles = {kind: f"{which}{label}{rest}" for kind, label in KIND_LABELS.items()}
-        if all(np.all(one.of("attn_to_mlp") == 0) for one in results):
-            titles["attn_to_mlp"] += " (0 everywhere: the MLPs of this model never read its attention)"
-        return titles
-
-    def _strongest(self, results: tuple[AblationResult, ...]) -> str:
-        """The strongest cell of each model in words."""
-        said = []
-        for letter, one in zip(letters(results), results, strict=True):
-            if np.isfinite(one.effect).any():
-                sizes = np.where(np.isfinite(one.effect), np.abs(one.effect), -1.0)
-                kind, layer, place = (int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
-                value = number(float(one.effect[kind, layer, place]))
-                part = Planned(one.kinds[kind], layer, place).part()
-                said.append(f"{letter}<b>{value}</b>, {part} at {escape(at_token(place, one.tokens))}")
-        return f"Strongest: {'; '.join(said)}." if said else "Nothing computed yet."
-
-
 def letters(results: Sequence[Any]) -> list[str]:
-    """What to put before each of several results."""
-    return [""] if len(results) == 1 else ["A ", "B "][: len(results)]
+    """What to put before each of several results: nothing for one."""
+    return [""] if len(results) == 1 else [f"{letter} " for letter in LETTERS[: len(results)]]
 
 
-def view_name(panel: AblationPanel) -> str:
-    """What to put before a title, of two models."""
+def title_start(panel: AblationPanel) -> str:
+    """What to put before the title of a map, of two models."""
     if len(panel.results) < 2:
         return ""
     return {"A": "A · ", "B": "B · ", "difference": "B − A · "}[panel.shown]
 
 
-def before(panel: AblationPanel, results: Sequence[Any]) -> list[str]:
-    """What is asked, and its value before anything is removed: one line."""
+def amount(value: float) -> str:
+    """A number for a sentence: three digits, tiny ones by their power of ten.
+
+    >>> amount(0.5), amount(-0.00004567), amount(12345.0)
+    ('0.5', '−4.57×10⁻⁵', '12345')
+    """
+    if value and abs(value) < 1e-3:
+        head, power = f"{value:.2e}".split("e")
+        raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+        return f"{float(head):g}×10{raised}".replace("-", "−")
+    return (f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}").replace("-", "−")
+
+
+def clean_value(panel: AblationPanel, results: Sequence[Any]) -> str:
+    """What is asked, and its value before anything is removed, as HTML."""
+    if results[0].metric == "kl":
+        return "How far the whole next-token distribution moves: KL(before ‖ after) in nats."
     said = []
     for letter, one in zip(letters(results), results, strict=True):
-        target = f"“{escape(visible(one.target_token))}”"
-        if one.metric == "kl":
-            said.append(f"{letter}likeliest {target}" if not panel.target else f"{letter}{target}")
-            continue
         against = ""
         if one.foil is not None:
-            against = f" against “{escape(visible(panel.models[0].token_strings([one.foil])[0]))}”"
-        said.append(f"{letter}{METRIC_NAMES[one.metric]} of {target}{against} <b>{number(one.clean)}</b>")
-    if results[0].metric == "kl":
-        return ["How far the whole next-token distribution moves, KL(before ‖ after) in nats."]
-    text = "; ".join(said)
-    return [f"Before: {text}. Red: it falls without the part, blue: it rises."]
+            against = f" less that of {quoted(panel.models[0].token_strings([one.foil])[0])}"
+        name = "logit" if one.foil is not None else METRIC_NAMES[one.metric]
+        said.append(f"{letter}{name} of {quoted(one.target_token)}{against} <b>{amount(one.clean)}</b>")
+    return f"Before: {'; '.join(said)}. Red: it falls without the part; blue: it rises."
+
+
+def quoted(token: str) -> str:
+    """A token in quotation marks, for HTML."""
+    return f"“{escape(visible(token))}”"

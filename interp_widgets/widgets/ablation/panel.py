@@ -12,12 +12,13 @@ from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.data.presets import PRESETS, Preset
 from interp_widgets.figures.static import Scene
 
-from ..controls import row, shown_if
+from ..controls import shown_if
 from ..prediction import Prediction, PredictionPanel
 from .cell import Cell
 from .controls import build_controls
 from .heads import HeadsTab
-from .maps import LETTERS, ModulesTab
+from .maps import LETTERS
+from .modules import ModulesTab
 from .planned import Planned
 from .request import (
     KINDS,
@@ -137,19 +138,23 @@ class AblationPanel(PredictionPanel):
         self.plot.children = [self.tabs]
         self.stack = Stack(self)
         self.cell = Cell(self)
-        self.details.children = [row(self.cell.box, self.stack.box), self.stack.texts.box]
+        below = W.VBox([self.cell.box, self.stack.box])
+        below.add_class("iw-maps")
+        self.details.children = [below, self.stack.texts.box]
         self.layer_told = self.layer > 0
         self._read_anew()
         self.position = self.prompt_token if self.position < 0 else self.position
+        self._heads_placed()
         self.watch(self.tabs, "selected_index", lambda change: setattr(self, "tab", TABS[change.new or 0]))
-        self.watch(self, "tab", lambda _: self._tab_changed())
+        self.watch(self, "tab", lambda _: self._open_tab())
         self.watch(self, "prompt", self._from_preset)
         self.watch(self, ["prompt", "response", "response_token"], self._read_anew)
         self.watch(self, "prompt_token", self._token_linked)
+        self.watch(self, "heads_at", self._heads_placed)
         self.watch(self, ["kind", "layer", "position", "head", "heads_at"], self._selection_changed)
-        self._tab_changed()
+        self._open_tab()
 
-    def _tab_changed(self) -> None:
+    def _open_tab(self) -> None:
         self.tabs.selected_index = TABS.index(self.tab)
         shown_if(self.details, self.tab != "tracing")  # a state put back is nothing to take out
 
@@ -222,17 +227,26 @@ class AblationPanel(PredictionPanel):
     @property
     def looked_at(self) -> tuple[Any, ...]:
         """The models that the view shows: one, or both in a difference."""
-        if self.view == "difference" and len(self.models) > 1:
-            return self.models
-        return (self.models[LETTERS.index(self.view)] if len(self.models) > 1 else self.models[0],)
+        return tuple(self.models[LETTERS.index(letter)] for letter in self._letters())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What to call each model that is looked at: its letter, or nothing where there is only one."""
+        return ("",) if len(self.models) == 1 else tuple(self._letters())
+
+    def _letters(self) -> str:
+        view = self.shown if self.results else self.view
+        if len(self.models) == 1:
+            return "A"
+        return LETTERS if view == "difference" else view
 
     @property
     def planned(self) -> Planned | None:
         """The picked part as an ablation; None if no cell is picked."""
         request = self.drawn
-        if request is None or not self.kind:
+        if not isinstance(request, Question) or not self.kind:
             return None
-        filler = request.filler if isinstance(request, Question) else self._filler()
+        filler = request.filler
         if self.kind == "head":
             place = len(self.axis) - 1 if self.heads_at == -1 else self.heads_at
             return Planned("head", self.layer, place, self.head, filler)
@@ -300,11 +314,18 @@ class AblationPanel(PredictionPanel):
             return
         with self.hold():
             self.prompt_token = self.position if 0 <= self.position < self._in_prompt else -1
-            self.heads.follow()
+            if self.heads_at is not None:
+                self.heads_at = self.position
         self.modules.paint_selection()
         self.heads.paint_selection()
         self.tracing.paint_selection()
         self.cell.paint()
+
+    def _heads_placed(self, _: Any = None) -> None:
+        """Heads removed at one token: it is the selected one."""
+        if self.heads_at is not None:
+            self.position = self.heads_at
+        self.heads.show_place()
 
     def _token_linked(self, _: Any) -> None:
         """A prompt token chosen elsewhere is the selected position; letting go of it lets go of that."""

@@ -61,6 +61,10 @@ class Planned:
         """Where, in words: ``at “·Tower” (2)``."""
         return "at every token" if self.position is None else f"at {at_token(self.position, tokens)}"
 
+    def where(self, tokens: Sequence[str]) -> str:
+        """Part and place in words: ``MLP of layer 3 at “·Tower” (2)``."""
+        return f"{self.part()} {self.place(tokens)}"
+
     def filling(self) -> str:
         """What takes its place, in words."""
         return {"mean": "replaced by its mean", "resample": "taken from the corrupted prompt"}.get(
@@ -69,7 +73,7 @@ class Planned:
 
     def describe(self, tokens: Sequence[str]) -> str:
         """The whole in words: ``MLP of layer 3 at “·Tower” (2), removed``."""
-        return f"{self.part()} {self.place(tokens)}, {self.filling()}"
+        return f"{self.where(tokens)}, {self.filling()}"
 
 
 def at_token(position: int, tokens: Sequence[str]) -> str:

@@ -16,7 +16,6 @@ from interp_widgets.figures.static import visible
 from .. import tidy
 from ..controls import row, shown_if
 from ..views import TokenStrip
-from .maps import letters
 from .planned import Planned
 
 if TYPE_CHECKING:
@@ -44,30 +43,38 @@ class Line:
         self.stack, self.picked = stack, planned
         panel = stack.panel
         self.on = W.Checkbox(value=True, indent=False)
-        self.place = W.Dropdown(options=["at every token"])
+        self.place = W.Dropdown(options=[("at every token", True)], disabled=planned.position is None)
+        self.everywhere = planned.position is None
         remove = W.Button(description="Remove", tooltip="Take it out of the list")
         panel.on_click(remove, lambda: stack.remove(self))
         panel.watch(self.on, "value", lambda _: stack.count())
+        panel.watch(self.place, "value", self._placed)
         self.box = row(self.on, self.place, remove)
         self.box.add_class("iw-line")
+        self._naming = False
         self.name()
 
     def name(self) -> None:
-        """Say which part it is, in the tokens of the prompt."""
+        """Say which part it is and where, in the tokens of the prompt."""
         planned, tokens = self.picked, self.stack.panel.axis
         self.on.description = f"{planned.part()}, {planned.filling()}"
-        everywhere = self.place.value if planned.position is not None else True
-        options = [("at every token", True)]
-        if planned.position is not None:
-            options.insert(0, (planned.place(tokens), False))
-        self.place.options = options
-        self.place.value = everywhere if everywhere in (True, False) else False
-        self.place.disabled = planned.position is None
+        if planned.position is None:
+            return
+        self._naming = True
+        try:
+            self.place.options = [(planned.place(tokens), False), ("at every token", True)]
+            self.place.value = self.everywhere
+        finally:
+            self._naming = False
+
+    def _placed(self, change: Any) -> None:
+        if not self._naming:
+            self.everywhere = bool(change.new)
 
     @property
     def planned(self) -> Planned:
         """The ablation as it stands in the list."""
-        return self.picked.everywhere() if self.place.value else self.picked
+        return self.picked.everywhere() if self.everywhere else self.picked
 
 
 class Stack:
@@ -146,7 +153,7 @@ class Stack:
         panel = self.panel
         if not plans:
             raise ValueError("no ablation is switched on: add some to the list and check them")
-        prediction, models, names = panel.prediction(), panel.looked_at, letters(panel.looked_at)
+        prediction, models, names = panel.prediction(), panel.looked_at, panel.names
         count = panel.max_new_tokens
         options = {"max_new_tokens": count, "temperature": panel.temperature, "seed": panel.seed}
 
@@ -205,7 +212,7 @@ class Texts:
         for grid in self.rows:
             shown_if(grid, False)
 
-    def show(self, found: list[Written], names: list[str], plans: Sequence[Planned], tokens: Sequence[str]) -> None:
+    def show(self, found: list[Written], names: Sequence[str], plans: Sequence[Planned], tokens: Sequence[str]) -> None:
         """Show what models wrote."""
         self.found = found
         said = [escape("; ".join(one.describe(tokens) for one in plans)) + "."]
@@ -213,8 +220,9 @@ class Texts:
             shown_if(grid, number < len(found))
         for number, (name, one) in enumerate(zip(names, found, strict=True)):
             spans, sentence = differences(one)
-            said.append(f"{name}{sentence}")
-            titles = (f"{name}as it is", f"{name}with {_count(plans)}")
+            start = f"{name}: " if name else ""
+            said.append(start + sentence)
+            titles = (f"{start}as it is", f"{start}with {_count(plans)}")
             for strip, title, text, marks in zip(
                 self.strips[2 * number :], titles, (one.plain_tokens, one.ablated_tokens), spans, strict=False
             ):

@@ -10,11 +10,11 @@ import numpy as np
 
 from interp_widgets.analysis.ablation import CausalTraceResult
 from interp_widgets.analysis.prompts import read_prompt
-from interp_widgets.figures.static import Scene, number, stack_scenes, visible
+from interp_widgets.figures.static import Scene, axis_name, stack_scenes
 
 from ..controls import row, shown_if
 from ..views import TokenStrip
-from .maps import LETTERS, Maps, letters, view_name
+from .maps import LETTERS, Maps, amount, letters, quoted, title_start
 from .planned import at_token
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class TracingTab:
     def __init__(self, panel: AblationPanel) -> None:
         self.panel = panel
         self.strip = TokenStrip(marking=True, empty="No prompt yet", max_lines=4, value_label=UNIT)
-        self.maps = Maps(panel, TRACED, column="token", wide=False)
+        self.maps = Maps(panel, TRACED, column="token", in_row=3)
         self.maps.on_pin = self._pinned
         self.words, self.cell = W.HTML(""), W.HTML("")
         self.box = W.VBox([_controls(panel), self.strip, self.words, self.maps.grid, self.cell])
@@ -44,10 +44,10 @@ class TracingTab:
         self.results: tuple[CausalTraceResult, ...] = ()
         self.kind = ""
         """The map whose cell is pinned."""
-        self._typing = True
+        self._typing, self._filling = True, False
         self._marks: list[list[int]] = []
         panel.watch(self.strip, "marks", self._marked)
-        panel.bind(self.strip, "position", key="selected")
+        panel.watch(self.strip, "selected", self._selected)
         panel.watch(panel, "subject", self._typed)
         panel.watch(panel, "span", lambda _: self.fit())
         shown_if(self.words, False)
@@ -71,18 +71,22 @@ class TracingTab:
 
     def fit(self) -> None:
         """Show the tokens that were read, and mark the subject where it is in them."""
-        if list(self.panel.axis) != self.strip.tokens:
-            self.strip.set_tokens(list(self.panel.axis), special=list(self.panel.axis_special))
         try:
             self._marks = [list(self.subject()[0])]
         except ValueError:
             self._marks = []  # the run that follows says what is wrong
-        self.strip.marks = self._marks
-        self.strip.label = "Read by the model: drag over the subject, which gets the noise"
+        self._filling = True  # other tokens drop selection and marks, which is not the user's doing
+        try:
+            if list(self.panel.axis) != self.strip.tokens:
+                self.strip.set_tokens(list(self.panel.axis), special=list(self.panel.axis_special))
+            self.strip.marks = [span for span in self._marks if span[1] <= len(self.panel.axis)]
+            self.strip.label = "Read by the model: drag over the subject, which gets the noise"
+        finally:
+            self._filling = False
 
     def _marked(self, change: Any) -> None:
         """A drag made or wiped out marks: the newest is the subject."""
-        if change.new == self._marks:
+        if self._filling or change.new == self._marks:
             return
         fresh = [span for span in change.new if span not in self._marks]
         span = fresh[-1] if fresh else []
@@ -94,6 +98,10 @@ class TracingTab:
         finally:
             self._typing = True
         self.fit()
+
+    def _selected(self, change: Any) -> None:
+        if not self._filling:
+            self.panel.position = change.new
 
     def _text(self, span: list[int]) -> str:
         """The words of marked tokens."""
@@ -119,7 +127,7 @@ class TracingTab:
             kind: [np.asarray(one.effect[list(one.kinds).index(kind)], dtype=np.float64) for one in results]
             for kind in TRACED
         }
-        which, rest = view_name(self.panel), ", partial" if any(one.partial for one in results) else ""
+        which, rest = title_start(self.panel), ", partial" if any(one.partial for one in results) else ""
         around = "" if first.window == 1 else f" of {first.window} layers around"
         titles = {
             "state": f"{which}State behind the layer{rest}",
@@ -147,7 +155,7 @@ class TracingTab:
 
     def scene(self) -> Scene:
         """Strip and maps."""
-        return stack_scenes([self.strip.scene(width=1576), self.maps.scene(3)])
+        return stack_scenes([self.strip.scene(width=1576), self.maps.scene()])
 
     def _shade(self, arrays: Any) -> None:
         """Shade each token by what its clean embedding alone brings back."""
@@ -187,11 +195,11 @@ class TracingTab:
                 continue
             first, last = one.layers_of(kind, panel.layer)
             layers = f"layer {first}" if last == first + 1 else f"layers {first} to {last - 1}"
-            value = number(float(one.effect[tuple(one.kinds).index(kind), panel.layer, panel.position]))
+            value = amount(float(one.effect[tuple(one.kinds).index(kind), panel.layer, panel.position]))
             interval = _intervals(one, kind)[panel.layer * len(one.tokens) + panel.position]
             said.append(
                 f"{letter}{PUT_BACK[kind]} {layers} at {escape(at_token(panel.position, one.tokens))} brings back "
-                f"<b>{value}</b> of {number(one.total_effect)} ({interval})."
+                f"<b>{value}</b> of {amount(one.total_effect)} ({interval})."
             )
         return "<br>".join(said)
 
@@ -234,18 +242,18 @@ def _intervals(one: CausalTraceResult, kind: str) -> list[str]:
         elif not np.isfinite(low):
             texts.append("one draw of noise, no interval")
         else:
-            texts.append(f"95 % interval {number(float(low))} to {number(float(high))}")
+            texts.append(f"95 % interval {amount(float(low))} to {amount(float(high))}")
     return texts
 
 
 def _in_words(letter: str, one: CausalTraceResult) -> str:
     """Clean and corrupted probability."""
-    target = f"“{escape(visible(one.target_token))}”"
-    subject = escape(visible("".join(one.tokens[one.subject[0] : one.subject[1]]).strip()))
-    low, high = (number(float(f(one.corrupted))) for f in (np.min, np.max))
+    target = quoted(one.target_token)
+    subject = escape(axis_name("".join(one.tokens[one.subject[0] : one.subject[1]]).strip()))
+    low, high = (amount(float(f(one.corrupted))) for f in (np.min, np.max))
     spread = f" (mean of {len(one.corrupted)} draws, {low} to {high})" if len(one.corrupted) > 1 else " (one draw)"
     return (
-        f"{letter}{target} has probability <b>{number(one.clean)}</b> as it is and "
-        f"<b>{number(float(one.corrupted.mean()))}</b>{spread} with noise on “{subject}”: "
-        f"<b>{number(one.total_effect)}</b> to bring back."
+        f"{letter}{target} has probability <b>{amount(one.clean)}</b> as it is and "
+        f"<b>{amount(float(one.corrupted.mean()))}</b>{spread} with noise on “{subject}”: "
+        f"<b>{amount(one.total_effect)}</b> to bring back."
     )

@@ -1,0 +1,734 @@
+"""The ablation panel without a browser: maps, picked cells, the list, text under it, tracing, links and bad input."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from interp_widgets import Workbench, load_demo_pair
+from interp_widgets.analysis.ablation import (
+    Ablation,
+    AblationResult,
+    CausalTraceResult,
+    HeadAblationResult,
+    ablate_heads,
+    ablate_modules,
+    ablated_prediction,
+    ablation,
+    causal_trace,
+)
+from interp_widgets.data.presets import PRESETS
+from interp_widgets.widgets.ablation import AblationPanel
+from tests.models.tiny import tiny_model
+
+PROMPT, TARGET = PRESETS[0].prompt, PRESETS[0].target
+CORRUPTED, SUBJECT = PRESETS[0].corrupted, PRESETS[0].subject
+TEXTS = ["The nurse said that she was late.", "Snow fell on the city."]
+KINDS = ("attn", "mlp", "both", "attn_to_mlp")
+LAST = 8
+EXAMPLE = ("prompt", "target", "foil", "subject", "corrupted")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Any:
+    return load_demo_pair()
+
+
+@pytest.fixture
+def ablate(wire: Any) -> Iterator[Callable[..., AblationPanel]]:
+    """Opens panels; afterwards every comm and worker they opened must be gone."""
+    opened: list[AblationPanel] = []
+
+    def build(*args: Any, **options: Any) -> AblationPanel:
+        opened.append(AblationPanel(*args, **options))
+        return settled(opened[-1])
+
+    yield build
+    for panel in opened:
+        panel.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("interp-widgets"):
+            thread.join(10)
+            assert not thread.is_alive(), "closing the last panel must end its worker"
+    assert wire.open() == 0
+
+
+def settled(panel: AblationPanel) -> AblationPanel:
+    """Wait for the answer to a change, pressing Run where the forecast asks for it."""
+    assert panel.wait(60)
+    if panel.status.state == "waiting":
+        panel.go()
+    assert panel.wait(60)
+    return panel
+
+
+def pin(wire: Any, panel: AblationPanel, heat: Any, row: int, column: int) -> None:
+    """The user clicks a cell."""
+    wire.type(heat, pinned=[row, column], cross=[row, column])
+    assert panel.wait(60)
+
+
+def maps(panel: AblationPanel, tab: str = "modules") -> Any:
+    return getattr(panel, tab).maps.maps
+
+
+def table(panel: AblationPanel) -> dict[str, list[float]]:
+    """The next-token table by token."""
+    return {row[0]: row[1:] for row in panel.cell.table.rows}
+
+
+# ---- the maps of the modules
+
+
+def test_opens_with_four_maps_of_its_first_example_on_one_scale(pair: Any, ablate: Any) -> None:
+    panel = ablate(pair.base)
+    assert isinstance(panel.result, AblationResult)
+    expected = ablate_modules(pair.base, PROMPT, TARGET)
+    for kind, heat in maps(panel).items():
+        np.testing.assert_allclose(heat.matrix, expected.of(kind), atol=1e-5)
+        assert heat.column_labels == list(expected.tokens)
+        assert (heat.vmin, heat.vmax) == (-heat.vmax, pytest.approx(np.abs(expected.effect).max(), rel=1e-5))
+    assert "14.6" in panel.modules.words.value
+    assert not np.allclose(expected.effect, ablate_modules(pair.tuned, PROMPT, TARGET).effect, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("traits", "options"),
+    [
+        ({"metric": "probability"}, {"metric": "probability"}),
+        ({"metric": "kl"}, {"metric": "kl"}),
+        ({"metric": "logit_difference", "foil": " Rome"}, {"metric": "logit_difference", "foil": " Rome"}),
+        ({"replacement": "mean", "reference": TEXTS}, {"replacement": "mean", "reference": TEXTS}),
+        ({"replacement": "resample", "metric": "log_prob"},
+         {"replacement": "resample", "corrupted": CORRUPTED, "metric": "log_prob"}),
+        ({"target": " London"}, {"target": " London"}),
+    ],
+)  # fmt: skip
+def test_what_is_asked_is_computed(pair: Any, ablate: Any, traits: Any, options: Any) -> None:
+    panel = ablate(pair.base)
+    with panel.hold():
+        for name, value in traits.items():
+            setattr(panel, name, value)
+    settled(panel)
+    assert panel.status.state == "done", panel.status.error
+    expected = ablate_modules(pair.base, PROMPT, **{"target": TARGET, **options})
+    np.testing.assert_allclose(panel.result.effect, expected.effect, atol=1e-4)
+
+
+def test_controls_appear_with_what_they_are_for(pair: Any, ablate: Any, wire: Any) -> None:
+    panel = ablate(pair.base)
+
+    def hidden(name: str) -> bool:
+        found = [w for w in descendants(panel.inputs) if getattr(w, "description", "").startswith(name)]
+        return any("iw-hidden" in part._dom_classes for part in (found[0], *parents(panel.inputs, found[0])))
+
+    assert [hidden(name) for name in ("Foil", "Corrupted", "Reference")] == [True, True, True]
+    panel.metric = "logit_difference"
+    panel.replacement = "resample"
+    assert [hidden(name) for name in ("Foil", "Corrupted", "Reference")] == [False, False, True]
+    panel.replacement = "mean"
+    assert [hidden(name) for name in ("Foil", "Corrupted", "Reference")] == [False, True, False]
+    panel.tab = "tracing"
+    assert [hidden(name) for name in ("Foil", "Measured", "Reference")] == [True, True, True]
+    assert "iw-hidden" in panel.details._dom_classes
+
+
+def descendants(box: Any) -> Iterator[Any]:
+    for child in getattr(box, "children", ()):
+        yield child
+        yield from descendants(child)
+
+
+def parents(box: Any, wanted: Any) -> Iterator[Any]:
+    yield from (child for child in descendants(box) if wanted in descendants(child))
+
+
+def test_slicing_never_runs_the_model(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = ablate(pair.base)
+    monkeypatch.setattr(panel, "compute", lambda *a, **k: pytest.fail("the model ran"))
+    largest = maps(panel)["mlp"].vmax
+    panel.color_range = 0.5
+    assert maps(panel)["mlp"].vmax == pytest.approx(largest / 2)
+    panel.threshold = 0.75
+    assert maps(panel)["mlp"].numbers_from == pytest.approx(0.75 * largest)
+    assert panel.status.state == "done"
+
+
+def test_reference_texts_are_typed_line_by_line(pair: Any, ablate: Any, wire: Any) -> None:
+    panel = ablate(pair.base, replacement="mean")
+    box = next(w for w in descendants(panel.inputs) if getattr(w, "description", "").startswith("Reference"))
+    assert box.value == "\n".join(one.prompt for one in PRESETS)
+    wire.type(box, value=f"{TEXTS[0]}\n\n{TEXTS[1]}\n")
+    settled(panel)
+    assert panel.reference == TEXTS
+    expected = ablate_modules(pair.base, PROMPT, TARGET, replacement="mean", reference=TEXTS)
+    np.testing.assert_allclose(panel.result.effect, expected.effect, atol=1e-4)
+
+
+def test_an_example_brings_foil_subject_and_corrupted_prompt(pair: Any, ablate: Any, wire: Any) -> None:
+    panel = ablate(pair.base)
+    wire.type(panel._example, index=3)
+    settled(panel)
+    last = PRESETS[2]
+    assert (panel.prompt, panel.foil, panel.subject, panel.corrupted) == (
+        last.prompt, last.foil, last.subject, last.corrupted,
+    )  # fmt: skip
+    panel.foil = " they"
+    panel.prompt = "The pilot said that"
+    assert (panel.foil, panel.subject, panel.corrupted) == (" they", "", ""), "what was the example's own goes"
+    panel.prompt = PROMPT
+    assert (panel.subject, panel.corrupted) == (SUBJECT, CORRUPTED)
+
+
+# ---- a picked cell
+
+
+@pytest.mark.parametrize("replacement", ["zero", "mean", "resample"])
+def test_the_table_of_a_cell_agrees_with_its_map(pair: Any, ablate: Any, wire: Any, replacement: str) -> None:
+    panel = ablate(pair.base, metric="log_prob", replacement=replacement, reference=TEXTS)
+    for kind, layer, position in (("attn", 0, LAST), ("mlp", 5, LAST), ("both", 1, 5), ("attn_to_mlp", 0, 1)):
+        pin(wire, panel, maps(panel)[kind], layer, position)
+        before, after, change = table(panel)["·Paris"]
+        effect = panel.result.of(kind)[layer, position]
+        assert np.log(before / after) == pytest.approx(effect, abs=2e-4), kind
+        assert change == pytest.approx(after - before, abs=1e-7)
+    panel.tab = "heads"
+    settled(panel)
+    for at in (False, True):
+        panel.heads.place.value = at
+        settled(panel)
+        pin(wire, panel, maps(panel, "heads")["head"], 0, 4)
+        before, after, _ = table(panel)["·Paris"]
+        assert panel.result.position == (1 if at else None)
+        assert np.log(before / after) == pytest.approx(panel.result.effect[0, 4], abs=2e-4)
+
+
+def test_a_click_selects_and_another_lets_go(pair: Any, ablate: Any, wire: Any) -> None:
+    panel = ablate(pair.base)
+    assert panel.cell.add.disabled
+    assert maps(panel)["mlp"].cross == []
+    pin(wire, panel, maps(panel)["mlp"], 0, LAST)
+    assert (panel.kind, panel.layer, panel.position, panel.prompt_token) == ("mlp", 0, LAST, LAST)
+    expected = ablated_prediction(pair.base, PROMPT, Ablation("mlp", 0, position=LAST))
+    assert [row[1] for row in panel.cell.table.rows] == pytest.approx(list(expected.before))
+    assert [row[2] for row in panel.cell.table.rows] == pytest.approx(list(expected.after))
+    caption = panel.cell.table.caption
+    assert "MLP of layer 0 at “·of” (8), removed" in caption
+    assert f"falls by {panel.result.of('mlp')[0, LAST]:.3g}" in caption
+    pin(wire, panel, maps(panel)["attn"], 2, 1)
+    assert [(name, heat.pinned) for name, heat in maps(panel).items() if heat.pinned] == [("attn", [2, 1])]
+    assert all(heat.cross == [2, 1] for heat in maps(panel).values()), "one cursor for all maps"
+    wire.type(maps(panel)["attn"], pinned=[], cross=[])
+    assert (panel.kind, panel.position, panel.prompt_token, panel.cell.table.rows) == ("", -1, -1, [])
+    assert panel.cell.add.disabled
+
+
+def test_a_known_cell_is_not_computed_again(pair: Any, ablate: Any, wire: Any, monkeypatch: Any) -> None:
+    panel = ablate(pair.base)
+    pin(wire, panel, maps(panel)["mlp"], 3, 4)
+    rows = panel.cell.table.rows
+    pin(wire, panel, maps(panel)["mlp"], 3, 5)
+    monkeypatch.setattr(
+        "interp_widgets.widgets.ablation.cell.ablated_prediction", lambda *a, **k: pytest.fail("the model ran")
+    )
+    pin(wire, panel, maps(panel)["mlp"], 3, 4)
+    assert panel.cell.table.rows == rows
+    assert panel.status.state == "done", panel.status.error
+
+
+def test_arrow_keys_move_one_cursor_in_all_maps(pair: Any, ablate: Any, wire: Any) -> None:
+    panel = ablate(pair.base)
+    wire.type(maps(panel)["mlp"], cross=[4, 2])
+    assert all(heat.cross == [4, 2] for heat in maps(panel).values())
+    assert panel.kind == ""
+
+
+# ---- the list, and text under it
+
+
+def test_listed_ablations_act_together_while_the_model_writes(pair: Any, ablate: Any, wire: Any) -> None:
+    model = pair.base
+    panel = ablate(model)
+    pin(wire, panel, maps(panel)["attn"], 0, LAST)
+    wire.click(panel.cell.add)
+    pin(wire, panel, maps(panel)["mlp"], 4, 2)
+    wire.click(panel.cell.add)
+    assert "2 of 2 switched on" in panel.stack.about.value
+    wire.click(panel.cell.add)
+    assert "in the list already" in panel.status.error
+    first, second = panel.stack.lines
+    wire.type(second.place, index=1)
+    wire.click(panel.stack.button)
+    settled(panel)
+    with ablation(model, [Ablation("attn", 0, position=LAST), Ablation("mlp", 4)]):
+        expected = model.generate_ids(model.tokens(PROMPT), max_new_tokens=20)
+    plain = model.generate_ids(model.tokens(PROMPT), max_new_tokens=20)
+    (found,) = panel.stack.texts.found
+    assert (list(found.plain), list(found.ablated)) == (plain, expected)
+    assert plain != expected, "attention of layer 0 at the last token carries the answer"
+    left = panel.stack.texts.strips[0]
+    assert "".join(left.tokens) == model.decode(plain)
+    assert left.marks, "tokens that differ are marked"
+    assert "became" in panel.stack.texts.words.value
+
+    wire.type(first.on, value=False)
+    assert "1 of 2 switched on" in panel.stack.about.value
+    wire.click(panel.stack.button)
+    settled(panel)
+    with ablation(model, [Ablation("mlp", 4)]):
+        assert list(panel.stack.texts.found[0].ablated) == model.generate_ids(model.tokens(PROMPT), max_new_tokens=20)
+    wire.click(first.box.children[-1])
+    assert panel.stack.lines == [second]
+    wire.type(second.on, value=False)
+    assert panel.stack.button.disabled
+    with pytest.raises(ValueError, match="no ablation is switched on"):
+        panel.stack.generate(panel.stack.checked)
+
+
+def test_a_picked_part_can_be_switched_off_at_once(pair: Any, ablate: Any, wire: Any) -> None:
+    panel = ablate(pair.base, max_new_tokens=3)
+    pin(wire, panel, maps(panel)["attn"], 0, LAST)
+    wire.click(panel.cell.generate)
+    settled(panel)
+    (found,) = panel.stack.texts.found
+    assert "".join(found.plain_tokens).startswith(" Paris")
+    assert "".join(found.ablated_tokens).startswith(" London")
+    assert len(found.ablated) <= 3
+    panel.prompt = "The nurse said that"
+    assert not panel.stack.texts.found, "text of another prompt is not left standing"
+
+
+def test_text_goes_on_where_the_maps_look(pair: Any, ablate: Any, wire: Any) -> None:
+    model = pair.base
+    panel = ablate(model, prompt="The Eiffel Tower is located in", response=" the city of Paris", response_token=3)
+    place = len(panel.axis) - 1
+    pin(wire, panel, maps(panel)["attn"], 0, place)
+    wire.click(panel.cell.generate)
+    settled(panel)
+    assert panel.axis[-1] == " of"
+    assert "".join(panel.stack.texts.found[0].plain_tokens).startswith(" Paris")
+
+
+def test_the_list_names_the_tokens_of_the_prompt_it_is_used_on(pair: Any, ablate: Any, wire: Any) -> None:
+    panel = ablate(pair.base)
+    pin(wire, panel, maps(panel)["mlp"], 1, 1)
+    wire.click(panel.cell.add)
+    (line,) = panel.stack.lines
+    assert line.place.options[0][0] == "at “·Eiffel” (1)"
+    wire.type(line.place, index=1)
+    panel.prompt = "The nurse said that"
+    assert line.place.options[0][0] == "at “·nurse” (1)"
+    assert line.planned.position is None, "what was chosen stays"
+
+
+def test_writing_can_be_cancelled(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = ablate(pair.base)
+    entered = threading.Event()
+
+    def endless(ids: Any, *, check: Any, **options: Any) -> Any:
+        entered.set()
+        while True:
+            check()
+
+    monkeypatch.setattr(pair.base, "generate_ids", endless)
+    panel.pick("mlp", 0, position=2)
+    panel.stack.generate([panel.planned])
+    assert entered.wait(10)
+    panel.cancel()
+    assert panel.wait(10)
+    assert panel.status.state == "cancelled"
+    assert not panel.stack.texts.found
+
+
+# ---- heads
+
+
+def test_heads(pair: Any, ablate: Any, wire: Any) -> None:
+    bench = Workbench(pair.base)
+    panel = ablate(bench)
+    wire.type(panel.tabs, selected_index=1)
+    settled(panel)
+    assert isinstance(panel.result, HeadAblationResult)
+    heat = maps(panel, "heads")["head"]
+    np.testing.assert_allclose(heat.matrix, ablate_heads(pair.base, PROMPT, TARGET).effect, atol=1e-5)
+    assert "head 4 of layer 0" in panel.heads.words.value
+    pin(wire, panel, heat, 3, 2)
+    assert (bench.layer, bench.head, panel.kind) == (3, 2, "head")
+    assert "Head 2 of layer 3 at every token, removed" in panel.cell.table.caption
+    wire.click(panel.cell.add)
+    assert panel.stack.checked[0].head == 2
+    bench.layer, bench.head = 1, 5
+    assert panel.wait(60)
+    assert heat.pinned == [1, 5]
+    assert "Head 5 of layer 1" in panel.cell.table.caption
+    bench.prompt_token = 4
+    panel.heads.place.value = True
+    settled(panel)
+    assert panel.heads_at == 4
+    expected = ablate_heads(pair.base, PROMPT, TARGET, position=4)
+    np.testing.assert_allclose(heat.matrix, expected.effect, atol=1e-5)
+    bench.prompt_token = -1
+    settled(panel)
+    assert panel.result.position == LAST, "without a selected token, the last"
+
+
+def test_opens_on_heads_at_a_token(pair: Any, ablate: Any) -> None:
+    panel = ablate(pair.base, tab="heads", heads_at=2)
+    assert (panel.position, panel.heads.place.value, panel.result.position) == (2, True, 2)
+    panel.heads_at = None
+    settled(panel)
+    assert (panel.heads.place.value, panel.result.position) == (False, None)
+
+
+# ---- tracing
+
+
+@pytest.fixture
+def traced(pair: Any, ablate: Any) -> AblationPanel:
+    panel = ablate(pair.base, tab="tracing", samples=3)
+    assert panel.status.state == "done", panel.status.error
+    return panel
+
+
+def test_tracing_of_the_examples_subject(pair: Any, traced: AblationPanel) -> None:
+    panel = traced
+    expected = causal_trace(pair.base, PROMPT, SUBJECT, TARGET, samples=3)
+    assert isinstance(panel.result, CausalTraceResult)
+    for number, kind in enumerate(("state", "mlp", "attn")):
+        heat = maps(panel, "tracing")[kind]
+        np.testing.assert_allclose(heat.matrix, expected.effect[number], atol=1e-5)
+        assert heat.column_marks == [[1, 3]]
+        low, high = (f"{value:.3g}" for value in expected.interval[number, 0, LAST])
+        assert heat.notes[LAST] == f"95 % interval {low} to {high}"
+    assert panel.tracing.strip.marks == [[1, 3]]
+    assert "has probability <b>0.999</b> as it is" in panel.tracing.words.value
+    assert "on “Eiffel Tower”" in panel.tracing.words.value
+    assert panel.window == 1
+
+
+def test_the_subject_is_marked_by_a_drag_or_typed(pair: Any, traced: AblationPanel, wire: Any) -> None:
+    panel = traced
+    wire.type(panel.tracing.strip, marks=[[1, 3], [4, 7]])
+    settled(panel)
+    assert (panel.span, panel.subject, panel.tracing.strip.marks) == ([4, 7], "located in the", [[4, 7]])
+    assert tuple(panel.result.subject) == (4, 7)
+    panel.subject = "Tower"
+    settled(panel)
+    assert (panel.span, panel.tracing.strip.marks) == ([], [[2, 3]])
+    assert tuple(panel.result.subject) == (2, 3)
+    before = panel.result
+    wire.type(panel.tracing.strip, marks=[])
+    assert panel.wait(10)
+    assert "there is no subject yet" in panel.status.error
+    panel.subject = "Big Ben"
+    assert panel.wait(10)
+    assert "the subject 'Big Ben' is not in the prompt" in panel.status.error
+    assert panel.result is before
+
+
+def test_a_traced_cell_in_words(pair: Any, traced: AblationPanel, wire: Any) -> None:
+    panel = traced
+    pin(wire, panel, maps(panel, "tracing")["state"], 2, LAST)
+    assert (panel.layer, panel.position, panel.prompt_token) == (2, LAST, LAST)
+    effect = panel.result.effect[0, 2, LAST]
+    assert f"<b>{effect:.3g}</b>" in panel.tracing.cell.value
+    assert "95 % interval" in panel.tracing.cell.value
+    wire.type(panel.tracing.strip, selected=2)
+    assert panel.prompt_token == 2
+    assert maps(panel, "tracing")["mlp"].cross == [2, 2]
+    panel.samples = 1
+    settled(panel)
+    assert "no interval" in panel.tracing.cell.value
+
+
+# ---- two models, linking
+
+
+def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any, ablate: Any, wire: Any) -> None:
+    panel = ablate(pair)
+    a, b = (result.effect for result in panel.result)
+    ranges = {}
+    for view in ("A", "B", "difference"):
+        panel.view = view
+        heat = maps(panel)["both"]
+        ranges[view] = heat.vmax
+        expected = {"A": a, "B": b, "difference": b - a}[view][2]
+        np.testing.assert_allclose(heat.matrix, expected, atol=1e-5)
+        assert heat.vmin == -heat.vmax
+    assert ranges["A"] == ranges["B"] == pytest.approx(max(np.abs(a).max(), np.abs(b).max()), rel=1e-5)
+    assert ranges["difference"] == pytest.approx(np.abs(b - a).max(), rel=1e-5)
+    pin(wire, panel, maps(panel)["attn"], 0, LAST)
+    assert [head["label"] for head in panel.cell.table.columns][1::3] == ["A before", "B before"]
+    found = [ablated_prediction(model, PROMPT, Ablation("attn", 0, position=LAST)) for model in (pair.base, pair.tuned)]
+    assert table(panel)["·Paris"][1::3] == pytest.approx([one.after[0] for one in found])
+    wire.click(panel.cell.generate)
+    settled(panel)
+    assert len(panel.stack.texts.found) == 2
+    panel.view = "B"
+    assert panel.wait(30)
+    assert table(panel)["·Paris"][1] == pytest.approx(found[1].after[0])
+
+
+def test_panels_on_one_workbench_follow_each_other(pair: Any, ablate: Any, wire: Any) -> None:
+    bench = Workbench(pair.base, prompt="The Eiffel Tower is located in", response=" the city of Paris")
+    one, other = ablate(bench), ablate(bench, layer=2)
+    assert one.layer == 2
+    assert maps(one)["mlp"].cross == [2, -1]
+    bench.response_token = 3
+    for panel in (one, other):
+        settled(panel)
+        ids, response = pair.base.split(bench.prompt, bench.response)
+        expected = ablate_modules(pair.base, [*ids, *response[:3]], response[3])
+        np.testing.assert_allclose(panel.result.effect, expected.effect, atol=1e-5)
+        assert panel.result.target_token == " Paris"
+    pin(wire, one, maps(one)["mlp"], 4, 1)
+    assert (other.position, other.layer, maps(other)["attn"].cross) == (1, 4, [4, 1])
+    assert maps(other)["mlp"].pinned == [], "only the place is shared, not the kind"
+    inside = len(one.axis) - 1
+    pin(wire, one, maps(one)["mlp"], 5, inside)
+    assert (one.position, bench.prompt_token, bench.response_token) == (inside, -1, 3)
+    assert other.position == -1
+    bench.response_token = 1
+    for panel in (one, other):
+        settled(panel)
+    assert one.position == -1, "that token has not been read any more"
+
+
+# ---- take away
+
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {"metric": "logit_difference", "replacement": "mean", "reference": TEXTS},
+    {"metric": "kl", "replacement": "resample", "tab": "heads"},
+    {"tab": "heads", "heads_at": 3},
+    {"tab": "tracing", "samples": 2, "noise": 2.0, "noise_seed": 1},
+    {"prompt": "The Eiffel Tower is located in", "response": " the city of Paris", "response_token": 2,
+     "replacement": "resample", "corrupted": "The Burj Khalifa is located in"},
+    {"prompt": "The Eiffel Tower is located in", "response": " the city of Paris", "response_token": 2,
+     "tab": "tracing", "subject": "Eiffel Tower", "samples": 2},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", CASES)
+def test_copied_code_reproduces_the_result(pair: Any, ablate: Any, wire: Any, options: Any) -> None:
+    panel = ablate(pair.base, **options)
+    assert panel.status.state == "done", panel.status.error
+    space: dict[str, Any] = {}
+    if panel.tab != "tracing":
+        heat = maps(panel, panel.tab)["head" if panel.tab == "heads" else "attn"]
+        pin(wire, panel, heat, 0, 4)
+        wire.click(panel.cell.add)
+        wire.click(panel.stack.button)
+        assert panel.wait(60)
+    exec(panel.code(panel.request()), space)
+    found = space[{"modules": "effects", "heads": "heads", "tracing": "trace"}[panel.tab]]
+    np.testing.assert_allclose(found.effect, panel.result.effect, atol=1e-4)
+    if panel.tab != "tracing":
+        np.testing.assert_allclose(space["next_tokens"].after, panel.cell.found[0].after, atol=1e-5)
+        assert space["text"] == pair.base.decode(list(panel.stack.texts.found[0].ablated))
+
+
+def test_copied_code_of_two_models(pair: Any, ablate: Any) -> None:
+    panel = ablate(pair, response=" Paris")
+    space: dict[str, Any] = {}
+    exec(panel.code(panel.request()), space)
+    for name, result in zip(("effects_a", "effects_b"), panel.result, strict=True):
+        np.testing.assert_allclose(space[name].effect, result.effect, atol=1e-4)
+
+
+def test_saving_every_tab(pair: Any, ablate: Any, tmp_path: Path) -> None:
+    panel = ablate(pair, samples=2)
+    for tab in ("modules", "heads", "tracing"):
+        panel.tab = tab
+        settled(panel)
+        for suffix in (".csv", ".svg", ".png", ".html"):
+            assert panel.save(tmp_path / f"{tab}{suffix}").stat().st_size > 500
+        frame = pd.read_csv(tmp_path / f"{tab}.csv")
+        assert sorted(set(frame.model)) == ["A", "B"]
+        np.testing.assert_allclose(
+            frame[(frame.model == "B") & (frame.layer >= 0)].effect, panel.result[1].effect.ravel(), atol=1e-6
+        )
+
+
+def test_a_tab_without_a_result_has_nothing_to_save(pair: Any, ablate: Any, tmp_path: Path) -> None:
+    panel = ablate(pair.base, prompt="A cat")
+    panel.tab = "tracing"
+    assert "there is no subject yet" in panel.status.error
+    with pytest.raises(ValueError, match="nothing to save on the tab Tracing yet"):
+        panel.save(tmp_path / "map.csv")
+
+
+# ---- what can go wrong
+
+
+@pytest.mark.parametrize(
+    ("traits", "message"),
+    [
+        ({"prompt": ""}, "the prompt is empty"),
+        ({"target": " Paris and Rome"}, r"the target must be one token, ' Paris and Rome' is 3 \(' Paris', ' and', "),
+        ({"metric": "logit_difference", "foil": ""}, "the logit difference needs a foil"),
+        ({"metric": "logit_difference", "foil": " New York"}, r"the foil must be one token, ' New York' is"),
+        ({"replacement": "resample", "corrupted": "The Burj"}, "must have as many tokens as the prompt, 9, got"),
+        ({"replacement": "resample", "corrupted": ""}, "there is no corrupted prompt yet"),
+        ({"replacement": "mean", "reference": []}, "the mean needs reference texts"),
+        ({"tab": "heads", "heads_at": 40}, r"position must be in 0\.\.8"),
+        ({"tab": "tracing", "span": [4, 30]}, r"span must be \[start, end\) with 0 <= start < end <= 9"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_the_maps_stay(pair: Any, ablate: Any, traits: Any, message: str) -> None:
+    panel = ablate(pair.base)
+    good, before = panel.result, {name: getattr(panel, name) for name in (*traits, *EXAMPLE)}
+    with panel.hold():
+        for name, value in traits.items():
+            setattr(panel, name, value)
+    settled(panel)
+    assert panel.status.state == "failed"
+    with pytest.raises(ValueError, match=message):
+        panel.run()
+    assert panel.result is good
+    with panel.hold():
+        for name, value in before.items():
+            setattr(panel, name, value)
+    settled(panel)
+    assert panel.status.state == "done", panel.status.error
+
+
+def test_weights_that_are_not_finite_are_an_error(pair: Any, ablate: Any) -> None:
+    panel = ablate(pair.base)
+    good = panel.result
+    weight = pair.base.tl_model.blocks[2].mlp.W_out
+    kept = weight.data.clone()
+    try:
+        with torch.no_grad():
+            weight[0, 0] = float("nan")
+        with pytest.raises(ValueError, match=r"not (all )?finite"):
+            panel.run(fresh=True)
+        panel.pick("mlp", 3, position=2)
+        assert panel.wait(30)
+        assert "not finite" in panel.status.error
+        assert panel.cell.table.rows == []
+        assert panel.result is good
+    finally:
+        with torch.no_grad():
+            weight.copy_(kept)
+
+
+def test_an_exception_in_a_users_hook_is_shown_and_leaves_no_hook(pair: Any, ablate: Any) -> None:
+    panel = ablate(pair.base)
+
+    def broken(activation: Any, hook: Any) -> Any:
+        raise RuntimeError("the user's hook failed")
+
+    with pair.base.tl_model.hooks(fwd_hooks=[("blocks.1.hook_resid_pre", broken)]):
+        with pytest.raises(RuntimeError, match="the user's hook failed"):
+            panel.run(fresh=True)
+        panel.pick("attn", 0, position=LAST)
+        panel.stack.generate([panel.planned])
+        assert panel.wait(30)
+        assert "the user's hook failed" in panel.status.error
+    assert not any(point.fwd_hooks for point in pair.base.tl_model.hook_dict.values())
+    panel.run(fresh=True)
+    assert panel.status.state == "done"
+
+
+def test_out_of_memory_is_a_sentence(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = ablate(pair.base)
+    good = panel.result
+
+    def full(*args: Any, **kwargs: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("interp_widgets.analysis.ablation.study.resume", full)
+    with pytest.raises(MemoryError):
+        panel.run(fresh=True)
+    assert "memory" in panel.status.error.lower()
+    assert panel.result is good
+
+
+def test_cancel_keeps_partial_maps_and_closing_ends_the_run(pair: Any, ablate: Any, monkeypatch: Any) -> None:
+    panel = ablate(pair.base)
+    effect = panel.result.effect.copy()
+    effect[:, 3:] = np.nan
+    part = replace(panel.result, effect=effect, partial=True)
+    entered, stopped = threading.Event(), threading.Event()
+
+    def endless(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
+        on_partial(part)
+        entered.set()
+        try:
+            while True:
+                check()
+        finally:
+            stopped.set()
+
+    monkeypatch.setattr(panel, "compute", endless)
+    panel.metric = "kl"
+    panel.go()
+    assert entered.wait(10)
+    panel.cancel()
+    assert stopped.wait(10)
+    assert panel.wait(10)
+    assert panel.status.state == "cancelled"
+    assert "partial" in maps(panel)["mlp"].title
+    assert np.isnan(maps(panel)["mlp"].matrix[3:]).all()
+    assert np.isfinite(maps(panel)["mlp"].matrix[:3]).all()
+    assert "Strongest" in panel.modules.words.value
+    entered.clear()
+    stopped.clear()
+    panel.go()
+    assert entered.wait(10)
+    panel.close()
+    assert stopped.wait(10)
+
+
+def test_a_dear_run_waits_for_run(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = ablate(pair.base)
+    monkeypatch.setattr(panel, "cost", lambda request, model: type("Cost", (), {"flops": 1e15, "bytes": 3e8})())
+    shown = panel.result
+    panel.tab = "heads"
+    assert panel.status.state == "waiting"
+    assert "300 MB" in panel.forecast_label.value
+    assert panel.result is shown
+    panel.tab = "modules"
+    assert panel.wait(10)
+    assert panel.status.state == "done", "what is in the cache needs no run"
+
+
+@pytest.mark.parametrize(
+    ("family", "backend", "dtype"),
+    [("gpt2", "bridge", torch.float32), ("llama", "hooked", torch.bfloat16), ("gpt_neox", "hooked", torch.float32)],
+)
+def test_other_models(ablate: Any, wire: Any, family: str, backend: Any, dtype: Any) -> None:
+    panel = ablate(tiny_model(family, backend, dtype=dtype), prompt="The capital of France is", subject="France",
+                   samples=2)  # fmt: skip
+    assert panel.status.state == "done", panel.status.error
+    assert np.isfinite(panel.result.effect).all()
+    parallel = family == "gpt_neox"
+    assert ("0 everywhere" in maps(panel)["attn_to_mlp"].title) == parallel
+    pin(wire, panel, maps(panel)["attn_to_mlp"], 0, 1)
+    change = [abs(row[3]) for row in panel.cell.table.rows]
+    assert (max(change) == 0) == parallel
+    for tab in ("heads", "tracing"):
+        panel.tab = tab
+        settled(panel)
+        assert panel.status.state == "done", panel.status.error
+
+
+def test_two_hundred_moves_end_where_they_end(pair: Any, ablate: Any, wire: Any) -> None:
+    panel = ablate(pair.base)
+    heat = maps(panel)["mlp"]
+    for step in range(200):
+        wire.type(heat, pinned=[step % 6, step % 9], cross=[step % 6, step % 9])
+    assert panel.wait(60)
+    assert (panel.layer, panel.position) == (199 % 6, 199 % 9)
+    assert "MLP of layer 1 at “·Eiffel” (1)" in panel.cell.table.caption
+    assert panel.status.state == "done", panel.status.error
