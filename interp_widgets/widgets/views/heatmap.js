@@ -83,7 +83,7 @@ function render({ model, el, signal }) {
   const describe = ([r, c]) => {
     const row = model.get('row_labels')[r], column = model.get('column_labels')[c], text = model.get('texts')[r * C + c], note = model.get('notes')[r * C + c];
     const name = (kind, held, i) => `${kind} ${held === undefined || held === String(i) ? i : `${isolate(`‘${label(held)}’`)} (${i})`}`.trim();
-    const marked = inSpans(model.get('row_marks'), r) || inSpans(model.get('column_marks'), c) ? ', marked' : '';
+    const marked = inSpans(model.get('row_marks'), r) || inSpans(model.get('column_marks'), c) ? `, ${model.get('mark_name')}` : '';
     return `${name(model.get('row_name'), row, r)} → ${name(model.get('column_name'), column, c)}: ` +
       `${named(value(r, c), model.get('value_label'))}${text ? ` ${isolate(`‘${label(text)}’`)}` : ''}${marked}${note ? `\n${note}` : ''}`;
   };
@@ -522,6 +522,7 @@ function render({ model, el, signal }) {
     const at = over ?? cell(model.get('cross')) ?? cell(model.get('pinned'));
     const half = at ? null : cursor();
     const part = (kind, names, i) => `${kind} ${names[i] === String(i) ? i : `${isolate(`‘${names[i]}’`)} (${i})`}`;
+    readout.style.minHeight = model.get('notes').length && L.W < 900 ? '40px' : '';  // room for two lines, so that nothing below jumps
     const text = at ? describe(at).replaceAll('\n', ' · ')
       : half ? (half[0] >= 0 ? part(model.get('row_name'), rowNames, half[0]) : part(model.get('column_name'), columnNames, half[1]))
       : `${R} × ${C} cells`;
@@ -676,7 +677,7 @@ function render({ model, el, signal }) {
     onTraits(model, 'data shape vmin vmax scale row_labels column_labels row_bars row_bars_max row_bars_signed', mark('data')),
     onTraits(model, 'window', () => { const asked = model.get('window'); if (asked.length ? asked.some((v, i) => v !== view[i]) : zoomed()) { readView(); refresh(); } }),
     onTraits(model, 'lut lut_dark reverse', mark('theme')),
-    onTraits(model, 'title x_label y_label value_label row_name column_name texts notes numbers_from edges crossed row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
+    onTraits(model, 'title x_label y_label value_label row_name column_name mark_name texts notes numbers_from edges crossed row_marks column_marks row_bars_label height max_height color_bar empty', mark('')),
     onTraits(model, 'cross pinned', perFrame(drawTop)),
     onTraits(model, 'hovered', () => { if (!model.get('live_hover')) { over = cell(model.get('hovered')); drawTop(); } }),
     watchTheme(mark('theme')),

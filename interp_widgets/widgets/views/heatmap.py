@@ -82,6 +82,8 @@ class Heatmap(View):
     row_marks = t.List(t.List(t.Int())).tag(sync=True)
     """Spans [start, end) of rows shown by a band (instruction spans)."""
     column_marks = t.List(t.List(t.Int())).tag(sync=True)
+    mark_name = t.Unicode("marked").tag(sync=True)
+    """What a marked row or column is, for tooltip and readout."""
     row_bars = t.Bytes(b"").tag(sync=True)
     """float32 number of each row, drawn as bars beside the rows, to both sides where some are negative; empty: none.
     See `set_row_bars`."""

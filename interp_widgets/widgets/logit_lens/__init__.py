@@ -1,0 +1,5 @@
+"""The logit lens explorer."""
+
+from .explorer import LogitLensExplorer
+
+__all__ = ["LogitLensExplorer"]

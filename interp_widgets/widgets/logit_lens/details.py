@@ -1,0 +1,119 @@
+"""Below the map: the likeliest tokens of one cell, and the target at one position over the layers."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as W
+
+from interp_widgets.analysis.logit_lens import LogitLensResult
+from interp_widgets.figures.logit_lens import LensTrajectory, Trajectory
+from interp_widgets.figures.static import visible
+
+from ..controls import row
+from ..views import BokehFigure, Table
+from ..workbench import model_name
+from .words import cell_line, quoted, row_name
+
+if TYPE_CHECKING:
+    from .explorer import LogitLensExplorer
+
+CHARTS: tuple[Trajectory, ...] = ("target_rank", "target_probability", "entropy")
+
+
+class Details:
+    """Follows the cell under the pointer or the cursor, else the chosen one; the charts follow the chosen position."""
+
+    def __init__(self, panel: LogitLensExplorer) -> None:
+        self.panel = panel
+        self.numbers = W.HTML("")
+        self.numbers.add_class("iw-hint")
+        self.table = Table(empty="No reading yet: press Run", height=340)
+        self.charts = tuple(LensTrajectory(kind=kind) for kind in CHARTS)
+        hosts = [BokehFigure(chart.figure, on_error=panel.show_error) for chart in self.charts]
+        boxes = [W.VBox([host]) for host in hosts]
+        listed = W.VBox([self.table, self.numbers])
+        for box in (listed, *boxes):
+            box.layout.flex = "1 1 440px"  # two beside each other where there is room
+        self.parts = [row(listed, *boxes)]
+        self.parts[0].layout.align_items = "flex-start"
+        for name in ("hovered", "cross"):
+            panel.watch(panel.map.heat, name, lambda _: self._list())
+        panel.watch(self.table, "selected", self._picked)
+        self._listed: Any = None
+        self._charted: Any = None
+        self._filling = False
+
+    @property
+    def told(self) -> tuple[int, int]:
+        """The cell that the table is about, as row and column."""
+        heat = self.panel.map.heat
+        for place in (heat.hovered, heat.cross):
+            if len(place) == 2 and all(0 <= i < n for i, n in zip(place, heat.shape, strict=True)):
+                return place[0], place[1]
+        return self.panel.cell
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def paint(self) -> None:
+        """Bring table and charts up to the explorer's results and selection."""
+        self._list()
+        results, (_, column) = self.panel.results, self.panel.cell
+        if self._charted != (results, column):
+            self._charted = (results, column)
+            for chart in self.charts:
+                chart.update(results, column, names=self._names())
+
+    def _names(self) -> list[str]:
+        """Short, because a legend has little room: the title line says which models A and B are."""
+        models = self.panel.models
+        return [model_name(models[0])] if len(models) == 1 else ["A", "B"]
+
+    def _list(self) -> None:
+        """The likeliest tokens of the cell that is told about, of two models side by side."""
+        panel = self.panel
+        if not panel.results:
+            return
+        row, column = self.told
+        told = (panel.results, row, column, panel.top)
+        if told == self._listed:
+            return
+        self._listed = told
+        rows = [min(row, result.n_layers) for result in panel.results]
+        lists = [result.top(at, column)[: panel.top] for result, at in zip(panel.results, rows, strict=True)]
+        heads: list[dict[str, str]] = [{"label": "rank", "align": "right"}]
+        for letter in ("",) if len(lists) == 1 else ("A ", "B "):
+            heads += [{"label": f"{letter}next token"}, {"label": "probability", "align": "right"}]
+        table: list[list[Any]] = []
+        for rank in range(max(map(len, lists))):
+            line: list[Any] = [rank]
+            for one in lists:
+                line += [visible(one[rank][0]), one[rank][1]] if rank < len(one) else [None, None]
+            table.append(line)
+        first = panel.results[0]
+        self._filling = True
+        try:
+            with self.table.hold_sync():
+                self.table.selected, self.table.rows = -1, []
+                self.table.columns, self.table.rows = heads, table
+                where = f"after {quoted(first.tokens[column])} ({column}) at {row_name(panel.looked_at[-1], row)}"
+                self.table.caption = f"Likeliest tokens {where}; click one to follow it"
+        finally:
+            self._filling = False
+        self.numbers.value = "<br>".join(
+            f"{letter}{escape(cell_line(result, at, column))}"
+            for letter, result, at in zip(("",) if len(rows) == 1 else ("A: ", "B: "), panel.results, rows, strict=True)
+        )
+
+    # what a user does -------------------------------------------------------------------------------------------------
+
+    def _picked(self, change: Any) -> None:
+        """A clicked token becomes the target."""
+        if change.new < 0 or self._filling:
+            return
+        panel, (row, column) = self.panel, self.told
+        index = 1 if len(panel.results) == 2 and panel.shown != "A" else 0
+        result: LogitLensResult = panel.results[index]
+        token = int(result.top_ids[min(row, result.n_layers), column, change.new])
+        panel.follow(token)

@@ -1,0 +1,183 @@
+"""The logit lens explorer: what each layer would predict at each position, of one model or two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import traitlets as T
+
+from interp_widgets.analysis.logit_lens import LogitLensResult
+from interp_widgets.figures.static import Scene
+
+from ..code import cell
+from ..prediction import PredictionPanel
+from .controls import COLOR_LABELS, MOST_TOP, build_controls
+from .details import Details
+from .map import LensMap
+from .request import LensRequest, request_of, token_text
+
+
+class LogitLensExplorer(PredictionPanel):
+    """What the model would say next if it stopped at a layer, for every layer and every position of a text.
+
+    The map shows the likeliest next token of every layer and position; the charts follow a target through the layers
+    at one position: its rank, its probability, and how undecided the layer is. A dash marks the commit layer, from
+    which the likeliest token never changes again, a cross interference: the target was the likeliest and is lost.
+
+    ``LogitLensExplorer(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt and selection with other widgets,
+    ``(workbench)``. Every trait below is a keyword too. `run()` computes and returns the :class:`LogitLensResult` (a
+    pair of them with two models), which `result` keeps.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
+    Figs 4.1 and 4.2, appendix B.1; tuned lens: Eliciting Latent Predictions from Transformers with the Tuned Lens
+    (Belrose et al. 2023).
+    """
+
+    title: ClassVar[str] = "Logit lens"
+    recompute_on: ClassVar[tuple[str, ...]] = (*PredictionPanel.prediction_traits, "top", "translators")
+    redraw_on: ClassVar[tuple[str, ...]] = ("color", "threshold", "position", "reading")
+
+    color = T.Enum(tuple(COLOR_LABELS), default_value="probability")
+    """Which number colours the map."""
+    threshold = T.Float(0.2, min=0.0, max=1.0)
+    """The likeliest token is written into its cell from this probability on."""
+    top = T.Int(10, min=1, max=MOST_TOP)
+    """Number of likeliest tokens listed of a cell."""
+    translators = T.Unicode("")
+    """Path of a safetensors file of translators, for the tuned lens; empty: the logit lens."""
+    position = T.Int(-1, min=-1)
+    """Chosen column: a token of prompt and response, from 0 without a BOS; -1: the one before the predicted token."""
+    reading = T.Int(-1, min=-1)
+    """Chosen row: the stream entering that layer, `n_layers` for the model's output; -1 for the output."""
+
+    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+        self.in_prompt = 0
+        """Columns of the map that are tokens of the prompt; the rest are the response's."""
+        super().__init__(model, tuned, **options)
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        self.inputs.children = build_controls(self)
+        self.map = LensMap(self)
+        self.about = Details(self)
+        self.plot.children = self.map.parts
+        self.details.children = self.about.parts
+        if self.position < 0 and self.response_token < 0:
+            self.position = self.prompt_token
+        if self.reading < 0 < self.layer:
+            self.reading = self.layer
+        self.watch(self, ["prompt", "response", "response_token"], self._forget_position)
+        self.watch(self, "prompt_token", self._prompt_token_linked)
+        self.watch(self, "layer", self._layer_linked)
+
+    def request(self) -> LensRequest:
+        return request_of(self.prediction(), self.models[0], top=self.top, translators=self.translators)
+
+    def compute(
+        self,
+        request: LensRequest,
+        model: Any,
+        *,
+        progress: Callable[[int, int], None],
+        check: Callable[[], None],
+        on_partial: Callable[[Any], None],
+    ) -> LogitLensResult:
+        return request.answer(model, self.models[-1], progress=progress, check=check)
+
+    def leans_on(self, request: LensRequest) -> tuple[Any, ...]:
+        return (self.models[-1],) if request.target is None else ()
+
+    def cost(self, request: LensRequest, model: Any) -> Any:
+        return request.cost(model)
+
+    def draw(self, results: tuple[LogitLensResult, ...], request: LensRequest) -> None:
+        prompt, _ = self.models[0].split(request.prompt, request.response)
+        self.in_prompt = len(prompt) - (results[0].bos_id is not None)
+        self.map.paint()
+        self.about.paint()
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: LensRequest) -> str:
+        names = ("model",) if len(self.models) == 1 else ("base", "tuned")
+        target = request.target
+        if target is None and self._shown is not None and self._shown.request == request:
+            target = self.results[-1].target
+        if isinstance(target, int):
+            target = token_text(self.models[0], target) or target
+        lines = request.code(names, target)
+        lines.append(f"{lines[-1].split(' = ')[0]}.to_frame()")
+        return cell(["logit_lens"], self.models, lines)
+
+    def frame(self) -> Any:
+        import pandas as pd
+
+        frames = []
+        for letter, result in zip("AB", self.results, strict=False):
+            table = result.to_frame()
+            table["target"] = result.target_token
+            table.insert(0, "model", letter)
+            frames.append(table)
+        return pd.concat(frames, ignore_index=True)
+
+    def scene(self) -> Scene:
+        return self.map.heat.scene()
+
+    # selection --------------------------------------------------------------------------------------------------------
+
+    @property
+    def looked_at(self) -> tuple[LogitLensResult, ...]:
+        """The results that the view shows: one, or both in a difference."""
+        return self.results if self.shown == "difference" else (self.results["AB".index(self.shown)],)
+
+    @property
+    def cell(self) -> tuple[int, int]:
+        """Row and column of the chosen cell of the map."""
+        last, count = self.looked_at[-1].n_layers, self.looked_at[-1].n_positions
+        column = self.position
+        if not 0 <= column < count:
+            ahead = max(self.response_token, 0) if self.in_prompt < count else 0
+            column = min(max(self.in_prompt - 1 + ahead, 0), count - 1)
+        return (self.reading if 0 <= self.reading <= last else last), column
+
+    def look_at(self, row: int, column: int) -> None:
+        """Choose a cell of the map, -1 for the model's output and for the position before the predicted token.
+
+        Panels on the same workbench follow to the layer, and to the prompt token or the response token predicted there.
+        """
+        target = self.target
+        with self.hold():
+            ahead = column - self.in_prompt + 1  # the response token that is predicted in this column
+            if self.results and 0 <= ahead < self.results[0].n_positions - self.in_prompt:
+                self.response_token = ahead
+            if 0 <= column < self.in_prompt:
+                self.prompt_token = column
+            if row >= 0:
+                self.layer = min(row, self.models[0].n_layers - 1)
+            self.reading, self.position = row, column
+            self.target = target  # looking elsewhere is not asking for another token
+        self.redraw()
+
+    def follow(self, token: int) -> None:
+        """Make a token the target; ValueError for one that has no text of its own, such as a part of a character."""
+        text = token_text(self.models[0], token)
+        if text is None:
+            shown = self.models[0].token_strings([token])[0]
+            raise ValueError(f"the token {shown!r} cannot be the target: its text alone is read as other tokens")
+        self.target = text
+
+    def _forget_position(self, _: Any) -> None:
+        """Another text or another predicted token: what is looked at is where that is predicted."""
+        self.position = -1
+
+    def _prompt_token_linked(self, change: Any) -> None:
+        if change.new >= 0:
+            self.position = change.new
+        elif self.position == change.old:
+            self.position = -1
+
+    def _layer_linked(self, change: Any) -> None:
+        if min(self.reading, self.models[0].n_layers - 1) != change.new:
+            self.reading = change.new

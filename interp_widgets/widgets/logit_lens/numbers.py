@@ -1,0 +1,118 @@
+"""Numbers, labels and notes of the map for one view: the first model, the second, or their difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.logit_lens import LogitLensResult
+from interp_widgets.figures.static import visible
+
+from .controls import UNITS
+
+Array = NDArray[np.float64]
+
+NOTED = 3
+"""Likeliest tokens named in a tooltip; of two models the first of each."""
+MOST_NOTES = 20_000
+"""Of more cells than this none has a note."""
+
+
+@dataclass(frozen=True)
+class Colours:
+    """What colours the map: one number per cell, and the scale they stand on."""
+
+    matrix: Array
+    """(layers + 1, positions)."""
+    vmin: float
+    vmax: float
+    label: str
+    """Name and unit, for the colour bar."""
+    signed: bool = False
+    scale: str = "linear"
+    reverse: bool = False
+
+
+def colours(results: Sequence[LogitLensResult], color: str, shown: str) -> Colours:
+    """The colouring of one view, "A", "B" or "difference"; A and B stand on one scale."""
+    held = [np.asarray(getattr(result, color), dtype=np.float64) for result in results]
+    if shown == "difference":
+        return _difference(held[0], held[1], color)
+    matrix, unit = held["AB".index(shown)], UNITS[color]
+    if color == "target_rank":
+        most = max(1.0, *(float(one.max()) for one in held))
+        return Colours(matrix, 0.0, most, unit, scale="log", reverse=True)
+    if color in ("entropy", "kl"):
+        return Colours(matrix, 0.0, max(float(one.max()) for one in held) or 1.0, unit)
+    return Colours(matrix, 0.0, 1.0, unit)
+
+
+def _difference(a: Array, b: Array, color: str) -> Colours:
+    """B − A; of ranks the powers of ten by which B puts the target nearer to the top."""
+    unit = f"{UNITS[color]}, B − A"
+    if color == "target_rank":
+        a, b = -np.log10(1 + a), -np.log10(1 + b)
+        unit = "−log₁₀(1 + rank), B − A"
+    largest = float(np.abs(b - a).max()) or 1.0
+    return Colours(b - a, -largest, largest, unit, signed=True)
+
+
+def labels(results: Sequence[LogitLensResult], threshold: float) -> list[str]:
+    """Texts of the cells, row by row: the likeliest token where it has at least this probability.
+
+    Of two results ``a → b`` where their likeliest tokens differ and either reaches it, and nothing where they agree.
+    """
+    reached = np.any([result.probability >= threshold for result in results], axis=0).ravel()
+    if len(results) == 2:
+        reached &= (results[0].top_token != results[1].top_token).ravel()
+    tokens = [result.top_token.ravel().tolist() for result in results]
+    names = [{token: visible(result.token_text(token)) for token in set(ids)}
+             for result, ids in zip(results, tokens, strict=True)]  # fmt: skip
+    found = [""] * len(reached)
+    for place in np.flatnonzero(reached).tolist():
+        found[place] = " → ".join(name[ids[place]] for name, ids in zip(names, tokens, strict=True))
+    return found
+
+
+def notes(results: Sequence[LogitLensResult]) -> list[str]:
+    """What a tooltip adds to a cell's number: the likeliest tokens of each result, the target, what begins or ends."""
+    rows, columns = results[0].entropy.shape
+    if rows * columns > MOST_NOTES:
+        return []
+    return ["\n".join(_note(results, row, column)) for row in range(rows) for column in range(columns)]
+
+
+def _note(results: Sequence[LogitLensResult], row: int, column: int) -> Iterator[str]:
+    """A line for each result."""
+    names, most = (("A: ", "B: "), 1) if len(results) == 2 else (("next: ",), NOTED)
+    for name, result in zip(names, results, strict=True):
+        best = result.top(row, column)[:most]
+        yield name + ", ".join(f"{visible(token)} {_short(p)}" for token, p in best) + _events(result, row, column)
+
+
+def _short(chance: float) -> str:
+    return f"{chance:.3f}" if chance >= 0.001 else "< 0.001"
+
+
+def _events(result: LogitLensResult, row: int, column: int) -> str:
+    said = ""
+    if result.target_rank is not None and result.target_token is not None:
+        said += f"; target {visible(result.target_token)} rank {int(result.target_rank[row, column]):,}"
+    if result.interference is not None and result.interference[row, column]:
+        said += ", lost here"
+    if result.commit_layer[column] == row:
+        said += "; commit layer"
+    return said
+
+
+def commits(result: LogitLensResult) -> list[list[int]]:
+    """Cells [row, column] from which down the likeliest token stays."""
+    return [[row, column] for column, row in enumerate(result.commit_layer.tolist())]
+
+
+def losses(result: LogitLensResult) -> list[list[int]]:
+    """Cells [row, column] where the target, likeliest one layer before, is lost."""
+    return [] if result.interference is None else np.argwhere(result.interference).tolist()

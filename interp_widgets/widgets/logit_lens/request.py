@@ -1,0 +1,104 @@
+"""What a logit lens explorer asks for: one frozen object per run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from interp_widgets.analysis.logit_lens import Cost, LogitLensResult, logit_lens, logit_lens_cost
+from interp_widgets.analysis.prompts import read_prompt
+
+from ..code import call
+from ..prediction import Prediction
+
+LEAST_TOP = 10
+"""Tokens kept per cell at least, so that shorter lists need no run."""
+
+
+@dataclass(frozen=True)
+class LensRequest:
+    """One lens on a prompt and response as a whole; which of their positions is looked at makes no other request."""
+
+    prompt: str
+    response: str = ""
+    target: str | int | None = None
+    """Text or id of the token that is followed; None: what the (of two, the second) model finds likeliest."""
+    top: int = LEAST_TOP
+    """Likeliest tokens kept per cell."""
+    translators: str = ""
+    """Path of the tuned lens's translators; empty: the logit lens."""
+    stamp: tuple[int, int] | None = None
+    """Size and time of that file, so that another file under the same name is another request."""
+
+    def ids(self, model: Any) -> list[int]:
+        """Ids of prompt and response, with the BOS where the model has one."""
+        prompt, response = model.split(self.prompt, self.response)
+        return [*prompt, *response]
+
+    def answer(
+        self, model: Any, chooser: Any, *, progress: Callable[[int, int], None], check: Callable[[], None]
+    ) -> LogitLensResult:
+        """Run the lens on one model; `chooser` is the model whose likeliest token is the target where none is given."""
+        ids = self.ids(model)
+        target = self.target
+        if target is None:
+            check()
+            target = likeliest(chooser, ids)
+        return logit_lens(
+            model, ids, target=target, top=min(self.top, model.d_vocab), translators=self.translators or None,
+            progress=progress, check=check,
+        )  # fmt: skip
+
+    def cost(self, model: Any) -> Cost:
+        """Operations and bytes."""
+        return logit_lens_cost(model, len(self.ids(model)))
+
+    def code(self, names: tuple[str, ...], target: str | int | None) -> list[str]:
+        """Lines of a cell that repeat it for the models called so; `target` as it is to be written."""
+        lines = [f"prompt = {self.prompt!r}"]
+        sequence = "prompt"
+        if self.response:
+            lines = [
+                f"prompt, response = {self.prompt!r}, {self.response!r}",
+                f"prompt_ids, response_ids = {names[0]}.split(prompt, response)",
+            ]
+            sequence = "[*prompt_ids, *response_ids]"
+        options: dict[str, Any] = {"target": target, "top": self.top}
+        if self.translators:
+            options["translators"] = self.translators
+        for name, suffix in zip(names, ("",) if len(names) == 1 else ("_a", "_b"), strict=True):
+            lines.append(f"result{suffix} = {call('logit_lens', name, sequence, **options)}")
+        return lines
+
+
+def likeliest(model: Any, ids: list[int]) -> int:
+    """The token that a model finds likeliest after a sequence."""
+    read_prompt(model, ids)  # says what is wrong with an empty or too long one
+    logits = model.forward(model.token_embeddings(ids)[None], positions=slice(-1, None))
+    return int(logits[0, -1].argmax())
+
+
+def stamp(path: str) -> tuple[int, int] | None:
+    """Size and time of change of a file; None where there is none, which the run will say."""
+    try:
+        found = os.stat(os.path.expanduser(path))
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def request_of(prediction: Prediction, model: Any, *, top: int, translators: str) -> LensRequest:
+    """The request that answers a prediction: its response token, chosen by place, becomes a target by id."""
+    target = prediction.read(model)[1]
+    path = translators.strip()
+    return LensRequest(
+        prediction.prompt, prediction.response, target, max(top, LEAST_TOP), path, stamp(path) if path else None
+    )
+
+
+def token_text(model: Any, token: int) -> str | None:
+    """The text that is read as just this token; None where there is none, as for a part of a character."""
+    text: str = model.token_strings([token])[0]
+    return text if model.tokens(text, prepend_bos=False) == [token] else None

@@ -1,0 +1,76 @@
+"""What the lens shows at one position, in a sentence, and at one cell, in a line."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from interp_widgets.analysis.logit_lens import LogitLensResult
+from interp_widgets.figures.static import visible
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def quoted(token: str) -> str:
+    """A token in quotes, its blanks as marks."""
+    return f"“{visible(token)}”"
+
+
+def share(value: float) -> str:
+    """A probability, small ones as powers of ten.
+
+    >>> share(0.40161), share(3.2e-9), share(0.0)
+    ('0.402', '3×10⁻⁹', '0')
+    """
+    if value >= 0.001 or value == 0:
+        return f"{value:.3f}" if value else "0"
+    head, power = f"{value:.0e}".split("e")
+    return f"{head}×10{str(int(power)).translate(_RAISED)}"
+
+
+def row_name(result: LogitLensResult, row: int) -> str:
+    """``layer 3``, or ``the output`` for the last row."""
+    return "the output" if row == result.n_layers else f"layer {row}"
+
+
+def story(result: LogitLensResult, column: int) -> str:
+    """How the prediction at one position came about: where it settled, and what became of the target."""
+    final = result.token_text(int(result.top_token[-1, column]))
+    commit = int(result.commit_layer[column])
+    if commit == 0:
+        settled = "is the likeliest token from layer 0, the embeddings, on"
+    elif commit == result.n_layers:
+        settled = "becomes the likeliest token at the output only"
+    else:
+        settled = f"becomes the likeliest token at layer {commit} and stays"
+    where = (
+        f"After {quoted(result.tokens[column])} ({column}): {quoted(final)} ({share(result.probability[-1, column])})"
+    )
+    return f"{where} {settled}. {_target(result, column, final)}".strip()
+
+
+def _target(result: LogitLensResult, column: int, final: str) -> str:
+    if result.target_rank is None or result.target_probability is None or result.target_token is None:
+        return ""
+    ranks = result.target_rank[:, column]
+    lost = np.flatnonzero(result.interference[:, column]).tolist() if result.interference is not None else []
+    name = f"the target {quoted(result.target_token)}"
+    if lost:
+        where = ", ".join(f"likeliest at {row_name(result, row - 1)}, lost at {row_name(result, row)}" for row in lost)
+        said = f"Interference: {name} is {where}"
+    elif ranks.min() == 0:
+        return "No interference." if result.target_token == final else f"No interference: {name} stays."
+    else:
+        best = f"its best rank is {ranks.min():,} at {row_name(result, int(ranks.argmin()))}"
+        said = f"{name[0].upper()}{name[1:]} is never the likeliest: {best}"
+    if ranks[-1] > 0 and (lost or ranks.argmin() != result.n_layers):
+        said += f"; it ends at rank {ranks[-1]:,}"
+    return said + "."
+
+
+def cell_line(result: LogitLensResult, row: int, column: int) -> str:
+    """The numbers of one cell."""
+    parts = [f"entropy {result.entropy[row, column]:.2f} nats", f"KL to the output {result.kl[row, column]:.2f} nats"]
+    if result.target_rank is not None and result.target_probability is not None and result.target_token is not None:
+        rank, chance = result.target_rank[row, column], share(result.target_probability[row, column])
+        parts.insert(0, f"target {quoted(result.target_token)} rank {rank:,}, probability {chance}")
+    return " · ".join(parts)
