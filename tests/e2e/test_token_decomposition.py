@@ -15,8 +15,7 @@ def opened(nb: Any) -> Any:
     """An explorer of the demo pair on its default prompt."""
     nb.make(
         "token_decomposition.ipynb",
-        "from interp_widgets import load_demo_pair\n"
-        "from interp_widgets.widgets.token_decomposition import TokenDecompositionExplorer\n"
+        "from interp_widgets import TokenDecompositionExplorer, load_demo_pair\n"
         "pair = load_demo_pair()\npanel = TokenDecompositionExplorer(pair)\npanel",
     )
     nb.run_all()
@@ -54,10 +53,12 @@ def test_journey(opened: Any) -> None:
     nb = opened
     panel = panel_of(nb)
     expect(panel.locator(".iw-heat canvas").first).to_be_visible()
+    nb.bokeh_idle()
     for theme in ("Light", "Dark"):
         nb.set_theme(f"JupyterLab {theme}")
         for width in (1400, 700):
-            nb.resize(width, 2600)
+            nb.resize(width, 3200)
+            nb.bokeh_idle()
             nb.screenshot(f"token_decomposition_{theme.lower()}_{width}", panel)
     nb.set_theme("JupyterLab Light")
     nb.resize(1400, 1700)

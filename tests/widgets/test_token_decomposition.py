@@ -12,9 +12,15 @@ import pandas as pd
 import pytest
 import torch
 
-from interp_widgets import Workbench, decompose_logit, decompose_tokens, load_demo_pair, load_model
+from interp_widgets import (
+    TokenDecompositionExplorer,
+    Workbench,
+    decompose_logit,
+    decompose_tokens,
+    load_demo_pair,
+    load_model,
+)
 from interp_widgets.data.presets import PRESETS
-from interp_widgets.widgets.token_decomposition import TokenDecompositionExplorer
 from interp_widgets.widgets.views.base import bytes_floats
 from tests.models.tiny import tiny_hf, tiny_model, tiny_tokenizer
 
@@ -101,7 +107,7 @@ def test_the_token_that_the_answer_hangs_on_leads(pair: Any, explore: Any) -> No
     assert first[1] == "·Eiffel"
     assert first[-2] == "·Paris"
     assert panel.about.part.rows[0][0] == "·Paris"
-    assert "“·Eiffel” (1) at the final norm" in panel.about.part.caption
+    assert "“·Eiffel” (1) at the output" in panel.about.part.caption
     last_column = panel.map.heat.texts[panel.map.heat.shape[1] - 1 :: panel.map.heat.shape[1]]
     assert last_column[1] == " Paris"
 
@@ -165,6 +171,33 @@ def test_bars(pair: Any, explore: Any) -> None:
     )
     panel.bars = "none"
     assert panel.map.heat.row_bars == b""
+
+
+def test_charts_follow_the_view_and_no_slider(pair: Any, explore: Any) -> None:
+    panel = explore(pair)
+    norms, logit = panel.about.charts
+    assert set(norms.source.data["model"]) == {"A: demo-base"}
+    rows = dict(zip(norms.lines.data["source"], norms.lines.data["ys"], strict=True))
+    np.testing.assert_allclose(rows["·Eiffel (1)"], panel.result[0].tokens.norm_share[:, 1], atol=1e-6)
+    assert "·Paris" in str(logit.figure.title.text)
+    before = norms.lines.data
+    panel.threshold, panel.color = 0.6, "norm_share"
+    assert norms.lines.data is before
+    left_out = next(i for i in range(9) if not any(f"({i})" in name for name in before["source"]))
+    panel.source = left_out
+    colors = [dict(zip(c.lines.data["source"], c.lines.data["color"], strict=True)) for c in (norms, logit)]
+    tokens = panel.result[0].tokens.tokens
+    for name in ("·Eiffel (1)", f"{tokens[left_out].replace(' ', '·')} ({left_out})"):
+        assert colors[0][name] == colors[1][name], "one token, one colour, and the selected has its line"
+    panel.view = "difference"
+    assert set(norms.source.data["model"]) == {"A: demo-base", "B: demo-tuned"}
+    panel.prompt = "The cat"
+    settle(panel)
+    assert len({result.logit.target for result in panel.result}) == 2, "the models go on differently here"
+    assert "name a target" in logit.message
+    panel.target = " was"
+    settle(panel)
+    assert logit.message == ""
 
 
 def test_two_models_and_their_difference(pair: Any, explore: Any) -> None:
@@ -320,7 +353,7 @@ def test_a_clicked_cell_is_read(pair: Any, explore: Any, wire: Any) -> None:
     settle(panel)
     assert (panel.source, panel.layer, panel.prompt_token) == (9, 5, -1), "the rest is no prompt token"
     assert panel.map.strip.selected == -1
-    assert panel.about.part.caption == "Alone, BOS at the final norm predicts:"
+    assert panel.about.part.caption == "Alone, BOS at the output predicts:"
     assert panel.about.part.rows[0][1] == pytest.approx(tokens.bias_probability[6], abs=1e-6)
     wire.type(panel.map.heat, pinned=[], cross=[])
     assert panel.source == -1

@@ -9,9 +9,10 @@ import numpy as np
 
 from interp_widgets.analysis.token_decomposition import PartTokens, part_tokens
 from interp_widgets.figures.static import visible
+from interp_widgets.figures.token_decomposition import PartTrajectories
 
 from ..controls import row
-from ..views import Table
+from ..views import BokehFigure, Table
 from .map import signed
 from .rows import Array, Rows
 
@@ -35,11 +36,17 @@ class Details:
         right = W.VBox([self.part], layout={"flex": "2 1 280px"})
         tables = row(left, right)
         tables.layout.align_items = "flex-start"
-        self.parts = [tables]
+        self.charts = tuple(PartTrajectories(kind=kind) for kind in ("norm_share", "target_logit"))
+        self.figures = [BokehFigure(chart.figure, on_error=panel.show_error) for chart in self.charts]
+        boxes = [W.VBox([figure]) for figure in self.figures]
+        for box in boxes:
+            box.add_class("iw-chart")
+        self.parts = [tables, row(*boxes)]
         panel.watch(self.sources, "selected", self._picked)
         self._places: list[int] = []
         self._asked: Any = None
         self._shows: Any = None
+        self._drawn: Any = None
         self._filling = False
 
     @property
@@ -53,7 +60,7 @@ class Details:
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
-        """Draw the tables, if anything of what they show has changed."""
+        """Draw the tables and the charts, if anything of what they show has changed."""
         panel = self.panel
         shows = (tuple(one.result for one in panel.rows), panel.shown, panel.source, panel.at_column)
         if shows == self._shows:
@@ -61,6 +68,7 @@ class Details:
         self._shows = shows
         self._list_sources()
         self._read_part()
+        self._draw_charts()
 
     def _list_sources(self) -> None:
         """The sources by the size of their shares, and what each part alone would predict at the chosen layer."""
@@ -120,13 +128,41 @@ class Details:
     def _where(self) -> str:
         """The chosen layer in words."""
         last, column = self.panel.looked_at[-1].n_layers, self.panel.at_column
-        return "at the final norm" if column == last else f"entering layer {column}"
+        return "at the output" if column == last else f"entering layer {column}"
 
     def _sums(self, shares: list[Any]) -> str:
         letters = ["A ", "B "] if len(shares) == 2 else [""]
         return "sum " + ", ".join(
             f"{letter}{signed(share.sum())}" for letter, share in zip(letters, shares, strict=True)
         )
+
+    def _draw_charts(self) -> None:
+        """The looked-at models over the layers; two that follow different targets have no chart of one logit."""
+        panel, sources = self.panel, self._followed()
+        drawn = (tuple(one.result for one in panel.looked_at), sources)
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
+        shown = [one.result.tokens for one in panel.looked_at]
+        names = [panel.model_names[panel.rows.index(one)] for one in panel.looked_at]
+        norms, logit = self.charts
+        norms.update(shown, names=names, sources=sources)
+        if len({tokens.target for tokens in shown}) > 1:
+            logit.update([])
+            logit.say("The two models put different tokens first: name a target to compare them.")
+        else:
+            logit.update(shown, names=names, sources=sources)
+
+    def _followed(self) -> tuple[int, ...]:
+        """The sources with lines of their own: those that brought most to the logit or the norm, and the selected."""
+        sizes = np.zeros(self.panel.looked_at[-1].sources)
+        for one in self.panel.looked_at:
+            for numbers in (one.logit_share()[:-1], one.norm_share(-1)[:-1]):
+                size = np.nan_to_num(np.abs(numbers))
+                sizes = np.maximum(sizes, size / (size.max() or 1.0))
+        largest = np.argsort(-sizes, kind="stable")[: PartTrajectories.LARGEST].tolist()
+        chosen = {*largest, self.panel.source} if 0 <= self.panel.source < len(sizes) else set(largest)
+        return tuple(sorted(chosen))
 
     # one part ---------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from interp_widgets.figures.static import Scene, stack_scenes
 
 from ..code import cell
 from ..prediction import PredictionPanel
+from ..workbench import model_name
 from .controls import BAR_LABELS, COLOR_LABELS, build_controls
 from .details import Details
 from .map import DecompositionMap
@@ -139,6 +140,12 @@ class TokenDecompositionExplorer(PredictionPanel):
     def looked_at(self) -> tuple[Rows, ...]:
         """The results that the view shows: one, or both in a difference."""
         return self.rows if self.shown == "difference" else (self.rows["AB".index(self.shown)],)
+
+    @property
+    def model_names(self) -> list[str]:
+        """What the charts call the models."""
+        letters = [""] if len(self.models) == 1 else ["A: ", "B: "]
+        return [letter + model_name(model) for letter, model in zip(letters, self.models, strict=True)]
 
     @property
     def at_column(self) -> int:

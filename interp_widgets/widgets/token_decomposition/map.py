@@ -34,7 +34,7 @@ class DecompositionMap:
         )
         self.heat = Heatmap(
             row_name="part of", column_name="layer", y_label="source token", empty="No map yet: press Run",
-            x_label="stream entering layer (out: final norm)",
+            x_label="stream entering layer (output: final norm)",
         )  # fmt: skip
         self.sums = W.HTML("")
         self.parts = [self.sums, self.strip, self.heat]

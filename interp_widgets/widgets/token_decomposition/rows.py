@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.figures.chart import layer_names
 from interp_widgets.figures.static import number, visible
+from interp_widgets.figures.token_decomposition import rest_name
 
 from .request import Decomposed
 
@@ -21,8 +23,6 @@ COLORS = ("probability", "norm_share", "target_probability", "target_logit")
 """Numbers that can colour the map."""
 MOST_NOTES = 6_000
 """Cells of a map of which each gets a note."""
-
-_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,8 @@ class Rows:
 
     @property
     def rest(self) -> str:
-        """What the last row is: biases, the BOS, or both."""
-        tokens, logit = self.result.tokens, self.result.logit
-        if tokens.bos is None or logit.bos is None:
-            return "biases"
-        # spread biases are in the tokens' parts, and in the logit they are still by themselves
-        own = bool(np.any(tokens.bias != tokens.bos)) or abs(logit.bias - logit.bos) > _ROUNDING * abs(logit.bias)
-        return "biases, BOS" if own else "BOS"
+        """What the last row is: biases, the BOS, or both; in the logit they are apart even where they are spread."""
+        return rest_name(self.result.logit)
 
     @property
     def labels(self) -> list[str]:
@@ -61,7 +56,7 @@ class Rows:
     @property
     def columns(self) -> list[str]:
         """(columns,) names of the layers."""
-        return [*map(str, range(self.n_layers)), "out"]
+        return layer_names(self.n_layers)
 
     def matrix(self, color: str) -> Array:
         """(rows, columns) the numbers of one colouring; NaN where the rest has none, or a part of zero says nothing."""
