@@ -12,10 +12,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from . import ways
 from .frozen import FrozenLayer, FrozenNorm, rounded_gain, rounds_norms
 from .frozen_pass import FrozenPass
-from .hooks import attached, check_hook_names
+from .hooks import check_hook_names
+from .readout import _drop_pattern, run_blocks
 from .ways import has_hooks
 
 __all__ = ["Slope", "freeze"]
@@ -53,6 +53,8 @@ def freeze(model: Any, ids: Sequence[int], last: int, *, slope: Slope = "secant"
             residual[layer] = value[0, last]
             if layer == 0:
                 start[:] = [value[0, :n].to(kind, copy=True)]
+            else:
+                _drop_pattern(model.tl_model.blocks[layer - 1])
             return value
 
         return write
@@ -61,7 +63,7 @@ def freeze(model: Any, ids: Sequence[int], last: int, *, slope: Slope = "secant"
     hooks += [(f"blocks.{layer}.hook_resid_pre", keep(layer)) for layer in range(layers)]
     hooks.append((f"blocks.{layers - 1}.hook_resid_post", keep(layers)))
     check_hook_names(model.tl_model, [name for name, _ in hooks])
-    _run(model, batch, hooks, hooked)
+    run_blocks(model, batch, hooks)
     return FrozenPass(tuple(reader.layer() for reader in readers), start[0], residual)
 
 
@@ -106,7 +108,7 @@ class _Reader:
     def _slope(self, post: Tensor) -> Tensor:
         """(n, d_mlp) what each neuron's input is multiplied by."""
         pre = self.found.pop("mlp.hook_pre").to(self.kind)
-        value = post.detach().to(self.kind)
+        value = post.detach().to(self.kind, copy=True)  # becomes the slope
         if not self.gated:
             if self.rule == "step":
                 return (pre > 0).to(self.kind)
@@ -115,7 +117,7 @@ class _Reader:
         if self.rule == "step":
             return pre * (pre > 0)
         if self.bias_outside:
-            value = value - self.model.weight("b_in", self.index).to(self.kind)
+            value -= self.model.weight("b_in", self.index).to(self.kind)
         act = _activation(self.model, self.index)
         return _ratio(value, linear, lambda z: act(pre[z]))
 
@@ -153,13 +155,13 @@ class _Reader:
 
 
 def _ratio(value: Tensor, by: Tensor, at_zero: Callable[[Tensor], Tensor]) -> Tensor:
-    """value / by, and where ``by`` is zero what ``at_zero`` gives for these places."""
-    zero = by.abs() < torch.finfo(by.dtype).tiny
-    if not bool(zero.any()):
-        return value / by
-    found = value / torch.where(zero, torch.ones_like(by), by)
-    found[zero] = at_zero(zero).to(found.dtype)
-    return found
+    """value / by, in place of ``value``; where ``by`` is zero what ``at_zero`` gives for these places."""
+    smallest = torch.finfo(by.dtype).tiny
+    zero = (by < smallest) & (by > -smallest)
+    value.div_(by)
+    if bool(zero.any()):
+        value[zero] = at_zero(zero).to(value.dtype)
+    return value
 
 
 def _activation(model: Any, index: int) -> Callable[[Tensor], Tensor]:
@@ -178,16 +180,3 @@ def _slope_at_zero(model: Any, index: int, places: Tensor) -> Tensor:
         zero = torch.zeros(1, 1, model.d_mlp, requires_grad=True)
         (slope,) = torch.autograd.grad(act(zero).sum(), zero)
     return slope.flatten()[0].to(places.device).expand(int(places.sum()))
-
-
-def _run(model: Any, batch: Tensor, hooks: Sequence[tuple[str, Callable[..., Tensor]]], hooked: bool) -> None:
-    """A pass up to the final norm, or a whole one where the user listens too."""
-    tl_model = model.tl_model
-    with model.lock, attached(tl_model, hooks):
-        if hooked:
-            tl_model(batch)
-        elif model.backend == "hooked":
-            tl_model(batch, stop_at_layer=model.n_layers)
-        else:
-            with ways.unembedding_input(tl_model, keep=False):
-                tl_model(batch)

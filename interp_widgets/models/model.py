@@ -364,8 +364,9 @@ class Model:
         Per layer: W_Q, W_K, W_V (n_heads, d_model, d_head), W_O (n_heads, d_head, d_model), b_Q, b_K, b_V
         (n_heads, d_head), b_O (d_model), W_in, W_gate (d_model, d_mlp), W_out (d_mlp, d_model), b_in (d_mlp),
         b_out (d_model); the norms before attention and MLP ln1_w, ln1_b, ln2_w, ln2_b (d_model), and ln1_post_w,
-        ln1_post_b, ln2_post_w, ln2_post_b of models that norm what both write. Shared key/value heads are repeated per query head; an absent
-        bias is zero, the scale of a norm without one (or folded away) is one, and Gemma's is what it multiplies by.
+        ln1_post_b, ln2_post_w, ln2_post_b of models that norm what both write. Shared key/value heads are repeated per
+        query head; an absent bias is zero, the scale of a norm without one (or folded away) is one, and Gemma's is what
+        it multiplies by.
         """
         return weights.weight(self.tl_model, name, layer)
 

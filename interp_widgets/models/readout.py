@@ -11,7 +11,7 @@ where they differ, and while the user has hooks on the model, the cells go throu
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from .compare import agree, probe_ids
 from .hooks import attached
 from .ways import has_hooks
 
-__all__ = ["ReadOut", "read_out", "residuals"]
+__all__ = ["ReadOut", "read_out", "residuals", "run_blocks"]
 
 _IN_BLOCKS: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 """What the comparison found, by TransformerLens model."""
@@ -120,6 +120,19 @@ def residuals(model: Any, ids: Tensor) -> Tensor:
 
     hooks = [(f"blocks.{layer}.hook_resid_pre", keep(layer)) for layer in range(model.n_layers)]
     hooks.append((f"blocks.{model.n_layers - 1}.hook_resid_post", keep(model.n_layers)))
+    run_blocks(model, batch, hooks)
+    return streams.transpose(0, 1)
+
+
+@torch.no_grad()
+def run_blocks(model: Any, batch: Tensor, hooks: Sequence[tuple[str, Callable[..., Tensor]]]) -> None:
+    """A pass through all blocks with these hooks; no unembedding, unless the user has hooks on the model.
+
+    Args:
+        model: a `Model`.
+        batch: (batch, positions) token ids.
+        hooks: names and functions of (value, hook) that return the value.
+    """
     tl_model = model.tl_model
     with model.lock:
         hooked = has_hooks(tl_model)
@@ -131,13 +144,12 @@ def residuals(model: Any, ids: Tensor) -> Tensor:
             else:
                 with ways.unembedding_input(tl_model, keep=False):
                     tl_model(batch, use_cache=False)
-    return streams.transpose(0, 1)
 
 
 def _drop_pattern(block: Any) -> None:
     """A bridge leaves its attention pattern (heads, positions, positions) on the module, where nothing reads it."""
     attention = getattr(block, "attn", None)
-    if getattr(attention, "_pattern", None) is not None:
+    if attention is not None and getattr(attention, "_pattern", None) is not None:
         attention._pattern = None
 
 

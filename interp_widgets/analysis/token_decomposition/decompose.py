@@ -17,7 +17,7 @@ from interp_widgets.analysis.token_decomposition.result import TokenDecompositio
 from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
 from interp_widgets.models.freeze import Slope, freeze
 
-_MEMORY_SHARE = 0.03
+_MEMORY_SHARE = 0.025
 """Of the tensor of all parts at all positions and layers: what one chunk may take."""
 _FEWEST_ROWS = 256
 """Below this, matrix products lose speed."""
