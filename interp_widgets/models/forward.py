@@ -36,6 +36,7 @@ __all__ = [
     "forward",
     "has_hooks",
     "in_blocks",
+    "keeps_cache",
     "last_hidden",
     "mean_embedding",
     "prefix",
@@ -252,6 +253,12 @@ def checked_way(model: Any, embeddings: Tensor) -> Way:
     with model.lock:
         _traits(model)  # compared now, before a caller's own hooks are on the model
         return _way(model)
+
+
+def keeps_cache(model: Any) -> bool:
+    """Whether keys and values of a beginning can be reused; False while the model has never been compared."""
+    with model.lock:
+        return _traits(model).cache
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Both take token embeddings and reuse keys and values of earlier positions. With 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,7 +31,8 @@ def has_hooks(tl_model: Any) -> bool:
 # ---- TransformerLens' own blocks
 
 
-def _entry(key: Tensor, value: Tensor, frozen: bool) -> Any:
+def cache_entry(key: Tensor, value: Tensor, *, frozen: bool) -> Any:
+    """TransformerLens' cache of one layer; a frozen one stays as it is when a block reads it."""
     from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 
     return TransformerLensKeyValueCacheEntry(past_keys=key, past_values=value, frozen=frozen)
@@ -52,7 +53,7 @@ def blocks_cache(tl_model: Any, embeddings: Tensor) -> list[KeysValues]:
     for block in tl_model.blocks:
         stream = stream.to(next(block.parameters()).device)
         empty = stream.new_empty(1, 0, cfg.n_key_value_heads or cfg.n_heads, cfg.d_head)
-        entry = _entry(empty, empty, False)
+        entry = cache_entry(empty, empty, frozen=False)
         stream = block(stream, past_kv_cache_entry=entry, shortformer_pos_embed=short)
         made.append((entry.past_keys, entry.past_values))
     return made
@@ -68,7 +69,7 @@ def blocks_encode(
         entry = None
         if past:
             key, value = (part.expand(embeddings.shape[0], -1, -1, -1) for part in past[index])
-            entry = _entry(key, value, True)
+            entry = cache_entry(key, value, frozen=True)
         stream = block(stream, past_kv_cache_entry=entry, shortformer_pos_embed=short)
     normalise = tl_model.ln_final if tl_model.cfg.normalization_type is not None else (lambda x: x)
     if hooked or positions is None:
@@ -94,6 +95,19 @@ def bridge_cache(tl_model: Any, embeddings: Tensor) -> list[KeysValues]:
     return whole if whole and len(whole) == tl_model.cfg.n_layers else []
 
 
+def bridge_options(tl_model: Any, batch: int, past: Sequence[KeysValues]) -> dict[str, Any]:
+    """What a pass of ``batch`` sequences from embeddings needs besides them; ``past`` is of batch 1 or of the same."""
+    options: dict[str, Any] = {"use_cache": False}
+    if past:
+        from transformers import DynamicCache
+
+        expanded = [tuple(part.expand(batch, -1, -1, -1) for part in layer) for layer in past]
+        options = {"use_cache": True, "past_key_values": DynamicCache(expanded)}
+    if hasattr(tl_model, "pos_embed"):  # the bridge repeats position ids by this number
+        tl_model.pos_embed._current_batch_size = batch
+    return options
+
+
 def bridge_encode(
     tl_model: Any,
     embeddings: Tensor,
@@ -103,15 +117,7 @@ def bridge_encode(
     split: bool,
 ) -> Tensor:
     """Hidden states (``split``) or logits. With hooks on, nothing is left out of the model's own pass."""
-    options: dict[str, Any] = {"use_cache": False}
-    if past:
-        from transformers import DynamicCache
-
-        batch = embeddings.shape[0]
-        expanded = [tuple(part.expand(batch, -1, -1, -1) for part in layer) for layer in past]
-        options = {"use_cache": True, "past_key_values": DynamicCache(expanded)}
-    if hasattr(tl_model, "pos_embed"):  # the bridge repeats position ids by this number
-        tl_model.pos_embed._current_batch_size = embeddings.shape[0]
+    options = bridge_options(tl_model, embeddings.shape[0], past or ())
     if hooked:
         embeddings = tl_model.embed.hook_out(embeddings)
     elif positions is not None:

@@ -1,0 +1,221 @@
+"""`last_states`: the residual stream at the last token of many short texts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.cost import Cost, block_parameters, row_bytes
+from interp_widgets.analysis.prompts import read_prompt
+from interp_widgets.analysis.runner import Runner
+from interp_widgets.models.states import Begun, begin, states, whole_states
+from interp_widgets.models.ways import has_hooks
+
+_SHORTEST_BEGINNING = 4
+"""A common beginning of fewer tokens is not worth its own pass."""
+
+
+def last_states(
+    model: Any,
+    prompts: Sequence[str | Sequence[int]],
+    layers: int | Sequence[int],
+    *,
+    groups: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
+    prepend_bos: bool | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> NDArray[np.floating[Any]]:
+    """(prompts, layers, d_model) the residual stream entering each layer at the last token of each prompt.
+
+    The same numbers as ``model.run(ids, capture=...)`` prompt by prompt, to rounding. No logits are computed and no
+    layer behind the last one asked for; prompts run in batches of like length; what all prompts of a group begin with
+    runs once. While you have hooks on the model, every prompt runs whole, so that the hooks see it.
+
+    Args:
+        model: what `load_model` returns.
+        prompts: texts, or lists of token ids (to which nothing is added).
+        layers: 0..n_layers; layer l is the stream entering block l, n_layers the one entering the final norm.
+        groups: (prompts,) whole numbers; prompts of one number begin alike. By default all are one group. Which groups
+            there are changes the time, not the numbers.
+        positions: (prompts,) the token to read instead of the last, counted as users count: from 0 without the BOS,
+            negative from the end.
+        prepend_bos: overrides the model's BOS policy for texts.
+        batch_size: most prompts in one pass; by default what work and memory allow. Halved when memory runs out.
+        progress: called with (done, total) prompts.
+        check: called before every pass; raises to cancel.
+
+    Returns:
+        float32, or float64 for a float64 model.
+
+    Raises:
+        ValueError: no prompt, an empty or too long one, a layer or position out of range, hidden states that are not
+            finite.
+        MemoryError: one prompt alone does not fit.
+
+    Example:
+        >>> last_states(model, ["The cat sat", "Paris is"], [2, 4]).shape         # doctest: +SKIP
+        (2, 2, 192)
+    """
+    wanted = _layers(model, layers)
+    ids = _read(model, prompts, positions, prepend_bos)
+    members = _members(len(ids), groups)
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if check is not None:
+        check()
+    runner = Runner(model, max(map(len, ids)), batch_size, check, progress)
+    runner.total = len(ids)
+    kind = np.float64 if model.dtype == torch.float64 else np.float32
+    found = np.empty((len(ids), len(set(wanted)), model.d_model), dtype=kind)
+    work = _Work(model, ids, tuple(sorted(set(wanted))), runner, found)
+    work.whole() if has_hooks(model.tl_model) else work.shared(members)
+    _check_finite(found)
+    return found[:, [work.layers.index(layer) for layer in wanted]] if wanted != work.layers else found
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The prompts of one call, and where their states go."""
+
+    model: Any
+    ids: list[tuple[int, ...]]
+    layers: tuple[int, ...]
+    runner: Runner
+    found: NDArray[np.floating[Any]]
+
+    def shared(self, members: Sequence[Sequence[int]]) -> None:
+        """All prompts, those with beginnings of one length together."""
+        by_length: dict[int, list[Sequence[int]]] = defaultdict(list)
+        for group in members:
+            by_length[_beginning([self.ids[i] for i in group])].append(group)
+        for length, some in sorted(by_length.items()):
+            starts = torch.tensor([self.ids[group[0]][:length] for group in some], device=self.model.device)
+            begun = begin(self.model, starts.view(len(some), length), self.layers[-1])
+            rows = [(i, number) for number, group in enumerate(some) for i in group]
+            rows.sort(key=lambda row: (-len(self.ids[row[0]]), row[0]))  # the first of a chunk is its longest
+            self._padded(rows, begun)
+
+    def _padded(self, rows: Sequence[tuple[int, int]], begun: Begun | None) -> None:
+        skip = 0 if begun is None else begun.length
+
+        def tokens(start: int) -> int:
+            return len(self.ids[rows[start][0]]) - skip
+
+        def work(start: int, stop: int) -> None:
+            width, device = tokens(start), self.model.device
+            rest = [self.ids[i][skip:] for i, _ in rows[start:stop]]
+            batch = torch.tensor([[*some, *some[-1:] * (width - len(some))] for some in rest], device=device)
+            last = torch.tensor([len(some) - 1 for some in rest], device=device)
+            which = torch.tensor([number for _, number in rows[start:stop]], device=device)
+            self._keep([i for i, _ in rows[start:stop]],
+                       states(self.model, batch, last, self.layers, begun=begun, which=which))  # fmt: skip
+
+        self.runner.run(len(rows), tokens, work)
+
+    def whole(self) -> None:
+        """All prompts through the model's own modules, one length at a time."""
+        by_length: dict[int, list[int]] = defaultdict(list)
+        for i, ids in enumerate(self.ids):
+            by_length[len(ids)].append(i)
+        for length, rows in sorted(by_length.items()):
+
+            def work(start: int, stop: int, rows: list[int] = rows) -> None:
+                batch = torch.tensor([self.ids[i] for i in rows[start:stop]], device=self.model.device)
+                self._keep(rows[start:stop], whole_states(self.model, batch, self.layers))
+
+            self.runner.run(len(rows), lambda start, length=length: length, work)  # type: ignore[misc]
+
+    def _keep(self, rows: Sequence[int], values: torch.Tensor) -> None:
+        self.found[list(rows)] = values.to(torch.from_numpy(self.found).dtype).cpu().numpy()
+
+
+# ---- reading the arguments
+
+
+def _layers(model: Any, layers: int | Sequence[int]) -> tuple[int, ...]:
+    wanted = (layers,) if isinstance(layers, int) else tuple(int(layer) for layer in layers)
+    wrong = [layer for layer in wanted if not 0 <= layer <= model.n_layers]
+    if wrong or not wanted:
+        raise ValueError(
+            f"layers must be whole numbers in 0..{model.n_layers} for this {model.n_layers}-layer model, "
+            f"got {wrong[0] if wrong else 'none'}"
+        )
+    return wanted
+
+
+def _read(
+    model: Any, prompts: Sequence[str | Sequence[int]], positions: Sequence[int] | None, prepend_bos: bool | None
+) -> list[tuple[int, ...]]:
+    """The ids to feed, up to the token that is read."""
+    if isinstance(prompts, str) or len(prompts) == 0:
+        raise ValueError("prompts must be a list of at least one text or list of token ids")
+    if positions is not None and len(positions) != len(prompts):
+        raise ValueError(f"positions must have one entry per prompt, {len(prompts)}, got {len(positions)}")
+    found = []
+    for number, prompt in enumerate(prompts):
+        try:
+            given = read_prompt(model, prompt, prepend_bos=prepend_bos)
+            end = given.n_shown if positions is None else given.position(positions[number]) + 1
+        except ValueError as error:
+            raise ValueError(f"prompt {number} ({_brief(prompt)}): {error}") from error
+        found.append(tuple(given.ids[: given.offset + end]))
+    return found
+
+
+def _brief(prompt: str | Sequence[int]) -> str:
+    text = repr(prompt)
+    return text if len(text) <= 50 else text[:47] + "..."
+
+
+def _members(count: int, groups: Sequence[int] | None) -> list[list[int]]:
+    if groups is None:
+        return [list(range(count))]
+    if len(groups) != count:
+        raise ValueError(f"groups must have one entry per prompt, {count}, got {len(groups)}")
+    found: dict[int, list[int]] = defaultdict(list)
+    for i, group in enumerate(groups):
+        found[int(group)].append(i)
+    return list(found.values())
+
+
+def _beginning(ids: Sequence[tuple[int, ...]]) -> int:
+    """How many tokens all of several sequences begin with, their last one left out; 0 where that saves nothing."""
+    if len(ids) < 2:
+        return 0
+    low, high = min(ids), max(ids)  # what these two share, all between them share
+    most = min(map(len, ids)) - 1
+    length = next((i for i in range(most) if low[i] != high[i]), most)
+    return length if length >= _SHORTEST_BEGINNING else 0
+
+
+def _check_finite(found: NDArray[np.floating[Any]]) -> None:
+    broken = np.flatnonzero(~np.isfinite(found).all(axis=(1, 2)))
+    if broken.size:
+        raise ValueError(
+            f"the hidden states of prompt {broken[0]} are not finite, like those of {broken.size} of {len(found)} in "
+            "all: look for broken weights, an edit by a hook, or half precision that overflows"
+        )
+
+
+def last_states_cost(model: Any, lengths: Sequence[int], layer: int) -> Cost:
+    """Operations and peak bytes of `last_states` up to ``layer`` for prompts of so many tokens.
+
+    Beginnings that groups share are not taken off.
+    """
+    share = max(layer, 1) / model.n_layers
+    total, longest = float(sum(lengths)), max(lengths, default=0)
+    attention = 2.0 * model.n_heads * model.d_head * model.n_layers * float(sum(n * n for n in lengths))
+    rows = min(len(lengths), max(1, 1024 // max(longest, 1)))
+    kept = 4.0 * len(lengths) * model.d_model
+    return Cost(
+        flops=share * (2.0 * block_parameters(model) * total + attention),
+        bytes=kept + rows * row_bytes(model, longest, longest),
+    )

@@ -1,0 +1,190 @@
+"""Hidden states of many short prompts: equal to passes one by one, on both backends; beginnings, hooks, bad input."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "models"))
+from tiny import tiny_model
+
+from interp_widgets.analysis import hidden_states
+from interp_widgets.analysis.hidden_states import last_states, last_states_cost
+from interp_widgets.models import plain, states
+from interp_widgets.models.interventions import interventions
+
+START = "When Mary and John went to the store"
+TEXTS = (
+    f"{START}, John gave a drink to Mary.", "The capital", "One two three four five", f"{START} in the city of Paris",
+    f"{START}, she", "A pilot flies a plane; a nurse", "Paris", f"{START}, John gave a drink to John.",
+)  # fmt: skip
+GROUPS = (0, 1, 1, 0, 0, 1, 1, 0)
+FAMILIES = ("gpt2", "llama", "gpt_neox", "qwen3")
+
+
+def one_by_one(model: Any, texts: Any, layers: Any, ends: Any = None) -> Any:
+    found = []
+    for i, text in enumerate(texts):
+        ids = model.tokens(text)
+        ids = ids if ends is None else ids[: ends[i]]
+        names = [f"blocks.{k}.hook_resid_pre" if k < model.n_layers else f"blocks.{k - 1}.hook_resid_post"
+                 for k in layers]  # fmt: skip
+        run = model.run(ids, capture=names)
+        found.append(torch.stack([run.activations[name][0, -1] for name in names]))
+    return torch.stack(found).double().numpy()
+
+
+def error(found: Any, wanted: Any) -> float:
+    return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("groups", [None, GROUPS])
+def test_equal_to_passes_one_by_one(family: str, backend: str, groups: Any) -> None:
+    for dtype, limit in ((torch.float32, 1e-5), (torch.float64, 1e-10)):
+        model = tiny_model(family, backend, dtype=dtype)
+        # transformers computes the RMS norm in float32 whatever the model's type
+        limit = 3e-6 if backend == "bridge" and family in ("llama", "qwen3") and dtype == torch.float64 else limit
+        found = last_states(model, TEXTS, [0, 2, 3], groups=groups)
+        assert found.dtype == (np.float64 if dtype == torch.float64 else np.float32)
+        assert error(found, one_by_one(model, TEXTS, [0, 2, 3])) <= limit
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_beginnings_are_computed_once_and_change_nothing(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt2", backend, dtype=torch.float64)
+    begun, real = [], states.begin
+
+    def spy(model: Any, ids: Any, top: int) -> Any:
+        begun.append(tuple(ids.shape))
+        return real(model, ids, top)
+
+    monkeypatch.setattr(hidden_states, "begin", spy)
+    found = last_states(model, TEXTS, [1, 3], groups=GROUPS)
+    lengths = [shape[1] for shape in begun]
+    shared = min(len(model.tokens(f"{START},")), len(model.tokens(f"{START} in"))) - 1
+    assert max(lengths) >= shared - 1
+    monkeypatch.setattr(hidden_states, "begin", lambda *args: None)
+    assert error(found, last_states(model, TEXTS, [1, 3])) <= 1e-12
+
+
+def test_blocks_of_transformer_lens_take_beginnings_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama", "hooked", dtype=torch.float64)
+    monkeypatch.setattr(plain, "applies", lambda tl_model: False)
+    found = last_states(model, TEXTS, [0, 1, 3], groups=GROUPS)
+    assert error(found, one_by_one(model, TEXTS, [0, 1, 3])) <= 1e-10
+
+
+def test_wrong_mask_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt2", "hooked", dtype=torch.float64)
+    real = states._attend_one
+    monkeypatch.setattr(states, "_attend_one", lambda layer, q, k, v, at: real(layer, q, k, v, at + 1))
+    assert error(last_states(model, TEXTS, 3), one_by_one(model, TEXTS, [3])) > 1e-3
+
+
+def test_stops_at_the_last_layer_and_never_unembeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for backend in ("hooked", "bridge"):
+        model = tiny_model("gpt_neox", backend)
+        last_states(model, TEXTS, 1)  # compared with the model's own logits on first use
+        touched: list[str] = []
+        handles = [
+            module.register_forward_hook(lambda *args, name=name, touched=touched: touched.append(name))
+            for name, module in (("late", model.tl_model.blocks[2].mlp), ("unembed", model.tl_model.unembed))
+        ]
+        try:
+            monkeypatch.setattr(states, "has_hooks", lambda tl_model: False)
+            monkeypatch.setattr(hidden_states, "has_hooks", lambda tl_model: False)
+            found = last_states(model, TEXTS, 2)
+        finally:
+            for handle in handles:
+                handle.remove()
+        assert touched == []
+        assert error(found, one_by_one(model, TEXTS, [2])) <= 1e-5
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_changes_in_force_are_seen(backend: str) -> None:
+    model = tiny_model("llama", backend, dtype=torch.float64)
+    before = last_states(model, TEXTS, 3)
+    with interventions(model, [("blocks.1.hook_mlp_out", lambda value, positions: value * (positions < 2)[..., None])]):
+        found = last_states(model, TEXTS, 3)
+        assert error(found, one_by_one(model, TEXTS, [3])) <= (3e-6 if backend == "bridge" else 1e-10)
+    assert error(found, before) > 1e-3
+    assert error(last_states(model, TEXTS, 3), before) <= 1e-12
+
+
+def test_positions_layer_order_and_ids() -> None:
+    model = tiny_model("llama", "hooked", dtype=torch.float64)
+    ids = [model.tokens(text) for text in TEXTS[:3]]
+    found = last_states(model, ids, [3, 1, 3], positions=[0, -1, -2])
+    ends = [2, len(ids[1]), len(ids[2]) - 1]  # a BOS stands in front
+    wanted = one_by_one(model, TEXTS[:3], [3, 1, 3], ends)
+    assert error(found, wanted) <= 1e-10
+
+
+def test_bfloat16_is_near() -> None:
+    model = tiny_model("gpt2", "hooked", dtype=torch.bfloat16)
+    found = last_states(model, TEXTS, [1, 3])
+    assert found.dtype == np.float32
+    assert error(found, one_by_one(model, TEXTS, [1, 3])) <= 0.05
+
+
+def test_progress_cancel_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt2", "hooked", dtype=torch.float64)
+    wanted, steps = last_states(model, TEXTS, 2), []
+    last_states(model, TEXTS, 2, batch_size=3, progress=lambda done, total: steps.append((done, total)))
+    assert steps[-1] == (len(TEXTS), len(TEXTS))
+    assert len(steps) >= 3
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        last_states(model, TEXTS, 2, check=stop)
+    real, sizes = states.states, []
+
+    def narrow(model: Any, ids: Any, *args: Any, **options: Any) -> Any:
+        sizes.append(len(ids))
+        if len(ids) > 2:
+            raise RuntimeError("DefaultCPUAllocator: not enough memory")
+        return real(model, ids, *args, **options)
+
+    monkeypatch.setattr(hidden_states, "states", narrow)
+    assert error(last_states(model, TEXTS, 2), wanted) <= 1e-12
+    assert max(sizes) > 2
+    monkeypatch.setattr(hidden_states, "states", lambda *args, **options: torch.full((8, 1, 32), torch.nan))
+    with pytest.raises(ValueError, match="prompt 0 are not finite"):
+        last_states(model, TEXTS, 2, batch_size=8)
+
+
+def test_bad_input() -> None:
+    model = tiny_model("gpt2", "hooked")
+    with pytest.raises(ValueError, match=r"layers must be whole numbers in 0\.\.3"):
+        last_states(model, TEXTS, 4)
+    with pytest.raises(ValueError, match="at least one text"):
+        last_states(model, [], 1)
+    with pytest.raises(ValueError, match="at least one text"):
+        last_states(model, "one text", 1)
+    with pytest.raises(ValueError, match="prompt 1"):
+        last_states(model, ["a", ""], 1)
+    with pytest.raises(ValueError, match=r"prompt 0 .*reads 128"):
+        last_states(model, ["one two " * 200], 1)
+    with pytest.raises(ValueError, match="one entry per prompt"):
+        last_states(model, ["a", "b"], 1, positions=[0])
+    with pytest.raises(ValueError, match="one entry per prompt"):
+        last_states(model, ["a", "b"], 1, groups=[0])
+    with pytest.raises(ValueError, match="batch_size"):
+        last_states(model, ["a", "b"], 1, batch_size=0)
+
+
+def test_cost_grows_with_layers_and_prompts() -> None:
+    model = tiny_model("gpt2", "hooked")
+    one, two = last_states_cost(model, [10] * 5, 1), last_states_cost(model, [10] * 5, 3)
+    assert two.flops == pytest.approx(3 * one.flops)
+    assert last_states_cost(model, [10] * 50, 3).flops == pytest.approx(10 * two.flops)
