@@ -46,6 +46,7 @@ _HOMES = {
     "SaliencyCase": "data.cases",
     "demo_cases": "data.cases",
     "AblationPanel": "widgets.ablation",
+    "LogitLensExplorer": "widgets.logit_lens",
     "TokenDecompositionExplorer": "widgets.token_decomposition",
     "SaliencyExplorer": "widgets.saliency",
     "Workbench": "widgets.workbench",
@@ -58,6 +59,7 @@ __all__ = [
     "AblationResult",
     "CausalTraceResult",
     "FaithfulnessResult",
+    "LogitLensExplorer",
     "LogitLensResult",
     "LogitShareResult",
     "Model",
@@ -126,6 +128,7 @@ if TYPE_CHECKING:
     from interp_widgets.data.cases import SaliencyCase, demo_cases
     from interp_widgets.models import Model, ModelPair, load_demo_pair, load_model, load_pair
     from interp_widgets.widgets.ablation import AblationPanel
+    from interp_widgets.widgets.logit_lens import LogitLensExplorer
     from interp_widgets.widgets.saliency import SaliencyExplorer
     from interp_widgets.widgets.token_decomposition import TokenDecompositionExplorer
     from interp_widgets.widgets.workbench import Workbench
