@@ -278,6 +278,15 @@ def test_spread_biases_are_still_a_share_of_the_logit(explore: Any) -> None:
     assert "spread over them equal" in panel.map.sums.value
 
 
+def test_an_example_brings_its_target_and_drops_the_foil(pair: Any, explore: Any, wire: Any) -> None:
+    panel = explore(pair.base, foil=" Rome")
+    assert panel.result.logit.foil_token == " Rome"
+    wire.type(panel._example, index=2)
+    settle(panel)
+    assert (panel.prompt, panel.target, panel.foil) == (PRESETS[1].prompt, PRESETS[1].target, "")
+    assert panel.result.logit.target_token == PRESETS[1].target
+
+
 def test_without_a_target_the_likeliest_is_followed(pair: Any, explore: Any) -> None:
     panel = explore(pair.base, prompt="The capital of Japan is")
     assert panel.target == ""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import traitlets as T
 
 from interp_widgets.analysis.prompts import read_prompt
+from interp_widgets.data.presets import Preset
 from interp_widgets.figures.static import Scene, stack_scenes
 
 from ..code import cell
@@ -68,6 +69,9 @@ class TokenDecompositionExplorer(PredictionPanel):
         super().__init__(model, tuned, **options)
 
     # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def preset_values(self, chosen: Preset) -> dict[str, Any]:
+        return {"foil": ""}  # one of another example means nothing here
 
     def build(self) -> None:
         self.inputs.children = build_controls(self)
