@@ -6,7 +6,7 @@ theirs from :mod:`interp_widgets.figures.theme`, which holds in the light and in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from bokeh.models import (
@@ -71,6 +71,14 @@ def model_label(result: Result, place: int) -> str:
 def empty_source(name: str, columns: Sequence[str]) -> ColumnDataSource:
     """A source with these columns and no rows yet."""
     return ColumnDataSource({column: [] for column in columns}, name=name)
+
+
+def place_ticks(axis: Any, places: Iterable[float]) -> None:
+    """Put ticks at fixed places. A fixed ticker is kept, for a new one makes Bokeh walk through the whole figure."""
+    if isinstance(axis.ticker, FixedTicker):
+        axis.ticker.ticks = list(places)
+    else:
+        axis.ticker = FixedTicker(ticks=list(places))
 
 
 class Chart:
@@ -198,12 +206,12 @@ class Chart:
         self.figure.x_range.update(start=-0.3, end=layers + 0.3, reset_start=-0.3, reset_end=layers + 0.3)
         ticks = sorted(range(layers, -1, -max(1, -(-(layers + 1) // most))))
         labels = layer_names(layers)
-        self.figure.xaxis[0].ticker = FixedTicker(ticks=ticks)
+        place_ticks(self.figure.xaxis[0], ticks)
         self.figure.xaxis[0].major_label_overrides = {tick: labels[tick] for tick in ticks}
 
     def name_ticks(self, axis: Any, labels: Sequence[str], *, most: int = MAX_TICKS) -> None:
         """Put labels at 0, 1, 2... of an axis; of more than `most`, evenly spaced ones."""
         step = max(1, -(-len(labels) // most))
         places = range(0, len(labels), step)
-        axis.ticker = FixedTicker(ticks=list(places))
+        place_ticks(axis, places)
         axis.major_label_overrides = {place: plain_label(labels[place]) for place in places}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from bokeh.models import FixedTicker, LegendItem, Range1d
+from bokeh.models import LegendItem, Range1d
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.logit_lens import LogitLensResult
@@ -18,6 +18,7 @@ from interp_widgets.figures.chart import (
     empty_source,
     layer_names,
     model_label,
+    place_ticks,
     plain_label,
     visible_token,
 )
@@ -184,7 +185,7 @@ class LensTrajectory(Chart):
         if self.kind == "target_rank":  # upside down: the best rank on top
             figure.y_range.update(start=max(1.5 * most, 3.0), end=0.75)
             ranks = [0, *(10**power for power in range(7) if 10**power < 1.5 * most)]
-            figure.yaxis[0].ticker = FixedTicker(ticks=[rank + 1 for rank in ranks])
+            place_ticks(figure.yaxis[0], [rank + 1 for rank in ranks])
             figure.yaxis[0].major_label_overrides = {rank + 1: f"{rank:,}" for rank in ranks}
         else:
             top = 1.03 if "probability" in self.kind else 1.06 * most or 1.0

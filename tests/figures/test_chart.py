@@ -54,3 +54,13 @@ def test_long_axes_name_some_tokens() -> None:
     assert chart.figure.xaxis[0].major_label_overrides[3] == "3"
     chart.name_ticks(chart.figure.xaxis[0], ["a", "b"])
     assert chart.figure.xaxis[0].major_label_overrides == {0: "a", 1: "b"}
+
+
+def test_ticks_change_without_another_ticker() -> None:
+    chart = SampleChart()
+    axis = chart.figure.xaxis[0]
+    chart.name_ticks(axis, ["a", "b"])
+    ticker = axis.ticker
+    chart.name_ticks(axis, ["a", "b", "c"])
+    assert axis.ticker is ticker, "a new one is slow: Bokeh would look for its models everywhere"
+    assert list(ticker.ticks) == [0, 1, 2]
