@@ -14,6 +14,7 @@ pair = load_demo_pair()
 panel = AblationPanel(pair.base)
 panel
 """
+MAPS = ".iw-heat canvas.iw-top:visible"
 
 
 @pytest.fixture
@@ -27,50 +28,122 @@ def opened(nb: Any) -> Any:
 
 
 def pictures(nb: Any, panel: Any, name: str) -> None:
-    """The panel light and dark, wide and narrow."""
+    """The panel light and dark, wide and narrow; nothing may be cut off or wider than the cell."""
     for theme in ("Light", "Dark"):
         nb.set_theme(f"JupyterLab {theme}")
         for width in (1400, 700):
-            nb.resize(width, 2600)
-            nb.page.wait_for_timeout(300)
+            nb.resize(width, 3000)
+            over = panel.evaluate("panel => panel.scrollWidth - panel.clientWidth")
+            assert over <= 1, f"the panel is {over} pixels wider than its cell at {width}"
             nb.screenshot(f"ablation_{name}_{theme.lower()}_{width}", panel)
     nb.set_theme("JupyterLab Light")
     nb.resize(1400, 1500)
 
 
-def click_cell(nb: Any, canvas: Any, row: int, column: int, shape: tuple[int, int]) -> None:
-    """Click the middle of a cell of a map."""
+def cell_at(nb: Any, canvas: Any, row: int, column: int, shape: tuple[int, int]) -> tuple[float, float]:
+    """The middle of a cell of a map in page pixels."""
     canvas.evaluate("node => node.scrollIntoView({ block: 'center' })")
     x, y, w, h = (float(part) for part in canvas.get_attribute("data-frame").split())
     box = canvas.bounding_box()
-    nb.page.mouse.click(box["x"] + x + (column + 0.5) / shape[1] * w, box["y"] + y + (row + 0.5) / shape[0] * h)
+    return box["x"] + x + (column + 0.5) / shape[1] * w, box["y"] + y + (row + 0.5) / shape[0] * h
+
+
+def run_if_asked(nb: Any, panel: Any) -> None:
+    """Press Run where the forecast asks for it, and wait for the result."""
+    if nb.py("panel.status.state") == "waiting":
+        panel.get_by_role("button", name="Run", exact=True).click()
+    nb.wait_py("(panel.busy, panel.status.state)", (False, "done"), seconds=60)
 
 
 def test_journey(opened: Any) -> None:
     nb = opened
     panel = nb.page.locator(".iw-panel").first
-    maps = panel.locator(".iw-heat canvas.iw-top:visible")
+    maps = panel.locator(MAPS)
     expect(maps).to_have_count(4)
-    click_cell(nb, maps.nth(1), 0, 8, (6, 9))
-    nb.wait_py("(panel.kind, panel.layer, panel.position, panel.prompt_token)", ("mlp", 0, 8, 8))
-    nb.wait_py("len(panel.cell.table.rows) > 0", True)
+
+    # two by two when there is room, one below the other when there is not
+    left, right = (maps.nth(k).bounding_box() for k in (0, 1))
+    assert left["y"] == right["y"]
+    assert left["x"] < right["x"]
+    nb.resize(700, 1500)
+    left, right = (maps.nth(k).bounding_box() for k in (0, 1))
+    assert left["x"] == right["x"]
+    assert left["y"] < right["y"]
+    nb.resize(1400, 1500)
+
+    # another metric
+    panel.get_by_label("Measured", exact=True).select_option("log-probability")
+    nb.wait_py("panel.metric", "log_prob")
+    run_if_asked(nb, panel)
+    assert nb.py("panel.result.metric") == "log_prob"
+    expect(panel.get_by_text("log-probability of “·Paris”")).to_be_visible()
+
+    # a cell and its table; two of them in the list
+    nb.page.mouse.click(*cell_at(nb, maps.nth(0), 0, 8, (6, 9)))
+    nb.wait_py("(panel.kind, panel.layer, panel.position, panel.prompt_token)", ("attn", 0, 8, 8))
+    table = panel.locator(".iw-table:visible")
+    expect(table.locator("th")).to_have_text(["next token", "before", "after", "change"])
+    expect(table.locator("tbody tr").first).to_contain_text("·Paris")
+    expect(table.locator("tbody tr", has_text="·London")).to_have_count(1)
     panel.get_by_role("button", name="Add to the list").click()
-    click_cell(nb, maps.nth(0), 3, 8, (6, 9))
-    nb.wait_py("(panel.kind, panel.layer)", ("attn", 3))
+    nb.page.wait_for_timeout(400)
+    nb.page.mouse.click(*cell_at(nb, maps.nth(1), 5, 8, (6, 9)))
+    nb.wait_py("(panel.kind, panel.layer)", ("mlp", 5))
     panel.get_by_role("button", name="Add to the list").click()
     nb.wait_py("len(panel.stack.lines)", 2)
     panel.get_by_role("button", name="Generate with these").click()
     nb.wait_py("len(panel.stack.texts.found)", 1, seconds=60)
+    strips = panel.locator(".iw-strip:visible")
+    expect(strips).to_have_count(2)
+    expect(strips.nth(0)).to_contain_text("Paris")
+    expect(strips.nth(1)).to_contain_text("London")
+    expect(strips.nth(1).locator(".iw-mk")).to_have_count(1)
     pictures(nb, panel, "modules")
+
+    # heads
     panel.get_by_role("tab", name="Heads").click()
     nb.wait_py("panel.tab", "heads")
-    if nb.py("panel.status.state") == "waiting":
-        panel.get_by_role("button", name="Run", exact=True).click()
-    nb.wait_py("panel.status.state", "done", seconds=60)
+    run_if_asked(nb, panel)
+    nb.page.mouse.click(*cell_at(nb, maps.first, 0, 4, (6, 6)))
+    nb.wait_py("(panel.kind, panel.layer, panel.head)", ("head", 0, 4))
+    expect(panel.get_by_text("Head 4 of layer 0 at every token, removed").first).to_be_visible()
     pictures(nb, panel, "heads")
+
+    # tracing: the example's subject, then one marked by a drag
     panel.get_by_role("tab", name="Tracing").click()
     nb.wait_py("panel.tab", "tracing")
-    if nb.py("panel.status.state") == "waiting":
-        panel.get_by_role("button", name="Run", exact=True).click()
-    nb.wait_py("panel.status.state", "done", seconds=60)
+    run_if_asked(nb, panel)
+    expect(maps).to_have_count(3)
+    tokens = panel.locator(".iw-strip:visible .iw-tok")
+    nb.page.mouse.move(*nb.center(tokens.nth(4)))
+    nb.page.mouse.down()
+    nb.page.mouse.move(*nb.center(tokens.nth(7)), steps=8)
+    nb.page.mouse.up()
+    nb.wait_py("(panel.span, panel.subject)", ([4, 8], "located in the city"))
+    panel.get_by_label("Subject", exact=True).fill("Eiffel Tower")
+    panel.get_by_label("Subject", exact=True).press("Enter")
+    nb.wait_py("(panel.span, panel.tracing.strip.marks)", ([], [[1, 3]]))
+    run_if_asked(nb, panel)
+    nb.page.mouse.click(*cell_at(nb, maps.nth(1), 4, 8, (6, 9)))
+    expect(panel.get_by_text("The clean MLP output of layer 4 at “·of” (8) brings back")).to_be_visible()
+    nb.page.mouse.move(*cell_at(nb, maps.nth(0), 1, 8, (6, 9)))
+    expect(nb.page.locator(".iw-tip:popover-open")).to_contain_text("95 % interval")
     pictures(nb, panel, "tracing")
+
+
+def test_two_models_and_errors(nb: Any) -> None:
+    nb.make("pair.ipynb", OPEN.replace("pair.base", "pair, view='difference', replacement='resample'"))
+    nb.run_all()
+    nb.wait_py("panel.status.state", "done", seconds=60)
+    nb.resize(1400, 1500)
+    panel = nb.page.locator(".iw-panel").first
+    nb.page.mouse.click(*cell_at(nb, panel.locator(MAPS).nth(2), 0, 8, (6, 9)))
+    nb.wait_py("len(panel.cell.found)", 2)
+    panel.get_by_role("button", name="Generate without it").click()
+    nb.wait_py("len(panel.stack.texts.found)", 2, seconds=60)
+    pictures(nb, panel, "difference")
+    box = panel.get_by_label("Corrupted prompt", exact=True)
+    box.fill("The Burj Khalifa is in")
+    box.press("Enter")
+    expect(panel.get_by_role("alert")).to_contain_text("must have as many tokens as the prompt, 9, got")
+    nb.screenshot("ablation_error", panel)

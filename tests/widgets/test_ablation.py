@@ -25,6 +25,7 @@ from interp_widgets.analysis.ablation import (
     ablation,
     causal_trace,
 )
+from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.ablation import AblationPanel
 from tests.models.tiny import tiny_model
@@ -692,7 +693,7 @@ def test_cancel_keeps_partial_maps_and_closing_ends_the_run(pair: Any, ablate: A
 
 def test_a_dear_run_waits_for_run(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = ablate(pair.base)
-    monkeypatch.setattr(panel, "cost", lambda request, model: type("Cost", (), {"flops": 1e15, "bytes": 3e8})())
+    monkeypatch.setattr(panel, "forecast", lambda request: Forecast(42.0, 300_000_000))
     shown = panel.result
     panel.tab = "heads"
     assert panel.status.state == "waiting"

@@ -95,7 +95,7 @@ def stand_in(
     neurons = tuple(layer for part, layer in places if part == "neuron")
     if corrupted is not None:
         other = read_prompt(prompt.model, corrupted, prepend_bos=prepend_bos, what="corrupted prompt")
-        _same_length(prompt, other, "the corrupted prompt")
+        same_length(prompt, other, "the corrupted prompt")
         return StandIn("resample", clean, trace(prompt.model, other.embeddings(), neurons=neurons))
     if reference is not None:
         texts = _references(prompt, reference, pooled, prepend_bos)
@@ -111,11 +111,12 @@ def _references(prompt: Prompt, given: Sequence[Text], pooled: bool, prepend_bos
         raise ValueError("reference is empty: give at least one text")
     if not pooled:
         for text in texts:
-            _same_length(prompt, text, "a reference text (pooled=False)")
+            same_length(prompt, text, "a reference text (pooled=False)")
     return texts
 
 
-def _same_length(prompt: Prompt, other: Prompt, what: str) -> None:
+def same_length(prompt: Prompt, other: Prompt, what: str) -> None:
+    """ValueError that shows both token lists unless two prompts have as many tokens."""
     if len(other.ids) != len(prompt.ids) or other.offset != prompt.offset:
         shown = [" ".join(repr(token) for token in one.tokens()) for one in (prompt, other)]
         raise ValueError(

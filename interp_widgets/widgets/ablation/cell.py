@@ -119,6 +119,7 @@ class Cell:
         for name in self.panel.names if len(found) > 1 else [""]:
             labels = [f"{name} {what}".strip() for what in ("before", "after", "change")]
             heads += [{"label": label, "align": "right"} for label in labels]
+        (self.box.add_class if len(found) > 1 else self.box.remove_class)("iw-whole")  # six numbers a row
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
             self.table.columns, self.table.rows = heads, _rows(found)

@@ -22,10 +22,10 @@ Array = NDArray[np.float64]
 
 UNITS = {
     "logit": "fall of the logit",
-    "probability": "fall of the probability",
-    "log_prob": "fall of the log-probability, nats",
-    "logit_difference": "fall of the logit difference",
-    "kl": "KL divergence, nats",
+    "probability": "fall of probability",
+    "log_prob": "fall of log p, nats",
+    "logit_difference": "fall of difference",
+    "kl": "KL, nats",
 }
 """What the numbers of an ablation map are."""
 METRIC_NAMES = {

@@ -161,6 +161,11 @@ class AblationPanel(PredictionPanel):
     # what the panel asks for ------------------------------------------------------------------------------------------
 
     def request(self) -> Request:
+        request = self._request()
+        request.check(self.models[0])
+        return request
+
+    def _request(self) -> Request:
         prediction = self.prediction()
         if self.tab == "tracing":
             span, words = self.tracing.subject()

@@ -19,8 +19,9 @@ from interp_widgets.analysis.ablation import (
     causal_trace_cost,
     default_window,
 )
+from interp_widgets.analysis.ablation.replacement import same_length
 from interp_widgets.analysis.cost import Cost
-from interp_widgets.analysis.prompts import read_prompt
+from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
 
 from ..code import call
 from ..prediction import Prediction
@@ -84,6 +85,18 @@ class Question:
         found: dict[str, Any] = {"metric": self.metric, **self.filler.options(model, self.prediction)}
         return found | ({"foil": self.foil} if self.metric == "logit_difference" else {})
 
+    def check(self, model: Any) -> Prompt:
+        """Refuse at once what the analysis would refuse after a wait; returns the prompt."""
+        given = check_target(self.prediction, model)
+        if self.foil:
+            single_token(model, self.foil, what="foil")
+        if self.filler.replacement == "resample":
+            other = read_prompt(model, self.filler.other(model, self.prediction), what="corrupted prompt")
+            same_length(given, other, "the corrupted prompt")
+        for text in self.filler.reference:
+            read_prompt(model, text, what="reference text")
+        return given
+
     def length(self, model: Any) -> int:
         """Tokens that the model has read, with the BOS."""
         return len(self.prediction.read(model)[0])
@@ -95,6 +108,13 @@ class Question:
         asked = [f"metric={self.metric!r}"] if self.metric != "logit" else []
         asked += [f"foil={self.foil!r}"] if self.metric == "logit_difference" else []
         return [*before, *ahead, f"{found} = {call(function, name, ids, target, *more, *asked, *filling)}"]
+
+
+def check_target(prediction: Prediction, model: Any) -> Prompt:
+    """The prompt that a prediction reads; ValueError for a target of several tokens or a prompt that does not fit."""
+    if prediction.target:
+        single_token(model, prediction.target)
+    return read_prompt(model, prediction.read(model)[0])
 
 
 @dataclass(frozen=True)
@@ -124,6 +144,12 @@ class HeadsRequest(Question):
     method: ClassVar[str] = "heads"
     position: int | None = None
     """Where they are removed; None: everywhere."""
+
+    def check(self, model: Any) -> Prompt:
+        given = super().check(model)
+        if self.position is not None:
+            given.position(self.position)
+        return given
 
     def answer(self, model: Any, **reports: Any) -> HeadAblationResult:
         """Run it on one model."""
@@ -155,6 +181,10 @@ class TraceRequest:
     window: int = 1
     words: str = field(default="", compare=False)
     """The subject as it was typed; empty where tokens were marked."""
+
+    def check(self, model: Any) -> Prompt:
+        """Refuse at once what the analysis would refuse after a wait."""
+        return check_target(self.prediction, model)
 
     def answer(self, model: Any, **reports: Any) -> CausalTraceResult:
         """Run it on one model."""

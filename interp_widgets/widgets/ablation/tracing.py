@@ -28,6 +28,7 @@ PUT_BACK = {
     "attn": "The clean attention output of",
 }
 UNIT = "probability brought back"
+SHADING = "Shading above: what a token's clean embedding alone brings back. Maps: what one clean value brings back."
 
 
 class TracingTab:
@@ -35,7 +36,10 @@ class TracingTab:
 
     def __init__(self, panel: AblationPanel) -> None:
         self.panel = panel
-        self.strip = TokenStrip(marking=True, empty="No prompt yet", max_lines=4, value_label=UNIT)
+        self.strip = TokenStrip(
+            marking=True, label="Drag over the subject: it gets the noise", empty="No prompt yet", max_lines=4,
+            value_label=f"{UNIT} by its embedding",
+        )  # fmt: skip
         self.maps = Maps(panel, TRACED, column="token", in_row=3)
         self.maps.on_pin = self._pinned
         self.words, self.cell = W.HTML(""), W.HTML("")
@@ -80,7 +84,6 @@ class TracingTab:
             if list(self.panel.axis) != self.strip.tokens:
                 self.strip.set_tokens(list(self.panel.axis), special=list(self.panel.axis_special))
             self.strip.marks = [span for span in self._marks if span[1] <= len(self.panel.axis)]
-            self.strip.label = "Read by the model: drag over the subject, which gets the noise"
         finally:
             self._filling = False
 
@@ -139,7 +142,7 @@ class TracingTab:
             notes={kind: self._notes(kind) for kind in TRACED},
         )  # fmt: skip
         self._shade(arrays)
-        self.words.value = "<br>".join(map(_in_words, letters(results), results))
+        self.words.value = "<br>".join([*map(_in_words, letters(results), results), SHADING])
         shown_if(self.words, True)
         self.paint_selection()
 
@@ -166,10 +169,6 @@ class TracingTab:
             return
         full = self.maps.largest(arrays) * self.panel.color_range
         self.strip.set_values(shown, vmin=-full, vmax=full, signed=True)
-        self.strip.label = (
-            "Read by the model: drag over the subject, which gets the noise; "
-            "shaded by what the clean embedding alone brings back"
-        )
 
     def _looked_at(self) -> list[tuple[str, CausalTraceResult]]:
         """The results that the view shows, with a letter where both are."""
