@@ -29,6 +29,8 @@ class Runner:
     deliver: Callable[[], None] | None = None
     """Hands out what is done so far; called at most `deliveries` times before the end."""
     deliveries: int = 4
+    fewest_tokens: int | None = None
+    """Tokens per chunk that are never too many; by default 1,024 on a CPU and 4,096 on a GPU."""
     log: ChunkLog = field(default_factory=ChunkLog)
     done: int = 0
     total: int = 1
@@ -37,7 +39,8 @@ class Runner:
         """Rows of ``tokens`` tokens per chunk."""
         model = self.model
         kind = "cuda" if model.device.type == "cuda" else "cpu"
-        most = max(_CHUNK_TOKENS[kind], _CHUNK_FLOPS[kind] / flops_per_token(model)) / tokens
+        fewest = _CHUNK_TOKENS[kind] if self.fewest_tokens is None else self.fewest_tokens
+        most = max(fewest, _CHUNK_FLOPS[kind] / flops_per_token(model)) / tokens
         return chunk_size(
             row_bytes(model, tokens, self.length), model.free_memory(), most=int(most), batch_size=self.batch_size
         )

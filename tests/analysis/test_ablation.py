@@ -257,6 +257,21 @@ def test_resampling_is_transformer_lens_activation_patching() -> None:
     np.testing.assert_allclose(heads.effect, before - theirs["head"], atol=1e-6)
 
 
+@HOOKED
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "qwen3"])
+def test_both_backends_mean_the_same(family: str) -> None:
+    maps = []
+    for backend in ("hooked", "bridge"):
+        model = tiny_model(family, backend, dtype=torch.float64)
+        options = replacing(model, "resample")
+        ids = with_bos(model, IDS)
+        found = (ablate_modules, ablate_heads, lambda *a, **k: ablate_neurons(*a, layer=1, **k))
+        maps.append([run(model, ids, TARGET, **options).effect for run in found])
+    for one, other in zip(*maps, strict=True):
+        assert np.abs(one).max() > 0.03
+        np.testing.assert_allclose(one, other, atol=1e-4)  # transformers' RMSNorm stays in float32
+
+
 # ---- what must not change anything
 
 
