@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +60,7 @@ class Prompt:
 
     def position(self, given: int, *, what: str = "position") -> int:
         """A position on the axis, counted from 0; negative ones count from the end. ValueError outside of it."""
+        given = whole_number(given, what)
         if not -self.n_shown <= given < self.n_shown:
             raise ValueError(
                 f"{what} must be in 0..{self.n_shown - 1} for this prompt of {self.n_shown} tokens "
@@ -125,7 +127,18 @@ def single_token(model: Any, given: str | int, *, what: str = "target") -> int:
         if not given.startswith(" ") and len(model.tokens(" " + given, prepend_bos=False)) == 1:
             advice = f"with a space in front, {' ' + given!r}, it is one"
         raise ValueError(f"the {what} must be one token, {given!r} is {len(ids)} ({pieces}): {advice}")
-    token = int(given)
+    token = whole_number(given, f"the {what}, where it is no text,")
     if not 0 <= token < model.d_vocab:
         raise ValueError(f"the {what} must be in 0..{model.d_vocab - 1} for this vocabulary, got {token}")
     return token
+
+
+def whole_number(given: Any, what: str) -> int:
+    """An index as an int, where 1.5 would else be cut off; TypeError for all but whole numbers."""
+    try:
+        found = operator.index(given)
+    except TypeError as error:
+        raise TypeError(f"{what} must be a whole number, got {given!r}") from error
+    if isinstance(given, bool):
+        raise TypeError(f"{what} must be a whole number, got {given!r}")
+    return found

@@ -280,6 +280,7 @@ def test_cost_grows_with_the_work() -> None:
         ({"subject": (-1, 1)}, r"0 <= start < end <= 9 .*, got \(-1, 1\)"),
         ({"subject": (0, 10)}, r"got \(0, 10\)"),
         ({"subject": (1, 2, 3)}, r"must be text or two token positions \(start, end\)"),
+        ({"subject": 1}, r"must be text or two token positions \(start, end\), got 1"),
         ({"subject": (0.5, 2)}, r"must be text or two token positions \(start, end\)"),
         ({"target": " capital city"}, "the target must be one token"),
         ({"target": 99999}, r"the target must be in 0\.\."),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 
-from interp_widgets.analysis.prompts import read_prompt, single_token
+from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
 from tests.models.tiny import tiny_model
 
 TEXT = "The cat sat on the mat"
@@ -42,6 +44,9 @@ def test_positions_count_on_the_axis_and_from_the_end() -> None:
     for wrong in (prompt.n_shown, -prompt.n_shown - 1):
         with pytest.raises(ValueError, match=rf"position must be in 0\.\.{prompt.n_shown - 1} .* got {wrong}"):
             prompt.position(wrong)
+    for half in (1.5, True, "2"):  # 1.5 would be cut off to 1 further on
+        with pytest.raises(TypeError, match=f"position must be a whole number, got {half!r}"):
+            inspect.unwrap(Prompt.position)(prompt, half)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -75,6 +80,8 @@ def test_a_target_is_one_token_or_names_its_pieces() -> None:
         single_token(model, "")
     with pytest.raises(ValueError, match=rf"the target must be in 0\.\.{model.d_vocab - 1}"):
         single_token(model, model.d_vocab)
+    with pytest.raises(TypeError, match=r"the target, where it is no text, must be a whole number, got 7\.5"):
+        inspect.unwrap(single_token)(model, 7.5)
 
 
 def test_a_missing_space_is_noticed() -> None:

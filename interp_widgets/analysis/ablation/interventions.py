@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, get_args
@@ -12,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.prompts import read_prompt
+from interp_widgets.analysis.prompts import read_prompt, whole_number
 from interp_widgets.analysis.result import Record, record
 from interp_widgets.analysis.tensors import to_numpy, wide
 from interp_widgets.models.interventions import Change, interventions, mlp_branch
@@ -117,12 +116,7 @@ class Ablation(Record):
 
 def _whole(given: Any, what: str) -> int:
     """A whole number from 0 on."""
-    try:
-        found = operator.index(given)
-    except TypeError as error:
-        raise TypeError(f"{what} must be a whole number, got {given!r}") from error
-    if isinstance(given, bool):
-        raise TypeError(f"{what} must be a whole number, got {given!r}")
+    found = whole_number(given, what)
     if found < 0:
         more = ", and an ablation holds for sequences of any length: count from the start" if what == "position" else ""
         raise ValueError(f"{what} must be 0 or above{more}; got {found}")

@@ -11,6 +11,7 @@ from interp_widgets.analysis.ablation.question import Metric
 from interp_widgets.analysis.ablation.replacement import Replacement, Text
 from interp_widgets.analysis.ablation.result import NeuronAblationResult
 from interp_widgets.analysis.ablation.study import Asked, check_finite, empty, layer_number, make_study, read
+from interp_widgets.analysis.prompts import whole_number
 from interp_widgets.analysis.tensors import to_numpy
 
 
@@ -96,9 +97,11 @@ def ablate_neurons(
 def _checked_neurons(model: Any, neurons: Sequence[int] | None) -> tuple[int, ...]:
     if neurons is None:
         return tuple(range(model.d_mlp))
-    wrong = next((i for i in neurons if not 0 <= i < model.d_mlp), None)
+    allowed = f"0..{model.d_mlp - 1}"
+    found = tuple(whole_number(i, "neuron") for i in neurons)
+    wrong = next((i for i in found if not 0 <= i < model.d_mlp), None)
     if wrong is not None:
-        raise ValueError(f"neuron must be in 0..{model.d_mlp - 1} for this model, got {wrong}")
-    if len(neurons) == 0:
-        raise ValueError(f"neurons is empty: name at least one of 0..{model.d_mlp - 1}, or leave neurons out for all")
-    return tuple(int(i) for i in neurons)
+        raise ValueError(f"neuron must be in {allowed} for this model, got {wrong}")
+    if not found:
+        raise ValueError(f"neurons is empty: name at least one of {allowed}, or leave neurons out for all")
+    return found

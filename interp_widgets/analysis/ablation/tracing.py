@@ -230,7 +230,11 @@ def _subject(given: Prompt, subject: Any) -> tuple[int, int]:
     """First and past-last position of the subject."""
     if isinstance(subject, str):
         return given.find(subject)
-    if len(subject) != 2 or not all(isinstance(place, int | np.integer) for place in subject):
+    if (
+        not hasattr(subject, "__len__")
+        or len(subject) != 2
+        or not all(isinstance(place, int | np.integer) for place in subject)
+    ):
         raise ValueError(f"the subject must be text or two token positions (start, end), got {subject!r}")
     start, end = (int(place) for place in subject)
     if not 0 <= start < end <= given.n_shown:
