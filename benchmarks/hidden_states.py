@@ -30,8 +30,6 @@ from saliency import hf_model, machine, table
 
 from interp_widgets.analysis.hidden_states import last_states
 
-LAYERS = (4, 6)
-
 
 def prompts_of(count: int, vocab: int, first: int = 0) -> list[list[int]]:
     """Random ids, 6 to 20 tokens behind ``first`` ones that all share."""
@@ -87,6 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="200 prompts, to see that it runs")
     parser.add_argument("--prompts", type=int, default=2000)
+    parser.add_argument("--layers", type=int, nargs="+", default=[4, 6], help="each read by itself")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=None, help="of torch; default: all cores")
     parser.add_argument("--cpu-time", action="store_true", help="processor time, on a busy machine")
@@ -100,7 +99,7 @@ def main() -> None:
     print(machine("cpu"), flush=True)
     model = load_model(hf_model("mini"))
     rows = []
-    for layer in LAYERS:
+    for layer in options.layers:
         rows += compare(
             model, 200 if options.quick else options.prompts, layer, 1 if options.quick else options.repeats
         )

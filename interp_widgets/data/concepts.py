@@ -1,0 +1,288 @@
+"""Concepts with the texts that stand for them: the demo's own, and folders in the layout of PaCE-1M."""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from interp_widgets.data import word_tables as wt
+from interp_widgets.data import world
+from interp_widgets.data import world_tables as t
+from interp_widgets.data.text import an
+
+FEWEST_STIMULI = 3
+N_STIMULI = 20
+"""Stimuli of every demo concept."""
+HELD_OUT_SHARE = 0.3
+FEWEST_FACTS = 2
+N_MOST = 30
+"""Most concepts of one group."""
+
+
+@dataclass(frozen=True)
+class Concept:
+    """A name, and short texts (stimuli) in which what it names occurs."""
+
+    name: str
+    stimuli: tuple[str, ...]
+    """From which a direction is made."""
+    held_out: tuple[str, ...] = ()
+    """On which it is tested."""
+    group: str = ""
+    """What kind of concept it is, such as "countries"; empty where nobody says."""
+
+
+def check_concepts(concepts: Sequence[Concept]) -> None:
+    """Raise a ValueError that says what is wrong: fewer than two concepts, two of one name, too few stimuli or empty
+    ones, a text on both sides of the split."""
+    if len(concepts) < 2:
+        raise ValueError(f"a direction sets a concept against others: give at least 2 concepts, got {len(concepts)}")
+    names = Counter(concept.name for concept in concepts)
+    twice = next((name for name, count in names.items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(f"two concepts are called {twice!r}: give each concept a name of its own")
+    for concept in concepts:
+        if not concept.name.strip():
+            raise ValueError("a concept has an empty name: give each concept a name")
+        if len(concept.stimuli) < FEWEST_STIMULI:
+            raise ValueError(
+                f"the concept {concept.name!r} has {len(concept.stimuli)} stimuli to make a direction from: "
+                f"give at least {FEWEST_STIMULI}"
+            )
+        if any(not text.strip() for text in (*concept.stimuli, *concept.held_out)):
+            raise ValueError(f"the concept {concept.name!r} has an empty stimulus: leave it out")
+        both = set(concept.stimuli) & set(concept.held_out)
+        if both:
+            raise ValueError(
+                f"the concept {concept.name!r} is tested on a text that its direction is made from: {min(both)!r}"
+            )
+
+
+def split_stimuli(name: str, stimuli: Sequence[str], group: str = "", *, share: float = HELD_OUT_SHARE) -> Concept:
+    """A concept with a share of its stimuli held out, chosen by its name: the same in every process.
+
+    Where fewer than `FEWEST_STIMULI` would remain, less or nothing is held out.
+    """
+    texts = list(dict.fromkeys(stimuli))
+    held = min(round(share * len(texts)), max(len(texts) - FEWEST_STIMULI, 0))
+    random.Random(world.stable_hash("concept split", name)).shuffle(texts)
+    return Concept(name, tuple(texts[held:]), tuple(texts[:held]), group)
+
+
+# ---- the demo's concepts
+
+
+def demo_concepts() -> tuple[Concept, ...]:
+    """222 concepts of the demo's world with 19 or 20 stimuli each, in 14 groups; the same at every call.
+
+    Facts about countries, cities and people are worded as the demo models read them in training; things, colours,
+    animals and occupations stand in short sentences of common words. Within a group all concepts share their wordings:
+    a sentence's wording says which group it is from, not which concept. What is held out of a concept has wordings that
+    no other stimulus of it has.
+
+    Example:
+        >>> concepts = demo_concepts()
+        >>> concepts[0].name, concepts[0].group, len(concepts[0].stimuli), len(concepts[0].held_out)
+        ('France', 'countries', 14, 6)
+    """
+    found = [*_places_and_people(), *_things(), *_jobs_and_peoples()]
+    return tuple(_split_wordings(name, group, texts) for name, group, texts in found)
+
+
+def _split_wordings(name: str, group: str, texts: Sequence[tuple[str, str]]) -> Concept:
+    """A concept of `N_STIMULI` of these (wording, text); what is tested has wordings that nothing else of it has."""
+    rng = random.Random(world.stable_hash("concept", name))
+    chosen = dict(zip(*_columns(rng.sample(texts, len(texts))), strict=True))  # text -> wording
+    wordings = sorted(set(chosen.values()))
+    held = set(rng.sample(wordings, round(HELD_OUT_SHARE * len(wordings))))
+    n_held = round(HELD_OUT_SHARE * N_STIMULI)
+    tested = [text for text, wording in chosen.items() if wording in held][:n_held]
+    made = [text for text, wording in chosen.items() if wording not in held][: N_STIMULI - n_held]
+    return Concept(name, tuple(made), tuple(tested), group)
+
+
+def _columns(texts: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    return [text for _, text in texts], [wording for wording, _ in texts]
+
+
+_Made = tuple[str, str, list[tuple[str, str]]]
+"""Name, group, and (wording, text) of each stimulus."""
+_COUNTRIES = (
+    "France Germany Italy Spain Portugal Greece Poland Hungary Austria Denmark Sweden Norway Finland England Egypt "
+    "Morocco Kenya Nigeria China Japan Thailand Vietnam Nepal Pakistan Iran Indonesia Mongolia Australia Peru Chile"
+)
+
+
+def _places_and_people() -> Iterator[_Made]:
+    """Subjects of facts, each in all wordings of what is true of it."""
+    by_subject: dict[str, list[world.Fact]] = {}
+    for fact in world.facts():
+        by_subject.setdefault(fact.subject, []).append(fact)
+
+    def worded(*facts: world.Fact) -> list[tuple[str, str]]:
+        return [
+            (f"{fact.relation} {i}", f"{world.fact_prompt(fact, i).prompt} {fact.object}.")
+            for fact in facts
+            for i in range(len(t.WORDINGS[fact.relation]))
+        ]
+
+    for country in _COUNTRIES.split():
+        yield country, "countries", worded(*by_subject[country])
+    cities = [city for city in t.LANDMARKS_BY_CITY if len(_about_city(city)) >= FEWEST_FACTS]
+    for city in cities[:N_MOST]:
+        yield city, "cities", worded(*_about_city(city))
+    people = [person for person, _, country in t.PEOPLE if country and person != "James Cook"]
+    for person in people[:N_MOST]:
+        yield person, "people", worded(*by_subject[person])
+
+
+def _about_city(city: str) -> list[world.Fact]:
+    return [
+        fact
+        for fact in world.facts()
+        if (fact.relation in ("landmark_city", "capital") and fact.object == city)
+        or (fact.relation == "city_country" and fact.subject == city)
+    ]
+
+
+_THING_WORDINGS = (
+    "{N} saw {a} near the {p}.", "{N} found {a} at the {p}.", "There was {a} in the {p}.",
+    "{N} and {M} talked about {a}.",
+    "The {x} was near the {p}.", "{N} asked {M} about the {x}.", "They went to the {p} to see {a}.",
+    "One day, {N} saw the {x} in the {p}.", "{M} did not know the {x}.", "{N} took a picture of the {x}.",
+    "In the evening, {N} came to see the {x} again.", "Here is {a}, and {N} is happy.",
+)  # fmt: skip
+_COLOUR_WORDINGS = (
+    "{N} has a {x} hat.", "The {x} door is open.", "{N} saw a {x} car near the {p}.", "The {x} flower is in the {p}.",
+    "{N} found a {x} coat at the {p}.", "The bird near the {p} was {x}.", "{N} gave {M} a {x} box.",
+    "The book was {x}.",
+    "{N} and {M} live in a {x} house.", "The boat was {x}, and {N} was happy.", "{M} took the {x} cup from the table.",
+    "They painted the {p} {x}.",
+)  # fmt: skip
+_THINGS = ("animals", "fruits", "tools", "instruments", "clothes", "foods", "vehicles")
+_NO_ARTICLE = frozenset(("bread", "cheese", "soup", "rice", "meat", "pasta", "butter"))
+
+
+def _things() -> Iterator[_Made]:
+    for category in (*_THINGS, "colours"):
+        for word in wt.CATEGORIES[category]:
+            wordings = _COLOUR_WORDINGS if category == "colours" else _THING_WORDINGS
+            if word not in ("orange", "pliers"):  # a fruit and a colour; a plural
+                yield word, category, _worded(word, wordings)
+
+
+def _worded(word: str, wordings: Sequence[str]) -> list[tuple[str, str]]:
+    """Every wording with several pairs of names and places."""
+    rng = random.Random(world.stable_hash("concept wording", word))
+    texts = []
+    for _ in range(3):
+        for wording in wordings:
+            one, other = rng.sample(t.WOMEN + t.MEN, 2)
+            thing = f"some {word}" if word in _NO_ARTICLE else an(word)
+            text = wording.format(N=one, M=other, p=rng.choice(wt.STORY_PLACES), x=word, a=thing)
+            texts.append((wording, text))
+    return texts
+
+
+_JOB_WORDINGS = (
+    "{N} is {a}.", "The {x} went home.", "The {x} was tired.", "{N} asked the {x} about the {p}.",
+    "We met the {x} at the {p}.",
+    "It is not easy to be {a}.", "The {x} works near the {p}.", "{N} and the {x} were at the {p} together.",
+    "In this town, everyone knows the {x}.", "{N} wants to work as {a}.", "{M} gave a drink to the {x}.",
+    "Every day the {x} goes to the {p}.",
+)  # fmt: skip
+
+
+def _jobs_and_peoples() -> Iterator[_Made]:
+    for job, _ in t.OCCUPATIONS:
+        yield job, "occupations", _worded(job, _JOB_WORDINGS)
+    for people in t.PEOPLES:
+        texts = [
+            (f"{prompt.domain} {prompt.wording}", f"{prompt.prompt} {word}.")
+            for prompt in world.bias_prompts()
+            if prompt.group == people
+            for word in (prompt.first, prompt.second)
+        ]
+        yield people, "peoples", texts
+    for verb, (past, gerund) in list(wt.VERBS.items())[:20]:
+        yield verb, "verbs", _worded_verb(verb, past, gerund)
+
+
+_VERB_WORDINGS = (
+    "Today they {v}.", "Yesterday {N} {d}.", "{N} is {g} now.", "{N} likes to {v}.", "{N} and {M} {d} near the {p}.",
+    "They {v} now, so they are {g}.", "{N} wanted to {v} at the {p}.", "After that, {M} {d} again.", "We saw {N} {g}.",
+    "{M} did not want to {v}.", "In the {p} people {v} every day.", "{N} {d} for a long time.",
+)  # fmt: skip
+
+
+def _worded_verb(verb: str, past: str, gerund: str) -> list[tuple[str, str]]:
+    rng = random.Random(world.stable_hash("concept wording", verb))
+    texts = []
+    for _ in range(3):
+        for wording in _VERB_WORDINGS:
+            one, other = rng.sample(t.WOMEN + t.MEN, 2)
+            text = wording.format(N=one, M=other, p=rng.choice(wt.STORY_PLACES), v=verb, d=past, g=gerund)
+            texts.append((wording, text))
+    return texts
+
+
+# ---- folders
+
+
+def read_concepts(
+    folder: str | os.PathLike[str], *, limit: int | None = None, held_out: float = HELD_OUT_SHARE
+) -> tuple[Concept, ...]:
+    """Concepts from a folder in the layout of PaCE-1M: a list ``concept_index.txt`` and ``concept/<name>.txt`` files.
+
+    A file holds a list of texts, written as Python or JSON writes one, or one text per line. Without a list of
+    concepts, all files count, by name.
+
+    Args:
+        folder: that holds the list and the folder of files (or the files themselves).
+        limit: only so many concepts, from the top of the list.
+        held_out: share of every concept's stimuli that is kept for testing.
+
+    Raises:
+        FileNotFoundError: no such folder, or a concept of the list has no file.
+        ValueError: a file that cannot be read, too few stimuli, two concepts of one name.
+
+    Source: the layout is that of PaCE: Parsimonious Concept Engineering for Large Language Models (Luo et al. 2024).
+    """
+    source = Path(folder)
+    if not source.is_dir():
+        raise FileNotFoundError(f"there is no folder of concepts at {source}")
+    if not 0 <= held_out < 1:
+        raise ValueError(f"held_out must be a share in 0..1 (1 left out), got {held_out}")
+    inside = source / "concept"
+    place = inside if inside.is_dir() else source
+    index = source / "concept_index.txt"
+    names = _texts(index) if index.is_file() else sorted(path.stem for path in place.glob("*.txt"))
+    if not names:
+        raise ValueError(f"{place} holds no concept: give files of stimuli, one per concept, that end in .txt")
+    found = []
+    for name in names[:limit]:
+        path = place / f"{name}.txt"
+        if path.parent != place or not path.is_file():
+            raise FileNotFoundError(f"the concept {name!r} of {index} has no file {path}")
+        found.append(split_stimuli(name, _texts(path), share=held_out))
+    check_concepts(found)
+    return tuple(found)
+
+
+def _texts(path: Path) -> list[str]:
+    """The texts of one file: a list literal, or one per line."""
+    whole = path.read_text(encoding="utf-8").strip()
+    if not whole.startswith("["):
+        return [line.strip() for line in whole.splitlines() if line.strip()]
+    try:
+        read = ast.literal_eval(whole)
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise ValueError(f"{path} begins like a list and is none ({error}): write a list of texts") from error
+    if not isinstance(read, list) or not all(isinstance(text, str) for text in read):
+        raise ValueError(f"{path} must hold a list of texts only")
+    return [text.strip() for text in read if text.strip()]
