@@ -7,7 +7,7 @@ a model that the user's hooks change at these places.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -38,8 +38,10 @@ def freeze(model: Any, ids: Sequence[int], last: int, *, slope: Slope = "secant"
         slope: a `Slope`.
 
     Raises:
-        ValueError: a model without the hooks that this needs.
+        ValueError: an unknown slope, or a model without the hooks that this needs.
     """
+    if slope not in get_args(Slope):
+        raise ValueError(f"slope must be one of {', '.join(map(repr, get_args(Slope)))}, got {slope!r}")
     hooked = has_hooks(model.tl_model)
     batch = model._batch(ids if hooked else ids[: last + 1])
     n, layers = last + 1, model.n_layers

@@ -20,14 +20,16 @@ def decomposition_cost(model: Any, n_tokens: int, *, lens: bool = True) -> Cost:
         >>> decomposition_cost(model, 40).flops                   # doctest: +SKIP
         1.3e+10
     """
-    n, layers, item = n_tokens, model.n_layers, max(model.dtype.itemsize, 4)
-    width, hidden = model.d_model, model.d_mlp or 0
+    n, layers, width = float(n_tokens), model.n_layers, model.d_model
+    item, hidden, heads = max(model.dtype.itemsize, 4), float(model.d_mlp or 0), model.n_heads * model.d_head
     pairs = n * (n + 1) / 2 + n  # a source with every position behind it, and the biases
-    reads = 2.0 * layers * (model.n_heads + model.n_kv_heads) * model.d_head * width  # queries and keys are frozen
-    through = 2.0 * block_parameters(model) - reads
-    mixing = 2.0 * layers * n * model.n_heads * model.d_head
-    # the last block runs at one position only
-    flops = pairs * (through + mixing) * (layers - 1) / layers + 2.0 * n * block_parameters(model)
-    flops += lens * 2.0 * (layers + 1) * n * width * model.d_vocab
+    attention = 2.0 * width * (heads + model.n_kv_heads * model.d_head)  # queries and keys are frozen
+    mlp = 2.0 * width * hidden  # each of its two products; a gate is frozen
+    whole = max(layers - 3, 0) * (attention + 2 * mlp) + (layers > 2) * (attention + mlp) + (layers > 1) * mlp
+    once = 2.0 * width * heads + (model.n_heads + 1) * mlp + 2 * (attention + 2 * mlp)  # in the first and last blocks
+    mixing = 2.0 * heads * n**3 / 3 * max(layers - 2, 0)
+    flops = pairs * whole + n * once + mixing + 2.0 * n * block_parameters(model)
+    flops += lens * 2.0 * layers * n * width * model.d_vocab
     kept = layers * (model.n_heads * n * n + n * hidden) + 2 * (layers + 1) * n * width
-    return Cost(flops=float(flops), bytes=float(item * (kept + max(chunk_rows(model, n), 2 * n) * row_width(model))))
+    rows = max(chunk_rows(model, n_tokens), 2 * n_tokens)
+    return Cost(flops=float(flops), bytes=float(item * (kept + rows * row_width(model))))

@@ -11,9 +11,9 @@ from torch import Tensor
 from interp_widgets.analysis.prompts import read_prompt, single_token
 from interp_widgets.analysis.result import provenance
 from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.analysis.token_decomposition.adding_up import check_error, check_finite
 from interp_widgets.analysis.token_decomposition.lens import PartLens
 from interp_widgets.analysis.token_decomposition.result import LogitShareResult
-from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
 from interp_widgets.models.freeze import Slope, freeze
 
 
@@ -64,6 +64,7 @@ def decompose_logit(
     token = None if target is None else single_token(model, target)
     against = None if foil is None else single_token(model, foil, what="foil")
     frozen = freeze(model, given.ids, last, slope=slope)
+    check_finite(model, frozen)
     lens = PartLens.of(model, frozen.residual)
     logits = _uncapped(model, lens.logits(frozen.residual[-1], -1, "own"))
     token = int(logits.argmax()) if token is None else token
@@ -77,13 +78,7 @@ def decompose_logit(
     share = (gradient.double() * frozen.start.double()).sum(-1)
     bias += inside
     error = float((share.sum() + bias - logit).abs() / (share.abs().sum() + abs(bias)))
-    limit = TOLERANCE.get(model.dtype, HALF_TOLERANCE) if tolerance is None else tolerance
-    if not error <= limit:
-        why = "" if slope == "secant" else f" (slope {slope!r} is a control that does not add up)"
-        raise ValueError(
-            f"the shares of {model.name} do not add up to its logit: relative error {error:.1e}, allowed {limit:.0e}"
-            f"{why}: use ordinary blocks without hooks on them, a wider dtype, or a larger tolerance"
-        )
+    check_error(model, f"the shares of {model.name} do not add up to its logit", error, slope, tolerance)
     shown = torch.cat([share[given.offset :], share.new_zeros(len(given.ids) - 1 - last)])
     bos = float(share[0]) if given.offset else None
     told = {"position": last - given.offset, "slope": slope, "bos": given.offset == 1}
