@@ -28,8 +28,7 @@ class Largest:
 
     def add(self, tile: Tensor, first: int) -> None:
         """Take in (rows, size) numbers that stand at ``first`` and after; tiles come in order."""
-        count = min(self.count, tile.shape[-1])
-        places = (tile.abs() if self.by_size else tile).topk(count, dim=-1, sorted=False).indices
+        places = _largest(tile, min(self.count, tile.shape[-1]), by_size=self.by_size)
         places = places.sort(dim=-1).values  # by place first: the sort by value then keeps ties in this order
         values = tile.gather(-1, places)
         places = places + first
@@ -38,3 +37,28 @@ class Largest:
         order = (values.abs() if self.by_size else values).sort(dim=-1, descending=True, stable=True).indices
         order = order[..., : self.count]
         self.values, self.places = values.gather(-1, order), places.gather(-1, order)
+
+
+_BLOCK = 8
+
+
+def _largest(rows: Tensor, count: int, *, by_size: bool) -> Tensor:
+    """(rows, count) places of the largest numbers, in no order.
+
+    The largest ``count`` numbers lie in the ``count`` blocks with the largest maxima: long rows are first cut down to
+    these, since a maximum over blocks is far cheaper than a selection.
+    """
+    length = rows.shape[-1] // _BLOCK
+    if length <= 2 * count:
+        return (rows.abs() if by_size else rows).topk(count, dim=-1, sorted=False).indices
+    # a block is every length-th number, so that its maximum runs along whole rows
+    blocks = rows[..., : length * _BLOCK].reshape(*rows.shape[:-1], _BLOCK, length)
+    peaks = blocks.amax(-2)
+    if by_size:
+        peaks = torch.maximum(peaks, -blocks.amin(-2))
+    best = peaks.topk(count, dim=-1, sorted=False).indices
+    inside = torch.arange(_BLOCK, device=rows.device) * length
+    rest = torch.arange(length * _BLOCK, rows.shape[-1], device=rows.device).expand(*rows.shape[:-1], -1)
+    places = torch.cat([(best[..., None] + inside).flatten(-2), rest], -1)
+    values = rows.gather(-1, places)
+    return places.gather(-1, (values.abs() if by_size else values).topk(count, dim=-1, sorted=False).indices)

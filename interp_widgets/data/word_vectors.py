@@ -70,6 +70,8 @@ def check_words(words: Sequence[str]) -> None:
     """Raise ValueError in one sentence for a list of words that is empty, or has an empty word or one word twice."""
     if len(words) == 0:
         raise ValueError("the list of words is empty: give at least one word")
+    if set(map(type, words)) == {str} and all(map(str.strip, words)) and len(set(words)) == len(words):
+        return  # lists are long: this is ten times as fast as the loop that finds out what is wrong
     seen: dict[str, int] = {}
     for place, word in enumerate(words):
         if not isinstance(word, str) or not word.strip():
@@ -156,7 +158,9 @@ def _read_text(source: Path, wanted: Collection[str] | None, limit: int | None) 
         with source.open(encoding="utf-8", newline="\n") as file:
             rows = dict(_rows(source, file, wanted, limit))
     except UnicodeDecodeError as error:
-        raise ValueError(f"{source} is no UTF-8 text ({error}): give GloVe or word2vec text, or an .npz file") from error
+        raise ValueError(
+            f"{source} is no UTF-8 text ({error}): give GloVe or word2vec text, or an .npz file"
+        ) from error
     if not rows:
         what = "none of the words asked for" if wanted else "no line of a word and its numbers"
         raise ValueError(f"{source} has {what}: give GloVe or word2vec text of the same language, or an .npz file")

@@ -162,8 +162,14 @@ class Model:
 
     def token_lists(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of many texts at once, each as `tokens` gives them without a BOS."""
-        encoded = self._need_tokenizer()(list(texts), add_special_tokens=False)["input_ids"] if texts else []
-        return [list(ids) for ids in encoded]
+        if not texts:
+            return []
+        tokenizer = self._need_tokenizer()
+        core = getattr(tokenizer, "backend_tokenizer", None)
+        if core is not None and core.padding is None and core.truncation is None:
+            # without the tables of masks and character places that transformers makes of every text
+            return [list(found.ids) for found in core.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [list(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
     def split(
         self, prompt: str | Sequence[int], response: str | Sequence[int] | None, *, prepend_bos: bool | None = None

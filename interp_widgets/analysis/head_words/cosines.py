@@ -23,6 +23,9 @@ Vectors = (
 SPREAD = 1.96
 """Standard deviations above a word's mean cosine, from which on another word counts as near."""
 
+_ROWS = 1024
+"""Words whose vectors are widened to float64 at once."""
+
 
 @dataclass(frozen=True, eq=False)
 class Cosines:
@@ -33,14 +36,8 @@ class Cosines:
     thresholds: Tensor
     """(words,) at least 0; infinity for a word without a vector."""
 
-    def of(self, first: Tensor, second: Tensor) -> Tensor:
-        """(pairs,) cosines of the words ``first`` and ``second``: one pair's number is always the same."""
-        parts = zip(torch.split(first, 2**14), torch.split(second, 2**14), strict=True)
-        found = [(self.units[a] * self.units[b]).sum(-1) for a, b in parts]
-        return torch.cat(found) if found else self.units.new_empty(0)
 
-
-def vectors_of(words: Sequence[str], vectors: Vectors) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def vectors_of(words: Sequence[str], vectors: Vectors) -> tuple[NDArray[np.floating[Any]], NDArray[np.bool_]]:
     """(words, width) a vector for each word of the list, and (words,) whether it has one.
 
     Raises ValueError where an array has another number of rows than the list has words, or no word has a vector.
@@ -54,30 +51,39 @@ def vectors_of(words: Sequence[str], vectors: Vectors) -> tuple[NDArray[np.float
     elif isinstance(vectors, Mapping):
         found, present = WordVectors(tuple(vectors), np.array(list(vectors.values()))).of(words)
     else:
-        table = WordVectors(tuple(f"row {i}" for i in range(len(vectors))), vectors)
-        if len(table) != len(words):
-            raise ValueError(f"vectors as an array must have one row per word ({len(words)}), got {len(table)}")
-        found, present = table.vectors, np.abs(table.vectors).max(axis=1) > 0
+        if len(vectors) != len(words):
+            raise ValueError(f"vectors as an array must have one row per word ({len(words)}), got {len(vectors)}")
+        found = WordVectors(tuple(words), vectors).vectors
+        present = np.abs(found).max(axis=1) > 0
     if present.sum() < 3:
         raise ValueError(
             f"only {int(present.sum())} of the {len(words)} words have a vector: give vectors of the same language"
         )
-    return found.astype(np.float64), present
+    return found, present
 
 
-def cosines(found: NDArray[np.float64], present: NDArray[np.bool_], *, frequent: int, device: torch.device) -> Cosines:
+def cosines(
+    found: NDArray[np.floating[Any]], present: NDArray[np.bool_], *, frequent: int, device: torch.device
+) -> Cosines:
     """Unit vectors and thresholds for vectors (words, width) of words in falling order of frequency.
 
     A word's threshold is the mean of its cosines to the ``frequent`` most frequent words (those with a vector) plus
     1.96 times their population standard deviation; a cosine of 0 or less is never above it.
     """
-    length = np.linalg.norm(found, axis=1, keepdims=True)
-    units = np.divide(found, length, out=np.zeros_like(found), where=length > 0)
-    often = units[present][:frequent]
-    # mean and mean square of all cosines from the moments of the frequent words: no (words, frequent) matrix
-    mean = units @ often.mean(axis=0)
-    square = np.einsum("wi,ij,wj->w", units, often.T @ often / len(often), units, optimize=True)
-    limit = mean + SPREAD * np.sqrt(np.maximum(square - mean**2, 0))
-    limit = np.where(present, np.maximum(limit, 0), np.inf)
-    kind = torch.float32
-    return Cosines(torch.from_numpy(units).to(device, kind), torch.from_numpy(limit).to(device, kind))
+    table = torch.from_numpy(found)
+    known = torch.from_numpy(present).to(device)
+
+    def unit(rows: Tensor) -> Tensor:
+        return torch.nn.functional.normalize(rows.to(device, torch.float64), dim=-1, eps=1e-300)
+
+    often = unit(table[torch.from_numpy(np.flatnonzero(present)[:frequent])])
+    middle, moments = often.mean(0), often.T @ often / len(often)
+    units = torch.empty(table.shape, dtype=torch.float32, device=device)
+    limit = torch.empty(len(table), dtype=torch.float64, device=device)
+    for start in range(0, len(table), _ROWS):
+        at = slice(start, start + _ROWS)
+        rows = unit(table[at])
+        # mean and mean square of a word's cosines from the moments of the frequent words: no (words, frequent) matrix
+        mean, square = rows @ middle, torch.linalg.vecdot(rows @ moments, rows)
+        units[at], limit[at] = rows, mean + SPREAD * (square - mean**2).clamp_min(0).sqrt()
+    return Cosines(units, torch.where(known, limit.clamp_min(0), torch.inf).float())
