@@ -8,8 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 OPEN = """
-from interp_widgets import load_demo_pair
-from interp_widgets.widgets.ablation import AblationPanel
+from interp_widgets import AblationPanel, load_demo_pair
 pair = load_demo_pair()
 panel = AblationPanel(pair.base)
 panel

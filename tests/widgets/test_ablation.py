@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from interp_widgets import Workbench, load_demo_pair
+from interp_widgets import AblationPanel, Workbench, load_demo_pair
 from interp_widgets.analysis.ablation import (
     Ablation,
     AblationResult,
@@ -27,7 +27,6 @@ from interp_widgets.analysis.ablation import (
 )
 from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.presets import PRESETS
-from interp_widgets.widgets.ablation import AblationPanel
 from tests.models.tiny import tiny_model
 
 PROMPT, TARGET = PRESETS[0].prompt, PRESETS[0].target
@@ -252,6 +251,14 @@ def test_arrow_keys_move_one_cursor_in_all_maps(pair: Any, ablate: Any, wire: An
     assert panel.kind == ""
 
 
+def test_opens_on_a_cell(pair: Any, ablate: Any) -> None:
+    panel = ablate(pair.base, kind="attn", layer=0, position=LAST, prompt="The capital of Japan is in the city of")
+    assert maps(panel)["attn"].pinned == [0, LAST]
+    assert panel.prompt_token == LAST
+    assert "Attention of layer 0 at “·of” (8)" in panel.cell.table.caption
+    assert len(panel.cell.table.rows) >= 10
+
+
 # ---- the list, and text under it
 
 
@@ -459,6 +466,7 @@ def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any
     ranges = {}
     for view in ("A", "B", "difference"):
         panel.view = view
+        assert ("falls more in B" in panel.modules.words.value) == (view == "difference")
         heat = maps(panel)["both"]
         ranges[view] = heat.vmax
         expected = {"A": a, "B": b, "difference": b - a}[view][2]

@@ -171,7 +171,10 @@ def clean_value(panel: AblationPanel, results: Sequence[Any]) -> str:
             against = f" less that of {quoted(panel.models[0].token_strings([one.foil])[0])}"
         name = "logit" if one.foil is not None else METRIC_NAMES[one.metric]
         said.append(f"{letter}{name} of {quoted(one.target_token)}{against} <b>{amount(one.clean)}</b>")
-    return f"Before: {'; '.join(said)}. Red: it falls without the part; blue: it rises."
+    colours = "Red: it falls without the part; blue: it rises."
+    if panel.shown == "difference":
+        colours = "Red: without the part it falls more in B than in A; blue: less."
+    return f"Before: {'; '.join(said)}. {colours}"
 
 
 def quoted(token: str) -> str:

@@ -145,6 +145,8 @@ class AblationPanel(PredictionPanel):
         self._read_anew()
         self.position = self.prompt_token if self.position < 0 else self.position
         self._heads_placed()
+        if 0 <= self.position < self._in_prompt:
+            self.prompt_token = self.position
         self.watch(self.tabs, "selected_index", lambda change: setattr(self, "tab", TABS[change.new or 0]))
         self.watch(self, "tab", lambda _: self._open_tab())
         self.watch(self, "prompt", self._from_preset)
