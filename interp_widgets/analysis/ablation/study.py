@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from interp_widgets.analysis.ablation.question import Metric, Question, ask, check_metric
 from interp_widgets.analysis.ablation.replacement import Replacement, StandIn, Text, check_replacement, stand_in
-from interp_widgets.analysis.prompts import Prompt, read_prompt
+from interp_widgets.analysis.prompts import Prompt, read_prompt, whole_number
 from interp_widgets.analysis.result import provenance
 from interp_widgets.analysis.runner import Runner
 from interp_widgets.models.resume import Part, Patch, Trace, resume, trace
@@ -117,28 +117,36 @@ def read(model: Any, prompt: Text, asked: Asked) -> Prompt:
     return read_prompt(model, prompt, prepend_bos=asked.prepend_bos)
 
 
-def chosen_layers(model: Any, layers: Sequence[int] | None) -> tuple[int, ...]:
+def chosen_layers(model: Any, layers: Any) -> tuple[int, ...]:
     """Layer numbers, negative ones counted from the end; ValueError for an empty list or one out of range."""
     if layers is None:
         return tuple(range(model.n_layers))
-    found = tuple(layer_number(model, layer) for layer in layers)
+    found = tuple(layer_number(model, layer) for layer in listed(layers, "layers"))
     return _without_repeats(found, "layers", f"0..{model.n_layers - 1}")
 
 
-def layer_number(model: Any, layer: int) -> int:
+def layer_number(model: Any, layer: Any) -> int:
     """One layer, negative ones counted from the end."""
     count: int = model.n_layers
-    if not -count <= layer < count:
+    found = whole_number(layer, "layer")
+    if not -count <= found < count:
         raise ValueError(f"layer must be in 0..{count - 1} for this {count}-layer model, got {layer}")
-    return int(layer) % count
+    return found % count
 
 
-def chosen_positions(prompt: Prompt, positions: Sequence[int] | None) -> tuple[int, ...]:
+def chosen_positions(prompt: Prompt, positions: Any) -> tuple[int, ...]:
     """Positions on the axis; ValueError for an empty list or one out of range."""
     if positions is None:
         return tuple(range(prompt.n_shown))
-    found = tuple(prompt.position(position) for position in positions)
+    found = tuple(prompt.position(position) for position in listed(positions, "positions"))
     return _without_repeats(found, "positions", f"0..{prompt.n_shown - 1}")
+
+
+def listed(given: Any, what: str) -> Iterable[Any]:
+    """A list as it is; TypeError for a single number."""
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{what} must be a list of whole numbers, got {given!r}: write {what}=[{given!r}]")
+    return given
 
 
 def _without_repeats(found: tuple[int, ...], what: str, allowed: str) -> tuple[int, ...]:
