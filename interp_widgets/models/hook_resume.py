@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from .hooks import attached, check_hook_names
-from .interventions import mlp_branch
+from .interventions import has_mlps, mlp_branch
 from .ways import blocks_start
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def trace(model: Any, embeddings: Tensor, neurons: tuple[int, ...], hooked: bool
     from .resume import Trace
 
     tl_model, layers = model.tl_model, range(model.n_layers)
-    has_mlp = _name("mlp", 0, model.n_layers) in tl_model.hook_dict
+    has_mlp = has_mlps(model)
     wanted = [("resid", layer) for layer in range(model.n_layers + 1)]
     wanted += [(part, layer) for layer in layers for part in ("attn", "mlp", "head") if part != "mlp" or has_mlp]
     wanted += [("neuron", layer) for layer in neurons]

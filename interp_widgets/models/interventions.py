@@ -214,6 +214,11 @@ _BRANCHES: weakref.WeakKeyDictionary[Any, MlpBranch] = weakref.WeakKeyDictionary
 _EFFECTIVE: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
 
+def has_mlps(model: Any) -> bool:
+    """Whether every block has an MLP; attention-only models have hooks for its output that never run."""
+    return all(getattr(block, "mlp", None) is not None for block in model.tl_model.blocks)
+
+
 def mlp_branch(model: Any) -> MlpBranch:
     """How the MLPs of a model read the residual stream, found by comparing values in the first block.
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from interp_widgets.analysis.ablation.cost import ablation_cost
 from interp_widgets.analysis.ablation.heads import ablate_heads
+from interp_widgets.analysis.ablation.interventions import Ablation, Part, ablation
 from interp_widgets.analysis.ablation.modules import ablate_modules
 from interp_widgets.analysis.ablation.neurons import ablate_neurons
 from interp_widgets.analysis.ablation.result import AblationResult, HeadAblationResult, NeuronAblationResult
@@ -328,6 +329,15 @@ def test_a_model_without_mlps() -> None:
     assert np.abs(found.of("attn")[0]).min() > 0
     with pytest.raises(ValueError, match="no MLP"):
         ablate_neurons(model, IDS, TARGET, layer=0)
+    without: tuple[Part, ...] = ("mlp", "both", "attn_to_mlp")
+    for kind in without:
+        with pytest.raises(ValueError, match=f"has no MLPs, so that it has no '{kind}': ablate 'attn' or a head"):
+            ablation(model, Ablation(kind, 0))
+    heads = ablate_heads(model, IDS, TARGET).effect
+    with model.tl_model.hooks(fwd_hooks=[("blocks.0.hook_attn_out", lambda value, hook: value)]):
+        again = ablate_modules(model, IDS, TARGET)
+        np.testing.assert_allclose(ablate_heads(model, IDS, TARGET).effect, heads, atol=1e-12)
+    np.testing.assert_allclose(again.effect, found.effect, atol=1e-12)
 
 
 def test_the_mean_per_position() -> None:
@@ -515,12 +525,15 @@ def test_the_forecast_grows_with_the_work() -> None:
         ({"layers": [1, -2]}, "layers names 1 twice"),
         ({"positions": []}, "positions is empty"),
         ({"positions": [99]}, r"position must be in 0\.\.\d+ for this prompt of \d+ tokens .*, got 99"),
+        ({"layers": 1}, r"layers must be a list of whole numbers, got 1: write layers=\[1\]"),
+        ({"layers": [0.5]}, r"layer must be a whole number, got 0\.5"),
+        ({"positions": -1}, r"positions must be a list of whole numbers, got -1: write positions=\[-1\]"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"prompt": ""}, "the prompt is empty: write at least one word"),
     ],
 )
 def test_bad_input_is_told_in_one_sentence(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises((ValueError, TypeError), match=message) as caught:
         # unwrapped: the type checker of the tests would refuse some of these before the function does
         inspect.unwrap(ablate_modules)(tiny_model("gpt2"), **{"prompt": "The Eiffel Tower is in", **options})
     assert "\n" not in str(caught.value)
@@ -538,6 +551,10 @@ def test_bad_heads_and_neurons() -> None:
         ablate_neurons(model, "The Eiffel Tower", layer=0, neurons=[128])
     with pytest.raises(ValueError, match="neurons is empty"):
         ablate_neurons(model, "The Eiffel Tower", layer=0, neurons=[])
+    with pytest.raises(TypeError, match=r"neuron must be a whole number, got 1\.5"):
+        inspect.unwrap(ablate_neurons)(model, "The Eiffel Tower", layer=0, neurons=[1.5])
+    with pytest.raises(TypeError, match=r"neurons must be a list of whole numbers, got 3: write neurons=\[3\]"):
+        inspect.unwrap(ablate_neurons)(model, "The Eiffel Tower", layer=0, neurons=3)
 
 
 def test_broken_weights_are_told() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from interp_widgets.analysis.prompts import read_prompt, whole_number
 from interp_widgets.analysis.result import Record, record
 from interp_widgets.analysis.tensors import to_numpy, wide
-from interp_widgets.models.interventions import Change, interventions, mlp_branch
+from interp_widgets.models.interventions import Change, has_mlps, interventions, mlp_branch
 
 Part = Literal["attn", "mlp", "both", "attn_to_mlp", "head", "neuron"]
 """What is taken out: a layer's attention output, its MLP output, both (the whole block), the attention output as the
@@ -170,6 +170,8 @@ def _check(model: Any, one: Ablation) -> None:
     for what, (found, count, whose) in counts.items():
         if not 0 <= found < count:
             raise ValueError(f"{what} must be in 0..{count - 1} for {whose}, got {found}")
+    if one.kind not in ("attn", "head") and not has_mlps(model):
+        raise ValueError(f"{model.name} has no MLPs, so that it has no {one.kind!r}: ablate 'attn' or a head instead")
     if one.value is None:
         return
     row = _row_shape(model, one)

@@ -10,9 +10,10 @@ import torch
 from interp_widgets.analysis.ablation.question import Metric
 from interp_widgets.analysis.ablation.replacement import Replacement, Text
 from interp_widgets.analysis.ablation.result import NeuronAblationResult
-from interp_widgets.analysis.ablation.study import Asked, check_finite, empty, layer_number, make_study, read
+from interp_widgets.analysis.ablation.study import Asked, check_finite, empty, layer_number, listed, make_study, read
 from interp_widgets.analysis.prompts import whole_number
 from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.models.interventions import has_mlps
 
 
 def ablate_neurons(
@@ -62,7 +63,7 @@ def ablate_neurons(
     given = read(model, prompt, asked)
     where = given.position(position)
     chosen = _checked_neurons(model, neurons)
-    if any(getattr(block, "mlp", None) is None for block in model.tl_model.blocks):
+    if not has_mlps(model):
         raise ValueError(f"{model.name} has no MLP in every layer, so that it has no neurons: ablate heads instead")
     study = make_study(model, given, asked, [("neuron", at_layer)], len(chosen))
     effect = empty(study, len(chosen))
@@ -94,11 +95,11 @@ def ablate_neurons(
     return found
 
 
-def _checked_neurons(model: Any, neurons: Sequence[int] | None) -> tuple[int, ...]:
+def _checked_neurons(model: Any, neurons: Any) -> tuple[int, ...]:
     if neurons is None:
         return tuple(range(model.d_mlp))
     allowed = f"0..{model.d_mlp - 1}"
-    found = tuple(whole_number(i, "neuron") for i in neurons)
+    found = tuple(whole_number(i, "neuron") for i in listed(neurons, "neurons"))
     wrong = next((i for i in found if not 0 <= i < model.d_mlp), None)
     if wrong is not None:
         raise ValueError(f"neuron must be in {allowed} for this model, got {wrong}")
