@@ -15,7 +15,7 @@ from torch import Tensor
 from .frozen import FrozenLayer, FrozenNorm, rounded_gain, rounds_norms
 from .frozen_pass import FrozenPass
 from .hooks import check_hook_names
-from .readout import _drop_pattern, run_blocks
+from .readout import drop_pattern, run_blocks
 from .ways import has_hooks
 
 __all__ = ["Slope", "freeze"]
@@ -56,7 +56,7 @@ def freeze(model: Any, ids: Sequence[int], last: int, *, slope: Slope = "secant"
             if layer == 0:
                 start[:] = [value[0, :n].to(kind, copy=True)]
             else:
-                _drop_pattern(model.tl_model.blocks[layer - 1])
+                drop_pattern(model.tl_model.blocks[layer - 1])
             return value
 
         return write

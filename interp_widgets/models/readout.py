@@ -113,7 +113,7 @@ def residuals(model: Any, ids: Tensor) -> Tensor:
         def write(value: Tensor, hook: Any) -> Tensor:
             streams[:, layer] = value[0]
             if layer > 0:
-                _drop_pattern(model.tl_model.blocks[layer - 1])
+                drop_pattern(model.tl_model.blocks[layer - 1])
             return value
 
         return write
@@ -146,7 +146,7 @@ def run_blocks(model: Any, batch: Tensor, hooks: Sequence[tuple[str, Callable[..
                     tl_model(batch, use_cache=False)
 
 
-def _drop_pattern(block: Any) -> None:
+def drop_pattern(block: Any) -> None:
     """A bridge leaves its attention pattern (heads, positions, positions) on the module, where nothing reads it."""
     attention = getattr(block, "attn", None)
     if attention is not None and getattr(attention, "_pattern", None) is not None:

@@ -20,7 +20,7 @@ from . import plain, ways
 from .forward import checked_way, keeps_cache
 from .hooks import attached
 from .plain import Attention, KeysValues, attend, normed
-from .readout import _drop_pattern
+from .readout import drop_pattern
 from .ways import has_hooks
 
 __all__ = ["Begun", "begin", "states", "whole_states"]
@@ -208,7 +208,7 @@ def _bridge(model: Any, embeddings: Tensor, layers: Sequence[int], last: Tensor,
         def read(value: Tensor, hook: Any) -> Tensor:
             found[layer] = value[rows, last].to(embeddings.device)
             if layer > 0:
-                _drop_pattern(tl_model.blocks[layer - 1])
+                drop_pattern(tl_model.blocks[layer - 1])
             if layer == layers[-1]:
                 raise _Enough
             return value
