@@ -185,6 +185,21 @@ def test_equal_logits_share_a_rank_and_stand_by_id() -> None:
     assert np.allclose(at_target, result.target_probability, rtol=1e-5)
 
 
+def test_a_target_changes_nothing_else() -> None:
+    """Equal logits in several blocks of the vocabulary: padding of a vocabulary often has one row many times."""
+    model = load_model(_gpt2(vocab=3000, width=16, layers=2))
+    with torch.no_grad():
+        table = model.weight("W_U")
+        table[:, [1500, 2600]] = table[:, 3:4]
+        table[:, [3, 1500, 2600]] *= 40  # first or last of all
+    plain = logit_lens(model, list(range(10, 30)), top=1)
+    assert 3 in plain.top_token
+    for target in (2600, 1500, 2999):
+        found = logit_lens(model, list(range(10, 30)), target=target, top=1)
+        for name in ("top_ids", "top_probability", "entropy", "kl", "commit_layer"):
+            np.testing.assert_allclose(getattr(found, name), getattr(plain, name), rtol=1e-5, err_msg=name)
+
+
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 def test_half_precision_is_read_in_float32(backend: str) -> None:
     model = tiny_model("llama", backend, dtype=torch.bfloat16)

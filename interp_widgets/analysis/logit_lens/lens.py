@@ -121,13 +121,19 @@ def _in_blocks(read: ReadOut, streams: Tensor, readings: Readings, offset: int) 
     parts = [slice(start, min(start + some, positions)) for start in range(0, positions, some)]
     for part in parts:
         cells[part] = read.normed(cells[part])
-    firsts = list(range(0, vocab, columns))
-    if readings.target is not None:  # its block goes first, so that all others are compared with one number
-        firsts.insert(0, firsts.pop(readings.target // columns))
-    for done, first in enumerate(firsts, start=1):
-        stop = min(first + columns, vocab)
+
+    def block(part: slice, first: int) -> Tensor:
+        logits = read.block(cells[part].reshape(-1, width), first, min(first + columns, vocab))
+        return logits.view(-1, rows, logits.shape[-1])
+
+    if readings.target is not None:  # known first: so every block, in the order of ids, is compared with one number
+        first = readings.target // columns * columns
         for part in parts:
-            logits = read.block(cells[part].reshape(-1, width), first, stop).view(-1, rows, stop - first)
+            readings.target_logit[part] = block(part, first)[..., readings.target - first]
+    firsts = range(0, vocab, columns)
+    for done, first in enumerate(firsts, start=1):
+        for part in parts:
+            logits = block(part, first)
             readings.add(part, slice(0, rows), first, logits, logits[:, -1])
         yield done, len(firsts)
 

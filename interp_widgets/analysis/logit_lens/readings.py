@@ -39,7 +39,8 @@ class Readings:
 
         Args:
             positions, rows: the cells.
-            first: the block's first token id. The block that holds the target must come first of all.
+            first: the block's first token id. Blocks come in the order of ids; where the first does not hold the
+                target, its `target_logit` is known by then.
             logits: (positions, rows, block) of these cells.
             final: (positions, block) of the final row; may be a part of ``logits``.
         """
@@ -63,9 +64,9 @@ class Readings:
         self.peak[at] = peak
 
     def _count(self, at: tuple[slice, slice], place: int, logits: Tensor, scratch: Tensor) -> None:
-        """Count the logits above the target's; the target's own block comes first and gives the logit itself."""
+        """Count the logits above the target's."""
         if 0 <= place < logits.shape[-1]:
-            self.target_logit[at] = logits[..., place]
+            self.target_logit[at] = logits[..., place]  # the same again, to the last bit: it must not count itself
         # ones in the logits' type: a sum of booleans would make a copy of 8 bytes each
         torch.gt(logits, self.target_logit[at][..., None], out=scratch)
         self.above[at] += scratch.sum(-1).long()
