@@ -317,23 +317,33 @@ def _cells(
         x, y = frame.column(c), frame.row(r)
         items.append(Rect(x + gap, y + gap, wide - 2 * gap, tall - 2 * gap, fill=fill, tip=tip))
         text = texts[r * frame.columns + c] if texts else ""
-        shown = _fit(axis_name(text), wide - 6) if text else ""
+        lines = _fit(axis_name(text), wide - 6, tall) if text else []
         if not text and numbers_from is not None and abs(value) >= numbers_from:
             shown = brief(float(value))
-            shown = shown if text_width(shown) <= wide - 4 else ""  # a number that is cut off is another number
-        if shown and wide >= 20 and tall >= 12:
-            items.append(Text(x + wide / 2, y + tall / 2, shown, fill=ink(over(fill)), anchor="middle"))
+            lines = [shown] if text_width(shown) <= wide - 4 else []  # a number that is cut off is another number
+        for k, line in enumerate(lines if wide >= 20 and tall >= 12 else []):
+            middle = y + tall / 2 + (k - (len(lines) - 1) / 2) * 12
+            items.append(Text(x + wide / 2, middle, line, fill=ink(over(fill)), anchor="middle"))
     return [*items, border]
 
 
-def _fit(text: str, room: float) -> str:
-    """The text shortened to so many pixels; of "a → b" both sides are, so that both can be told."""
+def _fit(text: str, room: float, tall: float) -> list[str]:
+    """The lines of a cell's text. Of "a → b" both sides must be told: on two lines if they do not fit on one, or both
+    cut."""
     left, arrow, right = text.partition(" → ")
     if not arrow or text_width(text) <= room:
-        return shorten(text, room)
+        one = shorten(text, room)
+        return [one] if _told(one, text) else []
+    if tall >= 26:
+        return [shorten(left, room), shorten(f"→{right}", room)]
     rest = room - text_width(arrow)
     cut = [shorten(side, max(rest / 2, rest - text_width(other))) for side, other in ((left, right), (right, left))]
-    return arrow.join(cut) if all(cut) else ""
+    return [arrow.join(cut)] if _told(cut[0], left) and _told(cut[1], right) else []
+
+
+def _told(part: str, whole: str) -> bool:
+    """Whether what is left of a text says something: more than a blank and an ellipsis."""
+    return part == whole or len(part) > 2
 
 
 def _cell_marks(frame: _Frame, edges: Sequence[Sequence[int]], crossed: Sequence[Sequence[int]]) -> list[Item]:

@@ -190,15 +190,21 @@ def test_marked_cells_and_labels_of_two() -> None:
     assert cells[1].x + cells[1].width / 2 < cross.x0 < cross.x1 < cells[1].x + cells[1].width
     assert cross.y1 < cells[1].y + cells[1].height / 2
 
-    def label(text: str) -> str:
-        scene = heatmap_scene([[0.0] * 8], texts=[text] * 8, width=700)
-        return next(item.text for item in scene.items if isinstance(item, Text) and item.text[:1] == text[:1])
+    def lines(text: str, *, rows: int, columns: int = 8) -> list[str]:
+        """What stands in the first cell; more than 12 rows are lower ones."""
+        shape, texts = np.zeros((rows, columns)), [text] + [""] * (rows * columns - 1)
+        without = heatmap_scene(shape, texts=[""] * (rows * columns), width=700).items
+        found = [item for item in heatmap_scene(shape, texts=texts, width=700).items if isinstance(item, Text)]
+        return [item.text for item in found if item not in [one for one in without if isinstance(one, Text)]]
 
-    cut = label("something long → something else")
-    left, right = cut.split(" → ")
+    assert lines("a → b", rows=2) == lines("a → b", rows=20) == ["a → b"]
+    assert lines("long word → other one", rows=2) == ["long word", "→other one"]
+    left, right = lines("long word → other one", rows=20)[0].split(" → ")
     assert left.endswith("…")
     assert right.endswith("…")
-    assert label("a → something long indeed").startswith("a → some")
+    assert lines("a → something long indeed", rows=20)[0].startswith("a → some")
+    assert lines("long word → other one", rows=20, columns=20) == [], "neither could be told"
+    assert lines("word", rows=2, columns=24) == [], "a mark and an ellipsis say nothing"
 
 
 def test_bars_of_both_signs_leave_a_zero_in_the_middle() -> None:

@@ -71,13 +71,14 @@ function render({ model, el, signal }) {
     while (a < b) { const mid = (a + b + 1) >> 1; if (wide(chars.slice(0, mid).join('') + '…') <= room) a = mid; else b = mid - 1; }
     return a ? chars.slice(0, a).join('') + '…' : '';
   };
-  // Of "a → b" both sides are cut, so that both can be told.
-  const fit = (text, room) => {
-    const [a, b] = text.split(' → ');
-    if (!b || wide(text) <= room) return cut(text, room);
+  // The lines of a cell's text. Of "a → b" both sides must be told: on two lines if they do not fit on one, or both cut.
+  const fit = (text, room, high) => {
+    const [a, b] = text.split(' → '), told = (part, whole) => part === whole || part.length > 2;  // more than "·…"
+    if (!b || wide(text) <= room) { const one = cut(text, room); return told(one, text) ? [one] : []; }
+    if (high >= 26) return [cut(a, room), cut(`→${b}`, room)];
     const rest = room - wide(' → '), half = rest / 2;
     const left = cut(a, Math.max(half, rest - wide(b))), right = cut(b, Math.max(half, rest - wide(a)));
-    return left && right ? `${left} → ${right}` : '';
+    return told(left, a) && told(right, b) ? [`${left} → ${right}`] : [];
   };
   const value = (r, c) => A[r * C + c];
   const describe = ([r, c]) => {
@@ -274,7 +275,8 @@ function render({ model, el, signal }) {
       const number = !text && L.numbers !== null && Math.abs(v) >= L.numbers ? brief(v) : '';
       if (!text && !(number && wide(number) <= cw - 4)) continue;  // a number that is cut off is another number
       pen.fillStyle = Number.isNaN(v) ? theme.fg : inkOn(table[k], table[k + 1], table[k + 2]);
-      pen.fillText(number || isolate(fit(label(text), cw - 6)), xOf(c + 0.5), yOf(r + 0.5) + 0.5);
+      const lines = number ? [number] : fit(label(text), cw - 6, ch).map(isolate), y = yOf(r + 0.5) + 0.5;
+      lines.forEach((one, k) => pen.fillText(one, xOf(c + 0.5), y + (k - (lines.length - 1) / 2) * 12));
     }
   }
 

@@ -70,7 +70,7 @@ class Heatmap(View):
     """Unit or name of the numbers, at the colour bar and in the tooltip."""
     texts = t.List(t.Unicode()).tag(sync=True)
     """A short text of each cell, row by row, drawn where it fits; may be empty. Of ``a → b`` both sides are shortened
-    to fit."""
+    to fit, or stand on two lines."""
     numbers_from = t.Float(None, allow_none=True).tag(sync=True)
     """Numbers of at least this size are written into cells that have no text, where they fit; None: none are."""
     notes = t.List(t.Unicode()).tag(sync=True)
