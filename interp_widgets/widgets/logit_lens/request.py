@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from interp_widgets.analysis.logit_lens import Cost, LogitLensResult, logit_lens, logit_lens_cost
-from interp_widgets.analysis.prompts import read_prompt
+from interp_widgets.analysis.prompts import read_prompt, single_token
 
 from ..code import call
 from ..prediction import Prediction
@@ -81,21 +81,29 @@ def likeliest(model: Any, ids: list[int]) -> int:
 
 
 def stamp(path: str) -> tuple[int, int] | None:
-    """Size and time of change of a file; None where there is none, which the run will say."""
+    """Size and time of change of a file of translators; None for no path. FileNotFoundError where there is no file."""
+    if not path:
+        return None
     try:
         found = os.stat(os.path.expanduser(path))
-    except OSError:
-        return None
+    except OSError as error:
+        raise FileNotFoundError(
+            f"there is no file of translators at {path}: check the path, or empty the box for the logit lens"
+        ) from error
     return found.st_size, found.st_mtime_ns
 
 
 def request_of(prediction: Prediction, model: Any, *, top: int, translators: str) -> LensRequest:
-    """The request that answers a prediction: its response token, chosen by place, becomes a target by id."""
-    target = prediction.read(model)[1]
-    path = translators.strip()
-    return LensRequest(
-        prediction.prompt, prediction.response, target, max(top, LEAST_TOP), path, stamp(path) if path else None
-    )
+    """The request that answers a prediction: its response token, chosen by place, becomes a target by id.
+
+    Raises ValueError for a text that does not fit or a target of several tokens, before there is a run to wait for.
+    """
+    target, path = prediction.read(model)[1], translators.strip()
+    request = LensRequest(prediction.prompt, prediction.response, target, max(top, LEAST_TOP), path, stamp(path))
+    read_prompt(model, request.ids(model), what="prompt with its response" if prediction.response else "prompt")
+    if target is not None:
+        single_token(model, target)
+    return request
 
 
 def token_text(model: Any, token: int) -> str | None:

@@ -1,0 +1,138 @@
+"""The logit lens explorer in a real notebook: type, click, move along, slide, compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+PROMPT = "When Mary and John went to the store, John gave a drink to"
+
+
+@pytest.fixture
+def opened(nb: Any) -> Any:
+    """An explorer of the demo pair on its default prompt."""
+    nb.make(
+        "logit_lens.ipynb",
+        "from interp_widgets import load_demo_pair\n"
+        "from interp_widgets.widgets.logit_lens import LogitLensExplorer\n"
+        "pair = load_demo_pair()\nlens = LogitLensExplorer(pair)\nlens",
+    )
+    nb.run_all()
+    done(nb)
+    return nb
+
+
+def panel_of(nb: Any) -> Any:
+    return nb.page.locator(".iw-panel").first
+
+
+def done(nb: Any) -> None:
+    """Wait for the answer; on a busy machine the panel asks for Run first."""
+    if nb.py("lens.status.state") == "waiting":
+        panel_of(nb).get_by_role("button", name="Run", exact=True).click()
+    nb.wait_py("(lens.status.state, lens.busy)", ("done", False), seconds=60)
+
+
+def cell(nb: Any, row: int, column: int) -> tuple[float, float]:
+    """Page pixels of the middle of a cell of the map."""
+    canvas = panel_of(nb).locator(".iw-heat canvas.iw-top").first
+    canvas.evaluate("node => node.scrollIntoView({ block: 'center' })")
+    x, y, width, height = canvas.evaluate("node => node.dataset.frame.split(' ').map(Number)")
+    box, (rows, columns) = canvas.bounding_box(), nb.py("lens.map.heat.shape")
+    return box["x"] + x + (column + 0.5) / columns * width, box["y"] + y + (row + 0.5) / rows * height
+
+
+def pictures(nb: Any, name: str) -> None:
+    """The panel in both themes and at both widths."""
+    nb.page.mouse.move(2, 2)
+    for theme in ("Light", "Dark"):
+        nb.set_theme(f"JupyterLab {theme}")
+        for width in (1400, 700):
+            nb.resize(width, 2400)
+            nb.bokeh_idle()
+            nb.screenshot(f"logit_lens_{name}_{theme.lower()}_{width}", panel_of(nb))
+            over = panel_of(nb).evaluate("panel => panel.scrollWidth - panel.clientWidth")
+            assert over <= 1, f"the panel is {over} pixels wider than its cell at {width}"
+    nb.set_theme("JupyterLab Light")
+    nb.resize(1400, 1500)
+
+
+def test_journey(opened: Any) -> None:
+    nb, panel = opened, panel_of(opened)
+    story = panel.locator(".iw-plot .widget-html").first
+    expect(story).to_contain_text("“·Paris”")
+    expect(panel.locator(".iw-table tbody tr")).to_have_count(10)
+    pictures(nb, "opened")
+
+    # another prompt, typed, with a response and a target
+    box = panel.get_by_label("Prompt", exact=True)
+    box.fill(PROMPT)
+    box.blur()
+    nb.wait_py("(lens.prompt, lens.target)", (PROMPT, ""))
+    done(nb)
+    expect(story).to_contain_text("“·Mary”")
+    answer = panel.get_by_label("Response", exact=True)
+    answer.fill(" Mary.")
+    answer.blur()
+    target = panel.get_by_label("Target", exact=True)
+    target.fill(" John")
+    target.blur()
+    nb.wait_py("(lens.response, lens.target)", (" Mary.", " John"))
+    done(nb)
+    assert nb.py("[one.target_token for one in lens.result]") == [" John", " John"]
+
+    # the pointer lists a cell, a click chooses it, the arrows move on
+    row, column = nb.py("lens.map.heat.crossed[0]")
+    caption = panel.locator(".iw-table-caption")
+    nb.page.mouse.move(*cell(nb, 3, 2))
+    expect(caption).to_contain_text("“·and” (2) at layer 3")
+    tip = nb.page.locator(".iw-tip:popover-open")
+    expect(tip).to_contain_text("next: ")
+    nb.page.mouse.click(*cell(nb, row, column))
+    nb.wait_py("(lens.reading, lens.position)", (row, column))
+    expect(story).to_contain_text("Interference: the target “·John”")
+    nb.page.mouse.move(2, 2)
+    nb.page.keyboard.press("ArrowDown")
+    expect(caption).to_contain_text(f"at layer {row + 1}")
+    nb.page.keyboard.press("Enter")
+    nb.wait_py("(lens.reading, lens.layer)", (row + 1, row + 1))
+
+    # a listed token is followed
+    panel.locator(".iw-table tbody tr").nth(1).click()
+    nb.wait_py("lens.target != ' John'", True)
+    done(nb)
+    assert nb.py("lens.result[0].target_token == lens.target")
+    nb.py(code="lens.target = ' John'")
+    done(nb)
+
+    # fewer labels, without a run
+    before = nb.py("sum(map(bool, lens.map.heat.texts))")
+    handle = panel.locator(".noUi-handle").first
+    handle.focus()
+    for _ in range(8):
+        handle.press("ArrowRight")
+    nb.wait_py("round(lens.threshold, 2)", 0.6)
+    assert nb.py("sum(map(bool, lens.map.heat.texts))") < before
+    nb.py(code="lens.threshold = 0.2")
+
+    # another number, the other model, and both
+    panel.get_by_label("Colour", exact=True).select_option(label="rank of the target")
+    nb.wait_py("(lens.color, lens.map.heat.scale)", ("target_rank", "log"))
+    panel.get_by_role("button", name="B: demo-tuned").click()
+    nb.wait_py("lens.view", "B")
+    expect(panel.locator(".iw-title", has_text="B · Logit lens")).to_be_visible()
+    pictures(nb, "rank")
+    panel.get_by_label("Colour", exact=True).select_option(label="probability of the likeliest token")
+    panel.get_by_role("button", name="difference B − A").click()
+    nb.wait_py("(lens.view, lens.map.heat.vmin < 0)", ("difference", True))
+    assert any(" → " in text for text in nb.py("lens.map.heat.texts"))
+    pictures(nb, "difference")
+
+    # what cannot be done is said, and the map stays
+    target.fill("nothing like it")
+    target.blur()
+    expect(panel.get_by_role("alert")).to_contain_text("the target must be one token, 'nothing like it' is")
+    assert nb.py("lens.map.heat.shape[0]") == 7
+    nb.screenshot("logit_lens_error", panel)
