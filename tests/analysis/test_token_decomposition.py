@@ -602,6 +602,25 @@ def test_facts_come_from_their_subject() -> None:
     assert own > 2.5 * other
 
 
+def test_the_frozen_lens_tells_the_subject_from_the_rest() -> None:
+    """What the two lenses are for: over 60 such prompts the object's probability in the best part of the subject and
+    of the other tokens is 0.95 and 0.69 by each part's own scale, 0.54 and 0.05 by the frozen one."""
+    model = load_demo_pair().base
+    prompts = fact_prompts("held_out")
+    best: dict[str, list[tuple[float, float]]] = {"own": [], "frozen": []}
+    for index in np.random.default_rng(1).permutation(len(prompts))[:12]:
+        fact = prompts[index]
+        start, stop = read_prompt(model, fact.prompt).find(fact.fact.subject)
+        for lens, found in best.items():
+            result = decompose_tokens(model, fact.prompt, target=" " + fact.answer, lens=lens)  # type: ignore[arg-type]
+            assert result.target_probability is not None
+            chance = result.target_probability[-1]
+            found.append((chance[start:stop].max(), np.delete(chance, slice(start, stop)).max()))
+    own, frozen = (np.mean(best[lens], axis=0) for lens in ("own", "frozen"))
+    assert own[0] > 0.8
+    assert frozen[0] / frozen[1] > 3 > own[0] / own[1] > 1
+
+
 # ---- bad input, files
 
 

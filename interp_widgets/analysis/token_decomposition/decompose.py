@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
@@ -16,6 +17,8 @@ from interp_widgets.analysis.token_decomposition.parts import Biases, Parts
 from interp_widgets.analysis.token_decomposition.result import TokenDecompositionResult
 from interp_widgets.models.freeze import Slope, freeze
 
+_DELIVERIES = 4
+"""Partial results at most."""
 _MEMORY_SHARE = 0.025
 """Of the tensor of all parts at all positions and layers: what one chunk may take."""
 _FEWEST_ROWS = 256
@@ -54,8 +57,10 @@ def decompose_tokens(
         position: of the stream, counted from 0 without a BOS, or from the end.
         biases: ``"separate"``, or ``"spread"`` over the parts in proportion to their norms.
         slope: ``"secant"`` is the method; ``"step"`` (1 where z > 0) does not add up, as a control.
-        lens: scale of the final norm when a part is read alone: ``"own"`` (each part as if it were the whole stream),
-            ``"frozen"`` (that of the whole stream, so that a small part says little), or None for no lens.
+        lens: by what the final norm divides a part that is read alone. ``"own"``, the paper's reading, by the part's
+            own scale, as if it were the whole stream: what it says, however small it is. ``"frozen"``, by that of the
+            whole stream: a small part says little, and logits of parts add up; the tokens that an answer comes from
+            stand out more, but in a large vocabulary few parts alone reach a high probability. None for no lens.
         target: a token (text of one token, or id) whose logit and probability are followed in every part.
         tolerance: largest relative error of the sum at any layer; default 1e-4 in float32, 1e-9 in float64, 0.2 in
             half precision.
@@ -63,8 +68,8 @@ def decompose_tokens(
         batch_size: source tokens per chunk; by default what keeps a chunk well below the parts of all positions.
         progress: called with (done, total) sources after every chunk.
         check: called before every chunk; raises to cancel.
-        on_partial: receives a partial result after every chunk, NaN where nothing is computed yet; never with
-            ``"spread"``, which needs all parts.
+        on_partial: receives a partial result a few times, NaN where nothing is computed yet; never with ``"spread"``,
+            which needs all parts.
 
     Raises:
         ValueError: an unknown option, a bad prompt, position or target, a model whose layers show no patterns or
@@ -88,10 +93,14 @@ def decompose_tokens(
     parts = Parts(given, frozen, reading, last, biases, lens, aim)
     told = {"position": last - given.offset, "biases": biases, "slope": slope, "lens": lens, "bos": given.offset == 1}
 
+    every, delivered = math.ceil((last + 1) / (_DELIVERIES + 1)), 0
+
     def after(done: int) -> None:
+        nonlocal delivered
         if progress is not None:
             progress(done, last + 1)
-        if on_partial is not None and biases == "separate" and done < last + 1:
+        if on_partial is not None and biases == "separate" and done < last + 1 and done // every > delivered:
+            delivered = done // every
             on_partial(parts.result(provenance(model.provenance(), **told), partial=True))
 
     log = ChunkLog()
