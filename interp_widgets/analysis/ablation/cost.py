@@ -30,7 +30,7 @@ def ablation_cost(
 
     Example:
         >>> ablation_cost(model, 32).flops                        # doctest: +SKIP
-        1.8e+10
+        2.1e+10
     """
     chosen = list(range(model.n_layers)) if layers is None else [layer % model.n_layers for layer in layers]
     match what:

@@ -53,7 +53,7 @@ def ablate_heads(
     Example:
         >>> found = ablate_heads(model, "When Mary and John went to the store, John gave a drink to")  # doctest: +SKIP
         >>> found.strongest(2)                                                                         # doctest: +SKIP
-        ((4, 2), (3, 5))
+        ((0, 4), (0, 3))
     """
     asked = Asked(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check

@@ -143,7 +143,7 @@ def ablation(model: Any, ablations: Iterable[Ablation] | Ablation) -> AbstractCo
     Source: Explainability in Large Language Models (Luo 2024), section 4.1.1.
 
     Example:
-        >>> with ablation(model, [Ablation("mlp", 4, position=3), Ablation("head", 2, index=7)]):   # doctest: +SKIP
+        >>> with ablation(model, [Ablation("mlp", 4, position=3), Ablation("head", 2, index=5)]):   # doctest: +SKIP
         ...     text = model.generate("The Eiffel Tower is located in the city of")
     """
     return interventions(model, changes(model, ablations))

@@ -92,7 +92,7 @@ def ablate_modules(
     Example:
         >>> found = ablate_modules(model, "The Eiffel Tower is located in the city of", " Paris")      # doctest: +SKIP
         >>> found.effect.shape, found.of("mlp").argmax()                                               # doctest: +SKIP
-        ((4, 6, 9), 13)
+        ((4, 6, 9), 8)
     """
     asked = Asked(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check

@@ -82,7 +82,7 @@ def causal_trace(
     Example:
         >>> found = causal_trace(model, "The Eiffel Tower is located in the city of", "Eiffel Tower")  # doctest: +SKIP
         >>> found.effect.shape, found.target_token                                                  # doctest: +SKIP
-        ((3, 12, 10), ' Paris')
+        ((3, 6, 9), ' Paris')
     """
     size = default_window(model.n_layers) if window is None else window
     _check_options(model, kinds, size, noise, samples, seed, batch_size)
@@ -289,7 +289,7 @@ def causal_trace_cost(
 
     Example:
         >>> causal_trace_cost(model, 12).flops                    # doctest: +SKIP
-        4.1e+10
+        3.8e+10
     """
     layers, runs = model.n_layers, samples * max(1, n_prompt - first)
     size = default_window(layers) if window is None else window

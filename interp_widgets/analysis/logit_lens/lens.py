@@ -65,7 +65,7 @@ def logit_lens(
     Example:
         >>> result = logit_lens(model, "The Eiffel Tower is in the city of", target=" Paris")      # doctest: +SKIP
         >>> result.target_rank[:, -1]                                                              # doctest: +SKIP
-        array([812, 407,  31,   0,   0,   0,   0])
+        array([2035,    0,    0,    0,    0,    0,    0])
     """
     given = read_prompt(model, prompt, prepend_bos=prepend_bos)
     token = None if target is None else single_token(model, target)
@@ -204,7 +204,7 @@ def logit_lens_cost(model: Any, n_tokens: int) -> Cost:
 
     Example:
         >>> logit_lens_cost(model, 12).flops                                      # doctest: +SKIP
-        9.8e+08
+        2.2e+08
     """
     rows = model.n_layers + 1
     attention = 2.0 * model.n_layers * model.n_heads * model.d_head * n_tokens

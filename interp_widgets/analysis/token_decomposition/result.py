@@ -75,7 +75,7 @@ class TokenDecompositionResult(Result):
 
     target_logit: NDArray[np.floating[Any]] | None = None
     """(layers + 1, sources) each part's share of the target's logit in the lens of the whole stream; with
-    `target_bias` they sum to that logit."""
+    `target_bias` they sum to that logit, before a soft cap where the model has one (Gemma 2)."""
 
     target_bias: NDArray[np.floating[Any]] | None = None
     """(layers + 1,) share of `bias`, the final norm's bias and the unembedding's."""
@@ -180,7 +180,7 @@ class LogitShareResult(Result):
     """What no shown token brought: biases of all layers, the final norm and the unembedding, and a BOS."""
 
     logit: float
-    """The model's own logit of the target, minus that of the foil where there is one."""
+    """The model's own logit of the target, minus that of the foil where there is one; before a soft cap (Gemma 2)."""
 
     error: float
     """|share.sum() + bias - logit| over the sum of the sizes of all shares."""
