@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -194,7 +195,10 @@ class Model:
         return prompt_ids, self._checked_ids(response)
 
     def _checked_ids(self, ids: Sequence[int] | Tensor) -> list[int]:
-        found = [int(i) for i in (ids.flatten().tolist() if isinstance(ids, Tensor) else ids)]
+        try:
+            found = [operator.index(i) for i in (ids.flatten().tolist() if isinstance(ids, Tensor) else ids)]
+        except TypeError as error:
+            raise TypeError(f"give text, or token ids as a list of whole numbers, got {str(ids)[:60]}") from error
         wrong = next((i for i in found if not 0 <= i < self.d_vocab), None)
         if wrong is not None:
             raise ValueError(f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {wrong}")

@@ -145,6 +145,9 @@ def test_split_takes_ids_as_they_are() -> None:
     assert model.split([5, 6], " dog") == ([5, 6], model.tokens(" dog", prepend_bos=False))
     with pytest.raises(ValueError, match=r"token ids must be in 0\.\.459"):
         model.split([5, -1], None)
+    for wrong in (None, 5, [5.7], ["a"]):  # 5.7 would be cut off to another prompt
+        with pytest.raises(TypeError, match=r"give text, or token ids as a list of whole numbers, got"):
+            model.split(wrong, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", TEXTS)
