@@ -1,0 +1,28 @@
+"""Concept directions: made from stimuli, tested, compared, read off prompts, and used to steer."""
+
+from __future__ import annotations
+
+from .directions import concept_directions
+from .maps import ConceptMap, concept_map
+from .reading import ConceptReading, SparseReading, decompose_prompt, decompose_state, read_prompt_concepts
+from .result import ConceptSet, neighbour_agreement, neighbours
+from .spread import Dispersion, dispersion
+from .steering import erase, steer
+
+__all__ = [
+    "ConceptMap",
+    "ConceptReading",
+    "ConceptSet",
+    "Dispersion",
+    "SparseReading",
+    "concept_directions",
+    "concept_map",
+    "decompose_prompt",
+    "decompose_state",
+    "dispersion",
+    "erase",
+    "neighbour_agreement",
+    "neighbours",
+    "read_prompt_concepts",
+    "steer",
+]

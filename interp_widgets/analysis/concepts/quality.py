@@ -1,0 +1,88 @@
+"""How well projections tell a concept's stimuli from others: AUC, and the same with labels dealt at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.integer[Any]]
+
+MOST_OTHERS = 5000
+"""Held-out stimuli of other concepts that a concept is compared with; of more, a random draw."""
+
+
+def auc(positive: Floats, negative: Floats) -> float:
+    """The chance that a number of ``positive`` is above one of ``negative``, ties counted half; NaN if one is empty.
+
+    Source: the Mann-Whitney form of the area under the ROC curve.
+
+    >>> auc(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
+    0.875
+    """
+    if positive.size == 0 or negative.size == 0:
+        return float("nan")
+    ordered = np.sort(negative)
+    below = np.searchsorted(ordered, positive, "left") + np.searchsorted(ordered, positive, "right")
+    return float(below.mean() / (2 * negative.size))
+
+
+def concept_aucs(
+    directions: Floats, states: Floats, owner: Ints, kinds: Ints | None = None, *, seed: int = 0
+) -> tuple[Floats, Floats]:
+    """(concepts,) AUC of each direction's projections, against all other states and against those of its own kind.
+
+    Args:
+        directions: (concepts, d_model).
+        states: (n, d_model) held-out states, and their concepts ``owner`` (n,).
+        kinds: (concepts,) number of each concept's group, -1 for none.
+        seed: of the draw of others, where there are more than `MOST_OTHERS`.
+    """
+    count = len(directions)
+    drawn = np.arange(len(states))
+    if len(states) > MOST_OTHERS:
+        drawn = np.sort(np.random.default_rng(seed).choice(len(states), MOST_OTHERS, replace=False))
+    whole, within = np.full(count, np.nan), np.full(count, np.nan)
+    order = np.argsort(owner, kind="stable")
+    bounds = np.searchsorted(owner[order], np.arange(count + 1))
+    for start in range(0, count, 256):
+        block = directions[start : start + 256]
+        others = states[drawn] @ block.T
+        for i in range(start, start + len(block)):
+            own = states[order[bounds[i] : bounds[i + 1]]] @ directions[i]
+            column, foreign = others[:, i - start], owner[drawn] != i
+            whole[i] = auc(own, column[foreign])
+            if kinds is not None and kinds[i] >= 0:
+                within[i] = auc(own, column[foreign & (kinds[owner[drawn]] == kinds[i])])
+    return whole, within
+
+
+def shuffled_aucs(
+    make: Callable[[Ints, int], Floats],
+    owner: Ints,
+    states: Floats,
+    owner_held_out: Ints,
+    *,
+    times: int,
+    seed: int,
+    check: Callable[[], None] | None = None,
+) -> Floats:
+    """(concepts,) mean AUC over ``times`` deals of the labels, of the stimuli and of the held-out ones alike.
+
+    ``make`` (labels, seed) gives the directions for a deal. One deal alone scatters by 0.12 with 6 held-out stimuli.
+    """
+    rng = np.random.default_rng(seed)
+    total: Floats | None = None
+    for deal in range(times):
+        if check is not None:
+            check()
+        directions = make(rng.permutation(owner), seed + deal)
+        found, _ = concept_aucs(directions, states, rng.permutation(owner_held_out), seed=seed)
+        total = found if total is None else total + found
+    if total is None:
+        raise ValueError(f"shuffles must be at least 1, got {times}")
+    mean: Floats = total / times
+    return mean

@@ -1,0 +1,203 @@
+"""Concepts in a prompt: the projection of every token, and a state as a sum of few concept directions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from interp_widgets.analysis.concepts.result import ConceptSet
+from interp_widgets.analysis.hidden_states import last_states
+from interp_widgets.analysis.prompts import read_prompt
+from interp_widgets.analysis.result import Result, provenance, record
+from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.models.readout import residuals
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.floating[Any]]
+Solver = Literal["omp", "elastic_net"]
+
+
+@record
+class ConceptReading(Result):
+    """How strongly each token of a prompt points along each concept's direction."""
+
+    tokens: Sequence[str]
+    """(positions,) readable tokens; a beginning-of-sequence token is left off."""
+
+    names: Sequence[str]
+    """(concepts,) names."""
+
+    projection: Floats
+    """(positions, concepts) projection of the residual stream, less the set's centre, on each unit direction."""
+
+    layer: int
+    """Which residual stream, as in :class:`ConceptSet`."""
+
+    def __post_init__(self) -> None:
+        self.sequence("tokens")
+        self.sequence("names")
+        self.array("projection", (len(self.tokens), len(self.names)))
+
+    def strongest(self, position: int, k: int = 5) -> list[tuple[str, float]]:
+        """The ``k`` concepts with the largest projection at a token, with it; largest first."""
+        row = self.projection[position]
+        return [(self.names[i], float(row[i])) for i in np.argsort(-row, kind="stable")[:k]]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per token, one column per concept."""
+        import pandas as pd
+
+        return pd.DataFrame(self.projection, columns=list(self.names), index=pd.Index(self.tokens, name="token"))
+
+
+def read_prompt_concepts(
+    model: Any,
+    concepts: ConceptSet,
+    prompt: str | Sequence[int],
+    *,
+    names: Sequence[str] | None = None,
+    other_weights: bool = False,
+    prepend_bos: bool | None = None,
+    check: Callable[[], None] | None = None,
+) -> ConceptReading:
+    """The projection of every token's hidden state on the directions of a set.
+
+    The directions were made at the last token of a template. Other tokens, such as the concept's own word, may hold the
+    concept along other directions: compare one concept between prompts at one place rather than concepts at one token.
+
+    Args:
+        model: the model that the set was made from; with ``other_weights`` one of the same sizes, such as the tuned
+            one of a pair.
+        concepts: from `concept_directions`.
+        prompt: text, or token ids (then nothing is added).
+        names: some of the set's concepts; all by default.
+        prepend_bos: overrides the model's BOS policy for a text.
+        check: called before the pass; raises to cancel.
+
+    Raises:
+        ValueError: an empty or too long prompt, a concept that is not in the set, another model's set.
+
+    Source: Representation Engineering (Zou et al. 2023), section 3.1, "representation reading".
+    """
+    concepts.check(model, other_weights=other_weights)
+    given = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    chosen = range(len(concepts.names)) if names is None else [concepts.index(name) for name in names]
+    if check is not None:
+        check()
+    states = to_numpy(residuals(model, given.fed_ids()[0])[concepts.layer, given.offset :])
+    return ConceptReading(
+        tokens=given.tokens(),
+        names=[concepts.names[i] for i in chosen],
+        projection=(states - concepts.centre) @ concepts.directions[list(chosen)].T,
+        layer=concepts.layer,
+        provenance=provenance(model.provenance(), layer=concepts.layer, method=concepts.method, bos=given.offset == 1),
+    )
+
+
+@record
+class SparseReading(Result):
+    """A hidden state as a weighted sum of few concept directions and a rest."""
+
+    names: Sequence[str]
+    """(used,) concepts with a weight, the largest absolute weight first."""
+
+    weights: Floats
+    """(used,) weight of each unit direction, in the residual stream's units."""
+
+    error: float
+    """Length of the rest over the length of the state, both less the set's centre: 0 = the sum is the state."""
+
+    solver: str
+    """"omp" or "elastic_net"."""
+
+    def __post_init__(self) -> None:
+        self.sequence("names")
+        self.array("weights", (len(self.names),))
+
+
+def decompose_state(
+    state: ArrayLike,
+    concepts: ConceptSet,
+    *,
+    solver: Solver = "omp",
+    n_concepts: int = 10,
+    alpha: float = 0.01,
+    l1_ratio: float = 0.95,
+) -> SparseReading:
+    """Write a hidden state (d_model,), less the set's centre, as a sum of few concept directions.
+
+    ``omp``: orthogonal matching pursuit with ``n_concepts`` directions. ``elastic_net``: least squares with a penalty;
+    ``alpha`` times the state's largest projection over d_model scales it, so that it does not depend on the state's
+    length.
+
+    Raises:
+        ValueError: a state of another width or not finite, an unknown solver, ``n_concepts`` out of range.
+
+    Source: PaCE: Parsimonious Concept Engineering for Large Language Models (Luo et al. 2024), section 3.3.
+    """
+    rest = np.asarray(state, dtype=np.float64)
+    if rest.shape != (concepts.d_model,) or not np.isfinite(rest).all():
+        raise ValueError(f"state must be {concepts.d_model} finite numbers for this set, got shape {rest.shape}")
+    if solver not in get_args(Solver):
+        raise ValueError(f"solver must be one of {', '.join(get_args(Solver))}, got {solver!r}")
+    most = min(len(concepts.names), concepts.d_model)
+    if not 1 <= n_concepts <= most:
+        raise ValueError(f"n_concepts must be in 1..{most} for this set, got {n_concepts}")
+    rest = rest - concepts.centre
+    atoms = np.asarray(concepts.directions, dtype=np.float64).T
+    weights = _pursue(atoms, rest, n_concepts) if solver == "omp" else _penalised(atoms, rest, alpha, l1_ratio)
+    length = float(np.linalg.norm(rest))
+    used = [i for i in np.argsort(-np.abs(weights), kind="stable") if weights[i] != 0]
+    return SparseReading(
+        names=[concepts.names[i] for i in used],
+        weights=weights[used],
+        error=float(np.linalg.norm(rest - atoms @ weights)) / length if length else 0.0,
+        solver=solver,
+        provenance=dict(concepts.provenance),
+    )
+
+
+def decompose_prompt(
+    model: Any,
+    concepts: ConceptSet,
+    prompt: str | Sequence[int],
+    *,
+    position: int = -1,
+    solver: Solver = "omp",
+    n_concepts: int = 10,
+    other_weights: bool = False,
+    prepend_bos: bool | None = None,
+) -> SparseReading:
+    """`decompose_state` of the hidden state at one token of a prompt (counted from 0 without the BOS, or negative)."""
+    concepts.check(model, other_weights=other_weights)
+    state = last_states(model, [prompt], concepts.layer, positions=[position], prepend_bos=prepend_bos)[0, 0]
+    return decompose_state(state, concepts, solver=solver, n_concepts=n_concepts)
+
+
+def _pursue(atoms: Floats, rest: Floats, count: int) -> Floats:
+    from sklearn.linear_model import orthogonal_mp
+
+    with warnings.catch_warnings():
+        # it stops early when the rest is a sum of fewer directions, which is no fault
+        warnings.simplefilter("ignore", RuntimeWarning)
+        found: Floats = orthogonal_mp(atoms, rest, n_nonzero_coefs=count)
+    return found
+
+
+def _penalised(atoms: Floats, rest: Floats, alpha: float, l1_ratio: float) -> Floats:
+    from sklearn.linear_model import ElasticNet
+
+    if not alpha > 0 or not 0 <= l1_ratio <= 1:
+        raise ValueError(f"alpha must be above 0 and l1_ratio in 0..1, got {alpha} and {l1_ratio}")
+    largest = float(np.abs(atoms.T @ rest).max()) / len(rest)
+    if largest == 0:
+        return np.zeros(atoms.shape[1])
+    net = ElasticNet(alpha=alpha * largest, l1_ratio=l1_ratio, fit_intercept=False, max_iter=20_000)
+    found: Floats = net.fit(atoms, rest).coef_
+    return found

@@ -1,0 +1,145 @@
+"""`ConceptSet`: directions of concepts at one layer of a model, how good they are, and which lie near each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.result import Result, record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.floating[Any]]
+
+
+@record
+class ConceptSet(Result):
+    """One direction per concept in the residual stream that enters a layer."""
+
+    names: Sequence[str]
+    """(concepts,) names, each once."""
+
+    directions: Floats
+    """(concepts, d_model) of unit length; a state that holds the concept has the larger projection."""
+
+    layer: int
+    """Which residual stream: the one entering block ``layer``; n_layers is the one before the final norm."""
+
+    groups: Sequence[str]
+    """(concepts,) what kind of concept each is; empty where nobody said."""
+
+    centre: Floats
+    """(d_model,) mean of the states that the directions were made from."""
+
+    gap: Floats
+    """(concepts,) mean projection of the concept's states less that of all others: a natural strength for steering."""
+
+    auc: Floats
+    """(concepts,) area under the ROC curve on held-out stimuli: the chance that one of the concept's has a larger
+    projection than one of another's. NaN without held-out stimuli."""
+
+    group_auc: Floats
+    """(concepts,) the same against the stimuli of the concept's own group alone; NaN where there is no group."""
+
+    shuffled_auc: Floats
+    """(concepts,) the control: the mean `auc` of directions made and tested with labels dealt at random."""
+
+    method: str
+    """How the directions were made: "mean_difference", "pca" or "discriminant"."""
+
+    def __post_init__(self) -> None:
+        count = len(self.names)
+        self.sequence("names")
+        self.sequence("groups", count)
+        if len(set(self.names)) != count:
+            raise ValueError("two concepts of a ConceptSet have the same name: give each a name of its own")
+        self.array("directions", (count, None), nan=False)
+        self.array("centre", (np.asarray(self.directions).shape[1],), nan=False)
+        for name in ("gap", "auc", "group_auc", "shuffled_auc"):
+            self.array(name, (count,))
+
+    @property
+    def d_model(self) -> int:
+        """Width of the directions."""
+        return int(self.directions.shape[1])
+
+    def index(self, name: str) -> int:
+        """Place of a concept; ValueError for a name that is not in the set."""
+        if name not in self.names:
+            import difflib
+
+            near = difflib.get_close_matches(name, self.names, n=3, cutoff=0.4)
+            hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"it holds {len(self.names)} others"
+            raise ValueError(f"there is no concept {name!r} in this set: {hint}")
+        return list(self.names).index(name)
+
+    def direction(self, name: str) -> Floats:
+        """(d_model,) the unit direction of one concept."""
+        found: Floats = self.directions[self.index(name)]
+        return found
+
+    def cosine(self) -> Floats:
+        """(concepts, concepts) cosine similarity of all pairs."""
+        found: Floats = self.directions @ self.directions.T
+        return found
+
+    def check(self, model: Any, *, other_weights: bool = False) -> None:
+        """Raise a ValueError unless the set was made from this model; with ``other_weights`` only the sizes count."""
+        if self.d_model != model.d_model or self.layer > model.n_layers:
+            raise ValueError(
+                f"these directions have width {self.d_model} at layer {self.layer}, {model.name} has width "
+                f"{model.d_model} and {model.n_layers} layers: take a set that was made from this model"
+            )
+        made_of = self.provenance.get("weight_hash")
+        if not other_weights and made_of is not None and made_of != model.weight_hash:
+            raise ValueError(
+                f"these directions were made from {self.provenance.get('model', 'another model')} with other weights "
+                f"than {model.name} has: make them again, or say other_weights=True"
+            )
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per concept: name, group, quality and gap."""
+        import pandas as pd
+
+        columns = ("auc", "group_auc", "shuffled_auc", "gap")
+        return pd.DataFrame(
+            {"concept": self.names, "group": self.groups, **{name: getattr(self, name) for name in columns}}
+        )
+
+
+def neighbours(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, float]]:
+    """The ``k`` concepts whose directions are most like that of one concept, with their cosine, nearest first.
+
+    Example:
+        >>> neighbours(concepts, "flute", 2)                                      # doctest: +SKIP
+        [('violin', 0.93), ('harp', 0.92)]
+    """
+    if not 1 <= k < len(concepts.names):
+        raise ValueError(f"k must be in 1..{len(concepts.names) - 1} for this set, got {k}")
+    own = concepts.index(name)
+    cosine = concepts.directions @ concepts.directions[own]
+    order = [i for i in np.argsort(-cosine, kind="stable") if i != own][:k]
+    return [(concepts.names[i], float(cosine[i])) for i in order]
+
+
+def neighbour_agreement(concepts: ConceptSet, k: int = 5) -> tuple[float, float]:
+    """Share of the ``k`` nearest concepts that are of the same group, and the share that chance gives.
+
+    Concepts without a group are not asked, but can be neighbours.
+    """
+    groups = np.array(concepts.groups)
+    asked = groups != ""
+    if not asked.any():
+        raise ValueError("no concept of this set has a group: give the concepts groups")
+    if not 1 <= k < len(groups):
+        raise ValueError(f"k must be in 1..{len(groups) - 1} for this set, got {k}")
+    cosine = concepts.cosine().copy()
+    np.fill_diagonal(cosine, -np.inf)
+    nearest = np.argsort(-cosine, axis=1, kind="stable")[:, :k]
+    same = groups[:, None] == groups[None]
+    found = np.take_along_axis(same, nearest, axis=1)[asked].mean()
+    return float(found), float(((same.sum(axis=1) - 1) / (len(groups) - 1))[asked].mean())

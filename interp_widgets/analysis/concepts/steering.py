@@ -1,0 +1,128 @@
+"""`steer` and `erase`: a direction added to the residual stream, or taken out of it, while a model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from interp_widgets.models.interventions import interventions
+
+
+@contextmanager
+def steer(
+    model: Any,
+    direction: ArrayLike | Tensor,
+    *,
+    layer: int | Sequence[int],
+    strength: float,
+    positions: Sequence[int] | None = None,
+) -> Iterator[None]:
+    """Inside, ``strength`` times the direction (made of unit length) is added to the residual stream.
+
+    It holds for every pass of this thread: `Model.run`, all analyses and `Model.generate`; afterwards nothing of it is
+    left. Several nest. A negative strength steers away.
+
+    Args:
+        model: what `load_model` returns.
+        direction: (d_model,) such as `ConceptSet.direction` gives.
+        layer: the stream entering block ``layer``, one or several; n_layers is the stream before the final norm.
+        strength: in the residual stream's own units; `ConceptSet.gap` says how far a concept's states are apart from
+            the others'.
+        positions: where, counted as users count (from 0 without the BOS); everywhere by default, new tokens included.
+
+    Raises:
+        ValueError: a direction of another width, of length zero or not finite, a layer that there is not, a strength
+            that is no number.
+
+    Source: Activation Addition: Steering Language Models Without Optimization (Turner et al. 2023), section 3.
+
+    Example:
+        >>> with steer(model, found.direction("cat"), layer=3, strength=8.0):     # doctest: +SKIP
+        ...     text = model.generate("One day, Anna saw a")
+    """
+    unit = _units(model, direction, one=True)[0]
+    if not np.isfinite(strength):
+        raise ValueError(f"strength must be a finite number, got {strength}")
+    chosen = None if positions is None else torch.tensor(list(positions), dtype=torch.long, device=model.device)
+    added = (strength * unit).to(model.dtype)
+
+    def add(value: Tensor, at: Tensor) -> Tensor:
+        if chosen is None:
+            return value + added
+        return value + added * torch.isin(at, chosen)[..., None]
+
+    with interventions(model, _planned(model, layer, add)):
+        yield
+
+
+@contextmanager
+def erase(
+    model: Any,
+    direction: ArrayLike | Tensor,
+    *,
+    layer: int | Sequence[int],
+    positions: Sequence[int] | None = None,
+) -> Iterator[None]:
+    """Inside, the residual stream loses its part along a direction, or in the span of several (n, d_model).
+
+    Arguments, errors and what it holds for are those of `steer`. Later layers may write the direction again: give all
+    layers to keep it out.
+
+    Example:
+        >>> with erase(model, found.direction("cat"), layer=range(3, 6)):         # doctest: +SKIP
+        ...     text = model.generate("One day, Anna saw a")
+    """
+    units = _units(model, direction, one=False)
+    basis = torch.linalg.qr(units.T.double())[0]  # (d_model, n)
+    chosen = None if positions is None else torch.tensor(list(positions), dtype=torch.long, device=model.device)
+
+    def remove(value: Tensor, at: Tensor) -> Tensor:
+        own = basis.to(torch.float64 if value.dtype == torch.float64 else torch.float32)
+        wide = value.to(own.dtype)
+        left = (wide - (wide @ own) @ own.T).to(value.dtype)
+        return left if chosen is None else torch.where(torch.isin(at, chosen)[..., None], left, value)
+
+    with interventions(model, _planned(model, layer, remove)):
+        yield
+
+
+def _units(model: Any, direction: ArrayLike | Tensor, *, one: bool) -> Tensor:
+    """(n, d_model) directions of unit length in float64 on the model's device."""
+    given = torch.as_tensor(
+        direction.detach() if isinstance(direction, Tensor) else np.array(direction, dtype=np.float64),
+        dtype=torch.float64, device=model.device,
+    )  # fmt: skip
+    rows = given[None] if given.ndim == 1 else given
+    if rows.ndim != 2 or rows.shape[1] != model.d_model or len(rows) == 0 or (one and len(rows) != 1):
+        shape = f"({model.d_model},)" if one else f"({model.d_model},) or (n, {model.d_model})"
+        raise ValueError(
+            f"direction must have shape {shape} for {model.name}, got {tuple(given.shape)}: "
+            "take one that was made from a model of this width"
+        )
+    length = rows.norm(dim=1, keepdim=True)
+    if not bool(torch.isfinite(length).all()) or not bool((length > 0).all()):
+        raise ValueError("direction must be finite and longer than zero")
+    unit: Tensor = rows / length
+    return unit
+
+
+def _planned(
+    model: Any, layer: int | Sequence[int], change: Callable[[Tensor, Tensor], Tensor]
+) -> list[tuple[str, Callable[[Tensor, Tensor], Tensor]]]:
+    layers = [layer] if isinstance(layer, int) else [int(each) for each in layer]
+    wrong = [each for each in layers if not 0 <= each <= model.n_layers]
+    if wrong or not layers:
+        raise ValueError(
+            f"layer must be in 0..{model.n_layers} for this {model.n_layers}-layer model, "
+            f"got {wrong[0] if wrong else 'none'}"
+        )
+    last = model.n_layers
+    names = [f"blocks.{last - 1}.hook_resid_post" if each == last else f"blocks.{each}.hook_resid_pre"
+             for each in layers]  # fmt: skip
+    return [(name, change) for name in names]

@@ -1,0 +1,410 @@
+"""Concept directions: against naive sums, with controls, on the demo; reading, sparse sums, dispersion, steering."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "models"))
+from tiny import tiny_model
+
+from interp_widgets.analysis.concepts import (
+    ConceptMap,
+    ConceptSet,
+    concept_directions,
+    concept_map,
+    decompose_prompt,
+    decompose_state,
+    dispersion,
+    erase,
+    neighbour_agreement,
+    neighbours,
+    read_prompt_concepts,
+    steer,
+)
+from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, directions_of
+from interp_widgets.analysis.concepts.maps import neighbour_recall
+from interp_widgets.analysis.concepts.quality import auc, concept_aucs
+from interp_widgets.data.concepts import Concept, demo_concepts
+from interp_widgets.models import load_demo_pair
+
+SMALL = (
+    Concept("Paris", ("The Eiffel Tower is in Paris.", "Paris is a city.", "In Paris."), ("Go to Paris.",), "places"),
+    Concept("store", ("John went to the store.", "A store.", "The store is near."), ("To the store.",), "places"),
+    Concept("dog", ("A small dog.", "The dog was happy.", "Once there was a dog."), ("The dog lived.",)),
+)
+FAMILIES = ("gpt2", "llama", "gpt_neox")
+
+
+@cache
+def demo() -> Any:
+    return load_demo_pair()
+
+
+@cache
+def demo_set() -> ConceptSet:
+    return concept_directions(demo().base, layer=2, method="discriminant")
+
+
+@cache
+def demo_things() -> ConceptSet:
+    """Few concepts of the tuned model, by mean difference: what one steers with."""
+    chosen = [concept for concept in demo_concepts() if concept.group in ("animals", "instruments", "tools", "people")]
+    return concept_directions(demo().tuned, chosen, layer=3, shuffles=5)
+
+
+def naive_state(model: Any, text: str, layer: int) -> Any:
+    end = layer == model.n_layers
+    name = f"blocks.{layer - end}.hook_resid_{'post' if end else 'pre'}"
+    return model.run(model.tokens(text), capture=name).activations[name][0, -1].double().numpy()
+
+
+# ---- directions
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mean_difference_is_the_naive_one(family: str, backend: str) -> None:
+    model = tiny_model(family, backend, dtype=torch.float64)
+    limit = 1e-5 if backend == "bridge" and family == "llama" else 1e-10  # transformers' RMS norm is float32
+    for layer in (1, 3):
+        found = concept_directions(model, SMALL, layer=layer, shuffles=2)
+        filled = "Consider the {} in the following scenario:\nScenario: {}\nAnswer:"
+        states = {c.name: [naive_state(model, filled.format(c.name, s), layer) for s in c.stimuli] for c in SMALL}
+        for i, concept in enumerate(SMALL):
+            others = [state for name, some in states.items() if name != concept.name for state in some]
+            wanted = np.mean(states[concept.name], axis=0) - np.mean(others, axis=0)
+            assert found.gap[i] == pytest.approx(np.linalg.norm(wanted), rel=1e-4)
+            np.testing.assert_allclose(found.directions[i], wanted / np.linalg.norm(wanted), atol=limit)
+        tested = [naive_state(model, NEUTRAL_TEMPLATE.replace("<stimulus>", c.held_out[0]), layer) for c in SMALL]
+        for i in range(3):
+            scores = [state @ found.directions[i] for state in tested]
+            wins = [scores[i] > score for j, score in enumerate(scores) if j != i]
+            assert found.auc[i] == pytest.approx(np.mean(wins))
+        assert np.isnan(found.group_auc[2])
+
+
+def test_methods_find_a_planted_direction() -> None:
+    rng = np.random.default_rng(0)
+    planted = np.linalg.qr(rng.normal(size=(32, 4)))[0].T
+    owner = np.repeat(np.arange(4), 40)
+    noise = rng.normal(size=(160, 32)) * np.where(np.arange(32) < 8, 3.0, 0.3)
+    states = 2 * planted[owner] + 0.2 * noise
+    for method in ("mean_difference", "pca", "discriminant"):
+        found = directions_of(states, owner, 4, method=method)
+        np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1)
+        projected = found @ planted.T
+        assert (projected.argmax(axis=1) == np.arange(4)).all()
+        assert (np.diag(projected) > 0.35).all(), method
+    turned = directions_of(-states, owner, 4, method="pca")
+    assert (np.diag(turned @ planted.T) < 0).all()  # the sign follows the data, not chance
+
+
+def test_discriminant_is_fishers() -> None:
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+    rng = np.random.default_rng(1)
+    owner = np.repeat([0, 1], 50)
+    states = rng.normal(size=(100, 6)) @ (np.eye(6) + 0.4 * rng.normal(size=(6, 6))) + owner[:, None] * rng.normal(
+        size=6
+    )
+    found = directions_of(states, owner, 2, method="discriminant")
+    wanted = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=None).fit(states, owner).coef_[0]
+    assert found[1] @ wanted / np.linalg.norm(wanted) > 0.98
+    np.testing.assert_allclose(found[0], -found[1], atol=1e-12)
+
+
+def test_auc_counts_pairs() -> None:
+    rng = np.random.default_rng(0)
+    positive, negative = rng.integers(0, 5, 7).astype(float), rng.integers(0, 5, 11).astype(float)
+    wanted = np.mean([(p > n) + 0.5 * (p == n) for p in positive for n in negative])
+    assert auc(positive, negative) == pytest.approx(wanted)
+    assert np.isnan(auc(positive, negative[:0]))
+    states, owner = np.eye(4)[[0, 0, 1, 2, 3]], np.array([0, 0, 1, 2, 3])
+    whole, within = concept_aucs(np.eye(4), states, owner, np.array([0, 0, 1, -1]))
+    np.testing.assert_array_equal(whole, 1)
+    assert within[0] == within[1] == 1
+    assert np.isnan(within[2:]).all()
+
+
+def test_demo_concepts_are_found_and_the_control_is_not() -> None:
+    found = demo_set()
+    assert len(found.names) >= 120
+    assert (found.auc >= 0.9).mean() >= 0.8
+    assert (np.abs(found.shuffled_auc - 0.5) <= 0.1).all()
+    assert np.nanmean(found.group_auc) >= 0.8
+    same, chance = neighbour_agreement(found, 5)
+    assert same >= 0.7
+    assert chance <= 0.12
+
+
+def test_mean_difference_on_the_tuned_demo() -> None:
+    found = demo_things()
+    assert (found.auc >= 0.9).mean() >= 0.8
+    assert neighbour_agreement(found, 3)[0] >= 0.7
+    near = [name for name, _ in neighbours(found, "flute", 5)]
+    assert sum(found.groups[found.index(name)] == "instruments" for name in near) >= 3
+
+
+def test_saved_and_opened_again(tmp_path: Path) -> None:
+    found = demo_things()
+    opened = ConceptSet.load(found.save(tmp_path / "set"))
+    assert opened.equals(found)
+    assert opened.to_frame().shape == (len(found.names), 6)
+    with pytest.raises(ValueError, match="width 192 at layer 3"):
+        opened.check(tiny_model("gpt2"))
+    with pytest.raises(ValueError, match="other weights"):
+        opened.check(demo().base)
+    opened.check(demo().base, other_weights=True)
+    with pytest.raises(ValueError, match=r"no concept 'flut' .* 'flute'"):
+        opened.index("flut")
+    with pytest.raises(ValueError, match="k must be in"):
+        neighbours(opened, "flute", 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"layer": 4}, r"layer must be in 0\.\.3"),
+        ({"template": "no place"}, "must hold <stimulus> once"),
+        ({"test_template": TEMPLATE}, "must not name the concept"),
+        ({"shuffles": 0}, "shuffles"),
+        ({"concepts": SMALL[:1]}, "at least 2 concepts"),
+        ({"concepts": (*SMALL, SMALL[0])}, "two concepts are called 'Paris'"),
+        ({"concepts": (*SMALL, Concept("a", ("b", "c")))}, "'a' has 2 stimuli"),
+        ({"concepts": (*SMALL, Concept("a", ("b", "c", "one two " * 100)))}, "stimulus of 'a' is .* tokens long"),
+    ],
+)
+def test_bad_input_is_said(options: dict[str, Any], words: str) -> None:
+    given = {"layer": 1, "concepts": SMALL, **options}
+    with pytest.raises(ValueError, match=words):
+        concept_directions(tiny_model("gpt2"), given.pop("concepts"), **given)
+
+
+def test_progress_counts_all_prompts_and_cancel_is_heard() -> None:
+    steps: list[tuple[int, int]] = []
+    concept_directions(tiny_model("gpt2"), SMALL, layer=2, shuffles=1, progress=lambda *step: steps.append(step))
+    assert steps[-1] == (12, 12)
+    assert steps == sorted(steps)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        concept_directions(tiny_model("gpt2"), SMALL, layer=2, check=stop)
+
+
+# ---- reading
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_tokens_are_projected(backend: str) -> None:
+    model = tiny_model("gpt2", backend, dtype=torch.float64)
+    found = concept_directions(model, SMALL, layer=2, shuffles=1)
+    reading = read_prompt_concepts(model, found, "The dog was happy", names=["dog", "Paris"])
+    ids = model.tokens("The dog was happy")
+    states = model.run(ids, capture="blocks.2.hook_resid_pre").activations["blocks.2.hook_resid_pre"][0].numpy()
+    wanted = (states - found.centre) @ found.directions[[2, 0]].T
+    np.testing.assert_allclose(reading.projection, wanted, atol=1e-10)
+    assert len(reading.tokens) == len(ids)
+    assert reading.strongest(0, 1)[0][1] == pytest.approx(wanted[0].max())
+    assert reading.to_frame().shape == wanted.shape
+
+
+def test_the_beginning_of_sequence_is_left_off() -> None:
+    model, found = demo().tuned, demo_things()
+    reading = read_prompt_concepts(model, found, "Tom saw a flute.")
+    assert len(reading.tokens) == len(model.tokens("Tom saw a flute.")) - 1
+    # where the directions were made, at the end of the template, they tell which word stood in the prompt
+    words = [name for name, group in zip(found.names, found.groups, strict=True) if group == "instruments"]
+    table = np.stack([
+        read_prompt_concepts(
+            model, found, NEUTRAL_TEMPLATE.replace("<stimulus>", f"Tom saw a {word} in the hall."), names=words
+        ).projection[-1]
+        for word in words
+    ])  # fmt: skip
+    assert np.mean([auc(table[i, [i]], np.delete(table[:, i], i)) for i in range(len(words))]) >= 0.8
+    with pytest.raises(ValueError, match="other weights"):
+        read_prompt_concepts(demo().base, found, "Tom saw a flute.")
+
+
+def a_set(directions: Any, names: Any = None) -> ConceptSet:
+    count = len(directions)
+    directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    zeros = np.zeros(count)
+    return ConceptSet(names=names or [f"c{i}" for i in range(count)], directions=directions, layer=1,
+                      groups=[""] * count, centre=np.zeros(directions.shape[1]), gap=zeros, auc=zeros,
+                      group_auc=zeros, shuffled_auc=zeros, method="mean_difference")  # fmt: skip
+
+
+@pytest.mark.parametrize("solver", ["omp", "elastic_net"])
+def test_a_sum_of_directions_is_taken_apart(solver: Any) -> None:
+    concepts = a_set(np.random.default_rng(0).normal(size=(40, 64)))
+    state = 3 * concepts.directions[5] - 2 * concepts.directions[17]
+    found = decompose_state(state, concepts, solver=solver, n_concepts=2)
+    assert list(found.names[:2]) == ["c5", "c17"]
+    limit = 1e-9 if solver == "omp" else 0.1
+    np.testing.assert_allclose(found.weights[:2], [3, -2], atol=limit)
+    assert found.error <= limit
+
+
+def test_sparse_sums_of_a_prompt_and_their_errors() -> None:
+    model = tiny_model("llama", "hooked", dtype=torch.float64)
+    found = concept_directions(model, SMALL, layer=2, shuffles=1)
+    sum_of = decompose_prompt(model, found, "The dog was happy", n_concepts=2)
+    assert len(sum_of.names) == 2
+    state = naive_state(model, "The dog was happy", 2) - found.centre
+    atoms = found.directions[[found.index(name) for name in sum_of.names]].T
+    rest = state - atoms @ np.linalg.lstsq(atoms, state, rcond=None)[0]
+    assert sum_of.error == pytest.approx(np.linalg.norm(rest) / np.linalg.norm(state))
+    with pytest.raises(ValueError, match="finite numbers"):
+        decompose_state(np.zeros(3), found)
+    with pytest.raises(ValueError, match=r"n_concepts must be in 1\.\.3"):
+        decompose_state(state, found, n_concepts=4)
+
+
+# ---- dispersion
+
+
+def test_dispersion_is_the_mean_over_pairs_with_an_interval() -> None:
+    rng = np.random.default_rng(0)
+    near, far = a_set(rng.normal(size=(30, 16)) + 2), a_set(rng.normal(size=(30, 16)))
+    cosine = near.cosine()
+    wanted = 1 - cosine[np.triu_indices(30, 1)].mean()
+    found = dispersion(near, far)
+    assert found.value == pytest.approx(wanted)
+    assert found.interval[0] < wanted < found.interval[1]
+    assert found.other is not None
+    assert found.difference == pytest.approx(found.other - wanted)
+    assert found.difference_interval is not None
+    assert found.difference_interval[0] > 0
+    same = dispersion(near, near)
+    np.testing.assert_allclose(np.asarray(same.difference_interval), 0, atol=1e-12)
+    assert dispersion(near).interval.tolist() == found.interval.tolist()
+    with pytest.raises(ValueError, match="same concepts"):
+        dispersion(near, a_set(rng.normal(size=(30, 16)), [f"d{i}" for i in range(30)]))
+
+
+# ---- steering
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_steering_and_erasing_change_the_stream_as_said(family: str, backend: str) -> None:
+    model = tiny_model(family, backend, dtype=torch.float64)
+    ids, rng = model.tokens("The dog was happy"), np.random.default_rng(0)
+    direction = rng.normal(size=model.d_model)
+    unit = torch.tensor(direction / np.linalg.norm(direction))
+    names = [f"blocks.{i}.hook_resid_pre" for i in (1, 2)]
+    before = model.run(ids, capture=names)
+    with steer(model, direction, layer=1, strength=2.5, positions=[1]):
+        run = model.run(ids, capture=names)
+        added = run.activations[names[0]] - before.activations[names[0]]
+        at = 1 + (ids[0] == model.bos_token_id and model.prepend_bos)
+        torch.testing.assert_close(added[0, at], 2.5 * unit)
+        assert float(added.abs().sum()) == pytest.approx(float((2.5 * unit).abs().sum()))
+        assert not torch.allclose(run.logits, before.logits)
+    several = rng.normal(size=(2, model.d_model))
+    with erase(model, several, layer=range(4)):
+        run = model.run(ids, capture=names)
+        for name in names:
+            left = run.activations[name] @ torch.tensor(several).T
+            assert float(left.abs().max()) < 1e-9
+    after = model.run(ids, capture=names)
+    torch.testing.assert_close(after.logits, before.logits, rtol=0, atol=0)
+
+
+def test_steering_holds_while_generating_and_not_afterwards() -> None:
+    model, found = demo().tuned, demo_things()
+    prompt = "One day, Anna saw a"
+    before = model.generate(prompt, max_new_tokens=12)
+    i = found.index("lion")
+    with steer(model, found.direction("lion"), layer=3, strength=6 * float(found.gap[i])):
+        steered = model.generate(prompt, max_new_tokens=12)
+    with pytest.raises(KeyboardInterrupt), steer(model, found.direction("lion"), layer=3, strength=9.0):
+        raise KeyboardInterrupt
+    assert steered != before
+    assert model.generate(prompt, max_new_tokens=12) == before
+
+
+def test_steering_raises_the_concepts_word_and_a_random_direction_does_not() -> None:
+    model, found, rng = demo().tuned, demo_things(), np.random.default_rng(0)
+    ids = model.tokens("One day, Anna saw a")
+
+    def log_probability(word: str) -> float:
+        token = model.tokens(f" {word}", prepend_bos=False)[0]
+        return float(model.run(ids).logits[0, -1].double().log_softmax(-1)[token])
+
+    words = [name for name, group in zip(found.names, found.groups, strict=True) if group in ("animals", "instruments")]
+    toward, chance, removed = [], [], []
+    for word in words[::2]:
+        before, strength = log_probability(word), float(found.gap[found.index(word)])
+        with steer(model, found.direction(word), layer=3, strength=strength):
+            toward.append(log_probability(word) - before)
+        with steer(model, rng.normal(size=model.d_model), layer=3, strength=strength):
+            chance.append(log_probability(word) - before)
+        with erase(model, found.direction(word), layer=3):
+            removed.append(log_probability(word) - before)
+    assert np.mean(np.array(toward) > 0) >= 0.9
+    assert np.mean(toward) >= 0.3
+    assert abs(np.mean(chance)) <= 0.25 * np.mean(toward)
+    assert np.mean(np.array(chance) > 0) <= 0.8
+
+
+def test_wrong_directions_are_said() -> None:
+    model = tiny_model("gpt2")
+    for direction, layer, strength, words in (
+        (np.ones(3), 1, 1.0, r"must have shape \(32,\)"),
+        (np.ones((2, 32)), 1, 1.0, r"must have shape \(32,\)"),
+        (np.zeros(32), 1, 1.0, "longer than zero"),
+        (np.full(32, np.nan), 1, 1.0, "finite"),
+        (np.ones(32), 4, 1.0, r"layer must be in 0\.\.3"),
+        (np.ones(32), [], 1.0, "got none"),
+        (np.ones(32), 1, float("nan"), "strength must be a finite"),
+    ):
+        with pytest.raises(ValueError, match=words), steer(model, direction, layer=layer, strength=strength):
+            pass
+
+
+# ---- maps
+
+
+@pytest.mark.parametrize("method", ["umap", "pca", "tsne"])
+def test_groups_lie_together_and_a_seed_repeats_the_map(method: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(3), 20)
+    concepts = a_set(4 * np.eye(16)[groups] + rng.normal(size=(60, 16)) * 0.5)
+    steps: list[tuple[int, int]] = []
+    found = concept_map(concepts, method, progress=lambda *step: steps.append(step))
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+    nearest = np.linalg.norm(found.xy[:, None] - found.xy[None], axis=-1).argsort(axis=1)[:, 1]
+    assert (groups[nearest] == groups).mean() >= 0.95
+    assert found.recall >= 0.3
+    np.testing.assert_array_equal(concept_map(concepts, method).xy, found.xy)
+    opened = ConceptMap.load(found.save(tmp_path / "map"))
+    assert opened.equals(found)
+    assert (found.explained is None) == (method != "pca")
+
+
+def test_recall_is_one_in_the_plane_itself_and_chance_elsewhere() -> None:
+    angle = np.linspace(0, 1.5, 40)
+    directions = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    assert neighbour_recall(directions, directions, k=4) == pytest.approx(1, abs=0.1)
+    other = np.random.default_rng(0).permutation(40)
+    assert neighbour_recall(directions, directions[other], k=4) < 0.4
+    assert neighbour_recall(directions, directions, k=4, most=10) == pytest.approx(1, abs=0.2)
+
+
+def test_small_sets_and_bad_input_of_maps() -> None:
+    rng = np.random.default_rng(0)
+    assert concept_map(a_set(rng.normal(size=(5, 8)))).xy.shape == (5, 2)
+    with pytest.raises(ValueError, match="at least 4 concepts"):
+        concept_map(a_set(rng.normal(size=(3, 8))))
+    with pytest.raises(ValueError, match="n_neighbors"):
+        concept_map(a_set(rng.normal(size=(5, 8))), n_neighbors=1)
