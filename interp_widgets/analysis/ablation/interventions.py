@@ -128,7 +128,8 @@ def ablation(model: Any, ablations: Iterable[Ablation] | Ablation) -> AbstractCo
 
     It holds for `Model.run`, `Model.forward`, `Model.generate` and every analysis, in the thread that entered; widgets
     that compute in a thread of their own still show the whole model. Several nest. Inside, whole sequences run through
-    the model's own modules, so analyses are as slow as with any other hook on the model.
+    the model's own modules, so analyses are as slow as with any other hook on the model. A token decomposition inside
+    does not add up, and says so: it knows the model's own blocks only.
 
     Positions are counted without the BOS, on what the model is fed: a sequence has a BOS exactly if the first token fed
     is the model's BOS token. Tokens that the model writes go on counting.
