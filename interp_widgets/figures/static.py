@@ -251,7 +251,7 @@ def heatmap_scene(
 
     NaN is light grey. `row_bars` draws a bar beside each row (to both sides where some are or may be negative), a full
     one for `row_bars_max` or the largest, `row_marks` and `column_marks` a band along spans of rows and columns.
-    Numbers of at least `numbers_from` in size are written into cells without a text, where they fit. The scale "log"
+    Numbers of at least `numbers_from` in size are written into cells without a text, if all fit. The scale "log"
     colours by the logarithm of 1 + number, `reverse` gives the smallest number the last colour. `edges` and `crossed`
     are cells [row, column] with a line along the upper edge and with a cross. Raises ValueError unless the matrix has
     two axes.
@@ -310,6 +310,9 @@ def _cells(
     items: list[Item] = []
     gap = 0.5 if min(frame.width / frame.columns, frame.height / frame.rows) >= 18 else 0.0
     wide, tall = frame.width / frame.columns, frame.height / frame.rows
+    # all numbers or none: one that is cut off is another number
+    least = math.inf if numbers_from is None else numbers_from
+    roomy = all(text_width(brief(float(value))) <= wide - 4 for value in array[np.abs(array) >= least])
     for (r, c), value in np.ndenumerate(array):
         fill = "#e1e3e6" if math.isnan(value) else hex_color(*table[level[r, c]].tolist())
         row, column = (name if name == str(i) else f"{name} ({i})" for name, i in ((names[0][r], r), (names[1][c], c)))
@@ -318,9 +321,8 @@ def _cells(
         items.append(Rect(x + gap, y + gap, wide - 2 * gap, tall - 2 * gap, fill=fill, tip=tip))
         text = texts[r * frame.columns + c] if texts else ""
         lines = _fit(axis_name(text), wide - 6, tall) if text else []
-        if not text and numbers_from is not None and abs(value) >= numbers_from:
-            shown = brief(float(value))
-            lines = [shown] if text_width(shown) <= wide - 4 else []  # a number that is cut off is another number
+        if not text and roomy and abs(value) >= least:
+            lines = [brief(float(value))]
         for k, line in enumerate(lines if wide >= 20 and tall >= 12 else []):
             middle = y + tall / 2 + (k - (len(lines) - 1) / 2) * 12
             items.append(Text(x + wide / 2, middle, line, fill=ink(over(fill)), anchor="middle"))

@@ -106,7 +106,7 @@ def test_journey(opened: Any) -> None:
     nb.page.mouse.click(*cell_at(nb, maps.first, 0, 4, (6, 6)))
     nb.wait_py("(panel.kind, panel.layer, panel.head)", ("head", 0, 4))
     expect(panel.get_by_text("Head 4 of layer 0 at every token, removed").first).to_be_visible()
-    pictures(nb, panel, "heads")
+    nb.screenshot("ablation_heads", panel)
 
     # tracing: the example's subject, then one marked by a drag
     panel.get_by_role("tab", name="Tracing").click()

@@ -28,6 +28,8 @@ PUT_BACK = {
     "attn": "The clean attention output of",
 }
 UNIT = "probability brought back"
+SUBJECT = "The subject, marked, gets the noise; drag to mark another"
+NO_SUBJECT = "Drag over the subject: it gets the noise"
 SHADING = "Shading above: what a token's clean embedding alone brings back. Maps: what one clean value brings back."
 
 
@@ -37,7 +39,7 @@ class TracingTab:
     def __init__(self, panel: AblationPanel) -> None:
         self.panel = panel
         self.strip = TokenStrip(
-            marking=True, label="Drag over the subject: it gets the noise", empty="No prompt yet", max_lines=4,
+            marking=True, empty="No prompt yet", max_lines=4,
             value_label=f"{UNIT} by its embedding",
         )  # fmt: skip
         self.maps = Maps(panel, TRACED, column="token", in_row=3)
@@ -83,6 +85,7 @@ class TracingTab:
         try:
             if list(self.panel.axis) != self.strip.tokens:
                 self.strip.set_tokens(list(self.panel.axis), special=list(self.panel.axis_special))
+            self.strip.label = SUBJECT if self._marks else NO_SUBJECT
             self.strip.marks = [span for span in self._marks if span[1] <= len(self.panel.axis)]
         finally:
             self._filling = False

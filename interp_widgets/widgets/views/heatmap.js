@@ -268,12 +268,12 @@ function render({ model, el, signal }) {
   }
 
   function drawTexts(r0, c0, r1, c1, cw, ch) {
-    const texts = model.get('texts');
+    const texts = model.get('texts'), numbers = numbersIn(r0, c0, r1, c1, cw);
     pen.textAlign = 'center'; pen.font = FONT();
     for (let r = r0; r < r1; r++) for (let c = c0; c < c1; c++) {
       const text = texts[r * C + c], v = value(r, c), k = 4 * level(v);
-      const number = !text && L.numbers !== null && Math.abs(v) >= L.numbers ? brief(v) : '';
-      if (!text && !(number && wide(number) <= cw - 4)) continue;  // a number that is cut off is another number
+      const number = text ? '' : numbers.get(r * C + c) ?? '';
+      if (!text && !number) continue;
       pen.fillStyle = Number.isNaN(v) ? theme.fg : inkOn(table[k], table[k + 1], table[k + 2]);
       const lines = number ? [number] : fit(label(text), cw - 6, ch).map(isolate), y = yOf(r + 0.5) + 0.5;
       lines.forEach((one, k) => pen.fillText(one, xOf(c + 0.5), y + (k - (lines.length - 1) / 2) * 12));
@@ -301,6 +301,20 @@ function render({ model, el, signal }) {
       }
     }
     pen.lineCap = 'butt';
+  }
+
+  // The numbers to write, by cell: all or none, for one that is cut off is another number.
+  function numbersIn(r0, c0, r1, c1, cw) {
+    const found = new Map();
+    if (L.numbers === null) return found;
+    for (let r = r0; r < r1; r++) for (let c = c0; c < c1; c++) {
+      const v = value(r, c);
+      if (!(Math.abs(v) >= L.numbers)) continue;
+      const text = brief(v);
+      if (wide(text) > cw - 4) return new Map();
+      found.set(r * C + c, text);
+    }
+    return found;
   }
 
   // Cells smaller than a pixel: each pixel shows its cell farthest from "nothing", so that no peak is lost.

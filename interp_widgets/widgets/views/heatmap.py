@@ -72,7 +72,7 @@ class Heatmap(View):
     """A short text of each cell, row by row, drawn where it fits; may be empty. Of ``a → b`` both sides are shortened
     to fit, or stand on two lines."""
     numbers_from = t.Float(None, allow_none=True).tag(sync=True)
-    """Numbers of at least this size are written into cells that have no text, where they fit; None: none are."""
+    """Numbers of at least this size are written into cells that have no text, if they all fit; None: none are."""
     notes = t.List(t.Unicode()).tag(sync=True)
     """What tooltip and readout say of each cell besides its number, row by row; may be empty."""
     edges = t.List(t.List(t.Int())).tag(sync=True)
