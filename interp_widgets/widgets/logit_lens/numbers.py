@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,33 +79,31 @@ def labels(results: Sequence[LogitLensResult], threshold: float) -> list[str]:
 
 def notes(results: Sequence[LogitLensResult]) -> list[str]:
     """What a tooltip adds to a cell's number: the likeliest tokens of each result, the target, what begins or ends."""
-    rows, columns = results[0].entropy.shape
-    if rows * columns > MOST_NOTES:
+    if results[0].entropy.size > MOST_NOTES:
         return []
-    return ["\n".join(_note(results, row, column)) for row in range(rows) for column in range(columns)]
-
-
-def _note(results: Sequence[LogitLensResult], row: int, column: int) -> Iterator[str]:
-    """A line for each result."""
     names, most = (("A: ", "B: "), 1) if len(results) == 2 else (("next: ",), NOTED)
-    for name, result in zip(names, results, strict=True):
-        best = result.top(row, column)[:most]
-        yield name + ", ".join(f"{visible(token)} {_short(p)}" for token, p in best) + _events(result, row, column)
+    lines = [_lines(result, name, most) for name, result in zip(names, results, strict=True)]
+    return ["\n".join(one) for one in zip(*lines, strict=True)]
+
+
+def _lines(result: LogitLensResult, name: str, most: int) -> list[str]:
+    """A line for each cell, row by row; over plain lists, because there may be thousands."""
+    text = {token: visible(shown) for token, shown in result.names.items()}
+    ids = result.top_ids[..., :most].reshape(-1, most).tolist()
+    chances = result.top_probability[..., :most].reshape(-1, most).tolist()
+    found = [name + ", ".join(f"{text[i]} {_short(p)}" for i, p in zip(*cell, strict=True))
+             for cell in zip(ids, chances, strict=True)]  # fmt: skip
+    if result.target is not None and result.target_rank is not None:
+        ranks = result.target_rank.ravel().tolist()
+        found = [f"{line}; target {text[result.target]} rank {rank:,}" for line, rank in zip(found, ranks, strict=True)]
+    for places, said in ((losses(result), ", lost here"), (commits(result), "; commit layer")):
+        for row, column in places:
+            found[row * result.n_positions + column] += said
+    return found
 
 
 def _short(chance: float) -> str:
     return f"{chance:.3f}" if chance >= 0.001 else "< 0.001"
-
-
-def _events(result: LogitLensResult, row: int, column: int) -> str:
-    said = ""
-    if result.target_rank is not None and result.target_token is not None:
-        said += f"; target {visible(result.target_token)} rank {int(result.target_rank[row, column]):,}"
-    if result.interference is not None and result.interference[row, column]:
-        said += ", lost here"
-    if result.commit_layer[column] == row:
-        said += "; commit layer"
-    return said
 
 
 def commits(result: LogitLensResult) -> list[list[int]]:
