@@ -54,7 +54,7 @@ def demo_set() -> ConceptSet:
 
 @cache
 def demo_things() -> ConceptSet:
-    """Few concepts of the tuned model, by mean difference: what one steers with."""
+    """Some concepts of the tuned model, by mean difference: what one steers with."""
     chosen = [concept for concept in demo_concepts() if concept.group in ("animals", "instruments", "tools", "people")]
     return concept_directions(demo().tuned, chosen, layer=3, shuffles=5)
 
@@ -234,12 +234,12 @@ def test_the_beginning_of_sequence_is_left_off() -> None:
         read_prompt_concepts(demo().base, found, "Tom saw a flute.")
 
 
-def a_set(directions: Any, names: Any = None) -> ConceptSet:
+def a_set(directions: Any, names: Any = None, groups: Any = None) -> ConceptSet:
     count = len(directions)
     directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
     zeros = np.zeros(count)
     return ConceptSet(names=names or [f"c{i}" for i in range(count)], directions=directions, layer=1,
-                      groups=[""] * count, centre=np.zeros(directions.shape[1]), gap=zeros, auc=zeros,
+                      groups=groups or [""] * count, centre=np.zeros(directions.shape[1]), gap=zeros, auc=zeros,
                       group_auc=zeros, shuffled_auc=zeros, method="mean_difference")  # fmt: skip
 
 
@@ -287,8 +287,24 @@ def test_dispersion_is_the_mean_over_pairs_with_an_interval() -> None:
     same = dispersion(near, near)
     np.testing.assert_allclose(np.asarray(same.difference_interval), 0, atol=1e-12)
     assert dispersion(near).interval.tolist() == found.interval.tolist()
+    with pytest.raises(ValueError, match="no group of this set"):
+        dispersion(near, pairs="group")
     with pytest.raises(ValueError, match="same concepts"):
         dispersion(near, a_set(rng.normal(size=(30, 16)), [f"d{i}" for i in range(30)]))
+
+
+def test_dispersion_within_groups() -> None:
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(3, 16))
+    kinds = np.repeat([0, 1, 2, -1], 8)
+    rows = np.concatenate([centres[kinds[:24]] + 0.3 * rng.normal(size=(24, 16)), rng.normal(size=(8, 16))])
+    concepts = a_set(rows, groups=["" if kind < 0 else f"g{kind}" for kind in kinds])
+    cosine = concepts.cosine()
+    wanted = np.mean([1 - cosine[i, j] for i in range(24) for j in range(24) if i != j and kinds[i] == kinds[j]])
+    found = dispersion(concepts, pairs="group")
+    assert found.value == pytest.approx(wanted)
+    assert found.value < 0.5 < dispersion(concepts).value
+    assert found.interval[0] < wanted < found.interval[1] + 0.02
 
 
 # ---- steering

@@ -116,7 +116,7 @@ def neighbours(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, 
 
     Example:
         >>> neighbours(concepts, "flute", 2)                                      # doctest: +SKIP
-        [('violin', 0.93), ('harp', 0.92)]
+        [('cello', 0.47), ('piano', 0.46)]
     """
     if not 1 <= k < len(concepts.names):
         raise ValueError(f"k must be in 1..{len(concepts.names) - 1} for this set, got {k}")

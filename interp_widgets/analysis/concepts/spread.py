@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from interp_widgets.analysis.concepts.result import ConceptSet
 from interp_widgets.analysis.result import Result, record
 
 Floats = NDArray[np.floating[Any]]
+Pairs = Literal["all", "group"]
 
 
 @record
@@ -35,6 +36,9 @@ class Dispersion(Result):
     level: float = 0.95
     """Level of the intervals."""
 
+    pairs: str = "all"
+    """Which pairs count: "all" or those within a "group"."""
+
     def __post_init__(self) -> None:
         self.array("interval", (2,))
         if self.difference_interval is not None:
@@ -45,23 +49,29 @@ def dispersion(
     concepts: ConceptSet,
     other: ConceptSet | None = None,
     *,
+    pairs: Pairs = "all",
     resamples: int = 2000,
     level: float = 0.95,
     seed: int = 0,
 ) -> Dispersion:
     """Mean cosine distance of a set's directions, with a bootstrap interval; with ``other``, the difference of two.
 
+    Directions that set each concept against all others nearly sum to nothing, so that over all pairs their mean
+    distance is close to 1 whatever the model is. For those take ``pairs="group"``: how far apart concepts of one kind
+    lie.
+
     In a bootstrap sample a concept that is drawn twice makes no pair with itself, whose distance is 0 by construction.
 
     Args:
         concepts: such as the base model's.
         other: the same concepts in the same order, such as the tuned model's.
+        pairs: "all", or "group" for pairs of one group (concepts without a group are left out).
         resamples: bootstrap samples.
         level: of the intervals, above 0 and below 1.
         seed: of the samples.
 
     Raises:
-        ValueError: sets with other concepts, fewer than 3 concepts, a level out of range.
+        ValueError: sets with other concepts, no group with two concepts, fewer than 3 concepts, a level out of range.
     """
     count = len(concepts.names)
     if count < 3:
@@ -70,11 +80,14 @@ def dispersion(
         raise ValueError("the two sets must hold the same concepts in the same order")
     if not 0 < level < 1 or resamples < 1:
         raise ValueError(f"level must be between 0 and 1 and resamples at least 1, got {level} and {resamples}")
+    if pairs not in get_args(Pairs):
+        raise ValueError(f"pairs must be one of {', '.join(get_args(Pairs))}, got {pairs!r}")
+    kinds = _members(concepts, pairs)
     draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
     tail = [(1 - level) / 2, (1 + level) / 2]
-    value, samples = _distances(concepts, np.ones((1, count)))[0], _distances(concepts, draws)
-    second = None if other is None else float(_distances(other, np.ones((1, count)))[0])
-    apart = None if other is None else np.quantile(_distances(other, draws) - samples, tail)
+    value, samples = _distances(concepts, np.ones((1, count)), kinds)[0], _distances(concepts, draws, kinds)
+    second = None if other is None else float(_distances(other, np.ones((1, count)), kinds)[0])
+    apart = None if other is None else np.quantile(_distances(other, draws, kinds) - samples, tail)
     return Dispersion(
         value=float(value),
         interval=np.quantile(samples, tail),
@@ -82,15 +95,31 @@ def dispersion(
         difference=None if second is None else second - float(value),
         difference_interval=apart,
         level=level,
+        pairs=pairs,
         provenance=dict(concepts.provenance),
     )
 
 
-def _distances(concepts: ConceptSet, times: NDArray[Any]) -> Floats:
-    """(samples,) mean distance of pairs of different concepts, each counted ``times`` (samples, concepts)."""
-    times = times.astype(np.float64)
+def _members(concepts: ConceptSet, pairs: Pairs) -> list[NDArray[np.integer[Any]]]:
+    """The concepts of each group, or all as one."""
+    if pairs == "all":
+        return [np.arange(len(concepts.names))]
+    groups = np.array(concepts.groups)
+    found: list[NDArray[np.integer[Any]]] = [
+        np.flatnonzero(groups == group) for group in dict.fromkeys(concepts.groups) if group
+    ]
+    if not any(len(some) > 1 for some in found):
+        raise ValueError('no group of this set has two concepts: give the concepts groups, or take pairs="all"')
+    return found
+
+
+def _distances(concepts: ConceptSet, times: NDArray[Any], kinds: list[NDArray[np.integer[Any]]]) -> Floats:
+    """(samples,) mean distance of pairs within a kind; ``times`` (samples, concepts) counts each concept."""
     directions = np.asarray(concepts.directions, dtype=np.float64)
-    alike = ((times @ directions) ** 2).sum(axis=1) - (times**2) @ (directions**2).sum(axis=1)
-    pairs = times.sum(axis=1) ** 2 - (times**2).sum(axis=1)
-    found: Floats = 1 - alike / pairs
+    alike, pairs = np.zeros(len(times)), np.zeros(len(times))
+    for kind in kinds:
+        count, rows = times[:, kind].astype(np.float64), directions[kind]
+        alike += ((count @ rows) ** 2).sum(axis=1) - (count**2) @ (rows**2).sum(axis=1)
+        pairs += count.sum(axis=1) ** 2 - (count**2).sum(axis=1)
+    found: Floats = 1 - alike / np.maximum(pairs, 1)
     return found
