@@ -33,6 +33,8 @@ _HOMES = {
     "Ablation": "analysis.ablation",
     "ablation": "analysis.ablation",
     "ablated_prediction": "analysis.ablation",
+    "mean_ablation": "analysis.ablation",
+    "resample_ablation": "analysis.ablation",
     "ablate_modules": "analysis.ablation",
     "ablate_heads": "analysis.ablation",
     "ablate_neurons": "analysis.ablation",
@@ -88,9 +90,11 @@ __all__ = [
     "load_pair",
     "load_translators",
     "logit_lens",
+    "mean_ablation",
     "normalise_importance",
     "position_profile",
     "prompt_saliency",
+    "resample_ablation",
     "saliency_dataset",
     "save_translators",
 ]
@@ -106,6 +110,8 @@ if TYPE_CHECKING:
         ablated_prediction,
         ablation,
         causal_trace,
+        mean_ablation,
+        resample_ablation,
     )
     from interp_widgets.analysis.logit_lens import LogitLensResult, load_translators, logit_lens, save_translators
     from interp_widgets.analysis.saliency import (

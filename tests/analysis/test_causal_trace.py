@@ -287,7 +287,7 @@ def test_cost_grows_with_the_work() -> None:
         ({"kinds": ()}, "kinds must be some of 'state', 'mlp', 'attn', each once"),
         ({"kinds": ("mlp", "mlp")}, "each once"),
         ({"kinds": ("head",)}, "kinds must be some of"),
-        ({"kinds": "state"}, "kinds must be some of"),
+        ({"kinds": "head"}, "kinds must be some of"),
         ({"window": 0}, r"window must be in 1\.\.3 for this 3-layer model, got 0"),
         ({"window": 4}, r"window must be in 1\.\.3"),
         ({"noise": -1.0}, "noise must be 0 or above"),

@@ -27,7 +27,7 @@ def causal_trace(
     subject: str | Sequence[int],
     target: str | int | None = None,
     *,
-    kinds: Sequence[TracedKind] = ("state", "mlp", "attn"),
+    kinds: Sequence[TracedKind] | TracedKind = ("state", "mlp", "attn"),
     window: int | None = None,
     noise: float = 3.0,
     samples: int = 10,
@@ -84,14 +84,15 @@ def causal_trace(
         >>> found.effect.shape, found.target_token                                                  # doctest: +SKIP
         ((3, 6, 9), ' Paris')
     """
+    chosen: tuple[Any, ...] = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     size = default_window(model.n_layers) if window is None else window
-    _check_options(model, kinds, size, noise, samples, seed, batch_size)
+    _check_options(model, chosen, size, noise, samples, seed, batch_size)
     given = read_prompt(model, prompt, prepend_bos=prepend_bos)
     start, end = _subject(given, subject)
     std = noise * embedding_std(model)
     embeddings = given.embeddings()
     clean = trace(model, embeddings)
-    if "mlp" in kinds and not clean.mlp:
+    if "mlp" in chosen and not clean.mlp:
         raise ValueError(f"{model.name} has no MLPs: leave 'mlp' out of kinds")
     if check is not None:
         check()
@@ -99,7 +100,7 @@ def causal_trace(
     corrupted = trace(model, _noisy(embeddings, given.offset, (start, end), std, samples, seed))
     job = _Job(question, clean, corrupted, question.read(corrupted.hidden), given.offset, (start, end), size)
     runner = Runner(model, len(given.ids), batch_size, check, progress)
-    shape = (len(kinds), model.n_layers, given.n_shown, samples)
+    shape = (len(chosen), model.n_layers, given.n_shown, samples)
     restored = torch.full(shape, math.nan, dtype=wide(embeddings).dtype, device=model.device)
     embedding = torch.full(shape[2:], math.nan, dtype=restored.dtype, device=model.device)
 
@@ -111,7 +112,7 @@ def causal_trace(
             embedding=to_numpy(embedding.clone()),
             corrupted=to_numpy(job.base),
             clean=question.clean,
-            kinds=kinds,
+            kinds=chosen,
             window=size,
             tokens=given.tokens(),
             ids=given.shown_ids,
@@ -129,7 +130,7 @@ def causal_trace(
 
     if on_partial is not None:
         runner.deliver = lambda: on_partial(result(partial=True))
-    _restore(job, kinds, runner, restored, embedding)
+    _restore(job, chosen, runner, restored, embedding)
     _check_finite(restored, embedding, job.base)
     return result(partial=False)
 
@@ -249,7 +250,7 @@ def _check_options(
     model: Any, kinds: Sequence[str], window: int, noise: float, samples: int, seed: int, batch_size: int | None
 ) -> None:
     allowed = get_args(TracedKind)
-    if isinstance(kinds, str) or not kinds or len(set(kinds)) < len(kinds) or not set(kinds) <= set(allowed):
+    if not kinds or len(set(kinds)) < len(kinds) or not set(kinds) <= set(allowed):
         listed = ", ".join(repr(kind) for kind in allowed)
         raise ValueError(f"kinds must be some of {listed}, each once, got {kinds!r}")
     if not 1 <= window <= model.n_layers:

@@ -57,7 +57,7 @@ def decompose_logit(
     Example:
         >>> result = decompose_logit(model, "The Eiffel Tower is located in the city of", " Paris")  # doctest: +SKIP
         >>> result.tokens[result.share.argmax()]                                                     # doctest: +SKIP
-        ' Tower'
+        ' Eiffel'
     """
     given = read_prompt(model, prompt, prepend_bos=prepend_bos)
     last = given.offset + given.position(position)

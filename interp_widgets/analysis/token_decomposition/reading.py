@@ -44,7 +44,7 @@ def part_tokens(
 
     Example:
         >>> part_tokens(model, result, result.n_layers, 2, top=3).tokens                         # doctest: +SKIP
-        (' Paris', ' London', ' France')
+        (' Paris', ' Toronto', ' blue')
     """
     rows, sources, width = result.parts.shape
     if not 0 <= layer < rows:
