@@ -32,6 +32,7 @@ class Panel(Running):
     - `build()`: make controls and views and put them into `self.inputs`, `self.plot` and `self.details`;
     - `request()`: what to compute, as a frozen, hashable object, read from the traits; ValueError if it cannot be done;
     - `cost(request, model)`: an object with `.flops` and `.bytes`, for the forecast;
+    - `leans_on(request)`: other models that a result depends on, so that it is kept for those only;
     - `compute(request, model, progress=, check=, on_partial=)`: the result; runs in the worker, must not touch widgets;
     - `draw(results, request)`: show one result per model (fewer while a run of two is under way);
     - `code(request)`, `frame()`, `scene()`: for *Copy as code* and *Save*; a panel without them lacks the button.
