@@ -61,7 +61,7 @@ def spellings(documents: Iterable[Sequence[str]]) -> dict[str, str]:
     """For each word in small letters its most frequent spelling.
 
     >>> spellings([["The", "cat"], ["the", "Seine"], ["the"]])
-    {'the': 'the', 'cat': 'cat', 'seine': 'Seine'}
+    {'the': 'the', 'seine': 'Seine', 'cat': 'cat'}
     """
     counts = Counter(word for document in documents for word in document)
     chosen: dict[str, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 
 import numpy as np
@@ -110,13 +111,31 @@ def test_bad_options_are_refused() -> None:
         word_table(nameless, WORDS)
 
 
-def test_the_largest_numbers_of_tiles_are_those_of_the_whole() -> None:
-    rows = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_many_texts_have_the_tokens_of_each(family: str) -> None:
+    model = tiny_model(family)
+    texts = ["", " the", "sea shells", "naïve ☃", "<s>", "x" * 300]
+    wanted = [model.tokens(text, prepend_bos=False) for text in texts]
+    assert model.token_lists(texts) == wanted
+    assert model.token_lists([]) == []
+    # a tokenizer that someone has set to pad and cut gives the same
+    padding = copy.deepcopy(model.tokenizer)
+    padding.pad_token = padding.eos_token
+    padding.backend_tokenizer.enable_padding(length=50)
+    padding.backend_tokenizer.enable_truncation(4)
+    own = load_model(tiny_hf(family), tokenizer=padding)
+    assert own.token_lists(texts) == wanted
+
+
+@pytest.mark.parametrize(("length", "tile"), [(40, 7), (203, 203), (203, 120)])
+def test_the_largest_numbers_of_tiles_are_those_of_the_whole(length: int, tile: int) -> None:
+    rows = torch.randn(5, length, generator=torch.Generator().manual_seed(0))
     rows[:, 7] = rows[:, 31] = 9.0  # a tie: the earlier place comes first
+    rows[2, -1] = 8.0
     for by_size in (False, True):
         best = Largest(6, by_size=by_size)
-        for start in range(0, 40, 7):
-            best.add(rows[:, start : start + 7], start)
+        for start in range(0, length, tile):
+            best.add(rows[:, start : start + tile], start)
         order = (rows.abs() if by_size else rows).argsort(dim=-1, descending=True, stable=True)[:, :6]
         assert torch.equal(best.places, order)
         assert torch.equal(best.values, rows.gather(1, order))
