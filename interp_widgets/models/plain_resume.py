@@ -15,6 +15,9 @@ from .plain import Attention, attend, normed
 if TYPE_CHECKING:
     from .resume import Patch, Trace
 
+_FEW = 16
+"""Positions up to which the keys and values before them are shared rather than copied: the scores are then smaller."""
+
 
 def trace(model: Any, embeddings: Tensor, neurons: tuple[int, ...], hooked: bool) -> Trace:
     """See `resume.trace`."""
@@ -140,20 +143,22 @@ class _Walk:
     def attend(self, block: Any, weights: Attention, layer: int) -> tuple[Tensor, Tensor]:
         """The stream and what its heads read, both (cells, rows, ...); of the last layer the last row only."""
         first, stream = self.first, self.whole(layer)
-        query, key, value = self.trace.projected[layer]
+        clean = self.trace.projected[layer]
         if isinstance(self.stream, _Rows) and len(self.stream.at) < stream.shape[0] * stream.shape[1]:
             cell, at = self.stream.cell, self.stream.at
             rows = weights.project(normed(block.ln1, self.stream.values)[None], at)
-            query, key, value = (self.clean(part).clone() for part in (query[:, :, first:], key, value))
-            for part, changed, places in zip((query, key, value), rows, (at - first, at, at), strict=True):
-                part[cell, :, places] = changed[0].transpose(0, 1)
+            query, key, value = (self.clean(part[:, :, first:]).clone() for part in clean)
+            for part, changed in zip((query, key, value), rows, strict=True):
+                part[cell, :, at - first] = changed[0].transpose(0, 1)
         else:
-            before = [self.clean(part[:, :, :first]) for part in (key, value)]
             query, key, value = weights.project(normed(block.ln1, stream), slice(first, self.trace.tokens))
-            key, value = torch.cat([before[0], key], dim=2), torch.cat([before[1], value], dim=2)
         if layer == self.trace.n_layers - 1:
             self.first = self.trace.tokens - 1
             query, stream = query[:, :, -1:], stream[:, -1:]
+        before = tuple(part[:, :, :first] for part in clean[1:])
+        if len(self.trace.embeddings) == 1 and first and query.shape[2] <= _FEW:
+            return stream, attend_behind(weights, query, key, value, before)
+        key, value = (torch.cat([self.clean(old), new], dim=2) for old, new in zip(before, (key, value), strict=True))
         return stream, attend(weights, query, key, value, True)
 
     def last(self) -> Tensor:
@@ -162,6 +167,28 @@ class _Walk:
             return self.stream[:, -1]
         self.first = self.trace.tokens - 1
         return self.whole(self.trace.n_layers)[:, 0]
+
+
+def attend_behind(layer: Attention, query: Tensor, key: Tensor, value: Tensor, before: tuple[Tensor, ...]) -> Tensor:
+    """What `plain.attend` gives for keys and values (cells, ...) behind earlier ones (1, ...) that all cells share.
+
+    Those are not copied for every cell, which would take longer than all else where few positions are computed.
+    """
+    cells, _, length, size = query.shape
+    total = before[0].shape[2] + key.shape[2]
+    grouped = query.unflatten(1, (layer.kv_heads, -1)).flatten(2, 3)  # heads that share keys side by side
+    together = grouped.transpose(0, 1).reshape(layer.kv_heads, -1, size)
+    shared = (together @ before[0][0].mT).unflatten(1, (cells, -1)).transpose(0, 1)
+    scores = torch.cat([shared, grouped @ key.mT], dim=-1).mul_(layer.scale).unflatten(2, (-1, length))
+    if length > 1 or layer.window is not None:
+        scores = scores.masked_fill(layer.hidden(slice(total - length, total), total, query.device), -torch.inf)
+    wide = torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else None
+    pattern = scores.softmax(-1, dtype=wide).to(value.dtype).flatten(2, 3)
+    old, new = pattern.split([total - key.shape[2], key.shape[2]], dim=-1)
+    shared = old.transpose(0, 1).reshape(layer.kv_heads, -1, old.shape[-1]) @ before[1][0]
+    mixed = shared.unflatten(1, (cells, -1)).transpose(0, 1) + new @ value
+    mixed = mixed.unflatten(2, (-1, length)).flatten(1, 2)
+    return mixed.transpose(1, 2).reshape(cells, length, -1)
 
 
 def _changes(patches: Sequence[Patch], slot: Callable[[Patch], Tensor]) -> plain.Change:

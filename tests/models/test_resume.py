@@ -148,6 +148,30 @@ def test_many_patches_in_one_cell(model: Model) -> None:
     assert largest(found - wanted) < 10 * limit(model) * max(1, largest(wanted))
 
 
+LONG = [3 + 7 * i % 390 for i in range(40)]
+
+
+@pytest.mark.parametrize("places", [[1, 3, 9], [26, 30, 38], [38], [39]], ids=str)
+@pytest.mark.parametrize("kind", [pytest.param(name, marks=HOOKED) for name in ("gpt2", "llama", "windows")])
+def test_few_and_many_positions_behind_a_long_prefix(kind: str, places: list[int]) -> None:
+    """Keys and values before the first patch are copied for long rests and shared for short ones."""
+    if kind == "windows":
+        from tests.models.test_forward import UNUSUAL, from_config
+
+        model = from_config(**UNUSUAL[kind])
+    else:
+        model = tiny_model(kind, "hooked", dtype=torch.float64)
+    clean = trace(model, embeddings(model, LONG))
+    cell, at = torch.arange(len(places)), torch.tensor(places)
+    for patch in (
+        Patch("mlp", 0, cell, at, random(len(places), model.d_model)),
+        Patch("attn", 1, cell, at, random(len(places), model.d_model)),
+    ):
+        found = resumed(model, clean, [patch], len(places))
+        wanted = by_whole_passes(model, [patch], len(places), LONG)
+        assert largest(found - wanted) < 1e-10 * max(1, largest(wanted))
+
+
 def test_several_sequences_share_one_pass(model: Model) -> None:
     other = [*IDS[:2], 77, 120, *IDS[4:]]
     both = torch.cat([embeddings(model), embeddings(model, other)])
