@@ -62,6 +62,8 @@ class ReadOut:
         A HookedTransformer runs from the final norm on. A bridge cannot start in the middle: it runs whole, with its
         last residual stream replaced.
         """
+        if rows.numel() == 0:
+            return rows.new_zeros(*rows.shape[:2], self.model.d_vocab)
         rows = rows.to(self.model.dtype)
         layers = self.model.n_layers
         if self.model.backend != "bridge":

@@ -187,6 +187,12 @@ def test_a_wrong_epsilon_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_out(model).in_blocks
 
 
+@pytest.mark.parametrize("backend", ["auto", "bridge"])
+def test_no_rows_have_no_logits(backend: str) -> None:
+    model = tiny_model("llama", backend)
+    assert read_out(model).whole(torch.zeros(0, 1, model.d_model)).shape == (0, 1, model.d_vocab)
+
+
 def test_edited_weights_take_effect() -> None:
     model = load_model(tiny_hf("gpt2"))
     read, streams = read_out(model), residuals(model, IDS)
