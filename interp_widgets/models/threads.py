@@ -22,10 +22,17 @@ def few_threads(parameters: int) -> Iterator[None]:
     ...     torch.get_num_threads()
     1
     """
-    threads = torch.get_num_threads()
-    try:
+    with threads_kept():
         if parameters < SMALL:
             torch.set_num_threads(1)
+        yield
+
+
+@contextlib.contextmanager
+def threads_kept() -> Iterator[None]:
+    """Put the number of torch threads back afterwards; other libraries with OpenMP inside may change it."""
+    threads = torch.get_num_threads()
+    try:
         yield
     finally:
         torch.set_num_threads(threads)

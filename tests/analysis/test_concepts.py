@@ -397,7 +397,9 @@ def test_groups_lie_together_and_a_seed_repeats_the_map(method: Any, tmp_path: P
     groups = np.repeat(np.arange(3), 20)
     concepts = a_set(4 * np.eye(16)[groups] + rng.normal(size=(60, 16)) * 0.5)
     steps: list[tuple[int, int]] = []
+    threads = torch.get_num_threads()
     found = concept_map(concepts, method, progress=lambda *step: steps.append(step))
+    assert torch.get_num_threads() == threads, "the libraries of a map must not change how models run"
     assert steps == [(1, 3), (2, 3), (3, 3)]
     nearest = np.linalg.norm(found.xy[:, None] - found.xy[None], axis=-1).argsort(axis=1)[:, 1]
     assert (groups[nearest] == groups).mean() >= 0.95

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.concepts.result import ConceptSet
 from interp_widgets.analysis.result import Result, record
+from interp_widgets.models.threads import threads_kept
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,9 +144,9 @@ def _components(directions: Floats, width: int, seed: int) -> tuple[Floats, Floa
 
 
 def _umap(parts: Floats, near: int, seed: int) -> Floats:
-    from umap import UMAP
+    with threads_kept(), warnings.catch_warnings():  # numba, which UMAP runs on, sets OpenMP's threads for all
+        from umap import UMAP
 
-    with warnings.catch_warnings():
         # it says that a fixed seed means one thread, and that few points have few neighbours: both are wanted
         warnings.filterwarnings("ignore", category=UserWarning, module="umap")
         found: Floats = UMAP(
