@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.head_words.find import head_word_pairs
 from interp_widgets.analysis.head_words.result import HeadWordResult
 from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.saliency.statistics import GroupComparison, compare_groups, holm
+from interp_widgets.analysis.statistics import GroupComparison, compare_groups, holm
 from interp_widgets.analysis.two import check_same, check_same_words, two_results
 from interp_widgets.data.verbs import GENERAL_VERBS, INSTRUCTION_VERBS
 

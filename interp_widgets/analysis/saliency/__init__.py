@@ -20,7 +20,7 @@ from interp_widgets.analysis.saliency.faithfulness import (
 )
 from interp_widgets.analysis.saliency.methods import prompt_saliency
 from interp_widgets.analysis.saliency.result import Method, SaliencyResult, spans_to_mask
-from interp_widgets.analysis.saliency.statistics import GroupComparison, compare_groups, compare_many, holm
+from interp_widgets.analysis.statistics import GroupComparison, compare_groups, compare_many, holm
 from interp_widgets.analysis.targets import Target
 
 __all__ = [

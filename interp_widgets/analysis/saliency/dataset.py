@@ -13,7 +13,7 @@ from interp_widgets.analysis.saliency.dataset_case import Options, Relay, Row, S
 from interp_widgets.analysis.saliency.dataset_result import SEGMENTS, UNKNOWN, SaliencyDatasetResult
 from interp_widgets.analysis.saliency.density import normalise_importance
 from interp_widgets.analysis.saliency.result import Method
-from interp_widgets.analysis.saliency.statistics import GroupComparison, bootstrap_mean, compare_groups, holm
+from interp_widgets.analysis.statistics import GroupComparison, bootstrap_mean, compare_groups, holm
 from interp_widgets.analysis.targets import Target
 
 _PARTIAL_DELIVERIES = 8

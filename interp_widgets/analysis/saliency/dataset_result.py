@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.result import Result, record
-from interp_widgets.analysis.saliency.statistics import GroupComparison
+from interp_widgets.analysis.statistics import GroupComparison
 
 if TYPE_CHECKING:
     import pandas as pd

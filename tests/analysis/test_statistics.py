@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from interp_widgets.analysis.saliency import compare_groups, compare_many, holm
-from interp_widgets.analysis.saliency.statistics import bootstrap_mean
+from interp_widgets.analysis.statistics import bootstrap_mean, compare_groups, compare_many, holm
 
 FIRST, SECOND = [3.0, 4.5, 5.0, 6.0], [1.0, 2.0, 4.0]
 
