@@ -16,6 +16,7 @@ import pandas as pd
 from interp_widgets.figures.theme import TOKENS256, TOKENS_DARK256, TOKENS_DIVERGING256, lut
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure, bokeh_code
 from interp_widgets.widgets.views.heatmap import Heatmap
+from interp_widgets.widgets.views.table import Table
 
 _HERE = Path(__file__).parent
 _PRIVATE = ("_document", "_version", "_picture")
@@ -164,6 +165,8 @@ def _state(view: Any, place: str) -> dict[str, Any]:
             binary[name] = _code(bytes(value))
         else:
             values[name] = value
+    if isinstance(view, Table):
+        values["writable"] = False  # nobody would keep what is written into a saved page
     return {"id": place, "module": _kind(view), "values": values, "binary": binary}
 
 

@@ -1,4 +1,4 @@
-// A table to read, sort and pick a row from. Text reaches the page only as textContent.
+// A table to read, sort, pick a row from and write into. Text reaches the page only as textContent.
 
 function show(value) {
   if (value === null || value === undefined) return "–";
@@ -24,8 +24,13 @@ function render({ model, el, signal }) {
   let order = [];
   let sorting = null; // { column, falling }
   let body = null;
+  let editing = null; // { key, column, editor }: the cell that is being written into
+  let building = false;
 
   const rowOf = (node) => node?.closest?.("tr[data-index]");
+  const cellOf = (node) => node?.closest?.("td[data-edit]");
+  const keyOf = (index) => model.get("row_keys")[index] ?? String(index);
+  const writable = () => model.get("writable") !== false;
 
   function mark(focus) {
     const selected = model.get("selected");
@@ -33,18 +38,53 @@ function render({ model, el, signal }) {
       const mine = Number(row.dataset.index) === selected;
       row.setAttribute("aria-selected", String(mine));
       row.tabIndex = mine || (selected < 0 && row === body.rows[0]) ? 0 : -1;
+      for (const cell of row.querySelectorAll("td[data-edit]")) cell.tabIndex = row.tabIndex;
       if (mine && focus) row.focus();
     }
+  }
+
+  // Rows may change under a reader's hands: what has the focus, or is being written, is found again by its key.
+  function held() {
+    const focus = document.activeElement;
+    if (!root.contains(focus)) return null;
+    const row = rowOf(focus);
+    if (!row) return null;
+    return { key: row.dataset.key, column: editing?.column ?? cellOf(focus)?.dataset.edit ?? null, draft: editing?.editor.read() };
+  }
+
+  function restore(was) {
+    const row = [...(body?.rows ?? [])].find((one) => one.dataset.key === was.key);
+    if (!row) return;
+    const cell = was.column && [...row.cells].find((one) => one.dataset.edit === was.column);
+    if (!cell) return row.focus({ preventScroll: true });
+    if (was.draft === undefined) return cell.focus({ preventScroll: true });
+    edit(cell);
+    editing?.editor.write(was.draft);
   }
 
   function build() {
     const columns = model.get("columns");
     const rows = model.get("rows");
+    if (rows.some((row) => row.length !== columns.length)) return; // the other half of a change is on its way
+    const was = held();
+    const top = scroll.scrollTop;
+    building = true;
+    try {
+      fill(columns, rows);
+    } finally {
+      building = false;
+    }
+    scroll.scrollTop = top;
+    if (was) restore(was);
+  }
+
+  function fill(columns, rows) {
     caption.textContent = model.get("caption");
     caption.hidden = !caption.textContent;
     scroll.style.maxHeight = `${model.get("height")}px`;
     scroll.textContent = "";
     body = null;
+    editing = null;
     if (!rows.length) {
       const message = document.createElement("div");
       message.className = "iw-table-empty";
@@ -79,18 +119,56 @@ function render({ model, el, signal }) {
     for (const index of order) {
       const row = body.insertRow();
       row.dataset.index = index;
+      row.dataset.key = keyOf(index);
       row.dataset.lmSuppressShortcuts = "true"; // on the focused element itself, else Lab's command mode eats the arrows
-      rows[index].forEach((value, i) => {
-        const cell = row.insertCell();
-        cell.textContent = show(value);
-        cell.dir = "auto";
-        if (columns[i].align === "right") cell.className = "iw-right";
-        if (typeof value === "string" && value.length > 40) cell.title = value;
-      });
+      rows[index].forEach((value, i) => dress(row.insertCell(), columns[i], value));
     }
     scroll.append(table);
     mark(false);
   }
+
+  function dress(cell, column, value) {
+    const text = column.edit && value === "" ? "–" : show(value);
+    cell.textContent = text;
+    cell.dir = "auto";
+    cell.className = [column.align === "right" && "iw-right", column.wrap && "iw-wrap"].filter(Boolean).join(" ");
+    if (typeof value === "string" && value.length > 40 && !column.wrap) cell.title = value;
+    if (!column.edit || !writable()) return;
+    cell.dataset.edit = column.label;
+    cell.dataset.lmSuppressShortcuts = "true";
+    cell.setAttribute("aria-label", `${column.label}: ${text}. Press Enter to change it.`);
+    if (!cell.title) cell.title = "Double click, or Enter, to change it";
+  }
+
+  // ---- writing
+
+  function edit(cell) {
+    const index = Number(rowOf(cell).dataset.index);
+    const place = model.get("columns").findIndex((one) => one.label === cell.dataset.edit);
+    const column = model.get("columns")[place];
+    const key = rowOf(cell).dataset.key;
+    const was = model.get("rows")[index][place];
+    const done = (value, move) => {
+      if (building) return; // taken out of the page by a redraw, which opens it again
+      editing = null;
+      const stays = root.contains(document.activeElement);
+      dress(cell, column, Array.isArray(value) ? value.join(", ") : value ?? was);
+      if (value !== undefined && String(value) !== String(chosenAs(column, was))) {
+        model.send({ kind: "edit", key, column: column.label, value });
+      }
+      if (stays || move) focusFrom(cell, move);
+    };
+    editing = { key, column: column.label, editor: openEditor(cell, column, was, done) };
+  }
+
+  const chosenAs = (column, value) => column.edit === "choices" ? chosenOf(value) : value ?? "";
+
+  function focusFrom(cell, move) {
+    const cells = [...scroll.querySelectorAll("td[data-edit]")];
+    (cells[cells.indexOf(cell) + move] ?? cell).focus();
+  }
+
+  // ---- pointer and keys
 
   function pick(index) {
     send(model, { selected: index });
@@ -105,9 +183,33 @@ function render({ model, el, signal }) {
   root.addEventListener("click", (event) => {
     const heading = event.target.closest("th");
     if (heading) return sortBy(Number(heading.dataset.column));
-    const row = rowOf(event.target);
-    if (row) pick(Number(row.dataset.index));
+    const row = rowOf(event.target), cell = cellOf(event.target);
+    if (!row) return;
+    const index = Number(row.dataset.index);
+    if (cell && !editing && index === model.get("selected")) return edit(cell); // the second of two clicks
+    pick(index);
   }, { signal });
+
+  function cellKey(event, cell) {
+    const row = rowOf(cell), column = cell.dataset.edit;
+    const along = (other) => [...(other?.cells ?? [])].find((one) => one.dataset.edit === column);
+    const cells = [...row.querySelectorAll("td[data-edit]")], at = cells.indexOf(cell);
+    const steps = { ArrowDown: along(row.nextElementSibling), ArrowUp: along(row.previousElementSibling), ArrowRight: cells[at + 1], ArrowLeft: cells[at - 1] ?? row, Escape: row };
+    if (event.key in steps) steps[event.key]?.focus();
+    else if (event.key === "Enter" || event.key === "F2") edit(cell);
+    else return false;
+    return true;
+  }
+
+  function rowKey(event, row) {
+    const steps = { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling, Home: body.rows[0], End: body.rows[body.rows.length - 1] };
+    if (event.key in steps) steps[event.key]?.focus();
+    else if (event.key === "ArrowRight" && row.querySelector("td[data-edit]")) row.querySelector("td[data-edit]").focus();
+    else if (event.key === "Enter" || event.key === " ") pick(Number(row.dataset.index));
+    else if (event.key === "Escape") pick(-1);
+    else return false;
+    return true;
+  }
 
   root.addEventListener("keydown", (event) => {
     const heading = event.target.closest("th");
@@ -116,25 +218,25 @@ function render({ model, el, signal }) {
       event.stopPropagation();
       return sortBy(Number(heading.dataset.column));
     }
-    const row = rowOf(event.target);
-    if (!row) return;
-    const steps = { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling, Home: body.rows[0], End: body.rows[body.rows.length - 1] };
-    if (event.key in steps) steps[event.key]?.focus();
-    else if (event.key === "Enter" || event.key === " ") pick(Number(row.dataset.index));
-    else if (event.key === "Escape") pick(-1);
-    else return;
+    const row = rowOf(event.target), cell = cellOf(event.target);
+    if (!row || !(cell ? cellKey(event, cell) : rowKey(event, row))) return;
     event.preventDefault();
     event.stopPropagation();
   }, { signal });
 
   const remark = () => mark(root.contains(document.activeElement) && document.activeElement.tagName === "TR");
-  const structure = "change:columns change:rows change:caption change:empty change:height";
-  model.on(structure, build);
+  const structure = "change:columns change:rows change:row_keys change:caption change:empty change:height";
+  const rebuild = perFrame(build); // columns, rows and names change together: built once
+  const refused = (message) => { if (message?.kind === "refused") build(); };
+  model.on(structure, rebuild);
   model.on("change:selected", remark);
+  model.on("msg:custom", refused);
   build();
   return () => {
-    model.off(structure, build);
+    rebuild.stop();
+    model.off(structure, rebuild);
     model.off("change:selected", remark);
+    model.off("msg:custom", refused);
   };
 }
 

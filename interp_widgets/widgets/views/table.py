@@ -1,18 +1,39 @@
-"""A table to read, sort and pick a row from."""
+"""A table to read, sort, pick a row from and, where its owner allows it, write into."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import traitlets
 
 from interp_widgets.widgets.views.base import View, view_source, view_style
 
+EditKind = Literal["text", "choice", "choices"]
+"""What a cell takes: any one line of text, one of the column's options or none, or any number of them."""
+_LONGEST = 2_000
+"""Characters that a cell takes."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What a reader has written into a cell."""
+
+    key: str
+    """Name of the row in `Table.row_keys`; its index as text where rows have no names."""
+    column: str
+    """Label of the column."""
+    value: Any
+    """Text; for ``choices`` a tuple of options in the column's order."""
+
 
 class Table(View):
     """Rows of text and numbers; a click or Enter picks a row, a click on a heading sorts.
 
-    Sorting happens in the browser and never renumbers: ``selected`` is always an index into ``rows``.
+    Sorting happens in the browser and never renumbers: ``selected`` is always an index into ``rows``. A column with
+    ``edit`` can be written into: double click, or Tab to the cell and Enter; Enter keeps what was written, Esc drops it
+    (it is put into `rows` once the functions given to `on_edit` have taken it). Text never becomes HTML.
 
     Example:
         >>> table = Table(columns=[{"label": "token"}, {"label": "score", "align": "right"}], rows=[["a", 0.5]])
@@ -20,14 +41,19 @@ class Table(View):
         -1
     """
 
-    _esm = view_source("table")
+    _esm = view_source("table_editor", "table")
     _css = view_style("table")
     exported = True
 
     columns = traitlets.List(traitlets.Dict()).tag(sync=True)
-    """One dict a column: ``label``, optionally ``align`` ("left" or "right"), ``title`` (tooltip), ``width`` (CSS)."""
+    """One dict a column: ``label``, optionally ``align`` ("left" or "right"), ``title`` (tooltip), ``width`` (CSS),
+    ``wrap`` (long text goes on in the next line), ``edit`` ("text", "choice" or "choices") with ``options`` to choose
+    from."""
     rows = traitlets.List(traitlets.List()).tag(sync=True)
     """One list a row, as long as ``columns``: text, numbers, booleans or None (shown as a dash)."""
+    row_keys = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    """A name for every row, so that what is written goes to the row that was looked at even if the rows have changed
+    since; empty: rows are known by their index."""
     selected = traitlets.Int(-1).tag(sync=True)
     """Index of the picked row in ``rows``, -1 for none."""
     caption = traitlets.Unicode("").tag(sync=True)
@@ -36,6 +62,54 @@ class Table(View):
     """The sentence shown when there are no rows."""
     height = traitlets.Int(280).tag(sync=True)
     """Largest height in CSS pixels; longer tables scroll under a fixed heading."""
+
+    def __init__(self, **traits: Any) -> None:
+        self._on_edit: list[Callable[[Edit], object]] = []
+        super().__init__(**traits)
+        self.on_msg(self._received)
+
+    def on_edit(self, handler: Callable[[Edit], object]) -> None:
+        """Call `handler(edit)` when a cell has been written into; if it raises, the cell stays as it was."""
+        self._on_edit.append(handler)
+
+    def _received(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        if isinstance(content, dict) and content.get("kind") == "edit":
+            self._edited(content)
+
+    def _edited(self, content: dict[str, Any]) -> None:
+        """Hand on what a browser sent, if it fits its column, and show it; nothing of a browser is trusted."""
+        place = next((i for i, one in enumerate(self.columns) if one.get("label") == content.get("column")), -1)
+        fitting = _fitted(self.columns[place], content.get("value")) if place >= 0 else None
+        if fitting is None:
+            return
+        edit = Edit(str(content.get("key", "")), str(self.columns[place]["label"]), fitting)
+        before = self.rows
+        try:
+            for handler in self._on_edit:
+                handler(edit)
+        except Exception:
+            self.send({"kind": "refused"})
+            raise
+        row = self._row(edit.key)
+        if self.rows is before and row is not None:  # no handler has drawn the table anew
+            cells = [list(cells) for cells in self.rows]
+            cells[row][place] = ", ".join(fitting) if isinstance(fitting, tuple) else fitting
+            self.rows = cells
+
+    def _row(self, key: str) -> int | None:
+        """Where a row stands now."""
+        names = self.row_keys or [str(index) for index in range(len(self.rows))]
+        return names.index(key) if key in names else None
+
+    @traitlets.validate("columns")
+    def _columns_are_known(self, proposal: Any) -> Any:
+        for column in proposal["value"]:
+            kind = column.get("edit")
+            if kind is not None and kind not in get_args(EditKind):
+                raise ValueError(f"edit must be one of {', '.join(get_args(EditKind))}, got {kind!r}")
+            if kind in ("choice", "choices") and not column.get("options"):
+                raise ValueError(f"the column {column.get('label')!r} needs options to choose from")
+        return proposal["value"]
 
     @traitlets.validate("rows")
     def _rows_fit_the_columns(self, proposal: Any) -> Any:
@@ -48,3 +122,18 @@ class Table(View):
 
     def __repr__(self) -> str:
         return f"Table({len(self.rows)} rows × {len(self.columns)} columns)"
+
+
+def _fitted(column: dict[str, Any], value: Any) -> str | tuple[str, ...] | None:
+    """What was written as the column takes it; None if it does not."""
+    kind, options = column.get("edit"), list(column.get("options", ()))
+    if kind == "choices":
+        wanted = value if isinstance(value, list) else None
+        if wanted is None or any(one not in options for one in wanted):
+            return None
+        return tuple(one for one in options if one in wanted)
+    if not isinstance(value, str) or len(value) > _LONGEST:
+        return None
+    if kind == "choice":
+        return value if value in ("", *options) else None
+    return " ".join(value.split()) if kind == "text" else None
