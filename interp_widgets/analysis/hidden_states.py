@@ -19,6 +19,8 @@ from interp_widgets.models.ways import has_hooks
 
 _SHORTEST_BEGINNING = 4
 """A common beginning of fewer tokens is not worth its own pass."""
+_KEPT_SHARE = 0.2
+"""Share of the free memory for the keys and values of beginnings."""
 
 
 def last_states(
@@ -96,12 +98,21 @@ class _Work:
         by_length: dict[int, list[Sequence[int]]] = defaultdict(list)
         for group in members:
             by_length[_beginning([self.ids[i] for i in group])].append(group)
-        for length, some in sorted(by_length.items()):
-            starts = torch.tensor([self.ids[group[0]][:length] for group in some], device=self.model.device)
-            begun = begin(self.model, starts.view(len(some), length), self.layers[-1])
-            rows = [(i, number) for number, group in enumerate(some) for i in group]
-            rows.sort(key=lambda row: (-len(self.ids[row[0]]), row[0]))  # the first of a chunk is its longest
-            self._padded(rows, begun)
+        for length, every in sorted(by_length.items()):
+            size = len(every) if length == 0 else self._beginnings(length)
+            for first in range(0, len(every), size):
+                some = every[first : first + size]
+                starts = torch.tensor([self.ids[group[0]][:length] for group in some], device=self.model.device)
+                begun = begin(self.model, starts.view(len(some), length), self.layers[-1])
+                rows = [(i, number) for number, group in enumerate(some) for i in group]
+                rows.sort(key=lambda row: (-len(self.ids[row[0]]), row[0]))  # the first of a chunk is its longest
+                self._padded(rows, begun)
+
+    def _beginnings(self, length: int) -> int:
+        """How many beginnings of a length to have at once: what one pass takes, and their keys and values."""
+        model = self.model
+        kept = 2 * model.n_kv_heads * model.d_head * self.layers[-1] * length * model.dtype.itemsize
+        return max(1, min(self.runner.size(length), int(_KEPT_SHARE * model.free_memory() / max(kept, 1))))
 
     def _padded(self, rows: Sequence[tuple[int, int]], begun: Begun | None) -> None:
         skip = 0 if begun is None else begun.length

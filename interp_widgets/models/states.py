@@ -36,9 +36,24 @@ class Begun:
     layers: tuple[KeysValues, ...]
     """Per layer that is needed, each tensor with the beginnings on its first axis."""
 
-    def rows(self, which: Tensor) -> tuple[KeysValues, ...]:
+    def rows(self, which: Tensor) -> Sequence[KeysValues]:
         """The keys and values that sequences go on from; ``which`` (batch,) numbers their beginnings."""
-        return tuple((key[which], value[which]) for key, value in self.layers)
+        return _Rows(self.layers, which)
+
+
+@dataclass(frozen=True)
+class _Rows(Sequence[KeysValues]):
+    """Keys and values of a batch, copied for one layer at a time as they are read."""
+
+    layers: tuple[KeysValues, ...]
+    which: Tensor
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, layer: Any) -> Any:
+        key, value = self.layers[layer]
+        return key[self.which], value[self.which]
 
 
 @torch.no_grad()

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.concepts.quality import concept_aucs, shuffled_aucs
+from interp_widgets.analysis.concepts.moments import Floats, Ints, Method, Moments, directions_of, maker
+from interp_widgets.analysis.concepts.quality import MOST_OTHERS, add_projections, compared, drawn, shuffled_aucs
 from interp_widgets.analysis.concepts.result import ConceptSet
-from interp_widgets.analysis.hidden_states import last_states
+from interp_widgets.analysis.cost import Cost
+from interp_widgets.analysis.hidden_states import last_states, last_states_cost
 from interp_widgets.analysis.result import provenance
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts
 
-Method = Literal["mean_difference", "pca", "discriminant"]
-Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.integer[Any]]
+__all__ = ["NEUTRAL_TEMPLATE", "TEMPLATE", "concept_directions", "concept_directions_cost", "directions_of"]
 
 TEMPLATE = "Consider the <concept> in the following scenario:\nScenario: <stimulus>\nAnswer:"
 NEUTRAL_TEMPLATE = "Consider the following scenario:\nScenario: <stimulus>\nAnswer:"
 """The same without the concept's name, for testing: with it, the prompt itself would say which concept it is."""
-SHRINKAGE = 0.01
-"""Of the covariance within concepts, for ``discriminant``."""
-PARTNERS = 5
-"""States of other concepts that each state is paired with, for ``pca``."""
+MOST_DEALT = 16_384
+"""Stimuli whose labels are dealt for the control; of more, those of concepts drawn at random."""
+_BLOCK = 4096
+"""Stimuli whose states are in memory at once."""
 
 
 def concept_directions(
@@ -53,7 +55,13 @@ def concept_directions(
     stimuli of one concept, such as their wording. It reads best; the mean difference is the one to steer with.
 
     Quality is measured on stimuli that no direction was made from, in a template without the concept's name, which
-    would give the answer away. The control repeats all of it with labels dealt at random.
+    would give the answer away. The control repeats all of it with labels dealt at random; of a set with more than
+    16,384 stimuli, with those of concepts drawn at random (the others' `ConceptSet.shuffled_auc` is NaN).
+
+    States are summed up as they come, 4,096 at a time, so that memory does not grow with the stimuli: it takes 8 bytes
+    times concepts times d_model and what `concept_directions_cost` says besides. ``discriminant`` sums up products of
+    states too, d_model times d_model. ``pca`` alone keeps the states of all stimuli (held-out ones not), since the
+    partners of a state are drawn from all others.
 
     Args:
         model: what `load_model` returns.
@@ -80,103 +88,183 @@ def concept_directions(
     """
     given = tuple(demo_concepts() if concepts is None else concepts)
     _check(model, given, layer, method, template, test_template, shuffles)
-    owner = np.array([i for i, concept in enumerate(given) for _ in concept.stimuli])
-    tested = np.array([i for i, concept in enumerate(given) for _ in concept.held_out], dtype=int)
-    total, before = len(owner) + len(tested), 0
-
-    def states(texts: list[str], groups: Ints) -> Floats:
-        count = None if progress is None else lambda done, _: progress(before + done, total)
-        return last_states(
-            model, texts, layer, groups=groups.tolist(), batch_size=batch_size, progress=count, check=check
-        )[:, 0]
-
-    texts = [_fill(template, concept.name, text) for concept in given for text in concept.stimuli]
-    made_from, before = states(texts, owner), len(owner)
-    texts = [_fill(test_template, "", text) for concept in given for text in concept.held_out]
-    held_out = states(texts, np.zeros_like(tested)) if texts else made_from[:0]
-
-    def make(labels: Ints, deal: int) -> Floats:
-        return directions_of(made_from, labels, len(given), method=method, seed=deal)
-
-    directions = make(owner, seed)
-    kinds = _kinds([concept.group for concept in given])
-    whole, within = concept_aucs(directions, held_out, tested, kinds, seed=seed)
-    control = shuffled_aucs(make, owner, held_out, tested, times=shuffles, seed=seed, check=check)
-    means, others = _means(made_from, owner, len(given))
+    passes = _Passes(model, given, layer, batch_size, progress, check)
+    moments = Moments(len(given), model.d_model, scatter=method == "discriminant")
+    dealt = _dealt(given, seed)
+    keep = np.ones(len(given), dtype=bool) if method == "pca" else dealt
+    made_from = _Kept(model, keep, passes.sizes)
+    for states, owner in passes.run(template, held_out=False):
+        moments.add(states, owner)
+        made_from.add(states, owner)
+    centre = moments.mean
+    make = maker(moments, made_from.states, made_from.owner, method=method, seed=seed)
+    directions, gap = moments.take_directions(make)
+    held_out = _HeldOut(model, dealt, passes.held_out, directions, seed)
+    for states, owner in passes.run(test_template, held_out=True):
+        held_out.add(states, owner)
+    whole, within = held_out.aucs(_kinds([concept.group for concept in given]))
+    control = np.full(len(given), np.nan)
+    control[dealt] = _control(made_from, held_out.kept, dealt, method, times=shuffles, seed=seed, check=check)
     return ConceptSet(
         names=[concept.name for concept in given],
-        directions=directions.astype(made_from.dtype),
+        directions=directions.astype(made_from.states.dtype),
         layer=layer,
         groups=[concept.group for concept in given],
-        centre=made_from.mean(axis=0),
-        gap=((means - others) * directions).sum(axis=1),
+        centre=centre.astype(made_from.states.dtype),
+        gap=gap,
         auc=whole,
         group_auc=within,
         shuffled_auc=control,
         method=method,
         provenance=provenance(
             model.provenance(), layer=layer, method=method, template=template, test_template=test_template,
-            stimuli=len(owner), held_out=len(tested), shuffles=shuffles, seed=seed,
+            stimuli=int(passes.sizes.sum()), held_out=int(passes.held_out.sum()), shuffles=shuffles, seed=seed,
         ),
     )  # fmt: skip
 
 
-def directions_of(states: Floats, owner: Ints, count: int, *, method: Method, seed: int = 0) -> Floats:
-    """(count, d_model) unit directions from states (n, d_model) of the concepts ``owner`` (n,), each with some states.
-
-    Raises ValueError where a concept's states do not differ from the others'.
-    """
-    means, others = _means(states, owner, count)
-    difference = means - others
-    found: Floats
-    match method:
-        case "mean_difference":
-            found = difference
-        case "pca":
-            found = _components(states, owner, count, difference, seed)
-        case "discriminant":
-            found = _discriminants(states, owner, means, difference)
-    length = np.linalg.norm(found, axis=1)
-    if not length.all():
-        flat = int(np.flatnonzero(length == 0)[0])
-        raise ValueError(f"the states of concept {flat} are those of the others: it has no direction at this layer")
-    unit: Floats = found / length[:, None]
-    return unit
-
-
-def _means(states: Floats, owner: Ints, count: int) -> tuple[Floats, Floats]:
-    """(count, d_model) the mean state of each concept, and that of all states that are not its own; in float64."""
-    sums = np.zeros((count, states.shape[1]))
-    np.add.at(sums, owner, states)
-    sizes = np.bincount(owner, minlength=count)[:, None]
-    return sums / sizes, (sums.sum(axis=0) - sums) / (len(owner) - sizes)
+def concept_directions_cost(
+    model: Any, concepts: Sequence[Concept] | None = None, *, layer: int, method: Method = "mean_difference"
+) -> Cost:
+    """Operations and peak bytes of `concept_directions`; lengths are those of 500 stimuli spread evenly, scaled up."""
+    given = tuple(demo_concepts() if concepts is None else concepts)
+    texts = [concept.stimuli[0] for concept in given[:: max(1, len(given) // 500)]]
+    lengths = [len(ids) for ids in model.token_lists([_fill(TEMPLATE, "", text) for text in texts])]
+    made = sum(len(concept.stimuli) for concept in given)
+    tested = sum(len(concept.held_out) for concept in given)
+    width, item = model.d_model, 8 if model.dtype == torch.float64 else 4
+    block = last_states_cost(model, (lengths * (_BLOCK // len(lengths) + 1))[: min(_BLOCK, made + tested)], layer)
+    each = block.flops / min(_BLOCK, made + tested)
+    dealt = min(MOST_DEALT, made + tested)
+    kept = (made if method == "pca" else dealt) + dealt
+    squares = {"mean_difference": 0.0, "pca": 0.0, "discriminant": 4.0 * 8 * width**2}[method]
+    others = min(tested, MOST_OTHERS) * (item + 8) * width
+    sums = len(given) * width * (8 + item) + 4 * 8 * min(1024, len(given)) * width
+    scatter = 2.0 * width**2 * made if squares else 0.0
+    return Cost(
+        flops=each * (made + tested) + scatter + 2.0 * len(given) * min(tested, MOST_OTHERS) * width,
+        bytes=block.bytes + kept * item * width + squares + others + sums,
+    )
 
 
-def _components(states: Floats, owner: Ints, count: int, difference: Floats, seed: int) -> Floats:
-    rng = np.random.default_rng(seed)
-    found = np.empty_like(difference)
-    for i in range(count):
-        own, foreign = np.flatnonzero(owner == i), np.flatnonzero(owner != i)
-        pairs = rng.choice(foreign, (len(own), PARTNERS))
-        apart = (states[own][:, None] - states[pairs]).reshape(-1, states.shape[1]).astype(np.float64)
-        first = np.linalg.svd(apart, full_matrices=False)[2][0]
-        found[i] = first if first @ difference[i] >= 0 else -first
-    return found
+@dataclass
+class _Passes:
+    """The states of all stimuli, block by block."""
+
+    model: Any
+    concepts: Sequence[Concept]
+    layer: int
+    batch_size: int | None
+    progress: Callable[[int, int], None] | None
+    check: Callable[[], None] | None
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        self.sizes = np.array([len(concept.stimuli) for concept in self.concepts])
+        self.held_out = np.array([len(concept.held_out) for concept in self.concepts])
+
+    def run(self, template: str, *, held_out: bool) -> Iterator[tuple[Floats, Ints]]:
+        """(n, d_model) states and (n,) numbers of their concepts, for blocks of whole concepts."""
+        sizes = self.held_out if held_out else self.sizes
+        for start, stop in _blocks(sizes):
+            owner = np.repeat(np.arange(start, stop), sizes[start:stop])
+            texts = [
+                _fill(template, concept.name, text)
+                for concept in self.concepts[start:stop]
+                for text in (concept.held_out if held_out else concept.stimuli)
+            ]
+            # the name stands in front of the stimuli of a concept; without it all begin alike
+            groups = owner if "<concept>" in template else np.zeros_like(owner)
+            yield self._states(texts, groups), owner
+
+    def _states(self, texts: list[str], groups: Ints) -> Floats:
+        progress, before = self.progress, self.done
+        total = int(self.sizes.sum() + self.held_out.sum())
+        count = None if progress is None else lambda done, _: progress(before + done, total)
+        found = last_states(
+            self.model, texts, self.layer, groups=groups.tolist(), batch_size=self.batch_size,
+            progress=count, check=self.check,
+        )  # fmt: skip
+        self.done += len(texts)
+        return found[:, 0]
 
 
-def _discriminants(states: Floats, owner: Ints, means: Floats, difference: Floats) -> Floats:
-    width = states.shape[1]
-    within = np.zeros((width, width))
-    for start in range(0, len(states), 4096):  # in parts, so that no second copy of all states is made
-        rest = states[start : start + 4096] - means[owner[start : start + 4096]]
-        within += rest.T @ rest
-    within /= max(len(states) - len(means), 1)
-    spread = np.trace(within) / width
-    if spread == 0:  # all stimuli of a concept have one state
-        return difference
-    shrunk = (1 - SHRINKAGE) * within + SHRINKAGE * spread * np.eye(width)
-    found: Floats = np.linalg.solve(shrunk, difference.T).T
-    return found
+def _blocks(sizes: Ints) -> Iterator[tuple[int, int]]:
+    """Beginning and end of runs of concepts with at most `_BLOCK` stimuli, or one concept with more."""
+    start, held = 0, 0
+    for i, size in enumerate(sizes.tolist()):
+        if held and held + size > _BLOCK:
+            yield start, i
+            start, held = i, 0
+        held += size
+    if held:
+        yield start, len(sizes)
+
+
+class _Kept:
+    """The states of some of the concepts, kept whole."""
+
+    def __init__(self, model: Any, chosen: NDArray[np.bool_], sizes: Ints) -> None:
+        self.owner = np.repeat(np.arange(len(chosen)), np.where(chosen, sizes, 0))
+        kind = np.float64 if model.dtype == torch.float64 else np.float32
+        self.states: Floats = np.empty((len(self.owner), model.d_model), dtype=kind)
+        self._chosen, self._filled = chosen, 0
+
+    def add(self, states: Floats, owner: Ints) -> None:
+        rows = self._chosen[owner]
+        end = self._filled + int(rows.sum())
+        self.states[self._filled : end] = states[rows]
+        self._filled = end
+
+
+class _HeldOut:
+    """What is left of held-out states: projections on their own directions, and the states that stand for others."""
+
+    def __init__(self, model: Any, dealt: NDArray[np.bool_], sizes: Ints, directions: Floats, seed: int) -> None:
+        self.kept = _Kept(model, dealt, sizes)
+        self.owner = np.repeat(np.arange(len(sizes)), sizes)
+        self.own = np.empty(len(self.owner))
+        self.directions = directions
+        self._picked = drawn(len(self.owner), seed)
+        self._others: list[Floats] = []
+        self._done = 0
+
+    def add(self, states: Floats, owner: Ints) -> None:
+        at = slice(self._done, self._done + len(owner))
+        add_projections(self.own[at], self.directions, states, owner)
+        self._others.append(states[self._picked[at]])
+        self.kept.add(states, owner)
+        self._done = at.stop
+
+    def aucs(self, kinds: Ints) -> tuple[Floats, Floats]:
+        others = np.concatenate(self._others) if self._others else self.kept.states
+        return compared(self.own, self.owner, self.directions, others, self.owner[self._picked], kinds)
+
+
+def _dealt(concepts: Sequence[Concept], seed: int) -> NDArray[np.bool_]:
+    """(concepts,) which the control is measured on: all, or those that come first in a random order."""
+    sizes = np.array([len(concept.stimuli) + len(concept.held_out) for concept in concepts])
+    if sizes.sum() <= MOST_DEALT:
+        return np.ones(len(sizes), dtype=bool)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    chosen = np.zeros(len(sizes), dtype=bool)
+    chosen[order[: max(2, int((sizes[order].cumsum() <= MOST_DEALT).sum()))]] = True
+    return chosen
+
+
+def _control(
+    made_from: _Kept, held_out: _Kept, dealt: NDArray[np.bool_], method: Method, *,
+    times: int, seed: int, check: Callable[[], None] | None,
+) -> Floats:  # fmt: skip
+    """(dealt concepts,) mean AUC with their labels dealt at random."""
+    number, rows = dealt.cumsum() - 1, dealt[made_from.owner]
+    states = made_from.states if rows.all() else made_from.states[rows]
+
+    def make(labels: Ints, deal: int) -> Floats:
+        return directions_of(states, labels, int(dealt.sum()), method=method, seed=deal)
+
+    return shuffled_aucs(make, number[made_from.owner[rows]], held_out.states, number[held_out.owner],
+                         times=times, seed=seed, check=check)  # fmt: skip
 
 
 def _fill(template: str, name: str, stimulus: str) -> str:
@@ -206,7 +294,10 @@ def _check(
         raise ValueError("test_template must not name the concept: that would give the answer away")
     for concept in concepts:
         for text in (*concept.stimuli, *concept.held_out):
-            fed = len(model.tokens(_fill(template, concept.name, text)))
+            filled = _fill(template, concept.name, text)
+            if len(filled.encode()) < model.n_ctx // 2:  # a token is a byte or more: no need to count them
+                continue
+            fed = len(model.tokens(filled))
             if fed > model.n_ctx:
                 raise ValueError(
                     f"a stimulus of {concept.name!r} is {fed} tokens long with its template and the model reads "

@@ -41,22 +41,49 @@ def concept_aucs(
         kinds: (concepts,) number of each concept's group, -1 for none.
         seed: of the draw of others, where there are more than `MOST_OTHERS`.
     """
+    picked = drawn(len(states), seed)
+    own = np.empty(len(states))
+    add_projections(own, directions, states, owner)
+    return compared(own, owner, directions, states[picked], owner[picked], kinds)
+
+
+def drawn(count: int, seed: int) -> NDArray[np.bool_]:
+    """(count,) which held-out states stand for the others: all, or `MOST_OTHERS` of them drawn at random."""
+    picked = np.ones(count, dtype=bool)
+    if count > MOST_OTHERS:
+        picked[:] = False
+        picked[np.random.default_rng(seed).choice(count, MOST_OTHERS, replace=False)] = True
+    return picked
+
+
+def add_projections(found: Floats, directions: Floats, states: Floats, owner: Ints) -> None:
+    """Write into ``found`` (n,) the projection of each state (n, d_model) on the direction of its concept."""
+    order = np.argsort(owner, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(owner[order])) + 1) if len(order) else ():
+        found[rows] = states[rows] @ directions[owner[rows[0]]]
+
+
+def compared(
+    own: Floats, owner: Ints, directions: Floats, others: Floats, owner_others: Ints, kinds: Ints | None
+) -> tuple[Floats, Floats]:
+    """The AUCs of `concept_aucs` from the projections ``own`` (n,) of held-out states on their own directions.
+
+    ``others`` (m, d_model) are the states of which each concept is compared with those that are not its own.
+    """
     count = len(directions)
-    drawn = np.arange(len(states))
-    if len(states) > MOST_OTHERS:
-        drawn = np.sort(np.random.default_rng(seed).choice(len(states), MOST_OTHERS, replace=False))
     whole, within = np.full(count, np.nan), np.full(count, np.nan)
     order = np.argsort(owner, kind="stable")
     bounds = np.searchsorted(owner[order], np.arange(count + 1))
+    others = others.astype(directions.dtype, copy=False)  # once, not with every block
     for start in range(0, count, 256):
         block = directions[start : start + 256]
-        others = states[drawn] @ block.T
+        projected = others @ block.T
         for i in range(start, start + len(block)):
-            own = states[order[bounds[i] : bounds[i + 1]]] @ directions[i]
-            column, foreign = others[:, i - start], owner[drawn] != i
-            whole[i] = auc(own, column[foreign])
+            ours = own[order[bounds[i] : bounds[i + 1]]]
+            column, foreign = projected[:, i - start], owner_others != i
+            whole[i] = auc(ours, column[foreign])
             if kinds is not None and kinds[i] >= 0:
-                within[i] = auc(own, column[foreign & (kinds[owner[drawn]] == kinds[i])])
+                within[i] = auc(ours, column[foreign & (kinds[owner_others] == kinds[i])])
     return whole, within
 
 

@@ -46,7 +46,8 @@ class ConceptSet(Result):
     """(concepts,) the same against the stimuli of the concept's own group alone; NaN where there is no group."""
 
     shuffled_auc: Floats
-    """(concepts,) the control: the mean `auc` of directions made and tested with labels dealt at random."""
+    """(concepts,) the control: the mean `auc` of directions made and tested with labels dealt at random; NaN where it
+    was not measured, as with most concepts of a large set."""
 
     method: str
     """How the directions were made: "mean_difference", "pca" or "discriminant"."""
