@@ -46,22 +46,39 @@ class ConceptMap(Result):
     explained: float | None = None
     """For ``pca``, the share of variance that the plane holds."""
 
+    other_xy: Floats | None = None
+    """(concepts, 2) places of a second set's directions, mapped together with the first's; None for one set."""
+
+    moved: Floats | None = None
+    """(concepts,) cosine distance of each concept's two directions, 0..2: how far it moved in the model, not on the
+    map; None for one set."""
+
     def __post_init__(self) -> None:
+        count = len(self.names)
         self.sequence("names")
-        self.sequence("groups", len(self.names))
-        self.array("xy", (len(self.names), 2), nan=False)
+        self.sequence("groups", count)
+        self.array("xy", (count, 2), nan=False)
+        if (self.other_xy is None) != (self.moved is None):
+            raise ValueError("ConceptMap needs both other_xy and moved, or neither")
+        if self.other_xy is not None:
+            self.array("other_xy", (count, 2), nan=False)
+            self.array("moved", (count,), nan=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per concept: name, group and place."""
+        """One row per concept: name, group and place; of two sets both places and how far it moved."""
         import pandas as pd
 
-        return pd.DataFrame({"concept": self.names, "group": self.groups, "x": self.xy[:, 0], "y": self.xy[:, 1]})
+        rows: dict[str, Any] = {"concept": self.names, "group": self.groups, "x": self.xy[:, 0], "y": self.xy[:, 1]}
+        if self.other_xy is not None:
+            rows |= {"other_x": self.other_xy[:, 0], "other_y": self.other_xy[:, 1], "moved": self.moved}
+        return pd.DataFrame(rows)
 
 
 def concept_map(
     concepts: ConceptSet,
     method: MapMethod = "umap",
     *,
+    other: ConceptSet | None = None,
     seed: int = 0,
     n_neighbors: int = 15,
     progress: Callable[[int, int], None] | None = None,
@@ -76,13 +93,16 @@ def concept_map(
     Args:
         concepts: at least 4.
         method: "umap", "pca" or "tsne".
+        other: the same concepts in the same order from a second model of the same width, such as the tuned one, to map
+            both together: what lies near then has like directions, whichever model they are of.
         seed: of everything random.
         n_neighbors: of UMAP, and times 2 the perplexity of t-SNE; fewer in small sets.
         progress: called with (done, 3) after the reduction, the map and its check.
         check: called before each of them; raises to cancel.
 
     Raises:
-        ValueError: fewer than 4 concepts, an unknown method, ``n_neighbors`` below 2.
+        ValueError: fewer than 4 concepts, an unknown method, ``n_neighbors`` below 2, a second set of other concepts or
+            of another width.
 
     Source: UMAP: Uniform Manifold Approximation and Projection for Dimension Reduction (McInnes et al. 2018);
     Visualizing Data using t-SNE (van der Maaten and Hinton 2008).
@@ -99,7 +119,8 @@ def concept_map(
         raise ValueError(f"method must be one of {', '.join(get_args(MapMethod))}, got {method!r}")
     if n_neighbors < 2:
         raise ValueError(f"n_neighbors must be at least 2, got {n_neighbors}")
-    near = min(n_neighbors, count - 1)
+    directions = concepts.directions if other is None else _both(concepts, other)
+    near = min(n_neighbors, len(directions) - 1)
 
     def step(done: int) -> None:
         if done and progress is not None:
@@ -108,7 +129,7 @@ def concept_map(
             check()
 
     step(0)
-    parts, shares = _components(concepts.directions, 2 if method == "pca" else WIDTH, seed)
+    parts, shares = _components(directions, 2 if method == "pca" else WIDTH, seed)
     step(1)
     match method:
         case "umap":
@@ -118,18 +139,33 @@ def concept_map(
         case "pca":
             xy = parts[:, :2]
     step(2)
-    recall = neighbour_recall(concepts.directions, xy, seed=seed)
+    recall = neighbour_recall(directions, xy, seed=seed)
     if progress is not None:
         progress(3, 3)
+    xy = np.ascontiguousarray(xy, dtype=np.float64)
     return ConceptMap(
         names=concepts.names,
         groups=concepts.groups,
-        xy=np.ascontiguousarray(xy, dtype=np.float64),
+        xy=xy[:count],
+        other_xy=None if other is None else xy[count:],
+        moved=None if other is None else 1 - (directions[:count] * directions[count:]).sum(axis=1),
         method=method,
         recall=recall,
         explained=float(shares[:2].sum()) if method == "pca" else None,
         provenance={**concepts.provenance, "map": method, "map_seed": seed, "n_neighbors": n_neighbors},
     )
+
+
+def _both(one: ConceptSet, other: ConceptSet) -> Floats:
+    """(2 × concepts, d_model) the directions of two sets, one below the other."""
+    if tuple(one.names) != tuple(other.names):
+        raise ValueError("the two sets must hold the same concepts in the same order")
+    if one.d_model != other.d_model:
+        raise ValueError(
+            f"the two sets must be of one width to lie on one map, got {one.d_model} and {other.d_model}: "
+            "make a map of each"
+        )
+    return np.concatenate([one.directions, other.directions])
 
 
 def _components(directions: Floats, width: int, seed: int) -> tuple[Floats, Floats]:

@@ -1,0 +1,328 @@
+"""The map of concept directions: a point for each, its group as colour, its name on hover; up to 40,000 of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+from bokeh.events import SelectionGeometry
+from bokeh.models import (
+    Arrow,
+    BoxSelectTool,
+    HoverTool,
+    LassoSelectTool,
+    LegendItem,
+    PanTool,
+    Range1d,
+    TapTool,
+    VeeHead,
+    WheelZoomTool,
+    ZoomInTool,
+    ZoomOutTool,
+)
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.concepts import ConceptMap
+from interp_widgets.figures.chart import QUIET, Chart, empty_source, plain_label
+from interp_widgets.figures.static import axis_name
+from interp_widgets.figures.theme import MARK, PALETTE8, SELECT, rgba
+
+Side = Literal["a", "b", "both"]
+"""Whose places a map of two models shows: the first's, the second's, or the first's with arrows to the second's."""
+
+Floats = NDArray[np.floating[Any]]
+
+_MOST_ARROWS = 200
+
+
+class ConceptMapFigure(Chart):
+    """Concept directions in the plane, coloured by group (the 8 largest, all others grey).
+
+    The pointer on a point shows its name; a tap chooses it, the lasso and the box select many. Both reach Python
+    through `on_click` and `on_select`. `mark` rings a chosen concept and its neighbours; `centre` moves the map to one.
+
+    Args:
+        places: a map, or None for a sentence in its place.
+        options: as of `show`.
+
+    Example:
+        >>> chart = ConceptMapFigure(found)                                       # doctest: +SKIP
+        >>> chart.on_click(lambda index: print(found.names[index]))               # doctest: +SKIP
+        >>> BokehFigure(chart.figure)                                             # doctest: +SKIP
+    """
+
+    EMPTY: ClassVar[str] = "No map yet: it needs directions of at least 4 concepts."
+    TITLES: ClassVar[dict[str, str]] = {"umap": "UMAP", "pca": "principal components", "tsne": "t-SNE"}
+    AXES: ClassVar[dict[str, str]] = {
+        "umap": "UMAP {} (no unit)",
+        "pca": "principal component {} (directions have length 1)",
+        "tsne": "t-SNE {} (no unit)",
+    }
+
+    def __init__(self, places: ConceptMap | None = None, **options: Any) -> None:
+        self._clicks: list[Callable[[int], None]] = []
+        self._selects: list[Callable[[tuple[int, ...]], None]] = []
+        self.places: ConceptMap | None = None
+        self.side: Side = "a"
+        self.chosen: int | None = None
+        self.neighbours: tuple[int, ...] = ()
+        self._selected: tuple[int, ...] = ()
+        self.start(
+            "concept_map", "Map of concept directions", ("", ""), columns=("x", "y", "name", "group", "color"),
+            tooltips=[("", "@name"), ("group", "@group")], height=480, tools="", x_range=Range1d(0, 1),
+            y_range=Range1d(0, 1), lod_threshold=3000, lod_factor=16, lod_timeout=200,
+        )  # fmt: skip
+        self._points = self._draw_points()
+        self._draw_marks()
+        self._make_tools()
+        self._groups = [self._legend_item(color) for color in (*PALETTE8, QUIET)]
+        self.legend(self._groups, columns=5)
+        self.figure.on_event(SelectionGeometry, self._picked)
+        self.show(places, **options)
+
+    # ---- made once
+
+    def _draw_points(self) -> Any:
+        return self.figure.scatter(
+            x="x", y="y", size=6, source=self.source, fill_color="color", line_color=None, fill_alpha=0.75,
+            selection_fill_alpha=1.0, nonselection_fill_alpha=0.12, name="points",
+        )  # fmt: skip
+
+    def _draw_marks(self) -> None:
+        self.arrows = empty_source("concept_map_arrows", ("x0", "y0", "x1", "y1", "color"))
+        ends = {"x_start": "x0", "y_start": "y0", "x_end": "x1", "y_end": "y1"}
+        head = VeeHead(size=8, line_color="color", fill_color="color")
+        self._arrows = Arrow(source=self.arrows, end=head, line_color="color", line_width=1.5, **ends)
+        self.figure.add_layout(self._arrows)
+        self.marks = empty_source("concept_map_marks", ("x", "y", "size", "color", "name", "group"))
+        self._rings = self.figure.scatter(
+            x="x", y="y", size="size", source=self.marks, fill_color=None, line_color="color", line_width=2.5,
+            name="marks",
+        )  # fmt: skip
+        self.figure.text(
+            x="x", y="y", text="name", source=self.marks, x_offset=10, y_offset=-10, text_font_size="12px",
+            background_fill_alpha=0.7, padding=2, name="mark_names",
+        )  # fmt: skip
+
+    def _make_tools(self) -> None:
+        figure, points = self.figure, [self._points]
+        pan = PanTool()
+        # as on the heat maps: a wheel alone scrolls the page
+        wheel = WheelZoomTool(modifiers={"ctrl": True})
+        lasso, box = LassoSelectTool(renderers=points, continuous=False), BoxSelectTool(renderers=points)
+        figure.add_tools(
+            pan, wheel, ZoomInTool(), ZoomOutTool(), lasso, box, TapTool(renderers=points), "reset", "save",
+            HoverTool(tooltips=self.tooltips, renderers=points, limit=6, name="hover"),
+        )  # fmt: skip
+        figure.toolbar.active_drag, figure.toolbar.active_scroll = pan, wheel
+        figure.toolbar.autohide = False
+
+    def _legend_item(self, color: str) -> LegendItem:
+        nowhere = [float("nan")]  # a legend draws no glyph without a row
+        dot = self.figure.scatter(x=nowhere, y=nowhere, size=9, fill_color=color, line_color=None)
+        return LegendItem(label="", renderers=[dot], visible=False)
+
+    # ---- what is shown
+
+    def show(
+        self,
+        places: ConceptMap | None,
+        *,
+        side: Side = "a",
+        names: tuple[str, str] = ("A", "B"),
+        moved: int | Sequence[int] = 12,
+    ) -> None:
+        """Show a map; the same concepts keep their selection and marks.
+
+        Args:
+            places: None shows a sentence instead.
+            side: of a map of two models: "a", "b", or "both" with arrows from the first's places to the second's.
+            names: of the two models.
+            moved: which concepts get an arrow: so many that moved farthest, or their indices; at most 200.
+
+        Raises:
+            ValueError: another side, a second model's side of a map of one, an index that there is not.
+        """
+        if side not in get_args(Side):
+            raise ValueError(f"side must be one of {', '.join(get_args(Side))}, got {side!r}")
+        if places is not None and places.other_xy is None and side != "a":
+            raise ValueError(f"side {side!r} needs a map of two models: give concept_map a second set as other=")
+        before, self.places, self.side = self.places, places, side
+        if places is None:
+            return self._clear()
+        if before is None or tuple(before.names) != tuple(places.names):
+            self.chosen, self.neighbours, self._selected = None, (), ()
+        self._fill_points(places)
+        self._fill_arrows(places, moved)
+        self._fill_marks()
+        self._set_axes(places)
+        method = self.TITLES[places.method]
+        shown = {"a": f", {names[0]}", "b": f", {names[1]}", "both": f", {names[0]} → {names[1]}"}[side]
+        title = f"Map of concept directions ({method})"
+        self.figure.title.text = plain_label(title + (shown if places.other_xy is not None else ""))
+
+    def _clear(self) -> None:
+        self.chosen, self.neighbours, self._selected = None, (), ()
+        for source in (self.marks, self.arrows):
+            source.data = {column: [] for column in source.data}
+        for item in self._groups:
+            item.visible = False
+        self.say()
+
+    @property
+    def xy(self) -> Floats:
+        """(concepts, 2) the places shown."""
+        if self.places is None:
+            return np.empty((0, 2))
+        second = self.places.other_xy if self.side == "b" else None
+        return self.places.xy if second is None else second
+
+    def _fill_points(self, places: ConceptMap) -> None:
+        kinds, labels = group_colours(places.groups)
+        table = np.array([rgba(color) for color in (*PALETTE8, QUIET)], dtype=np.uint8)
+        selected, count = self._selected, len(places.names)
+        self._points.glyph.size = 9 if count <= 500 else 6 if count <= 5000 else 4
+        self.fill(
+            {
+                "x": np.ascontiguousarray(self.xy[:, 0]), "y": np.ascontiguousarray(self.xy[:, 1]),
+                "name": [axis_name(name) for name in places.names], "group": list(places.groups),
+                "color": np.ascontiguousarray(table[kinds]),
+            },
+            subtitle=self._told(places),
+        )  # fmt: skip
+        self.source.selected.indices = list(selected)
+        for item, label in zip(self._groups, [*labels, *[""] * len(self._groups)], strict=False):
+            item.update(label={"value": label}, visible=bool(label))
+
+    def _told(self, places: ConceptMap) -> str:
+        count = f"{len(places.names):,} concepts"
+        if places.explained is not None:
+            return f"{count} · the plane holds {places.explained:.0%} of the variance"
+        return f"{count} · near means alike: {places.recall:.0%} of the nearest 10 are near here; far means little"
+
+    def _fill_arrows(self, places: ConceptMap, moved: int | Sequence[int]) -> None:
+        rows: dict[str, list[Any]] = {column: [] for column in self.arrows.data}
+        if places.other_xy is not None and places.moved is not None and self.side == "both":
+            if isinstance(moved, int):
+                chosen = np.argsort(-places.moved, kind="stable")[: min(moved, _MOST_ARROWS)].tolist()
+            else:
+                chosen = self._checked(moved)[:_MOST_ARROWS]
+            kinds, _ = group_colours(places.groups)
+            for i in chosen:
+                (x0, y0), (x1, y1) = places.xy[i].tolist(), places.other_xy[i].tolist()
+                color = (*PALETTE8, QUIET)[kinds[i]]
+                for column, entry in {"x0": x0, "y0": y0, "x1": x1, "y1": y1, "color": color}.items():
+                    rows[column].append(entry)
+        self.arrows.data = rows
+
+    def _fill_marks(self) -> None:
+        rows: dict[str, list[Any]] = {column: [] for column in self.marks.data}
+        wanted = [(i, 13, SELECT) for i in self.neighbours]
+        wanted += [] if self.chosen is None else [(self.chosen, 18, MARK)]
+        for i, size, color in wanted:
+            place = {"x": float(self.xy[i, 0]), "y": float(self.xy[i, 1]), "size": size, "color": color}
+            texts = {"name": self.source.data["name"][i], "group": self.source.data["group"][i]}
+            for column, value in (place | texts).items():
+                rows[column].append(value)
+        self.marks.data = rows
+
+    def _set_axes(self, places: ConceptMap) -> None:
+        figure = self.figure
+        for k, (axis, reach) in enumerate(((figure.xaxis[0], figure.x_range), (figure.yaxis[0], figure.y_range))):
+            axis.axis_label = self.AXES[places.method].format(k + 1)
+            values = self.xy[:, k] if places.other_xy is None else np.append(places.xy[:, k], places.other_xy[:, k])
+            low, high = float(values.min()), float(values.max())
+            room = 0.04 * (high - low or 1.0)
+            ends = {"start": low - room, "end": high + room}
+            if (reach.reset_start, reach.reset_end) != tuple(ends.values()):  # else the reader's zoom is kept
+                reach.update(**ends, reset_start=ends["start"], reset_end=ends["end"])
+
+    # ---- marks, selection, centre
+
+    def _checked(self, indices: Iterable[int]) -> list[int]:
+        count = 0 if self.places is None else len(self.places.names)
+        found = [int(i) for i in indices]
+        wrong = [i for i in found if not 0 <= i < count]
+        if wrong:
+            raise ValueError(f"concepts of this map are counted from 0 to {count - 1}, got {wrong[0]}")
+        return found
+
+    def mark(self, chosen: int | None = None, neighbours: Sequence[int] = ()) -> None:
+        """Ring a concept and its neighbours, by index, and name them; without arguments the rings go away."""
+        near = tuple(self._checked(neighbours))
+        self.chosen = None if chosen is None else self._checked([chosen])[0]
+        self.neighbours = tuple(i for i in near if i != self.chosen)
+        self._fill_marks()
+
+    def select(self, indices: Iterable[int]) -> None:
+        """Select concepts from Python; the callbacks of `on_select` are not called."""
+        self._selected = tuple(self._checked(indices))
+        self.source.selected.indices = list(self._selected)
+
+    @property
+    def selected(self) -> tuple[int, ...]:
+        """Indices of the concepts that the lasso, the box or `select` selected."""
+        return self._selected
+
+    def centre(self, index: int) -> None:
+        """Move the map so that a concept is in its middle, no wider than half of the whole."""
+        place = self.xy[self._checked([index])[0]].tolist()
+        for value, reach in zip(place, (self.figure.x_range, self.figure.y_range), strict=True):
+            half = min(reach.end - reach.start, 0.5 * (reach.reset_end - reach.reset_start)) / 2
+            reach.update(start=value - half, end=value + half)
+
+    # ---- what the reader does
+
+    def on_select(self, callback: Callable[[tuple[int, ...]], None]) -> None:
+        """Call with the indices after a lasso or box, and with none when the selection is taken away."""
+        self._selects.append(callback)
+
+    def on_click(self, callback: Callable[[int], None]) -> None:
+        """Call with the index of a point that was tapped."""
+        self._clicks.append(callback)
+
+    def _picked(self, event: SelectionGeometry) -> None:
+        """A tap chooses one point and leaves the selection; a tap beside all points takes the selection away."""
+        if not event.final:
+            return
+        found = tuple(sorted(self.source.selected.indices))
+        if event.geometry["type"] == "point" and found:
+            self.source.selected.indices = list(self._selected)
+            nearest = self._nearest(found, event.geometry["x"], event.geometry["y"])
+            for click in self._clicks:
+                click(nearest)
+            return
+        if found != self._selected:
+            self._selected = found
+            for selected in self._selects:
+                selected(found)
+
+    def _nearest(self, indices: Sequence[int], x: float, y: float) -> int:
+        wide = [reach.end - reach.start for reach in (self.figure.x_range, self.figure.y_range)]
+        apart = (self.xy[list(indices)] - [x, y]) / wide
+        return indices[int((apart**2).sum(axis=1).argmin())]
+
+
+def group_colours(groups: Sequence[str]) -> tuple[NDArray[np.integer[Any]], list[str]]:
+    """The colour of each entry (0..7 of the 8-colour set, 8 for all others) and what a legend says of each colour.
+
+    The largest groups get the colours in the order of their size; entries without a group are among the others.
+
+    >>> group_colours(["a", "b", "b", ""])[0].tolist()
+    [1, 0, 0, 8]
+    """
+    names, inverse, counts = np.unique(np.array(groups, dtype=str), return_inverse=True, return_counts=True)
+    order = [int(i) for i in np.argsort(-counts, kind="stable") if names[i]]
+    own = order[: len(PALETTE8)]
+    place = np.full(len(names), len(PALETTE8))
+    place[own] = np.arange(len(own))
+    labels = [_short(str(names[i])) for i in own] + [""] * (len(PALETTE8) - len(own))
+    rest = len(order) - len(own)
+    last = f"{rest} other groups" if rest else "no group" if "" in names else ""
+    return place[inverse], [*labels, last]
+
+
+def _short(text: str, longest: int = 18) -> str:
+    text = axis_name(text)
+    return text if len(text) <= longest else text[: longest - 1] + "…"
