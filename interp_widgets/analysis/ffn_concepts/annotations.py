@@ -1,0 +1,338 @@
+"""`annotate_concepts`: what the word lists of MLP components mean, said by an annotator and editable by the user."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult, Sign
+from interp_widgets.analysis.result import Result, provenance, record
+from interp_widgets.data.annotators import LEVELS, SCENARIOS, Annotation, Annotator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+USER = "user"
+"""The source of what was typed in."""
+_PARTIAL_EVERY = 50
+
+
+@record
+class ConceptAnnotations(Result):
+    """A description, task scenarios and a linguistic level for the components of a model's MLPs.
+
+    Immutable: `changed` gives a copy with one component's note edited.
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix D.
+    """
+
+    layers: Sequence[int]
+    """(layers,) layers of the model, rising."""
+
+    components: Sequence[int]
+    """(components,) components of each layer, rising."""
+
+    descriptions: Sequence[Sequence[str]]
+    """(layers, components) what the words have in common; empty: cannot tell."""
+
+    sources: Sequence[Sequence[str]]
+    """(layers, components) who said so; empty where nobody was asked."""
+
+    scenario_flags: NDArray[np.bool_]
+    """(layers, components, 4) whether a component serves writing, coding, math, translation."""
+
+    level_index: NDArray[np.integer[Any]]
+    """(layers, components) place of the level in phonology, morphology, syntax, semantics; -1: cannot tell."""
+
+    done: NDArray[np.bool_]
+    """(layers, components) whether the component was annotated."""
+
+    failed: NDArray[np.bool_]
+    """(layers, components) whether the annotator was asked and failed to answer: counted as "cannot tell"."""
+
+    failures: Sequence[str] = ()
+    """The different reasons of the failures, most frequent first."""
+
+    annotator: str = ""
+    """Name of the annotator that was asked."""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "components", "failures"):
+            self.sequence(name)
+        shape = len(self.layers), len(self.components)
+        for name in ("descriptions", "sources"):
+            rows = tuple(map(tuple, getattr(self, name)))
+            if tuple(map(len, rows)) != (shape[1],) * shape[0]:
+                raise ValueError(f"ConceptAnnotations.{name} must be {shape[0]} rows of {shape[1]} texts")
+            object.__setattr__(self, name, rows)
+        self.array("scenario_flags", (*shape, len(SCENARIOS)), "bool")
+        self.array("level_index", shape, "int")
+        for name in ("done", "failed"):
+            self.array(name, shape, "bool")
+
+    # ---- single components
+
+    def _cell(self, layer: int, component: int) -> tuple[int, int]:
+        for what, value, known in (("layer", layer, self.layers), ("component", component, self.components)):
+            if value not in known:
+                raise ValueError(f"{what} must be one of {_listed(known)}, which were annotated, got {value}")
+        return list(self.layers).index(layer), list(self.components).index(component)
+
+    def description(self, layer: int, component: int) -> str:
+        """What a component's words have in common; empty: cannot tell. ValueError for one that is not there."""
+        row, column = self._cell(layer, component)
+        return self.descriptions[row][column]
+
+    def scenarios(self, layer: int, component: int) -> tuple[str, ...]:
+        """The task scenarios of a component; ValueError for one that is not there."""
+        flags = self.scenario_flags[self._cell(layer, component)]
+        return tuple(name for name, flag in zip(SCENARIOS, flags.tolist(), strict=True) if flag)
+
+    def level(self, layer: int, component: int) -> str | None:
+        """The linguistic level of a component, None: cannot tell; ValueError for one that is not there."""
+        place = int(self.level_index[self._cell(layer, component)])
+        return None if place < 0 else LEVELS[place]
+
+    def annotation(self, layer: int, component: int) -> Annotation:
+        """All that is said about a component; ValueError for one that is not there."""
+        row, column = self._cell(layer, component)
+        return Annotation(
+            self.descriptions[row][column],
+            self.scenarios(layer, component),
+            self.level(layer, component),
+            self.sources[row][column],
+        )
+
+    def changed(
+        self,
+        layer: int,
+        component: int,
+        *,
+        description: str | None = None,
+        scenarios: Sequence[str] | None = None,
+        level: str | None = "",
+        source: str = USER,
+    ) -> ConceptAnnotations:
+        """A copy with the note about one component edited; what is not given stays.
+
+        ``level=None`` and an empty ``description`` say "cannot tell"; ``scenarios=()`` none of them. Raises ValueError
+        for a component that is not there or an unknown scenario or level.
+
+        >>> notes = annotate_concepts(found, RuleAnnotator())                      # doctest: +SKIP
+        >>> notes.changed(5, 0, description="names of towns", level="semantics")   # doctest: +SKIP
+        """
+        old = self.annotation(layer, component)
+        new = Annotation(
+            old.description if description is None else description,
+            old.scenarios if scenarios is None else tuple(scenarios),
+            old.level if level == "" else level,
+            source,
+        )
+        fields = _Cells(self)
+        fields.put(*self._cell(layer, component), new)
+        return fields.annotations(self)
+
+    # ---- all of them
+
+    @property
+    def told(self) -> NDArray[np.bool_]:
+        """(layers, components) whether a component has a description."""
+        return np.array([[bool(text) for text in row] for row in self.descriptions], dtype=bool).reshape(
+            self.done.shape
+        )
+
+    @property
+    def n_failed(self) -> int:
+        """Components for which the annotator failed to answer."""
+        return int(self.failed.sum())
+
+    @property
+    def n_cannot_tell(self) -> int:
+        """Annotated components without a description, failures included."""
+        return int((self.done & ~self.told).sum())
+
+    def summary(self) -> str:
+        """One line for people: how many were annotated, described, "cannot tell" and failed."""
+        total = int(self.done.sum())
+        text = f"{total} components: {total - self.n_cannot_tell} described, {self.n_cannot_tell} cannot tell"
+        if self.n_failed:
+            text += f" (the annotator failed for {self.n_failed}: {self.failures[0]})"
+        return text + (f"; {self.done.size - total} not annotated" if total < self.done.size else "")
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per component: layer, component, description, scenarios, level, source, whether it failed."""
+        import pandas as pd
+
+        cells = [(layer, component) for layer in self.layers for component in self.components]
+        notes = [self.annotation(*cell) for cell in cells]
+        return pd.DataFrame(
+            {
+                "layer": [layer for layer, _ in cells],
+                "component": [component for _, component in cells],
+                "description": [note.description for note in notes],
+                "scenarios": [", ".join(note.scenarios) for note in notes],
+                "level": [note.level for note in notes],
+                "source": [note.source for note in notes],
+                "annotated": self.done.ravel(),
+                "failed": self.failed.ravel(),
+            }
+        )
+
+
+class _Cells:
+    """The fields of annotations while they are being filled."""
+
+    def __init__(self, start: ConceptAnnotations) -> None:
+        self.descriptions = list(map(list, start.descriptions))
+        self.sources = list(map(list, start.sources))
+        self.flags, self.levels = start.scenario_flags.copy(), start.level_index.copy()
+        self.done, self.failed = start.done.copy(), start.failed.copy()
+        self.reasons: Counter[str] = Counter(dict.fromkeys(start.failures, 0))
+
+    def put(self, row: int, column: int, note: Annotation) -> None:
+        self.descriptions[row][column] = note.description
+        self.sources[row][column] = note.source
+        self.flags[row, column] = [name in note.scenarios for name in SCENARIOS]
+        self.levels[row, column] = -1 if note.level is None else LEVELS.index(note.level)
+        self.done[row, column] = True
+        self.failed[row, column] = bool(note.failure)
+        if note.failure:
+            self.reasons[note.failure] += 1
+
+    def annotations(self, start: ConceptAnnotations, *, partial: bool = False) -> ConceptAnnotations:
+        return replace(
+            start,
+            descriptions=tuple(map(tuple, self.descriptions)),
+            sources=tuple(map(tuple, self.sources)),
+            scenario_flags=self.flags.copy(),
+            level_index=self.levels.copy(),
+            done=self.done.copy(),
+            failed=self.failed.copy(),
+            failures=tuple(reason for reason, _ in self.reasons.most_common()) if self.failed.any() else (),
+            partial=partial,
+        )
+
+
+def annotate_concepts(
+    result: FFNConceptResult,
+    annotator: Annotator | None,
+    *,
+    layers: Sequence[int] | None = None,
+    components: Sequence[int] | None = None,
+    sign: Sign = "both",
+    keep: ConceptAnnotations | None = None,
+    give_up: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    on_partial: Callable[[ConceptAnnotations], None] | None = None,
+) -> ConceptAnnotations:
+    """Ask an annotator what each component's words have in common, which task they serve and their linguistic level.
+
+    An annotator that fails for one component counts as "cannot tell" there, and the run goes on; where it fails
+    ``give_up`` times in a row the run stops and the result is partial, with what was answered and the reason.
+
+    Args:
+        result: from `ffn_concepts`.
+        annotator: a `RuleAnnotator`, an `EndpointAnnotator`, your own, or None: nothing is annotated yet, to be filled
+            by `ConceptAnnotations.changed`.
+        layers: of the result; default: all.
+        components: of each layer; default: all.
+        sign: which words of a component are shown to the annotator.
+        keep: annotations made before: what the user typed in stays, and so does all that this annotator has answered.
+        give_up: failures in a row after which the annotator is asked no more.
+        progress: called with (done, total) components.
+        check: called between components; raises to cancel.
+        on_partial: receives the annotations so far, every 50 components.
+
+    Raises:
+        ValueError: a layer or component that is not in the result, or ``keep`` of other ones.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix D.
+
+    Example:
+        >>> notes = annotate_concepts(ffn_concepts(model), RuleAnnotator())        # doctest: +SKIP
+        >>> notes.description(5, 2), notes.level(5, 2)                             # doctest: +SKIP
+        ('animals [list: 9 of 15 words]', 'semantics')
+    """
+    if give_up < 1:
+        raise ValueError(f"give_up must be 1 or more, got {give_up}")
+    start = _blank(result, annotator, layers, components, sign)
+    cells = _Cells(start)
+    if keep is not None:
+        _keep(cells, start, keep)
+    if annotator is None:
+        return cells.annotations(start, partial=result.partial)
+    todo = [(int(i), int(j)) for i, j in np.argwhere(~cells.done)]
+    in_a_row = 0
+    for count, (row, column) in enumerate(todo, start=1):
+        if check is not None:
+            check()
+        words = result.words(start.layers[row], start.components[column], sign=sign)
+        note = annotator.annotate(words, check=check)
+        cells.put(row, column, note)
+        in_a_row = in_a_row + 1 if note.failure else 0
+        if progress is not None:
+            progress(count, len(todo))
+        if in_a_row == give_up and count < len(todo):
+            return cells.annotations(start, partial=True)
+        if on_partial is not None and count % _PARTIAL_EVERY == 0 and count < len(todo):
+            on_partial(cells.annotations(start, partial=True))
+    return cells.annotations(start, partial=result.partial)
+
+
+def _blank(
+    result: FFNConceptResult,
+    annotator: Annotator | None,
+    layers: Sequence[int] | None,
+    components: Sequence[int] | None,
+    sign: Sign,
+) -> ConceptAnnotations:
+    """Annotations of the chosen components that say nothing yet."""
+    rows = tuple(result.layers) if layers is None else tuple(sorted(set(layers)))
+    columns = tuple(range(result.rank)) if components is None else tuple(sorted(set(components)))
+    for layer in rows:
+        result.row(layer)
+    if not rows or not columns or not 0 <= columns[0] <= columns[-1] < result.rank:
+        raise ValueError(f"layers and components must be at least one each, components in 0..{result.rank - 1}")
+    shape = len(rows), len(columns)
+    name = "" if annotator is None else annotator.name
+    told = {key: result.provenance.get(key) for key in ("model", "weight_hash")}
+    return ConceptAnnotations(
+        layers=rows,
+        components=columns,
+        descriptions=(("",) * shape[1],) * shape[0],
+        sources=(("",) * shape[1],) * shape[0],
+        scenario_flags=np.zeros((*shape, len(SCENARIOS)), dtype=bool),
+        level_index=np.full(shape, -1),
+        done=np.zeros(shape, dtype=bool),
+        failed=np.zeros(shape, dtype=bool),
+        annotator=name,
+        provenance=provenance(told, annotator=name, words=result.top, sign=sign),
+    )
+
+
+def _keep(cells: _Cells, start: ConceptAnnotations, keep: ConceptAnnotations) -> None:
+    """Put in what the user, or this annotator, has said before."""
+    for name in ("model", "weight_hash", "sign"):
+        old, new = keep.provenance.get(name), start.provenance.get(name)
+        if old != new:
+            raise ValueError(f"keep must be annotations of the same result: its {name} is {old!r}, here {new!r}")
+    for row, layer in enumerate(start.layers):
+        for column, component in enumerate(start.components):
+            if layer not in keep.layers or component not in keep.components:
+                continue
+            at = keep._cell(layer, component)
+            known = keep.sources[at[0]][at[1]] in (USER, start.annotator)
+            if keep.done[at] and not keep.failed[at] and known:
+                cells.put(row, column, keep.annotation(layer, component))
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Whole numbers for an error: 0..5, or the single ones."""
+    first, last = numbers[0], numbers[-1]
+    whole = len(numbers) == last - first + 1 > 1
+    return f"{first}..{last}" if whole else ", ".join(map(str, numbers))

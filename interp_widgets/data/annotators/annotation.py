@@ -1,0 +1,94 @@
+"""What is said about a list of words: a description, the tasks it serves, its linguistic level; and who says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+SCENARIOS: tuple[str, ...] = ("writing", "coding", "math", "translation")
+"""The tasks of a user that a concept can serve, as in the paper's Table 5."""
+LEVELS: tuple[str, ...] = ("phonology", "morphology", "syntax", "semantics")
+"""The linguistic levels, from sound to meaning."""
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """What one annotator says about one list of words; empty means "cannot tell".
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix D.
+
+    >>> Annotation("names of months", level="semantics").cannot_tell, Annotation().cannot_tell
+    (False, True)
+    """
+
+    description: str = ""
+    """What the words have in common; empty: cannot tell."""
+    scenarios: tuple[str, ...] = ()
+    """The tasks the concept serves, of `SCENARIOS`; none beside a description: it serves none of them."""
+    level: str | None = None
+    """The linguistic level, of `LEVELS`; None: cannot tell."""
+    source: str = ""
+    """Who says so."""
+    failure: str = ""
+    """Why an annotator that was asked gave no answer, in one sentence; empty where it did answer."""
+
+    def __post_init__(self) -> None:
+        given: object = self.scenarios
+        if isinstance(given, str):  # a text is a sequence of names to Python
+            raise ValueError(f"scenarios must be a list of names, got the text {self.scenarios!r}")
+        if wrong := [name for name in self.scenarios if name not in SCENARIOS]:
+            raise ValueError(f"a scenario must be one of {', '.join(SCENARIOS)}, got {wrong[0]!r}")
+        if self.level is not None and self.level not in LEVELS:
+            raise ValueError(f"level must be one of {', '.join(LEVELS)} or None, got {self.level!r}")
+        object.__setattr__(self, "description", " ".join(self.description.split()))
+        # in one order, so that two that say the same are equal
+        object.__setattr__(self, "scenarios", tuple(name for name in SCENARIOS if name in self.scenarios))
+
+    @property
+    def cannot_tell(self) -> bool:
+        """Whether nothing is said."""
+        return not (self.description or self.scenarios or self.level)
+
+
+@runtime_checkable
+class Annotator(Protocol):
+    """Anything that has a name and says what a list of words has in common."""
+
+    @property
+    def name(self) -> str:
+        """Who speaks, for tables and results; never a secret."""
+
+    def annotate(self, words: Sequence[str], *, check: Callable[[], None] | None = None) -> Annotation:
+        """What these words, the most typical first, have in common; an empty annotation where that is not clear.
+
+        ``check`` raises to cancel; an annotator that waits calls it meanwhile.
+        """
+
+
+class UserAnnotator:
+    """Your own notes about lists of words, looked up by the words.
+
+    >>> notes = UserAnnotator().noted(["May", "June"], Annotation("months", level="semantics"))
+    >>> notes.annotate(["June", "May"]).description
+    'months'
+    """
+
+    name = "user"
+
+    def __init__(self, notes: Mapping[frozenset[str], Annotation] | None = None) -> None:
+        self._notes = dict(notes or {})
+
+    def __repr__(self) -> str:
+        return f"UserAnnotator({len(self._notes)} notes)"
+
+    def __len__(self) -> int:
+        return len(self._notes)
+
+    def noted(self, words: Sequence[str], annotation: Annotation) -> UserAnnotator:
+        """A copy with one more note; the order of the words does not matter."""
+        return UserAnnotator({**self._notes, frozenset(words): replace(annotation, source=self.name)})
+
+    def annotate(self, words: Sequence[str], *, check: Callable[[], None] | None = None) -> Annotation:
+        """The note about these words; empty where there is none."""
+        return self._notes.get(frozenset(words), Annotation(source=self.name))

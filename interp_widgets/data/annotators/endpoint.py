@@ -1,0 +1,309 @@
+"""An annotator that asks a language model behind any endpoint that speaks OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from interp_widgets.data.annotators.annotation import LEVELS, SCENARIOS, Annotation
+
+OPENAI = "https://api.openai.com/v1"
+_NO_KEY = "none"
+"""What servers of one's own are sent that ask for no key."""
+_LONGEST_WAIT = 30.0
+_FORMAT = 1
+"""Of the cached answers; part of the hash."""
+
+_SYSTEM = """\
+You are a linguist who reads lists of words. The words of one list activate one direction in a neural network most.
+
+1. description: summarise in one concise concept, topic, theme, behaviour or pattern what the words have in common. Do \
+not list examples of the words. If more than half of the words do not fit one clear concept, the description is \
+"Cannot Tell".
+2. scenarios: which of these tasks of a writing assistant the concept can be used for: "writing" (daily, literary or \
+professional writing as its main purpose), "coding", "math", "translation". An empty list if none; several if several.
+3. level: the linguistic level of the concept: "phonology" (sound, such as rhyming words), "morphology" (word \
+structure, such as prefixes, suffixes, abbreviations), "syntax" (grammar, such as verbs or adjectives), "semantics" \
+(meaning, such as dates, or names of programming languages); null if the description is "Cannot Tell".
+
+Answer with one JSON object and nothing else: {"description": "...", "scenarios": [...], "level": "..."}"""
+
+_EXAMPLES: tuple[tuple[str, str], ...] = (
+    ("January, terday, cember, April, July, September, December, Thursday, quished, November, Tuesday",
+     '{"description": "dates", "scenarios": ["writing"], "level": "semantics"}'),
+    ("B., M., e., R., C., OK., A., H., D., S., J., al., p., T., N., W., G., a.C., or, St., K., a.m., L.",
+     '{"description": "abbreviations and acronyms", "scenarios": [], "level": "morphology"}'),
+    ("Go, Python, C++, Java, c#, python3, cuda, java, javascript, basic",
+     '{"description": "programming languages", "scenarios": ["coding"], "level": "semantics"}'),
+    ("brittle, tackle, chuckle, pickle, nozzle, ample, table, little",
+     '{"description": "words with the \\"le\\" sound", "scenarios": ["writing"], "level": "phonology"}'),
+    ("lamp, seventh, of, quickly, Oslo, (, river, 300, deny, sweet",
+     '{"description": "Cannot Tell", "scenarios": [], "level": null}'),
+)  # fmt: skip
+
+
+class _Nonsense(Exception):
+    """An answer that is not what was asked for."""
+
+
+class EndpointAnnotator:
+    """Asks a language model what words have in common, through OpenAI's chat completions protocol.
+
+    Works with OpenAI and every server that speaks its protocol (vLLM, llama.cpp, Ollama, ...). The temperature is 0;
+    answers are kept on disk and not asked for twice. The key is read from the environment at the moment of a call and
+    kept nowhere. Time-outs, errors of the server and answers that are not the JSON asked for are tried again; what
+    still fails gives an empty annotation whose ``failure`` says why.
+
+    Args:
+        model: the model's name, as the endpoint knows it.
+        base_url: of the endpoint, such as "http://localhost:8000/v1"; default: OpenAI's, or OPENAI_BASE_URL.
+        key_variable: name of the environment variable that holds the key. A server of your own may need none.
+        cache: folder of the answers; "default": one for this user; None: they are not kept.
+        timeout: seconds to wait for a reply.
+        retries: how often a failed request is sent again.
+        pause: seconds before the first retry, doubled each time.
+
+    Raises:
+        ImportError: the `openai` package is missing, when asked: install interp_widgets[annotate].
+        ValueError: an option out of range, or an address with a user name in it.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), appendix D.1, whose three prompts are
+    one here: the concept, the tasks, the linguistic level.
+
+    >>> EndpointAnnotator("llama-3", base_url="http://localhost:8000/v1")
+    EndpointAnnotator('llama-3', 'http://localhost:8000/v1')
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        key_variable: str = "OPENAI_API_KEY",
+        cache: str | os.PathLike[str] | None = "default",
+        timeout: float = 60,
+        retries: int = 3,
+        pause: float = 1,
+    ) -> None:
+        self.base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI).rstrip("/")
+        parts = urlsplit(self.base_url)
+        if parts.scheme not in ("http", "https") or not parts.netloc or "@" in parts.netloc or parts.query:
+            raise ValueError(
+                "base_url must be a plain address such as 'http://localhost:8000/v1', without user name or key in it: "
+                "put the key into an environment variable"
+            )
+        if not model.strip():
+            raise ValueError("model must be the name of a model at the endpoint, got an empty text")
+        if timeout <= 0 or retries < 0 or pause < 0:
+            raise ValueError(
+                f"timeout must be above 0, retries and pause 0 or more, got {timeout}, {retries} and {pause}"
+            )
+        self.model, self.key_variable = model, key_variable
+        self.timeout, self.retries, self.pause = timeout, retries, pause
+        self.cache = default_cache() if cache == "default" else None if cache is None else Path(cache)
+
+    def __repr__(self) -> str:
+        return f"EndpointAnnotator({self.model!r}, {self.base_url!r})"
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model
+
+    def annotate(self, words: Sequence[str], *, check: Callable[[], None] | None = None) -> Annotation:
+        """What the model says about these words; empty, with the reason in ``failure``, where it gives no answer."""
+        question = ", ".join(words)
+        place = self._place(question)
+        kept = None if place is None else _read(place)
+        if kept is not None:
+            return self._annotation(kept)
+        try:
+            answer = self._ask(question, check)
+        except _Failed as failed:
+            return Annotation(source=self.name, failure=str(failed))
+        if place is not None:
+            _write(place, answer)
+        return self._annotation(answer)
+
+    def _annotation(self, answer: dict[str, Any]) -> Annotation:
+        return Annotation(answer["description"], tuple(answer["scenarios"]), answer["level"], self.name)
+
+    def _place(self, question: str) -> Path | None:
+        """The file of the answer to a question."""
+        if self.cache is None:
+            return None
+        asked = json.dumps([_FORMAT, self.base_url, self.model, messages(question)], ensure_ascii=False)
+        return self.cache / f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
+
+    # ---- the conversation
+
+    def _ask(self, question: str, check: Callable[[], None] | None) -> dict[str, Any]:
+        """The model's answer, checked; raises _Failed."""
+        client, key = self._client()
+        try:
+            return self._attempts(client, key, question, check)
+        finally:
+            client.close()
+
+    def _attempts(self, client: Any, key: str, question: str, check: Callable[[], None] | None) -> dict[str, Any]:
+        import openai
+
+        talk = messages(question)
+        for attempt in range(self.retries + 1):
+            if check is not None:
+                check()
+            last = attempt == self.retries
+            wait = self.pause * 2**attempt
+            try:
+                reply = client.chat.completions.create(model=self.model, messages=talk, temperature=0)
+                text = _content(reply).replace(key, "***")
+                return read_answer(text)
+            except _Nonsense as error:
+                reason = f"its answer is not the JSON asked for: {error}"
+                talk = [
+                    *messages(question),
+                    {"role": "user", "content": f"{reason}. Answer with the JSON object only."},
+                ]
+                wait = 0.0
+            except openai.APIStatusError as error:
+                reason = f"HTTP {error.status_code}: {_short(error.message)}"
+                if error.status_code < 500 and error.status_code not in (408, 409, 429):
+                    last = True  # a wrong key, model or request stays wrong
+                wait = max(wait, _asked_to_wait(error))
+            except openai.APITimeoutError:
+                reason = f"no reply within {self.timeout:g} seconds"
+            except openai.APIConnectionError as error:
+                reason = f"no connection ({_short(str(error.__cause__ or error))})"
+            except (openai.APIError, ValueError) as error:  # what is no chat completion at all
+                reason = f"its reply is no chat completion ({_short(str(error))})"
+            if last:
+                raise _Failed(f"{self.model} at {self.base_url}: {reason}".replace(key, "***")) from None
+            _sleep(wait, check)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _client(self) -> tuple[Any, str]:
+        """A client and the key it sends."""
+        try:
+            import openai
+        except ImportError as error:
+            raise ImportError(
+                "asking an endpoint needs the openai package: pip install 'interp_widgets[annotate]'"
+            ) from error
+        key = os.environ.get(self.key_variable, "").strip()
+        if not key and self.base_url == OPENAI:
+            raise ValueError(f"the environment variable {self.key_variable} is empty: put the endpoint's key there")
+        key = key or _NO_KEY
+        # retries are made here, so that they can be cancelled and cover answers that are nonsense
+        return openai.OpenAI(api_key=key, base_url=self.base_url, timeout=self.timeout, max_retries=0), key
+
+
+class _Failed(Exception):
+    """No usable answer after all attempts; the text says why and holds no key."""
+
+
+def default_cache() -> Path:
+    """The folder of this user's answers."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "interp_widgets" / "annotations"
+
+
+def messages(question: str) -> list[dict[str, str]]:
+    """The conversation that asks about a list of words: instructions, worked examples, the words."""
+    talk = [{"role": "system", "content": _SYSTEM}]
+    for words, answer in _EXAMPLES:
+        talk += [{"role": "user", "content": f"Words: {words}."}, {"role": "assistant", "content": answer}]
+    return [*talk, {"role": "user", "content": f"Words: {question}."}]
+
+
+def read_answer(text: str) -> dict[str, Any]:
+    """Description, scenarios and level of a model's answer, in the names of this package.
+
+    >>> read_answer('{"description": "months", "scenarios": ["Writing"], "level": "semantic"}')
+    {'description': 'months', 'scenarios': ['writing'], 'level': 'semantics'}
+    """
+    found = re.search(r"\{.*\}", text, re.DOTALL)  # some models wrap it in a code block or a sentence
+    try:
+        answer = json.loads(found.group() if found else text)
+    except ValueError:
+        raise _Nonsense(f"no JSON object in {_short(text)!r}") from None
+    if not isinstance(answer, dict) or not isinstance(answer.get("description"), str):
+        raise _Nonsense("no description")
+    description = " ".join(answer["description"].split()).rstrip(".")
+    if not description or "cannot tell" in description.lower():
+        return {"description": "", "scenarios": [], "level": None}
+    scenarios = answer.get("scenarios")
+    if not isinstance(scenarios, list):
+        raise _Nonsense("scenarios is no list")
+    named = [str(name).strip().lower() for name in scenarios]
+    if unknown := [name for name in named if name not in SCENARIOS and name != "none"]:
+        raise _Nonsense(f"unknown scenario {_short(unknown[0])!r}")
+    return {
+        "description": description,
+        "scenarios": [name for name in SCENARIOS if name in named],
+        "level": _level(answer.get("level")),
+    }
+
+
+def _level(name: Any) -> str | None:
+    if name is None:
+        return None
+    plain = str(name).strip().lower()
+    plain = {"semantic": "semantics", "null": "", "none": "", "cannot tell": ""}.get(plain, plain)
+    if plain and plain not in LEVELS:
+        raise _Nonsense(f"unknown level {_short(plain)!r}")
+    return plain or None
+
+
+def _content(reply: Any) -> str:
+    """The text of a chat completion; servers that speak the protocol badly leave parts of it out."""
+    choices = getattr(reply, "choices", None)
+    text = getattr(getattr(choices[0], "message", None), "content", None) if choices else None
+    if not isinstance(text, str):
+        raise _Nonsense("the reply holds no text")
+    return text
+
+
+def _asked_to_wait(error: Any) -> float:
+    """Seconds that the server asks to wait, as far as that is bearable."""
+    try:
+        seconds = float(error.response.headers.get("retry-after", "0"))
+    except ValueError:  # the other form of the header is a date
+        return 0.0
+    return min(max(seconds, 0.0), _LONGEST_WAIT)
+
+
+def _sleep(seconds: float, check: Callable[[], None] | None) -> None:
+    """Wait, in steps short enough to be cancelled."""
+    until = time.monotonic() + min(seconds, _LONGEST_WAIT)
+    while (left := until - time.monotonic()) > 0:
+        if check is not None:
+            check()
+        time.sleep(min(left, 0.1))
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def _read(place: Path) -> dict[str, Any] | None:
+    """A kept answer; None where there is none, or none that can be read."""
+    try:
+        return read_answer(place.read_text(encoding="utf8"))
+    except (OSError, UnicodeDecodeError, _Nonsense):
+        return None
+
+
+def _write(place: Path, answer: dict[str, Any]) -> None:
+    """Keep an answer; a half-written file is never left under the name."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = place.with_suffix(f".{os.getpid()}.part")
+    draft.write_text(json.dumps(answer, ensure_ascii=False), encoding="utf8")
+    draft.replace(place)
