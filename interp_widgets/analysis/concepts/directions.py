@@ -23,6 +23,8 @@ __all__ = ["NEUTRAL_TEMPLATE", "TEMPLATE", "concept_directions", "concept_direct
 TEMPLATE = "Consider the <concept> in the following scenario:\nScenario: <stimulus>\nAnswer:"
 NEUTRAL_TEMPLATE = "Consider the following scenario:\nScenario: <stimulus>\nAnswer:"
 """The same without the concept's name, for testing: with it, the prompt itself would say which concept it is."""
+States = Callable[..., Floats]
+"""What reads hidden states: `last_states`, or a `KeptStates`."""
 MOST_DEALT = 16_384
 """Stimuli whose labels are dealt for the control; of more, those of concepts drawn at random."""
 _BLOCK = 4096
@@ -40,6 +42,7 @@ def concept_directions(
     shuffles: int = 20,
     seed: int = 0,
     batch_size: int | None = None,
+    states: States = last_states,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> ConceptSet:
@@ -72,6 +75,7 @@ def concept_directions(
         test_template: with ``<stimulus>``.
         shuffles: how often labels are dealt for the control.
         seed: of the deals and of the pairs.
+        states: what reads the states, called as `last_states` is; `KeptStates` does not read a text twice.
         batch_size, progress, check: as in `last_states`; progress counts prompts.
 
     Raises:
@@ -88,7 +92,7 @@ def concept_directions(
     """
     given = tuple(demo_concepts() if concepts is None else concepts)
     _check(model, given, layer, method, template, test_template, shuffles)
-    passes = _Passes(model, given, layer, batch_size, progress, check)
+    passes = _Passes(model, given, layer, states, batch_size, progress, check)
     moments = Moments(len(given), model.d_model, scatter=method == "discriminant")
     dealt = _dealt(given, seed)
     keep = np.ones(len(given), dtype=bool) if method == "pca" else dealt
@@ -154,6 +158,7 @@ class _Passes:
     model: Any
     concepts: Sequence[Concept]
     layer: int
+    read: States
     batch_size: int | None
     progress: Callable[[int, int], None] | None
     check: Callable[[], None] | None
@@ -181,7 +186,7 @@ class _Passes:
         progress, before = self.progress, self.done
         total = int(self.sizes.sum() + self.held_out.sum())
         count = None if progress is None else lambda done, _: progress(before + done, total)
-        found = last_states(
+        found = self.read(
             self.model, texts, self.layer, groups=groups.tolist(), batch_size=self.batch_size,
             progress=count, check=self.check,
         )  # fmt: skip

@@ -1,0 +1,99 @@
+"""`KeptStates`: hidden states of texts that were read before, so that another layer or one more concept costs little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.hidden_states import last_states
+
+Floats = NDArray[np.floating[Any]]
+
+SLICE = 512
+"""Texts that are read and kept at a time: what a cancelled run has finished is not lost."""
+
+
+class KeptStates:
+    """`last_states` of one model at one layer, remembering what it has read.
+
+    A text is read up to the layer asked for, and kept at all layers up to there, which costs no more. A deeper layer
+    reads all texts once more, through the whole model, so that every layer is kept from then on. What would not fit
+    is not kept. Changed weights and hooks make other states: take another `KeptStates` then.
+
+    Example:
+        >>> kept = KeptStates(model)                                              # doctest: +SKIP
+        >>> found = concept_directions(model, layer=3, states=kept)               # doctest: +SKIP
+        >>> other = concept_directions(model, layer=2, states=kept)  # at once    # doctest: +SKIP
+    """
+
+    def __init__(self, model: Any, *, max_bytes: int = 512 * 2**20) -> None:
+        self.model = model
+        self.max_bytes = max_bytes
+        self.depth = -1
+        """The deepest layer kept; -1 before the first text."""
+        self._held: dict[str, tuple[Floats, int]] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        """Texts kept."""
+        return len(self._held)
+
+    def missing(self, texts: Sequence[str], layer: int) -> list[str]:
+        """The texts that would have to be read for this layer."""
+        return [text for text in texts if layer > self.depth or text not in self._held]
+
+    def __call__(
+        self,
+        model: Any,
+        prompts: Sequence[str],
+        layers: int,
+        *,
+        groups: Sequence[int],
+        batch_size: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> Floats:
+        """(prompts, 1, d_model) the states, read or remembered; arguments are those of `last_states`.
+
+        Raises ValueError for another model than the one it was made for, or what `last_states` refuses.
+        """
+        if model is not self.model:
+            raise ValueError(f"these states are kept for {self.model.name}: make another KeptStates for {model.name}")
+        deepest = self._reach(layers)
+        absent = [i for i, text in enumerate(prompts) if text not in self._held]
+        options: dict[str, Any] = {"batch_size": batch_size, "check": check}
+        if not self._fits(len(absent), deepest):
+            return last_states(model, prompts, layers, groups=groups, progress=progress, **options)
+        for start in range(0, len(absent), SLICE):
+            some = absent[start : start + SLICE]
+            done = len(prompts) - len(absent) + start
+            told = None if progress is None else _behind(progress, done, len(prompts))
+            self._keep([prompts[i] for i in some], deepest, [groups[i] for i in some], progress=told, **options)
+        if progress is not None:
+            progress(len(prompts), len(prompts))
+        found: Floats = np.stack([block[row, layers] for block, row in (self._held[text] for text in prompts)])
+        return found[:, None]
+
+    def _reach(self, layer: int) -> int:
+        """The layer to read up to; forgets what does not go as deep."""
+        if layer > self.depth:
+            deeper = self.depth >= 0
+            self._held, self._bytes = {}, 0
+            self.depth = self.model.n_layers if deeper else layer
+        return self.depth
+
+    def _fits(self, count: int, deepest: int) -> bool:
+        item = max(4, self.model.dtype.itemsize)
+        return self._bytes + count * (deepest + 1) * self.model.d_model * item <= self.max_bytes
+
+    def _keep(self, texts: list[str], deepest: int, groups: list[int], **options: Any) -> None:
+        block = last_states(self.model, texts, list(range(deepest + 1)), groups=groups, **options)
+        self._held |= {text: (block, row) for row, text in enumerate(texts)}
+        self._bytes += block.nbytes
+
+
+def _behind(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int, int], None]:
+    return lambda done, _: progress(before + done, total)

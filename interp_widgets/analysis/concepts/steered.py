@@ -1,0 +1,207 @@
+"""`compare_steering`: what a model writes as it is, steered along a concept, and along a random direction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.concepts.result import ConceptSet
+from interp_widgets.analysis.concepts.steering import erase, steer
+from interp_widgets.analysis.prompts import Prompt, read_prompt
+from interp_widgets.analysis.result import Result, provenance, record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.integer[Any]]
+Mode = Literal["add", "erase"]
+RUNS = ("as it is", "steered", "random direction")
+
+
+@record
+class SteeringComparison(Result):
+    """Three runs of one prompt: as it is, with a concept's direction, with a random direction of the same length."""
+
+    concept: str
+    """Whose direction."""
+
+    prompt_tokens: Sequence[str]
+    """(positions,) readable tokens of the prompt."""
+
+    written: Sequence[Sequence[str]]
+    """(3,) readable tokens that each run writes, in the order of `RUNS`."""
+
+    written_ids: Sequence[Sequence[int]]
+    """(3,) their ids."""
+
+    word: str
+    """The concept's name as the next token would begin it."""
+
+    word_probability: Floats
+    """(3,) probability that the next token is `word`, 0..1."""
+
+    top_tokens: Sequence[str]
+    """(k,) tokens that are likeliest in one of the first two runs, by their change."""
+
+    top_ids: Ints
+    """(k,) their ids."""
+
+    top_probability: Floats
+    """(3, k) their probability as the next token."""
+
+    strength: float
+    """What was added, in the residual stream's units; 0 where the direction was erased."""
+
+    mode: str
+    """"add" or "erase"."""
+
+    layers: Ints
+    """The residual streams that were changed."""
+
+    def __post_init__(self) -> None:
+        self.sequence("prompt_tokens")
+        self.sequence("top_tokens")
+        self.array("word_probability", (len(RUNS),))
+        self.array("top_probability", (len(RUNS), len(self.top_tokens)))
+
+    def text(self, run: int) -> str:
+        """What one run wrote, 0 as it is, 1 steered, 2 along the random direction."""
+        return "".join(self.written[run])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per run: what it wrote, and the probability of the concept's word."""
+        import pandas as pd
+
+        texts = [self.text(run) for run in range(len(RUNS))]
+        return pd.DataFrame({"run": RUNS, "text": texts, "probability of " + self.word: self.word_probability})
+
+
+def compare_steering(
+    model: Any,
+    concepts: ConceptSet,
+    name: str,
+    prompt: str | Sequence[int],
+    *,
+    strength: float = 2.0,
+    layer: int | Sequence[int] | None = None,
+    mode: Mode = "add",
+    max_new_tokens: int = 20,
+    temperature: float = 0.0,
+    seed: int = 0,
+    control_seed: int = 0,
+    top: int = 5,
+    other_weights: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> SteeringComparison:
+    """Let a model go on writing with a concept's direction added or erased, beside two controls.
+
+    The first control is the model as it is; the second has a random direction of the same length in the place of the
+    concept's. What both of the other runs do is no effect of the concept.
+
+    Args:
+        model: the model that the set was made from; with ``other_weights`` one of the same sizes.
+        concepts: from `concept_directions`.
+        name: of a concept in the set.
+        prompt: text, or token ids (then nothing is added).
+        strength: in units of the concept's `ConceptSet.gap`, negative to steer away; not used by "erase".
+        layer: the streams that are changed, by default the one that the directions were made in.
+        mode: "add" `strength` times the direction, or "erase" it.
+        max_new_tokens, temperature, seed: of the writing, as in `Model.generate`.
+        control_seed: of the random direction.
+        top: how many of the likeliest next tokens of either run to keep.
+        progress: called with (done, total) tokens.
+        check: called before every token; raises to cancel.
+
+    Raises:
+        ValueError: a prompt that is empty or too long, a concept that is not in the set, another model's set, a layer
+            that there is not, a mode that there is not, a strength that is no number.
+
+    Source: Activation Addition: Steering Language Models Without Optimization (Turner et al. 2023), section 3.
+
+    Example:
+        >>> found = compare_steering(model, concepts, "cat", "Anna saw a")         # doctest: +SKIP
+        >>> found.text(1)                                                         # doctest: +SKIP
+    """
+    concepts.check(model, other_weights=other_weights)
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode must be add or erase, got {mode!r}")
+    given = read_prompt(model, prompt)
+    at = concepts.index(name)
+    layers = [concepts.layer] if layer is None else [layer] if isinstance(layer, int) else [int(each) for each in layer]
+    amount = float(strength * concepts.gap[at]) if mode == "add" else 0.0
+    random = np.random.default_rng(control_seed).standard_normal(concepts.d_model)
+    word = model.tokens(f" {name}", prepend_bos=False)[0]
+
+    def under(direction: Floats | None) -> AbstractContextManager[None]:
+        if direction is None:
+            return nullcontext()
+        if mode == "erase":
+            return erase(model, direction, layer=layers)
+        return steer(model, direction, layer=layers, strength=amount)
+
+    room = min(max_new_tokens, model.n_ctx - len(given.ids))
+    next_token, written = [], []
+    for number, direction in enumerate((None, concepts.directions[at], random)):
+        told = None if progress is None else _counter(progress, number * max_new_tokens, len(RUNS) * max_new_tokens)
+        with under(direction):
+            if check is not None:
+                check()
+            next_token.append(_next_token(model, given))
+            written.append(
+                model.generate_ids(
+                    given.ids, max_new_tokens=room, temperature=temperature, seed=seed, check=check, on_token=told
+                )
+                if room > 0
+                else []
+            )
+    probability = np.stack(next_token)
+    order = _moved_most(probability, min(top, model.d_vocab))
+    return SteeringComparison(
+        concept=name,
+        prompt_tokens=given.tokens(),
+        written=[model.token_strings(ids) for ids in written],
+        written_ids=[tuple(ids) for ids in written],
+        word=model.token_strings([word])[0],
+        word_probability=probability[:, word],
+        top_tokens=model.token_strings(order.tolist()),
+        top_ids=order,
+        top_probability=probability[:, order],
+        strength=amount,
+        mode=mode,
+        layers=np.array(layers),
+        provenance=provenance(
+            model.provenance(), concept=name, mode=mode, gaps=float(strength), temperature=temperature, seed=seed,
+            control_seed=control_seed,
+        ),
+    )  # fmt: skip
+
+
+def _next_token(model: Any, given: Prompt) -> Floats:
+    """(d_vocab,) probability of every next token."""
+    logits = model.forward(given.embeddings(), positions=slice(-1, None))[0, -1]
+    found: Floats = logits.double().softmax(-1).detach().cpu().numpy()
+    return found
+
+
+def _moved_most(probability: Floats, top: int) -> Ints:
+    """The likeliest tokens as it is and steered, those that gain most first."""
+    likeliest = [np.argsort(-row, kind="stable")[:top] for row in probability[:2]]
+    tokens = np.unique(np.concatenate(likeliest))
+    found: Ints = tokens[np.argsort(probability[0, tokens] - probability[1, tokens], kind="stable")]
+    return found
+
+
+def _counter(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int], None]:
+    done = [before]
+
+    def told(_: int) -> None:
+        done[0] += 1
+        progress(done[0], total)
+
+    return told
