@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .compare import HeadComparison, compare_heads
+from .cost import head_words_cost
 from .find import head_word_pairs
 from .result import HeadWordResult, WordPair
 
-__all__ = ["HeadComparison", "HeadWordResult", "WordPair", "compare_heads", "head_word_pairs"]
+__all__ = ["HeadComparison", "HeadWordResult", "WordPair", "compare_heads", "head_word_pairs", "head_words_cost"]

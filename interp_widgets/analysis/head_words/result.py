@@ -157,6 +157,34 @@ class HeadWordResult(Result):
         """The dimensions of one head, the one with the largest energy first."""
         return [int(d) for d in np.argsort(-self.energy[self._cell(layer, head)], kind="stable")]
 
+    def dimensions_with(self, layer: int, head: int, query: str, key: str) -> list[int]:
+        """Dimensions of a head that hold a pair among the `keep` nearest that each keeps, the largest energy first.
+
+        A dimension with more pairs than it keeps may have had the pair without being listed here.
+        Raises ValueError for a layer, head or word that is not in the result.
+        """
+        wanted = self.place(query), self.place(key)
+        row, head = self._cell(layer, head)
+        start = (row * self.n_heads + head) * self.d_head
+        bounds = self.dimension_offsets[start : start + self.d_head + 1]
+        held = (self.dimension_word_pairs[bounds[0] : bounds[-1]] == wanted).all(axis=1)
+        own = set((np.searchsorted(bounds - bounds[0], np.flatnonzero(held), side="right") - 1).tolist())
+        return [dimension for dimension in self.dimensions(layer, head) if dimension in own]
+
+    @property
+    def head_energy(self) -> NDArray[np.floating[Any]]:
+        """(layers, heads) sum of the energy of a head's dimensions."""
+        found: NDArray[np.floating[Any]] = self.energy.sum(axis=-1)
+        return found
+
+    @property
+    def mean_count(self) -> NDArray[np.floating[Any]]:
+        """(layers, heads) mean number of dimensions that have one of the head's kept pairs; NaN without a pair."""
+        kept = (self.head_counts > 0).sum(axis=-1)
+        found: NDArray[np.floating[Any]] = np.full(kept.shape, np.nan)
+        np.divide(self.head_counts.sum(axis=-1), kept, out=found, where=kept > 0)
+        return found
+
     def word_counts(self, word: str) -> NDArray[np.integer[Any]]:
         """(layers, heads) how many of a head's kept pairs hold a word, asking or asked."""
         found: NDArray[np.integer[Any]] = (self.head_pairs == self.place(word)).sum(axis=(2, 3))

@@ -1,0 +1,55 @@
+"""Word lists: words in falling order of frequency, typed or read from a file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from interp_widgets.data.word_vectors import check_words
+
+_COUNTED = re.compile(r"(.+?)[\s,;]+(\d+)")
+
+
+def typed_words(text: str) -> tuple[str, ...]:
+    """The words of a typed text, each once, in its order; blanks, line ends and commas stand between them.
+
+    >>> typed_words("dog, cat\\nwolf dog")
+    ('dog', 'cat', 'wolf')
+    """
+    return tuple(dict.fromkeys(re.findall(r"[^\s,;]+", text)))
+
+
+def read_word_list(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Read a list of words, the most frequent first.
+
+    The file is UTF-8 text with one word per line. Where every line also has a whole number, the word's count, behind a
+    blank, a tab or a comma, the words are sorted by it; else they are taken to stand in falling order of frequency.
+
+    Raises FileNotFoundError where there is no file, ValueError for no text, no word, or one word twice.
+    """
+    source = Path(path).expanduser()
+    if not source.is_file():
+        raise FileNotFoundError(f"there is no file of words at {source}: check the path")
+    try:
+        lines = [line.strip() for line in source.read_text(encoding="utf-8-sig").splitlines()]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source} is no UTF-8 text ({error}): give one word per line") from error
+    listed = [line for line in lines if line]
+    counted = [match for line in listed if (match := _COUNTED.fullmatch(line))]
+    if listed and len(counted) == len(listed):
+        ordered = sorted(counted, key=lambda match: -int(match[2]))
+        listed = [match[1] for match in ordered]
+    try:
+        check_words(listed)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    if long := next(_sentences(listed), None):
+        raise ValueError(f"{source} has {long!r} in one line: give one word per line")
+    return tuple(listed)
+
+
+def _sentences(lines: list[str]) -> Iterator[str]:
+    """Lines that are no word, shortened."""
+    return (f"{line[:40]}…" for line in lines if len(line.split()) > 4)

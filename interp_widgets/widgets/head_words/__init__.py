@@ -1,0 +1,5 @@
+"""The head word browser."""
+
+from .browser import HeadWordBrowser
+
+__all__ = ["HeadWordBrowser"]

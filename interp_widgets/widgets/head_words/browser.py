@@ -1,0 +1,309 @@
+"""The head word browser: which words each attention head relates, of one model or two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import ipywidgets as W
+import numpy as np
+import traitlets as T
+
+from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult, compare_heads
+from interp_widgets.data.word_vectors import WordVectors
+from interp_widgets.figures.head_words import change_scene
+from interp_widgets.figures.static import Scene
+
+from ..code import call, cell
+from ..panel import Panel
+from ..word_source import WORD_LISTS, word_source
+from .comparison import ComparisonTab
+from .controls import build_controls
+from .details import CHANGES, Details
+from .grid import Grid, known_spelling
+from .numbers import COLOURS, has
+from .request import HeadWordRequest, SavedHeads, SavedRequest, opened_pair, variables
+
+TABS = ("heads", "comparison")
+RESAMPLES = 999
+LETTERS = "AB"
+
+
+class HeadWordBrowser(Panel):
+    """The word pairs that each attention head relates, read from the weights: grid, pairs, dimensions, word search.
+
+    The grid shows every head, coloured by a statistic; a click lists the head's word pairs, a click on a pair the
+    dimensions behind it. A searched word is marked in every head that keeps a pair with it. With two models: A, B, the
+    difference, the pairs that a head gained and lost, and a tab that compares layer groups and verbs.
+
+    ``HeadWordBrowser(model)``, ``(base, tuned)``, ``(pair)`` or, to share layer and head with other widgets,
+    ``(workbench)``. In the place of a model a saved result may stand, as a :class:`HeadWordResult` or the path that it
+    was saved to: then nothing is computed. Every trait below is a keyword too. `run()` computes and returns the
+    :class:`HeadWordResult` (a pair of them with two models), which `result` keeps.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1, Figure 2, Table 3.
+    """
+
+    title: ClassVar[str] = "Head words"
+    recompute_on: ClassVar[tuple[str, ...]] = (
+        "word_list", "words", "word_file", "vectors", "most_words", "top", "keep",
+    )  # fmt: skip
+    redraw_on: ClassVar[tuple[str, ...]] = ("color",)
+
+    word_list = T.Enum(tuple(WORD_LISTS), default_value="demo")
+    """Where the words come from: the demo's list, `words`, `word_file`, or the first ones of the vectors' file."""
+    words = T.List(T.Unicode())
+    """Own words, the most frequent first; with them `word_list` is ``own`` unless given."""
+    word_file = T.Unicode("")
+    """Path of a text with one word per line, the most frequent first or each with its count."""
+    vectors = T.Union([T.Unicode(), T.Instance(WordVectors)], default_value="")
+    """Word vectors or the path of a file of them (GloVe or word2vec text, or .npz); empty: the demo's."""
+    most_words = T.Int(13_000, min=3)
+    """Words taken from the vectors, for the word list ``vectors``."""
+    top = T.Int(100, min=1)
+    """Words per dimension, as query and as key, that may form pairs (K)."""
+    keep = T.Int(100, min=1)
+    """Pairs kept of each head, and of each dimension."""
+    color = T.Enum(tuple(COLOURS), default_value="pairs")
+    """Which number colours the grid; ``change`` needs two models."""
+    word = T.Unicode("")
+    """The word whose heads are marked; empty for none."""
+    layer = T.Int(0, min=0)
+    """The chosen layer."""
+    head = T.Int(0, min=0)
+    """The chosen head of that layer."""
+    pair = T.List(T.Unicode())
+    """The chosen word pair [query, key] of the chosen head, or empty."""
+    dimension = T.Int(-1, min=-1)
+    """The chosen dimension of that head, -1 for none."""
+    pair_change = T.Enum(CHANGES, default_value="all")
+    """Which pairs of a head are listed of two models: all, or those gained, lost or kept."""
+    groups = T.Int(4, min=1)
+    """Layer groups of the comparison."""
+    tab = T.Enum(TABS, default_value="heads")
+    """The tab that is looked at: Save is about it."""
+
+    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+        self.told = False
+        """Whether a head has been chosen."""
+        self.comparison: HeadComparison | None = None
+        """The comparison of the two results on the screen."""
+        self._compared: Any = None
+        model, tuned = opened_pair(model, tuned)
+        super().__init__(model, tuned, **options)
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        self.told = bool({"layer", "head"} & given)
+        if "word_list" in given:
+            return {}
+        kinds = [kind for name, kind in (("words", "own"), ("word_file", "file")) if name in given]
+        return {"word_list": kinds[0]} if kinds else {}
+
+    # layout -----------------------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        if self.color == "change" and len(self.models) < 2:
+            raise ValueError("the colour 'change' compares two models: open the browser on two, or choose another")
+        self.inputs.children = build_controls(self)
+        if isinstance(self.models[0], SavedHeads):
+            self.run_button.add_class("iw-hidden")
+        self.grid, self.about = Grid(self), Details(self)
+        self.tabs: W.Tab | None = None
+        self.changes: ComparisonTab | None = None
+        if len(self.models) > 1:
+            self.changes = ComparisonTab(self)
+            boxes = [self.grid.box, self.changes.box]
+            self.tabs = W.Tab(boxes, titles=[name.title() for name in TABS], selected_index=TABS.index(self.tab))
+            self.watch(self.tabs, "selected_index", lambda change: setattr(self, "tab", TABS[change.new or 0]))
+        self.plot.children = [self.grid.box if self.tabs is None else self.tabs]
+        self.details.children = self.about.parts
+        self.watch(self, "tab", lambda _: self._open_tab())
+        self.watch(self, "word", lambda _: self._find())
+        self.watch(self, ["layer", "head"], self._moved)
+        self.watch(self, ["pair", "dimension"], lambda _: self.about.paint_pair() if self.results else None)
+        self.watch(self, "pair_change", lambda _: self.about.paint() if self.results else None)
+        self.watch(self, "groups", lambda _: self._compare())
+        self._open_tab()
+
+    def _open_tab(self) -> None:
+        if self.tabs is None:
+            if self.tab != "heads":
+                raise ValueError("the tab 'comparison' needs two models")
+            return
+        self.tabs.selected_index = TABS.index(self.tab)
+        (self.details.remove_class if self.tab == "heads" else self.details.add_class)("iw-hidden")
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def request(self) -> HeadWordRequest | SavedRequest:
+        if isinstance(self.models[0], SavedHeads):
+            return SavedRequest()
+        source = word_source(
+            self.word_list, words=self.words, path=self.word_file, vectors=self.vectors, most=self.most_words
+        )
+        return HeadWordRequest(source, self.top, self.keep)
+
+    def compute(
+        self,
+        request: Any,
+        model: Any,
+        *,
+        progress: Callable[[int, int], None],
+        check: Callable[[], None],
+        on_partial: Callable[[Any], None],
+    ) -> HeadWordResult:
+        found: HeadWordResult = request.answer(model, progress=progress, check=check, on_partial=on_partial)
+        return found
+
+    def cost(self, request: Any, model: Any) -> Any:
+        return request.cost(model)
+
+    def draw(self, results: tuple[HeadWordResult, ...], request: Any) -> None:
+        if not self.told:
+            self._choose_first(results[0])
+        if self._compared != (results, self.groups):
+            self.comparison = None
+        self.grid.paint()
+        self.about.paint()
+        self._compare()
+
+    def _choose_first(self, result: HeadWordResult) -> None:
+        """A first look: at the head whose kept pairs most of its dimensions share."""
+        if not np.isfinite(result.mean_count).any() or result.partial:
+            return
+        row, head = np.unravel_index(int(np.nanargmax(result.mean_count)), result.mean_count.shape)
+        self.look_at(int(result.layers[row]), int(head))
+
+    # the two results against each other -------------------------------------------------------------------------------
+
+    def _compare(self) -> None:
+        """Compare the two results on the screen, in the background."""
+        results, groups = self.results, self.groups
+        if self.changes is None or self._compared == (results, groups):
+            return
+        if len(results) < 2 or any(one.partial for one in results):
+            self.changes.paint(None, "The comparison needs the complete results of both models.")
+            return
+        self._compared = results, groups
+
+        def work(job: Any) -> tuple[HeadComparison | None, str]:
+            try:
+                return compare_heads(*results, groups=groups, resamples=RESAMPLES, check=job.check), ""
+            except ValueError as error:  # two results that cannot be compared can still be looked at
+                return None, str(error)
+
+        def done(value: tuple[HeadComparison | None, str]) -> None:
+            if self._compared == (results, groups) and self.changes is not None:
+                self.comparison, sentence = value
+                self.changes.paint(self.comparison, sentence)
+                self.grid.paint()
+                self.about.paint()
+
+        self.start(work, done, title="Comparing", channel="comparison", quiet=True)
+
+    def change_of(self, layer: int, head: int) -> float | None:
+        """1 − M of a head; None while it is not known."""
+        one = self.comparison
+        if one is None or layer not in one.layers or head >= one.head_change.shape[1]:
+            return None
+        value = float(one.head_change[list(one.layers).index(layer), head])
+        return value if np.isfinite(value) else None
+
+    # what is looked at ------------------------------------------------------------------------------------------------
+
+    @property
+    def looked_at(self) -> tuple[HeadWordResult, ...]:
+        """The results that the view shows: one, or both in a difference."""
+        if not self.results:
+            return ()
+        return self.results if self.shown == "difference" else (self.results[LETTERS.index(self.shown)],)
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """What to call each of them: its letter, or nothing where there is only one."""
+        return tuple(LETTERS) if len(self.looked_at) > 1 else ("",)
+
+    @property
+    def source_words(self) -> str:
+        """Where the words on the screen come from."""
+        request = None if self._shown is None else self._shown.request
+        return request.source.describe() if isinstance(request, HeadWordRequest) else "as saved"
+
+    def look_at(self, layer: int, head: int) -> None:
+        """Choose a head; ValueError for one that no result on the screen has."""
+        if self.results and not any(has(one, layer, head) for one in self.results):
+            raise ValueError(f"head {head} of layer {layer} was not computed: choose a coloured cell of the grid")
+        self.told = True
+        same = (layer, head) == (self.layer, self.head)
+        with self.hold():
+            self.layer, self.head = layer, head
+        if same and self.results:
+            self._moved(None)
+
+    def look_at_pair(self, pair: Sequence[str]) -> None:
+        """Choose a word pair (query, key) of the chosen head, or none; its first dimension is listed."""
+        self.pair = list(pair)
+        if pair:
+            self.dimension = self.about.first_dimension
+
+    def _moved(self, change: Any) -> None:
+        if change is not None:
+            self.told = True
+        with self.hold():
+            self.pair, self.dimension = [], -1
+        if self.results:
+            self.grid.paint_selection()
+            self.about.paint()
+
+    def _find(self) -> None:
+        if self.results and self.word:
+            known = self._known(self.word)
+            if known != self.word:
+                self.word = known  # which comes here again
+                return
+        self.redraw()
+
+    def _known(self, word: str) -> str:
+        """The word as the lists spell it."""
+        if any(word in one.vocabulary for one in self.results):
+            return word
+        try:
+            return known_spelling(word, self.results[-1].vocabulary)
+        except ValueError:
+            self.redraw()  # with nothing marked
+            raise
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: Any) -> str:
+        found, saved = variables(len(self.models)), isinstance(request, SavedRequest)
+        names = ("model",) if len(found) == 1 else ("base", "tuned")
+        imports, lines = request.code(self.models if saved else names)
+        if len(found) > 1:
+            imports = [*imports, "compare_heads"]
+            lines.append(f"comparison = {call('compare_heads', *found, groups=self.groups)}")
+        lines.append(f"{found[-1]}.pairs({self.layer}, {self.head})")
+        if saved:
+            return "\n".join([f"from interp_widgets import {', '.join(sorted(imports))}", "", *lines])
+        return cell(imports, self.models, lines)
+
+    def frame(self) -> Any:
+        import pandas as pd
+
+        if self.tab == "comparison":
+            found = self._finished()
+            return found.change_table().merge(found.verb_table(), on="layers")
+        frames = []
+        for letter, result in zip(LETTERS, self.results, strict=False):
+            table = result.to_frame()
+            table.insert(0, "model", letter)
+            frames.append(table)
+        return pd.concat(frames, ignore_index=True)
+
+    def scene(self) -> Scene:
+        return change_scene(self._finished()) if self.tab == "comparison" else self.grid.heat.scene()
+
+    def _finished(self) -> HeadComparison:
+        if self.comparison is None:
+            raise ValueError("there is no comparison to save yet: it needs the complete results of both models")
+        return self.comparison

@@ -1,0 +1,140 @@
+"""The comparison tab: how much tuning changed the pairs, layer group by layer group, and whose verbs gained."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as W
+import numpy as np
+
+from interp_widgets.analysis.head_words import HeadComparison
+from interp_widgets.data.verbs import GENERAL_VERBS, INSTRUCTION_VERBS
+from interp_widgets.figures.head_words import ChangeBars
+
+from ..controls import row
+from ..views import BokehFigure, Table
+
+if TYPE_CHECKING:
+    from .browser import HeadWordBrowser
+
+FEW = 10
+"""Verbs of a kind with a share in a group: with fewer, a test of means says little."""
+RIGHT = {"align": "right"}
+
+
+class ComparisonTab:
+    """Figure 2 and Table 3 of the paper for the two results on the screen."""
+
+    def __init__(self, panel: HeadWordBrowser) -> None:
+        self.panel = panel
+        groups = panel.bind(
+            W.BoundedIntText(description="Layer groups", min=1, max=min(model.n_layers for model in panel.models)),
+            "groups",
+        )
+        groups.add_class("iw-short")
+        self.words = W.HTML("")
+        self.chart = ChangeBars()
+        self.test = Table(empty="No comparison yet.", height=300)
+        self.verbs = Table(empty="No comparison yet.", height=300)
+        chart = W.VBox([BokehFigure(self.chart.figure, on_error=panel.show_error)])
+        tables = W.VBox([self.test, self.verbs])
+        tables.add_class("iw-column")
+        both = W.VBox([chart, tables])
+        both.add_class("iw-maps")
+        self.box = W.VBox([row(groups), self.words, both])
+        self.box.add_class("iw-column")
+        self._filling = False
+        self._verbs: list[str] = []
+        panel.watch(self.verbs, "selected", self._picked)
+
+    def paint(self, comparison: HeadComparison | None, sentence: str = "") -> None:
+        """Show a comparison, or say why there is none."""
+        self.chart.update(comparison, sentence=sentence)
+        self.words.value = escape(sentence) if comparison is None else "<br>".join(in_words(comparison))
+        self._filling = True
+        try:
+            for table, (caption, columns, rows) in (
+                (self.test, test_table(comparison)),
+                (self.verbs, self._verb_rows(comparison)),
+            ):
+                with table.hold_sync():
+                    table.selected, table.rows = -1, []
+                    table.columns, table.caption, table.rows = columns, caption, rows
+                    table.empty = sentence or "No verb of the lists has pairs that changed in number."
+        finally:
+            self._filling = False
+
+    def _verb_rows(self, comparison: HeadComparison | None) -> tuple[str, list[dict[str, Any]], list[list[Any]]]:
+        """One row per group and verb whose pairs changed in number in some head."""
+        columns: list[dict[str, Any]] = [{"label": "layers"}, {"label": "verb"}, {"label": "kind"}]
+        columns += [{"label": "gained", "title": "heads with more pairs with it", **RIGHT},
+                    {"label": "lost", "title": "heads with fewer", **RIGHT},
+                    {"label": "share", "title": "gained of those that changed", **RIGHT}]  # fmt: skip
+        if comparison is None:
+            return "", columns, []
+        share, rows = comparison.share, []
+        for group, number in np.argwhere(np.isfinite(share)).tolist():
+            kind = "instruction" if comparison.instruction[number] else "general"
+            counts = int(comparison.gained[group, number]), int(comparison.lost[group, number])
+            name = comparison.verbs[number]
+            rows.append([comparison.group_name(group), name, kind, *counts, round(float(share[group, number]), 3)])
+        rows.sort(key=lambda one: (one[2] == "general", -(one[3] + one[4]), one[1]))
+        self._verbs = [str(one[1]) for one in rows]
+        return "Verbs: a click finds its pairs in the heads", columns, rows
+
+    def _picked(self, change: Any) -> None:
+        if not self._filling and change.new >= 0:
+            with self.panel.hold():
+                self.panel.word, self.panel.tab = self._verbs[change.new], "heads"
+
+
+def test_table(comparison: HeadComparison | None) -> tuple[str, list[dict[str, Any]], list[list[Any]]]:
+    """Caption, columns and rows of Table 3."""
+    columns: list[dict[str, Any]] = [{"label": "layers"}]
+    for kind in ("instruction", "general"):
+        columns += [{"label": f"{kind} %", "title": "mean share of heads that gained, ± standard deviation", **RIGHT},
+                    {"label": "verbs", "title": f"{kind} verbs with a share", **RIGHT}]  # fmt: skip
+    columns += [{"label": "p", "title": "Welch's t-test, two-sided", **RIGHT},
+                {"label": "Holm p", "title": "corrected over the layer groups", **RIGHT},
+                {"label": "d", "title": "Cohen's d", **RIGHT}]  # fmt: skip
+    if comparison is None:
+        return "", columns, []
+    rows = []
+    for one in comparison.verb_table().to_dict("records"):
+        cells = [one["layers"]]
+        for kind in ("instruction", "general"):
+            mean, count = one[f"{kind}_mean"], one[f"{kind}_verbs"]
+            cells += [f"{mean:.0f} ± {one[f'{kind}_std']:.0f}" if count else None, count]
+        rows.append([*cells, *(_short(one[name]) for name in ("welch_p", "holm_p", "cohens_d"))])
+    return "Heads that gained pairs with a verb, of those whose number changed", columns, rows
+
+
+def in_words(comparison: HeadComparison) -> list[str]:
+    """What the comparison is of, and how far its test can be trusted, as HTML."""
+    kinds = np.asarray(comparison.instruction)
+    asked, common = int(kinds.sum()), int((~kinds).sum())
+    lines = []
+    if np.isfinite(comparison.head_change).any():
+        change = float(np.nanmean(comparison.head_change))
+        lines.append(
+            f"A head of A and the same head of B have on average <b>{1 - change:.0%}</b> of their kept pairs in common."
+        )
+    share = np.isfinite(comparison.share)
+    least = int(min(share[:, kinds].sum(axis=1).min(initial=asked), share[:, ~kinds].sum(axis=1).min(initial=common)))
+    listed = (
+        f"{asked} of {len(INSTRUCTION_VERBS)} instruction verbs and {common} of {len(GENERAL_VERBS)} general verbs "
+        "are in the word list"
+    )
+    if least < FEW:
+        lines.append(
+            f"<b>Too few verbs for a test:</b> {listed}, and in some layer group only {least} of a kind have a share. "
+            "Read the p-values below as examples; for results, give a longer word list."
+        )
+    else:
+        lines.append(f"{listed}.".capitalize())
+    return lines
+
+
+def _short(value: float) -> float | None:
+    return None if not np.isfinite(value) else float(f"{value:.2g}")

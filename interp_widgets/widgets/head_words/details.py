@@ -1,0 +1,200 @@
+"""Below the grid: the chosen head's word pairs, its dimensions, and the pairs of one dimension."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as W
+
+from ..controls import row, shown_if
+from ..views import Table
+from .numbers import PairRow, dimension_rows, has, holding, pair_rows
+
+if TYPE_CHECKING:
+    from .browser import HeadWordBrowser
+
+CHANGES = ("all", "gained", "lost", "kept")
+RIGHT = {"align": "right"}
+
+
+class Details:
+    """The pairs of the chosen head; a click on one lists the dimensions behind it, a click there their pairs."""
+
+    def __init__(self, panel: HeadWordBrowser) -> None:
+        self.panel = panel
+        self.pairs = Table(empty="Click a head of the grid: its word pairs are listed here.", height=380)
+        self.dimensions = Table(empty="Click a head of the grid: its dimensions are listed here.", height=170)
+        self.inside = Table(empty="Click a dimension: its own pairs are listed here, the nearest first.", height=170)
+        options = [("all pairs", "all"), ("gained", "gained"), ("lost", "lost"), ("kept", "kept")]
+        self.change = panel.bind(
+            W.Dropdown(description="Pairs", options=options, tooltip="What tuning did to them"), "pair_change"
+        )
+        every = panel.on_click(
+            W.Button(description="All dimensions", tooltip="Let go of the pair, and list all dimensions"),
+            lambda: panel.look_at_pair(()),
+        )
+        self.bar, self.every = row(self.change), row(every)
+        left, right = W.VBox([self.bar, self.pairs]), W.VBox([self.every, self.dimensions, self.inside])
+        for box in (left, right):
+            box.add_class("iw-column")
+        both = W.VBox([left, right])
+        both.add_class("iw-maps")
+        self.parts = [both]
+        self._filling = False
+        self._rows: list[PairRow] = []
+        self._numbers: list[int] = []
+        panel.watch(self.pairs, "selected", self._pair_picked)
+        panel.watch(self.dimensions, "selected", self._dimension_picked)
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def paint(self) -> None:
+        """Bring the tables up to the browser's results and selection."""
+        self._filling = True
+        try:
+            self._paint_pairs()
+            self._paint_dimensions()
+        finally:
+            self._filling = False
+
+    def paint_pair(self) -> None:
+        """The same where only pair or dimension have changed."""
+        self._filling = True
+        try:
+            self._mark_pair()
+            self._paint_dimensions()
+        finally:
+            self._filling = False
+
+    @property
+    def first_dimension(self) -> int:
+        """The listed dimension with the largest energy; -1 for none."""
+        return self._numbers[0] if self._numbers else -1
+
+    @property
+    def _there(self) -> bool:
+        panel = self.panel
+        return panel.told and any(has(one, panel.layer, panel.head) for one in panel.looked_at)
+
+    def _paint_pairs(self) -> None:
+        panel, table, two = self.panel, self.pairs, len(self.panel.looked_at) > 1
+        shown_if(self.bar, two)
+        every = pair_rows(panel.looked_at, panel.layer, panel.head, panel.word) if self._there else []
+        self._rows = [one for one in every if not two or panel.pair_change in ("all", one.change)]
+        columns: list[dict[str, Any]] = [{"label": "query"}, {"label": "key"}]
+        letters = ("A ", "B ") if two else ("",)
+        told = "dimensions of the head that have the pair; – where it is not kept"
+        columns += [{"label": f"{letter}dimensions", "title": told, **RIGHT} for letter in letters]
+        columns += [{"label": "change"}] if two else []
+        columns.append({"label": "cosine", "title": "of the two word vectors", **RIGHT})
+        rows = []
+        for one in self._rows:
+            counts = [count or None for count in one.counts]
+            rows.append([one.query, one.key, *counts, *([one.change] if two else []), round(one.score, 3)])
+        with table.hold_sync():
+            table.selected, table.rows = -1, []
+            table.columns, table.caption, table.rows = columns, self._caption(every), rows
+            if panel.told and not self._there:
+                table.empty = f"Head {panel.head} of layer {panel.layer} was not computed."
+            elif panel.told:
+                table.empty = "No pair." if not every else f"No pair was {panel.pair_change}."
+        self._mark_pair()
+
+    def _mark_pair(self) -> None:
+        wanted = tuple(self.panel.pair)
+        self.pairs.selected = next((i for i, one in enumerate(self._rows) if (one.query, one.key) == wanted), -1)
+
+    def _caption(self, every: list[PairRow]) -> str:
+        """What is listed, and what changed."""
+        panel = self.panel
+        if not self._there:
+            return ""
+        where = f"Head {panel.head} of layer {panel.layer}"
+        if len(panel.looked_at) > 1:
+            counts = {name: sum(one.change == name for one in every) for name in CHANGES[1:]}
+            said = ", ".join(f"{count} {name}" for name, count in counts.items())
+            change = panel.change_of(panel.layer, panel.head)
+            return f"{where}, kept pairs of A and B: {said}" + (f"; 1 − M = {change:.2f}" if change is not None else "")
+        one = panel.looked_at[0]
+        total = int(one.n_pairs[one.row(panel.layer), panel.head])
+        return f"{where}: {len(every)} of {total:,} pairs, those that most of its {one.d_head} dimensions have"
+
+    def _paint_dimensions(self) -> None:
+        panel, table, two = self.panel, self.dimensions, len(self.panel.looked_at) > 1
+        rows = dimension_rows(panel.looked_at, panel.layer, panel.head, panel.pair) if self._there else []
+        self._numbers = [one.dimension for one in rows]
+        two = two and all(len(one.counts) == 2 for one in rows)
+        letters = ("A ", "B ") if two else ("",)
+        columns: list[dict[str, Any]] = [{"label": "dimension", **RIGHT}]
+        energy = "sum over all words of the squared query and key activations"
+        columns += [{"label": f"{letter}energy", "title": energy, **RIGHT} for letter in letters]
+        columns += [{"label": f"{letter}pairs", "title": "all its pairs", **RIGHT} for letter in letters]
+        shown_if(self.every, bool(panel.pair))
+        with table.hold_sync():
+            table.selected, table.rows = -1, []
+            table.columns, table.caption = columns, self._dimension_caption()
+            table.empty = self._none_behind() if self._there else "Click a head of the grid first."
+            table.rows = [[one.dimension, *(round(e, 1) for e in one.energies), *one.counts] for one in rows]
+        if panel.dimension in self._numbers:
+            table.selected = self._numbers.index(panel.dimension)
+        self._paint_inside()
+
+    def _none_behind(self) -> str:
+        return "No dimension has this pair among the nearest pairs that it keeps."
+
+    def _dimension_caption(self) -> str:
+        panel = self.panel
+        if not self._there:
+            return ""
+        if not panel.pair:
+            return f"Dimensions of head {panel.head}, layer {panel.layer}, by energy"
+        query, key = panel.pair
+        said = []
+        for letter, one in zip(panel.letters, panel.looked_at, strict=True):
+            if not has(one, panel.layer, panel.head):
+                continue
+            count = next((c for q, k, c, _ in one.pairs(panel.layer, panel.head) if (q, k) == (query, key)), 0)
+            held = len(holding(one, panel.layer, panel.head, panel.pair))
+            prefix = f"{letter}: " if letter else ""
+            if count:
+                cut = "" if held == count else f", {held} of them among the {one.keep} nearest that each keeps"
+                said.append(f"{prefix}{count} dimension{'s' * (count != 1)}{cut}")
+            else:
+                said.append(f"{prefix}not among the head's kept pairs")
+        return f"Behind {query} → {key}: {'; '.join(said)}"
+
+    def _paint_inside(self) -> None:
+        """The pairs of the chosen dimension."""
+        panel, table = self.panel, self.inside
+        two = len(panel.looked_at) > 1
+        found: dict[tuple[str, str], list[Any]] = {}
+        for letter, one in zip(panel.letters, panel.looked_at, strict=True):
+            if self._there and has(one, panel.layer, panel.head) and 0 <= panel.dimension < one.d_head:
+                for query, key, _, score in one.dimension_pairs(panel.layer, panel.head, panel.dimension):
+                    found.setdefault((query, key), [score, []])[1].append(letter)
+        columns: list[dict[str, Any]] = [{"label": "query"}, {"label": "key"}]
+        columns += [{"label": "in"}] if two else []
+        columns.append({"label": "cosine", **RIGHT})
+        ordered = sorted(found.items(), key=lambda item: -item[1][0])
+        rows = [[*pair, *([" and ".join(where)] if two else []), round(score, 3)] for pair, (score, where) in ordered]
+        with table.hold_sync():
+            table.rows = []
+            table.columns = columns
+            table.caption = f"Pairs of dimension {panel.dimension}, the nearest first" if rows else ""
+            table.empty = (
+                "Click a dimension: its own pairs are listed here, the nearest first."
+                if panel.dimension < 0
+                else f"Dimension {panel.dimension} has no pair."
+            )
+            table.rows = rows
+
+    # what a user does -------------------------------------------------------------------------------------------------
+
+    def _pair_picked(self, change: Any) -> None:
+        if not self._filling:
+            one = self._rows[change.new] if change.new >= 0 else None
+            self.panel.look_at_pair(() if one is None else (one.query, one.key))
+
+    def _dimension_picked(self, change: Any) -> None:
+        if not self._filling:
+            self.panel.dimension = self._numbers[change.new] if change.new >= 0 else -1

@@ -1,0 +1,158 @@
+"""The grid of all heads, and the heads that have a word."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as W
+
+from interp_widgets.analysis.head_words import HeadWordResult
+
+from ..views import Heatmap, Table
+from .numbers import COLOURS, colours, texts, word_rows
+
+if TYPE_CHECKING:
+    from .browser import HeadWordBrowser
+
+NAMED = 8
+"""Missing words named in a sentence."""
+NO_WORD = "Find a word: every head that keeps a pair with it is marked in the grid and listed here."
+
+
+class Grid:
+    """Layer × head, coloured by a statistic; a searched word puts the number of its pairs into the cells."""
+
+    def __init__(self, panel: HeadWordBrowser) -> None:
+        self.panel = panel
+        self.about = W.HTML("")
+        self.heat = Heatmap(
+            row_name="layer", column_name="head", y_label="layer", x_label="head", empty="No grid yet: press Run"
+        )
+        self.heads = Table(empty=NO_WORD, height=360)
+        both = W.VBox([W.VBox([self.heat]), W.VBox([self.heads])])
+        both.add_class("iw-maps")
+        self.box = W.VBox([self.about, both])
+        self.box.add_class("iw-column")
+        self._filling = False
+        self._places: list[tuple[int, int]] = []
+        panel.watch(self.heat, "pinned", self._pinned)
+        panel.watch(self.heads, "selected", self._picked)
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def paint(self) -> None:
+        """Bring grid and list up to the browser's results, word and view."""
+        self._filling = True  # another grid drops its selection, which is not the user's doing
+        try:
+            self._paint_heat()
+            self._paint_heads()
+        finally:
+            self._filling = False
+        self.about.value = "<br>".join(_about(self.panel.results, self.panel.source_words))
+        self.paint_selection()
+
+    def paint_selection(self) -> None:
+        """Show the chosen head."""
+        panel = self.panel
+        at = [panel.layer, panel.head]
+        inside = panel.told and all(i < n for i, n in zip(at, self.heat.shape, strict=True))
+        self._filling = True
+        try:
+            with self.heat.hold_sync():
+                self.heat.cross = self.heat.pinned = at if inside else []
+            place = tuple(at) if panel.told else None
+            self.heads.selected = self._places.index(place) if place in self._places else -1  # type: ignore[arg-type]
+        finally:
+            self._filling = False
+
+    def _paint_heat(self) -> None:
+        panel, heat = self.panel, self.heat
+        n_layers = [model.n_layers for model in panel.models]
+        found = colours(panel.results, panel.color, panel.shown, panel.word, n_layers, panel.comparison)
+        if isinstance(found, str):
+            heat.empty = found
+            heat.set_matrix(None)
+            return
+        shape = found.matrix.shape
+        marked = texts(panel.results, panel.shown, panel.word, n_layers) if panel.word else []
+        with heat.hold_sync():
+            heat.title, heat.value_label = self._title(), found.label
+            heat.numbers_from = None if panel.word else 1e-12
+            heat.set_matrix(
+                found.matrix, rows=list(map(str, range(shape[0]))), columns=list(map(str, range(shape[1]))),
+                vmin=found.vmin, vmax=found.vmax, signed=found.signed,
+                texts=marked if len(marked) == found.matrix.size else [],
+            )  # fmt: skip
+
+    def _title(self) -> str:
+        panel = self.panel
+        which = {"A": "A · ", "B": "B · ", "difference": "B − A · "}[panel.shown] if len(panel.results) > 1 else ""
+        which = "A → B · " if panel.color == "change" else which
+        rest = ", partial" if any(one.partial for one in panel.results) else ""
+        word = f", in the cells: kept pairs with “{panel.word}”" if panel.word else ""
+        return f"{which}Heads, coloured by {COLOURS[panel.color]}{word}{rest}"
+
+    def _paint_heads(self) -> None:
+        panel, word, table = self.panel, self.panel.word, self.heads
+        rows = word_rows(panel.looked_at, word) if word else []
+        self._places = [(layer, head) for layer, head, _, _ in rows]
+        letters = [""] if len(panel.looked_at) == 1 else ["A ", "B "]
+        columns: list[dict[str, Any]] = [{"label": "layer", "align": "right"}, {"label": "head", "align": "right"}]
+        columns += [
+            {"label": f"{letter}pairs", "align": "right", "title": "kept pairs with the word"} for letter in letters
+        ]
+        columns.append({"label": "the first of them", "title": "query → key"})
+        if not word:
+            said, empty = "", NO_WORD
+        elif not any(word in one.vocabulary for one in panel.looked_at):
+            said, empty = "", f"“{word}” is not in the word list."
+        else:
+            said = f"Heads that keep a pair with “{word}”: {len(rows)} of {panel.looked_at[-1].n_pairs.size}"
+            empty = f"No head keeps a pair with “{word}”."
+        with table.hold_sync():
+            table.selected, table.rows = -1, []
+            table.columns, table.caption, table.empty = columns, said, empty
+            table.rows = [[layer, head, *counts, first] for layer, head, counts, first in rows]
+
+    # what a user does -------------------------------------------------------------------------------------------------
+
+    def _pinned(self, change: Any) -> None:
+        if not self._filling and change.new:
+            self.panel.look_at(*change.new)
+
+    def _picked(self, change: Any) -> None:
+        if not self._filling and change.new >= 0:
+            self.panel.look_at(*self._places[change.new])
+
+
+def known_spelling(word: str, vocabulary: Sequence[str]) -> str:
+    """A searched word as the list spells it; ValueError, naming the nearest ones, where it is not there."""
+    word = word.strip()
+    if not word or word in vocabulary:
+        return word
+    small = {known.lower(): known for known in reversed(vocabulary)}
+    if word.lower() in small:
+        return small[word.lower()]
+    near = difflib.get_close_matches(word.lower(), small, 3, 0.7)
+    hint = f"; near it: {', '.join(small[one] for one in near)}" if near else ": try another, or add it to the list"
+    raise ValueError(f"the word {word!r} is not among the {len(vocabulary):,} words of the list{hint}")
+
+
+def _about(results: Sequence[HeadWordResult], source: str) -> list[str]:
+    """Which words were looked at, and which could not be, as HTML."""
+    first = results[-1]
+    where = f" ({escape(source)})" if source else ""
+    searched = f"{len(first.vocabulary):,} words{where}; each dimension's top {first.top} as query and as key; "
+    lines = [f"{searched}the {first.keep} pairs that most dimensions have are kept of each head."]
+    for words, what in (
+        (first.missing, "have no word vector and are in no pair"),
+        (first.unknown, "cannot be written by the tokenizer and were left out"),
+    ):
+        if words:
+            rest = f" and {len(words) - NAMED:,} more" if len(words) > NAMED else ""
+            named = ", ".join(map(escape, words[:NAMED]))
+            lines.append(f"<b>{len(words):,} words</b> {what}: {named}{rest}.")
+    return lines

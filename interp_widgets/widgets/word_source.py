@@ -1,0 +1,216 @@
+"""Where the words of a weight reading come from: the demo's list, typed ones, a file, or a file of word vectors."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as W
+
+from interp_widgets.data.word_lists import read_word_list, typed_words
+from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
+
+from .controls import shown_if
+
+WORD_LISTS = {
+    "demo": "the demo's list",
+    "own": "my own, typed here",
+    "file": "a file, one word per line",
+    "vectors": "the first ones of the vectors file",
+}
+Vectors = str | WordVectors
+"""Path of a file of word vectors, the vectors themselves, or an empty text for the demo's."""
+
+_lock = threading.Lock()
+_read: list[tuple[Any, WordVectors]] = []
+"""The file read last: two models are searched with the same words one after the other."""
+
+
+@dataclass(frozen=True)
+class WordSource:
+    """A word list and word vectors, as they were asked for."""
+
+    kind: str = "demo"
+    words: tuple[str, ...] = ()
+    """Of ``own`` and ``file``."""
+    path: str = ""
+    """Of ``file``."""
+    vectors: Vectors = ""
+    most: int = 0
+    """Words taken from the beginning of the vectors file; of ``vectors`` only."""
+    stamp: tuple[int, int] | None = None
+    """Size and time of the vectors file, so that another file under the same name is another request."""
+
+    @property
+    def count(self) -> int:
+        """Words, as far as is known without reading the vectors."""
+        if self.words:
+            return len(self.words)
+        if self.kind == "demo":
+            return len(demo_word_vectors())
+        return min(self.most, len(self.vectors)) if isinstance(self.vectors, WordVectors) else self.most
+
+    @property
+    def width(self) -> int:
+        """Numbers per vector; of a file that has not been read, what published files usually have."""
+        if isinstance(self.vectors, WordVectors):
+            return self.vectors.width
+        return 300 if self.vectors else demo_word_vectors().width
+
+    def read(self) -> tuple[tuple[str, ...], WordVectors]:
+        """Words and vectors; reads the vectors file unless it is the one that was read last."""
+        if isinstance(self.vectors, WordVectors):
+            found = self.vectors
+        elif not self.vectors:
+            found = demo_word_vectors()
+        else:
+            found = self._from_file()
+        if self.kind == "vectors":
+            return found.words[: self.most], found
+        return self.words or demo_word_vectors().words, found
+
+    def _from_file(self) -> WordVectors:
+        listed = self.words or (demo_word_vectors().words if self.kind == "demo" else None)
+        key = (self.vectors, self.stamp, listed, self.most)
+        with _lock:
+            held = next((found for known, found in _read if known == key), None)
+        if held is not None:
+            return held
+        path = Path(str(self.vectors)).expanduser()
+        found = read_word_vectors(path, words=listed, limit=self.most if listed is None else None)
+        with _lock:
+            _read[:] = [(key, found)]
+        return found
+
+    def describe(self) -> str:
+        """Where words and vectors come from, in words."""
+        words = {"demo": "the demo's", "own": "typed", "file": f"of {self.path}"}.get(self.kind, "the vectors' first")
+        if isinstance(self.vectors, WordVectors):
+            return f"{words}, vectors as given ({self.vectors.width} numbers each)"
+        return f"{words}, vectors {f'of {self.vectors}' if self.vectors else 'the demo’s'}"
+
+    def code(self) -> tuple[list[str], list[str], dict[str, Any]]:
+        """Names to import, lines that prepare the words, and the arguments that hand them on, as source text."""
+        imports, lines, arguments = [], [], {}
+        if self.kind == "own":
+            lines.append(f"words = {list(self.words)!r}")
+            arguments["words"] = "words"
+        elif self.kind == "file":
+            lines += ["from interp_widgets.data.word_lists import read_word_list", ""]
+            lines.append(f"words = read_word_list({self.path!r})")
+            arguments["words"] = "words"
+        if isinstance(self.vectors, WordVectors):
+            lines.append("vectors = vectors  # the WordVectors that the widget was opened with")
+            arguments["vectors"] = "vectors"
+        elif self.kind == "vectors":
+            imports.append("read_word_vectors")
+            path = os.path.expanduser(self.vectors)
+            lines.append(f"vectors = read_word_vectors({path!r}, limit={self.most})")
+            arguments["vectors"] = "vectors"
+        elif self.vectors:
+            arguments["vectors"] = repr(os.path.expanduser(self.vectors))
+        if self.kind == "vectors" and isinstance(self.vectors, WordVectors):
+            arguments["words"] = f"vectors.words[:{self.most}]"
+        return imports, lines, arguments
+
+
+def word_source(
+    kind: str, *, words: Sequence[str] = (), path: str = "", vectors: Vectors = "", most: int = 0
+) -> WordSource:
+    """The source that inputs name; a file of words is read here, one of vectors only looked for.
+
+    Raises ValueError for no words or a file that cannot be read, FileNotFoundError for one that is not there.
+    """
+    listed: tuple[str, ...] = ()
+    path = path.strip()
+    if kind == "own":
+        listed = tuple(dict.fromkeys(words))
+        if not listed:
+            raise ValueError("there are no words yet: type some, with blanks or line ends between them")
+    elif kind == "file":
+        if not path:
+            raise ValueError("there is no word file yet: type the path of a text with one word per line")
+        listed = read_word_list(path)
+    elif kind == "vectors" and not vectors:
+        vectors = demo_word_vectors()
+    stamp = None
+    if isinstance(vectors, str) and (vectors := vectors.strip()):
+        try:
+            found = os.stat(os.path.expanduser(vectors))
+        except OSError as error:
+            raise FileNotFoundError(
+                f"there is no file of word vectors at {vectors}: check the path, or empty the box for the demo's"
+            ) from error
+        stamp = found.st_size, found.st_mtime_ns
+    return WordSource(
+        kind, listed, path if kind == "file" else "", vectors, most if kind == "vectors" else 0, stamp
+    )  # fmt: skip
+
+
+def word_controls(panel: Any) -> list[Any]:
+    """Controls for a panel with the traits `word_list`, `words`, `word_file`, `vectors` and `most_words`."""
+    options = [(label, value) for value, label in WORD_LISTS.items()]
+    kind = panel.bind(W.Dropdown(description="Words", options=options), "word_list")
+    own = W.Textarea(
+        description="Own words, the most frequent first", continuous_update=False, rows=3, value=" ".join(panel.words),
+        placeholder="dog cat wolf …",
+    )  # fmt: skip
+    file = panel.bind(
+        W.Text(description="Word file", continuous_update=False, placeholder="path; a count may follow each word"),
+        "word_file",
+    )
+    most = panel.bind(
+        W.BoundedIntText(description="Number", min=3, max=1_000_000, tooltip="Words from the file's beginning"),
+        "most_words",
+    )
+    most.add_class("iw-short")
+    vectors = _vectors_box(panel)
+    for box in (own, file, vectors):
+        box.add_class("iw-grow")
+
+    def to_trait(change: Any) -> None:
+        found = list(typed_words(change.new))
+        if found != panel.words:
+            panel.words = found
+
+    def to_control(_: Any) -> None:
+        if list(typed_words(own.value)) != panel.words:
+            own.value = " ".join(panel.words)
+
+    def fit(_: Any = None) -> None:
+        for box, name in ((own, "own"), (file, "file"), (most, "vectors")):
+            shown_if(box, panel.word_list == name)
+
+    panel.watch(own, "value", to_trait)
+    panel.watch(panel, "words", to_control)
+    panel.watch(panel, "word_list", fit)
+    fit()
+    return [kind, own, file, most, vectors]
+
+
+def _vectors_box(panel: Any) -> W.Text:
+    """The path of the vectors; vectors given in Python stay until another path is typed."""
+    box = W.Text(
+        description="Word vectors", continuous_update=False, placeholder="empty: the demo's",
+        tooltip="Path of a GloVe or word2vec text file, or of an .npz archive with words and vectors",
+    )  # fmt: skip
+
+    def shown() -> str:
+        given = panel.vectors
+        return given if isinstance(given, str) else f"as given: {len(given):,} words"
+
+    def to_trait(change: Any) -> None:
+        if change.new != shown():
+            panel.vectors = change.new
+
+    def to_control(_: Any = None) -> None:
+        box.value = shown()
+
+    panel.watch(box, "value", to_trait)
+    panel.watch(panel, "vectors", to_control)
+    to_control()
+    return box
