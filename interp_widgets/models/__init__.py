@@ -6,10 +6,12 @@ from .check import SelfCheck, SelfCheckError
 from .folder import LoadError
 from .hooks import Run
 from .loading import ModelPair, load_demo_pair, load_model, load_pair
+from .mod.model import ModModel
 from .model import Model
 
 __all__ = [
     "LoadError",
+    "ModModel",
     "Model",
     "ModelPair",
     "Run",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .hooks import attached, check_hook_names
 from .interventions import has_mlps, mlp_branch
+from .mod.graft import mixture_of
 from .ways import blocks_start
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def run(model: Any, trace: Trace, patches: Sequence[Patch], sequence: Tensor, ch
     from .forward import last_hidden
 
     tl_model = model.tl_model
-    whole = trace.hooked or trace.backend == "bridge"
+    # a mixture reads streams in front of the first patched layer too
+    whole = trace.hooked or trace.backend == "bridge" or mixture_of(tl_model) is not None
     first = 0 if whole else min(patch.layer for patch in patches)
 
     def checking(value: Tensor, hook: Any) -> Tensor:

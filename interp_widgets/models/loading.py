@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +16,10 @@ from torch import Tensor
 from . import convert, folder
 from .check import SelfCheck, SelfCheckError, check_ids, log_probabilities, self_check
 from .folder import LoadError
+from .mod.checkpoint import MixtureState, is_mixture_folder
+from .mod.graft import graft, grafted, late_parts
+from .mod.mixture import Mixture
+from .mod.model import ModModel
 from .model import Backend, Model
 from .threads import few_threads
 from .weights import first_bad_tensor
@@ -30,13 +36,14 @@ def load_model(
     dtype: torch.dtype | str | None = None,
     backend: Literal["auto", "hooked", "bridge"] = "auto",
     processed: bool = False,
+    base: str | Path | Any = None,
 ) -> Model:
     """Load a decoder-only language model and check that it computes what Hugging Face computes.
 
     Args:
         source: ``"demo-base"`` or ``"demo-tuned"`` (shipped), the path of a local Hugging Face folder, a hub name, a
-            transformers model (it is copied and stays as it was), or a HookedTransformer or TransformerBridge (used as
-            it is, not copied).
+            transformers model (it is copied and stays as it was), a HookedTransformer or TransformerBridge (used as
+            it is, not copied), or a folder that `ModModel.save` wrote (gives a `ModModel`).
         tokenizer: the tokenizer of a transformers model or of a folder without one; else the one beside the model.
         device: ``"cuda"`` where there is one, else ``"cpu"``; a transformers model stays on its own device.
         dtype: ``torch.float32`` on every device unless asked otherwise, whatever type the file holds; a transformers
@@ -46,6 +53,7 @@ def load_model(
             `SelfCheck.note` why. HookedTransformer keeps rotary contexts to 8,192 positions; the bridge has the whole.
         processed: fold norm scales into the weights and centre them (as TransformerLens does by default); changes
             activations, not predictions.
+        base: only for a `ModModel`'s folder: its base model, where that is no longer at the place it was tuned from.
 
     Raises:
         LoadError: nothing to load there, and what to do about it (a ValueError).
@@ -64,27 +72,33 @@ def load_model(
         dtype = getattr(torch, dtype.removeprefix("torch."), dtype)
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"dtype must be a floating-point torch.dtype such as torch.float32, got {dtype!r}")
+    if is_mixture_folder(source):
+        from .mod.opening import open_mixture
+
+        return open_mixture(Path(source), base, tokenizer, device, dtype, backend, processed)
+    if base is not None:
+        raise ValueError(f"base= belongs to the folder of a mixture of depths, and {source} is none: leave it out")
     if convert.is_hooked(source) or convert.is_bridge(source):
         return _adopt(source, tokenizer, device, dtype, backend, processed)
     if not isinstance(source, str | Path):
-        _check_transformers_model(source)
+        check_transformers_model(source)
         device = source.device if device is None else device
         dtype = source.dtype if dtype is None else dtype
-    place = _device(device)
+    place = device_of(device)
     kind = torch.float32 if dtype is None else dtype
     import transformer_lens  # noqa: F401  (3 to 5 s on first use, so here and not at import of the package)
 
     if isinstance(source, str | Path):
-        hf_model, name, tokenizer = _read(source, tokenizer, kind)
+        hf_model, name, tokenizer = read_source(source, tokenizer, kind)
     else:
         hf_model, name = source, _name_of(source)
-        tokenizer = tokenizer if tokenizer is not None else _tokenizer_beside(source)
+        tokenizer = tokenizer if tokenizer is not None else tokenizer_beside(source)
     with few_threads(hf_model.num_parameters()):
-        return _build(
+        return build(
             hf_model,
             owned=isinstance(source, str | Path),
             name=name,
-            source=_address(source) if isinstance(source, str | Path) else None,
+            source=address(source) if isinstance(source, str | Path) else None,
             tokenizer=tokenizer,
             device=place,
             dtype=kind,
@@ -93,7 +107,7 @@ def load_model(
         )
 
 
-def _device(device: str | torch.device | None) -> torch.device:
+def device_of(device: str | torch.device | None) -> torch.device:
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -105,7 +119,7 @@ def _device(device: str | torch.device | None) -> torch.device:
     return found
 
 
-def _read(source: str | Path, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, str, Any]:
+def read_source(source: str | Path, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, str, Any]:
     """The transformers model, a name for it and its tokenizer, from a demo name, folder or hub name."""
     text = str(source)
     demo = DEMO_NAMES.get(text)
@@ -126,7 +140,7 @@ def _read(source: str | Path, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, 
     return hf_model, text if demo or not local else path.resolve().name, tokenizer if tokenizer is not None else own
 
 
-def _address(source: str | Path) -> str:
+def address(source: str | Path) -> str:
     """What loads a model again from anywhere: its name, or the whole path of its folder."""
     path = Path(source).expanduser()
     return str(path.resolve()) if str(source) not in DEMO_NAMES and path.exists() else str(source)
@@ -136,7 +150,7 @@ def _looks_like_path(text: str) -> bool:
     return text.startswith((".", "/", "~")) or "\\" in text or text.count("/") > 1 or not text
 
 
-def _check_transformers_model(source: Any) -> None:
+def check_transformers_model(source: Any) -> None:
     names = {base.__name__ for base in type(source).__mro__}
     if "PreTrainedModel" not in names:
         if any(name.startswith("Peft") for name in names):
@@ -153,7 +167,7 @@ def _check_transformers_model(source: Any) -> None:
         raise LoadError(f"{type(source).__name__} has no output over the vocabulary: load it as AutoModelForCausalLM")
 
 
-def _check_lora(hf_model: Any) -> None:
+def check_lora(hf_model: Any) -> None:
     lora = next((name for name, _ in hf_model.named_parameters() if "lora_" in name), None)
     if lora is not None:
         raise LoadError(
@@ -178,13 +192,13 @@ def _short_name(name: str) -> str:
     return Path(name).name if Path(name).exists() else name
 
 
-def _tokenizer_beside(hf_model: Any) -> Any:
+def tokenizer_beside(hf_model: Any) -> Any:
     """The tokenizer in the local folder that a transformers model came from, if it is still there."""
     path = getattr(hf_model.config, "_name_or_path", "")
     return folder.read_tokenizer(path, local=True) if path and Path(path).is_dir() else None
 
 
-def _build(
+def build(
     hf_model: Any,
     *,
     owned: bool,
@@ -195,9 +209,10 @@ def _build(
     dtype: torch.dtype,
     backend: Literal["auto", "hooked", "bridge"],
     processed: bool,
+    mixture: tuple[MixtureState, Mixture] | None = None,
 ) -> Model:
     """Convert and check; ``owned`` says that nobody else holds the transformers model, so that it may be used up."""
-    _check_lora(hf_model)
+    check_lora(hf_model)
     _check_weights(hf_model, name)
     if tokenizer is not None:
         folder.check_tokenizer(tokenizer, hf_model.config.get_text_config().vocab_size, name)
@@ -207,13 +222,17 @@ def _build(
     text_config = hf_model.config.get_text_config()
     longest = getattr(text_config, "max_position_embeddings", None) or check_ids(2, 1 << 30).shape[1]
     prompts = check_ids(text_config.vocab_size, longest)
-    reference = log_probabilities(hf_model, prompts.to(device))
+    routes = None if mixture is None else mixture[1].to(device=device, dtype=dtype)
+    within = contextlib.nullcontext() if routes is None else grafted(late_parts(hf_model), routes)
+    with within:
+        reference = log_probabilities(hf_model, prompts.to(device))
     if not bool(torch.isfinite(reference).all()):
         raise LoadError(f"{name} computes NaN or infinity in {dtype}: try dtype=torch.float32, or look at its weights")
-    tl_model, chosen, check = _convert(hf_model, prompts, reference, device, dtype, backend, processed)
+    tl_model, chosen, check = _convert(hf_model, prompts, reference, device, dtype, backend, processed, routes)
     policy = _puts_bos(tokenizer)
     tokenizer = _attach_tokenizer(tl_model, tokenizer, policy)
-    return Model(
+    make = Model if mixture is None else partial(ModModel, state=mixture[0])
+    return make(
         tl_model,
         name=name,
         source=source,
@@ -234,6 +253,7 @@ def _convert(
     dtype: torch.dtype,
     backend: Literal["auto", "hooked", "bridge"],
     processed: bool,
+    mixture: Mixture | None = None,
 ) -> tuple[Any, Backend, SelfCheck]:
     note = ""
     if backend == "hooked" and not convert.has_hooked_transformer():
@@ -243,6 +263,8 @@ def _convert(
     if backend == "hooked" or (backend == "auto" and convert.has_hooked_transformer()):
         try:
             tl_model = convert.to_hooked(hf_model, processed=processed, device=device, dtype=dtype)
+            if mixture is not None:
+                graft(tl_model, copy.deepcopy(mixture))
             check = self_check(tl_model, "hooked", reference, ids=prompts)
             if check.passed:
                 return tl_model, "hooked", check
@@ -256,6 +278,8 @@ def _convert(
             )
         note = f"bridge, because as HookedTransformer {fault}"
     tl_model = convert.to_bridge(hf_model, processed=processed, device=device, dtype=dtype)
+    if mixture is not None:
+        graft(tl_model, mixture)
     check = self_check(tl_model, "bridge", reference, ids=prompts, note=note)
     if not check.passed:
         raise SelfCheckError(
@@ -314,7 +338,7 @@ def _adopt(
     if dtype is not None and dtype != parameter.dtype:
         raise ValueError(f"this model is in {parameter.dtype} and used as it is: convert it with .to({dtype}) first")
     name = _short_name(str(getattr(tl_model.cfg, "model_name", "") or type(tl_model).__name__))
-    _check_lora(tl_model)
+    check_lora(tl_model)
     _check_weights(tl_model, name)
     tokenizer = tokenizer if tokenizer is not None else tl_model.tokenizer
     if tokenizer is not None:

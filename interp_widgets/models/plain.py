@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .mod.graft import mixture_of
 from .scope import acts
 
 KeysValues = tuple[Tensor, Tensor]
@@ -43,7 +44,7 @@ def applies(tl_model: Any) -> bool:
         return False
     if any((getattr(cfg, f"{name}_soft_cap", None) or 0) > 0 for name in ("attn_scores", "output_logits")):
         return False
-    if any(_is_changed(module) for module in tl_model.modules()):
+    if mixture_of(tl_model) is not None or any(_is_changed(module) for module in tl_model.modules()):
         return False
     return all(_known_block(block) for block in tl_model.blocks) and _known_norm(tl_model, "ln_final")
 

@@ -6,6 +6,8 @@ wider whatever the model's type: in bfloat16 the 8 bits of a logit move ranks.
 
 Blocks use the model's own weights. Before they are first used on a model they are compared with the model's own logits;
 where they differ, and while the user has hooks on the model, the cells go through the model's own modules instead.
+
+A mixture of depths mixes several residual streams. One stream alone is read as its last route reads it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from torch import Tensor
 from . import plain, ways
 from .compare import agree, probe_ids
 from .hooks import attached
+from .mod.graft import by_last_route
 from .ways import has_hooks
 
 __all__ = ["ReadOut", "read_out", "residuals", "run_blocks"]
@@ -41,7 +44,7 @@ class ReadOut:
     def normed(self, rows: Tensor) -> Tensor:
         """(..., d_model) the final norm's output for residual streams of that shape, in their type."""
         tl_model = self.model.tl_model
-        with self.model.lock:
+        with self.model.lock, by_last_route(tl_model):
             norm = getattr(tl_model, "ln_final", None)
             if self.model.backend != "bridge":
                 return plain.normed(norm, rows)
@@ -66,13 +69,13 @@ class ReadOut:
             return rows.new_zeros(*rows.shape[:2], self.model.d_vocab)
         rows = rows.to(self.model.dtype)
         layers = self.model.n_layers
-        if self.model.backend != "bridge":
-            with self.model.lock:
+        with self.model.lock, by_last_route(self.model.tl_model):
+            if self.model.backend != "bridge":
                 logits: Tensor = self.model.tl_model(rows, start_at_layer=layers)
-        else:
-            ids = torch.zeros(rows.shape[:2], dtype=torch.long, device=self.model.device)
-            put = {f"blocks.{layers - 1}.hook_resid_post": lambda stream: rows}
-            logits = self.model.run(ids, edit=put).logits
+            else:
+                ids = torch.zeros(rows.shape[:2], dtype=torch.long, device=self.model.device)
+                put = {f"blocks.{layers - 1}.hook_resid_post": lambda stream: rows}
+                logits = self.model.run(ids, edit=put).logits
         return logits if logits.dtype == torch.float64 else logits.float()
 
 
@@ -170,7 +173,8 @@ def _in_type_of(rows: Tensor, norm: Any) -> Tensor:
 def _compare(model: Any) -> bool | None:
     """Whether the blocks give the model's own logits, for the first residual stream too; None if these are NaN."""
     ids = probe_ids(model.d_vocab, model.n_ctx).to(model.device)
-    wanted = model.tl_model(ids)
+    with by_last_route(model.tl_model):
+        wanted = model.tl_model(ids)
     if not bool(torch.isfinite(wanted).all()):
         return None
     streams = residuals(model, ids)[[0, -1]]

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .mod.graft import mixture_of
 from .plain import KeysValues, hooks_of
 
 OWN_HOOKS = ("transformer_lens.model_bridge", __name__)
@@ -72,7 +73,8 @@ def blocks_encode(
             entry = cache_entry(key, value, frozen=True)
         stream = block(stream, past_kv_cache_entry=entry, shortformer_pos_embed=short)
     normalise = tl_model.ln_final if tl_model.cfg.normalization_type is not None else (lambda x: x)
-    if hooked or positions is None:
+    # a mixture reads several streams, all of them whole
+    if hooked or positions is None or mixture_of(tl_model) is not None:
         hidden = normalise(stream)
         return hidden if positions is None else hidden[:, positions]
     return normalise(stream[:, positions])

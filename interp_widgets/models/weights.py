@@ -99,11 +99,16 @@ def first_bad_tensor(module: Any) -> str | None:
     return None
 
 
-def weight_hash(module: Any) -> str:
-    """SHA-256 over every parameter's name, type, shape and values: 64 hexadecimal digits."""
+def weight_hash(module: Any, *, wide: bool = False) -> str:
+    """SHA-256 over every parameter's name, type, shape and values: 64 hexadecimal digits.
+
+    ``wide`` takes half-precision values as float32, so that a model and its exact float32 copy have one hash.
+    """
     digest = hashlib.sha256()
     with torch.no_grad():
         for name, parameter in sorted(module.named_parameters(), key=lambda item: item[0]):
+            if wide and parameter.dtype in (torch.float16, torch.bfloat16):
+                parameter = parameter.float()
             digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
             raw = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             digest.update(memoryview(raw.numpy()))

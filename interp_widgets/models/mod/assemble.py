@@ -1,0 +1,104 @@
+"""From a transformers model and learned numbers to the parts of a mixture, and back."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..folder import LoadError
+from .checkpoint import LoraSetup, MixtureState, base_hash
+from .graft import LateParts, late_parts
+from .mixture import Mixture
+
+__all__ = ["add_lora", "apply_state", "lora_parameters", "new_mixture", "norm_parameters", "read_weights"]
+
+_NEEDS_PEFT = "LoRA needs the peft package: install it with `pip install interp_widgets[tuning]`, or leave lora out"
+
+
+def new_mixture(parts: LateParts, router: Tensor, top_k: int) -> Mixture:
+    """A mixture whose norms are copies of the model's final norm."""
+    norms = [copy.deepcopy(parts.norm) for _ in range(router.shape[1] - 1)]
+    return Mixture(router, norms, top_k)
+
+
+def norm_parameters(mixture: Mixture, parts: LateParts) -> dict[str, nn.Parameter]:
+    """The norms' parameters of every route: "norms.I.weight" and, where there is one, "norms.I.bias"."""
+    own = {name: p for name, p in parts.norm.named_parameters() if not name.startswith("mixture.")}
+    routes = [*(dict(norm.named_parameters()) for norm in mixture.norms), own]
+    return {f"norms.{index}.{name}": p for index, route in enumerate(routes) for name, p in route.items()}
+
+
+# ---- LoRA
+
+
+def add_lora(hf_model: Any, parts: LateParts, setup: LoraSetup, k: int, seed: int) -> Any:
+    """The peft model around ``hf_model``, with adapters on all linear maps of the chosen layers."""
+    try:
+        import peft
+    except ImportError as error:
+        raise ImportError(_NEEDS_PEFT) from error
+    first = 0 if setup.layers == "all" else len(parts.layers) - k
+    names = [
+        f"{parts.layers_name}.{index}.{name}"
+        for index in range(first, len(parts.layers))
+        for name, module in parts.layers[index].named_modules()
+        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+    ]
+    transposed = any(type(module).__name__ == "Conv1D" for module in parts.layers.modules())
+    config = peft.LoraConfig(
+        r=setup.rank, lora_alpha=setup.alpha, target_modules=names, lora_dropout=0.0, fan_in_fan_out=transposed
+    )
+    # peft draws from the global generator, and warns about what it does itself
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(seed)
+        return peft.get_peft_model(hf_model, config)
+
+
+def lora_parameters(peft_model: Any) -> dict[str, nn.Parameter]:
+    """The adapters' parameters by name."""
+    return {f"lora.{name}": p for name, p in peft_model.named_parameters() if "lora_" in name}
+
+
+def read_weights(named: Mapping[str, nn.Parameter], saved: Mapping[str, Tensor]) -> None:
+    """Copy saved values into parameters; LoadError where names or shapes differ."""
+    odd = sorted(set(named) ^ set(saved))
+    if odd:
+        raise LoadError(f"the checkpoint does not fit the model: {odd[0]} is in only one of them")
+    with torch.no_grad():
+        for name, parameter in named.items():
+            if parameter.shape != saved[name].shape:
+                raise LoadError(
+                    f"{name} has shape {tuple(saved[name].shape)} in the checkpoint and {tuple(parameter.shape)} "
+                    "in the model: the checkpoint belongs to another model"
+                )
+            parameter.copy_(saved[name])
+
+
+def apply_state(hf_model: Any, state: MixtureState) -> tuple[Any, Mixture]:
+    """The tuned transformers model, adapters merged, and its mixture; ``hf_model`` is used up.
+
+    Raises LoadError where ``hf_model`` is not the base that the state was made from.
+    """
+    found = base_hash(hf_model)
+    if found != state.base_hash:
+        raise LoadError(
+            f"this mixture was tuned on {state.base_name} with weights {state.base_hash[:12]}…, but the base given "
+            f"has weights {found[:12]}…: open it on the model it was made from"
+        )
+    parts = late_parts(hf_model)
+    mixture = new_mixture(parts, torch.zeros_like(state.weights["router"]), state.top_k)
+    peft_model = None if state.lora is None else add_lora(hf_model, parts, state.lora, state.k, 0)
+    named = {"router": mixture.router, **norm_parameters(mixture, parts)}
+    named |= {} if peft_model is None else lora_parameters(peft_model)
+    read_weights(named, state.weights)
+    if peft_model is not None:
+        hf_model = peft_model.merge_and_unload()
+    for parameter in (*hf_model.parameters(), *mixture.parameters()):
+        parameter.requires_grad_(True)  # as transformers loads them
+    return hf_model, mixture

@@ -1,0 +1,132 @@
+"""A tuned mixture as numbers: what was learned, for which base model, and a folder that holds it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..folder import LoadError
+from ..weights import weight_hash
+
+__all__ = ["HEADER", "LoraSetup", "MixtureState", "base_hash", "is_mixture_folder", "load_state", "save_state"]
+
+HEADER = "mod.json"
+WEIGHTS = "mod.safetensors"
+TRAINING = "training.safetensors"
+FORMAT = "interp_widgets mixture of depths"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class LoraSetup:
+    """Low-rank adapters beside the mixture."""
+
+    rank: int
+    layers: Literal["last", "all"]
+    """On the linear maps of the last k layers or of all."""
+    alpha: int
+    """The update is scaled by alpha / rank."""
+
+
+@dataclass(frozen=True)
+class MixtureState:
+    """Everything that tuning changed, and what it was made from."""
+
+    k: int
+    top_k: int
+    lora: LoraSetup | None
+    base: str | None
+    """What loads the base model again (a name or a folder); None for a model that came from memory."""
+    base_name: str
+    base_hash: str
+    """SHA-256 of the base model's weights (`base_hash`)."""
+    weights: Mapping[str, Tensor]
+    """On the CPU: "router" (d_model, k), "norms.I.weight", "norms.I.bias" per route I, "lora.NAME" for adapters."""
+    training: Mapping[str, Tensor] = field(default_factory=dict)
+    """Optimizer and curves, to go on from; empty if it was not kept."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """How it was tuned; plain JSON values."""
+
+
+def base_hash(hf_model: Any) -> str:
+    """SHA-256 of a transformers model's weights widened to float32, so that half-precision copies agree."""
+    return weight_hash(hf_model, wide=True)
+
+
+def is_mixture_folder(source: object) -> bool:
+    """Whether ``source`` is the path of a folder that `ModModel.save` wrote."""
+    return isinstance(source, str | os.PathLike) and (Path(source).expanduser() / HEADER).is_file()
+
+
+def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
+    """Write a folder of safetensors and one JSON file; each file replaces an older one only once it is complete."""
+    from safetensors.torch import save_file
+
+    target = Path(folder).expanduser()
+    target.mkdir(parents=True, exist_ok=True)
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "k": state.k,
+        "top_k": state.top_k,
+        "lora": None if state.lora is None else vars(state.lora),
+        "base": {"source": state.base, "name": state.base_name, "weight_hash": state.base_hash},
+        "settings": dict(state.settings),
+        "training": bool(state.training),
+    }
+    # the header goes last: a folder without it is not taken for a whole one
+    (target / HEADER).unlink(missing_ok=True)
+    parts = {WEIGHTS: state.weights, **({TRAINING: state.training} if state.training else {})}
+    for name, tensors in parts.items():
+        draft = target / f"{name}.part"
+        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, draft)
+        draft.chmod(0o644)
+        draft.replace(target / name)
+    draft = target / f"{HEADER}.part"
+    draft.write_text(json.dumps(head, indent=1) + "\n", encoding="utf8")
+    draft.replace(target / HEADER)
+    return target
+
+
+def load_state(folder: str | os.PathLike[str]) -> MixtureState:
+    """Read what `save_state` wrote; LoadError says what is wrong with a folder."""
+    path = Path(folder).expanduser()
+    if not (path / HEADER).is_file():
+        raise LoadError(f"{path} has no {HEADER}: give a folder that ModModel.save wrote")
+    try:
+        head = json.loads((path / HEADER).read_text(encoding="utf8"))
+        if head["format"] != FORMAT or head["version"] != VERSION:
+            raise LoadError(f"{path} was written by another version ({head['version']}): this one reads {VERSION}")
+        lora = None if head["lora"] is None else LoraSetup(**head["lora"])
+        training = _read(path / TRAINING) if head["training"] else {}
+        base = head["base"]
+        return MixtureState(
+            int(head["k"]), int(head["top_k"]), lora, base["source"], base["name"], base["weight_hash"],
+            _read(path / WEIGHTS), training, head["settings"],
+        )  # fmt: skip
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise LoadError(f"{path / HEADER} is damaged ({error}): copy the folder again") from error
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise LoadError(f"{path.parent} lacks {path.name}: copy the folder again")
+    try:
+        found: dict[str, Tensor] = load_file(path)
+    except SafetensorError as error:
+        raise LoadError(f"{path} is damaged ({error}): copy the folder again") from error
+    bad = next((name for name, value in found.items() if value.is_floating_point()
+                and not bool(torch.isfinite(value).all()) and path.name == WEIGHTS), None)  # fmt: skip
+    if bad is not None:
+        raise LoadError(f"{path} holds NaN or infinity in {bad}: use an intact checkpoint")
+    return found

@@ -1,0 +1,160 @@
+"""Putting a `Mixture` into a transformers model, a HookedTransformer or a TransformerBridge.
+
+What enters the last k blocks and what leaves the last one is read behind all hooks of these places, so that edits of
+the residual stream reach every route. The final norm then gives the mixture instead of its own output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .mixture import Mixture
+
+__all__ = ["LateParts", "by_last_route", "graft", "grafted", "late_parts", "mixture_of"]
+
+
+def mixture_of(tl_model: Any) -> Mixture | None:
+    """The mixture in a TransformerLens model, if it has one."""
+    found = getattr(getattr(tl_model, "ln_final", None), "_modules", {}).get("mixture")
+    return found if isinstance(found, Mixture) else None
+
+
+def by_last_route(tl_model: Any) -> contextlib.AbstractContextManager[None]:
+    """Inside, the final norm reads any stream as the last route does; nothing changes for a model without a mixture."""
+    mixture = mixture_of(tl_model)
+    return contextlib.nullcontext() if mixture is None else mixture.by_last()
+
+
+# ---- a class in front of a module's own, which acts behind the module's hooks
+
+
+class _Tap:
+    """A module whose output somebody reads."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        found = super().__call__(*args, **options)  # type: ignore[misc]
+        vars(self)["_tell"](found)
+        return found
+
+
+class _Mixing:
+    """A final norm that gives the mixture."""
+
+    def __call__(self, stream: Tensor, *args: Any, **options: Any) -> Any:
+        mixture: Mixture = vars(self)["_modules"]["mixture"]
+        return mixture.read(stream, super().__call__)  # type: ignore[misc]
+
+
+def _put_in_front(module: nn.Module, front: type) -> None:
+    # the name stays: it says which equations the module computes
+    module.__class__ = type(type(module).__name__, (front, type(module)), {})
+
+
+def _take_away(module: nn.Module, front: type) -> None:
+    if type(module).__mro__[1] is front:
+        module.__class__ = type(module).__mro__[2]
+
+
+def graft(tl_model: Any, mixture: Mixture) -> None:
+    """Put a mixture into a TransformerLens model for good."""
+    blocks = range(len(tl_model.blocks) - mixture.k, len(tl_model.blocks))
+
+    def entering(index: int) -> Callable[[Tensor], None]:
+        return lambda stream: mixture.enters(index, stream)
+
+    taps = [(f"blocks.{block}.hook_resid_pre", entering(index)) for index, block in enumerate(blocks)]
+    taps.append((f"blocks.{blocks[-1]}.hook_resid_post", mixture.leaves))
+    points = tl_model.hook_dict
+    for name, tell in taps:
+        _put_in_front(points[name], _Tap)
+        vars(points[name])["_tell"] = tell
+    tl_model.ln_final.add_module("mixture", mixture)
+    _put_in_front(tl_model.ln_final, _Mixing)
+
+
+# ---- transformers models
+
+
+@dataclass(frozen=True)
+class LateParts:
+    """The parts of a transformers model that a mixture needs."""
+
+    layers: nn.ModuleList
+    """Its blocks."""
+    layers_name: str
+    """Their name within the model, such as ``"model.layers"``."""
+    norm: nn.Module
+    """Its final norm."""
+    head: nn.Module
+    """Its unembedding."""
+
+
+def late_parts(hf_model: Any) -> LateParts:
+    """Find the blocks, final norm and unembedding of a transformers model by running one token through it.
+
+    Raises ValueError for a model whose logits are not one norm and one linear map of the last block's output.
+    """
+    count = hf_model.config.get_text_config().num_hidden_layers
+    lists = [(name, m) for name, m in hf_model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == count]
+    head = hf_model.get_output_embeddings()
+    refusal = f"{type(hf_model).__name__} cannot have a mixture of depths: "
+    if not lists or head is None:
+        raise ValueError(refusal + "its blocks or its unembedding were not found")
+    name, layers = min(lists, key=lambda item: item[0].count("."))
+    parent = hf_model.get_submodule(name.rpartition(".")[0])
+    outputs: dict[nn.Module, Any] = {}
+    entered: dict[nn.Module, Any] = {}
+
+    def keep(module: nn.Module, given: tuple[Any, ...], made: Any) -> None:
+        entered[module], outputs[module] = given[0] if given else None, made
+
+    watched = [*(child for child in parent.children() if child is not layers), layers[-1], head]
+    handles = [module.register_forward_hook(keep) for module in watched]
+    try:
+        with torch.no_grad():
+            token = torch.zeros(1, 1, dtype=torch.long, device=hf_model.device)
+            logits = hf_model(token, use_cache=False).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+    end = outputs.get(layers[-1])
+    end = end[0] if isinstance(end, tuple) else end
+    norm = next((m for m in watched if m in outputs and entered[m] is end and m is not head and end is not None), None)
+    if norm is None or entered.get(head) is None or not torch.equal(entered[head], outputs[norm]):
+        raise ValueError(refusal + "its unembedding does not read one final norm of its last block")
+    if not torch.equal(outputs[head], logits):
+        raise ValueError(refusal + "its logits are more than the unembedding (a soft cap or a scale): use another base")
+    return LateParts(layers, name, norm, head)
+
+
+@contextlib.contextmanager
+def grafted(parts: LateParts, mixture: Mixture) -> Iterator[None]:
+    """Inside, the transformers model of these parts gives the mixture's logits."""
+    late = list(parts.layers)[-mixture.k :]
+
+    def entering(index: int) -> Callable[..., None]:
+        def tell(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+            mixture.enters(index, args[0] if args else options["hidden_states"])
+
+        return tell
+
+    def leaving(module: nn.Module, args: tuple[Any, ...], made: Any) -> None:
+        mixture.leaves(made[0] if isinstance(made, tuple) else made)
+
+    handles = [layer.register_forward_pre_hook(entering(i), with_kwargs=True) for i, layer in enumerate(late)]
+    handles.append(late[-1].register_forward_hook(leaving))
+    parts.norm.add_module("mixture", mixture)
+    _put_in_front(parts.norm, _Mixing)
+    try:
+        yield
+    finally:
+        _take_away(parts.norm, _Mixing)
+        del parts.norm._modules["mixture"]
+        for handle in handles:
+            handle.remove()

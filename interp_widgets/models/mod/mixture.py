@@ -1,0 +1,147 @@
+"""The Mixture-of-Depths read-out: a router over the last k layers, a norm for each, one unembedding behind them.
+
+Each of the last k layers gives logits of its own, ``U N_i(h_i)``. The router turns the residual stream x that enters
+the first of these layers into k weights g = softmax(x W_g). The unembedding is linear, so the weighted logits are
+``Σ g_i U N_i(h_i) = U Σ g_i N_i(h_i)``: a `Mixture` puts ``Σ g_i N_i(h_i)`` where the final norm's output was, and the
+model's own unembedding does the rest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Mixture", "Reading", "gates", "mix"]
+
+
+def gates(stream: Tensor, router: Tensor, top_k: int) -> Tensor:
+    """(..., k) weights of the routes, which sum to 1, for residual streams (..., d_model); float32 or wider.
+
+    With ``top_k`` below k the softmax runs over the ``top_k`` largest scores of each token; the others get zero.
+    """
+    wide = torch.promote_types(torch.promote_types(stream.dtype, router.dtype), torch.float32)
+    scores = stream.to(wide) @ router.to(wide)
+    if top_k < scores.shape[-1]:
+        kept = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, scores.topk(top_k, dim=-1).indices, True)
+        scores = scores.masked_fill(~kept, -torch.inf)
+    return scores.softmax(-1)
+
+
+def mix(weights: Tensor, members: Sequence[Tensor]) -> Tensor:
+    """``Σ_i weights[..., i] members[i]``, in the members' type."""
+    total = weights[..., :1] * members[0]
+    for index, member in enumerate(members[1:], start=1):
+        total = total + weights[..., index : index + 1] * member
+    return total.to(members[0].dtype)
+
+
+@dataclass
+class Reading:
+    """What a mixture did in one pass."""
+
+    gates: Tensor
+    """(batch, positions, k) weights of the routes."""
+    members: list[Tensor]
+    """Per route (batch, positions, d_model): the normed state that its unembedding reads."""
+
+
+@dataclass
+class _Pass:
+    """The streams of the pass that one thread is in."""
+
+    entering: list[Tensor] = field(default_factory=list)
+    """What entered the last k blocks, in order."""
+    last: Tensor | None = None
+    """What left the last block."""
+
+
+class Mixture(nn.Module):
+    """Router and norms of the last k layers; `interp_widgets.models.mod.graft` puts it into a model.
+
+    The last route's norm is the model's own final norm, which is why there are k - 1 norms here.
+    """
+
+    def __init__(self, router: Tensor, norms: Sequence[nn.Module], top_k: int) -> None:
+        super().__init__()
+        self.router = nn.Parameter(router)
+        self.norms = nn.ModuleList(norms)
+        self.top_k = top_k
+        self._passes: dict[int, _Pass] = {}
+        self._by_last: set[int] = set()
+        self._readings: dict[int, list[Reading]] = {}
+        if len(self.norms) != self.k - 1:
+            raise ValueError(f"{self.k} routes need {self.k - 1} norms beside the final one, got {len(self.norms)}")
+
+    @property
+    def k(self) -> int:
+        """Number of routes."""
+        return int(self.router.shape[1])
+
+    # ---- what the taps tell
+
+    def enters(self, index: int, stream: Tensor) -> None:
+        """``stream`` enters the block number ``index`` of the last k."""
+        mine = threading.get_ident()
+        if index == 0:
+            self._passes[mine] = _Pass()
+        current = self._passes.get(mine)
+        # a pass that starts behind the first of the last k blocks is noticed at the final norm
+        if current is not None and len(current.entering) == index:
+            current.entering.append(stream)
+
+    def leaves(self, stream: Tensor) -> None:
+        """``stream`` has left the last block."""
+        current = self._passes.get(threading.get_ident())
+        if current is not None:
+            current.last = stream
+
+    # ---- the read-out
+
+    def read(self, last: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
+        """What the unembedding reads, where ``last`` entered the final norm ``norm``."""
+        mine = threading.get_ident()
+        current = self._passes.pop(mine, None)
+        if mine in self._by_last:
+            return norm(last)
+        if current is None or current.last is not last or len(current.entering) != self.k:
+            raise ValueError(
+                f"this pass did not go through the last {self.k} layers, which a mixture of depths reads: "
+                "run the model from its first layer on"
+            )
+        members = [read(stream) for read, stream in zip(self.norms, current.entering[1:], strict=True)]
+        members.append(norm(last))
+        weights = gates(current.entering[0], self.router, self.top_k)
+        if mine in self._readings:
+            self._readings[mine].append(Reading(weights, members))
+        return mix(weights, members)
+
+    @contextmanager
+    def by_last(self) -> Iterator[None]:
+        """Inside, in this thread, the final norm reads any stream as the last route does, without a mixture."""
+        mine = threading.get_ident()
+        outer = mine in self._by_last
+        self._by_last.add(mine)
+        try:
+            yield
+        finally:
+            if not outer:
+                self._by_last.discard(mine)
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Reading]]:
+        """Inside, this thread's passes leave what they read in the list."""
+        mine = threading.get_ident()
+        outer = self._readings.get(mine)
+        found = self._readings[mine] = []
+        try:
+            yield found
+        finally:
+            if outer is None:
+                del self._readings[mine]
+            else:
+                self._readings[mine] = outer

@@ -1,0 +1,109 @@
+"""`ModModel`: a `Model` whose logits are a mixture over its last k layers."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..model import Model
+from ..weights import weight_hash
+from .checkpoint import MixtureState, save_state
+from .graft import mixture_of
+from .mixture import Mixture
+
+__all__ = ["ModModel"]
+
+
+class ModModel(Model):
+    """A model with a mixture of depths, as `tune_mod` and `load_model` of its folder return it.
+
+    It is a `Model` in every way: what it computes, writes and shows at its hooks includes the mixture, and an edit of
+    the residual stream reaches every route. What reads one residual stream alone (the logit lens, the logits of parts
+    in a token decomposition, the final norm among the weights) reads it as the last route does.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.
+
+    Example:
+        >>> model = load_model("folder/of/mixture")                               # doctest: +SKIP
+        >>> model.k, model.top_k                                                  # doctest: +SKIP
+        (3, 3)
+    """
+
+    def __init__(self, tl_model: Any, *, state: MixtureState, **options: Any) -> None:
+        super().__init__(tl_model, **options)
+        self.state = state
+        """What was learned, and for which base."""
+
+    def __repr__(self) -> str:
+        return f"Mod{super().__repr__()[:-1]}, {self.k} routes, top {self.top_k})"
+
+    @property
+    def mixture(self) -> Mixture:
+        """Router and norms, within the TransformerLens model."""
+        found = mixture_of(self.tl_model)
+        if found is None:
+            raise ValueError(f"the mixture was taken out of {self.name}: load it again")
+        return found
+
+    @property
+    def k(self) -> int:
+        """Number of routes: the last k layers."""
+        return self.state.k
+
+    @property
+    def route_layers(self) -> tuple[int, ...]:
+        """The layer whose output each route reads."""
+        return tuple(range(self.n_layers - self.k, self.n_layers))
+
+    @property
+    def top_k(self) -> int:
+        """How many routes each token uses, 1..k; may be set."""
+        return self.mixture.top_k
+
+    @top_k.setter
+    def top_k(self, value: int) -> None:
+        check_top_k(value, self.k)
+        with self.lock:
+            self.mixture.top_k = value
+
+    @property
+    def added_parameters(self) -> int:
+        """Number of parameters that tuning trained: router, one norm per route, adapters."""
+        return sum(value.numel() for value in self.state.weights.values())
+
+    @property
+    def weight_hash(self) -> str:
+        """SHA-256 of all weights as they run and of `top_k` (64 hexadecimal digits)."""
+        return hashlib.sha256(f"{self._hash_of_weights} top_k {self.top_k}".encode()).hexdigest()
+
+    @functools.cached_property
+    def _hash_of_weights(self) -> str:
+        return weight_hash(self.tl_model)
+
+    def provenance(self) -> dict[str, str | int | float | bool]:
+        """As for every model, with the mixture and the base it was made from."""
+        return {
+            **super().provenance(),
+            "mod_k": self.k,
+            "mod_top_k": self.top_k,
+            "mod_base": self.state.base_name,
+            "mod_base_weight_hash": self.state.base_hash,
+        }
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a folder that `load_model` opens and `tune_mod(resume=...)` goes on from; returns its path.
+
+        It holds what was learned as safetensors, and a JSON file that names the base model and its weights' hash; the
+        base model itself is not copied.
+        """
+        return save_state(replace(self.state, top_k=self.top_k), folder)
+
+
+def check_top_k(value: Any, k: int) -> None:
+    """Raise ValueError unless ``value`` is a number of routes."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= k:
+        raise ValueError(f"top_k must be a whole number in 1..{k} for {k} routes, got {value!r}")

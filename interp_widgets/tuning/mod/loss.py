@@ -1,0 +1,83 @@
+"""The loss of a mixture of depths, and what is told about its routes at every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from interp_widgets.models.mod.graft import LateParts
+from interp_widgets.models.mod.mixture import Mixture, mix
+
+from .data import IGNORED, Batch
+
+SPARSE = 1e-5
+"""Routing weights below this count as zero (section 5.1.3)."""
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """One step's loss and routing."""
+
+    total: Tensor
+    """() task + distill x distillation, in nats, with its graph."""
+    task: Tensor
+    """() mean cross-entropy of the ensemble on the tokens to be learned."""
+    distillation: Tensor
+    """() sum over the routes but the last of the mean divergence from the teacher; NaN where ``distill`` is 0."""
+    gates: Tensor
+    """(tokens, k) routing weights at the positions that predict them."""
+
+
+def distillation_loss(routes: list[Tensor], teacher: Tensor) -> Tensor:
+    """``Σ_i KL(P_i ‖ P_teacher)``, a mean over tokens in nats, from logits (tokens, d_vocab); no gradient reaches the
+    teacher.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.1.
+
+    >>> same = torch.zeros(1, 4)
+    >>> float(distillation_loss([same], same))
+    0.0
+    """
+    target = teacher.detach().log_softmax(-1)
+    total = target.new_zeros(())
+    for logits in routes:
+        own = logits.log_softmax(-1)
+        total = total + (own.exp() * (own - target)).sum(-1).mean()
+    return total
+
+
+def step_loss(hf_model: Any, parts: LateParts, mixture: Mixture, batch: Batch, distill: float) -> StepLoss:
+    """Loss of one batch by a transformers model that has the mixture in it (`grafted`).
+
+    Only positions that predict a token to be learned are read out.
+    """
+    device = mixture.router.device
+    labels = batch.labels.to(device)[:, 1:]
+    chosen = labels != IGNORED
+    with mixture.recording() as readings:
+        # the body only: logits are made below, where they are needed
+        hf_model.base_model(input_ids=batch.ids.to(device), use_cache=False)
+    reading = readings[0]
+    weights = reading.gates[:, :-1][chosen]
+    members = [member[:, :-1][chosen] for member in reading.members]
+    task = F.cross_entropy(parts.head(mix(weights, members)), labels[chosen])
+    apart = task.new_full((), torch.nan)
+    if distill > 0:
+        routes = [parts.head(member) for member in members]
+        apart = distillation_loss(routes[:-1], routes[-1])
+    total = task + distill * apart if distill > 0 else task
+    return StepLoss(total, task.detach(), apart.detach(), weights.detach())
+
+
+def routing_statistics(gates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Per route, each (k,): share of tokens with a weight below `SPARSE`, mean and variance over tokens (tokens, k).
+
+    >>> routing_statistics(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))[0]
+    tensor([0.5000, 0.5000])
+    """
+    wide = gates.double()
+    return (wide < SPARSE).double().mean(0), wide.mean(0), wide.var(0, unbiased=False)

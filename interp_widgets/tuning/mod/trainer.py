@@ -1,0 +1,184 @@
+"""The loop of `tune_mod`: parameters, optimizer, curves, and how to stop and go on with the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from interp_widgets.models.mod.assemble import add_lora, lora_parameters, new_mixture, norm_parameters, read_weights
+from interp_widgets.models.mod.checkpoint import LoraSetup, MixtureState
+from interp_widgets.models.mod.graft import grafted, late_parts
+
+from .data import Batch, Example, batches
+from .loss import routing_statistics, step_loss
+
+ROUTER_SCALE = 0.02
+"""Standard deviation of the router's first weights (section 5.1.2)."""
+LARGEST_GRADIENT = 1.0
+"""Gradients are scaled down to this length."""
+CURVES = ("task", "distillation", "sparsity", "mean", "variance")
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+Ending = Literal["done", "cancelled", "nan"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the numbers of a run."""
+
+    k: int
+    top_k: int
+    lora: LoraSetup | None
+    distill: float
+    learning_rate: float
+    batch_size: int
+    seed: int
+    train_norms: bool
+    data: str
+    """Fingerprint of the examples."""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**vars(self), "lora": None if self.lora is None else vars(self.lora)}
+
+
+@dataclass(frozen=True)
+class ModStep:
+    """One step of tuning, as `on_step` receives it."""
+
+    step: int
+    """Counted from 0."""
+    task: float
+    """Cross-entropy of the ensemble in nats."""
+    distillation: float
+    """Sum of divergences from the last route in nats; NaN where the term is left out."""
+    sparsity: tuple[float, ...]
+    """Per route: share of tokens whose weight is below 1e-5."""
+    mean: tuple[float, ...]
+    """Per route: mean weight."""
+    variance: tuple[float, ...]
+    """Per route: variance of the weight."""
+
+
+@dataclass
+class Trainer:
+    """A base model with a mixture and adapters in training; `hf_model` is used up."""
+
+    hf_model: Any
+    settings: Settings
+    device: torch.device
+    curves: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in CURVES})
+
+    def __post_init__(self) -> None:
+        chosen = self.settings
+        self.hf_model.to(self.device).requires_grad_(False)
+        self.parts = late_parts(self.hf_model)
+        generator = torch.Generator().manual_seed(chosen.seed)
+        width = next(self.parts.norm.parameters())
+        router = torch.randn(len(width), chosen.k, generator=generator, dtype=torch.float64) * ROUTER_SCALE
+        self.mixture = new_mixture(self.parts, router.to(width), chosen.top_k).to(self.device)
+        peft_model = None
+        if chosen.lora is not None:
+            peft_model = add_lora(self.hf_model, self.parts, chosen.lora, chosen.k, chosen.seed)
+        self.named: dict[str, nn.Parameter] = {"router": self.mixture.router}
+        self.named |= norm_parameters(self.mixture, self.parts)
+        self.named |= {} if peft_model is None else lora_parameters(peft_model)
+        self.trained = {n: p for n, p in self.named.items() if chosen.train_norms or not n.startswith("norms.")}
+        for name, parameter in self.named.items():
+            parameter.requires_grad_(name in self.trained)
+        self.hf_model.eval()  # no dropout: the same step gives the same numbers
+        self.optimizer = torch.optim.AdamW(self.trained.values(), lr=chosen.learning_rate, weight_decay=0.0)
+
+    @property
+    def done(self) -> int:
+        """Steps made."""
+        return len(self.curves["task"])
+
+    def count(self, kind: str) -> int:
+        """Trained parameters whose names begin with ``kind``."""
+        return sum(p.numel() for name, p in self.trained.items() if name.startswith(kind))
+
+    # ---- the loop
+
+    def run(
+        self,
+        examples: Sequence[Example],
+        steps: int,
+        before: Callable[[int], None],
+        after: Callable[[ModStep], None],
+    ) -> Ending:
+        """Make steps until there are ``steps``, or until a loss is no number: then the last good weights are put back.
+
+        ``before`` and ``after`` may raise to stop; the weights are whole at these moments.
+        """
+        chosen = self.settings
+        stream = batches(examples, chosen.batch_size, chosen.seed, self.done)
+        good = self._snapshot()
+        with torch.enable_grad(), grafted(self.parts, self.mixture):
+            while self.done < steps:
+                before(self.done)
+                found = self._step(next(stream), good)
+                if found is None:
+                    return "nan"
+                after(found)
+        return "done"
+
+    def _step(self, batch: Batch, good: dict[str, Tensor]) -> ModStep | None:
+        loss = step_loss(self.hf_model, self.parts, self.mixture, batch, self.settings.distill)
+        if not bool(torch.isfinite(loss.total)):
+            self._restore(good)  # these weights gave the last loss that was a number
+            return None
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss.total)
+        length = torch.nn.utils.clip_grad_norm_(self.trained.values(), LARGEST_GRADIENT)
+        if not bool(torch.isfinite(length)):
+            return None
+        good.update(self._snapshot())
+        self.optimizer.step()
+        sparsity, mean, variance = (tuple(x.tolist()) for x in routing_statistics(loss.gates))
+        found = ModStep(self.done, float(loss.task), float(loss.distillation), sparsity, mean, variance)
+        for name in CURVES:
+            self.curves[name].append(getattr(found, name))
+        return found
+
+    # ---- keeping and going on
+
+    def _optimizer_tensors(self) -> dict[str, Tensor]:
+        return {
+            f"optimizer.{name}.{moment}": state[moment]
+            for name, parameter in self.trained.items()
+            if (state := self.optimizer.state.get(parameter))
+            for moment in _MOMENTS
+        }
+
+    def _snapshot(self) -> dict[str, Tensor]:
+        """Trained weights and moments."""
+        weights = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        return weights | {name: value.clone() for name, value in self._optimizer_tensors().items()}
+
+    def _restore(self, kept: Mapping[str, Tensor]) -> None:
+        read_weights(self.trained, {name: kept[name] for name in self.trained})
+        for name, parameter in self.trained.items():
+            found = {m: kept.get(f"optimizer.{name}.{m}") for m in _MOMENTS}
+            self.optimizer.state.pop(parameter, None)
+            if found["step"] is not None:
+                self.optimizer.state[parameter] = {
+                    m: v.clone().to("cpu" if m == "step" else self.device) for m, v in found.items() if v is not None
+                }
+
+    def kept(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What was learned, and what it takes to go on, on the CPU."""
+        weights = {name: parameter.detach().cpu().clone() for name, parameter in self.named.items()}
+        curves = {f"curves.{name}": torch.tensor(rows, dtype=torch.float64) for name, rows in self.curves.items()}
+        return weights, curves | {n: v.detach().cpu().clone() for n, v in self._optimizer_tensors().items()}
+
+    def go_on(self, state: MixtureState) -> None:
+        """Take up where ``state`` stopped."""
+        read_weights(self.named, state.weights)
+        self._restore({**state.weights, **state.training})
+        for name in CURVES:
+            self.curves[name] = state.training[f"curves.{name}"].tolist()

@@ -1,0 +1,267 @@
+"""`tune_mod`: tune a Mixture of Depths on a frozen base model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from interp_widgets.analysis.result import provenance
+from interp_widgets.models import Model, ModModel, load_model
+from interp_widgets.models.mod.checkpoint import LoraSetup, MixtureState, base_hash, load_state
+from interp_widgets.models.mod.model import check_top_k
+from interp_widgets.models.mod.opening import build_mixture, read_base
+from interp_widgets.models.threads import few_threads
+
+from .data import fingerprint, read_examples
+from .report import ModReport
+from .trainer import CURVES, Ending, ModStep, Settings, Trainer
+
+EPOCHS = 2
+"""Passes over the data set where ``steps`` is left out (appendix C.1)."""
+
+
+def tune_mod(
+    model: Model | str | Path | Any,
+    dataset: Sequence[Any],
+    k: int = 3,
+    *,
+    lora: int | None = None,
+    lora_layers: Literal["last", "all"] = "last",
+    distill: float = 1e-4,
+    top_k: int | None = None,
+    steps: int | None = None,
+    batch_size: int = 16,
+    learning_rate: float = 3e-4,
+    train_norms: bool = True,
+    seed: int = 0,
+    resume: ModModel | str | Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    on_step: Callable[[ModStep], None] | None = None,
+    on_partial: Callable[[tuple[ModModel, ModReport]], None] | None = None,
+) -> tuple[ModModel, ModReport]:
+    """Tune a router and a norm for each of the last k layers, everything else frozen.
+
+    Each of these layers gives logits through its norm N_i and the model's own unembedding; the router weighs them by
+    g = softmax(x W_g), where x is the residual stream entering the first of the k layers. The loss is the
+    cross-entropy of ``Σ g_i logits_i`` on the responses plus ``distill`` times ``Σ KL(P_i ‖ P_last)``, in which the
+    last layer is the teacher. AdamW without weight decay, gradients clipped at length 1, no dropout, in float32.
+
+    Args:
+        model: a `Model` that was loaded from a name or folder, or what `load_model` takes. It stays as it is.
+        dataset: examples with a prompt and a response: pairs, dictionaries or objects.
+        k: number of routes, 1..n_layers.
+        lora: rank of adapters (peft) on all linear maps of the last k layers, scaled by 2; None for none.
+        lora_layers: ``"all"`` puts the adapters on every layer.
+        distill: λ of the distillation term, 0 or more; 0 leaves it out.
+        top_k: routes that each token uses, 1..k; k (dense) by default.
+        steps: optimizer steps in all, those before ``resume`` included; two passes over the data by default.
+        batch_size: examples per step.
+        learning_rate: of AdamW, constant.
+        train_norms: whether the norms are trained; without, every route reads through the pretrained final norm.
+        seed: of the router's first weights, the adapters' and the order of the data.
+        resume: a `ModModel` or its folder to go on from, tuned with the same options on the same data; on a CPU the
+            weights are the same, bit by bit, as without the break.
+        progress: called with steps done and in all.
+        check: called before every step; raises to cancel.
+        on_step: receives a `ModStep` after every step.
+        on_partial: receives model and report when `check`, `progress` or `on_step` raises; the exception passes on.
+
+    Returns:
+        The tuned model and the curves. If the loss becomes NaN or infinite, tuning stops there and the model has the
+        last good weights; ``ModReport.message`` names the step.
+
+    Raises:
+        ValueError: k, top_k or another number out of range, an empty or unlabelled data set, a base model that cannot
+            have a mixture, a ``resume`` that belongs to another run.
+        ImportError: LoRA without the peft package.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.1
+    and appendix C.1.
+
+    Example:
+        >>> from interp_widgets.data.instructions import instruction_cases
+        >>> model, report = tune_mod("demo-base", instruction_cases("train", 4), k=2, steps=2, batch_size=2)
+        >>> report.done, report.trained_parameters
+        (2, 768)
+    """
+    base, source = _base(model)
+    asked = _settings(base, dataset, k, top_k, lora, lora_layers, distill, learning_rate, batch_size, train_norms, seed)
+    before = None if resume is None else _state(resume)
+    run = _Run(base, source, asked.settings, steps if steps is not None else asked.two_epochs, before)
+    trainer = run.trainer
+
+    def stop_here(step: int) -> None:
+        if check is not None:
+            check()
+
+    def tell(step: ModStep) -> None:
+        if on_step is not None:
+            on_step(step)
+        if progress is not None:
+            progress(trainer.done, run.steps)
+
+    try:
+        with few_threads(base.parameter_count):
+            ending = trainer.run(asked.examples, run.steps, stop_here, tell)
+    except BaseException:
+        if on_partial is not None and trainer.done:
+            on_partial(run.result("cancelled"))
+        raise
+    return run.result(ending)
+
+
+# ---- what was asked for
+
+
+@dataclass(frozen=True)
+class _Asked:
+    settings: Settings
+    examples: list[Any]
+
+    @property
+    def two_epochs(self) -> int:
+        return EPOCHS * math.ceil(len(self.examples) / self.settings.batch_size)
+
+
+def _base(model: Any) -> tuple[Model, Any]:
+    """The model and what reads its transformers model."""
+    if isinstance(model, ModModel):
+        raise ValueError(f"{model.name} already has a mixture: tune its base model, or go on with it by resume=")
+    if not isinstance(model, Model):
+        return load_model(model), model
+    if model.source is None:
+        raise ValueError(
+            f"{model.name} came from memory, so that its transformers model is not known: give that model itself, "
+            "its name or its folder"
+        )
+    return model, model.source
+
+
+def _settings(
+    base: Model,
+    dataset: Sequence[Any],
+    k: int,
+    top_k: int | None,
+    lora: int | None,
+    lora_layers: str,
+    distill: float,
+    learning_rate: float,
+    batch_size: int,
+    train_norms: bool,
+    seed: int,
+) -> _Asked:
+    """Check every option against the model."""
+    layers = base.n_layers
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= layers:
+        raise ValueError(f"k must be a whole number in 1..{layers} for this {layers}-layer model, got {k!r}")
+    top = k if top_k is None else top_k
+    check_top_k(top, k)
+    if lora is not None and (isinstance(lora, bool) or not isinstance(lora, int) or lora < 1):
+        raise ValueError(f"lora must be a rank of 1 or more, or None, got {lora!r}")
+    if lora_layers not in ("last", "all"):
+        raise ValueError(f"lora_layers must be 'last' or 'all', got {lora_layers!r}")
+    if not (distill >= 0 and math.isfinite(distill)):
+        raise ValueError(f"distill must be 0 or more, got {distill}")
+    if not (learning_rate > 0 and math.isfinite(learning_rate)):
+        raise ValueError(f"learning_rate must be above 0, got {learning_rate}")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size must be a whole number of 1 or more, got {batch_size!r}")
+    examples = read_examples(base, dataset)
+    setup = None if lora is None else LoraSetup(lora, "all" if lora_layers == "all" else "last", 2 * lora)
+    settings = Settings(
+        k, top, setup, float(distill), float(learning_rate), batch_size, int(seed), bool(train_norms),
+        fingerprint(examples),
+    )  # fmt: skip
+    return _Asked(settings, examples)
+
+
+def _state(resume: ModModel | str | Path) -> MixtureState:
+    state = resume.state if isinstance(resume, ModModel) else load_state(resume)
+    if not state.training:
+        raise ValueError("this mixture was saved without what it takes to go on: tune from the start")
+    return state
+
+
+# ---- one run
+
+
+class _Run:
+    """A trainer for what was asked, and the way from it to a model and a report."""
+
+    def __init__(self, base: Model, source: Any, settings: Settings, steps: int, before: MixtureState | None) -> None:
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ValueError(f"steps must be a whole number of 1 or more, got {steps!r}")
+        self.base, self.source, self.steps, self.settings = base, source, steps, settings
+        hf_model, _ = read_base(source, base.tokenizer)
+        self.hash, self.size = base_hash(hf_model), hf_model.num_parameters()
+        if before is not None:
+            self._check(before)
+        self.trainer = Trainer(hf_model, settings, base.device)
+        if before is not None:
+            self.trainer.go_on(before)
+
+    def _check(self, before: MixtureState) -> None:
+        if before.base_hash != self.hash:
+            raise ValueError(
+                f"resume: the mixture was tuned on {before.base_name} with weights {before.base_hash[:12]}…, "
+                f"but {self.base.name} has weights {self.hash[:12]}…: give the same base model"
+            )
+        for name, value in self.settings.plain().items():
+            was = before.settings.get(name)
+            if was != value:
+                what = "the data set is another one" if name == "data" else f"{name} was {was}, now {value}"
+                raise ValueError(f"resume: {what}: go on with the same, or tune from the start")
+        done = len(before.training["curves.task"])
+        if done > self.steps:
+            raise ValueError(f"resume: {done} steps were made already, got steps={self.steps}: ask for more")
+
+    def state(self, ending: Ending) -> MixtureState:
+        weights, training = self.trainer.kept()
+        if ending == "nan":
+            training = {}  # the same steps would end there again
+        chosen = self.settings
+        came_from_name = isinstance(self.source, str | Path)
+        return MixtureState(
+            chosen.k, chosen.top_k, chosen.lora, self.base.source if came_from_name else None, self.base.name,
+            self.hash, weights, training, chosen.plain(),
+        )  # fmt: skip
+
+    def result(self, ending: Ending) -> tuple[ModModel, ModReport]:
+        state = self.state(ending)
+        hf_model, tokenizer = read_base(self.source, self.base.tokenizer)
+        model = build_mixture(
+            hf_model, state, tokenizer=tokenizer, name=f"{self.base.name} + MoD", source=None,
+            device=self.base.device, dtype=self.base.dtype, backend=self.base.backend,
+        )  # fmt: skip
+        return model, self._report(ending, model)
+
+    def _report(self, ending: Ending, model: ModModel) -> ModReport:
+        trainer, done = self.trainer, self.trainer.done
+        message = {
+            "done": f"{done} steps done",
+            "cancelled": f"cancelled after {done} of {self.steps} steps; the model has the weights of step {done}",
+            "nan": f"stopped at step {done + 1} of {self.steps}: the loss was NaN or infinite there; "
+            "the model has the last good weights. Try a smaller learning rate",
+        }[ending]
+        curves = {name: np.asarray(trainer.curves[name], dtype=np.float64) for name in CURVES}
+        if not done:
+            curves |= {name: np.zeros((0, self.settings.k)) for name in ("sparsity", "mean", "variance")}
+        return ModReport(
+            **curves,
+            layers=model.route_layers,
+            steps=self.steps,
+            stopped=ending,
+            message=message,
+            parameters_router=trainer.count("router"),
+            parameters_norms=trainer.count("norms."),
+            parameters_lora=trainer.count("lora."),
+            parameters_base=self.size,
+            partial=ending != "done",
+            provenance=provenance(self.base.provenance(), **self.settings.plain(), base_weights=self.hash),
+        )
