@@ -33,6 +33,9 @@ Side = Literal["a", "b", "both"]
 
 Floats = NDArray[np.floating[Any]]
 
+MANY_POINTS = "many points"
+"""Tag of a scatter that the page draws as one picture instead of dot by dot; `views/bokeh_points.js` knows it."""
+
 _MOST_ARROWS = 200
 
 
@@ -74,6 +77,7 @@ class ConceptMapFigure(Chart):
             y_range=Range1d(0, 1), lod_threshold=3000, lod_factor=16, lod_timeout=200,
         )  # fmt: skip
         self._points = self._draw_points()
+        self._points.tags = [MANY_POINTS]
         self._draw_marks()
         self._make_tools()
         self._groups = [self._legend_item(color) for color in (*PALETTE8, QUIET)]

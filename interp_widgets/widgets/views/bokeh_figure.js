@@ -124,6 +124,7 @@ export default () => {
         if (content.kind !== 'MessageSent') apply({ events: [content] }, new Map(), doc);
       });
       views = await add_document_standalone(doc, el);
+      improveViews(views.roots ?? []);
       const stop = watchTheme(() => { repaint(views); keepPicture(); });
       keepPicture();
       return () => {
