@@ -29,7 +29,7 @@ def two_results(
         if isinstance(one, kind):
             found.append(one)
             continue
-        report = None if progress is None else _shifted(progress, started, todo)
+        report = None if progress is None else shifted(progress, started, todo)
         found.append(compute(one, progress=report, check=check, **options))
         started += 1
     return found[0], found[1]
@@ -50,6 +50,6 @@ def check_same(facts: Mapping[str, tuple[Any, Any]]) -> None:
             raise ValueError(f"the two results must have the same {name}, got {first} and {second}")
 
 
-def _shifted(progress: Callable[[int, int], None], before: int, parts: int) -> Callable[[int, int], None]:
+def shifted(progress: Callable[[int, int], None], before: int, parts: int) -> Callable[[int, int], None]:
     """Progress of one of several equal parts."""
     return lambda done, total: progress(before * total + done, parts * total)

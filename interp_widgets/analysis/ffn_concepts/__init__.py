@@ -7,9 +7,12 @@ from .compare import ConceptComparison, compare_concepts, subspace_angles
 from .concepts import ffn_concepts
 from .effects import NeuronEffectResult, neuron_effects
 from .neurons import NeuronTokenResult, neuron_tokens
+from .proportions import AnnotationComparison, compare_annotations
 from .result import FFNConceptResult, Sign
+from .tables import level_table, scenario_table
 
 __all__ = [
+    "AnnotationComparison",
     "ConceptAnnotations",
     "ConceptComparison",
     "FFNConceptResult",
@@ -17,9 +20,12 @@ __all__ = [
     "NeuronTokenResult",
     "Sign",
     "annotate_concepts",
+    "compare_annotations",
     "compare_concepts",
     "ffn_concepts",
+    "level_table",
     "neuron_effects",
     "neuron_tokens",
+    "scenario_table",
     "subspace_angles",
 ]

@@ -9,10 +9,14 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
+from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
 from interp_widgets.analysis.ffn_concepts.concepts import ffn_concepts
+from interp_widgets.analysis.ffn_concepts.proportions import Annotated, AnnotationComparison, Trait
 from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult
+from interp_widgets.analysis.ffn_concepts.tables import annotated_pair
 from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.two import check_same, check_same_words, two_results
+from interp_widgets.analysis.two import check_same, check_same_words, shifted, two_results
+from interp_widgets.data.annotators import Annotator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,6 +82,9 @@ class ConceptComparison(Result):
     variance: NDArray[np.floating[Any]]
     """(2, layers) share of the variance that the compared components explain, base and tuned."""
 
+    annotated: AnnotationComparison | None = None
+    """The annotated concepts of both models held against each other; None where none were given."""
+
     def __post_init__(self) -> None:
         layers, rank = np.asarray(self.angles).shape
         self.sequence("layers", layers)
@@ -123,12 +130,39 @@ class ConceptComparison(Result):
             }
         )
 
+    # ---- the annotated concepts
+
+    def scenario_table(self) -> pd.DataFrame:
+        """Table 5: see `AnnotationComparison.scenario_table`; ValueError where nothing was annotated."""
+        return self._annotated().scenario_table()
+
+    def level_table(self) -> pd.DataFrame:
+        """Table 6: see `AnnotationComparison.level_table`; ValueError where nothing was annotated."""
+        return self._annotated().level_table()
+
+    def by_layer(self, trait: Trait = "level") -> pd.DataFrame:
+        """Figure 3: see `AnnotationComparison.by_layer`; ValueError where nothing was annotated."""
+        return self._annotated().by_layer(trait)
+
+    def moved_words(self, *, span: int = 4, top: int = 10) -> pd.DataFrame:
+        """Tables 7 to 10: see `AnnotationComparison.moved_words`; ValueError where nothing was annotated."""
+        return self._annotated().moved_words(span=span, top=top)
+
+    def _annotated(self) -> AnnotationComparison:
+        if self.annotated is None:
+            raise ValueError("no concepts were annotated: compare with annotator=RuleAnnotator() or annotations=(a, b)")
+        return self.annotated
+
 
 def compare_concepts(
     base: Any,
     tuned: Any,
     *,
     rank: int | None = None,
+    annotator: Annotator | None = None,
+    annotations: tuple[Annotated, Annotated] | None = None,
+    resamples: int = 999,
+    seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
     **options: Any,
@@ -143,19 +177,30 @@ def compare_concepts(
         tuned: the same for the other model, with the same words and options.
         rank: components compared, from the first; default: as many as the results have, at most half of d_model. All
             d_model directions span everything: their angles say nothing.
-        progress: called with (done, total) layers.
+        annotator: says what the compared components mean, so that scenarios and levels are compared too; default: that
+            part is left out.
+        annotations: instead, what `annotate_concepts` gave for base and tuned (edited, perhaps), or several runs of it.
+        resamples: of the bootstrap intervals and permutation tests of scenarios and levels.
+        seed: of both.
+        progress: called with (done, total).
         check: called between layers; raises to cancel.
         options: for `ffn_concepts`, where models are given.
 
     Raises:
-        ValueError: results of different words, layers or widths, without their directions, or with fewer components.
+        ValueError: results of different words, layers or widths, without their directions, or with fewer components;
+            annotations of other layers; an annotator and annotations.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix E.
 
     Example:
         >>> compare_concepts(llama, vicuna).layer_table()                          # doctest: +SKIP
+        >>> compare_concepts(llama, vicuna, annotator=RuleAnnotator()).level_table()   # doctest: +SKIP
     """
-    a, b = two_results((base, tuned), FFNConceptResult, ffn_concepts, options, progress, check)
+    if annotator is not None and annotations is not None:
+        raise ValueError("give an annotator or ready annotations, not both")
+    parts = [None if progress is None else shifted(progress, place, 2) for place in range(2)]
+    early = parts[0] if annotator is not None else progress
+    a, b = two_results((base, tuned), FFNConceptResult, ffn_concepts, options, early, check)
     first, second = _directions(a, b)
     width = first.shape[2]
     most = min(a.rank, b.rank)
@@ -175,6 +220,10 @@ def compare_concepts(
         rows["shared_words"].append(_shared(a, b, a.layers[place], match))
     angles = np.stack(rows.pop("angles"))
     explained = [result.explained_variance[:, :rank].sum(axis=1) for result in (a, b)]
+    annotated = None
+    if annotator is not None or annotations is not None:
+        given: dict[str, Any] = {"annotations": _fitting(annotations, a), "rank": rank, "progress": parts[1]}
+        annotated = annotated_pair(a, b, annotator, resamples=resamples, seed=seed, check=check, **given)
     names = {"model": "", "weight_hash": "_weights"}
     told = {f"base{end}": a.provenance.get(key) for key, end in names.items()}
     told |= {f"tuned{end}": b.provenance.get(key) for key, end in names.items()}
@@ -184,10 +233,21 @@ def compare_concepts(
         overlap=(np.cos(angles) ** 2).mean(axis=1),
         chance=rank / width,
         variance=np.stack(explained),
-        partial=a.partial or b.partial,
+        annotated=annotated,
+        partial=a.partial or b.partial or (annotated is not None and annotated.partial),
         provenance=provenance(None, **told, rank=rank, words=len(a.vocabulary), top=a.top),
         **{name: np.stack(values) for name, values in rows.items()},
     )
+
+
+def _fitting(
+    annotations: tuple[Annotated, Annotated] | None, result: FFNConceptResult
+) -> tuple[Annotated, Annotated] | None:
+    """Annotations of layers that the results have."""
+    for notes in annotations or ():
+        for run in (notes,) if isinstance(notes, ConceptAnnotations) else notes:
+            check_same({"layers": (tuple(result.layers), tuple(run.layers))})
+    return annotations
 
 
 def _directions(

@@ -6,5 +6,14 @@ from .compare import HeadComparison, compare_heads
 from .cost import head_words_cost
 from .find import head_word_pairs
 from .result import HeadWordResult, WordPair
+from .tables import verb_table
 
-__all__ = ["HeadComparison", "HeadWordResult", "WordPair", "compare_heads", "head_word_pairs", "head_words_cost"]
+__all__ = [
+    "HeadComparison",
+    "HeadWordResult",
+    "WordPair",
+    "compare_heads",
+    "head_word_pairs",
+    "head_words_cost",
+    "verb_table",
+]

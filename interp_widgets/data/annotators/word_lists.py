@@ -183,6 +183,7 @@ def topics() -> tuple[WordList, ...]:
         WordList("countries", _lower(columns[0])),
         WordList("currencies", _lower(columns[4])),
         WordList("cities", _lower(cities)),
+        WordList("first names", _lower([*t.WOMEN, *t.MEN])),
         WordList("words about texts and stories", _set(_WRITING), ("writing",)),
         WordList("feelings", _set(_FEELINGS), ("writing",)),
         WordList("medical terms", _set(_MEDICAL)),
@@ -190,6 +191,7 @@ def topics() -> tuple[WordList, ...]:
         WordList("family members", _set(_FAMILY)),
         *(WordList(name, _plurals(words)) for name, words in wt.CATEGORIES.items() if name != "jobs"),
         WordList("jobs", _plurals((*wt.CATEGORIES["jobs"], *wt.JOBS))),
+        WordList("places in a town", _plurals(t.IOI_PLACES)),
         WordList("nature", _set(_NATURE)),
     )  # fmt: skip
 

@@ -1,0 +1,307 @@
+"""`compare_annotations`: which task scenarios and linguistic levels the components of two models have, and where."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
+from interp_widgets.analysis.result import Result, provenance, record
+from interp_widgets.analysis.statistics import GroupComparison, compare_groups, holm
+from interp_widgets.analysis.two import check_same
+from interp_widgets.data.annotators import LEVELS, SCENARIOS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Trait = Literal["scenario", "level"]
+"""Which property of concepts is counted."""
+Annotated = ConceptAnnotations | Sequence[ConceptAnnotations]
+"""The annotations of one model, or those of several runs of the annotator."""
+
+NONE = "none of these"
+CANNOT_TELL = "cannot tell"
+_CATEGORIES: dict[Trait, tuple[str, ...]] = {"scenario": (*SCENARIOS, NONE), "level": LEVELS}
+_FEWEST_LETTERS = 4
+_EVIDENCE = re.compile(r"\s*\[[^\]]*\]\s*$")
+_WORD = re.compile(r"[^\W_](?:[\w'’/+#-]*[^\W_])?")
+_STOP = """
+about above after again also another because been before being below between both cannot could does doing down during
+each either else ever every from further have having here itself just like many more most much neither only other over same
+should some such tell than that their them then there these they this those through under until various very were what
+when where which while whom whose will with within without word words would your related relating
+"""
+
+
+@record
+class AnnotationComparison(Result):
+    """The concepts of two models, base and tuned, counted by task scenario and by linguistic level.
+
+    Scenario shares are taken among the components with a description (a concept may serve several tasks, or none),
+    level shares among those with a level. What the annotator could not tell is in neither; its share of all annotated
+    components is a row of each table. Differences are tuned minus base.
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2, Tables 5 to 10, Figure 3.
+    """
+
+    base: Sequence[ConceptAnnotations]
+    """(runs,) annotations of the base model."""
+
+    tuned: Sequence[ConceptAnnotations]
+    """(runs,) annotations of the tuned model."""
+
+    scenario_tests: Sequence[GroupComparison | None]
+    """(6,) writing, coding, math, translation (Holm-corrected over these four), none of these, cannot tell: shares in
+    percent, tuned first, two-sided; None where a model has fewer than two values."""
+
+    level_tests: Sequence[GroupComparison | None]
+    """(5,) the same for phonology, morphology, syntax, semantics (Holm-corrected over these four), and cannot tell."""
+
+    def __post_init__(self) -> None:
+        self.sequence("base")
+        self.sequence("tuned")
+        self.sequence("scenario_tests", len(_CATEGORIES["scenario"]) + 1)
+        self.sequence("level_tests", len(_CATEGORIES["level"]) + 1)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers compared."""
+        return tuple(self.base[0].layers)
+
+    @property
+    def unit(self) -> str:
+        """What a test counts as one value: the share of a run, or, with one run per model, a concept (0 or 100)."""
+        return "runs" if len(self.base) > 1 else "concepts"
+
+    def scenario_table(self) -> pd.DataFrame:
+        """Table 5: one row per task scenario, one for none of them, one for "cannot tell"; see `level_table`."""
+        return self._table("scenario", self.scenario_tests)
+
+    def level_table(self) -> pd.DataFrame:
+        """Table 6: one row per linguistic level and one for "cannot tell", shares of concepts in percent.
+
+        ``base`` and ``tuned`` are means over the runs with their standard deviation; with a single run per model they
+        are its shares with their standard errors. ``base_n`` and ``tuned_n`` are the runs, or the concepts. ``low`` and
+        ``high`` are the bootstrap interval of the difference, ``welch_p`` (two-sided, as in the paper) and
+        ``permutation_p`` are uncorrected, ``holm_p`` is Welch's corrected over the rows that are categories.
+        """
+        return self._table("level", self.level_tests)
+
+    def _table(self, trait: Trait, tests: Sequence[GroupComparison | None]) -> pd.DataFrame:
+        import pandas as pd
+
+        rows = []
+        for category, test in zip((*_CATEGORIES[trait], CANNOT_TELL), tests, strict=True):
+            row: dict[str, Any] = {"category": category}
+            for name, notes in (("base", self.base), ("tuned", self.tuned)):
+                values = _values(notes, trait)[category]
+                error = values.std() if self.unit == "runs" or not len(values) else values.std() / np.sqrt(len(values))
+                known = len(values) > 0
+                row[name] = float(values.mean()) if known else np.nan
+                row[f"{name}_error"] = float(error) if known else np.nan
+                row[f"{name}_n"] = len(values)
+            row["difference"] = row["tuned"] - row["base"]
+            low, high = (np.nan, np.nan) if test is None else test.difference_interval
+            row |= {"low": low, "high": high}
+            for name in ("welch_p", "holm_p", "permutation_p"):
+                found = None if test is None else getattr(test, name)
+                row[name] = np.nan if found is None else found
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def by_layer(self, trait: Trait = "level") -> pd.DataFrame:
+        """Figure 3: one row per layer and category, its share in percent in the base and in the tuned model, the number
+        of concepts the share is taken of, and last per layer the share of "cannot tell".
+
+        Several runs are taken together. Raises ValueError for another trait than scenario or level.
+        """
+        import pandas as pd
+
+        _check_trait(trait)
+        rows = []
+        for row, layer in enumerate(self.layers):
+            both = [_joined([_flags(run, trait, row) for run in notes]) for notes in (self.base, self.tuned)]
+            for category in (*_CATEGORIES[trait], CANNOT_TELL):
+                shares = [100 * one[category].mean() if len(one[category]) else np.nan for one in both]
+                sizes = [len(one[category]) for one in both]
+                rows.append((layer, category, *shares, *sizes))
+        return pd.DataFrame(rows, columns=["layer", "category", "base", "tuned", "base_concepts", "tuned_concepts"])
+
+    def moved_words(self, *, span: int = 4, top: int = 10) -> pd.DataFrame:
+        """Tables 7 to 10: per group of ``span`` layers the words of descriptions that became more and less frequent.
+
+        A word has at least four letters and is no stop word; what rules add in square brackets is left out. One row
+        per word: the group, ``more`` or ``less``, how many descriptions hold the word (mean over runs), the change, and
+        the rank by frequency in both models with its shift (positive: moved up), empty where a model never says the
+        word. The most moved come first, at most ``top`` per direction. Raises ValueError for a span or top below 1.
+        """
+        import pandas as pd
+
+        if span < 1 or top < 1:
+            raise ValueError(f"span and top must be 1 or more, got {span} and {top}")
+        found: list[dict[str, Any]] = []
+        for start in range(0, len(self.layers), span):
+            rows = range(start, min(start + span, len(self.layers)))
+            name = "-".join(dict.fromkeys(str(self.layers[row]) for row in (rows[0], rows[-1])))
+            before, after = _word_counts(self.base, rows), _word_counts(self.tuned, rows)
+            ranks = _ranks(before), _ranks(after)
+            counts = {word: (before.get(word, 0.0), after.get(word, 0.0)) for word in (before | after)}
+            change = {word: second - first for word, (first, second) in counts.items()}
+            for kind, sign in (("more", 1), ("less", -1)):
+                moved = sorted((w for w in change if sign * change[w] > 0), key=lambda w: (-abs(change[w]), w))[:top]
+                found += [
+                    {"layers": name, "direction": kind, "word": word, "base": counts[word][0], "tuned": counts[word][1],
+                     "change": change[word], "base_rank": ranks[0].get(word), "tuned_rank": ranks[1].get(word)}
+                    for word in moved
+                ]  # fmt: skip
+        columns = ["layers", "direction", "word", "base", "tuned", "change", "base_rank", "tuned_rank"]
+        table = pd.DataFrame(found, columns=columns)
+        for column in ("base_rank", "tuned_rank"):
+            table[column] = table[column].astype("Int64")
+        table["rank_shift"] = table["base_rank"] - table["tuned_rank"]
+        return table
+
+    def to_frame(self) -> pd.DataFrame:
+        """`scenario_table` and `level_table` under each other, as the paper prints them."""
+        import pandas as pd
+
+        parts = {"scenario": self.scenario_table(), "level": self.level_table()}
+        return pd.concat([table.assign(trait=name) for name, table in parts.items()], ignore_index=True)
+
+    def summary(self) -> str:
+        """One line for people: what was annotated and what could not be told in each model."""
+        texts = []
+        for name, notes in (("base", self.base), ("tuned", self.tuned)):
+            runs = f"{len(notes)} runs, the first: " if len(notes) > 1 else ""
+            texts.append(f"{name}: {runs}{notes[0].summary()}")
+        return "; ".join(texts)
+
+
+def compare_annotations(
+    base: Annotated, tuned: Annotated, *, resamples: int = 999, seed: int = 0
+) -> AnnotationComparison:
+    """Count the concepts of two models by task scenario and linguistic level, and test the differences.
+
+    With several runs of the annotator per model, a run's share is one value, as in the paper; with one run per model,
+    a concept is one value. Welch's t-test, two-sided, with a bootstrap interval and a permutation test, corrected over
+    the four scenarios and over the four levels (Holm). Concepts of one model are taken as independent.
+
+    Args:
+        base: the base model's annotations from `annotate_concepts`, or those of several runs.
+        tuned: the same layers and components of the tuned model, as many runs.
+        resamples: of the bootstrap intervals and permutation tests.
+        seed: of both.
+
+    Raises:
+        ValueError: annotations of different layers or components, or one run of one model and several of the other.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2, Tables 5 and 6.
+
+    Example:
+        >>> compare_annotations(llama_notes, vicuna_notes).level_table()           # doctest: +SKIP
+    """
+    runs = [(notes,) if isinstance(notes, ConceptAnnotations) else tuple(notes) for notes in (base, tuned)]
+    if not all(runs) or (len(runs[0]) == 1) != (len(runs[1]) == 1):
+        raise ValueError(
+            f"give one run of each model or several of each, got {len(runs[0])} of base and {len(runs[1])} of tuned"
+        )
+    first = runs[0][0]
+    for run in (*runs[0], *runs[1]):
+        check_same({
+            "layers": (first.layers, run.layers),
+            "components": (len(first.components), len(run.components)),
+            "numbers of components": (first.components, run.components),
+        })  # fmt: skip
+    options = {"names": ("tuned", "base"), "alternative": "two-sided", "resamples": resamples, "seed": seed}
+    told: dict[str, Any] = {"runs_base": len(runs[0]), "runs_tuned": len(runs[1])}
+    told |= {"resamples": resamples, "seed": seed, "annotator": first.annotator}
+    for name, notes in zip(("base", "tuned"), runs, strict=True):
+        told |= {name: notes[0].provenance.get("model"), f"{name}_weights": notes[0].provenance.get("weight_hash")}
+    return AnnotationComparison(
+        base=runs[0],
+        tuned=runs[1],
+        scenario_tests=_tests(runs, "scenario", options),
+        level_tests=_tests(runs, "level", options),
+        partial=any(run.partial for notes in runs for run in notes),
+        provenance=provenance(None, **told),
+    )
+
+
+def _tests(
+    runs: Sequence[Sequence[ConceptAnnotations]], trait: Trait, options: dict[str, Any]
+) -> tuple[GroupComparison | None, ...]:
+    base, tuned = (_values(notes, trait) for notes in runs)
+    tests: dict[str, GroupComparison | None] = {}
+    for category in (*_CATEGORIES[trait], CANNOT_TELL):
+        pair = tuned[category], base[category]
+        enough = min(map(len, pair)) >= 2
+        tests[category] = replace(compare_groups(*pair, **options), group=category, kind=trait) if enough else None
+    # the other rows follow from these, or say how much is known: no claims of their own
+    family = [name for name in (SCENARIOS if trait == "scenario" else LEVELS) if tests[name] is not None]
+    corrected = holm([test for name in family if (test := tests[name]) is not None])
+    return tuple({**tests, **dict(zip(family, corrected, strict=True))}.values())
+
+
+Flags = dict[str, NDArray[np.bool_]]
+"""For each category whether each concept that counts is of it."""
+
+
+def _flags(notes: ConceptAnnotations, trait: Trait, row: int | None = None) -> Flags:
+    """Of one run, all layers or one of them."""
+    at = slice(None) if row is None else slice(row, row + 1)
+    done, described = notes.done[at], notes.told[at]
+    scenarios, level = notes.scenario_flags[at], notes.level_index[at]
+    if trait == "scenario":
+        known = done & (described | scenarios.any(axis=-1))
+        found = {name: scenarios[known][:, i] for i, name in enumerate(SCENARIOS)}
+        found[NONE] = np.asarray(~scenarios[known].any(axis=-1))
+    else:
+        known = done & (level >= 0)
+        found = {name: np.asarray(level[known] == i) for i, name in enumerate(LEVELS)}
+    return {**found, CANNOT_TELL: ~known[done]}
+
+
+def _joined(parts: Sequence[Flags]) -> Flags:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _values(notes: Sequence[ConceptAnnotations], trait: Trait) -> dict[str, NDArray[np.float64]]:
+    """For each category the values that a test compares, in percent: shares of runs, or single concepts."""
+    flags = [_flags(run, trait) for run in notes]
+    if len(flags) == 1:
+        return {name: 100 * values.astype(np.float64) for name, values in flags[0].items()}
+    shares = {name: [100 * run[name].mean() for run in flags if len(run[name])] for name in flags[0]}
+    return {name: np.array(values, dtype=np.float64) for name, values in shares.items()}
+
+
+def description_words(description: str) -> list[str]:
+    """The words of a description that say something: four letters or more, no stop words, nothing in brackets.
+
+    >>> description_words("words related to foreign-language terms [list: 9 of 15 words]")
+    ['foreign-language', 'terms']
+    """
+    found = _WORD.findall(_EVIDENCE.sub("", description))
+    return [word for word in found if len(word) >= _FEWEST_LETTERS and word.lower() not in _STOP.split()]
+
+
+def _word_counts(notes: Sequence[ConceptAnnotations], rows: Sequence[int]) -> dict[str, float]:
+    """How many descriptions of these layers hold a word, mean over runs."""
+    texts = [text for run in notes for row in rows for text in run.descriptions[row]]
+    counts = Counter(word for text in texts for word in dict.fromkeys(description_words(text)))
+    return {word: count / len(notes) for word, count in counts.items()}
+
+
+def _ranks(counts: dict[str, float]) -> dict[str, int]:
+    """The place of each word by frequency, from 1; words equally frequent share the best place."""
+    order = sorted(counts.values(), reverse=True)
+    return {word: order.index(count) + 1 for word, count in counts.items()}
+
+
+def _check_trait(trait: str) -> None:
+    if trait not in get_args(Trait):
+        raise ValueError(f"trait must be 'scenario' or 'level', got {trait!r}")
