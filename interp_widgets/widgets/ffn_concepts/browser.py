@@ -1,0 +1,352 @@
+"""The FFN concept browser: what MLPs write, as words; their neurons on a prompt; and what tuning turned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import ipywidgets as W
+import traitlets as T
+
+from interp_widgets.analysis.ffn_concepts import FFNConceptResult
+from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
+from interp_widgets.analysis.prompts import read_prompt
+from interp_widgets.data.word_vectors import WordVectors
+from interp_widgets.figures.static import Scene
+
+from ..prediction import PredictionPanel
+from ..word_source import WORD_LISTS, WordSource, word_source
+from ..workbench import model_name
+from .annotating import ANNOTATORS, SCOPES
+from .comparison import ComparisonTab
+from .concepts import ConceptsTab
+from .controls import SIDES, build_controls
+from .neurons import NeuronsTab
+from .notes import Notes
+from .request import ConceptsRequest, NeuronsRequest, Request
+from .source import source_code
+
+TABS = ("concepts", "neurons", "comparison")
+
+
+class FFNConceptBrowser(PredictionPanel):
+    """What a model's MLPs write: the main directions of their output weights as words, single neurons, and two models.
+
+    *Concepts*: per layer the variance that its first components explain, and a table of components with the words
+    along them; description, task scenarios and linguistic level are written into the table by the user, by rules, or
+    by a language model at an endpoint. *Neurons*: activation and effect on a token's logit of a layer's neurons on a
+    prompt, and the tokens that each one promotes. *Comparison* (two models): how far tuning turned the components, and
+    what became of scenarios and levels.
+
+    ``FFNConceptBrowser(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt, layer and neuron with other
+    widgets, ``(workbench)``. Every trait below is a keyword too. `run()` computes the tab that is looked at and returns
+    its :class:`FFNConceptResult` or reading of the neurons (a pair of them with two models), which `result` keeps.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendices D and E;
+    Explainability in Large Language Models (Luo 2024), section 2.2.2 and appendix D.2.
+    """
+
+    title: ClassVar[str] = "FFN concepts"
+    recompute_on: ClassVar[tuple[str, ...]] = (
+        *PredictionPanel.prediction_traits, "tab", "rank", "top", "word_list", "words", "word_file", "vectors",
+        "most_words", "position", "_neurons_at",
+    )  # fmt: skip
+
+    tab = T.Enum(TABS, default_value="concepts")
+    """The tab that is looked at: Run, Copy as code and Save are about it."""
+    rank = T.Int(300, min=1)
+    """Components computed per layer; at most as many as the model has directions."""
+    top = T.Int(15, min=1)
+    """Nearest words of a component, on either side."""
+    components = T.Int(20, min=1)
+    """How many of the first components are listed, annotated and compared."""
+    component = T.Int(0, min=0)
+    """The picked component."""
+    sides = T.Enum(tuple(SIDES), default_value="sides")
+    """Which words the table lists: of each side, of both together, or of one."""
+    search = T.Unicode("")
+    """A word to look up."""
+    word_list = T.Enum(tuple(WORD_LISTS), default_value="demo")
+    """Where the words come from."""
+    words = T.List(T.Unicode())
+    """Words of one's own, for the list ``own``."""
+    word_file = T.Unicode("")
+    """Path of a text with one word per line, for the list ``file``."""
+    vectors = T.Union([T.Unicode(), T.Instance(WordVectors)], default_value="")
+    """Path of a file of word vectors, or the vectors; empty: the demo's. The rules look words up in them."""
+    most_words = T.Int(13_000, min=3)
+    """Words taken from the beginning of the vectors file, for the list ``vectors``."""
+    annotator = T.Enum(tuple(ANNOTATORS), default_value="rules")
+    """Who is asked."""
+    scope = T.Enum(tuple(SCOPES), default_value="layer")
+    """About which layers."""
+    endpoint_model = T.Unicode("")
+    """Name of the model at the endpoint."""
+    base_url = T.Unicode("")
+    """Address of the endpoint; empty: that of OpenAI's own variable, or OpenAI."""
+    key_variable = T.Unicode("OPENAI_API_KEY")
+    """Name of the environment variable that holds the endpoint's key."""
+    notes = T.Any(None)
+    """Annotations to go on from: a :class:`ConceptAnnotations`, the path of one, or a pair of them for two models."""
+    position = T.Int(-1)
+    """Token at which neurons are looked at, from 0 without a BOS or from the end."""
+    neuron = T.Int(0, min=0)
+    """The picked neuron."""
+    _neurons_at = T.Int(-1)
+    # the layer whose neurons are looked at; -1 on the other tabs, whose results hold all layers
+
+    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+        self.concepts: tuple[FFNConceptResult, ...] = ()
+        """The components on the screen, one result per model."""
+        self.neuron_told = "neuron" in options
+        """Whether somebody has chosen a neuron."""
+        self._notes: dict[tuple[str, Any], Notes] = {}
+        self._picking = False
+        super().__init__(model, tuned, **options)
+
+    # layout -----------------------------------------------------------------------------------------------------------
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        """Start at the last layer: what is read most easily as words is written last."""
+        self.neuron_told = self.neuron_told or "neuron" in given
+        found = super().defaults(given)
+        return found if "layer" in given else found | {"layer": min(model.n_layers for model in self.models) - 1}
+
+    def build(self) -> None:
+        self.inputs.children = build_controls(self)
+        self.comparing = ComparisonTab(self)
+        self.tabs_of: dict[str, Any] = {"concepts": ConceptsTab(self), "neurons": NeuronsTab(self)}
+        if len(self.models) == 2:
+            self.tabs_of["comparison"] = self.comparing
+        names = list(self.tabs_of)
+        if self.tab not in names:
+            raise ValueError("the comparison needs two models: open the browser as FFNConceptBrowser(base, tuned)")
+        self.tabs = W.Tab(
+            [one.box for one in self.tabs_of.values()], titles=[name.title() for name in names],
+            selected_index=names.index(self.tab),
+        )  # fmt: skip
+        self.plot.children = [self.tabs]
+        self.watch(self.tabs, "selected_index", lambda change: setattr(self, "tab", names[change.new or 0]))
+        self.watch(self, "tab", self._open_tab)
+        self.watch(self, ["tab", "layer"], self._place_moved)
+        self.watch(self, ["component", "components", "sides"], lambda _: self._repaint())
+        self.watch(self, "search", lambda _: self.concepts and self.tabs_of["concepts"].paint_search())
+        self.watch(self, "neuron", self._neuron_linked)
+        self.watch(self, "prompt_token", self._token_linked)
+        self.watch(self, ["prompt", "response", "response_token"], lambda _: setattr(self, "position", -1))
+        self.watch(self, "notes", lambda _: self._take_given())
+        self._place_moved(None)
+
+    def _open_tab(self, _: Any) -> None:
+        if self.tab not in self.tabs_of:
+            self.tab = "concepts"
+            raise ValueError("the comparison needs two models: open the browser as FFNConceptBrowser(base, tuned)")
+        self.tabs.selected_index = list(self.tabs_of).index(self.tab)
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def source(self) -> WordSource:
+        """Words and vectors as the inputs name them; ValueError if they name none."""
+        return word_source(
+            self.word_list, words=self.words, path=self.word_file, vectors=self.vectors, most=self.most_words
+        )  # fmt: skip
+
+    def request(self) -> Request:
+        if self.tab == "neurons":
+            layers = min(model.n_layers for model in self.models)
+            if self.layer >= layers:
+                raise ValueError(f"layer must be in 0..{layers - 1} for these models, got {self.layer}")
+            return NeuronsRequest(self.prediction(), self.layer, self.position).checked(self.models[0])
+        return ConceptsRequest(self.source(), self.rank, self.top, directions=len(self.models) == 2)
+
+    def compute(
+        self,
+        request: Request,
+        model: Any,
+        *,
+        progress: Callable[[int, int], None],
+        check: Callable[[], None],
+        on_partial: Callable[[Any], None],
+    ) -> Any:
+        return request.answer(model, progress=progress, check=check, on_partial=on_partial)
+
+    def cost(self, request: Request, model: Any) -> Any:
+        return request.cost(model)
+
+    def draw(self, results: tuple[Any, ...], request: Request) -> None:
+        if isinstance(request, NeuronsRequest):
+            self.tabs_of["neurons"].paint(results)
+            return
+        fresh = results != self.concepts
+        self.concepts = results
+        if fresh:
+            self._take_given()
+        self._repaint_concepts()
+
+    # selection --------------------------------------------------------------------------------------------------------
+
+    def pick_neuron(self, neuron: int) -> None:
+        """Choose a neuron of the layer."""
+        self.neuron_told = True
+        if self.neuron == neuron:
+            self._repaint()
+        self.neuron = neuron
+
+    def pick_token(self, position: int) -> None:
+        """Look at another token of what was read; letting go goes back to the last."""
+        last = self.tabs_of["neurons"].last
+        self._picking = True
+        try:
+            with self.hold():
+                self.position = -1 if position in (-1, last) else position
+                self.prompt_token = position if 0 <= position < self._in_prompt() else -1
+        finally:
+            self._picking = False
+
+    def _in_prompt(self) -> int:
+        """Tokens of the prompt itself, a BOS left out."""
+        try:
+            given = read_prompt(self.models[0], self.prompt)
+        except ValueError:
+            return 0
+        return given.n_shown
+
+    def _token_linked(self, change: Any) -> None:
+        """A prompt token chosen elsewhere is the one to look at."""
+        if not self._picking:
+            last = self.tabs_of["neurons"].last
+            self.position = -1 if change.new in (-1, last) else change.new
+
+    def _neuron_linked(self, _: Any) -> None:
+        self.neuron_told = True
+        if self.tab == "neurons":
+            self.tabs_of["neurons"].paint_selection()
+
+    def _place_moved(self, change: Any) -> None:
+        """Another layer: other neurons have to be run, components of all layers are there."""
+        self._neurons_at = self.layer if self.tab == "neurons" else -1
+        if change is not None and change.name == "layer":
+            self._repaint()
+
+    def _repaint(self) -> None:
+        """Draw the held results again."""
+        if self.tab == "neurons":
+            self.tabs_of["neurons"].paint_selection()
+        elif self.concepts:
+            self._repaint_concepts()
+
+    def _repaint_concepts(self) -> None:
+        self.tabs_of["concepts"].paint()
+        self.comparing.paint()
+
+    @property
+    def letter(self) -> str:
+        """The model whose components are looked at: A or B; of a difference, B."""
+        return "B" if self.shown == "difference" else self.shown
+
+    @property
+    def model_names(self) -> list[str]:
+        """What the charts call the models."""
+        letters = [""] if len(self.models) == 1 else ["A: ", "B: "]
+        return [letter + model_name(model) for letter, model in zip(letters, self.models, strict=True)]
+
+    # notes ------------------------------------------------------------------------------------------------------------
+
+    def notes_of(self, letter: str) -> Notes:
+        """What is said about a model's components; other weights have other notes."""
+        place = "AB".index(letter)
+        weights = self.concepts[place].provenance.get("weight_hash") if place < len(self.concepts) else None
+        return self._notes.setdefault((letter, weights), Notes())
+
+    def annotations_of(self, letter: str) -> ConceptAnnotations:
+        """The notes about a model's components as a result that saves itself: at least those that are listed."""
+        place = "AB".index(letter)
+        if place >= len(self.concepts):
+            raise ValueError("there are no components yet: press Run on the tab Concepts first")
+        notes, result = self.notes_of(letter), self.concepts[place]
+        count = max([self.components, *(component + 1 for _, component in notes)])
+        return notes.annotations(result, count)
+
+    @property
+    def annotations(self) -> Any:
+        """What is said about the components: a :class:`ConceptAnnotations`, or a pair of them with two models."""
+        found = tuple(self.annotations_of(letter) for letter, _ in zip("AB", self.models, strict=False))
+        return found[0] if len(self.models) == 1 else found
+
+    def take_notes(self, letter: str, given: Any) -> None:
+        """Take annotations over, or a file of them; ValueError for those of another model."""
+        if isinstance(given, str | os.PathLike):
+            given = ConceptAnnotations.load(Path(given).expanduser())
+        if not isinstance(given, ConceptAnnotations):
+            raise TypeError(f"notes must be ConceptAnnotations or the path of a file of them, got {given!r}")
+        own = self.concepts["AB".index(letter)].provenance.get("weight_hash")
+        theirs = given.provenance.get("weight_hash")
+        if None not in (own, theirs) and own != theirs:
+            name = given.provenance.get("model")
+            raise ValueError(f"these notes are about other weights (those of {name}): open them with that model")
+        self.notes_of(letter).take(given)
+        self.notes_changed()
+
+    def _take_given(self) -> None:
+        """Take over what the keyword `notes` holds, once there are components to note."""
+        given, self.notes = self.notes, None
+        if given is None or not self.concepts:
+            self.set_trait("notes", given)
+            return
+        pair = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+        if len(pair) > len(self.concepts):
+            self.set_trait("notes", given)  # the second model is still being read
+            return
+        for letter, one in zip("AB", pair, strict=False):
+            if one is not None:
+                self.take_notes(letter, one)
+
+    def notes_changed(self) -> None:
+        """Draw what hangs on the notes."""
+        if self.concepts and self.tab != "neurons":
+            self._repaint_concepts()
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    @property
+    def drawn(self) -> Request | None:
+        """What is on the screen; None before the first result."""
+        return None if self._shown is None else cast(Request, self._shown.request)
+
+    def code(self, request: Request) -> str:
+        return source_code(self, request)
+
+    def frame(self) -> Any:
+        import pandas as pd
+
+        self._shown_on_tab()
+        if self.tab == "comparison":
+            return self.comparing.frame()
+        frames = []
+        for letter, result in zip("AB", self.results, strict=False):
+            table = result.effects.to_frame() if self.tab == "neurons" else self._concept_frame(letter, result)
+            table.insert(0, "model", letter)
+            frames.append(table)
+        return pd.concat(frames, ignore_index=True)
+
+    def _concept_frame(self, letter: str, result: FFNConceptResult) -> Any:
+        """Components with their notes."""
+        table = result.to_frame()
+        notes = self.notes_of(letter)
+        held = [notes.get(cell) for cell in zip(table.layer.tolist(), table.component.tolist(), strict=True)]
+        table["description"] = ["" if note is None else note.description for note in held]
+        table["scenarios"] = ["" if note is None else ", ".join(note.scenarios) for note in held]
+        table["level"] = ["" if note is None else note.level or "" for note in held]
+        table["noted_by"] = ["" if note is None else note.source for note in held]
+        return table
+
+    def scene(self) -> Scene:
+        self._shown_on_tab()
+        return cast(Scene, self.tabs_of[self.tab].scene())
+
+    def _shown_on_tab(self) -> None:
+        method = "neurons" if self.tab == "neurons" else "concepts"
+        if self.drawn is None or self.drawn.method != method:
+            raise ValueError(f"there is nothing to save on the tab {self.tab.title()} yet: press Run first")

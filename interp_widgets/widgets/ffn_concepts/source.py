@@ -1,0 +1,30 @@
+"""A notebook cell that repeats what an FFN concept browser shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..code import call, cell
+from .request import ConceptsRequest, Request
+
+if TYPE_CHECKING:
+    from .browser import FFNConceptBrowser
+
+
+def source_code(panel: FFNConceptBrowser, request: Request) -> str:
+    """The components, or the neurons; for the comparison also what compares them."""
+    names = ["model"] if len(panel.models) == 1 else ["base", "tuned"]
+    suffixes = [""] if len(names) == 1 else ["_a", "_b"]
+    each = [line for name, suffix in zip(names, suffixes, strict=True) for line in request.code(name, suffix)]
+    lines = list(dict.fromkeys(each))  # both models are asked the same
+    if not isinstance(request, ConceptsRequest):
+        return cell(["neuron_effects", "neuron_tokens"], panel.models, [*lines, f"effects{suffixes[-1]}.to_frame()"])
+    imports, before = ["ffn_concepts"], []
+    if request.source.kind != "demo":
+        more, before, _ = request.source.code()
+        imports += more
+    if panel.tab != "comparison":
+        return cell(imports, panel.models, [*before, *lines, f"concepts{suffixes[-1]}.to_frame()"])
+    compared = call("compare_concepts", "concepts_a", "concepts_b", rank=panel.comparing.rank)
+    lines += [f"comparison = {compared}", "comparison.layer_table()"]
+    return cell([*imports, "compare_concepts"], panel.models, [*before, *lines])
