@@ -46,7 +46,9 @@ class ChangeBars(Chart):
         self.spread = empty_source("head_change_spread", ("at", "low", "high"))
         # in two colours, for the page may be light or dark and a whisker lies on its bar and above it
         for color, width in (("#ffffff", 4.0), ("#333333", 1.5)):
-            whisker = Whisker(base="at", lower="low", upper="high", source=self.spread, line_color=color)
+            whisker = Whisker(
+                base="at", lower="low", upper="high", source=self.spread, line_color=color, level="overlay"
+            )
             whisker.line_width = width
             for end in (whisker.upper_head, whisker.lower_head):
                 end.line_color, end.line_width, end.size = color, width, 8

@@ -35,7 +35,8 @@ class Panel(Running):
     - `leans_on(request)`: other models that a result depends on, so that it is kept for those only;
     - `compute(request, model, progress=, check=, on_partial=)`: the result; runs in the worker, must not touch widgets;
     - `draw(results, request)`: show one result per model (fewer while a run of two is under way);
-    - `code(request)`, `frame()`, `scene()`: for *Copy as code* and *Save*; a panel without them lacks the button.
+    - `code(request)`, `frame()`, `scene()`, `stored()`: for *Copy as code* and *Save*; without them the button or the
+      format is not offered.
 
     For a button that runs something else in the background, such as *Generate*, use `start`. A whole panel:
 
@@ -101,6 +102,10 @@ class Panel(Running):
         """The picture on the screen, as `figures.static` draws it."""
         raise NotImplementedError(f"{type(self).__name__} has no picture to save")
 
+    def stored(self) -> Any:
+        """The result on the screen, as a :class:`Result` that can be saved and opened again."""
+        raise NotImplementedError(f"{type(self).__name__} has no result to save")
+
     # for subclasses ---------------------------------------------------------------------------------------------------
 
     def bind(self, control: Any, name: str, *, key: str = "value") -> Any:
@@ -133,7 +138,7 @@ class Panel(Running):
     # for everyone -----------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> Path:
-        """Write the numbers (.csv, .parquet), the picture (.svg, .png) or the panel (.html); returns the path."""
+        """Write the numbers (.csv, .parquet), the picture (.svg, .png), the panel (.html) or the result (.npz)."""
         return save(self, path)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Save: the numbers as a table, the picture, or the whole panel as one page, each under a name of the user's choice."""
+"""Save: the numbers as a table, the picture, the whole panel as a page, or the result, under a name of one's choice."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from .workbench import model_name
 TABLES = (".csv", ".parquet")
 PICTURES = (".svg", ".png")
 PAGES = (".html",)
+RESULTS = (".npz",)
 _LABELS = {
     ".csv": "CSV: the numbers",
     ".parquet": "Parquet: the numbers",
     ".svg": "SVG: the picture",
     ".png": "PNG: the picture",
     ".html": "HTML: the whole panel",
+    ".npz": "NPZ: the result, to be opened again",
 }
 
 
@@ -28,7 +30,7 @@ def formats(panel: Any) -> tuple[str, ...]:
     """Suffixes that a panel can be saved under."""
     tables = TABLES if _has(panel, "frame") else ()
     pictures = PICTURES if _has(panel, "scene") else ()
-    return (*tables, *pictures, *PAGES)
+    return (*tables, *pictures, *PAGES, *(RESULTS if _has(panel, "stored") else ()))
 
 
 def _has(panel: Any, hook: str) -> bool:
@@ -56,6 +58,8 @@ def save(panel: Any, path: str | Path) -> Path:
         _save_table(panel.frame(), target, suffix)
     elif suffix in PICTURES:
         _save_picture(panel.scene(), target, suffix)
+    elif suffix in RESULTS:
+        panel.stored().save(target)
     else:
         _save_page(panel, target)
     return target

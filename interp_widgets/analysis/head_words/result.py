@@ -25,6 +25,18 @@ class WordPair(NamedTuple):
     """Cosine of the two word vectors."""
 
 
+class WordPlace(NamedTuple):
+    """A dimension of a head that has a pair with a word."""
+
+    layer: int
+    head: int
+    dimension: int
+    query: str
+    key: str
+    score: float
+    """Cosine of the two word vectors."""
+
+
 @record
 class HeadWordResult(Result):
     """The word pairs of every head and of every dimension of it.
@@ -166,10 +178,47 @@ class HeadWordResult(Result):
         wanted = self.place(query), self.place(key)
         row, head = self._cell(layer, head)
         start = (row * self.n_heads + head) * self.d_head
-        bounds = self.dimension_offsets[start : start + self.d_head + 1]
-        held = (self.dimension_word_pairs[bounds[0] : bounds[-1]] == wanted).all(axis=1)
-        own = set((np.searchsorted(bounds - bounds[0], np.flatnonzero(held), side="right") - 1).tolist())
+        first, last = (int(self.dimension_offsets[start + end]) for end in (0, self.d_head))
+        places = first + np.flatnonzero((self.dimension_word_pairs[first:last] == wanted).all(axis=1))
+        own = set((self._owners(places) - start).tolist())
         return [dimension for dimension in self.dimensions(layer, head) if dimension in own]
+
+    def places_of(self, word: str) -> list[WordPlace]:
+        """Every dimension's pairs with a word, among the `keep` nearest that each keeps; the nearest pairs first.
+
+        Raises ValueError for a word that is not in the list.
+        """
+        found = np.flatnonzero((self.dimension_word_pairs == self.place(word)).any(axis=1))
+        found = found[np.argsort(-self.dimension_scores[found], kind="stable")]
+        row, head, dimension = np.unravel_index(self._owners(found), self.energy.shape)
+        names, pairs = self.vocabulary, self.dimension_word_pairs[found].tolist()
+        cells = zip(row.tolist(), head.tolist(), dimension.tolist(), pairs, self.dimension_scores[found].tolist(),
+                    strict=True)  # fmt: skip
+        return [
+            WordPlace(self.layers[row], head, dim, names[q], names[k], score) for row, head, dim, (q, k), score in cells
+        ]
+
+    def dimension_word_counts(self, word: str) -> NDArray[np.integer[Any]]:
+        """(layers, heads, d_head) how many of the pairs that a dimension keeps hold a word.
+
+        Raises ValueError for a word that is not in the list.
+        """
+        found = np.flatnonzero((self.dimension_word_pairs == self.place(word)).any(axis=1))
+        return np.bincount(self._owners(found), minlength=self.energy.size).reshape(self.energy.shape)
+
+    def head_words(self) -> list[tuple[str, int]]:
+        """The words that stand in kept pairs of heads, each with the number of such heads; those in most come first."""
+        row, head, rank = np.nonzero(self.head_counts)
+        words = len(self.vocabulary)
+        cells = (row * self.n_heads + head)[:, None] * words + self.head_pairs[row, head, rank]
+        counts = np.bincount(np.unique(cells) % words, minlength=words)
+        order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        return [(self.vocabulary[word], int(counts[word])) for word in order.tolist()]
+
+    def _owners(self, places: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """The dimension, counted through all heads, of each of these rows of `dimension_word_pairs`."""
+        found: NDArray[np.integer[Any]] = np.searchsorted(self.dimension_offsets, places, side="right") - 1
+        return found
 
     @property
     def head_energy(self) -> NDArray[np.floating[Any]]:

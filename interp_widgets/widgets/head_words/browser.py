@@ -165,14 +165,16 @@ class HeadWordBrowser(Panel):
             self.comparison = None
         self.grid.paint()
         self.about.paint()
+        if self.told and self.dimension < 0:
+            self.dimension = self.about.first_dimension
         self._compare()
 
     def _choose_first(self, result: HeadWordResult) -> None:
-        """A first look: at the head whose kept pairs most of its dimensions share."""
+        """A first look: at the head whose kept pairs have the most dimensions."""
         if not np.isfinite(result.mean_count).any() or result.partial:
             return
-        row, head = np.unravel_index(int(np.nanargmax(result.mean_count)), result.mean_count.shape)
-        self.look_at(int(result.layers[row]), int(head))
+        row, head = divmod(int(np.nanargmax(result.mean_count)), result.n_heads)
+        self.look_at(result.layers[row], head)
 
     # the two results against each other -------------------------------------------------------------------------------
 
@@ -254,6 +256,7 @@ class HeadWordBrowser(Panel):
         if self.results:
             self.grid.paint_selection()
             self.about.paint()
+            self.dimension = self.about.first_dimension
 
     def _find(self) -> None:
         if self.results and self.word:
@@ -302,6 +305,13 @@ class HeadWordBrowser(Panel):
 
     def scene(self) -> Scene:
         return change_scene(self._finished()) if self.tab == "comparison" else self.grid.heat.scene()
+
+    def stored(self) -> HeadWordResult | HeadComparison:
+        if self.tab == "comparison":
+            return self._finished()
+        if len(self.looked_at) != 1:
+            raise ValueError("a file holds the result of one model: look at A or at B, then save")
+        return self.looked_at[0]
 
     def _finished(self) -> HeadComparison:
         if self.comparison is None:

@@ -73,7 +73,8 @@ class ComparisonTab:
                     {"label": "share", "title": "gained of those that changed", **RIGHT}]  # fmt: skip
         if comparison is None:
             return "", columns, []
-        share, rows = comparison.share, []
+        share = comparison.share
+        rows: list[list[Any]] = []
         for group, number in np.argwhere(np.isfinite(share)).tolist():
             kind = "instruction" if comparison.instruction[number] else "general"
             counts = int(comparison.gained[group, number]), int(comparison.lost[group, number])
@@ -94,7 +95,7 @@ def test_table(comparison: HeadComparison | None) -> tuple[str, list[dict[str, A
     columns: list[dict[str, Any]] = [{"label": "layers"}]
     for kind in ("instruction", "general"):
         columns += [{"label": f"{kind} %", "title": "mean share of heads that gained, ± standard deviation", **RIGHT},
-                    {"label": "verbs", "title": f"{kind} verbs with a share", **RIGHT}]  # fmt: skip
+                    {"label": "n", "title": f"{kind} verbs with a share", **RIGHT}]  # fmt: skip
     columns += [{"label": "p", "title": "Welch's t-test, two-sided", **RIGHT},
                 {"label": "Holm p", "title": "corrected over the layer groups", **RIGHT},
                 {"label": "d", "title": "Cohen's d", **RIGHT}]  # fmt: skip

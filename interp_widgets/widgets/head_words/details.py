@@ -82,9 +82,9 @@ class Details:
         every = pair_rows(panel.looked_at, panel.layer, panel.head, panel.word) if self._there else []
         self._rows = [one for one in every if not two or panel.pair_change in ("all", one.change)]
         columns: list[dict[str, Any]] = [{"label": "query"}, {"label": "key"}]
-        letters = ("A ", "B ") if two else ("",)
+        letters = (" A", " B") if two else ("",)
         told = "dimensions of the head that have the pair; – where it is not kept"
-        columns += [{"label": f"{letter}dimensions", "title": told, **RIGHT} for letter in letters]
+        columns += [{"label": f"dim.{letter}" if two else "dimensions", "title": told, **RIGHT} for letter in letters]
         columns += [{"label": "change"}] if two else []
         columns.append({"label": "cosine", "title": "of the two word vectors", **RIGHT})
         rows = []
@@ -121,20 +121,27 @@ class Details:
 
     def _paint_dimensions(self) -> None:
         panel, table, two = self.panel, self.dimensions, len(self.panel.looked_at) > 1
-        rows = dimension_rows(panel.looked_at, panel.layer, panel.head, panel.pair) if self._there else []
+        word = panel.word
+        rows = dimension_rows(panel.looked_at, panel.layer, panel.head, panel.pair, word) if self._there else []
         self._numbers = [one.dimension for one in rows]
         two = two and all(len(one.counts) == 2 for one in rows)
-        letters = ("A ", "B ") if two else ("",)
-        columns: list[dict[str, Any]] = [{"label": "dimension", **RIGHT}]
+        letters = (" A", " B") if two else ("",)
+        columns: list[dict[str, Any]] = [{"label": "dim.", "title": "dimension of the head", **RIGHT}]
         energy = "sum over all words of the squared query and key activations"
-        columns += [{"label": f"{letter}energy", "title": energy, **RIGHT} for letter in letters]
-        columns += [{"label": f"{letter}pairs", "title": "all its pairs", **RIGHT} for letter in letters]
+        columns += [{"label": f"energy{letter}", "title": energy, **RIGHT} for letter in letters]
+        columns += [{"label": f"pairs{letter}", "title": "all its pairs", **RIGHT} for letter in letters]
+        if word:
+            told = f"kept pairs with “{word}”"
+            columns += [{"label": f"with word{letter}", "title": told, **RIGHT} for letter in letters]
         shown_if(self.every, bool(panel.pair))
         with table.hold_sync():
             table.selected, table.rows = -1, []
             table.columns, table.caption = columns, self._dimension_caption()
             table.empty = self._none_behind() if self._there else "Click a head of the grid first."
-            table.rows = [[one.dimension, *(round(e, 1) for e in one.energies), *one.counts] for one in rows]
+            table.rows = [
+                [one.dimension, *(round(e, 1) for e in one.energies), *one.counts, *(one.word_counts if word else ())]
+                for one in rows
+            ]
         if panel.dimension in self._numbers:
             table.selected = self._numbers.index(panel.dimension)
         self._paint_inside()
@@ -147,7 +154,8 @@ class Details:
         if not self._there:
             return ""
         if not panel.pair:
-            return f"Dimensions of head {panel.head}, layer {panel.layer}, by energy"
+            first = f"those with “{panel.word}” first" if panel.word else "by energy"
+            return f"Dimensions of head {panel.head}, layer {panel.layer}, {first}"
         query, key = panel.pair
         said = []
         for letter, one in zip(panel.letters, panel.looked_at, strict=True):
@@ -175,12 +183,13 @@ class Details:
         columns: list[dict[str, Any]] = [{"label": "query"}, {"label": "key"}]
         columns += [{"label": "in"}] if two else []
         columns.append({"label": "cosine", **RIGHT})
-        ordered = sorted(found.items(), key=lambda item: -item[1][0])
+        ordered = sorted(found.items(), key=lambda item: (panel.word not in item[0], -item[1][0]))
         rows = [[*pair, *([" and ".join(where)] if two else []), round(score, 3)] for pair, (score, where) in ordered]
         with table.hold_sync():
             table.rows = []
             table.columns = columns
-            table.caption = f"Pairs of dimension {panel.dimension}, the nearest first" if rows else ""
+            first = f"those with “{panel.word}”" if panel.word else "the nearest"
+            table.caption = f"Pairs of dimension {panel.dimension}, {first} first" if rows else ""
             table.empty = (
                 "Click a dimension: its own pairs are listed here, the nearest first."
                 if panel.dimension < 0

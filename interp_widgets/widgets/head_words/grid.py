@@ -12,14 +12,15 @@ import ipywidgets as W
 from interp_widgets.analysis.head_words import HeadWordResult
 
 from ..views import Heatmap, Table
-from .numbers import COLOURS, colours, texts, word_rows
+from .numbers import COLOURS, WordRow, colours, common_words, texts, word_rows
 
 if TYPE_CHECKING:
     from .browser import HeadWordBrowser
 
 NAMED = 8
 """Missing words named in a sentence."""
-NO_WORD = "Find a word: every head that keeps a pair with it is marked in the grid and listed here."
+LISTED = 300
+"""Words listed to choose from."""
 
 
 class Grid:
@@ -31,13 +32,14 @@ class Grid:
         self.heat = Heatmap(
             row_name="layer", column_name="head", y_label="layer", x_label="head", empty="No grid yet: press Run"
         )
-        self.heads = Table(empty=NO_WORD, height=360)
+        self.heads = Table(empty="No head has a pair.", height=300)
         both = W.VBox([W.VBox([self.heat]), W.VBox([self.heads])])
         both.add_class("iw-maps")
         self.box = W.VBox([self.about, both])
         self.box.add_class("iw-column")
         self._filling = False
-        self._places: list[tuple[int, int]] = []
+        self._rows: list[WordRow] = []
+        self._words: list[str] = []
         panel.watch(self.heat, "pinned", self._pinned)
         panel.watch(self.heads, "selected", self._picked)
 
@@ -63,8 +65,8 @@ class Grid:
         try:
             with self.heat.hold_sync():
                 self.heat.cross = self.heat.pinned = at if inside else []
-            place = tuple(at) if panel.told else None
-            self.heads.selected = self._places.index(place) if place in self._places else -1  # type: ignore[arg-type]
+            mine = (i for i, one in enumerate(self._rows) if panel.told and [one.layer, one.head] == at)
+            self.heads.selected = next(mine, -1)
         finally:
             self._filling = False
 
@@ -92,30 +94,51 @@ class Grid:
         which = {"A": "A · ", "B": "B · ", "difference": "B − A · "}[panel.shown] if len(panel.results) > 1 else ""
         which = "A → B · " if panel.color == "change" else which
         rest = ", partial" if any(one.partial for one in panel.results) else ""
-        word = f", in the cells: kept pairs with “{panel.word}”" if panel.word else ""
+        known = any(panel.word in one.vocabulary for one in panel.looked_at)
+        word = f", in the cells: dimensions with “{panel.word}”" if known else ""
         return f"{which}Heads, coloured by {COLOURS[panel.color]}{word}{rest}"
 
     def _paint_heads(self) -> None:
         panel, word, table = self.panel, self.panel.word, self.heads
-        rows = word_rows(panel.looked_at, word) if word else []
-        self._places = [(layer, head) for layer, head, _, _ in rows]
-        letters = [""] if len(panel.looked_at) == 1 else ["A ", "B "]
-        columns: list[dict[str, Any]] = [{"label": "layer", "align": "right"}, {"label": "head", "align": "right"}]
-        columns += [
-            {"label": f"{letter}pairs", "align": "right", "title": "kept pairs with the word"} for letter in letters
-        ]
-        columns.append({"label": "the first of them", "title": "query → key"})
+        self._words = []
         if not word:
-            said, empty = "", NO_WORD
-        elif not any(word in one.vocabulary for one in panel.looked_at):
+            self._rows = []
+            self._paint_words()
+            return
+        rows = word_rows(panel.looked_at, word)
+        self._rows = rows
+        letters = [""] if len(panel.looked_at) == 1 else [" A", " B"]
+        columns: list[dict[str, Any]] = [{"label": "layer", "align": "right"}, {"label": "head", "align": "right"}]
+        told = "dimensions of the head that keep a pair with the word"
+        columns += [
+            {"label": f"dim.{letter}" if letter else "dimensions", "align": "right", "title": told}
+            for letter in letters
+        ]
+        columns.append({"label": "nearest pair", "title": "query → key, the pair with the largest cosine"})
+        if not any(word in one.vocabulary for one in panel.looked_at):
             said, empty = "", f"“{word}” is not in the word list."
         else:
-            said = f"Heads that keep a pair with “{word}”: {len(rows)} of {panel.looked_at[-1].n_pairs.size}"
-            empty = f"No head keeps a pair with “{word}”."
+            said = f"Heads with a pair of “{word}”: {len(rows)} of {panel.looked_at[-1].n_pairs.size}"
+            empty = f"No head has a pair with “{word}” among those that its dimensions keep."
         with table.hold_sync():
             table.selected, table.rows = -1, []
             table.columns, table.caption, table.empty = columns, said, empty
-            table.rows = [[layer, head, *counts, first] for layer, head, counts, first in rows]
+            table.rows = [[one.layer, one.head, *one.counts, one.pair] for one in rows]
+
+    def _paint_words(self) -> None:
+        """Without a searched word: the words to choose from."""
+        looked_at, table = self.panel.looked_at, self.heads
+        rows = common_words(looked_at)[:LISTED]
+        self._words = [word for word, _ in rows]
+        letters = [""] if len(looked_at) == 1 else [" A", " B"]
+        columns: list[dict[str, Any]] = [{"label": "word"}]
+        told = "heads with a kept pair of the word"
+        columns += [{"label": f"heads{letter}", "align": "right", "title": told} for letter in letters]
+        with table.hold_sync():
+            table.selected, table.rows = -1, []
+            table.columns, table.caption = columns, "Words in the kept pairs of most heads; click one to find it"
+            table.empty = "No head has a pair."
+            table.rows = [[word, *counts] for word, counts in rows]
 
     # what a user does -------------------------------------------------------------------------------------------------
 
@@ -124,8 +147,14 @@ class Grid:
             self.panel.look_at(*change.new)
 
     def _picked(self, change: Any) -> None:
-        if not self._filling and change.new >= 0:
-            self.panel.look_at(*self._places[change.new])
+        if self._filling or change.new < 0:
+            return
+        if self._words:
+            self.panel.word = self._words[change.new]
+        else:
+            one = self._rows[change.new]
+            self.panel.look_at(one.layer, one.head)
+            self.panel.dimension = one.dimension
 
 
 def known_spelling(word: str, vocabulary: Sequence[str]) -> str:
@@ -147,12 +176,19 @@ def _about(results: Sequence[HeadWordResult], source: str) -> list[str]:
     where = f" ({escape(source)})" if source else ""
     searched = f"{len(first.vocabulary):,} words{where}; each dimension's top {first.top} as query and as key; "
     lines = [f"{searched}the {first.keep} pairs that most dimensions have are kept of each head."]
-    for words, what in (
-        (first.missing, "have no word vector and are in no pair"),
-        (first.unknown, "cannot be written by the tokenizer and were left out"),
-    ):
+    for words, one, more in (
+        (first.missing, "has no word vector and is in no pair", "have no word vector and are in no pair"),
+        (first.unknown, "cannot be written by the tokenizer and was left out",
+         "cannot be written by the tokenizer and were left out"),
+    ):  # fmt: skip
         if words:
             rest = f" and {len(words) - NAMED:,} more" if len(words) > NAMED else ""
             named = ", ".join(map(escape, words[:NAMED]))
-            lines.append(f"<b>{len(words):,} words</b> {what}: {named}{rest}.")
+            count = f"{len(words):,} word{'s' * (len(words) > 1)}"
+            lines.append(f"<b>{count}</b> {more if len(words) > 1 else one}: {named}{rest}.")
+    if not any(one.n_pairs.any() for one in results):
+        lines.append(
+            "<b>No head has a pair.</b> How near two words must be is taken from the list itself: "
+            "give a longer one, of some hundred words."
+        )
     return lines

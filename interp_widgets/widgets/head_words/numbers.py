@@ -17,14 +17,14 @@ COLOURS = {
     "pairs": "number of pairs",
     "energy": "energy",
     "count": "dimensions per kept pair",
-    "word": "kept pairs with the word",
+    "word": "dimensions with the word",
     "change": "change of the pairs, 1 − M",
 }
 UNITS = {
     "pairs": "different pairs",
     "energy": "energy",
     "count": "mean dimensions",
-    "word": "kept pairs",
+    "word": "dimensions",
     "change": "1 − M",
 }
 """The same at the colour bar, where there is less room."""
@@ -61,10 +61,10 @@ def statistic(result: HeadWordResult, color: str, word: str) -> NDArray[Any]:
 
 
 def counts_of(result: HeadWordResult, word: str) -> NDArray[np.integer[Any]]:
-    """(layers, heads) kept pairs with a word; none for a word that is not in the list."""
+    """(layers, heads) dimensions that keep a pair with a word; none for a word that is not in the list."""
     if not word or word not in result.vocabulary:
         return np.zeros(result.n_pairs.shape, dtype=int)
-    return result.word_counts(word)
+    return np.asarray((result.dimension_word_counts(word) > 0).sum(axis=-1))
 
 
 def colours(
@@ -72,6 +72,8 @@ def colours(
     comparison: HeadComparison | None,
 ) -> Colours | str:  # fmt: skip
     """The colouring of one view, "A", "B" or "difference"; a sentence where there is none."""
+    if color == "word" and not word:
+        return "Find a word: the colour is how many dimensions of a head have it"
     if color == "change":
         if comparison is None:
             return "The change needs two results of one shape: see the Comparison tab"
@@ -92,7 +94,7 @@ def colours(
 
 
 def texts(results: Sequence[HeadWordResult], shown: str, word: str, n_layers: Sequence[int]) -> list[str]:
-    """Of every cell, row by row, how many kept pairs have the word; nothing where none has."""
+    """Of every cell, row by row, how many dimensions keep a pair with the word; nothing where none does."""
     held = [
         whole(counts_of(result, word), result.layers, layers) for result, layers in zip(results, n_layers, strict=False)
     ]
@@ -143,17 +145,43 @@ def has(result: HeadWordResult, layer: int, head: int) -> bool:
     return layer in result.layers and 0 <= head < result.n_heads
 
 
-def word_rows(results: Sequence[HeadWordResult], word: str) -> list[tuple[int, int, tuple[int, ...], str]]:
-    """Layer, head, kept pairs with a word of each result, and the first such pair; most pairs first."""
-    found: dict[tuple[int, int], list[int]] = {}
+@dataclass(frozen=True)
+class WordRow:
+    """A head that has a word, in one result or two."""
+
+    layer: int
+    head: int
+    counts: tuple[int, ...]
+    """Dimensions that keep a pair with the word, one number per result."""
+    pair: str
+    """The nearest of these pairs."""
+    dimension: int
+    """The dimension that has it."""
+
+
+def word_rows(results: Sequence[HeadWordResult], word: str) -> list[WordRow]:
+    """The heads with a word, those with most dimensions first."""
+    owners: dict[tuple[int, int], list[set[int]]] = {}
+    first: dict[tuple[int, int], Any] = {}
     for place, result in enumerate(results):
-        for layer, head, count in result.heads_with(word) if word in result.vocabulary else []:
-            found.setdefault((layer, head), [0] * len(results))[place] = count
-    rows = []
-    for (layer, head), counts in found.items():
-        first = next(row for row in pair_rows(results, layer, head, word) if word in (row.query, row.key))
-        rows.append((layer, head, tuple(counts), f"{first.query} → {first.key}"))
-    return sorted(rows, key=lambda row: (-max(row[2]), row[0], row[1]))
+        for one in result.places_of(word) if word in result.vocabulary else []:
+            at = one.layer, one.head
+            owners.setdefault(at, [set() for _ in results])[place].add(one.dimension)
+            if at not in first or one.score > first[at].score:
+                first[at] = one
+    rows = [
+        WordRow(*at, tuple(map(len, sets)), f"{first[at].query} → {first[at].key}", first[at].dimension)
+        for at, sets in owners.items()
+    ]
+    return sorted(rows, key=lambda row: (-max(row.counts), row.layer, row.head))
+
+
+def common_words(results: Sequence[HeadWordResult]) -> list[tuple[str, tuple[int, ...]]]:
+    """Words with the number of heads that keep a pair with them, one number per result; those in most heads first."""
+    held = [dict(result.head_words()) for result in results]
+    words = dict.fromkeys(word for one in held for word in one)
+    rows = [(word, tuple(one.get(word, 0) for one in held)) for word in words]
+    return sorted(rows, key=lambda row: -max(row[1]))
 
 
 @dataclass(frozen=True)
@@ -164,26 +192,43 @@ class DimensionRow:
     energies: tuple[float, ...]
     counts: tuple[int, ...]
     """Its pairs, before cutting, one number per result."""
+    word_counts: tuple[int, ...]
+    """Its kept pairs with the searched word."""
 
 
 def dimension_rows(
-    results: Sequence[HeadWordResult], layer: int, head: int, pair: Sequence[str] = ()
+    results: Sequence[HeadWordResult], layer: int, head: int, pair: Sequence[str] = (), word: str = ""
 ) -> list[DimensionRow]:
-    """The dimensions of a head, the largest energy first; with a pair only those that hold it, in either result."""
+    """The dimensions of a head, those with the word first, then the largest energy.
+
+    With a pair only those that hold it, in either result.
+    """
     shown = [result for result in results if has(result, layer, head)]
     if not shown:
         return []
     chosen: set[int] = set(range(max(result.d_head for result in shown)))
     if pair:
         chosen = {d for result in shown for d in holding(result, layer, head, pair)}
-    rows = []
-    for d in chosen:
-        cells = [
-            (float(result.energy[result.row(layer), head, d]), int(result.dimension_counts[result.row(layer), head, d]))
-            for result in shown
-        ]
-        rows.append(DimensionRow(d, *(tuple(part) for part in zip(*cells, strict=True))))  # type: ignore[arg-type]
-    return sorted(rows, key=lambda row: -max(row.energies))
+    held = [
+        (result.energy[result.row(layer), head], result.dimension_counts[result.row(layer), head],
+         _with_word(result, layer, head, word))
+        for result in shown
+    ]  # fmt: skip
+    rows = [
+        DimensionRow(
+            d, tuple(float(energy[d]) for energy, _, _ in held), tuple(int(count[d]) for _, count, _ in held),
+            tuple(int(words[d]) for _, _, words in held),
+        )
+        for d in chosen
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: (-max(row.word_counts), -max(row.energies)))
+
+
+def _with_word(result: HeadWordResult, layer: int, head: int, word: str) -> NDArray[np.integer[Any]]:
+    """(d_head,) kept pairs of each dimension with a word."""
+    if not word or word not in result.vocabulary:
+        return np.zeros(result.d_head, dtype=int)
+    return result.dimension_word_counts(word)[result.row(layer), head]
 
 
 def holding(result: HeadWordResult, layer: int, head: int, pair: Sequence[str]) -> list[int]:
