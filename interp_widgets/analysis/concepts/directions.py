@@ -97,15 +97,15 @@ def concept_directions(
     dealt = _dealt(given, seed)
     keep = np.ones(len(given), dtype=bool) if method == "pca" else dealt
     made_from = _Kept(model, keep, passes.sizes)
-    for states, owner in passes.run(template, held_out=False):
-        moments.add(states, owner)
-        made_from.add(states, owner)
+    for some, owner in passes.run(template, held_out=False):
+        moments.add(some, owner)
+        made_from.add(some, owner)
     centre = moments.mean
     make = maker(moments, made_from.states, made_from.owner, method=method, seed=seed)
     directions, gap = moments.take_directions(make)
     held_out = _HeldOut(model, dealt, passes.held_out, directions, seed)
-    for states, owner in passes.run(test_template, held_out=True):
-        held_out.add(states, owner)
+    for some, owner in passes.run(test_template, held_out=True):
+        held_out.add(some, owner)
     whole, within = held_out.aucs(_kinds([concept.group for concept in given]))
     control = np.full(len(given), np.nan)
     control[dealt] = _control(made_from, held_out.kept, dealt, method, times=shuffles, seed=seed, check=check)

@@ -1,4 +1,4 @@
-"""`KeptStates`: hidden states of texts that were read before, so that another layer or one more concept costs little."""
+"""`KeptStates`: hidden states of texts read before, so that another layer or one more concept costs little."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class KeptStates:
         return self.depth
 
     def _fits(self, count: int, deepest: int) -> bool:
-        item = max(4, self.model.dtype.itemsize)
-        return self._bytes + count * (deepest + 1) * self.model.d_model * item <= self.max_bytes
+        item = max(4, int(self.model.dtype.itemsize))
+        return self._bytes + count * (deepest + 1) * int(self.model.d_model) * item <= self.max_bytes
 
     def _keep(self, texts: list[str], deepest: int, groups: list[int], **options: Any) -> None:
         block = last_states(self.model, texts, list(range(deepest + 1)), groups=groups, **options)
