@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-from bokeh.events import SelectionGeometry
+from bokeh.events import RangesUpdate, SelectionGeometry
 from bokeh.models import (
     Arrow,
     BoxSelectTool,
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.concepts import ConceptMap
 from interp_widgets.figures.chart import QUIET, Chart, empty_source, plain_label
+from interp_widgets.figures.raster import text_width
 from interp_widgets.figures.static import axis_name
 from interp_widgets.figures.theme import MARK, PALETTE8, SELECT, rgba
 
@@ -37,6 +38,7 @@ MANY_POINTS = "many points"
 """Tag of a scatter that the page draws as one picture instead of dot by dot; `views/bokeh_points.js` knows it."""
 
 _MOST_ARROWS = 200
+_NARROW = 560  # pixels of a narrow map
 
 
 class ConceptMapFigure(Chart):
@@ -83,6 +85,7 @@ class ConceptMapFigure(Chart):
         self._groups = [self._legend_item(color) for color in (*PALETTE8, QUIET)]
         self.legend(self._groups, columns=5)
         self.figure.on_event(SelectionGeometry, self._picked)
+        self.figure.on_event(RangesUpdate, lambda _: self._fill_marks())  # closer up there is room for more names
         self.show(places, **options)
 
     # ---- made once
@@ -99,14 +102,15 @@ class ConceptMapFigure(Chart):
         head = VeeHead(size=8, line_color="color", fill_color="color")
         self._arrows = Arrow(source=self.arrows, end=head, line_color="color", line_width=1.5, **ends)
         self.figure.add_layout(self._arrows)
-        self.marks = empty_source("concept_map_marks", ("x", "y", "size", "color", "name", "group"))
+        self.marks = empty_source("concept_map_marks", ("x", "y", "size", "color", "name", "group", "label"))
         self._rings = self.figure.scatter(
             x="x", y="y", size="size", source=self.marks, fill_color=None, line_color="color", line_width=2.5,
             name="marks",
         )  # fmt: skip
+        # glyphs cannot take a page's text colour: names wear that of their ring, which holds in the light and the dark
         self.figure.text(
-            x="x", y="y", text="name", source=self.marks, x_offset=10, y_offset=-10, text_font_size="12px",
-            background_fill_alpha=0.7, padding=2, name="mark_names",
+            x="x", y="y", text="label", text_color="color", source=self.marks, x_offset=9, y_offset=-5,
+            text_font_size="12px", text_font_style="bold", name="mark_names",
         )  # fmt: skip
 
     def _make_tools(self) -> None:
@@ -159,8 +163,8 @@ class ConceptMapFigure(Chart):
             self.chosen, self.neighbours, self._selected = None, (), ()
         self._fill_points(places)
         self._fill_arrows(places, moved)
-        self._fill_marks()
         self._set_axes(places)
+        self._fill_marks()
         method = self.TITLES[places.method]
         shown = {"a": f", {names[0]}", "b": f", {names[1]}", "both": f", {names[0]} → {names[1]}"}[side]
         title = f"Map of concept directions ({method})"
@@ -224,12 +228,30 @@ class ConceptMapFigure(Chart):
         rows: dict[str, list[Any]] = {column: [] for column in self.marks.data}
         wanted = [(i, 13, SELECT) for i in self.neighbours]
         wanted += [] if self.chosen is None else [(self.chosen, 18, MARK)]
+        named = self._room_for_names([i for i, _, _ in reversed(wanted)])
         for i, size, color in wanted:
             place = {"x": float(self.xy[i, 0]), "y": float(self.xy[i, 1]), "size": size, "color": color}
             texts = {"name": self.source.data["name"][i], "group": self.source.data["group"][i]}
-            for column, value in (place | texts).items():
+            label = {"label": texts["name"] if i in named else ""}
+            for column, value in (place | texts | label).items():
                 rows[column].append(value)
         self.marks.data = rows
+
+    def _room_for_names(self, order: Sequence[int]) -> set[int]:
+        """Which of the marked concepts are named, the first ones before the others: names must not cover each other.
+
+        Python does not know the width of the page: it reckons with a narrow one.
+        """
+        across, down = (reach.end - reach.start for reach in (self.figure.x_range, self.figure.y_range))
+        boxes: list[tuple[float, float, float]] = []
+        found: set[int] = set()
+        for i in order:
+            left, low = self.xy[i, 0] / across * _NARROW, self.xy[i, 1] / down * 340
+            right = left + text_width(self.source.data["name"][i]) + 12
+            if all(right < start or left > end or abs(low - at) > 15 for start, end, at in boxes):
+                boxes.append((left, right, low))
+                found.add(i)
+        return found
 
     def _set_axes(self, places: ConceptMap) -> None:
         figure = self.figure

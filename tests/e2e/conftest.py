@@ -78,8 +78,14 @@ def wait_for_server(url: str, process: subprocess.Popen[bytes], log: Path) -> No
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A JupyterLab server on 127.0.0.1 with folders of its own, so that nothing of the user's is read or written."""
-    root = tmp_path_factory.mktemp("lab")
+    """A JupyterLab server on 127.0.0.1."""
+    with lab_server(tmp_path_factory.mktemp("lab")) as server:
+        yield server
+
+
+@contextmanager
+def lab_server(root: Path) -> Iterator[Lab]:
+    """A JupyterLab server with all its folders in `root`, so that nothing of the user's is read or written."""
     for plugin, values in SETTINGS.items():
         file = root / "settings" / f"{plugin}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -132,6 +138,13 @@ def browser_finder() -> Any:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Chromium under Playwright; every name but 127.0.0.1 fails to resolve."""
+    with launched_chromium() as chromium:
+        yield chromium
+
+
+@contextmanager
+def launched_chromium() -> Iterator[Any]:
+    """As the fixture `browser`, for scripts."""
     from playwright.sync_api import sync_playwright
 
     flags = [*FLAGS, "--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else FLAGS
