@@ -1,0 +1,361 @@
+"""A mixture of depths is the weighted sum of its routes' logits: every family, both backends, wherever it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis.ablation import ablate_modules
+from interp_widgets.analysis.logit_lens import logit_lens
+from interp_widgets.analysis.saliency import prompt_saliency
+from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
+from interp_widgets.models import LoadError, ModModel, load_model
+from interp_widgets.models.mod.checkpoint import base_hash, save_state
+from interp_widgets.models.mod.graft import late_parts, mixture_of
+from interp_widgets.models.mod.mixture import Mixture, gates, mix
+from interp_widgets.models.mod.opening import build_mixture, read_base
+from interp_widgets.models.readout import read_out, residuals
+from tests.models.mixtures import naive, random_state, tiny_mixture
+from tests.models.tiny import tiny_folder, tiny_hf, tiny_model
+
+IDS = torch.tensor([[5, 17, 300, 44, 8, 261, 99, 30], [7, 3, 120, 9, 201, 33, 64, 2]])
+PROMPT = "The Eiffel Tower is located"
+FAMILIES = [
+    *(pytest.param((name, "hooked"), marks=pytest.mark.hooked) for name in ("gpt2", "llama", "gpt_neox")),
+    *((name, "bridge") for name in ("gpt2", "llama", "gpt_neox", "gemma")),
+]
+
+
+@pytest.fixture(params=FAMILIES, ids="-".join)
+def name(request: pytest.FixtureRequest) -> tuple[str, str]:
+    return request.param
+
+
+def largest(x: Tensor) -> float:
+    return float(x.detach().abs().max())
+
+
+# ---- the mixture itself
+
+
+@pytest.mark.parametrize(("k", "top_k"), [(2, 2), (3, 3), (3, 2), (3, 1)])
+def test_logits_are_the_weighted_sum_of_the_routes(name: tuple[str, str], k: int, top_k: int) -> None:
+    model = tiny_mixture(*name, k, top_k=top_k)
+    wanted, routes, weights = naive(name[0], model.state, IDS)
+    found = model.run(IDS).logits.double()
+    scale = largest(wanted)
+    assert largest(found - wanted) < 2e-5 * scale
+    # the control: neither one route, nor equal weights, nor the wrong order of routes gives these logits
+    others = [*routes, torch.stack(routes).mean(0)] if top_k > 1 else routes
+    others.append(sum(weights[..., [k - 1 - i]] * routes[i] for i in range(k)))
+    if not (k == 3 and name[0] == "gemma"):  # a router that reads its scaled embeddings is one-sided
+        assert min(largest(other - wanted) for other in others) > 1e-2 * scale
+
+
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox"])
+def test_one_route_with_the_norm_copied_is_the_base(family: str, backend: str) -> None:
+    model, base = tiny_mixture(family, backend, 1, copied=True), tiny_model(family, backend)
+    assert torch.equal(model.run(IDS).logits, base.run(IDS).logits)
+    assert not torch.equal(tiny_mixture(family, backend, 1).run(IDS).logits, base.run(IDS).logits)
+    if backend == "hooked":
+        assert torch.equal(model.weight("ln_final_w"), base.weight("ln_final_w"))
+
+
+def test_gates_sum_to_one_and_keep_the_largest() -> None:
+    generator = torch.Generator().manual_seed(0)
+    stream = torch.randn(3, 5, 32, generator=generator)
+    router = 0.3 * torch.randn(32, 4, generator=generator)
+    dense = gates(stream, router, 4)
+    assert largest(dense.sum(-1) - 1) < 1e-6
+    assert torch.equal(dense, (stream @ router).softmax(-1))
+    for top_k in (1, 2, 3):
+        some = gates(stream, router, top_k)
+        assert largest(some.sum(-1) - 1) < 1e-6
+        assert bool(((some > 0).sum(-1) == top_k).all())
+        kept = dense.topk(top_k, dim=-1)
+        wanted = torch.zeros_like(dense).scatter(-1, kept.indices, kept.values / kept.values.sum(-1, keepdim=True))
+        assert largest(some - wanted) < 1e-6
+        assert largest(some - dense) > 1e-2
+    equal = gates(torch.zeros(1, 1, 32), router, 2)  # ties: still exactly two
+    assert int((equal > 0).sum()) == 2
+
+
+def test_gates_of_half_precision_are_made_in_float32() -> None:
+    stream, router = torch.randn(4, 32).bfloat16(), torch.randn(32, 3).bfloat16()
+    assert gates(stream, router, 3).dtype == torch.float32
+    assert mix(gates(stream, router, 3), [stream] * 3).dtype == torch.bfloat16
+
+
+def test_equal_members_are_the_member() -> None:
+    member, weights = torch.randn(2, 5, 32), torch.rand(2, 5, 3).softmax(-1)
+    assert largest(mix(weights, [member] * 3) - member) < 1e-6
+    assert largest(mix(weights, [member, member, member + 1]) - member) > 0.1
+
+
+def test_late_layers_that_write_nothing_leave_the_base_whatever_the_router() -> None:
+    """The same of a whole model: the streams of all routes are one."""
+    hf_model = tiny_hf("llama")
+    with torch.no_grad():
+        for layer in hf_model.model.layers[-1:]:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+    base = load_model(hf_model, device="cpu")
+    state = dataclasses.replace(random_state("llama", 2, copied=True), base=None, base_hash=base_hash(hf_model))
+    model = build_mixture(read_base(hf_model)[0], state, tokenizer=None, name="x", source=None, device="cpu")
+    assert largest(model.run(IDS).logits - base.run(IDS).logits) < 1e-5
+    other = tiny_mixture("llama", "auto", 2, copied=True).run(IDS).logits
+    assert largest(other - tiny_model("llama").run(IDS).logits) > 0.1
+
+
+def test_one_unembedding_is_the_sum_of_k_logit_tensors() -> None:
+    weights, members = torch.rand(2, 7, 4).softmax(-1), [torch.randn(2, 7, 64) for _ in range(4)]
+    table = torch.randn(64, 1000)
+    one = mix(weights, members) @ table
+    many = sum(weights[..., i, None] * (members[i] @ table) for i in range(4))
+    assert largest(one - many) < 1e-5 * largest(many)
+    assert largest(one - many.roll(1, 0)) > 0.1 * largest(many)
+
+
+def test_top_k_of_all_routes_is_dense() -> None:
+    model = build(random_state("llama", 3))
+    dense = model.run(IDS).logits
+    model.top_k = 2
+    sparse = model.run(IDS).logits
+    model.top_k = 3
+    assert torch.equal(model.run(IDS).logits, dense)
+    assert largest(sparse - dense) > 1e-3
+
+
+def build(state: Any, family: str = "llama", **options: Any) -> ModModel:
+    """A model of its own, to be changed."""
+    hf_model, tokenizer = read_base(tiny_folder(family))
+    return build_mixture(hf_model, state, tokenizer=tokenizer, name="own", source=None, device="cpu", **options)
+
+
+def test_bfloat16_is_the_mixture_to_its_precision() -> None:
+    state = random_state("llama", 2)
+    calm = {**state.weights, "router": state.weights["router"] / 3}  # steep gates turn a rounding into another choice
+    model = build(dataclasses.replace(state, weights=calm), dtype=torch.bfloat16)
+    wanted, routes, _ = naive("llama", model.state, IDS)
+    error = (model.run(IDS).logits.double() - wanted).abs().mean()
+    assert error < 0.05 * wanted.abs().mean()
+    assert (routes[0] - wanted).abs().mean() > 0.1 * wanted.abs().mean()
+
+
+def test_the_self_check_compares_the_mixture_with_transformers(name: tuple[str, str]) -> None:
+    check = tiny_mixture(*name).self_check
+    assert check.passed
+    assert check.logits is not None
+    base = tiny_model(*name).run(IDS).logits
+    assert largest(tiny_mixture(*name).run(IDS).logits - base) > 0.1  # so that it could tell the difference
+
+
+# ---- wherever it runs
+
+
+def test_the_engine_gives_the_same_logits(name: tuple[str, str]) -> None:
+    model = tiny_mixture(*name)
+    ids = IDS[0].tolist()
+    wanted, embeddings = model.run(ids).logits, model.token_embeddings(ids)[None]
+    some = torch.tensor([2, 6])
+    with torch.no_grad():
+        assert largest(model.forward(embeddings) - wanted) < 1e-5
+        assert largest(model.forward(embeddings, positions=some) - wanted[:, some]) < 1e-5
+        start = model.prefix(embeddings[:, :5])
+        assert largest(model.forward(embeddings[:, 5:], prefix=start) - wanted[:, 5:]) < 1e-4
+
+
+def test_an_edit_of_the_stream_reaches_the_route_that_reads_it(name: tuple[str, str]) -> None:
+    model = tiny_mixture(*name, 2)
+    last = model.n_layers - 1
+    before = f"blocks.{last}.hook_resid_pre"
+    ids = IDS[:1]
+    shift = torch.linspace(-2, 2, model.d_model)
+    with model.mixture.recording() as readings:
+        model.run(ids)
+        edited = model.run(ids, edit={before: lambda x: x + shift}).logits
+        same = model.run(ids, edit={f"blocks.{last - 1}.hook_resid_post": lambda x: x + shift}).logits
+    clean, changed, _ = readings
+    assert torch.equal(clean.gates, changed.gates), "the router reads the stream that enters the layer before"
+    assert largest(changed.members[0] - clean.members[0]) > 0.1
+    assert largest(edited - same) < 1e-5
+    other = model.run(ids, edit={f"blocks.{last - 1}.hook_resid_pre": lambda x: x + shift}).logits
+    assert largest(other - edited) > 1e-2
+
+
+def test_text_is_the_same_with_and_without_a_cache(name: tuple[str, str]) -> None:
+    model = tiny_mixture(*name)
+    ids = model.tokens(PROMPT)
+    wanted = list(ids)
+    for _ in range(8):
+        wanted.append(int(model.run(wanted).logits[0, -1].argmax()))
+    found = model.generate_ids(ids, max_new_tokens=8)
+    assert found == wanted[len(ids) :][: len(found)]
+    assert len(found) == 8 or wanted[len(ids) + len(found)] in model._stop_ids
+    assert found != tiny_model(*name).generate_ids(ids, max_new_tokens=8)
+
+
+def test_saliency_and_ablation_are_those_of_the_mixture(name: tuple[str, str]) -> None:
+    model = tiny_mixture(*name)
+    ids = IDS[0].tolist()
+    prompt, response = ids[:5], ids[5:]
+    found = prompt_saliency(model, prompt, response).importance
+
+    def probabilities(embeddings: Tensor) -> Tensor:
+        run = model.run(ids, embeddings=embeddings).logits[0].double().softmax(-1)
+        return run[torch.arange(4, 7), response]
+
+    embeddings = model.token_embeddings(ids)
+    for n in (0, 3):
+        gone = embeddings.clone()
+        gone[n] = 0
+        wanted = probabilities(embeddings) - probabilities(gone)
+        assert largest(torch.from_numpy(found[n].copy()) - wanted) < 1e-5
+
+    layer, position = model.n_layers - 1, 2
+    effect = ablate_modules(model, ids, 99, kinds=("mlp",))
+
+    def put(x: Tensor) -> Tensor:
+        x = x.clone()
+        x[:, position] = 0
+        return x
+
+    edited = model.run(ids, edit={f"blocks.{layer - 1}.hook_mlp_out": put}).logits[0, -1, 99]
+    wanted_effect = float(edited - model.run(ids).logits[0, -1, 99])
+    assert abs(abs(float(effect.effect[0, layer - 1, position])) - abs(wanted_effect)) < 1e-4
+    assert abs(wanted_effect) > 1e-4
+
+
+def test_one_stream_alone_is_read_as_the_last_route_does(name: tuple[str, str]) -> None:
+    model = tiny_mixture(*name)
+    ids = IDS[0].tolist()
+    _, routes, _ = naive(name[0], model.state, IDS[:1])
+    lens = logit_lens(model, ids)
+    wanted = routes[-1][0].softmax(-1).max(-1)
+    assert largest(torch.from_numpy(lens.probability[-1].copy()).double() - wanted.values) < 1e-4
+    assert lens.top_ids[-1, :, 0].tolist() == wanted.indices.tolist()
+    read = read_out(model)
+    streams = residuals(model, IDS[0])[-1:]
+    assert largest(read.whole(streams).double() - routes[-1]) < 1e-4 * largest(routes[-1])
+    # and what follows is a mixture again
+    assert largest(model.run(ids).logits.double() - naive(name[0], model.state, IDS[:1])[0]) < 1e-3
+
+
+def test_decompositions_add_up(name: tuple[str, str]) -> None:
+    model = tiny_mixture(*name)
+    assert decompose_tokens(model, PROMPT).error.max() < 1e-3
+    assert decompose_logit(model, PROMPT).error < 1e-3
+
+
+def test_a_pass_that_starts_behind_the_router_is_refused(name: tuple[str, str]) -> None:
+    model = tiny_mixture(*name)
+    model.run(IDS)
+    with pytest.raises(ValueError, match="did not go through the last 2 layers"):
+        model.tl_model.ln_final(torch.randn(2, 8, 32))
+    if model.backend == "hooked":
+        with torch.no_grad():
+            model.tl_model(IDS, stop_at_layer=model.n_layers)  # leaves streams of that shape behind
+            with pytest.raises(ValueError, match="run the model from its first layer on"):
+                model.tl_model(torch.randn(2, 8, 32), start_at_layer=model.n_layers)
+
+
+def test_hooks_of_the_user_see_the_mixture(name: tuple[str, str]) -> None:
+    model = tiny_mixture(*name)
+    wanted = model.run(IDS).logits
+    point = model.tl_model.hook_dict[f"blocks.{model.n_layers - 1}.hook_resid_pre"]
+    handle = point.register_forward_hook(lambda module, args, made: made * 1.5)
+    try:
+        assert largest(model.run(IDS).logits - wanted) > 1e-2
+    finally:
+        handle.remove()
+    assert torch.equal(model.run(IDS).logits, wanted)
+
+
+# ---- identity and checkpoints
+
+
+def test_what_it_says_about_itself() -> None:
+    model = build(random_state("llama", 3))
+    assert (model.k, model.top_k, model.route_layers) == (3, 3, (0, 1, 2))
+    assert model.added_parameters == 32 * 3 + 32 * 3
+    assert "3 routes, top 3" in repr(model)
+    assert model.provenance()["mod_base"] == "llama"
+    dense = model.weight_hash
+    model.top_k = 1
+    assert model.weight_hash != dense, "another number of routes is another model to a cache"
+    for wrong in (0, 4, True, 1.5):
+        with pytest.raises(ValueError, match=r"top_k must be a whole number in 1\.\.3"):
+            model.top_k = wrong
+    model.top_k = 3
+    assert model.weight_hash == dense
+    assert mixture_of(tiny_model("llama").tl_model) is None
+
+
+def test_a_folder_opens_as_the_same_model(tmp_path: Path, name: tuple[str, str]) -> None:
+    model = build(random_state(name[0], 2), name[0], backend=name[1])
+    model.top_k = 1
+    model.save(tmp_path / "mixture")
+    again = load_model(tmp_path / "mixture", device="cpu", backend=name[1])
+    assert isinstance(again, ModModel)
+    assert torch.equal(again.run(IDS).logits, model.run(IDS).logits)
+    assert (again.top_k, again.name, again.weight_hash) == (1, "mixture", model.weight_hash)
+    assert again.source == str((tmp_path / "mixture").resolve())
+    head = json.loads((tmp_path / "mixture" / "mod.json").read_text())
+    assert head["base"]["weight_hash"] == model.state.base_hash
+    assert {path.suffix for path in (tmp_path / "mixture").iterdir()} == {".json", ".safetensors"}
+
+
+def test_another_base_is_refused(tmp_path: Path) -> None:
+    tiny_mixture("llama").save(tmp_path)
+    with pytest.raises(LoadError, match=r"was tuned on llama with weights .* open it on the model it was made from"):
+        load_model(tmp_path, base=tiny_folder("llama", 1))
+    half = tiny_hf("llama").to(torch.float32)
+    assert isinstance(load_model(tmp_path, base=half, device="cpu"), ModModel)  # the same weights from elsewhere
+    with pytest.raises(ValueError, match="base= belongs to the folder of a mixture"):
+        load_model("demo-base", base="demo-base")
+    with pytest.raises(ValueError, match="leave processed out"):
+        load_model(tmp_path, processed=True)
+
+
+def test_a_base_from_memory_is_asked_for(tmp_path: Path) -> None:
+    state = dataclasses.replace(tiny_mixture("llama").state, base=None)
+    build(state).save(tmp_path)
+    with pytest.raises(LoadError, match="give that model as base="):
+        load_model(tmp_path)
+
+
+def test_damaged_folders_say_what_is_wrong(tmp_path: Path) -> None:
+    folder = tiny_mixture("llama").save(tmp_path / "a")
+    (folder / "mod.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(LoadError, match="damaged"):
+        load_model(folder)
+    (folder / "mod.safetensors").unlink()
+    with pytest.raises(LoadError, match=r"lacks mod\.safetensors"):
+        load_model(folder)
+    (folder / "mod.json").write_text("{}")
+    with pytest.raises(LoadError, match="damaged"):
+        load_model(folder)
+    bad = dict(tiny_mixture("llama").state.weights)
+    bad["router"] = bad["router"] * torch.nan
+    build_folder = dataclasses.replace(tiny_mixture("llama").state, weights=bad)
+    with pytest.raises(LoadError, match="NaN or infinity in router"):
+        load_model(save_state(build_folder, tmp_path / "b"))
+    extra = dataclasses.replace(
+        tiny_mixture("llama").state, weights={**tiny_mixture("llama").state.weights, "x": torch.zeros(1)}
+    )
+    with pytest.raises(LoadError, match="does not fit the model: x is in only one"):
+        load_model(save_state(extra, tmp_path / "c"))
+
+
+def test_models_whose_logits_are_no_unembedding_are_refused() -> None:
+    with pytest.raises(ValueError, match="a soft cap or a scale"):
+        late_parts(tiny_hf("gemma2"))
+    with pytest.raises(ValueError, match="3 routes need 2 norms"):
+        Mixture(torch.zeros(4, 3), [], 3)
