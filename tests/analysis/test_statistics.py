@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 from interp_widgets.analysis.statistics import bootstrap_mean, compare_groups, compare_many, holm
 
@@ -120,6 +121,7 @@ def test_holm_steps_down() -> None:
     order = np.argsort(raw)
     stepped = np.minimum(1, np.maximum.accumulate(raw[order] * (4 - np.arange(4))))
     assert [found[i].holm_p for i in order] == pytest.approx(stepped.tolist())
+    assert [f.holm_p for f in found] == pytest.approx(multipletests(raw, method="holm")[1].tolist())
     assert [f.group for f in found] == list(pairs)
     assert all(f.holm_p is not None and f.holm_p >= f.welch_p for f in found)
 

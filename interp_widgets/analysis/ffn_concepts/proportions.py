@@ -33,9 +33,9 @@ _EVIDENCE = re.compile(r"\s*\[[^\]]*\]\s*$")
 _WORD = re.compile(r"[^\W_](?:[\w'’/+#-]*[^\W_])?")
 _STOP = """
 about above after again also another because been before being below between both cannot could does doing down during
-each either else ever every from further have having here itself just like many more most much neither only other over same
-should some such tell than that their them then there these they this those through under until various very were what
-when where which while whom whose will with within without word words would your related relating
+each either else ever every from further have having here itself just like many more most much neither only other over
+same should some such tell than that their them then there these they this those through under until various very were
+what when where which while whom whose will with within without word words would your related relating
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from interp_widgets.data.annotators.annotation import LEVELS, SCENARIOS, Annotat
 OPENAI = "https://api.openai.com/v1"
 _NO_KEY = "none"
 """What servers of one's own are sent that ask for no key."""
+_SHORTEST_KEY = 8
 _LONGEST_WAIT = 30.0
 _FORMAT = 1
 """Of the cached answers; part of the hash."""
@@ -107,6 +109,7 @@ class EndpointAnnotator:
             )
         self.model, self.key_variable = model, key_variable
         self.timeout, self.retries, self.pause = timeout, retries, pause
+        self._connections: Any = None
         self.cache = default_cache() if cache == "default" else None if cache is None else Path(cache)
 
     def __repr__(self) -> str:
@@ -146,62 +149,74 @@ class EndpointAnnotator:
 
     def _ask(self, question: str, check: Callable[[], None] | None) -> dict[str, Any]:
         """The model's answer, checked; raises _Failed."""
-        client, key = self._client()
-        try:
-            return self._attempts(client, key, question, check)
-        finally:
-            client.close()
-
-    def _attempts(self, client: Any, key: str, question: str, check: Callable[[], None] | None) -> dict[str, Any]:
-        import openai
-
+        openai = _openai()
+        key = self._key()
+        hide = functools.partial(_hidden, key=key)
+        # retries are made here, so that they can be cancelled and cover answers that are nonsense
+        options = {"timeout": self.timeout, "max_retries": 0, "http_client": self._http(openai)}
+        client = openai.OpenAI(api_key=key, base_url=self.base_url, **options)
         talk = messages(question)
         for attempt in range(self.retries + 1):
             if check is not None:
                 check()
-            last = attempt == self.retries
-            wait = self.pause * 2**attempt
+            wait, final = self.pause * 2**attempt, attempt == self.retries
             try:
                 reply = client.chat.completions.create(model=self.model, messages=talk, temperature=0)
-                text = _content(reply).replace(key, "***")
-                return read_answer(text)
+                return read_answer(hide(_content(reply)))
             except _Nonsense as error:
-                reason = f"its answer is not the JSON asked for: {error}"
-                talk = [
-                    *messages(question),
-                    {"role": "user", "content": f"{reason}. Answer with the JSON object only."},
-                ]
-                wait = 0.0
+                reason, wait = f"its answer is not the JSON asked for: {error}", 0.0
+                again = f"That was not the JSON asked for: {error}. Answer with the JSON object only."
+                talk = [*messages(question), {"role": "user", "content": again}]
             except openai.APIStatusError as error:
-                reason = f"HTTP {error.status_code}: {_short(error.message)}"
-                if error.status_code < 500 and error.status_code not in (408, 409, 429):
-                    last = True  # a wrong key, model or request stays wrong
+                reason = self._refusal(error.status_code, hide(error.message))
                 wait = max(wait, _asked_to_wait(error))
+                # a wrong key, model or request stays wrong
+                final = final or (error.status_code < 500 and error.status_code not in (408, 409, 429))
             except openai.APITimeoutError:
                 reason = f"no reply within {self.timeout:g} seconds"
             except openai.APIConnectionError as error:
-                reason = f"no connection ({_short(str(error.__cause__ or error))})"
-            except (openai.APIError, ValueError) as error:  # what is no chat completion at all
-                reason = f"its reply is no chat completion ({_short(str(error))})"
-            if last:
-                raise _Failed(f"{self.model} at {self.base_url}: {reason}".replace(key, "***")) from None
+                reason = f"no connection ({_short(hide(str(error.__cause__ or error)))})"
+            except (openai.APIError, ValueError) as error:
+                reason = f"its reply is no chat completion ({_short(hide(str(error)))})"
+            if final:
+                raise _Failed(f"{self.model} at {self.base_url}: {reason}") from None
             _sleep(wait, check)
         raise AssertionError("the last attempt returns or raises")
 
-    def _client(self) -> tuple[Any, str]:
-        """A client and the key it sends."""
-        try:
-            import openai
-        except ImportError as error:
-            raise ImportError(
-                "asking an endpoint needs the openai package: pip install 'interp_widgets[annotate]'"
-            ) from error
+    def _refusal(self, status: int, message: str) -> str:
+        if status == 401:  # servers quote a part of the key
+            return f"HTTP 401: the endpoint refuses the key in the environment variable {self.key_variable}"
+        return f"HTTP {status}: {_short(message)}"
+
+    def _key(self) -> str:
         key = os.environ.get(self.key_variable, "").strip()
         if not key and self.base_url == OPENAI:
             raise ValueError(f"the environment variable {self.key_variable} is empty: put the endpoint's key there")
-        key = key or _NO_KEY
-        # retries are made here, so that they can be cancelled and cover answers that are nonsense
-        return openai.OpenAI(api_key=key, base_url=self.base_url, timeout=self.timeout, max_retries=0), key
+        return key or _NO_KEY
+
+    def _http(self, openai: Any) -> Any:
+        """The connections, which know no key; making them takes longer than many a request."""
+        if self._connections is None:
+            self._connections = openai.DefaultHttpxClient()
+        return self._connections
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_connections": None}
+
+
+def _openai() -> Any:
+    try:
+        import openai
+    except ImportError as error:
+        raise ImportError(
+            "asking an endpoint needs the openai package: pip install 'interp_widgets[annotate]'"
+        ) from error
+    return openai
+
+
+def _hidden(text: str, key: str) -> str:
+    """A text from outside without the key; placeholders of servers without one ("x", "none") are words, not keys."""
+    return text if key == _NO_KEY or len(key) < _SHORTEST_KEY else text.replace(key, "***")
 
 
 class _Failed(Exception):

@@ -1,0 +1,352 @@
+"""An endpoint is asked over HTTP in the chat-completions protocol: answers, refusals, silence, and a key that stays."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interp_widgets.data.annotators import Annotation, Annotator, EndpointAnnotator, endpoint
+
+KEY = "sk-secret-0123456789abcdef"
+WORDS = ["January", "May", "Monday"]
+GOOD = '{"description": "dates", "scenarios": ["writing", "translation"], "level": "semantics"}'
+
+
+class Server:
+    """A chat-completions server on this machine, which answers as told and notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.replies: list[Any] = []
+        """One per request, the last one again and again: a text, or a function of the handler."""
+        self.requests: list[dict[str, Any]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                server.requests.append({"path": self.path, "key": self.headers["Authorization"], **body})
+                reply = server.replies.pop(0) if len(server.replies) > 1 else server.replies[0]
+                if self.headers["Authorization"] != f"Bearer {KEY}":
+                    reply = refuse(401, f"Incorrect API key provided: {self.headers['Authorization'].split()[-1]}")
+                send(self, 200, completion(reply, body["model"])) if isinstance(reply, str) else reply(self)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+def completion(text: str | None, model: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    return {
+        "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+    }  # fmt: skip
+
+
+def send(handler: BaseHTTPRequestHandler, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    handler.send_response(status)
+    for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
+        handler.send_header(name, value)
+    handler.send_header("Content-Length", str(len(data)))
+    handler.end_headers()
+    handler.wfile.write(data)
+
+
+def refuse(status: int, message: str, headers: dict[str, str] | None = None) -> Any:
+    body = {"error": {"message": message, "type": "error", "param": None, "code": None}}
+    return lambda handler: send(handler, status, body, headers)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("TEST_KEY", KEY)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    found = Server()
+    yield found
+    found.close()
+
+
+def asking(server: Server, cache: Path | None = None, **options: Any) -> EndpointAnnotator:
+    options = {"key_variable": "TEST_KEY", "pause": 0, "timeout": 10, "retries": 2, **options}
+    return EndpointAnnotator("a-model", base_url=server.url, cache=cache, **options)
+
+
+def test_a_good_answer_is_asked_for_in_the_protocol(server: Server) -> None:
+    server.replies = [GOOD]
+    annotator = asking(server)
+    found = annotator.annotate(WORDS)
+    assert found == Annotation("dates", ("writing", "translation"), "semantics", "a-model")
+    (request,) = server.requests
+    assert (request["path"], request["model"], request["temperature"]) == ("/v1/chat/completions", "a-model", 0)
+    assert request["key"] == f"Bearer {KEY}"
+    roles = [message["role"] for message in request["messages"]]
+    assert roles == ["system", *["user", "assistant"] * 5, "user"]
+    assert request["messages"][-1]["content"] == "Words: January, May, Monday."
+    assert isinstance(annotator, Annotator)
+    assert annotator.name == "a-model"
+
+
+def test_the_worked_examples_are_answers_that_can_be_read() -> None:
+    for _, answer in endpoint._EXAMPLES:
+        endpoint.read_answer(answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('```json\n{"description": "dates.", "scenarios": [], "level": "semantic"}\n```', ("dates", (), "semantics")),
+        ('Here: {"description": "verbs", "scenarios": ["None"], "level": null}', ("verbs", (), None)),
+        ('{"description": "Cannot Tell", "scenarios": ["writing"], "level": "syntax"}', ("", (), None)),
+        ('{"description": "", "scenarios": [], "level": null}', ("", (), None)),
+    ],
+)
+def test_answers_in_a_wrapping_are_read(server: Server, text: str, found: tuple[Any, ...]) -> None:
+    server.replies = [text]
+    note = asking(server).annotate(WORDS)
+    assert (note.description, note.scenarios, note.level) == found
+    assert not note.failure
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("nonsense", "reason"),
+    [
+        ("These words are months.", "no JSON object in 'These words are months.'"),
+        ('{"description": "dates", "scenarios": "writing", "level": null}', "scenarios is no list"),
+        ('{"description": "dates", "scenarios": ["cooking"], "level": null}', "unknown scenario 'cooking'"),
+        ('{"description": "dates", "scenarios": [], "level": "meaning"}', "unknown level 'meaning'"),
+        ('{"scenarios": []}', "no description"),
+        ("[1, 2]", "no description"),
+        ('{"description": "dates"', "no JSON object"),
+        (None, "the reply holds no text"),
+    ],
+)
+def test_nonsense_is_asked_again_and_then_cannot_be_told(server: Server, nonsense: Any, reason: str) -> None:
+    bad = lambda handler: send(handler, 200, completion(nonsense, "a-model"))
+    server.replies = [bad, bad, GOOD]
+    assert asking(server).annotate(WORDS).description == "dates"
+    assert len(server.requests) == 3
+    assert "not the JSON asked for" in server.requests[1]["messages"][-1]["content"]
+    server.replies = [bad]
+    failed = asking(server).annotate(WORDS)
+    assert failed.cannot_tell
+    assert reason in failed.failure
+    assert len(server.requests) == 6
+
+
+@pytest.mark.parametrize(
+    "reply", [lambda h: send(h, 200, {"choices": []}), lambda h: send(h, 200, b"<html>"), lambda h: send(h, 200, [])]
+)
+def test_replies_that_are_no_completion_fail_in_words(server: Server, reply: Any) -> None:
+    server.replies = [reply]
+    failed = asking(server, retries=1).annotate(WORDS)
+    assert failed.cannot_tell
+    assert failed.failure.startswith(f"a-model at {server.url}: its ")
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_server_is_asked_again(server: Server, status: int) -> None:
+    server.replies = [refuse(status, "busy", {"retry-after": "0.01"}), GOOD]
+    assert asking(server).annotate(WORDS).description == "dates"
+    assert len(server.requests) == 2
+    server.replies = [refuse(status, "busy")]
+    failed = asking(server).annotate(WORDS)
+    assert failed.cannot_tell
+    assert f"HTTP {status}: " in failed.failure
+    assert "busy" in failed.failure
+    assert len(server.requests) == 5
+
+
+def test_a_wrong_key_is_not_tried_again_and_not_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = "sk-another-secret-98765"
+    monkeypatch.setenv("TEST_KEY", wrong)
+    server.replies = [GOOD]
+    failed = asking(server).annotate(WORDS)
+    assert failed.failure.endswith("HTTP 401: the endpoint refuses the key in the environment variable TEST_KEY")
+    assert wrong[:6] not in failed.failure  # though the server had put it into its message
+    assert len(server.requests) == 1
+
+
+def test_a_silent_server_is_left_after_the_time_out(server: Server) -> None:
+    release = threading.Event()
+    server.replies = [lambda handler: release.wait(10)]
+    try:
+        failed = asking(server, timeout=0.15, retries=1).annotate(WORDS)
+    finally:
+        release.set()
+    assert failed.failure == f"a-model at {server.url}: no reply within 0.15 seconds"
+    assert len(server.requests) == 2
+
+
+def test_a_server_that_is_not_there(server: Server) -> None:
+    annotator = asking(server)
+    server.close()
+    failed = annotator.annotate(WORDS)
+    assert "no connection" in failed.failure
+    assert failed.cannot_tell
+
+
+def test_answers_are_kept_and_not_asked_for_twice(server: Server, tmp_path: Path) -> None:
+    server.replies = [GOOD]
+    cache = tmp_path / "answers"
+    first = asking(server, cache).annotate(WORDS)
+    assert asking(server, cache).annotate(WORDS) == first
+    assert len(server.requests) == 1
+    asking(server, cache).annotate(WORDS[::-1])  # other words, another model: other questions
+    EndpointAnnotator("b", base_url=server.url, cache=cache, key_variable="TEST_KEY").annotate(WORDS)
+    assert len(server.requests) == 3
+    files = sorted(cache.iterdir())
+    assert [len(file.stem) for file in files] == [64] * 3
+    files[0].write_text("half an ans")
+    files[1].write_bytes(b"\xff\xfe")
+    files[2].write_text('{"description": "dates", "scenarios": ["cooking"], "level": null}')
+    assert asking(server, cache).annotate(WORDS) == first
+    assert len(server.requests) == 4
+
+
+def test_failures_and_answers_that_hold_the_key_are_not_kept_as_such(server: Server, tmp_path: Path) -> None:
+    server.replies = [refuse(500, "busy")]
+    asking(server, tmp_path, retries=0).annotate(WORDS)
+    assert list(tmp_path.iterdir()) == []
+    server.replies = [GOOD.replace("dates", f"dates {KEY}")]
+    assert asking(server, tmp_path).annotate(WORDS).description == "dates ***"
+    assert all(KEY not in file.read_text() for file in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("before", range(60, 130, 7))
+def test_a_key_is_hidden_before_a_message_is_cut(server: Server, before: int) -> None:
+    server.replies = [refuse(403, "x" * before + KEY)]
+    failure = asking(server).annotate(WORDS).failure
+    assert "HTTP 403: " in failure
+    assert "sk-" not in failure
+
+
+def test_the_key_is_nowhere_but_in_the_request(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.replies = [refuse(500, f"your key {KEY} is fine, but I am not"), refuse(403, f"no {KEY}")]
+    annotator = asking(server, tmp_path)
+    failed = annotator.annotate(WORDS)
+    server.replies = [GOOD]
+    told = annotator.annotate(WORDS)
+    assert {request["key"] for request in server.requests} == {f"Bearer {KEY}"}  # the control: it was sent
+    everywhere = [repr(annotator), str(vars(annotator)), repr(failed), repr(told), caplog.text, *capfd.readouterr()]
+    everywhere += [file.name + file.read_text() for file in tmp_path.iterdir()]
+    assert len(everywhere) == 8
+    assert not [text for text in everywhere if KEY in text or "secret" in text]
+    assert caplog.text  # the control: there was something to see
+
+
+def test_cancelling_between_attempts(server: Server) -> None:
+    server.replies = [refuse(500, "busy")]
+    asked = []
+
+    def check() -> None:
+        asked.append(len(server.requests))
+        if server.requests:
+            raise InterruptedError("cancelled")
+
+    with pytest.raises(InterruptedError):
+        asking(server, pause=60).annotate(WORDS, check=check)
+    assert len(server.requests) == 1  # and the pause of a minute was not waited for
+    assert asked[0] == 0
+
+
+def test_a_server_asks_to_wait(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(endpoint, "_sleep", lambda seconds, check: waits.append(seconds))
+    ask = [{"retry-after": text} for text in ("7", "900", "Fri, 31 Dec 1999 23:59:59 GMT", "-3")]
+    server.replies = [*(refuse(429, "busy", headers) for headers in ask), GOOD]
+    assert asking(server, retries=4, pause=1).annotate(WORDS).description == "dates"
+    assert waits == [7, 30, 4, 8]
+
+
+def test_the_pause_is_waited_in_steps() -> None:
+    calls: list[float] = []
+    endpoint._sleep(0.25, lambda: calls.append(time.monotonic()))
+    assert len(calls) >= 3
+
+
+def test_a_server_of_ones_own_needs_no_key(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TEST_KEY")
+    server.replies = [GOOD]
+    asking(server).annotate(WORDS)
+    assert server.requests[0]["key"] == "Bearer none"
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(ValueError, match="the environment variable TEST_KEY is empty: put the endpoint's key there"):
+        EndpointAnnotator("gpt", key_variable="TEST_KEY", cache=None).annotate(WORDS)
+
+
+@pytest.mark.parametrize("key", ["", "x", "none", "writing"])
+def test_placeholders_for_a_key_are_no_secret_to_hide_in_answers(
+    server: Server, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("TEST_KEY", key)
+    monkeypatch.setattr(sys.modules[__name__], "KEY", key or "none")
+    server.replies = ['{"description": "writing none x", "scenarios": ["none"], "level": null}']
+    found = asking(server).annotate(WORDS)
+    assert (found.description, found.failure) == ("writing none x", "")
+
+
+def test_an_annotator_can_be_sent_to_another_process(server: Server) -> None:
+    server.replies = [GOOD]
+    annotator = asking(server)
+    found = annotator.annotate(WORDS)
+    data = pickle.dumps(annotator)
+    assert KEY.encode() not in data
+    assert pickle.loads(data).annotate(WORDS) == found
+
+
+def test_without_the_package_the_extra_is_named(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(ImportError, match=r"pip install 'interp_widgets\[annotate\]'"):
+        asking(server).annotate(WORDS)
+
+
+def test_the_cache_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert EndpointAnnotator("m").cache == tmp_path / "interp_widgets" / "annotations"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"base_url": "http://me:secret@host/v1"}, "without user name or key in it"),
+        ({"base_url": "https://host/v1?key=secret"}, "without user name or key in it"),
+        ({"base_url": "localhost:8000"}, "base_url must be a plain address such as"),
+        ({"model": " "}, "model must be the name of a model"),
+        ({"timeout": 0}, "timeout must be above 0"),
+        ({"retries": -1}, "retries and pause 0 or more, got 60, -1 and 1"),
+    ],
+)
+def test_bad_settings_are_one_clear_sentence(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        EndpointAnnotator(**{"model": "m", **options})
+    assert "secret" not in str(caught.value)
