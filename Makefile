@@ -43,7 +43,7 @@ browser: $(VENV)/.tested
 
 test: $(VENV)/.tested browser
 	PYTHON=$(PY) tests/models/run_tl4.sh -q
-	$(PY) -m pytest $(TEST_OPTIONS)
+	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile $(TEST_OPTIONS)
 
 test-tl4: $(VENV)/.tested
 	PYTHON=$(PY) tests/models/run_tl4.sh -q
@@ -68,6 +68,9 @@ bench: $(VENV)/.tested
 	$(PY) benchmarks/logit_lens.py
 	$(PY) benchmarks/ablation.py
 	$(PY) benchmarks/token_decomposition.py
+	$(PY) benchmarks/head_words.py
+	$(PY) benchmarks/hidden_states.py
+	$(PY) benchmarks/concept_map.py
 
 doctor: $(VENV)/.installed
 	$(PY) -m interp_widgets.doctor

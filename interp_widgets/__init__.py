@@ -77,6 +77,22 @@ _HOMES = {
     "WordVectors": "data.word_vectors",
     "demo_word_vectors": "data.word_vectors",
     "read_word_vectors": "data.word_vectors",
+    "verb_table": "analysis.head_words",
+    "annotate_concepts": "analysis.ffn_concepts",
+    "ConceptAnnotations": "analysis.ffn_concepts",
+    "scenario_table": "analysis.ffn_concepts",
+    "level_table": "analysis.ffn_concepts",
+    "add_to_map": "analysis.concepts",
+    "Annotation": "data.annotators",
+    "Annotator": "data.annotators",
+    "EndpointAnnotator": "data.annotators",
+    "RuleAnnotator": "data.annotators",
+    "UserAnnotator": "data.annotators",
+    "tune_mod": "tuning.mod",
+    "ModReport": "tuning.mod",
+    "HeadWordBrowser": "widgets.head_words",
+    "FFNConceptBrowser": "widgets.ffn_concepts",
+    "ConceptBrowser": "widgets.concepts",
     "SaliencyCase": "data.cases",
     "demo_cases": "data.cases",
     "AblationPanel": "widgets.ablation",
@@ -91,29 +107,39 @@ __all__ = [
     "Ablation",
     "AblationPanel",
     "AblationResult",
+    "Annotation",
+    "Annotator",
     "CausalTraceResult",
     "Concept",
+    "ConceptAnnotations",
+    "ConceptBrowser",
     "ConceptComparison",
     "ConceptMap",
     "ConceptReading",
     "ConceptSet",
+    "EndpointAnnotator",
+    "FFNConceptBrowser",
     "FFNConceptResult",
     "FaithfulnessResult",
     "HeadComparison",
+    "HeadWordBrowser",
     "HeadWordResult",
     "LogitLensExplorer",
     "LogitLensResult",
     "LogitShareResult",
+    "ModReport",
     "Model",
     "ModelPair",
     "NeuronEffectResult",
     "NeuronTokenResult",
+    "RuleAnnotator",
     "SaliencyCase",
     "SaliencyDatasetResult",
     "SaliencyExplorer",
     "SaliencyResult",
     "TokenDecompositionExplorer",
     "TokenDecompositionResult",
+    "UserAnnotator",
     "WordVectors",
     "Workbench",
     "ablate_heads",
@@ -121,6 +147,8 @@ __all__ = [
     "ablate_neurons",
     "ablated_prediction",
     "ablation",
+    "add_to_map",
+    "annotate_concepts",
     "causal_trace",
     "compare_concepts",
     "compare_heads",
@@ -141,6 +169,7 @@ __all__ = [
     "importance_density",
     "instruction_score",
     "last_states",
+    "level_table",
     "load_demo_pair",
     "load_model",
     "load_pair",
@@ -159,8 +188,11 @@ __all__ = [
     "resample_ablation",
     "saliency_dataset",
     "save_translators",
+    "scenario_table",
     "steer",
     "subspace_angles",
+    "tune_mod",
+    "verb_table",
 ]
 
 if TYPE_CHECKING:
@@ -181,6 +213,7 @@ if TYPE_CHECKING:
         ConceptMap,
         ConceptReading,
         ConceptSet,
+        add_to_map,
         concept_directions,
         concept_map,
         decompose_prompt,
@@ -192,17 +225,27 @@ if TYPE_CHECKING:
         steer,
     )
     from interp_widgets.analysis.ffn_concepts import (
+        ConceptAnnotations,
         ConceptComparison,
         FFNConceptResult,
         NeuronEffectResult,
         NeuronTokenResult,
+        annotate_concepts,
         compare_concepts,
         ffn_concepts,
+        level_table,
         neuron_effects,
         neuron_tokens,
+        scenario_table,
         subspace_angles,
     )
-    from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult, compare_heads, head_word_pairs
+    from interp_widgets.analysis.head_words import (
+        HeadComparison,
+        HeadWordResult,
+        compare_heads,
+        head_word_pairs,
+        verb_table,
+    )
     from interp_widgets.analysis.hidden_states import last_states
     from interp_widgets.analysis.logit_lens import LogitLensResult, load_translators, logit_lens, save_translators
     from interp_widgets.analysis.saliency import (
@@ -222,11 +265,16 @@ if TYPE_CHECKING:
         decompose_logit,
         decompose_tokens,
     )
+    from interp_widgets.data.annotators import Annotation, Annotator, EndpointAnnotator, RuleAnnotator, UserAnnotator
     from interp_widgets.data.cases import SaliencyCase, demo_cases
     from interp_widgets.data.concepts import Concept, demo_concepts, read_concepts
     from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
     from interp_widgets.models import Model, ModelPair, load_demo_pair, load_model, load_pair
+    from interp_widgets.tuning.mod import ModReport, tune_mod
     from interp_widgets.widgets.ablation import AblationPanel
+    from interp_widgets.widgets.concepts import ConceptBrowser
+    from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser
+    from interp_widgets.widgets.head_words import HeadWordBrowser
     from interp_widgets.widgets.logit_lens import LogitLensExplorer
     from interp_widgets.widgets.saliency import SaliencyExplorer
     from interp_widgets.widgets.token_decomposition import TokenDecompositionExplorer
