@@ -168,8 +168,8 @@ def _settings(
         raise ValueError(f"lora_layers must be 'last' or 'all', got {lora_layers!r}")
     if not (distill >= 0 and math.isfinite(distill)):
         raise ValueError(f"distill must be 0 or more, got {distill}")
-    if not (learning_rate > 0 and math.isfinite(learning_rate)):
-        raise ValueError(f"learning_rate must be above 0, got {learning_rate}")
+    if not 0 < learning_rate <= 1:
+        raise ValueError(f"learning_rate must be above 0 and at most 1, got {learning_rate}")
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size must be a whole number of 1 or more, got {batch_size!r}")
     examples = read_examples(base, dataset)
