@@ -118,6 +118,7 @@ class ConceptBrowser(Panel):
     def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
         self._kept: dict[int, tuple[Hashable, KeptStates]] = {}
         self._listed = Listed(())
+        self._wished, self._stand_in = CONCEPT, ""
         self._flops: tuple[Any, float, float] = (None, 0.0, 0.0)
         super().__init__(model, tuned, **options)
 
@@ -301,15 +302,25 @@ class ConceptBrowser(Panel):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[MappedConcepts, ...], request: BrowseRequest) -> None:
-        names = results[0].concepts.names
-        if self.concept not in names:
-            self.concept = CONCEPT if CONCEPT in names else names[0]
-        known = set(names)
+        self._choose(results[0].concepts.names)
+        known = set(results[0].concepts.names)
         if not known.issuperset(self.chosen):
             self.chosen = [name for name in self.chosen if name in known]
         self.library.fit()
         self.listing.paint()
         self._parts[self.tab].paint()
+
+    def _choose(self, names: Sequence[str]) -> None:
+        """Look at a concept that there is; one that is wished for and missing from a draft is taken when it comes."""
+        if self.concept in names and self.concept != self._stand_in:
+            self._stand_in = ""
+            return
+        wished = self.concept if self._stand_in == "" and self.concept else self._wished
+        if wished in names:
+            self._stand_in, self.concept = "", wished
+        elif self.concept not in names:
+            self._wished, self._stand_in = wished, names[0]
+            self.concept = names[0]
 
     def _paint_concept(self) -> None:
         if self.results:
