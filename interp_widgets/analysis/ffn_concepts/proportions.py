@@ -100,11 +100,10 @@ class AnnotationComparison(Result):
             row: dict[str, Any] = {"category": category}
             for name, notes in (("base", self.base), ("tuned", self.tuned)):
                 values = _values(notes, trait)[category]
-                error = values.std() if self.unit == "runs" or not len(values) else values.std() / np.sqrt(len(values))
-                known = len(values) > 0
-                row[name] = float(values.mean()) if known else np.nan
-                row[f"{name}_error"] = float(error) if known else np.nan
-                row[f"{name}_n"] = len(values)
+                n = len(values)
+                row[name] = float(values.mean()) if n else np.nan
+                row[f"{name}_error"] = float(values.std() / (1 if self.unit == "runs" else np.sqrt(n))) if n else np.nan
+                row[f"{name}_n"] = n
             row["difference"] = row["tuned"] - row["base"]
             low, high = (np.nan, np.nan) if test is None else test.difference_interval
             row |= {"low": low, "high": high}

@@ -186,7 +186,7 @@ class EndpointAnnotator:
     def _refusal(self, status: int, message: str) -> str:
         if status == 401:  # servers quote a part of the key
             return f"HTTP 401: the endpoint refuses the key in the environment variable {self.key_variable}"
-        return f"HTTP {status}: {_short(message)}"
+        return f"HTTP {status}: {_short(message.removeprefix(f'Error code: {status} - '))}"
 
     def _key(self) -> str:
         key = os.environ.get(self.key_variable, "").strip()
