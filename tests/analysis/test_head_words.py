@@ -20,6 +20,7 @@ from interp_widgets.analysis.head_words import (
     WordPair,
     compare_heads,
     head_word_pairs,
+    head_words_cost,
 )
 from interp_widgets.analysis.head_words import pairs as pairs_module
 from interp_widgets.analysis.head_words.cosines import cosines
@@ -350,6 +351,50 @@ def test_words_are_found_in_heads_and_the_table_has_every_pair() -> None:
     assert sum(count for *_, count in cells) == found.word_counts(word).sum()
 
 
+def test_the_places_of_a_word_and_of_a_pair() -> None:
+    found = few(tiny_model("llama"), layers=[0, 2])
+    every = [
+        (layer, head, d, *pair[:2], pair.score)
+        for layer in (0, 2)
+        for head in range(4)
+        for d in range(8)
+        for pair in found.dimension_pairs(layer, head, d)
+    ]
+    word, key = next(one[3:5] for one in every if one[0] == 2)
+    wanted = [one for one in every if word in one[3:5]]
+    places = found.places_of(word)
+    assert sorted(places) == sorted(wanted)
+    assert [one.score for one in places] == sorted((one.score for one in places), reverse=True)
+    counts = found.dimension_word_counts(word)
+    assert counts.sum() == len(wanted)
+    for layer, head, d, *_ in wanted:
+        assert counts[found.row(layer), head, d] == sum(one[:3] == (layer, head, d) for one in wanted)
+    for layer in (0, 2):
+        for head in range(4):
+            behind = [one[2] for one in every if one[:2] == (layer, head) and one[3:5] == (word, key)]
+            order = [d for d in found.dimensions(layer, head) if d in behind]
+            assert found.dimensions_with(layer, head, word, key) == order
+            kept = found.pairs(layer, head)
+            mean = np.mean([one.dimensions for one in kept]) if kept else np.nan
+            assert found.mean_count[found.row(layer), head] == pytest.approx(mean, nan_ok=True)
+    heads = {}
+    for layer in (0, 2):
+        for head in range(4):
+            for one in {words for pair in found.pairs(layer, head) for words in pair[:2]}:
+                heads[one] = heads.get(one, 0) + 1
+    assert dict(found.head_words()) == heads
+    assert [count for _, count in found.head_words()] == sorted(heads.values(), reverse=True)
+    np.testing.assert_allclose(found.head_energy, found.energy.sum(-1))
+
+
+def test_the_forecast_grows_with_the_work() -> None:
+    model = tiny_model("llama")
+    one = head_words_cost(model, 1000, width=50, top=20)
+    assert head_words_cost(model, 2000, width=50, top=20).flops > one.flops
+    assert head_words_cost(model, 1000, width=50, top=40).flops > one.flops
+    assert head_words_cost(model, 2000, width=50, top=20).bytes > one.bytes > 0
+
+
 def test_the_demo_pair_has_pairs_in_every_head() -> None:
     found = head_word_pairs(load_demo_pair().base)
     assert found.vocabulary == demo_word_vectors().words
@@ -384,6 +429,29 @@ def test_a_model_has_not_changed_from_itself_and_another_has() -> None:
     assert table.head_mean[0] == pytest.approx(np.nanmean(other.head_change[:2]))
     assert table.dimension_std[1] == pytest.approx(np.nanstd(other.dimension_change[2]))
     assert table.n_heads.tolist() == [8, 4]
+
+
+def test_what_unrelated_heads_have_in_common() -> None:
+    a, b = (few(tiny_model("llama", seed=seed)) for seed in (0, 1))
+    found = compare_heads(a, b)
+
+    def change(one: list[WordPair], two: list[WordPair]) -> float:
+        first, second = ({pair[:2] for pair in pairs} for pairs in (one, two))
+        return 1 - len(first & second) / len(first | second) if first | second else np.nan
+
+    for layer in range(3):
+        for head in range(4):
+            others = [change(a.pairs(layer, head), b.pairs(layer, other)) for other in range(4) if other != head]
+            assert found.other_head_change[layer, head] == pytest.approx(np.nanmean(others))
+            for d in range(8):
+                wanted = change(a.dimension_pairs(layer, head, d), b.dimension_pairs(layer, head, (d + 1) % 8))
+                assert found.other_dimension_change[layer, head, d] == pytest.approx(wanted, nan_ok=True)
+    table = found.change_table()
+    assert table.other_head_mean[0] == pytest.approx(np.nanmean(found.other_head_change[0]))
+    # a head is itself, and no other one
+    same = compare_heads(a, a)
+    assert np.nanmax(same.head_change) == 0
+    assert np.nanmin(same.other_head_change) > 0.5
 
 
 def with_pairs(found: HeadWordResult, wanted: dict[tuple[int, int], list[tuple[str, str]]]) -> HeadWordResult:

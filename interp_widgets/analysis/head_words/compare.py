@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.head_words.find import head_word_pairs
+from interp_widgets.analysis.head_words.overlap import changes, dimension_sets, head_sets, other_changes
 from interp_widgets.analysis.head_words.result import HeadWordResult
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.analysis.statistics import GroupComparison, compare_groups, holm
@@ -40,6 +41,13 @@ class HeadComparison(Result):
     dimension_change: NDArray[np.floating[Any]]
     """(layers, heads, d_head) change of each dimension's pairs, 0..1."""
 
+    other_head_change: NDArray[np.floating[Any]]
+    """(layers, heads) what unrelated heads would give: mean change from a head of base to the other heads of its layer
+    in tuned; NaN where there is no other with pairs."""
+
+    other_dimension_change: NDArray[np.floating[Any]]
+    """(layers, heads, d_head) the same of dimensions: from one of base to the next one of its head in tuned."""
+
     pair_change: NDArray[np.integer[Any]]
     """(layers, heads) tuned minus base of the number of different pairs of a head."""
 
@@ -68,6 +76,8 @@ class HeadComparison(Result):
         self.array("group", (layers,), "int")
         self.array("head_change", (layers, heads))
         self.array("dimension_change", (layers, heads, dims))
+        self.array("other_head_change", (layers, heads))
+        self.array("other_dimension_change", (layers, heads, dims))
         self.array("pair_change", (layers, heads), "int")
         self.sequence("verbs")
         self.sequence("missing_verbs")
@@ -99,17 +109,19 @@ class HeadComparison(Result):
 
     def change_table(self) -> pd.DataFrame:
         """Figure 2: one row per layer group, mean and population standard deviation of the change of dimensions and of
-        heads."""
+        heads, their number, and beside them the mean change to another dimension or head."""
         import pandas as pd
 
-        rows = []
+        rows: list[dict[str, Any]] = []
         for group in range(self.n_groups):
-            dims, heads = self.dimension_change[self.group == group], self.head_change[self.group == group]
-            known, whole = dims[np.isfinite(dims)], heads[np.isfinite(heads)]
-            rows.append(
-                {"layers": self.group_name(group), "dimension_mean": _mean(known), "dimension_std": _std(known),
-                 "n_dimensions": len(known), "head_mean": _mean(whole), "head_std": _std(whole), "n_heads": len(whole)}
-            )  # fmt: skip
+            row: dict[str, Any] = {"layers": self.group_name(group)}
+            for name in ("dimension", "head"):
+                own, other = getattr(self, f"{name}_change"), getattr(self, f"other_{name}_change")
+                known, unrelated = (part[self.group == group] for part in (own, other))
+                known, unrelated = known[np.isfinite(known)], unrelated[np.isfinite(unrelated)]
+                row |= {f"{name}_mean": _mean(known), f"{name}_std": _std(known), f"n_{name}s": len(known)}
+                row[f"other_{name}_mean"] = _mean(unrelated)
+            rows.append(row)
         return pd.DataFrame(rows)
 
     def verb_table(self) -> pd.DataFrame:
@@ -199,14 +211,17 @@ def compare_heads(
     verbs = [verb for verb in wanted if verb in listed]
     kind = np.array([verb in set(instruction_verbs) for verb in verbs], dtype=bool)
     more, fewer = _gains(a, b, verbs, group)
+    heads, dimensions, words = (head_sets(a), head_sets(b)), (dimension_sets(a), dimension_sets(b)), len(a.vocabulary)
     told = {"groups": groups, "resamples": resamples, "seed": seed, "base": a.provenance.get("model"),
             "tuned": b.provenance.get("model"), "base_weights": a.provenance.get("weight_hash"),
             "tuned_weights": b.provenance.get("weight_hash")}  # fmt: skip
     return HeadComparison(
         layers=tuple(a.layers),
         group=group,
-        head_change=_changes(_head_sets(a), _head_sets(b), len(a.vocabulary)),
-        dimension_change=_changes(_dimension_sets(a), _dimension_sets(b), len(a.vocabulary)).reshape(a.energy.shape),
+        head_change=changes(*heads, words),
+        dimension_change=changes(*dimensions, words),
+        other_head_change=other_changes(*heads, words, check=check),
+        other_dimension_change=other_changes(*dimensions, words, most=1, check=check),
         pair_change=b.n_pairs.astype(np.int64) - a.n_pairs,
         verbs=verbs,
         instruction=kind,
@@ -215,43 +230,8 @@ def compare_heads(
         tests=_tests(more, fewer, kind, resamples, seed),
         missing_verbs=[verb for verb in wanted if verb not in listed],
         partial=a.partial or b.partial,
-        provenance=provenance(None, **told, words=len(a.vocabulary), top=a.top, keep=a.keep),
+        provenance=provenance(None, **told, words=words, top=a.top, keep=a.keep),
     )
-
-
-Sets = tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]
-"""Members of many sets: the set of each, its query and key word as one number, and the shape of the sets."""
-
-
-def _head_sets(result: HeadWordResult) -> Sets:
-    heads = np.arange(result.n_pairs.size).reshape(result.n_pairs.shape)
-    known = result.head_counts > 0
-    owner = np.broadcast_to(heads[:, :, None], known.shape)[known]
-    return owner, _codes(result.head_pairs[known], len(result.vocabulary)), result.n_pairs.shape
-
-
-def _dimension_sets(result: HeadWordResult) -> Sets:
-    sizes = np.diff(result.dimension_offsets)
-    codes = _codes(result.dimension_word_pairs, len(result.vocabulary))
-    return np.repeat(np.arange(len(sizes)), sizes), codes, sizes.shape
-
-
-def _codes(pairs: NDArray[np.integer[Any]], words: int) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = pairs[:, 0].astype(np.int64) * words + pairs[:, 1]
-    return found
-
-
-def _changes(a: Sets, b: Sets, words: int) -> NDArray[np.float64]:
-    """1 - |A ∩ B| / |A ∪ B| of every pair of sets."""
-    owner, shape = np.concatenate([a[0], b[0]]), a[2]
-    keys, times = np.unique(owner * words**2 + np.concatenate([a[1], b[1]]), return_counts=True)
-    count = int(np.prod(shape))
-    owners = keys // words**2
-    union = np.bincount(owners, minlength=count)
-    shared = np.bincount(owners[times == 2], minlength=count)
-    change = 1 - np.divide(shared, union, out=np.full(count, np.nan), where=union > 0)
-    found: NDArray[np.float64] = change.reshape(shape)
-    return found
 
 
 def _gains(

@@ -118,9 +118,13 @@ def in_words(comparison: HeadComparison) -> list[str]:
     lines = []
     if np.isfinite(comparison.head_change).any():
         change = float(np.nanmean(comparison.head_change))
-        lines.append(
-            f"A head of A and the same head of B have on average <b>{1 - change:.0%}</b> of their kept pairs in common."
+        said = (
+            f"A head of A and the same head of B have on average <b>{1 - change:.0%}</b> of their kept pairs in common"
         )
+        if np.isfinite(comparison.other_head_change).any():
+            other = float(np.nanmean(comparison.other_head_change))
+            said += f"; a head of A and another of its layer in B, {1 - other:.0%}"
+        lines.append(f"{said}.")
     share = np.isfinite(comparison.share)
     least = int(min(share[:, kinds].sum(axis=1).min(initial=asked), share[:, ~kinds].sum(axis=1).min(initial=common)))
     listed = (

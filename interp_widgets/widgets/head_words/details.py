@@ -132,7 +132,7 @@ class Details:
         columns += [{"label": f"pairs{letter}", "title": "all its pairs", **RIGHT} for letter in letters]
         if word:
             told = f"kept pairs with “{word}”"
-            columns += [{"label": f"with word{letter}", "title": told, **RIGHT} for letter in letters]
+            columns += [{"label": f"word{letter}", "title": told, **RIGHT} for letter in letters]
         shown_if(self.every, bool(panel.pair))
         with table.hold_sync():
             table.selected, table.rows = -1, []
