@@ -122,8 +122,8 @@ class CumulativeVariance(LayerLines):
     """
 
     NAME = "cumulative_variance"
-    TITLE = "Variance of an MLP's output weights that its first components explain"
-    AXES = ("components", "explained variance, cumulative")
+    TITLE = "Variance explained by the first components"
+    AXES = ("components of the MLP's output weights", "explained variance, cumulative")
     EMPTY: ClassVar[str] = "No components yet: press Run."
 
     def __init__(self, results: Sequence[FFNConceptResult] = (), **options: Any) -> None:
@@ -393,7 +393,7 @@ class NeuronScatter(Chart):
     def _fit(self, xs: Numbers, ys: Numbers) -> None:
         for axis, values in ((self.figure.x_range, xs), (self.figure.y_range, ys)):
             low, high = min(0.0, float(values.min())), max(0.0, float(values.max()))
-            room = 0.06 * ((high - low) or 1.0)
+            room = 0.12 * ((high - low) or 1.0)
             axis.update(start=low - room, end=high + room, reset_start=low - room, reset_end=high + room)
 
 

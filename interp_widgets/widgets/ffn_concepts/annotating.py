@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
 
-from interp_widgets.analysis.ffn_concepts import annotate_concepts
+from interp_widgets.analysis.ffn_concepts import Sign, annotate_concepts
 from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
 from interp_widgets.data.annotators import Annotation, EndpointAnnotator, RuleAnnotator
 
@@ -83,7 +83,11 @@ class Annotating:
         panel.watch(panel, ["annotator", "key_variable"], fit)
         fit()
         # answers that came in since the last redraw are shown when a run was cancelled
-        panel.watch(panel.status, "state", lambda change: change.new == "cancelled" and panel.notes_changed())
+        panel.watch(panel.status, "state", self._stopped)
+
+    def _stopped(self, change: Any) -> None:
+        if change.new == "cancelled":
+            self.panel.notes_changed()
 
     def _tell_key(self) -> None:
         name = self.panel.key_variable
@@ -126,7 +130,7 @@ class Annotating:
         made, source = self.annotator(), panel.source()
         layers = [panel.layer] if panel.scope == "layer" else list(result.layers)
         count = min(panel.components, result.rank)
-        sign = "both" if panel.sides == "sides" else panel.sides
+        sign: Sign = "both" if panel.sides == "sides" else panel.sides
         cells = {
             result.words(layer, component, sign=sign): (layer, component)
             for layer in layers

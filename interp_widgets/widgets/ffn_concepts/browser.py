@@ -115,14 +115,13 @@ class FFNConceptBrowser(PredictionPanel):
         return found if "layer" in given else found | {"layer": min(model.n_layers for model in self.models) - 1}
 
     def build(self) -> None:
+        self._check_tab()
         self.inputs.children = build_controls(self)
-        self.comparing = ComparisonTab(self)
         self.tabs_of: dict[str, Any] = {"concepts": ConceptsTab(self), "neurons": NeuronsTab(self)}
-        if len(self.models) == 2:
+        self.comparing = ComparisonTab(self) if len(self.models) == 2 else None
+        if self.comparing is not None:
             self.tabs_of["comparison"] = self.comparing
         names = list(self.tabs_of)
-        if self.tab not in names:
-            raise ValueError("the comparison needs two models: open the browser as FFNConceptBrowser(base, tuned)")
         self.tabs = W.Tab(
             [one.box for one in self.tabs_of.values()], titles=[name.title() for name in names],
             selected_index=names.index(self.tab),
@@ -140,10 +139,12 @@ class FFNConceptBrowser(PredictionPanel):
         self._place_moved(None)
 
     def _open_tab(self, _: Any) -> None:
-        if self.tab not in self.tabs_of:
-            self.tab = "concepts"
+        if self.tab in self.tabs_of:  # else the request that follows says what is wrong
+            self.tabs.selected_index = list(self.tabs_of).index(self.tab)
+
+    def _check_tab(self) -> None:
+        if self.tab == "comparison" and len(self.models) < 2:
             raise ValueError("the comparison needs two models: open the browser as FFNConceptBrowser(base, tuned)")
-        self.tabs.selected_index = list(self.tabs_of).index(self.tab)
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
@@ -154,6 +155,7 @@ class FFNConceptBrowser(PredictionPanel):
         )  # fmt: skip
 
     def request(self) -> Request:
+        self._check_tab()
         if self.tab == "neurons":
             layers = min(model.n_layers for model in self.models)
             if self.layer >= layers:
@@ -239,7 +241,8 @@ class FFNConceptBrowser(PredictionPanel):
 
     def _repaint_concepts(self) -> None:
         self.tabs_of["concepts"].paint()
-        self.comparing.paint()
+        if self.comparing is not None:
+            self.comparing.paint()
 
     @property
     def letter(self) -> str:
@@ -322,7 +325,7 @@ class FFNConceptBrowser(PredictionPanel):
         import pandas as pd
 
         self._shown_on_tab()
-        if self.tab == "comparison":
+        if self.tab == "comparison" and self.comparing is not None:
             return self.comparing.frame()
         frames = []
         for letter, result in zip("AB", self.results, strict=False):
@@ -347,6 +350,7 @@ class FFNConceptBrowser(PredictionPanel):
         return cast(Scene, self.tabs_of[self.tab].scene())
 
     def _shown_on_tab(self) -> None:
+        self._check_tab()
         method = "neurons" if self.tab == "neurons" else "concepts"
         if self.drawn is None or self.drawn.method != method:
             raise ValueError(f"there is nothing to save on the tab {self.tab.title()} yet: press Run first")

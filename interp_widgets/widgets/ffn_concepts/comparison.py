@@ -29,6 +29,8 @@ UNNOTED = (
     "the shares of scenarios and levels are compared here."
 )
 
+NOT_MOVED = "No word of the descriptions became more or less frequent."
+
 
 class ComparisonTab:
     """Charts of overlap and angles, matched components of the layer, and the tables of the annotations."""
@@ -53,7 +55,7 @@ class ComparisonTab:
         self.said, self.noted = W.HTML(""), W.HTML("")
         self.matched = Table(empty="No comparison yet: it needs both models' components.", height=360)
         self.scenarios, self.levels = (Table(empty=UNNOTED, height=300) for _ in range(2))
-        self.moved = Table(empty="No word of a description became more or less frequent.", height=300)
+        self.moved = Table(empty=UNNOTED, height=300)
         panel.watch(self.matched, "selected", self._picked)
         charts, tables = W.VBox([W.VBox([one]) for one in figures]), W.VBox([self.scenarios, self.levels])
         for box in (charts, tables):
@@ -187,6 +189,7 @@ class ComparisonTab:
                 {"label": "layers"}, {"label": "became"}, {"label": "word"},
                 *({"label": label, **RIGHT} for label in ("A", "B", "change", "rank in A", "rank in B")),
             ]  # fmt: skip
+            self.moved.empty = UNNOTED if found is None else NOT_MOVED
             self.moved.rows = [] if found is None else _moved_rows(found.moved_words())
             self.moved.caption = "" if found is None else "Words of the descriptions that moved most, by layer group"
 

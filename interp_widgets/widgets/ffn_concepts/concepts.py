@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .browser import FFNConceptBrowser
 
 NOTES: list[dict[str, Any]] = [
-    {"label": "description", "edit": "text", "wrap": True, "title": "What the words have in common"},
+    {"label": "description", "edit": "text", "wrap": True, "width": "20%", "title": "What the words have in common"},
     {"label": "scenarios", "edit": "choices", "options": list(SCENARIOS), "wrap": True,
      "title": "Tasks of a user that the concept serves"},
     {"label": "level", "edit": "choice", "options": list(LEVELS), "title": "Linguistic level"},
@@ -99,16 +99,17 @@ class ConceptsTab:
         panel, result = self.panel, self.result
         there = panel.layer in result.layers
         self.said.value = self._sentence(result) if there else "This layer is not there yet."
-        matched = panel.shown == "difference"
+        comparing = panel.comparing if panel.shown == "difference" else None
+        matched = comparing is not None
         self.annotating.paint()
         shown_if(self.annotating.box, not matched)
         self._filling = True
         try:
             with self.table.hold_sync():
                 self.table.rows, self.table.row_keys = [], []
-                if matched:
-                    columns, rows, keys = panel.comparing.matched_rows()
-                    self.table.empty = panel.comparing.waiting
+                if comparing is not None:
+                    columns, rows, keys = comparing.matched_rows()
+                    self.table.empty = comparing.waiting
                 else:
                     columns, rows, keys = self._component_rows(result) if there else ([], [], [])
                 self.table.columns = columns
@@ -182,9 +183,9 @@ class ConceptsTab:
         sides = ("+", "-") if panel.sides == "sides" else (panel.sides,)
         columns: list[dict[str, Any]] = [
             {"label": "no.", "align": "right"},
-            {"label": "variance %", "align": "right", "title": "Share of the layer's variance"},
+            {"label": "var. %", "align": "right", "title": "Share of the layer's variance"},
             {"label": "cosine", "align": "right", "title": "Projection of the nearest word"},
-            *({"label": _WORDS[side], "wrap": True} for side in sides),
+            *({"label": _WORDS[side], "wrap": True, "width": f"{60 // len(sides)}%"} for side in sides),
             *NOTES,
         ]
         rows, keys = [], []
@@ -255,11 +256,20 @@ class ConceptsTab:
 
     def _edited(self, edit: Edit) -> None:
         """Write down what the user has typed into a cell."""
-        letter, layer, component = edit.key.split("/")
-        names = {"description": "description", "scenarios": "scenarios", "level": "level"}
+        letter, cell = self._cell_of(edit.key)
         value = (edit.value or None) if edit.column == "level" else edit.value
-        self.panel.notes_of(letter).edit((int(layer), int(component)), **{names[edit.column]: value})
+        self.panel.notes_of(letter).edit(cell, **{edit.column: value})
         self.panel.notes_changed()
+
+    def _cell_of(self, key: str) -> tuple[str, tuple[int, int]]:
+        """Model, layer and component of a row; ValueError if there are none such."""
+        results = dict(zip("AB", self.panel.concepts, strict=False))
+        parts = key.split("/")
+        if len(parts) == 3 and parts[0] in results and parts[1].isdecimal() and parts[2].isdecimal():
+            letter, layer, component = parts[0], int(parts[1]), int(parts[2])
+            if layer in results[letter].layers and component < results[letter].rank:
+                return letter, (layer, component)
+        raise ValueError(f"there is no such component to write about: {key!r}")
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
@@ -276,7 +286,7 @@ class ConceptsTab:
         if panel.layer not in result.layers:
             return above
         _, rows, _ = self._component_rows(result)
-        columns = [("no.", 44), ("var. %", 56), ("cosine", 60)]
+        columns: list[tuple[str, float]] = [("no.", 44), ("var. %", 56), ("cosine", 60)]
         columns += [("words", 600 / (len(rows[0]) - 7))] * (len(rows[0]) - 7)
         columns += [("description", 180), ("scenarios", 90), ("level", 90), ("by", 60)]
         table = table_scene(columns, rows, title=f"Components of layer {panel.layer}", right=(0, 1, 2))

@@ -54,7 +54,7 @@ class NeuronsTab:
         panel.watch(self.table, "selected", self._row_picked)
         chart = W.VBox([self.figure])
         chart.add_class("iw-chart")
-        right = W.VBox([self.number, self.tokens], layout={"flex": "1 1 360px"})
+        right = W.VBox([row(self.number), self.tokens], layout={"flex": "1 1 360px"})
         above = row(chart, right)
         above.layout.align_items = "flex-start"
         self.box.children = [self.strip, self.said, above, self.table]
@@ -148,7 +148,7 @@ class NeuronsTab:
             numbers += values + ([values[1] - values[0]] if len(values) == 2 else [])
         if len(shown) == 1:
             numbers.append(float(shown[0].effects.size[neuron]))
-        texts = [_promoted(one.tokens, neuron) for one in shown]
+        texts = [_raised(one, neuron) for one in shown]
         return [neuron, *numbers, *texts]
 
     def _list_tokens(self, neuron: int) -> None:
@@ -190,9 +190,12 @@ class NeuronsTab:
         with self.tokens.hold_sync():
             self.tokens.rows = []
             self.tokens.columns, self.tokens.rows = heads, [list(cells) for cells in zip(*columns, strict=True)]
-            self.tokens.caption = (
-                f"Tokens of neuron {neuron}, per unit of its activation; length of its value vector {norms}"
-            )
+            self.tokens.caption = f"Neuron {neuron}: what one unit of its activation does; its value vector has length {norms}{self._turned(neuron)}"
+
+    def _turned(self, neuron: int) -> str:
+        """A reminder that a negative activation turns promoting into suppressing."""
+        active = [float(one.effects.activation[one.effects.position, neuron]) for one in self.looked_at]
+        return "; its activation here is negative, so that it raises what it suppresses" if max(active) < 0 else ""
 
     def _letters(self) -> list[str]:
         return ["A", "B"] if len(self.looked_at) == 2 else [""]
@@ -223,10 +226,10 @@ class NeuronsTab:
         heads = [head["label"] for head in _heads(two)]
         widths = [60, *[90] * (len(heads) - 1)]
         for place, head in enumerate(heads):
-            if "promotes" in head:
+            if "raises" in head:
                 widths[place] = 360
         rows = [self._line(self.looked_at, neuron) for neuron in self._listed[:DRAWN]]
-        numbers = [place for place, head in enumerate(heads) if "promotes" not in head]
+        numbers = [place for place, head in enumerate(heads) if "raises" not in head]
         table = table_scene(list(zip(heads, widths, strict=True)), rows, title=self.table.caption, right=numbers)
         return stack_scenes([self.strip.scene(width=int(table.width)), table])
 
@@ -238,19 +241,24 @@ def _heads(two: bool) -> list[dict[str, Any]]:
         for part in ("A", "B", "B − A") if two else ("",):
             heads.append({"label": f"{name} {part}".strip(), "align": "right", "title": title})
     if two:
-        return [*heads, {"label": "A promotes", "wrap": True}, {"label": "B promotes", "wrap": True}]
+        return [*heads, {"label": "A raises here", "wrap": True}, {"label": "B raises here", "wrap": True}]
     return [
         *heads,
         {"label": "length", "align": "right", "title": "Length of what it adds to the residual stream"},
-        {"label": "promotes", "wrap": True, "title": "Tokens whose logits its value vector raises most"},
+        {
+            "label": "raises here",
+            "wrap": True,
+            "title": "The tokens it raises most: those it promotes, or, where its activation is negative, suppresses",
+        },
     ]
 
 
-def _promoted(found: NeuronTokenResult, neuron: int) -> str | None:
-    """The first tokens of a neuron; None where they were not read."""
-    if neuron not in found.neurons:
+def _raised(one: NeuronReading, neuron: int) -> str | None:
+    """The first tokens that a neuron raises at the token looked at; None where they were not read."""
+    if neuron not in one.tokens.neurons:
         return None
-    return "  ".join(visible(token) for token, _ in found.tokens(neuron)[:6])
+    negative = float(one.effects.activation[one.effects.position, neuron]) < 0
+    return "  ".join(visible(token) for token, _ in one.tokens.tokens(neuron, suppressed=negative)[:6])
 
 
 def _sums(letter: str, one: NeuronReading) -> str:

@@ -19,11 +19,12 @@ def source_code(panel: FFNConceptBrowser, request: Request) -> str:
     lines = list(dict.fromkeys(each))  # both models are asked the same
     if not isinstance(request, ConceptsRequest):
         return cell(["neuron_effects", "neuron_tokens"], panel.models, [*lines, f"effects{suffixes[-1]}.to_frame()"])
-    imports, before = ["ffn_concepts"], []
+    imports: list[str] = ["ffn_concepts"]
+    before: list[str] = []
     if request.source.kind != "demo":
         more, before, _ = request.source.code()
         imports += more
-    if panel.tab != "comparison":
+    if panel.tab != "comparison" or panel.comparing is None:
         return cell(imports, panel.models, [*before, *lines, f"concepts{suffixes[-1]}.to_frame()"])
     compared = call("compare_concepts", "concepts_a", "concepts_b", rank=panel.comparing.rank)
     lines += [f"comparison = {compared}", "comparison.layer_table()"]

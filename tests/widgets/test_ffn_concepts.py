@@ -1,0 +1,660 @@
+"""The FFN concept browser without a browser: what it lists, notes, asks, links, compares, saves, and takes amiss."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from interp_widgets import (
+    Workbench,
+    compare_concepts,
+    ffn_concepts,
+    load_demo_pair,
+    neuron_effects,
+    neuron_tokens,
+)
+from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations, annotate_concepts
+from interp_widgets.analysis.ffn_concepts.proportions import compare_annotations
+from interp_widgets.data.annotators import Annotation, RuleAnnotator
+from interp_widgets.data.presets import PRESETS
+from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser, annotating
+from interp_widgets.widgets.views.base import bytes_floats
+from tests.models.tiny import tiny_model
+
+PROMPT, TARGET = PRESETS[0].prompt, PRESETS[0].target
+LAST = 5
+WORDS = ["cat", "dog", "house", "red", "blue", "Paris", "a", "the"]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Any:
+    return load_demo_pair()
+
+
+@pytest.fixture(scope="module")
+def found(pair: Any) -> Any:
+    """The components of both models."""
+    return ffn_concepts(pair.base), ffn_concepts(pair.tuned)
+
+
+@pytest.fixture
+def browse(wire: Any) -> Iterator[Callable[..., FFNConceptBrowser]]:
+    """Opens browsers; afterwards every worker and comm they opened must be gone."""
+    opened: list[FFNConceptBrowser] = []
+
+    def build(*args: Any, **options: Any) -> FFNConceptBrowser:
+        opened.append(FFNConceptBrowser(*args, **options))
+        return settle(opened[-1])
+
+    yield build
+    for panel in opened:
+        panel.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("interp-widgets"):
+            thread.join(10)
+            assert not thread.is_alive(), "closing the last panel must end its worker"
+    assert wire.open() <= 2, "what the kernel shares (Bokeh's code) may stay, nothing else"
+
+
+def settle(panel: FFNConceptBrowser) -> FFNConceptBrowser:
+    """Wait for the answer to a change, pressing Run where the forecast asks for it."""
+    if panel.status.state == "waiting":
+        panel.go()
+    assert panel.wait(60)
+    return panel
+
+
+def tab(panel: FFNConceptBrowser) -> Any:
+    return panel.tabs_of["concepts"]
+
+
+def neurons(panel: FFNConceptBrowser) -> Any:
+    return panel.tabs_of["neurons"]
+
+
+def write(wire: Any, panel: FFNConceptBrowser, component: int, column: str, value: Any, letter: str = "A") -> None:
+    """The user writes into a cell of the chosen layer."""
+    key = f"{letter}/{panel.layer}/{component}"
+    wire.event(tab(panel).table, kind="edit", key=key, column=column, value=value)
+
+
+def noted(panel: FFNConceptBrowser, component: int) -> list[Any]:
+    """Description, scenarios, level and source in the table."""
+    return list(next(row for row in tab(panel).table.rows if row[0] == component)[-4:])
+
+
+# ---- what it shows
+
+
+def test_it_opens_with_the_components_of_the_last_layer(pair: Any, browse: Any, found: Any) -> None:
+    panel = browse(pair.base)
+    assert (panel.layer, panel.status.state) == (LAST, "done"), panel.status.error
+    result = panel.result
+    np.testing.assert_allclose(result.explained_variance, found[0].explained_variance)
+    table = tab(panel).table
+    assert len(table.rows) == 20
+    for component in (0, 7, 19):
+        row = table.rows[component]
+        assert row[0] == component
+        assert row[1] == pytest.approx(100 * found[0].explained_variance[LAST, component])
+        assert row[2] == pytest.approx(found[0].scores(LAST, component)[0][1])
+        assert row[3] == ", ".join(found[0].words(LAST, component, sign="+"))
+        assert row[4] == ", ".join(found[0].words(LAST, component, sign="-"))
+        assert row[5:] == [None] * 4
+    assert "<b>20</b> of 192 components" in tab(panel).said.value
+    share = 100 * found[0].cumulative[LAST, 19]
+    assert f"<b>{share:.0f} %</b>" in tab(panel).said.value
+    assert tab(panel).layers.rows[3][3] == pytest.approx(100 * found[0].cumulative[3, 19])
+    assert "comparison" not in panel.tabs_of
+
+
+def test_half_of_the_variance(pair: Any, browse: Any, found: Any) -> None:
+    panel = browse(pair.base)
+    for layer, row in enumerate(tab(panel).layers.rows):
+        path = found[0].cumulative[layer]
+        assert path[row[2] - 1] >= 0.5 > path[row[2] - 2]
+
+
+def test_layer_list_line_and_slider_choose_the_layer_without_a_run(pair: Any, browse: Any, wire: Any) -> None:
+    panel = browse(pair.base)
+    held, text = panel.result, panel.status.text
+    wire.type(tab(panel).layers, selected=2)
+    assert panel.layer == 2
+    chart = tab(panel).variance
+    assert chart.chosen.data["layer"] == [2]
+    assert tab(panel).table.rows[0][3] == ", ".join(held.words(2, 0, sign="+"))
+    chart.lines.selected.indices = [chart.lines.data["layer"].index(4)]
+    assert panel.layer == 4
+    assert tab(panel).layers.selected == 4
+    wire.type(panel.inputs.children[0].children[0], value=1)
+    assert panel.layer == 1
+    assert panel.result is held
+    assert panel.status.text == text
+    assert not panel.busy
+
+
+@pytest.mark.parametrize(("sides", "columns"), [("both", 1), ("+", 1), ("-", 1), ("sides", 2)])
+def test_words_of_each_side(pair: Any, browse: Any, found: Any, sides: str, columns: int) -> None:
+    panel = browse(pair.base, sides=sides, layer=3)
+    row = tab(panel).table.rows[3]
+    assert len(row) == 3 + columns + 4
+    if sides == "both":
+        expected = [word if value > 0 else f"−{word}" for word, value in found[0].scores(3, 3)]
+        assert row[3] == ", ".join(expected)
+        assert "−" in row[3]
+    elif columns == 1:
+        assert row[3] == ", ".join(found[0].words(3, 3, sign=sides))
+
+
+def test_a_picked_component_is_drawn(pair: Any, browse: Any, wire: Any, found: Any) -> None:
+    panel = browse(pair.base)
+    wire.type(tab(panel).table, selected=4)
+    assert panel.component == 4
+    right = [word for word, value in zip(*map(tab(panel).bars.source.data.get, ("word", "right")), strict=True)
+             if value > 0]  # fmt: skip
+    assert right == list(found[0].words(LAST, 4, sign="+"))
+
+
+def test_more_components_are_listed_without_a_run(pair: Any, browse: Any) -> None:
+    panel = browse(pair.base)
+    panel.components = 500
+    assert len(tab(panel).table.rows) == 192
+    assert "<b>192</b> of 192" in tab(panel).said.value
+    panel.components = 3
+    assert len(tab(panel).table.rows) == 3
+    assert panel.status.state == "done"
+
+
+def test_a_word_is_found_wherever_it_is(pair: Any, browse: Any, wire: Any, found: Any) -> None:
+    panel = browse(pair.base)
+    panel.search = "sad"
+    hits = found[0].components_with("sad")
+    assert [tuple(row[:2]) for row in tab(panel).found.rows] == [hit[:2] for hit in hits]
+    later = next(place for place, hit in enumerate(hits) if hit[1] >= 20)
+    wire.type(tab(panel).found, selected=later)
+    assert (panel.layer, panel.component) == hits[later][:2]
+    assert tab(panel).table.rows[-1][0] == hits[later][1], "looked up: listed below the first ones"
+    assert tab(panel).table.selected == 20
+    panel.search = "Sad"
+    assert "did you mean 'sad'?" in tab(panel).found.caption
+    assert tab(panel).found.rows == []
+
+
+# ---- notes
+
+
+def test_what_is_typed_is_kept(pair: Any, browse: Any, wire: Any) -> None:
+    panel = browse(pair.base)
+    write(wire, panel, 4, "description", "<b>feelings</b> & moods")
+    write(wire, panel, 4, "level", "semantics")
+    write(wire, panel, 4, "scenarios", ["math", "writing"])
+    assert noted(panel, 4) == ["<b>feelings</b> & moods", "writing, math", "semantics", "user"]
+    panel.layer = 0
+    assert noted(panel, 4) == [None] * 4
+    panel.layer = LAST
+    panel.sides = "+"
+    assert noted(panel, 4)[0] == "<b>feelings</b> & moods"
+    panel.top = 8
+    settle(panel)
+    assert len(tab(panel).table.rows[0][3].split(", ")) == 8, "computed again"
+    panel.run(fresh=True)
+    assert noted(panel, 4) == ["<b>feelings</b> & moods", "writing, math", "semantics", "user"]
+    assert panel.annotations.description(LAST, 4) == "<b>feelings</b> & moods"
+    write(wire, panel, 4, "level", "")
+    assert noted(panel, 4)[2] == ""
+    assert panel.annotations.level(LAST, 4) is None
+
+
+def test_an_edit_goes_to_the_component_that_was_looked_at(pair: Any, browse: Any, wire: Any) -> None:
+    panel = browse(pair.base, layer=1)
+    table = tab(panel).table
+    key = table.row_keys[2]
+    panel.layer = 4
+    wire.event(table, kind="edit", key=key, column="description", value="late")
+    assert noted(panel, 2) == [None] * 4
+    panel.layer = 1
+    assert noted(panel, 2)[0] == "late"
+
+
+@pytest.mark.parametrize("key", ["A/1", "C/1/1", "A/99/0", "A/1/999", "A/x/0", "B/1/1", ""])
+def test_an_edit_of_nothing_is_an_error_and_changes_nothing(pair: Any, browse: Any, wire: Any, key: str) -> None:
+    panel = browse(pair.base)
+    wire.event(tab(panel).table, kind="edit", key=key, column="description", value="x")
+    assert panel.status.state == "failed"
+    assert "no such component" in panel.status.error
+    assert len(panel.notes_of("A")) == 0
+
+
+def test_notes_are_saved_and_opened(pair: Any, browse: Any, wire: Any, tmp_path: Path) -> None:
+    panel = browse(pair.base)
+    write(wire, panel, 4, "description", "moods")
+    panel.search = "coat"
+    write(wire, panel, 150, "scenarios", ["coding"])
+    tab(panel).annotating.file.value = str(tmp_path / "mine.npz")
+    wire.click(tab(panel).annotating.box.children[2].children[1])
+    assert "Saved" in panel.status.text, panel.status.error
+    saved = ConceptAnnotations.load(tmp_path / "mine.npz")
+    assert saved.scenarios(LAST, 150) == ("coding",)
+    assert saved.done.sum() == 2
+    other = browse(pair.base, notes=tmp_path / "mine.npz")
+    assert noted(other, 4) == ["moods", "", "", "user"]
+    third = browse(pair.base, notes=saved)
+    assert noted(third, 4)[0] == "moods"
+    wrong = browse(pair.tuned)
+    tab(wrong).annotating.file.value = str(tmp_path / "mine.npz")
+    wire.click(tab(wrong).annotating.box.children[2].children[2])
+    assert "these notes are about other weights" in wrong.status.error
+    tab(wrong).annotating.file.value = str(tmp_path / "nothing.npz")
+    wire.click(tab(wrong).annotating.box.children[2].children[2])
+    assert "there is no result file" in wrong.status.error
+    assert noted(wrong, 4) == [None] * 4
+
+
+def test_rules_annotate_in_the_worker(pair: Any, browse: Any, wire: Any, found: Any) -> None:
+    panel = browse(pair.base, scope="all")
+    write(wire, panel, 6, "description", "my own")
+    wire.click(tab(panel).annotating.button)
+    settle(panel)
+    assert panel.status.state == "done", panel.status.error
+    expected = annotate_concepts(found[0], RuleAnnotator(), components=range(20))
+    held = panel.annotations
+    for layer in range(6):
+        for component in range(20):
+            if (layer, component) != (LAST, 6):
+                assert held.annotation(layer, component) == expected.annotation(layer, component)
+    assert noted(panel, 6) == ["my own", "", "", "user"], "what the user typed stays"
+    assert all(row[4] == "20 of 20" for row in tab(panel).layers.rows)
+    silent = sum(row[-1] == "rules: cannot tell" for row in tab(panel).table.rows)
+    assert 0 < silent < 20
+    assert f"{silent} “cannot tell”, 1 by you" in tab(panel).annotating.count.value
+
+
+class Slow:
+    """An annotator that stops after a few answers until it is let go, or fails."""
+
+    name = "slow"
+
+    def __init__(self, answers: int, failure: str = "") -> None:
+        self.left, self.failure = answers, failure
+        self.entered = threading.Event()
+
+    def annotate(self, words: Any, *, check: Any = None) -> Annotation:
+        self.left -= 1
+        if self.left < 0:
+            if self.failure:
+                return Annotation(source=self.name, failure=self.failure)
+            self.entered.set()
+            while True:
+                check()
+        return Annotation(f"about {words[0]}", (), "semantics", self.name)
+
+
+def test_cancel_keeps_the_answers_so_far(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(7)
+    panel = browse(pair.base)
+    monkeypatch.setattr(annotating.Annotating, "annotator", lambda self: slow)
+    tab(panel).annotating.ask()
+    assert slow.entered.wait(10)
+    panel.cancel()
+    assert panel.wait(10)
+    assert panel.status.state == "cancelled"
+    assert [row[-1] for row in tab(panel).table.rows] == ["slow"] * 7 + [None] * 13
+    assert noted(panel, 0)[0].startswith("about ")
+
+
+def test_an_annotator_that_fails_is_told_and_loses_nothing(
+    pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(annotating.Annotating, "annotator", lambda self: Slow(2, failure="the server is away"))
+    panel = browse(pair.base)
+    tab(panel).annotating.ask()
+    assert panel.wait(30)
+    assert panel.status.state == "failed"
+    assert "the server is away" in panel.status.error
+    assert [row[-1] for row in tab(panel).table.rows[:2]] == ["slow"] * 2
+    assert "no answer" in noted(panel, 2)[-1]
+
+
+def test_the_endpoint_needs_a_model_and_shows_where_its_key_is_from(
+    pair: Any, browse: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "sk-very-secret"
+    monkeypatch.setitem(os.environ, "MY_KEY", secret)
+    panel = browse(pair.base, annotator="endpoint", key_variable="MY_KEY")
+    assert "<b>MY_KEY</b> (is set)" in tab(panel).annotating.key.value
+    wire.click(tab(panel).annotating.button)
+    assert "the endpoint needs a model" in panel.status.error
+    panel.endpoint_model, panel.base_url = "some-model", "ftp://nowhere"
+    wire.click(tab(panel).annotating.button)
+    assert "base_url must be a plain address" in panel.status.error
+    made = tab(panel).annotating
+    panel.base_url = "http://localhost:9/v1"
+    assert (made.annotator().model, made.annotator().key_variable) == ("some-model", "MY_KEY")
+    assert not any(secret in str(data) for _, _, data in wire.sent), "the key never leaves the environment"
+
+
+# ---- neurons
+
+
+def test_neurons_are_those_of_the_functions(pair: Any, browse: Any) -> None:
+    panel = browse(pair.base, tab="neurons", layer=4)
+    assert panel.status.state == "done", panel.status.error
+    effects = neuron_effects(pair.base, PROMPT, TARGET, layer=4)
+    np.testing.assert_allclose(panel.result.effects.effect, effects.effect, atol=1e-6)
+    table = neurons(panel).table
+    strongest = [neuron for neuron, _ in effects.strongest(100)]
+    assert [row[0] for row in table.rows] == strongest
+    assert table.selected == 0
+    tokens = neuron_tokens(pair.base, layer=4, neurons=strongest[:1], top=10)
+    assert neurons(panel).tokens.rows[0][1] == pytest.approx(tokens.tokens(strongest[0])[0][1], abs=1e-5)
+    shade = bytes_floats(neurons(panel).strip.values)
+    np.testing.assert_allclose(shade, effects.activation[:, strongest[0]], atol=1e-4)
+    total = float(effects.effect.sum() + effects.bias_effect)
+    assert total == pytest.approx(effects.mlp_effect, abs=1e-3)
+    assert f"<b>{effects.mlp_effect:+.2f}</b>" in neurons(panel).said.value
+
+
+def test_what_a_neuron_raises_hangs_on_the_sign_of_its_activation(pair: Any, browse: Any) -> None:
+    panel = browse(pair.base, tab="neurons")
+    reading = panel.result
+    row = neurons(panel).table.rows[0]
+    assert row[1] < 0 < row[2], "the strongest neuron of the last layer is negative and raises Paris"
+    suppressed = reading.tokens.tokens(row[0], suppressed=True)
+    assert "·Paris" in row[-1]
+    assert " Paris" in [token for token, _ in suppressed]
+    assert "raises what it suppresses" in neurons(panel).tokens.caption
+
+
+def test_a_clicked_neuron_shows_its_tokens(pair: Any, browse: Any, wire: Any) -> None:
+    panel = browse(pair.base, tab="neurons")
+    held = panel.result
+    wire.type(neurons(panel).table, selected=5)
+    assert panel.neuron == neurons(panel).table.rows[5][0]
+    assert neurons(panel).tokens.caption.startswith(f"Neuron {panel.neuron}:")
+    quiet = next(one for one in range(512) if one not in held.tokens.neurons)
+    wire.type(neurons(panel).number, value=quiet)
+    settle(panel)
+    assert neurons(panel).table.rows[0][0] == quiet, "outside of the strongest: listed first"
+    tokens = neuron_tokens(pair.base, layer=LAST, neurons=[quiet], top=10).tokens(quiet)
+    assert [row[1] for row in neurons(panel).tokens.rows] == pytest.approx([score for _, score in tokens], abs=1e-5)
+    dot = neurons(panel).chart.source.data["neuron"].index(9)
+    neurons(panel).chart.source.selected.indices = [dot]
+    settle(panel)
+    assert panel.neuron == neurons(panel).number.value == 9
+    assert panel.result is held
+
+
+def test_another_layer_or_token_is_another_run(pair: Any, browse: Any, wire: Any) -> None:
+    panel = browse(pair.base, tab="neurons")
+    panel.layer = 2
+    settle(panel)
+    expected = neuron_effects(pair.base, PROMPT, TARGET, layer=2)
+    np.testing.assert_allclose(panel.result.effects.effect, expected.effect, atol=1e-6)
+    wire.type(neurons(panel).strip, selected=2)
+    settle(panel)
+    assert (panel.position, panel.prompt_token, panel.result.effects.position) == (2, 2, 2)
+    wire.type(neurons(panel).strip, selected=8)
+    settle(panel)
+    assert panel.position == -1
+    panel.tab = "concepts"
+    settle(panel)
+    assert tab(panel).table.rows, "the components are there again"
+    assert tab(panel).layers.selected == 2
+
+
+def test_on_a_workbench(pair: Any, browse: Any) -> None:
+    bench = Workbench(pair.base, prompt="The capital of France is", layer=3, neuron=7)
+    one, other = browse(bench, tab="neurons", target=""), browse(bench)
+    assert (one.layer, other.layer) == (3, 3)
+    assert one.result.effects.target_token == " Paris"
+    assert neurons(one).number.value == 7, "the neuron of the workbench"
+    bench.select(layer=1, neuron=11)
+    for panel in (one, other):
+        settle(panel)
+    assert one.result.effects.layer == 1
+    assert neurons(one).number.value == 11
+    assert tab(other).variance.chosen.data["layer"] == [1]
+    neurons(one).panel.pick_neuron(3)
+    assert bench.neuron == other.neuron == 3
+
+
+# ---- two models
+
+
+def test_two_models_side_by_side(pair: Any, browse: Any, wire: Any, found: Any) -> None:
+    panel = browse(pair)
+    assert tab(panel).table.rows[0][3] == ", ".join(found[0].words(LAST, 0, sign="+"))
+    write(wire, panel, 0, "description", "of A")
+    panel.view = "B"
+    assert tab(panel).table.rows[0][3] == ", ".join(found[1].words(LAST, 0, sign="+"))
+    assert noted(panel, 0) == [None] * 4, "each model has notes of its own"
+    write(wire, panel, 0, "description", "of B", letter="B")
+    panel.view = "difference"
+    settle(panel)
+    compared = compare_concepts(*found, rank=20)
+    rows = tab(panel).table.rows
+    assert [row[1] for row in rows] == compared.match[LAST].tolist()
+    np.testing.assert_allclose([row[2] for row in rows], compared.match_cosine[LAST], atol=1e-6)
+    chart = tab(panel).variance
+    np.testing.assert_allclose(chart.chosen.data["ys"][0], (found[1].cumulative - found[0].cumulative)[LAST], atol=1e-9)
+    assert [one.description(LAST, 0) for one in panel.annotations] == ["of A", "of B"]
+    with pytest.raises(ValueError, match="choose A or B"):
+        tab(panel).annotating.ask()
+
+
+def test_the_comparison_is_that_of_the_functions(pair: Any, browse: Any, found: Any) -> None:
+    panel = browse(pair, tab="comparison", layer=2)
+    settle(panel)
+    compared = compare_concepts(*found, rank=20)
+    np.testing.assert_allclose(panel.comparing.result.angles, compared.angles, atol=1e-5)
+    assert panel.comparing.angles.chosen.data["layer"] == [2]
+    assert len(panel.comparing.matched.rows) == 20
+    assert f"<b>{compared.overlap[2]:.0%}</b>" in panel.comparing.said.value
+    assert "Not annotated yet" in panel.comparing.scenarios.empty
+    panel.components = 5
+    settle(panel)
+    np.testing.assert_allclose(panel.comparing.result.overlap, compare_concepts(*found, rank=5).overlap, atol=1e-5)
+
+
+def test_annotated_models_are_compared_by_scenario_and_level(pair: Any, browse: Any, found: Any) -> None:
+    notes = [annotate_concepts(one, RuleAnnotator(), components=range(20)) for one in found]
+    panel = browse(pair, tab="comparison", notes=notes)
+    settle(panel)
+    assert panel.comparing.annotated is not None, panel.status.error
+    expected = compare_annotations(*notes).level_table()
+    rows = {row[0]: row for row in panel.comparing.levels.rows}
+    for one in expected.to_dict("records"):
+        assert rows[one["category"]][3] == pytest.approx(one["difference"], abs=0.01, rel=0.01)
+    assert len(panel.comparing.scenarios.rows) == 6
+    assert panel.comparing.moved.rows
+    assert "Too few concepts for a test" in panel.comparing.noted.value
+
+
+def test_neurons_of_two_models(pair: Any, browse: Any) -> None:
+    panel = browse(pair, tab="neurons", view="difference")
+    a, b = panel.result
+    row = neurons(panel).table.rows[0]
+    assert row[6] == pytest.approx(float(b.effects.effect[row[0]] - a.effects.effect[row[0]]), abs=1e-6)
+    np.testing.assert_allclose(neurons(panel).chart.source.data["x"], a.effects.effect, atol=1e-6)
+    shade = bytes_floats(neurons(panel).strip.values)
+    np.testing.assert_allclose(
+        shade, b.effects.activation[:, row[0]] - a.effects.activation[:, row[0]], atol=1e-3
+    )  # fmt: skip
+
+
+def test_the_comparison_needs_two_models(pair: Any, browse: Any) -> None:
+    with pytest.raises(ValueError, match="comparison needs two models"):
+        FFNConceptBrowser(pair.base, tab="comparison")
+    panel = browse(pair.base)
+    panel.tab = "comparison"
+    assert "needs two models" in panel.status.error
+    panel.tab = "concepts"
+    assert panel.status.state == "done"
+
+
+# ---- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"word_list": "own"}, "there are no words yet"),
+        ({"word_list": "file", "word_file": "/nowhere/words.txt"}, "there is no file of words"),
+        ({"vectors": "/nowhere/vectors.txt"}, "there is no file of word vectors"),
+        ({"tab": "neurons", "prompt": ""}, "the prompt is empty"),
+        ({"tab": "neurons", "target": "Eiffel Tower"}, "the target must be one token"),
+        ({"tab": "neurons", "position": 99}, "position must be in"),
+        ({"tab": "neurons", "layer": 6}, "layer must be in 0..5"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, browse: Any, change: Any, sentence: str) -> None:
+    panel = browse(pair.base)
+    good, rows = panel.result, tab(panel).table.rows
+    for name, value in change.items():
+        setattr(panel, name, value)
+    if panel.status.state != "failed":
+        panel.go()
+        assert panel.wait(30)
+    assert panel.status.state == "failed"
+    assert sentence in panel.status.error
+    assert panel.result is good or panel.tab == "neurons"
+    assert panel.concepts == (good,)
+    panel.layer = min(panel.layer, LAST)
+    panel.tab = "concepts"
+    assert tab(panel).table.rows == rows or tab(panel).table.rows
+
+
+def test_words_of_ones_own(pair: Any, browse: Any) -> None:
+    panel = browse(pair.base, word_list="own", words=WORDS)
+    assert set(panel.result.vocabulary) == set(WORDS)
+    assert "8 words" in tab(panel).said.value
+
+
+@pytest.mark.parametrize(
+    ("family", "backend", "dtype"),
+    [("gpt2", "hooked", torch.float32), ("gpt2", "bridge", torch.float32), ("gpt_neox", "hooked", torch.float32),
+     ("llama", "hooked", torch.bfloat16)],
+)  # fmt: skip
+def test_opens_on_either_backend_and_in_half_precision(browse: Any, family: str, backend: Any, dtype: Any) -> None:
+    model = tiny_model(family, backend, dtype=dtype)
+    panel = browse(model, prompt="The cat sat on the mat", target="")
+    assert panel.status.state == "done", panel.status.error
+    assert len(tab(panel).table.rows) == min(20, panel.result.rank)
+    panel.tab = "neurons"
+    settle(panel)
+    assert panel.status.state == "done", panel.status.error
+    assert len(neurons(panel).table.rows) == min(100, model.d_mlp)
+
+
+def test_partial_results_are_drawn(pair: Any, browse: Any) -> None:
+    panel = browse(pair.base, layer=1)
+    parts: list[Any] = []
+    panel.request().answer(pair.base, progress=None, check=lambda: None, on_partial=parts.append)
+    assert len(parts) == 5
+    panel.results = (parts[2],)
+    panel.draw((parts[2],), panel.request())
+    assert [row[0] for row in tab(panel).layers.rows] == [0, 1, 2]
+    assert "Stopped midway" in tab(panel).said.value
+    panel.layer = 4
+    assert tab(panel).said.value == "This layer is not there yet."
+    assert tab(panel).table.rows == []
+    assert tab(panel).bars.message
+
+
+def test_cancel_and_close_during_a_run(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = browse(pair.base)
+    good = panel.result
+    entered, stopped = threading.Event(), threading.Event()
+
+    def endless(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
+        entered.set()
+        try:
+            while True:
+                progress(1, 10)
+                check()
+        finally:
+            stopped.set()
+
+    monkeypatch.setattr(panel, "compute", endless)
+    panel.rank = 7
+    panel.go()
+    assert entered.wait(10)
+    panel.cancel()
+    assert stopped.wait(10)
+    assert panel.wait(10)
+    assert (panel.status.state, panel.result) == ("cancelled", good)
+    entered.clear()
+    stopped.clear()
+    panel.go()
+    assert entered.wait(10)
+    panel.close()
+    assert stopped.wait(10), "closing must stop the run"
+
+
+# ---- what is taken away
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"rank": 9, "top": 4, "word_list": "own", "words": WORDS}, {"tab": "comparison", "components": 6}],
+)
+def test_copied_code_reproduces_the_components(
+    pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("interp_widgets.load_model", {"demo-base": pair.base, "demo-tuned": pair.tuned}.__getitem__)
+    panel = browse(pair, **options)
+    space: dict[str, Any] = {}
+    exec(panel.code(panel.request()), space)
+    for letter, result in zip("ab", panel.result, strict=True):
+        np.testing.assert_array_equal(space[f"concepts_{letter}"].plus, result.plus)
+    if "tab" in options:
+        np.testing.assert_allclose(space["comparison"].angles, panel.comparing.result.angles, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"position": 3, "target": ""}, {"response": " Paris and", "target": ""}])
+def test_copied_code_reproduces_the_neurons(
+    pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("interp_widgets.load_model", {"demo-base": pair.base}.__getitem__)
+    panel = browse(pair.base, tab="neurons", **{"prompt": PROMPT, "target": TARGET, **options})
+    space: dict[str, Any] = {}
+    exec(panel.code(panel.request()), space)
+    np.testing.assert_allclose(space["effects"].effect, panel.result.effects.effect, atol=1e-6)
+    np.testing.assert_array_equal(space["tokens"].promoted, panel.result.tokens.promoted)
+
+
+def test_saving(pair: Any, browse: Any, wire: Any, tmp_path: Path) -> None:
+    panel = browse(pair)
+    write(wire, panel, 3, "description", "<i>mine</i>")
+    write(wire, panel, 3, "scenarios", ["math"])
+    for name in ("concepts", "neurons", "comparison"):
+        panel.tab = name
+        settle(panel)
+        for suffix in (".csv", ".parquet", ".svg", ".png", ".html"):
+            assert panel.save(tmp_path / f"{name}{suffix}").stat().st_size > 500
+    table = pd.read_csv(tmp_path / "concepts.csv", keep_default_na=False)
+    assert len(table) == 2 * 6 * 192
+    mine = table[(table.model == "A") & (table.layer == LAST) & (table.component == 3)].iloc[0]
+    assert (mine.description, mine.scenarios, mine.noted_by) == ("<i>mine</i>", "math", "user")
+    assert "&lt;i&gt;mine" in (tmp_path / "concepts.svg").read_text(encoding="utf-8")
+    assert len(pd.read_csv(tmp_path / "comparison.csv")) == 6 * 20
+    assert len(pd.read_csv(tmp_path / "neurons.csv")) == 2 * 512
+
+
+def test_closing_leaves_no_comm(pair: Any, wire: Any) -> None:
+    before = wire.open()
+    panel = FFNConceptBrowser(pair)
+    panel.tab = "comparison"
+    panel.wait(30)
+    panel.tab = "neurons"
+    panel.wait(30)
+    panel.close()
+    assert wire.open() - before <= 2
