@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,17 @@ class ModModel(Model):
         check_top_k(value, self.k)
         with self.lock:
             self.mixture.top_k = value
+
+    @contextlib.contextmanager
+    def with_top_k(self, value: int) -> Iterator[None]:
+        """Inside, each token uses so many routes; other threads wait."""
+        with self.lock:
+            before = self.top_k
+            self.top_k = value
+            try:
+                yield
+            finally:
+                self.top_k = before
 
     @property
     def added_parameters(self) -> int:

@@ -1,0 +1,8 @@
+"""Mixture of Depths: which layers each token's prediction is read from."""
+
+from __future__ import annotations
+
+from .result import RoutingResult
+from .routing import routing
+
+__all__ = ["RoutingResult", "routing"]

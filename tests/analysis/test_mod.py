@@ -1,0 +1,127 @@
+"""Routing shows the weights and the readings that the model mixes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from interp_widgets.analysis.mod import RoutingResult, routing
+from tests.models.mixtures import naive, tiny_mixture
+from tests.models.tiny import tiny_model
+
+IDS = [5, 17, 300, 44, 8, 261, 99, 30]
+NAMES = [("gpt2", "hooked"), ("llama", "hooked"), ("gpt_neox", "hooked"), ("gpt2", "bridge"), ("llama", "bridge")]
+
+
+@pytest.mark.parametrize("name", NAMES, ids="-".join)
+@pytest.mark.parametrize("top_k", [3, 2, 1])
+def test_routing_is_what_the_definition_gives(name: tuple[str, str], top_k: int) -> None:
+    model = tiny_mixture(*name, 3, top_k=top_k)
+    total, routes, weights = naive(name[0], model.state, torch.tensor([IDS]))
+    found = routing(model, IDS, top=3)
+    assert np.allclose(found.weights, weights[0], atol=1e-5)
+    assert np.allclose(found.weights.sum(1), 1, atol=1e-6)
+    own = total[0].softmax(-1)
+    assert found.ensemble_ids[:, 0].tolist() == own.argmax(-1).tolist()
+    for i, logits in enumerate(routes):
+        p = logits[0].softmax(-1)
+        best = p.topk(3, dim=-1)
+        assert np.allclose(found.route_probability[i], best.values, atol=1e-4)
+        assert found.route_ids[i].tolist() == best.indices.tolist()
+        assert found.agreement[i].tolist() == (p.argmax(-1) == own.argmax(-1)).tolist()
+        assert np.allclose(found.kl[i], (p * (p / own).log()).sum(-1), atol=1e-3)
+    last = [max(i for i in range(3) if weights[0, t, i] > 0) for t in range(len(IDS))]
+    assert found.exit_layer.tolist() == last  # routes of a three-layer model are its layers
+    assert (found.layers, found.top_k, found.k) == ((0, 1, 2), top_k, 3)
+    if top_k == 3:
+        assert found.exit_layer.tolist() == [2] * len(IDS)
+        assert found.skipped_share == 0
+    if top_k == 1:  # one route: it is the ensemble
+        chosen = found.main_route
+        assert all(found.agreement[chosen[t], t] for t in range(len(IDS)))
+        assert np.allclose(found.kl[chosen, np.arange(len(IDS))], 0, atol=1e-5)
+        assert found.skipped_share == pytest.approx(np.mean([(2 - layer) / 3 for layer in last]))
+        assert len(set(last)) > 1
+
+
+def test_a_number_of_routes_for_this_look_only() -> None:
+    model = tiny_mixture("llama", "auto", 3)
+    dense, sparse = routing(model, IDS), routing(model, IDS, top_k=1)
+    assert (sparse.top_k, model.top_k) == (1, 3)
+    assert (sparse.weights.max(1) == 1).all()
+    assert dense.weights.max() < 1
+    assert sparse.provenance["mod_top_k"] == 1
+    assert not np.array_equal(dense.ensemble_probability, sparse.ensemble_probability)
+    assert np.array_equal(dense.route_ids, sparse.route_ids)
+
+
+def test_text_leaves_the_bos_off_the_axis() -> None:
+    model = tiny_mixture("llama", "auto", 2)
+    found = routing(model, "The city of Paris")
+    assert found.bos_id == model.bos_token_id
+    assert "".join(found.tokens).strip() == "The city of Paris"
+    whole = routing(model, [model.bos_token_id, *found.ids])
+    assert np.array_equal(whole.weights, found.weights)
+
+
+def test_blocks_of_positions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from interp_widgets.analysis.mod import routing as module
+
+    model = tiny_mixture("llama", "auto", 2)
+    wanted = routing(model, IDS)
+    told: list[tuple[int, int]] = []
+    monkeypatch.setitem(__import__("sys").modules["interp_widgets.analysis.mod.routing"]._LOGITS, "cpu", 3 * 460)
+    found = routing(model, IDS, progress=lambda a, b: told.append((a, b)))
+    assert module is routing
+    assert len(told) > 2
+    assert told[-1] == (len(told), len(told))
+    assert np.allclose(found.route_probability, wanted.route_probability, atol=1e-6)
+    assert np.array_equal(found.route_ids, wanted.route_ids)
+
+
+def test_an_edit_by_the_user_shows() -> None:
+    model = tiny_mixture("llama", "auto", 2)
+    before = routing(model, IDS)
+    point = model.tl_model.hook_dict["blocks.1.hook_resid_pre"]
+    handle = point.register_forward_hook(lambda module, args, made: -made)
+    try:
+        edited = routing(model, IDS)
+    finally:
+        handle.remove()
+    assert not np.allclose(edited.weights, before.weights, atol=1e-2)
+    assert np.array_equal(routing(model, IDS).weights, before.weights)
+
+
+def test_tables_and_files(tmp_path: Path) -> None:
+    found = routing(tiny_mixture("llama", "auto", 2), IDS, top=2)
+    frame = found.to_frame()
+    assert len(frame) == 2 * len(IDS)
+    assert frame["weight"].sum() == pytest.approx(len(IDS))
+    assert frame.loc[3, "top_token"] == found.token_text(int(found.route_ids[1, 1, 0]))
+    assert RoutingResult.load(found.save(tmp_path / "routing")).equals(found)
+    with pytest.raises(ValueError, match="is not among the likeliest"):
+        found.token_text(-1)
+
+
+def test_what_is_refused() -> None:
+    model = tiny_mixture("llama", "auto", 2)
+    with pytest.raises(TypeError, match="needs a mixture of depths, as tune_mod makes it, got Model"):
+        routing(tiny_model("llama"), IDS)
+    with pytest.raises(ValueError, match=r"top must be a whole number in 1\.\."):
+        routing(model, IDS, top=0)
+    with pytest.raises(ValueError, match=r"top_k must be a whole number in 1\.\.2 for 2 routes, got 3"):
+        routing(model, IDS, top_k=3)
+    with pytest.raises(ValueError, match="the prompt is empty"):
+        routing(model, [])
+
+    class Stop(Exception):
+        pass
+
+    def stop() -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        routing(model, IDS, check=stop)
