@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -131,6 +132,39 @@ def test_an_annotator_that_fails_in_a_row_is_asked_no_more(result: FFNConceptRes
     assert (whole.description(0, 3), whole.n_failed, whole.failures) == ("about 3", 0, ())
 
 
+def test_questions_at_the_same_time_change_no_answer(result: FFNConceptResult) -> None:
+    """Three meet at a barrier, which a single thread would never pass; answers come in another order than asked for."""
+    barrier, turn = threading.Barrier(3), threading.Lock()
+
+    class Slow(Scripted):
+        parallel = 3
+
+        def annotate(self, words: Sequence[str], *, check: Any = None) -> Annotation:
+            barrier.wait(20)
+            with turn:
+                self.asked.append(tuple(words))
+            return Annotation(words[0], source=self.name)
+
+    slow = Slow()
+    found = annotate_concepts(result, slow)
+    assert len(slow.asked) == 18
+    assert all(found.description(layer, c) == result.words(layer, c)[0] for layer in range(3) for c in range(6))
+    failing = Scripted(lambda i: Annotation(failure="no connection"))
+    failing.parallel = 3  # type: ignore[attr-defined]
+    partial = annotate_concepts(result, failing, give_up=4)
+    assert partial.n_failed == 4
+    assert len(failing.asked) <= 4 + 3
+    before = threading.active_count()
+
+    def check() -> None:
+        if len(failing.asked) > 9:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        annotate_concepts(result, failing, give_up=99, check=check)
+    assert threading.active_count() <= before
+
+
 def test_partial_results_and_cancel(result: FFNConceptResult, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interp_widgets.analysis.ffn_concepts.annotations._PARTIAL_EVERY", 5)
     seen: list[ConceptAnnotations] = []
@@ -156,7 +190,7 @@ def test_an_endpoint_that_breaks_down_midway_loses_nothing(
     server = Server()
     server.replies = [GOOD, "nonsense", GOOD, GOOD, refuse(500, f"broken, {KEY}")]
     annotator = EndpointAnnotator(
-        "m", base_url=server.url, key_variable="TEST_KEY", cache=tmp_path / "answers", retries=0, pause=0
+        "m", base_url=server.url, key_variable="TEST_KEY", cache=tmp_path / "answers", retries=0, pause=0, parallel=1
     )
     try:
         found = annotate_concepts(result, annotator, layers=[0, 1], give_up=4)

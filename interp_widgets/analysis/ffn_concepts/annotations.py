@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -267,13 +268,10 @@ def annotate_concepts(
     if annotator is None:
         return cells.annotations(start, partial=result.partial)
     todo = [(int(i), int(j)) for i, j in np.argwhere(~cells.done)]
+    questions = (result.words(start.layers[row], start.components[column], sign=sign) for row, column in todo)
     in_a_row = 0
-    for count, (row, column) in enumerate(todo, start=1):
-        if check is not None:
-            check()
-        words = result.words(start.layers[row], start.components[column], sign=sign)
-        note = annotator.annotate(words, check=check)
-        cells.put(row, column, note)
+    for count, note in enumerate(_answers(annotator, questions, check), start=1):
+        cells.put(*todo[count - 1], note)
         in_a_row = in_a_row + 1 if note.failure else 0
         if progress is not None:
             progress(count, len(todo))
@@ -282,6 +280,32 @@ def annotate_concepts(
         if on_partial is not None and count % _PARTIAL_EVERY == 0 and count < len(todo):
             on_partial(cells.annotations(start, partial=True))
     return cells.annotations(start, partial=result.partial)
+
+
+def _answers(
+    annotator: Annotator, questions: Iterable[tuple[str, ...]], check: Callable[[], None] | None
+) -> Iterator[Annotation]:
+    """What the annotator says, in the order of the questions; one that takes several at a time is given them."""
+    parallel = int(getattr(annotator, "parallel", 1))
+    if parallel == 1:
+        for words in questions:
+            if check is not None:
+                check()
+            yield annotator.annotate(words, check=check)
+        return
+    waiting: deque[Future[Annotation]] = deque()
+    pool = ThreadPoolExecutor(parallel)
+    try:
+        for words in questions:
+            if check is not None:
+                check()
+            waiting.append(pool.submit(annotator.annotate, words, check=check))
+            if len(waiting) == parallel:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _blank(

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,6 +72,7 @@ class EndpointAnnotator:
         timeout: seconds to wait for a reply.
         retries: how often a failed request is sent again.
         pause: seconds before the first retry, doubled each time.
+        parallel: questions that `annotate_concepts` asks at the same time.
 
     Raises:
         ImportError: the `openai` package is missing, when asked: install interp_widgets[annotate].
@@ -93,6 +95,7 @@ class EndpointAnnotator:
         timeout: float = 60,
         retries: int = 3,
         pause: float = 1,
+        parallel: int = 4,
     ) -> None:
         self.base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI).rstrip("/")
         parts = urlsplit(self.base_url)
@@ -103,12 +106,14 @@ class EndpointAnnotator:
             )
         if not model.strip():
             raise ValueError("model must be the name of a model at the endpoint, got an empty text")
-        if timeout <= 0 or retries < 0 or pause < 0:
+        if timeout <= 0 or retries < 0 or pause < 0 or parallel < 1:
             raise ValueError(
-                f"timeout must be above 0, retries and pause 0 or more, got {timeout}, {retries} and {pause}"
+                f"timeout must be above 0, retries and pause 0 or more, parallel 1 or more, "
+                f"got {timeout}, {retries}, {pause} and {parallel}"
             )
         self.model, self.key_variable = model, key_variable
         self.timeout, self.retries, self.pause = timeout, retries, pause
+        self.parallel = parallel
         self._connections: Any = None
         self.cache = default_cache() if cache == "default" else None if cache is None else Path(cache)
 
@@ -319,6 +324,6 @@ def _read(place: Path) -> dict[str, Any] | None:
 def _write(place: Path, answer: dict[str, Any]) -> None:
     """Keep an answer; a half-written file is never left under the name."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_suffix(f".{os.getpid()}.part")
+    draft = place.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
     draft.write_text(json.dumps(answer, ensure_ascii=False), encoding="utf8")
     draft.replace(place)
