@@ -67,9 +67,10 @@ class LayerLines(Chart):
         self.figure.add_tools(HoverTool(tooltips=tips, renderers=[other], name="hover_lines", line_policy="nearest"))
 
     def put(
-        self, values: Sequence[tuple[str, Sequence[int], Numbers]], layer: int, *, percent: bool, place: int = 0
+        self, values: Sequence[tuple[str, Sequence[int], Numbers]], layer: int, *, form: str, place: int = 0
     ) -> None:
-        """Draw (name, layers, (layers, n) numbers) of each model; ``place`` says the colour of the first."""
+        """Draw (name, layers, (layers, n) numbers) of each model, written in the tooltip by the format ``form``; ``place``
+        says the colour of the first."""
         lines: dict[str, list[Any]] = {column: [] for column in self.lines.data}
         marked: dict[str, list[Any]] = {column: [] for column in self.chosen.data}
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
@@ -85,7 +86,7 @@ class LayerLines(Chart):
                 label = f"layer {own}" + (f", {name}" if len(values) > 1 else "")
                 for column, entry in (whole | {"model": label, "color": color, "dash": _DASHES[index]}).items():
                     marked[column].append(entry)
-                shown = [f"{100 * y:.1f} %" if percent else f"{y:.1f}" for y in ys.tolist()]
+                shown = [form.format(y) for y in ys.tolist()]
                 each = {"x": along, "y": ys.tolist(), "shown": shown, "layer": [own] * len(along)}
                 each |= {"model": [name] * len(along), "color": [color] * len(along)}
                 for column, entries in each.items():
@@ -164,9 +165,9 @@ class CumulativeVariance(LayerLines):
         if difference:
             if values[0][1] != values[1][1] or curves[0].shape != curves[1].shape:
                 return self.clear("The second model is not there yet.")
-            values = [("B − A", values[0][1], curves[1] - curves[0])]
-        self.put(values, layer, percent=True, place=place)
-        self.figure.yaxis[0].formatter = NumeralTickFormatter(format="+0.0 %" if difference else "0 %")
+            values = [("B − A", values[0][1], 100 * (curves[1] - curves[0]))]
+        self.put(values, layer, form="{:+.2f} points" if difference else "{:.1%}", place=place)
+        self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0.0" if difference else "0 %")
         self.figure.yaxis[0].axis_label = "difference B − A (percentage points)" if difference else self.AXES[1]
         self.mark.location, self.mark.visible = listed, 0 < listed <= max(curve.shape[1] for curve in curves)
         self.subtitle(_variance_words(results, shown, layer, listed))
@@ -203,7 +204,7 @@ class PrincipalAngles(LayerLines):
         if result is None:
             return self.clear()
         degrees = np.degrees(np.asarray(result.angles, dtype=np.float64))
-        self.put([("B against A", tuple(result.layers), degrees)], layer, percent=False)
+        self.put([("B against A", tuple(result.layers), degrees)], layer, form="{:.1f}")
         self.figure.y_range.update(start=0, end=92, reset_start=0, reset_end=92)
         if layer in result.layers:
             row = degrees[list(result.layers).index(layer)]

@@ -118,10 +118,10 @@ def test_the_variance_is_the_results_and_the_chosen_layer_is_marked() -> None:
 def test_the_difference_is_b_minus_a() -> None:
     a, b = made_concepts(0), made_concepts(1)
     chart = CumulativeVariance([a, b], layer=1, difference=True)
-    np.testing.assert_allclose(chart.chosen.data["ys"][0], b.cumulative[1] - a.cumulative[1])
+    np.testing.assert_allclose(chart.chosen.data["ys"][0], 100 * (b.cumulative[1] - a.cumulative[1]))
     assert chart.figure.yaxis[0].axis_label.startswith("difference B − A")
     chart.update([a, b], layer=1)
-    assert [dash for dash in chart.chosen.data["dash"]] == ["solid", "dashed"]
+    assert list(chart.chosen.data["dash"]) == ["solid", "dashed"]
     assert "difference" not in chart.figure.yaxis[0].axis_label
     chart.update([a, made_concepts(1, layers=2)], layer=1, difference=True)
     assert chart.message == "The second model is not there yet."

@@ -444,7 +444,9 @@ def test_two_models_side_by_side(pair: Any, browse: Any, wire: Any, found: Any) 
     assert [row[1] for row in rows] == compared.match[LAST].tolist()
     np.testing.assert_allclose([row[2] for row in rows], compared.match_cosine[LAST], atol=1e-6)
     chart = tab(panel).variance
-    np.testing.assert_allclose(chart.chosen.data["ys"][0], (found[1].cumulative - found[0].cumulative)[LAST], atol=1e-9)
+    np.testing.assert_allclose(
+        chart.chosen.data["ys"][0], 100 * (found[1].cumulative - found[0].cumulative)[LAST], atol=1e-9
+    )
     assert [one.description(LAST, 0) for one in panel.annotations] == ["of A", "of B"]
     with pytest.raises(ValueError, match="choose A or B"):
         tab(panel).annotating.ask()
@@ -462,6 +464,20 @@ def test_the_comparison_is_that_of_the_functions(pair: Any, browse: Any, found: 
     panel.components = 5
     settle(panel)
     np.testing.assert_allclose(panel.comparing.result.overlap, compare_concepts(*found, rank=5).overlap, atol=1e-5)
+
+
+def test_matched_words_are_turned_alike(pair: Any, browse: Any, found: Any) -> None:
+    panel = browse(pair, tab="comparison", layer=1)
+    settle(panel)
+    a, b = found
+    turned = 0
+    for row in panel.comparing.matched.rows:
+        cosine = float(a.directions[1, row[0]] @ b.directions[1, row[1]])
+        assert abs(cosine) == pytest.approx(row[2], abs=1e-5)
+        word, value = b.scores(1, row[1])[0]
+        assert row[6].startswith(word if value * cosine > 0 else f"−{word}")
+        turned += cosine < 0
+    assert 0 < turned < 20, "some components come out with the other sign"
 
 
 def test_annotated_models_are_compared_by_scenario_and_level(pair: Any, browse: Any, found: Any) -> None:
@@ -635,10 +651,12 @@ def test_saving(pair: Any, browse: Any, wire: Any, tmp_path: Path) -> None:
     panel = browse(pair)
     write(wire, panel, 3, "description", "<i>mine</i>")
     write(wire, panel, 3, "scenarios", ["math"])
-    for name in ("concepts", "neurons", "comparison"):
+    formats = {"concepts": (".csv", ".parquet", ".svg", ".html"), "neurons": (".csv", ".svg"),
+               "comparison": (".csv", ".png")}  # fmt: skip
+    for name, suffixes in formats.items():
         panel.tab = name
         settle(panel)
-        for suffix in (".csv", ".parquet", ".svg", ".png", ".html"):
+        for suffix in suffixes:
             assert panel.save(tmp_path / f"{name}{suffix}").stat().st_size > 500
     table = pd.read_csv(tmp_path / "concepts.csv", keep_default_na=False)
     assert len(table) == 2 * 6 * 192

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
 import numpy as np
+from numpy.typing import NDArray
 
-from interp_widgets.analysis.ffn_concepts import ConceptComparison, compare_concepts
+from interp_widgets.analysis.ffn_concepts import ConceptComparison, FFNConceptResult, compare_concepts
 from interp_widgets.analysis.ffn_concepts.proportions import AnnotationComparison, compare_annotations
 from interp_widgets.figures.ffn_concepts import LayerOverlap, PrincipalAngles
 from interp_widgets.figures.plain import curves_scene, table_scene
@@ -57,10 +58,11 @@ class ComparisonTab:
         self.scenarios, self.levels = (Table(empty=UNNOTED, height=300) for _ in range(2))
         self.moved = Table(empty=UNNOTED, height=300)
         panel.watch(self.matched, "selected", self._picked)
-        charts, tables = W.VBox([W.VBox([one]) for one in figures]), W.VBox([self.scenarios, self.levels])
-        for box in (charts, tables):
-            box.add_class("iw-maps")
-        self.box.children = [self.said, charts, self.matched, self.noted, tables, self.moved]
+        charts = W.VBox([W.VBox([one]) for one in figures])
+        charts.add_class("iw-maps")
+        self.box.children = [
+            self.said, charts, self.matched, self.noted, self.scenarios, self.levels, self.moved
+        ]  # fmt: skip
 
     @property
     def rank(self) -> int:
@@ -157,17 +159,21 @@ class ComparisonTab:
             {"label": "turned °", **RIGHT},
             {"label": "shared words", **RIGHT, "title": "Words of both, of those of either"},
             {"label": "words of A", "wrap": True},
-            {"label": "words of B", "wrap": True},
+            {"label": "words of B", "wrap": True, "title": "Its sides are turned as those of A"},
         ]
         if found is None or panel.layer not in found.layers:
             return columns, [], []
         at = list(found.layers).index(panel.layer)
         a, b = panel.concepts
+        turned = _turned(a, b, panel.layer, np.asarray(found.match)[at])
         rows = []
         for component, other in enumerate(np.asarray(found.match)[at].tolist()):
             cosine = float(found.match_cosine[at, component])
             turned = float(np.degrees(np.arccos(min(cosine, 1.0))))
-            words = [words_of(a, (panel.layer, component), "both"), words_of(b, (panel.layer, other), "both")]
+            words = [
+                words_of(a, (panel.layer, component), "both"),
+                words_of(b, (panel.layer, other), "both", turned=turned[component]),
+            ]
             rows.append([component, other, cosine, turned, float(found.shared_words[at, component]), *words])
         return columns, rows, [f"A/{panel.layer}/{component}" for component in range(len(rows))]
 
@@ -225,6 +231,14 @@ class ComparisonTab:
         widths = [48, 48, 56, 64, 88, 420, 420]
         columns = [(str(one["label"]), float(wide)) for one, wide in zip(names, widths, strict=True)]
         return stack_scenes([above, table_scene(columns, rows, title=self.matched.caption, right=range(5))])
+
+
+def _turned(a: FFNConceptResult, b: FFNConceptResult, layer: int, match: NDArray[np.integer[Any]]) -> list[bool]:
+    """Whether matched components point away from each other: a component's sign is free."""
+    if a.directions is None or b.directions is None:
+        return [False] * len(match)
+    one, other = a.directions[a.row(layer)][: len(match)], b.directions[b.row(layer)][match]
+    return [bool(cosine < 0) for cosine in np.einsum("rd,rd->r", one, other)]
 
 
 def _in_words(found: ConceptComparison, layer: int) -> str:

@@ -190,7 +190,10 @@ class NeuronsTab:
         with self.tokens.hold_sync():
             self.tokens.rows = []
             self.tokens.columns, self.tokens.rows = heads, [list(cells) for cells in zip(*columns, strict=True)]
-            self.tokens.caption = f"Neuron {neuron}: what one unit of its activation does; its value vector has length {norms}{self._turned(neuron)}"
+            self.tokens.caption = (
+                f"Neuron {neuron}: what one unit of its activation does; its value vector has length {norms}"
+                f"{self._turned(neuron)}"
+            )
 
     def _turned(self, neuron: int) -> str:
         """A reminder that a negative activation turns promoting into suppressing."""

@@ -6,11 +6,14 @@ from interp_widgets.analysis.ffn_concepts import FFNConceptResult
 from interp_widgets.data.annotators import Annotation
 
 
-def words_of(result: FFNConceptResult, cell: tuple[int, int], side: str) -> str:
-    """The words of one side of a component, or of both, those of the negative side with a minus."""
+def words_of(result: FFNConceptResult, cell: tuple[int, int], side: str, *, turned: bool = False) -> str:
+    """The words of one side of a component, or of both, those of the negative side with a minus.
+
+    ``turned`` swaps the sides: the sign of a component is free.
+    """
     if side != "both":
         return ", ".join(result.words(*cell, sign=side))  # type: ignore[arg-type]
-    return ", ".join(word if value > 0 else f"−{word}" for word, value in result.scores(*cell))
+    return ", ".join(word if (value > 0) != turned else f"−{word}" for word, value in result.scores(*cell))
 
 
 def note_cells(note: Annotation | None) -> list[str | None]:
