@@ -209,6 +209,8 @@ class ConceptBrowser(Panel):
         wanted = request.source.wanted
 
         def draft(found: ConceptSet) -> None:
+            if model is not self.models[0] and len(found.names) < wanted:
+                return  # two models are shown with the same concepts
             quick = BrowseRequest(request.source, "pca", request.seed)
             small = len(found.names) <= MOST_TO_DRAFT
             on_partial(MappedConcepts(found, quick.place(found, None, check) if small else None, wanted))
