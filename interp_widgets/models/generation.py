@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .mod.early_exit import EarlyExit, skips_layers
+from .mod.graft import mixture_of
+
 
 def _hooked_step(tl_model: Any, device: torch.device) -> Callable[[Tensor], Tensor]:
     from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
@@ -32,12 +35,21 @@ def _bridge_step(tl_model: Any) -> Callable[[Tensor], Tensor]:
     return step
 
 
+def stepper(model: Any) -> Callable[[Tensor], Tensor]:
+    """A function from more token ids (1, n) of one sequence to the logits after them; it keeps keys and values."""
+    if model.backend == "bridge":
+        return _bridge_step(model.tl_model)
+    mixture = mixture_of(model.tl_model)
+    if mixture is not None and skips_layers(model.tl_model):
+        return EarlyExit(model.tl_model, mixture, mixture.top_k).feed
+    return _hooked_step(model.tl_model, model.device)
+
+
 @torch.no_grad()
 def generate_ids(
-    tl_model: Any,
+    step: Callable[[Tensor], Tensor],
     ids: Sequence[int],
     *,
-    backend: str,
     device: torch.device,
     max_new_tokens: int,
     temperature: float,
@@ -46,8 +58,7 @@ def generate_ids(
     check: Callable[[], None] | None,
     on_token: Callable[[int], None] | None,
 ) -> list[int]:
-    """Continue a checked prompt; see `Model.generate_ids`."""
-    step = _hooked_step(tl_model, device) if backend == "hooked" else _bridge_step(tl_model)
+    """Continue a checked prompt by a function from `stepper`; see `Model.generate_ids`."""
     generator = torch.Generator().manual_seed(seed)
     feed = torch.tensor([list(ids)], device=device)
     found: list[int] = []

@@ -289,9 +289,8 @@ class Model:
             )
         with self.lock:
             return generation.generate_ids(
-                self.tl_model,
+                generation.stepper(self),
                 prompt,
-                backend=self.backend,
                 device=self.device,
                 max_new_tokens=max_new_tokens,
                 temperature=temperature,

@@ -32,7 +32,12 @@ _NORMS = {"LayerNorm", "LayerNormPre", "RMSNorm", "RMSNormPre", "Identity"}
 
 
 def applies(tl_model: Any) -> bool:
-    """Whether a model is one that these equations describe and has no hook."""
+    """Whether these equations are all that a model computes: it has no hook, and no mixture of depths behind them."""
+    return mixture_of(tl_model) is None and describes(tl_model)
+
+
+def describes(tl_model: Any) -> bool:
+    """Whether a model's blocks are what these equations say and have no hook."""
     cfg = tl_model.cfg
     if type(tl_model).__name__ != "HookedTransformer" or cfg.n_devices != 1 or cfg.attention_dir != "causal":
         return False
@@ -44,7 +49,7 @@ def applies(tl_model: Any) -> bool:
         return False
     if any((getattr(cfg, f"{name}_soft_cap", None) or 0) > 0 for name in ("attn_scores", "output_logits")):
         return False
-    if mixture_of(tl_model) is not None or any(_is_changed(module) for module in tl_model.modules()):
+    if any(_is_changed(module) for module in tl_model.modules()):
         return False
     return all(_known_block(block) for block in tl_model.blocks) and _known_norm(tl_model, "ln_final")
 

@@ -17,6 +17,7 @@ from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
 from interp_widgets.models import LoadError, ModModel, load_model
 from interp_widgets.models.mod.checkpoint import base_hash, save_state
+from interp_widgets.models.mod.early_exit import EarlyExit
 from interp_widgets.models.mod.graft import late_parts, mixture_of
 from interp_widgets.models.mod.mixture import Mixture, gates, mix
 from interp_widgets.models.mod.opening import build_mixture, read_base
@@ -359,3 +360,102 @@ def test_models_whose_logits_are_no_unembedding_are_refused() -> None:
         late_parts(tiny_hf("gemma2"))
     with pytest.raises(ValueError, match="3 routes need 2 norms"):
         Mixture(torch.zeros(4, 3), [], 3)
+
+
+# ---- layers that are skipped
+
+
+HOOKED = [pytest.param(family, marks=pytest.mark.hooked) for family in ("gpt2", "llama", "gpt_neox")]
+
+
+@pytest.mark.parametrize("family", HOOKED)
+@pytest.mark.parametrize("top_k", [1, 2, 3])
+def test_skipping_layers_gives_the_logits_of_the_whole_computation(family: str, top_k: int) -> None:
+    """Every route is met, so that positions wait, are caught up with, and wait again."""
+    model = tiny_mixture(family, "hooked", 3, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(1, 400, (1, 40), generator=generator)
+    with model.with_top_k(top_k):
+        whole = model.run(ids).logits
+    write = EarlyExit(model.tl_model, model.mixture, top_k)
+    pieces = [ids[:, :6], *ids[:, 6:].split(1, dim=1)]
+    found = torch.cat([write.feed(piece) for piece in pieces], dim=1)
+    assert largest(found - whole[:, 5:]) < 1e-9 * largest(whole)
+    assert largest(found - whole[:, 4:-1]) > 1e-2
+    gates_there = routing_of(model, ids, top_k)
+    assert write.exits == [max(row.nonzero().flatten().tolist()) for row in gates_there[5:]]
+    assert write.computed[0] == write.length == 40
+    assert write.computed == sorted(write.computed, reverse=True)
+    if top_k == 1:
+        assert set(write.exits) == {0, 1, 2}, "the test must meet every exit"
+    if top_k == 3:
+        assert write.computed == [40, 40, 40]
+
+
+def routing_of(model: ModModel, ids: Tensor, top_k: int) -> Tensor:
+    with model.with_top_k(top_k), model.mixture.recording() as readings:
+        model.run(ids)
+    return readings[0].gates[0]
+
+
+@pytest.mark.hooked
+def test_layers_are_skipped_indeed() -> None:
+    """A router that always takes the first route: nothing above it is computed, until a token needs it."""
+    model = build(random_state("llama", 2), backend="hooked")
+    calls: list[int] = []
+    for index, block in enumerate(model.tl_model.blocks):
+        own = block.mlp.act_fn
+        block.mlp.act_fn = lambda x, own=own, index=index: calls.append(index) or own(x)
+    name = "blocks.1.hook_resid_pre"
+    streams = model.run([5, 6, 7, 7], capture=name).activations[name][0]
+
+    def prefer(direction: Tensor) -> None:
+        """Route 0 where the stream points along ``direction``, route 1 where it points away."""
+        model.mixture.router.data = torch.stack([direction, torch.zeros(32)], dim=1)
+
+    write = EarlyExit(model.tl_model, model.mixture, 1)
+    calls.clear()
+    prefer(streams[2])
+    write.feed(torch.tensor([[5, 6, 7]]))
+    assert calls == [0, 1]
+    assert write.computed == [3, 3, 0]
+    prefer(-streams[3])
+    write.feed(torch.tensor([[7]]))
+    assert calls == [0, 1, 0, 1, 2]
+    assert write.computed == [4, 4, 4]
+    assert write.exits == [1, 2]
+
+
+@pytest.mark.parametrize("family", HOOKED)
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_text_written_with_skipped_layers_is_the_dense_text(family: str, top_k: int) -> None:
+    model = tiny_mixture(family, "hooked", 3)
+    assert model.skips_layers
+    ids = model.tokens(PROMPT)
+    with model.with_top_k(top_k):
+        found = model.generate_ids(ids, max_new_tokens=24)
+        wanted = list(ids)
+        for _ in range(len(found)):
+            wanted.append(int(model.run(wanted).logits[0, -1].argmax()))
+    assert found == wanted[len(ids) :]
+    if top_k == 1:
+        assert model.generate_ids(ids, max_new_tokens=24) != found
+
+
+@pytest.mark.hooked
+def test_what_cannot_be_skipped_is_computed() -> None:
+    model = tiny_mixture("llama", "hooked", 3)
+    assert not tiny_mixture("llama", "bridge", 2).skips_layers
+    ids = model.tokens(PROMPT)
+    with model.with_top_k(1):
+        wanted = model.generate_ids(ids, max_new_tokens=8)
+        point = model.tl_model.hook_dict["blocks.2.hook_mlp_out"]
+        seen: list[int] = []
+        handle = point.register_forward_hook(lambda module, args, made: seen.append(1))
+        try:
+            assert not model.skips_layers
+            assert model.generate_ids(ids, max_new_tokens=8) == wanted
+        finally:
+            handle.remove()
+        assert len(seen) >= len(wanted), "a hook sees every layer of every pass"
+    assert model.skips_layers

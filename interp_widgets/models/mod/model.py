@@ -14,6 +14,7 @@ from typing import Any
 from ..model import Model
 from ..weights import weight_hash
 from .checkpoint import MixtureState, save_state
+from .early_exit import skips_layers
 from .graft import mixture_of
 from .mixture import Mixture
 
@@ -71,6 +72,15 @@ class ModModel(Model):
         check_top_k(value, self.k)
         with self.lock:
             self.mixture.top_k = value
+
+    @property
+    def skips_layers(self) -> bool:
+        """Whether writing text leaves out layers above a token's last route; else all layers are computed.
+
+        It does for a HookedTransformer of ordinary blocks that nobody has hooked. The text is the same either way.
+        """
+        with self.lock:
+            return self.backend == "hooked" and skips_layers(self.tl_model)
 
     @contextlib.contextmanager
     def with_top_k(self, value: int) -> Iterator[None]:
