@@ -28,9 +28,10 @@ from interp_widgets.analysis.ffn_concepts import (
     level_table,
     scenario_table,
 )
-from interp_widgets.analysis.ffn_concepts.proportions import description_words
+from interp_widgets.analysis.ffn_concepts.proportions import _student, description_words
 from interp_widgets.analysis.head_words import HeadWordResult, compare_heads, head_word_pairs, verb_table
 from interp_widgets.analysis.result import Result
+from interp_widgets.analysis.statistics import compare_groups
 from interp_widgets.data.annotators import (
     LEVELS,
     SCENARIOS,
@@ -382,8 +383,23 @@ def test_several_runs_are_the_papers_test() -> None:
             assert (row["base_error"], row["tuned_error"]) == pytest.approx(tuple(map(np.std, shares)))
             assert (row["base_n"], row["tuned_n"]) == (5, 5)
             assert row["welch_p"] == pytest.approx(stats.ttest_ind(*shares, equal_var=False).pvalue)
+            assert row["student_p"] == pytest.approx(stats.ttest_ind(*shares).pvalue)
     assert found.scenario_table()["holm_p"][0] < 0.01
     assert found.summary().startswith("base: 5 runs, the first: ")
+
+
+def test_the_papers_p_values_are_students() -> None:
+    """Table 5 and 6: mean and population standard deviation over five runs, as printed, and the p-value beside them."""
+    printed = {
+        "coding": (29.45, 0.43, 28.64, 0.48, 0.0350), "translation": (25.30, 0.39, 26.27, 0.70, 0.0411),
+        "morphology": (17.16, 0.49, 16.83, 0.60, 0.4223), "syntax": (7.16, 0.31, 7.52, 0.50, 0.2551),
+        "Mistral, math": (5.31, 0.27, 4.75, 0.13, 0.0051),
+    }  # fmt: skip
+    unit = np.array([-1.5, -0.5, 0.0, 0.5, 1.5])  # five values of mean 0; of standard deviation 1 after the division
+    for first, first_std, second, second_std, p in printed.values():
+        values = [mean + std * unit / unit.std() for mean, std in ((first, first_std), (second, second_std))]
+        found = _student(compare_groups(*values, alternative="two-sided", resamples=9))
+        assert found == pytest.approx(p, rel=0.13)  # as near as two printed digits of a deviation go
 
 
 def test_by_layer_is_the_table_of_each_layer() -> None:

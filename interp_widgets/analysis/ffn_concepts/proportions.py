@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+import scipy  # scipy.stats loads on first use
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
@@ -87,8 +88,10 @@ class AnnotationComparison(Result):
 
         ``base`` and ``tuned`` are means over the runs with their standard deviation; with a single run per model they
         are its shares with their standard errors. ``base_n`` and ``tuned_n`` are the runs, or the concepts. ``low`` and
-        ``high`` are the bootstrap interval of the difference, ``welch_p`` (two-sided, as in the paper) and
-        ``permutation_p`` are uncorrected, ``holm_p`` is Welch's corrected over the rows that are categories.
+        ``high`` are the bootstrap interval of the difference. The tests are two-sided: ``student_p`` takes the two
+        spreads as equal, which is what most of the p-values printed in the paper fit; ``welch_p`` does not,
+        ``permutation_p`` takes nothing for granted, and ``holm_p`` is Welch's corrected over the rows that are
+        categories, which the paper leaves out.
         """
         return self._table("level", self.level_tests)
 
@@ -107,6 +110,7 @@ class AnnotationComparison(Result):
             row["difference"] = row["tuned"] - row["base"]
             low, high = (np.nan, np.nan) if test is None else test.difference_interval
             row |= {"low": low, "high": high}
+            row["student_p"] = np.nan if test is None else _student(test)
             for name in ("welch_p", "holm_p", "permutation_p"):
                 found = None if test is None else getattr(test, name)
                 row[name] = np.nan if found is None else found
@@ -187,8 +191,9 @@ def compare_annotations(
     """Count the concepts of two models by task scenario and linguistic level, and test the differences.
 
     With several runs of the annotator per model, a run's share is one value, as in the paper; with one run per model,
-    a concept is one value. Welch's t-test, two-sided, with a bootstrap interval and a permutation test, corrected over
-    the four scenarios and over the four levels (Holm). Concepts of one model are taken as independent.
+    a concept is one value. t-tests (Student's and Welch's), two-sided, with a bootstrap interval and a permutation
+    test, corrected over the four scenarios and over the four levels (Holm). Concepts of one model are taken as
+    independent, though those of a layer are not quite.
 
     Args:
         base: the base model's annotations from `annotate_concepts`, or those of several runs.
@@ -263,6 +268,12 @@ def _flags(notes: ConceptAnnotations, trait: Trait, row: int | None = None) -> F
         known = done & (level >= 0)
         found = {name: np.asarray(level[known] == i) for i, name in enumerate(LEVELS)}
     return {**found, CANNOT_TELL: ~known[done]}
+
+
+def _student(test: GroupComparison) -> float:
+    moments = [value for g in test.values for value in (g.mean(), g.std(ddof=1), len(g))]
+    same = not any(np.ptp(g) for g in test.values)  # nothing varies: there is nothing to test
+    return float("nan") if same else float(scipy.stats.ttest_ind_from_stats(*moments).pvalue)
 
 
 def _joined(parts: Sequence[Flags]) -> Flags:
