@@ -69,8 +69,10 @@ class LayerLines(Chart):
     def put(
         self, values: Sequence[tuple[str, Sequence[int], Numbers]], layer: int, *, form: str, place: int = 0
     ) -> None:
-        """Draw (name, layers, (layers, n) numbers) of each model, written in the tooltip by the format ``form``; ``place``
-        says the colour of the first."""
+        """Draw (name, layers, (layers, n) numbers) of each model; ``place`` says the colour of the first.
+
+        ``form`` is how a tooltip writes a number.
+        """
         lines: dict[str, list[Any]] = {column: [] for column in self.lines.data}
         marked: dict[str, list[Any]] = {column: [] for column in self.chosen.data}
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}

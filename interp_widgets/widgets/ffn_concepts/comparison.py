@@ -165,14 +165,14 @@ class ComparisonTab:
             return columns, [], []
         at = list(found.layers).index(panel.layer)
         a, b = panel.concepts
-        turned = _turned(a, b, panel.layer, np.asarray(found.match)[at])
+        flipped = _turned(a, b, panel.layer, np.asarray(found.match)[at])
         rows = []
         for component, other in enumerate(np.asarray(found.match)[at].tolist()):
             cosine = float(found.match_cosine[at, component])
             turned = float(np.degrees(np.arccos(min(cosine, 1.0))))
             words = [
                 words_of(a, (panel.layer, component), "both"),
-                words_of(b, (panel.layer, other), "both", turned=turned[component]),
+                words_of(b, (panel.layer, other), "both", turned=flipped[component]),
             ]
             rows.append([component, other, cosine, turned, float(found.shared_words[at, component]), *words])
         return columns, rows, [f"A/{panel.layer}/{component}" for component in range(len(rows))]
