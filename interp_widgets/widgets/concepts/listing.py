@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
@@ -75,8 +76,10 @@ class Listing:
         self.panel = panel
         search = panel.bind(W.Text(description="Search", placeholder="name or group"), "search")
         self.table = ConceptTable(panel, empty="No concept matches.", height=520)
-        self.box = W.VBox([search, self.table.view])
-        self.box.add_class("iw-column")
+        self.looked_at = W.HTML("")
+        self.box = W.VBox([self.looked_at, search, self.table.view])
+        for name in ("iw-column", "iw-side"):
+            self.box.add_class(name)
         panel.watch(panel, "search", lambda _: self.paint())
         panel.watch(panel, "view", lambda _: self.paint())
 
@@ -100,7 +103,17 @@ class Listing:
         if panel.results[-1].partial:
             count = f"{len(first.names):,} of {panel.results[-1].wanted:,} concepts so far"
         self.table.show([first.names[i] for i in listed], heads, rows, count)
+        self._say()
 
     def mark(self) -> None:
         """Show which concept is chosen."""
         self.table.mark()
+        self._say()
+
+    def _say(self) -> None:
+        """Name the chosen concept, wherever the list is scrolled to."""
+        first = self.panel.sets[0]
+        if self.panel.concept in first.names:
+            group = first.groups[first.index(self.panel.concept)]
+            kind = f" <span class='iw-hint'>{escape(group)}</span>" if group else ""
+            self.looked_at.value = f"Concept: <b>{escape(self.panel.concept)}</b>{kind}"

@@ -16,7 +16,6 @@ from interp_widgets.figures.theme import PALETTE8
 from ..controls import row
 from ..guard import guarded
 from ..views import BokehFigure
-from ..workbench import model_name
 from .listing import MOST_LISTED, ConceptTable, number
 
 if TYPE_CHECKING:
@@ -62,8 +61,7 @@ class MapTab:
         if not both and panel.shown == "A":
             places = panel.results[0].map
         side: Any = SIDES[panel.shown] if both else "a"
-        names = tuple(model_name(model) for model in panel.models)
-        self.chart.show(places, side=side, names=(f"A {names[0]}", f"B {names[-1]}"))
+        self.chart.show(places, side=side)
         self._mark()
         self._list_near()
         self._paint_selected()

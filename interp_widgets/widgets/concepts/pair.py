@@ -77,18 +77,18 @@ class PairTab:
         places = panel.results[-1].map
         moved = None if places is None else places.moved
         heads: list[dict[str, Any]] = [{"label": "concept"}, {"label": "group"}]
-        heads += [{"label": label, "align": "right"} for label in ("moved (1 − cosine)", "AUC A", "AUC B", "B − A")]
+        heads += [{"label": label, "align": "right"} for label in ("moved", "AUC A", "AUC B")]
         if moved is None:
             self.table.show([], heads, [])
             return
         order = np.argsort(-moved, kind="stable")[:MOST_LISTED]
         rows = [[one.names[i], one.groups[i], float(moved[i]), *_aucs(one, two, i)] for i in order]
-        caption = "The concepts that moved most: 0 is the same direction in both models, 1 an unrelated one"
+        caption = "Moved: 1 − cosine of a concept's two directions; 0 is the same one, 1 an unrelated one"
         self.table.show([one.names[i] for i in order], heads, rows, caption)
 
 
 def _aucs(one: ConceptSet, two: ConceptSet, place: int) -> list[float | None]:
-    return [number(one.auc[place]), number(two.auc[place]), number(two.auc[place] - one.auc[place])]
+    return [number(one.auc[place]), number(two.auc[place])]
 
 
 def _sentence(found: Dispersion) -> str:

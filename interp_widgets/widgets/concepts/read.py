@@ -61,6 +61,7 @@ class ReadTab:
         self.found: tuple[Read, ...] = ()
         self._asked: Any = None
         self._job: Any = None
+        self._at = -1
         self._spans: tuple[int, int] = (0, 0)
         self._filling = False
         prompt = panel.bind(W.Textarea(description="Prompt", continuous_update=False, rows=2), "prompt")
@@ -82,7 +83,7 @@ class ReadTab:
         self.words.add_class("iw-hint")
         self.heat = Heatmap(
             title="Concepts along the prompt", x_label="token", y_label="concept", row_name="concept",
-            column_name="token", value_label="projection (1 = the concept's own stimuli, 0 = their mean)",
+            column_name="token", value_label="projection, in gaps",
             empty="Nothing to show: select concepts on the map, or choose other rows.",
         )  # fmt: skip
         heat = W.VBox([self.heat])
@@ -90,7 +91,7 @@ class ReadTab:
         self.sums = [ConceptTable(panel, empty="No sum yet.", height=320) for _ in panel.models]
         self.sum_boxes = [W.VBox([table.view]) for table in self.sums]
         sums = W.VBox(self.sum_boxes)
-        sums.layout.flex = "1 1 224px"
+        sums.layout.flex = "1 1 248px"
         below = row(heat, sums)
         below.layout.align_items = "flex-start"
         self.box = W.VBox([row(prompt), row(template, rows, solver, count), *self.strip_boxes, self.words, below])
@@ -117,7 +118,7 @@ class ReadTab:
         key = (text, tuple(options.items()), indices, tuple(map(id, sets)))
         if key == self._asked and not self._job.cancelled:
             return self._draw()
-        self._asked = key
+        self._asked, self._at = key, at
         other = panel.opened
 
         def work(job: Any) -> tuple[Read, ...]:
@@ -171,7 +172,7 @@ class ReadTab:
         if not self.found or panel.tab != "read" or panel.concept not in self.found[0].names:
             return
         tokens, column = self.found[0].tokens, list(self.found[0].names).index(panel.concept)
-        at = self._asked[1][0][1] % len(tokens)
+        at = self._at % len(tokens)
         largest = max(float(np.nanmax(np.abs(one.gaps[:, column]))) for one in self.found)
         self._filling = True
         try:
@@ -222,15 +223,11 @@ class ReadTab:
         for box, number in zip(self.sum_boxes, range(len(self.sums)), strict=True):
             shown_if(box, number < len(self.found))
         for table, index, one in zip(self.sums, panel.at, self.found, strict=False):
-            own = panel.sets[index]
             heads: list[dict[str, Any]] = [
-                {"label": f"{panel.name_of(index)} concept".strip()}, {"label": "group"},
+                {"label": f"{panel.name_of(index)} concept".strip()},
                 {"label": "weight", "align": "right", "title": "in units of the concept's gap"},
             ]  # fmt: skip
-            rows = [
-                [name, own.groups[own.index(name)], float(weight)]
-                for name, weight in zip(one.sparse.names, one.weights, strict=True)
-            ]
+            rows = [[name, float(weight)] for name, weight in zip(one.sparse.names, one.weights, strict=True)]
             caption = f"“{visible(tokens[at])}” ({at}) as a sum; {one.sparse.error:.0%} of its length is left over"
             table.show(list(one.sparse.names), heads, rows, caption)
 
@@ -241,6 +238,7 @@ class ReadTab:
             named = ", ".join(f"<b>{escape(one.names[i])}</b> {one.gaps[at, i]:.2f}" for i in order)
             start = f"{self.panel.name_of(index)}: " if self.panel.name_of(index) else ""
             said.append(f"{start}Strongest at “{escape(visible(tokens[at]))}” ({at}): {named}.")
+        said.append("A gap is how far a concept's own stimuli lie from all others along its direction; 0 is the mean.")
         return "<br>".join(said)
 
     # what a user does -------------------------------------------------------------------------------------------------

@@ -48,8 +48,11 @@ class SteerTab:
         ]
         self.grids = []
         for index in range(len(panel.models)):
-            grid = W.VBox([W.VBox([strip]) for strip in self.strips[3 * index : 3 * index + 3]])
-            grid.add_class("iw-maps-3")
+            boxes = [W.VBox([strip]) for strip in self.strips[3 * index : 3 * index + 3]]
+            for box in boxes:
+                box.layout.flex = "1 1 224px"  # three beside each other where there is room
+            grid = row(*boxes)
+            grid.layout.align_items = "flex-start"
             shown_if(grid, False)
             self.grids.append(grid)
         self.tables = [Table(empty="No next token yet: press Write.", height=300) for _ in panel.models]

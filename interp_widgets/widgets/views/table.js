@@ -40,7 +40,16 @@ function render({ model, el, signal }) {
       row.tabIndex = mine || (selected < 0 && row === body.rows[0]) ? 0 : -1;
       for (const cell of row.querySelectorAll("td[data-edit]")) cell.tabIndex = row.tabIndex;
       if (mine && focus) row.focus();
+      if (mine && !focus) reveal(row);
     }
+  }
+
+  // A row picked from Python may be out of sight; only the table scrolls, never the page.
+  function reveal(row) {
+    const top = row.offsetTop - (body.parentNode.tHead?.offsetHeight ?? 0);
+    const end = row.offsetTop + row.offsetHeight;
+    if (top < scroll.scrollTop) scroll.scrollTop = top;
+    else if (end > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = end - scroll.clientHeight / 2;
   }
 
   // Rows may change under a reader's hands: what has the focus, or is being written, is found again by its key.
