@@ -34,6 +34,11 @@ WRONG = {
         "answer_2": "float(split.share[1])",
         "answer_3": "1.0",
     },
+    "05_head_words": {
+        "answer_1": "(same_sign & near & different).mean()",
+        "answer_2": "chance_pairs / real_pairs",
+        "answer_3": "9",
+    },
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 
