@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from tiny import tiny_model
 from interp_widgets.analysis.concepts import (
     ConceptMap,
     ConceptSet,
+    add_to_map,
     concept_directions,
     concept_map,
+    concept_map_cost,
     decompose_prompt,
     decompose_state,
     dispersion,
@@ -29,7 +32,7 @@ from interp_widgets.analysis.concepts import (
     steer,
 )
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, directions_of
-from interp_widgets.analysis.concepts.maps import neighbour_recall
+from interp_widgets.analysis.concepts.placing import nearest_rows, neighbour_recall
 from interp_widgets.analysis.concepts.quality import auc, concept_aucs
 from interp_widgets.data.concepts import Concept, demo_concepts
 from interp_widgets.models import load_demo_pair
@@ -391,23 +394,131 @@ def test_wrong_directions_are_said() -> None:
 # ---- maps
 
 
+def grouped(count: int, seed: int = 0, *, shift: int = 0) -> ConceptSet:
+    """Concepts in three groups that lie apart."""
+    rng = np.random.default_rng(seed)
+    groups = np.arange(count) % 3
+    rows = 4 * np.eye(16)[groups] + rng.normal(size=(count, 16)) * 0.5
+    return a_set(rows, [f"c{i + shift}" for i in range(count)], [f"g{group}" for group in groups])
+
+
+@cache
+def mapped(method: Any) -> ConceptMap:
+    return concept_map(grouped(60), method)
+
+
 @pytest.mark.parametrize("method", ["umap", "pca", "tsne"])
 def test_groups_lie_together_and_a_seed_repeats_the_map(method: Any, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    groups = np.repeat(np.arange(3), 20)
-    concepts = a_set(4 * np.eye(16)[groups] + rng.normal(size=(60, 16)) * 0.5)
+    concepts, found = grouped(60), mapped(method)
     steps: list[tuple[int, int]] = []
     threads = torch.get_num_threads()
-    found = concept_map(concepts, method, progress=lambda *step: steps.append(step))
+    again = concept_map(concepts, method, progress=lambda *step: steps.append(step))
     assert torch.get_num_threads() == threads, "the libraries of a map must not change how models run"
     assert steps == [(1, 3), (2, 3), (3, 3)]
+    np.testing.assert_array_equal(again.xy, found.xy)
+    groups = np.array(concepts.groups)
     nearest = np.linalg.norm(found.xy[:, None] - found.xy[None], axis=-1).argsort(axis=1)[:, 1]
     assert (groups[nearest] == groups).mean() >= 0.95
     assert found.recall >= 0.3
-    np.testing.assert_array_equal(concept_map(concepts, method).xy, found.xy)
     opened = ConceptMap.load(found.save(tmp_path / "map"))
     assert opened.equals(found)
     assert (found.explained is None) == (method != "pca")
+
+
+def test_a_stored_map_is_known_by_its_directions_and_options(tmp_path: Path) -> None:
+    concepts, found = grouped(60), mapped("pca")
+    opened = ConceptMap.load(replace(found, xy=found.xy + 1).save(tmp_path / "map"))  # told by its places
+    np.testing.assert_array_equal(concept_map(concepts, "pca", stored=opened).xy, found.xy + 1)
+    renamed = concept_map(replace(concepts, names=[f"d{i}" for i in range(60)]), "pca", stored=opened)
+    np.testing.assert_array_equal(renamed.xy, found.xy + 1)
+    assert renamed.names[0] == "d0"
+    rows = concepts.directions.copy()
+    rows[7] = -rows[7]
+    for other, options in ((replace(concepts, directions=rows), {}), (concepts, {"seed": 1}),
+                           (concepts, {"n_neighbors": 9}), (concepts, {"other": concepts})):  # fmt: skip
+        assert concept_map(other, "pca", stored=opened, **options).fingerprint != opened.fingerprint
+    assert concept_map(concepts, "tsne", stored=opened).method == "tsne"
+
+
+def test_two_sets_share_a_map() -> None:
+    concepts = grouped(60)
+    turned = np.array(concepts.directions)
+    turned[5] = turned[4]
+    other = replace(concepts, directions=turned)
+    found = concept_map(concepts, "pca", other=other)
+    assert found.other_xy is not None
+    assert found.moved is not None
+    np.testing.assert_allclose(np.delete(found.other_xy, 5, axis=0), np.delete(found.xy, 5, axis=0), atol=1e-12)
+    np.testing.assert_allclose(found.other_xy[5], found.xy[4], atol=1e-12)
+    wanted = 1 - (concepts.directions * turned).sum(axis=1)
+    np.testing.assert_allclose(found.moved, wanted, atol=1e-12)
+    assert found.moved.argmax() == 5
+    assert list(found.to_frame().columns) == ["concept", "group", "x", "y", "other_x", "other_y", "moved"]
+    with pytest.raises(ValueError, match="same concepts"):
+        concept_map(concepts, "pca", other=grouped(60, shift=1))
+    narrow = replace(concepts, directions=turned[:, :8], centre=np.zeros(8))
+    with pytest.raises(ValueError, match="one width to lie on one map, got 16 and 8"):
+        concept_map(concepts, "pca", other=narrow)
+
+
+@pytest.mark.parametrize("method", ["umap", "pca", "tsne"])
+def test_copies_land_on_the_old_points_and_new_ones_in_their_group(method: Any) -> None:
+    concepts, places = grouped(60), mapped(method)
+    copies = replace(concepts, names=[f"copy of {name}" for name in concepts.names])
+    reach = np.ptp(places.xy, axis=0).max()
+    landed = add_to_map(places, copies)
+    assert landed.added == 60
+    np.testing.assert_allclose(landed.xy[60:], places.xy, atol=1e-4 * reach)
+    np.testing.assert_array_equal(landed.xy[:60], places.xy)
+    # the control: a direction a little off does not land there
+    shaken = np.random.default_rng(1).normal(size=(60, 16)) * 0.05 + concepts.directions
+    off = add_to_map(places, a_set(shaken, list(copies.names)))
+    assert np.median(np.abs(off.xy[60:] - places.xy).max(axis=1)) > 1e-3 * reach
+    # other directions of the groups lie among their own
+    more = grouped(30, seed=9, shift=100)
+    found = add_to_map(landed, more)
+    apart = np.linalg.norm(found.xy[120:, None] - found.xy[None, :60], axis=-1)
+    assert (np.array(concepts.groups)[apart.argmin(axis=1)] == np.array(more.groups)).mean() >= 0.95
+    assert len(found.names) == len(found.groups) == 150
+    assert found.fingerprint == ""
+
+
+def test_pairs_are_added_to_a_map_of_two_sets_and_wrong_ones_are_said() -> None:
+    concepts, more = grouped(60), grouped(6, seed=2, shift=100)
+    turned = replace(more, directions=np.roll(more.directions, 1, axis=0))
+    found = add_to_map(concept_map(concepts, "pca", other=concepts), more, other=turned)
+    assert found.other_xy is not None
+    assert found.moved is not None
+    np.testing.assert_allclose(found.other_xy[61:], found.xy[60:65], atol=1e-12)
+    np.testing.assert_allclose(found.moved[60:], 1 - (more.directions * turned.directions).sum(axis=1), atol=1e-12)
+    for places, given, other, words in (
+        (found, grouped(6, shift=200), None, "of two sets: give the second"),
+        (mapped("pca"), more, turned, "the map is of one set"),
+        (mapped("pca"), a_set(np.eye(8)), None, "of directions of width 16, the new ones have 8"),
+        (mapped("pca"), grouped(3), None, "'c0' is on the map already"),
+        (replace(mapped("pca"), parts=None), more, None, "does not hold the components"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            add_to_map(places, given, other=other)
+
+
+def test_nearest_rows_are_exact_and_start_with_the_row_itself() -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
+    rows[7] = rows[30] = rows[41]
+    near, apart = nearest_rows(rows, 5)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    distance = 1 - unit @ unit.T
+    np.testing.assert_array_equal(near[:, 0], np.arange(50))
+    np.testing.assert_allclose(apart, np.sort(distance, axis=1)[:, :5], atol=1e-5)
+    np.testing.assert_allclose(np.take_along_axis(distance, near, axis=1), apart, atol=1e-5)
+
+
+def test_forecast_of_a_map_grows_with_it() -> None:
+    small, large = concept_map_cost(1000, 4096), concept_map_cost(40_000, 4096)
+    assert 40_000 * 4096 * 4 < large.bytes < 3 * 40_000 * 4096 * 4
+    assert large.bytes == pytest.approx(40 * small.bytes)
+    assert large.flops == pytest.approx(40 * small.flops)
+    assert concept_map_cost(1000, 4096, two=True).bytes > 2 * small.bytes
 
 
 def test_recall_is_one_in_the_plane_itself_and_chance_elsewhere() -> None:
@@ -421,7 +532,8 @@ def test_recall_is_one_in_the_plane_itself_and_chance_elsewhere() -> None:
 
 def test_small_sets_and_bad_input_of_maps() -> None:
     rng = np.random.default_rng(0)
-    assert concept_map(a_set(rng.normal(size=(5, 8)))).xy.shape == (5, 2)
+    for method in ("umap", "pca", "tsne"):
+        assert concept_map(a_set(rng.normal(size=(5, 8))), method).xy.shape == (5, 2)
     with pytest.raises(ValueError, match="at least 4 concepts"):
         concept_map(a_set(rng.normal(size=(3, 8))))
     with pytest.raises(ValueError, match="n_neighbors"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .directions import concept_directions
-from .maps import ConceptMap, concept_map
+from .maps import ConceptMap, add_to_map, concept_map, concept_map_cost
 from .reading import ConceptReading, SparseReading, decompose_prompt, decompose_state, read_prompt_concepts
 from .result import ConceptSet, neighbour_agreement, neighbours
 from .spread import Dispersion, dispersion
@@ -15,8 +15,10 @@ __all__ = [
     "ConceptSet",
     "Dispersion",
     "SparseReading",
+    "add_to_map",
     "concept_directions",
     "concept_map",
+    "concept_map_cost",
     "decompose_prompt",
     "decompose_state",
     "dispersion",

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import warnings
+import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.analysis.concepts.placing import (
+    ASKED,
+    WIDTH,
+    among_neighbours,
+    components,
+    neighbour_recall,
+    projected,
+    tsne_places,
+    umap_places,
+)
 from interp_widgets.analysis.concepts.result import ConceptSet
+from interp_widgets.analysis.cost import Cost
 from interp_widgets.analysis.result import Result, record
-from interp_widgets.models.threads import threads_kept
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,8 +30,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating[Any]]
 MapMethod = Literal["umap", "pca", "tsne"]
 
-WIDTH = 50
-"""Principal components that UMAP and t-SNE see: neighbours stay, and the search for them is far faster."""
 FEWEST = 4
 
 
@@ -41,7 +50,8 @@ class ConceptMap(Result):
     """"umap", "pca" or "tsne"."""
 
     recall: float
-    """Share of the nearest 10 (or all others, if fewer) by cosine that are among the nearest 10 in the plane, 0..1."""
+    """Share of the nearest 10 (or all others, if fewer) by cosine that are among the nearest 10 in the plane, 0..1;
+    concepts added later do not count."""
 
     explained: float | None = None
     """For ``pca``, the share of variance that the plane holds."""
@@ -53,6 +63,22 @@ class ConceptMap(Result):
     """(concepts,) cosine distance of each concept's two directions, 0..2: how far it moved in the model, not on the
     map; None for one set."""
 
+    parts: Floats | None = None
+    """(places, components) principal components of every direction mapped, of two sets those of the first above those
+    of the second: `add_to_map` finds neighbours by them."""
+
+    axes: Floats | None = None
+    """(components, d_model) directions of the components."""
+
+    middle: Floats | None = None
+    """(d_model,) mean of the directions mapped."""
+
+    fingerprint: str = ""
+    """Of the directions and options: the same ones need no second map. Empty after `add_to_map`."""
+
+    added: int = 0
+    """How many of the last concepts were added to a map that was there."""
+
     def __post_init__(self) -> None:
         count = len(self.names)
         self.sequence("names")
@@ -63,6 +89,10 @@ class ConceptMap(Result):
         if self.other_xy is not None:
             self.array("other_xy", (count, 2), nan=False)
             self.array("moved", (count,), nan=False)
+        if self.parts is not None:
+            self.array("parts", (count * (1 + (self.other_xy is not None)), None), nan=False)
+            self.array("axes", (self.parts.shape[1], None), nan=False)
+            self.array("middle", (np.asarray(self.axes).shape[1],), nan=False)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per concept: name, group and place; of two sets both places and how far it moved."""
@@ -81,6 +111,7 @@ def concept_map(
     other: ConceptSet | None = None,
     seed: int = 0,
     n_neighbors: int = 15,
+    stored: ConceptMap | None = None,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
 ) -> ConceptMap:
@@ -88,7 +119,7 @@ def concept_map(
 
     ``umap`` and ``tsne`` first reduce the directions to 50 principal components, then compare them by cosine; UMAP
     starts from the first components, which takes a seventh of the time of its spectral start. The same seed gives the
-    same map on one machine. Save the result to keep its places.
+    same map on one machine. A large map takes a while: save it, and give it back as ``stored``.
 
     Args:
         concepts: at least 4.
@@ -97,6 +128,8 @@ def concept_map(
             both together: what lies near then has like directions, whichever model they are of.
         seed: of everything random.
         n_neighbors: of UMAP, and times 2 the perplexity of t-SNE; fewer in small sets.
+        stored: a map made before. If it is of the same directions and options it is given back, with the names and
+            groups of ``concepts``; else a new one is made.
         progress: called with (done, 3) after the reduction, the map and its check.
         check: called before each of them; raises to cancel.
 
@@ -120,7 +153,9 @@ def concept_map(
     if n_neighbors < 2:
         raise ValueError(f"n_neighbors must be at least 2, got {n_neighbors}")
     directions = concepts.directions if other is None else _both(concepts, other)
-    near = min(n_neighbors, len(directions) - 1)
+    mark = fingerprint(directions, method, other is not None, seed, n_neighbors)
+    if stored is not None and stored.fingerprint == mark:
+        return replace(stored, names=concepts.names, groups=concepts.groups)
 
     def step(done: int) -> None:
         if done and progress is not None:
@@ -129,13 +164,15 @@ def concept_map(
             check()
 
     step(0)
-    parts, shares = _components(directions, 2 if method == "pca" else WIDTH, seed)
+    axes, middle, shares = components(directions, 2 if method == "pca" else WIDTH, seed)
+    parts = projected(directions, axes, middle)
     step(1)
+    near = min(n_neighbors, len(directions) - 1)
     match method:
         case "umap":
-            xy = _umap(parts, near, seed)
+            xy = umap_places(parts, near, seed)
         case "tsne":
-            xy = _tsne(parts, near, seed)
+            xy = tsne_places(parts, near, seed)
         case "pca":
             xy = parts[:, :2]
     step(2)
@@ -148,12 +185,90 @@ def concept_map(
         groups=concepts.groups,
         xy=xy[:count],
         other_xy=None if other is None else xy[count:],
-        moved=None if other is None else 1 - (directions[:count] * directions[count:]).sum(axis=1),
+        moved=None if other is None else _moved(concepts, other),
         method=method,
         recall=recall,
         explained=float(shares[:2].sum()) if method == "pca" else None,
+        parts=parts,
+        axes=axes,
+        middle=middle,
+        fingerprint=mark,
         provenance={**concepts.provenance, "map": method, "map_seed": seed, "n_neighbors": n_neighbors},
     )
+
+
+def fingerprint(directions: Floats, method: str, two: bool, seed: int, n_neighbors: int) -> str:
+    """What tells one map from another: 32 hexadecimal digits of the directions and options."""
+    rows = np.ascontiguousarray(directions)
+    found = hashlib.blake2b(rows.data, digest_size=16)
+    found.update(repr((rows.shape, str(rows.dtype), method, two, seed, n_neighbors)).encode())
+    return found.hexdigest()
+
+
+def concept_map_cost(concepts: int, d_model: int, *, two: bool = False, itemsize: int = 4) -> Cost:
+    """What a map of so many concepts takes, with ``two`` sets mapped together."""
+    rows = concepts * (1 + two)
+    whole = float(rows * d_model * itemsize)
+    # the centred copy that the components are made from, both sets in one piece, and what UMAP holds of neighbours
+    held = whole * (1 + two) + 1200.0 * rows + 4.0 * ASKED * rows
+    reduction = 16 * 2.0 * rows * d_model * (WIDTH + 10)  # seven rounds of two products, and two more
+    return Cost(flops=reduction + 2.0 * ASKED * rows * d_model + 2e5 * rows, bytes=held)
+
+
+def add_to_map(places: ConceptMap, more: ConceptSet, *, other: ConceptSet | None = None) -> ConceptMap:
+    """A map with further concepts on it, the old ones staying where they are.
+
+    A new concept lies at the mean of its 5 nearest mapped neighbours by cosine of the principal components, each
+    weighted by one over its distance, so that a copy of a mapped direction lies on it. On a map of ``pca`` it lies
+    where its components say. A map made of all at once keeps more neighbours together: make a new one when there is
+    time.
+
+    Args:
+        places: a map by `concept_map`.
+        more: concepts with other names, of the same width.
+        other: the second set of ``more``, where the map is of two.
+
+    Raises:
+        ValueError: another width, names that are on the map, a second set missing or too many.
+
+    Example:
+        >>> larger = add_to_map(places, more)                                     # doctest: +SKIP
+        >>> len(larger.names), larger.added                                       # doctest: +SKIP
+        (225, 3)
+    """
+    if places.parts is None or places.axes is None or places.middle is None:
+        raise ValueError("this map does not hold the components that neighbours are found by: make it by concept_map")
+    if (places.other_xy is None) != (other is None):
+        needs = "of two sets: give the second one of the new concepts as other=" if other is None else "of one set"
+        raise ValueError(f"the map is {needs}")
+    if more.d_model != len(places.middle):
+        raise ValueError(f"the map is of directions of width {len(places.middle)}, the new ones have {more.d_model}")
+    if known := set(more.names) & set(places.names):
+        raise ValueError(f"{sorted(known)[0]!r} is on the map already: give new concepts names of their own")
+    count, new = len(places.names), len(more.names)
+    directions = more.directions if other is None else _both(more, other)
+    parts = projected(directions, places.axes, places.middle)
+    mapped = places.xy if places.other_xy is None else np.concatenate([places.xy, places.other_xy])
+    xy = parts[:, :2].astype(np.float64) if places.method == "pca" else among_neighbours(parts, places.parts, mapped)
+    fields: dict[str, Any] = {"xy": np.concatenate([places.xy, xy[:new]])}
+    if other is not None and places.other_xy is not None and places.moved is not None:
+        fields["other_xy"] = np.concatenate([places.other_xy, xy[new:]])
+        fields["moved"] = np.concatenate([places.moved, _moved(more, other)])
+    return replace(
+        places,
+        names=(*places.names, *more.names),
+        groups=(*places.groups, *more.groups),
+        parts=np.concatenate([places.parts[:count], parts[:new], places.parts[count:], parts[new:]]),
+        fingerprint="",
+        added=places.added + new,
+        **fields,
+    )
+
+
+def _moved(one: ConceptSet, other: ConceptSet) -> Floats:
+    """(concepts,) cosine distance of the two directions of each concept."""
+    found: Floats = 1 - np.einsum("cd,cd->c", one.directions, other.directions)
+    return found
 
 
 def _both(one: ConceptSet, other: ConceptSet) -> Floats:
@@ -166,55 +281,3 @@ def _both(one: ConceptSet, other: ConceptSet) -> Floats:
             "make a map of each"
         )
     return np.concatenate([one.directions, other.directions])
-
-
-def _components(directions: Floats, width: int, seed: int) -> tuple[Floats, Floats]:
-    from sklearn.decomposition import PCA
-
-    count = min(width, *directions.shape)
-    reduction = PCA(count, random_state=seed)
-    parts = reduction.fit_transform(directions)
-    # the sign of a component is free: the concept it is largest at gets a positive number
-    parts *= np.sign(np.take_along_axis(parts, np.abs(parts).argmax(axis=0)[None], axis=0))
-    return parts, reduction.explained_variance_ratio_
-
-
-def _umap(parts: Floats, near: int, seed: int) -> Floats:
-    with threads_kept(), warnings.catch_warnings():  # numba, which UMAP runs on, sets OpenMP's threads for all
-        from umap import UMAP
-
-        # it says that a fixed seed means one thread, and that few points have few neighbours: both are wanted
-        warnings.filterwarnings("ignore", category=UserWarning, module="umap")
-        found: Floats = UMAP(
-            n_neighbors=near, metric="cosine", init="pca", random_state=seed, n_jobs=1, min_dist=0.1
-        ).fit_transform(parts)
-    return found
-
-
-def _tsne(parts: Floats, near: int, seed: int) -> Floats:
-    from sklearn.manifold import TSNE
-
-    perplexity = min(2.0 * near, (len(parts) - 1) / 3)
-    found: Floats = TSNE(perplexity=perplexity, metric="cosine", init="random", random_state=seed).fit_transform(parts)
-    return found
-
-
-def neighbour_recall(directions: Floats, xy: Floats, *, k: int = 10, most: int = 1000, seed: int = 0) -> float:
-    """Share of the ``k`` nearest directions by cosine that are among the ``k`` nearest places, 0..1.
-
-    Of more than ``most`` concepts, as many drawn at random are asked; all others can be their neighbours.
-    """
-    from sklearn.neighbors import NearestNeighbors
-
-    count = len(xy)
-    k = min(k, count - 1)
-    asked = np.arange(count)
-    if count > most:
-        asked = np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
-    cosine = directions[asked] @ directions.T
-    cosine[np.arange(len(asked)), asked] = -np.inf
-    wanted = np.argpartition(-cosine, k - 1, axis=1)[:, :k]
-    found = NearestNeighbors(n_neighbors=k + 1).fit(xy).kneighbors(xy[asked], return_distance=False)
-    hits = [len((set(places.tolist()) - {own}) & set(near.tolist()))
-            for own, places, near in zip(asked.tolist(), found, wanted, strict=True)]  # fmt: skip
-    return float(np.mean(hits) / k)
