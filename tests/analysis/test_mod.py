@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from interp_widgets.analysis.mod import RoutingResult, routing
+from interp_widgets.analysis.mod import RoutingResult, RoutingSpeed, routing, routing_speed
 from tests.models.mixtures import naive, tiny_mixture
 from tests.models.tiny import tiny_model
 
@@ -125,3 +125,41 @@ def test_what_is_refused() -> None:
 
     with pytest.raises(Stop):
         routing(model, IDS, check=stop)
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_speed_is_measured_for_every_number_of_routes(tmp_path: Path, backend: str) -> None:
+    """Whatever the clock says: a made-up one here, which counts its calls."""
+    model = tiny_mixture("llama", backend, 3)
+    ticks = iter(range(10_000))
+    told: list[tuple[int, int]] = []
+    found = routing_speed(
+        model, IDS, max_new_tokens=12, repeats=2, clock=lambda: float(next(ticks)), progress=lambda *a: told.append(a)
+    )
+    assert tuple(found.top_k) == (1, 2, 3)
+    assert found.seconds.shape == (3, 2)
+    assert np.array_equal(found.tokens_per_second, [12, 12, 12])
+    assert np.array_equal(found.speed_up, [1, 1, 1])
+    assert told[-1] == (9, 9)
+    assert found.skips_layers == (backend == "hooked")
+    assert found.computed[-1] == 1
+    assert (found.computed[0] < 1) == (backend == "hooked")
+    for count, text in zip(found.top_k, found.texts, strict=True):
+        ids = list(IDS)
+        with model.with_top_k(count):
+            for _ in range(12):
+                ids.append(int(model.run(ids).logits[0, -1].argmax()))
+        assert model.decode(ids[len(IDS) :]) == text
+    assert RoutingSpeed.load(found.save(tmp_path / "speed")).equals(found)
+    assert list(found.to_frame()["top_k"]) == [1, 2, 3]
+    assert model.top_k == 3
+
+
+def test_speed_of_what_cannot_be_measured() -> None:
+    model = tiny_mixture("llama", "auto", 2)
+    with pytest.raises(TypeError, match="needs a mixture of depths"):
+        routing_speed(tiny_model("llama"), IDS)
+    with pytest.raises(ValueError, match=r"max_new_tokens must be in 1\.\.120 behind this prompt, got 121"):
+        routing_speed(model, IDS, max_new_tokens=121)
+    with pytest.raises(ValueError, match="repeats must be 1 or more"):
+        routing_speed(model, IDS, repeats=0)

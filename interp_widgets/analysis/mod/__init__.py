@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .result import RoutingResult
 from .routing import routing
+from .speed import RoutingSpeed, routing_speed
 
-__all__ = ["RoutingResult", "routing"]
+__all__ = ["RoutingResult", "RoutingSpeed", "routing", "routing_speed"]
