@@ -93,12 +93,12 @@ def random_mixture(source: Any, k: int, scale: float, tokenizer: Any = None) -> 
 def writing(name: str, model: Any, base: Any, prompt: Any, tokens: int, repeats: int, clock: Any) -> list[list[str]]:
     speed = routing_speed(model, prompt, max_new_tokens=tokens, repeats=repeats, clock=clock)
     plain = routing_speed(base, prompt, max_new_tokens=tokens, repeats=repeats, clock=clock)
-    rows = [[name, "base", f"{plain.tokens_per_second[0]:.0f}", "", "100 %", ""]]
+    rows = [[name, "base", f"{plain.tokens_per_second[0]:.0f}", "", "100 %", "100 %", ""]]
     for row, count in enumerate(speed.top_k):
         label = f"{count} (dense)" if count == model.k else str(count)
         rows.append(
             ["", label, f"{speed.tokens_per_second[row]:.0f}", f"{speed.speed_up[row]:.2f}",
-             f"{100 * speed.computed[row]:.0f} %", "yes" if speed.texts[row] == speed.texts[-1] else "no"]
+             f"{100 * speed.runs[row]:.0f} %", f"{100 * speed.computed[row]:.0f} %", "yes" if speed.texts[row] == speed.texts[-1] else "no"]
         )  # fmt: skip
     return rows
 
@@ -134,7 +134,20 @@ def main() -> None:
     prompt = list(range(100, 116))
     rows += writing(name, model, one_route(source), prompt, tokens, min(3, options.repeats), clock)
     print("\n### Writing\n")
-    print(table(["model", "routes per token", "tokens/s", "over dense", "layers computed", "text of dense"], rows))
+    print(
+        table(
+            [
+                "model",
+                "routes per token",
+                "tokens/s",
+                "over dense",
+                "layers run",
+                "positions computed",
+                "text of dense",
+            ],
+            rows,
+        )
+    )
 
 
 if __name__ == "__main__":
