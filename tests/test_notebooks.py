@@ -39,6 +39,11 @@ WRONG = {
         "answer_2": "chance_pairs / real_pairs",
         "answer_3": "9",
     },
+    "06_ffn_concepts": {
+        "answer_1": "sum(nearest_cosine(5, component) > limit for component in range(192))",
+        "answer_2": "effects.strongest(1)[0][1] / effects.logit",
+        "answer_3": "named",
+    },
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 
