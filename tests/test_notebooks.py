@@ -44,6 +44,11 @@ WRONG = {
         "answer_2": "effects.strongest(1)[0][1] / effects.logit",
         "answer_3": "named",
     },
+    "07_base_vs_tuned": {
+        "answer_1": "1 - len(A & B) / 100",
+        "answer_2": "np.linalg.svd(P @ Q.T, compute_uv=False).mean()",
+        "answer_3": "3",
+    },
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 
