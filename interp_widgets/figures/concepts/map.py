@@ -24,10 +24,12 @@ from bokeh.models import (
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.concepts import ConceptMap
-from interp_widgets.figures.chart import QUIET, Chart, empty_source, plain_label
-from interp_widgets.figures.raster import text_width
+from interp_widgets.figures.chart import Chart, empty_source, plain_label
+from interp_widgets.figures.concepts.groups import GROUP_COLOURS, group_colours, room_for_names
+from interp_widgets.figures.concepts.picture import concept_map_scene
+from interp_widgets.figures.scene import Scene
 from interp_widgets.figures.static import axis_name
-from interp_widgets.figures.theme import MARK, PALETTE8, SELECT, rgba
+from interp_widgets.figures.theme import MARK, SELECT, rgba
 
 Side = Literal["a", "b", "both"]
 """Whose places a map of two models shows: the first's, the second's, or the first's with arrows to the second's."""
@@ -38,7 +40,7 @@ MANY_POINTS = "many points"
 """Tag of a scatter that the page draws as one picture instead of dot by dot; `views/bokeh_points.js` knows it."""
 
 _MOST_ARROWS = 200
-_NARROW = 560  # pixels of a narrow map
+_NARROW = (560, 340)  # pixels of a narrow map
 
 
 class ConceptMapFigure(Chart):
@@ -82,7 +84,7 @@ class ConceptMapFigure(Chart):
         self._points.tags = [MANY_POINTS]
         self._draw_marks()
         self._make_tools()
-        self._groups = [self._legend_item(color) for color in (*PALETTE8, QUIET)]
+        self._groups = [self._legend_item(color) for color in GROUP_COLOURS]
         self.legend(self._groups, columns=5)
         self.figure.on_event(SelectionGeometry, self._picked)
         self.figure.on_event(RangesUpdate, lambda _: self._fill_marks())  # closer up there is room for more names
@@ -188,7 +190,7 @@ class ConceptMapFigure(Chart):
 
     def _fill_points(self, places: ConceptMap) -> None:
         kinds, labels = group_colours(places.groups)
-        table = np.array([rgba(color) for color in (*PALETTE8, QUIET)], dtype=np.uint8)
+        table = np.array([rgba(color) for color in GROUP_COLOURS], dtype=np.uint8)
         selected, count = self._selected, len(places.names)
         self._points.glyph.size = 9 if count <= 500 else 6 if count <= 5000 else 4
         self.fill(
@@ -219,7 +221,7 @@ class ConceptMapFigure(Chart):
             kinds, _ = group_colours(places.groups)
             for i in chosen:
                 (x0, y0), (x1, y1) = places.xy[i].tolist(), places.other_xy[i].tolist()
-                color = (*PALETTE8, QUIET)[kinds[i]]
+                color = GROUP_COLOURS[kinds[i]]
                 for column, entry in {"x0": x0, "y0": y0, "x1": x1, "y1": y1, "color": color}.items():
                     rows[column].append(entry)
         self.arrows.data = rows
@@ -228,7 +230,7 @@ class ConceptMapFigure(Chart):
         rows: dict[str, list[Any]] = {column: [] for column in self.marks.data}
         wanted = [(i, 13, SELECT) for i in self.neighbours]
         wanted += [] if self.chosen is None else [(self.chosen, 18, MARK)]
-        named = self._room_for_names([i for i, _, _ in reversed(wanted)])
+        named = self._named([i for i, _, _ in reversed(wanted)])
         for i, size, color in wanted:
             place = {"x": float(self.xy[i, 0]), "y": float(self.xy[i, 1]), "size": size, "color": color}
             texts = {"name": self.source.data["name"][i], "group": self.source.data["group"][i]}
@@ -237,21 +239,11 @@ class ConceptMapFigure(Chart):
                 rows[column].append(value)
         self.marks.data = rows
 
-    def _room_for_names(self, order: Sequence[int]) -> set[int]:
-        """Which of the marked concepts are named, the first ones before the others: names must not cover each other.
-
-        Python does not know the width of the page: it reckons with a narrow one.
-        """
-        across, down = (reach.end - reach.start for reach in (self.figure.x_range, self.figure.y_range))
-        boxes: list[tuple[float, float, float]] = []
-        found: set[int] = set()
-        for i in order:
-            left, low = self.xy[i, 0] / across * _NARROW, self.xy[i, 1] / down * 340
-            right = left + text_width(self.source.data["name"][i]) + 12
-            if all(right < start or left > end or abs(low - at) > 15 for start, end, at in boxes):
-                boxes.append((left, right, low))
-                found.add(i)
-        return found
+    def _named(self, order: Sequence[int]) -> set[int]:
+        """Which of the marked concepts have room for their names; the page's width is not known: a narrow one."""
+        wide = np.array([reach.end - reach.start for reach in (self.figure.x_range, self.figure.y_range)])
+        free = room_for_names(self.xy[list(order)] / wide * _NARROW, [self.source.data["name"][i] for i in order])
+        return {i for i, room in zip(order, free, strict=True) if room}
 
     def _set_axes(self, places: ConceptMap) -> None:
         figure = self.figure
@@ -298,6 +290,25 @@ class ConceptMapFigure(Chart):
             half = min(reach.end - reach.start, 0.5 * (reach.reset_end - reach.reset_start)) / 2
             reach.update(start=value - half, end=value + half)
 
+    def scene(self, *, width: int = 900) -> Scene:
+        """What the map shows now, its zoom, marks and selection included, as a picture to save."""
+        figure = self.figure
+        arrows = self.arrows.data
+        return concept_map_scene(
+            self.xy,
+            () if self.places is None else self.places.names,
+            () if self.places is None else self.places.groups,
+            title=str(getattr(figure.title.text, "text", figure.title.text)),
+            labels=(str(figure.xaxis[0].axis_label), str(figure.yaxis[0].axis_label)),
+            ranges=((figure.x_range.start, figure.x_range.end), (figure.y_range.start, figure.y_range.end)),
+            chosen=self.chosen,
+            neighbours=self.neighbours,
+            selected=self._selected,
+            arrows=list(zip(*(arrows[column] for column in ("x0", "y0", "x1", "y1", "color")), strict=True)),
+            empty=self.message,
+            width=width,
+        )
+
     # ---- what the reader does
 
     def on_select(self, callback: Callable[[tuple[int, ...]], None]) -> None:
@@ -328,27 +339,3 @@ class ConceptMapFigure(Chart):
         wide = [reach.end - reach.start for reach in (self.figure.x_range, self.figure.y_range)]
         apart = (self.xy[list(indices)] - [x, y]) / wide
         return indices[int((apart**2).sum(axis=1).argmin())]
-
-
-def group_colours(groups: Sequence[str]) -> tuple[NDArray[np.integer[Any]], list[str]]:
-    """The colour of each entry (0..7 of the 8-colour set, 8 for all others) and what a legend says of each colour.
-
-    The largest groups get the colours in the order of their size; entries without a group are among the others.
-
-    >>> group_colours(["a", "b", "b", ""])[0].tolist()
-    [1, 0, 0, 8]
-    """
-    names, inverse, counts = np.unique(np.array(groups, dtype=str), return_inverse=True, return_counts=True)
-    order = [int(i) for i in np.argsort(-counts, kind="stable") if names[i]]
-    own = order[: len(PALETTE8)]
-    place = np.full(len(names), len(PALETTE8))
-    place[own] = np.arange(len(own))
-    labels = [_short(str(names[i])) for i in own] + [""] * (len(PALETTE8) - len(own))
-    rest = len(order) - len(own)
-    last = f"{rest} other groups" if rest else "no group" if "" in names else ""
-    return place[inverse], [*labels, last]
-
-
-def _short(text: str, longest: int = 18) -> str:
-    text = axis_name(text)
-    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -1,0 +1,206 @@
+"""The map of concepts: every number drawn is the map's, picks reach Python, and it can be saved at any size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from bokeh.events import SelectionGeometry
+from bokeh.models import GlyphRenderer
+
+from interp_widgets.analysis.concepts import ConceptMap
+from interp_widgets.figures.chart import QUIET
+from interp_widgets.figures.concepts import ConceptMapFigure, concept_map_scene, group_colours
+from interp_widgets.figures.concepts.map import MANY_POINTS
+from interp_widgets.figures.scene import Pixels, Rect, Text, render_svg
+from interp_widgets.figures.static import render_png
+from interp_widgets.figures.theme import MARK, PALETTE8, SELECT, rgba
+
+
+def a_map(count: int = 60, *, two: bool = False, kinds: int = 4, **changes: Any) -> ConceptMap:
+    rng = np.random.default_rng(0)
+    xy = rng.normal(size=(count, 2)) * [3, 5]
+    fields: dict[str, Any] = {
+        "names": [f"concept {i}" for i in range(count)],
+        "groups": [f"group {i % kinds}" for i in range(count)],
+        "xy": xy,
+        "method": "umap",
+        "recall": 0.42,
+    }
+    if two:
+        fields |= {"other_xy": xy + 1, "moved": np.linspace(0, 1, count)}
+    return ConceptMap(**(fields | changes))
+
+
+def pick(chart: ConceptMapFigure, indices: list[int], kind: str = "poly", **place: float) -> None:
+    """What the page sends after a tap or a lasso."""
+    chart.source.selected.indices = indices
+    chart._picked(SelectionGeometry(chart.figure, geometry={"type": kind, **place}, final=True))
+
+
+def test_points_are_the_maps() -> None:
+    places = a_map(kinds=3)
+    chart = ConceptMapFigure(places)
+    np.testing.assert_array_equal(chart.source.data["x"], places.xy[:, 0])
+    np.testing.assert_array_equal(chart.source.data["y"], places.xy[:, 1])
+    assert chart.source.data["name"] == list(places.names)
+    colors = [rgba(PALETTE8[i % 3]) for i in range(60)]
+    assert [tuple(row) for row in chart.source.data["color"].tolist()] == colors
+    assert [item.label.value for item in chart._groups if item.visible] == ["group 0", "group 1", "group 2"]
+    assert chart.figure.xaxis[0].axis_label == "UMAP 1 (no unit)"
+    assert "60 concepts" in str(chart._subtitle.text)
+    assert "42%" in str(chart._subtitle.text)
+    assert chart.message == ""
+    renderer = chart.figure.select_one({"type": GlyphRenderer, "name": "points"})
+    assert MANY_POINTS in renderer.tags
+
+
+def test_the_page_knows_the_tag() -> None:
+    from interp_widgets.widgets.views.base import view_source
+
+    assert f"MANY_POINTS = '{MANY_POINTS}'" in view_source("bokeh_points")
+
+
+def test_eight_groups_have_a_colour_and_the_rest_is_one() -> None:
+    groups = [f"g{i}" for i in range(12) for _ in range(20 - i)] + ["", ""]
+    kinds, labels = group_colours(groups)
+    assert labels == [*(f"g{i}" for i in range(8)), "4 other groups"]
+    assert kinds[0] == 0
+    assert set(kinds[[i for i, group in enumerate(groups) if group in ("g9", "")]]) == {8}
+    assert group_colours(["a", ""])[1] == ["a", *[""] * 7, "no group"]
+    assert group_colours(["a"])[1][8] == ""
+    long = group_colours(["a very long name of a group"])[1][0]
+    assert long.endswith("…")
+    assert len(long) <= 18
+
+
+def test_a_tap_chooses_and_a_lasso_selects() -> None:
+    chart = ConceptMapFigure(a_map())
+    clicks: list[int] = []
+    selections: list[tuple[int, ...]] = []
+    chart.on_click(clicks.append)
+    chart.on_select(selections.append)
+    pick(chart, [4, 2, 9])
+    assert selections == [(2, 4, 9)]
+    assert chart.selected == (2, 4, 9)
+    x, y = chart.xy[30].tolist()
+    pick(chart, [7, 30, 31], "point", x=x, y=y)
+    assert clicks == [30], "of several points under the pointer the nearest"
+    assert list(chart.source.selected.indices) == [2, 4, 9], "a tap leaves the selection"
+    pick(chart, [], "point", x=0.0, y=0.0)
+    assert selections[-1] == ()
+    before = len(selections)
+    pick(chart, [])
+    chart.select([1, 2])
+    assert len(selections) == before, "nothing new, and Python's own selections are not called back"
+    chart._picked(SelectionGeometry(chart.figure, geometry={"type": "poly"}, final=False))
+    assert chart.selected == (1, 2)
+
+
+def test_marks_ring_and_name() -> None:
+    xy = np.array([[0, 0], [1, 1], [1.001, 1.001], [5, 5], [-5, -5]], dtype=float)
+    chart = ConceptMapFigure(a_map(5, xy=xy))
+    chart.mark(1, [2, 3, 1])
+    marks = chart.marks.data
+    assert marks["name"] == ["concept 2", "concept 3", "concept 1"]
+    assert marks["color"] == [SELECT, SELECT, MARK]
+    assert marks["label"] == ["", "concept 3", "concept 1"], "a name that would cover another is left out"
+    chart.figure.x_range.update(start=0.9995, end=1.0015)
+    chart._fill_marks()
+    assert marks != chart.marks.data
+    assert chart.marks.data["label"][0] == "concept 2", "closer up there is room"
+    chart.mark()
+    assert chart.marks.data["x"] == []
+    with pytest.raises(ValueError, match="counted from 0 to 4, got 5"):
+        chart.mark(5)
+
+
+def test_centre_moves_without_blowing_up() -> None:
+    chart = ConceptMapFigure(a_map())
+    whole = chart.figure.x_range.end - chart.figure.x_range.start
+    chart.centre(7)
+    x_range = chart.figure.x_range
+    assert (x_range.start + x_range.end) / 2 == pytest.approx(chart.xy[7, 0])
+    assert x_range.end - x_range.start == pytest.approx(whole / 2)
+    chart.centre(8)
+    assert x_range.end - x_range.start == pytest.approx(whole / 2)
+    assert (x_range.reset_end - x_range.reset_start) == pytest.approx(whole)
+
+
+def test_two_models_and_what_stays() -> None:
+    places = a_map(two=True)
+    chart = ConceptMapFigure(places, names=("base", "tuned"))
+    chart.mark(3, [4])
+    chart.select([5])
+    chart.figure.x_range.update(start=0.0, end=1.0)
+    chart.show(places, side="b", names=("base", "tuned"))
+    assert places.other_xy is not None
+    np.testing.assert_array_equal(chart.source.data["x"], places.other_xy[:, 0])
+    assert chart.marks.data["x"] == [places.other_xy[4, 0], places.other_xy[3, 0]]
+    assert chart.selected == tuple(chart.source.selected.indices) == (5,)
+    assert (chart.figure.x_range.start, chart.figure.x_range.end) == (0.0, 1.0), "the zoom is kept"
+    assert "tuned" in str(chart.figure.title.text)
+    chart.show(places, side="both", moved=3)
+    arrows = chart.arrows.data
+    assert arrows["x0"] == places.xy[[59, 58, 57], 0].tolist()
+    assert arrows["x1"] == places.other_xy[[59, 58, 57], 0].tolist()
+    chart.show(places, side="both", moved=[1])
+    assert chart.arrows.data["y1"] == [places.other_xy[1, 1]]
+    chart.show(a_map(59))
+    assert chart.chosen is None
+    assert chart.selected == ()
+    with pytest.raises(ValueError, match="needs a map of two models"):
+        chart.show(a_map(), side="b")
+    with pytest.raises(ValueError, match="side must be one of"):
+        chart.show(a_map(), side="c")  # type: ignore[arg-type]
+
+
+def test_nothing_to_show_is_said() -> None:
+    chart = ConceptMapFigure()
+    assert "at least 4 concepts" in chart.message
+    chart.show(a_map())
+    assert chart.message == ""
+    chart.show(None)
+    assert chart.message
+    assert len(chart.source.data["x"]) == 0
+    assert not any(item.visible for item in chart._groups)
+    assert chart.message in render_svg(chart.scene())
+
+
+def test_a_picture_holds_what_the_page_shows() -> None:
+    chart = ConceptMapFigure(a_map(two=True, names=["<i>", *(f"concept {i}" for i in range(59))]), side="both", moved=2)
+    chart.mark(3, [4, 5])
+    chart.select([0, 1])
+    scene = chart.scene()
+    dots = [item for item in scene.items if isinstance(item, Rect) and item.tip]
+    assert len(dots) == 60
+    assert {dot.fill for dot in dots[-2:]} <= set(PALETTE8)  # the selected ones, above the pale ones
+    assert all(dot.fill not in PALETTE8 for dot in dots[:-2])
+    texts = [item.text for item in scene.items if isinstance(item, Text)]
+    assert {"UMAP 1 (no unit)", "UMAP 2 (no unit)", "group 0"} <= set(texts)
+    assert "concept 2" in texts  # of the chosen, which is the fourth
+    assert "&lt;i&gt;" in render_svg(scene)
+    assert render_png(scene, 1.0)[1:4] == b"PNG"
+    chart.figure.x_range.update(start=0.0, end=1.0)
+    inside = (chart.xy[:, 0] >= 0) & (chart.xy[:, 0] <= 1)
+    zoomed = [item for item in chart.scene().items if isinstance(item, Rect) and item.tip]
+    assert len(zoomed) == inside.sum()
+
+
+def test_a_picture_of_forty_thousand_is_one_image() -> None:
+    count = 40_000
+    places = a_map(count, kinds=11)
+    scene = concept_map_scene(places.xy, places.names, places.groups, selected=[5])
+    image = next(item for item in scene.items if isinstance(item, Pixels))
+    assert not any(isinstance(item, Rect) and item.tip for item in scene.items)
+    assert len(render_svg(scene)) < 1_000_000
+    # the selected one is drawn last, where it belongs, in its own colour
+    low, high = places.xy.min(axis=0), places.xy.max(axis=0)
+    room = 0.04 * (high - low)
+    share = (places.xy[5] - low + room) / (high - low + 2 * room)
+    row, column = int((1 - share[1]) * image.height * 2), int(share[0] * image.width * 2)
+    kinds, _ = group_colours(places.groups)
+    assert tuple(image.rgba[row, column]) == rgba((*PALETTE8, QUIET)[kinds[5]])
+    with pytest.raises(ValueError, match="a name and a group each"):
+        concept_map_scene(places.xy, places.names[1:], places.groups)
