@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
-import numpy as np
 
 from interp_widgets.analysis.concepts import neighbours
-from interp_widgets.figures.chart import QUIET
-from interp_widgets.figures.concepts import ConceptMapFigure, group_colours
-from interp_widgets.figures.scene import Line, Rect, Scene, Text
-from interp_widgets.figures.theme import PALETTE8
+from interp_widgets.figures.concepts import ConceptMapFigure
+from interp_widgets.figures.scene import Scene
 
 from ..controls import row
 from ..guard import guarded
@@ -129,38 +126,7 @@ class MapTab:
     # saving -----------------------------------------------------------------------------------------------------------
 
     def scene(self) -> Scene:
-        """The map as a static picture: a square for each concept, the chosen one and its neighbours named."""
-        places = self.chart.places
-        if places is None:
+        """The map as it is shown, as a static picture."""
+        if self.chart.places is None:
             raise ValueError("there is no map to save: open the tab Map, with directions of at least 4 concepts")
-        xy, width, height, edge = self.chart.xy, 900.0, 640.0, 56.0
-        kinds, labels = group_colours(places.groups)
-        low, high = xy.min(axis=0), xy.max(axis=0)
-        room = np.array([width - 2 * edge, height - 2 * edge - 24])
-        at = edge + (xy - low) / np.where(high > low, high - low, 1.0) * room
-        at[:, 1] = height - at[:, 1]
-        colors = (*PALETTE8, QUIET)
-        items: list[Any] = [Text(edge, 20, str(self.chart.figure.title.text), size=14, bold=True)]
-        items += [Line(edge - 8, height - edge + 8, width - edge, height - edge + 8, stroke=QUIET)]
-        items += [Line(edge - 8, 40, edge - 8, height - edge + 8, stroke=QUIET)]
-        items += [
-            Rect(float(x) - 3, float(y) - 3, 6, 6, fill=colors[kind], radius=3, tip=str(name))
-            for (x, y), kind, name in zip(at, kinds, places.names, strict=True)
-        ]
-        named = [i for i in (self.chart.chosen, *self.chart.neighbours) if i is not None]
-        items += [Text(float(at[i, 0]) + 6, float(at[i, 1]) - 8, str(places.names[i]), size=11) for i in named]
-        items += _legend(labels, colors, edge, height - 16)
-        axes = self.chart.figure
-        items.append(Text(width / 2, height - 32, str(axes.xaxis[0].axis_label), size=11, anchor="middle"))
-        items.append(Text(20, height / 2, str(axes.yaxis[0].axis_label), size=11, anchor="middle", rotate=-90))
-        return Scene(width, height, tuple(items), title="Map of concept directions")
-
-
-def _legend(labels: list[str], colors: tuple[str, ...], left: float, y: float) -> list[Any]:
-    items: list[Any] = []
-    x = left
-    for label, color in zip(labels, colors, strict=False):
-        if label:
-            items += [Rect(x, y - 4, 8, 8, fill=color, radius=4), Text(x + 12, y, label, size=11)]
-            x += 26 + 6.2 * len(label)
-    return items
+        return self.chart.scene()
