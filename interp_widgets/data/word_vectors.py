@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import zipfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -92,7 +92,11 @@ def demo_word_vectors() -> WordVectors:
 
 
 def read_word_vectors(
-    path: str | os.PathLike[str], *, words: Collection[str] | None = None, limit: int | None = None
+    path: str | os.PathLike[str],
+    *,
+    words: Collection[str] | None = None,
+    limit: int | None = None,
+    check: Callable[[], None] | None = None,
 ) -> WordVectors:
     """Read word vectors from a file.
 
@@ -106,6 +110,7 @@ def read_word_vectors(
         words: only these are kept (as written, and in small letters where that is what the file has); the published
             files are large.
         limit: most words to read, from the beginning.
+        check: called every thousand lines of a text; raises to cancel.
 
     Raises:
         FileNotFoundError: there is no file.
@@ -119,7 +124,7 @@ def read_word_vectors(
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be 1 or more, got {limit}")
     wanted = None if words is None else {*words, *(word.lower() for word in words)}
-    found = _read_archive(source) if zipfile.is_zipfile(source) else _read_text(source, wanted, limit)
+    found = _read_archive(source) if zipfile.is_zipfile(source) else _read_text(source, wanted, limit, check)
     kept = [i for i, word in enumerate(found.words[:limit]) if wanted is None or word in wanted]
     if not kept:
         raise ValueError(f"{source} has none of the {len(words or ())} words: give a file of the same language")
@@ -153,10 +158,12 @@ def _read_archive(source: Path) -> WordVectors:
     return WordVectors(tuple(found.words[i] for i in order), wide[order], counts[order])
 
 
-def _read_text(source: Path, wanted: Collection[str] | None, limit: int | None) -> WordVectors:
+def _read_text(
+    source: Path, wanted: Collection[str] | None, limit: int | None, check: Callable[[], None] | None
+) -> WordVectors:
     try:
         with source.open(encoding="utf-8", newline="\n") as file:
-            rows = dict(_rows(source, file, wanted, limit))
+            rows = dict(_rows(source, file, wanted, limit, check))
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{source} is no UTF-8 text ({error}): give GloVe or word2vec text, or an .npz file"
@@ -168,12 +175,18 @@ def _read_text(source: Path, wanted: Collection[str] | None, limit: int | None) 
 
 
 def _rows(
-    source: Path, file: TextIO, wanted: Collection[str] | None, limit: int | None
+    source: Path,
+    file: TextIO,
+    wanted: Collection[str] | None,
+    limit: int | None,
+    check: Callable[[], None] | None,
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Words and vectors of a text file, each word once."""
     width: int | None = None
     seen: set[str] = set()
     for number, raw in enumerate(file, start=1):
+        if check is not None and number % 1000 == 0:
+            check()
         line = raw.rstrip()
         fields = line.split(" ")
         if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):

@@ -38,7 +38,7 @@ class ChangeBars(Chart):
         tips = [("layers", "@layers"), ("", "@series"), ("mean 1 − M", "@mean{0.000}"), ("std", "@std{0.000}"),
                 ("number", "@count"), ("to another one", "@other{0.000}")]  # fmt: skip
         self.start(
-            "head_change", TITLE, AXES, columns=columns, tooltips=tips, height=320,
+            "head_change", TITLE, AXES, columns=columns, tooltips=tips, height=400,
             x_range=Range1d(-0.5, 0.5), y_range=Range1d(0, 1.05),
         )  # fmt: skip
         self.hidden = [self.figure.xgrid[0]]

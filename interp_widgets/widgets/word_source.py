@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,19 +61,22 @@ class WordSource:
             return self.vectors.width
         return 300 if self.vectors else demo_word_vectors().width
 
-    def read(self) -> tuple[tuple[str, ...], WordVectors]:
-        """Words and vectors; reads the vectors file unless it is the one that was read last."""
+    def read(self, check: Callable[[], None] | None = None) -> tuple[tuple[str, ...], WordVectors]:
+        """Words and vectors; reads the vectors file unless it is the one that was read last.
+
+        `check` is called on the way and raises to cancel.
+        """
         if isinstance(self.vectors, WordVectors):
             found = self.vectors
         elif not self.vectors:
             found = demo_word_vectors()
         else:
-            found = self._from_file()
+            found = self._from_file(check)
         if self.kind == "vectors":
             return found.words[: self.most], found
         return self.words or demo_word_vectors().words, found
 
-    def _from_file(self) -> WordVectors:
+    def _from_file(self, check: Callable[[], None] | None) -> WordVectors:
         listed = self.words or (demo_word_vectors().words if self.kind == "demo" else None)
         key = (self.vectors, self.stamp, listed, self.most)
         with _lock:
@@ -81,7 +84,7 @@ class WordSource:
         if held is not None:
             return held
         path = Path(str(self.vectors)).expanduser()
-        found = read_word_vectors(path, words=listed, limit=self.most if listed is None else None)
+        found = read_word_vectors(path, words=listed, limit=self.most if listed is None else None, check=check)
         with _lock:
             _read[:] = [(key, found)]
         return found

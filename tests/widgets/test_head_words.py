@@ -208,6 +208,8 @@ def test_a_word_marks_and_lists_every_head_that_has_it(
     inside = [word in row[:2] for row in panel.about.inside.rows]
     assert inside == sorted(inside, reverse=True), "those with the word come first"
     assert panel.about.dimensions.rows[0][-1] > 0
+    panel.word = next(one for one, _ in common if one != word)
+    assert panel.dimension == panel.about.dimensions.rows[0][0], "the dimension that has most of the word"
     panel.word = ""
     assert panel.grid.heat.texts == []
 
@@ -329,6 +331,9 @@ def test_own_words_of_which_some_are_missing(pair: Any, browse: Any, wire: Any) 
     settle(panel)
     assert "<b>No head has a pair.</b>" in panel.grid.about.value
     assert panel.about.pairs.empty == "No pair."
+    panel.color = "count"
+    assert np.isnan(panel.grid.heat.matrix).all()
+    assert (panel.grid.heat.vmin, panel.grid.heat.vmax) == (0.0, 1.0)
 
 
 def test_words_of_a_file_with_their_counts(pair: Any, few: Any, browse: Any, tmp_path: Path) -> None:
@@ -457,6 +462,30 @@ def test_cancel_keeps_the_layers_that_are_done(pair: Any, browse: Any, monkeypat
     assert np.isnan(panel.grid.heat.matrix[3:]).all()
     assert np.isfinite(panel.grid.heat.matrix[:3]).all()
     assert ", partial" in panel.grid.heat.title
+
+
+def test_a_cancelled_comparison_is_made_when_it_is_asked_for_again(
+    few: Any, browse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel = browse(*few)
+    entered = threading.Event()
+
+    def waits(*_: Any, check: Any, **__: Any) -> Any:
+        entered.set()
+        while True:
+            check()
+            threading.Event().wait(0.002)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "compare_heads", waits)
+        panel.groups = 2
+        assert entered.wait(30)
+        panel.cancel()
+        assert panel.wait(30)
+    panel.color = "change"
+    assert panel.wait(30)
+    assert panel.comparison.n_groups == 2
+    assert panel.grid.heat.shape == [6, 6]
 
 
 def test_partial_results_are_not_compared(few: Any, browse: Any) -> None:

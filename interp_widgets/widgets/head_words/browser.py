@@ -14,7 +14,6 @@ from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.head_words import change_scene
 from interp_widgets.figures.static import Scene
 
-from ..code import call, cell
 from ..panel import Panel
 from ..word_source import WORD_LISTS, word_source
 from .comparison import ComparisonTab
@@ -22,7 +21,8 @@ from .controls import build_controls
 from .details import CHANGES, Details
 from .grid import Grid, known_spelling
 from .numbers import COLOURS, has
-from .request import HeadWordRequest, SavedHeads, SavedRequest, opened_pair, variables
+from .request import HeadWordRequest, SavedHeads, SavedRequest, opened_pair
+from .source import source_code
 
 TABS = ("heads", "comparison")
 RESAMPLES = 999
@@ -89,6 +89,7 @@ class HeadWordBrowser(Panel):
         self.comparison: HeadComparison | None = None
         """The comparison of the two results on the screen."""
         self._compared: Any = None
+        self._comparing: Any = None
         model, tuned = opened_pair(model, tuned)
         super().__init__(model, tuned, **options)
 
@@ -181,7 +182,7 @@ class HeadWordBrowser(Panel):
     def _compare(self) -> None:
         """Compare the two results on the screen, in the background."""
         results, groups = self.results, self.groups
-        if self.changes is None or self._compared == (results, groups):
+        if self.changes is None or (self._compared == (results, groups) and not self._comparing.cancelled):
             return
         if len(results) < 2 or any(one.partial for one in results):
             self.changes.paint(None, "The comparison needs the complete results of both models.")
@@ -201,7 +202,7 @@ class HeadWordBrowser(Panel):
                 self.grid.paint()
                 self.about.paint()
 
-        self.start(work, done, title="Comparing", channel="comparison", quiet=True)
+        self._comparing = self.start(work, done, title="Comparing", channel="comparison", quiet=True)
 
     def change_of(self, layer: int, head: int) -> float | None:
         """1 − M of a head; None while it is not known."""
@@ -219,6 +220,11 @@ class HeadWordBrowser(Panel):
         if not self.results:
             return ()
         return self.results if self.shown == "difference" else (self.results[LETTERS.index(self.shown)],)
+
+    @property
+    def found_word(self) -> str:
+        """The searched word, if it is in the list of a result that is looked at; else empty."""
+        return self.word if any(self.word in one.vocabulary for one in self.looked_at) else ""
 
     @property
     def letters(self) -> tuple[str, ...]:
@@ -265,6 +271,8 @@ class HeadWordBrowser(Panel):
                 self.word = known  # which comes here again
                 return
         self.redraw()
+        if self.results and not self.pair:
+            self.dimension = self.about.first_dimension
 
     def _known(self, word: str) -> str:
         """The word as the lists spell it."""
@@ -279,16 +287,7 @@ class HeadWordBrowser(Panel):
     # what is saved ----------------------------------------------------------------------------------------------------
 
     def code(self, request: Any) -> str:
-        found, saved = variables(len(self.models)), isinstance(request, SavedRequest)
-        names = ("model",) if len(found) == 1 else ("base", "tuned")
-        imports, lines = request.code(self.models if saved else names)
-        if len(found) > 1:
-            imports = [*imports, "compare_heads"]
-            lines.append(f"comparison = {call('compare_heads', *found, groups=self.groups)}")
-        lines.append(f"{found[-1]}.pairs({self.layer}, {self.head})")
-        if saved:
-            return "\n".join([f"from interp_widgets import {', '.join(sorted(imports))}", "", *lines])
-        return cell(imports, self.models, lines)
+        return source_code(self, request)
 
     def frame(self) -> Any:
         import pandas as pd

@@ -93,8 +93,9 @@ class ComparisonTab:
 def test_table(comparison: HeadComparison | None) -> tuple[str, list[dict[str, Any]], list[list[Any]]]:
     """Caption, columns and rows of Table 3."""
     columns: list[dict[str, Any]] = [{"label": "layers"}]
-    for kind in ("instruction", "general"):
-        columns += [{"label": f"{kind} %", "title": "mean share of heads that gained, ± standard deviation", **RIGHT},
+    told = "mean share of heads that gained, ± standard deviation"
+    for kind, short in (("instruction", "instr."), ("general", "general")):
+        columns += [{"label": f"{short} %", "title": f"{kind} verbs: {told}", **RIGHT},
                     {"label": "n", "title": f"{kind} verbs with a share", **RIGHT}]  # fmt: skip
     columns += [{"label": "p", "title": "Welch's t-test, two-sided", **RIGHT},
                 {"label": "Holm p", "title": "corrected over the layer groups", **RIGHT},

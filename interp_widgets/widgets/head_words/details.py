@@ -79,7 +79,7 @@ class Details:
     def _paint_pairs(self) -> None:
         panel, table, two = self.panel, self.pairs, len(self.panel.looked_at) > 1
         shown_if(self.bar, two)
-        every = pair_rows(panel.looked_at, panel.layer, panel.head, panel.word) if self._there else []
+        every = pair_rows(panel.looked_at, panel.layer, panel.head, panel.found_word) if self._there else []
         self._rows = [one for one in every if not two or panel.pair_change in ("all", one.change)]
         columns: list[dict[str, Any]] = [{"label": "query"}, {"label": "key"}]
         letters = (" A", " B") if two else ("",)
@@ -121,7 +121,7 @@ class Details:
 
     def _paint_dimensions(self) -> None:
         panel, table, two = self.panel, self.dimensions, len(self.panel.looked_at) > 1
-        word = panel.word
+        word = panel.found_word
         rows = dimension_rows(panel.looked_at, panel.layer, panel.head, panel.pair, word) if self._there else []
         self._numbers = [one.dimension for one in rows]
         two = two and all(len(one.counts) == 2 for one in rows)
@@ -154,7 +154,7 @@ class Details:
         if not self._there:
             return ""
         if not panel.pair:
-            first = f"those with “{panel.word}” first" if panel.word else "by energy"
+            first = f"those with “{panel.found_word}” first" if panel.found_word else "by energy"
             return f"Dimensions of head {panel.head}, layer {panel.layer}, {first}"
         query, key = panel.pair
         said = []
@@ -183,12 +183,12 @@ class Details:
         columns: list[dict[str, Any]] = [{"label": "query"}, {"label": "key"}]
         columns += [{"label": "in"}] if two else []
         columns.append({"label": "cosine", **RIGHT})
-        ordered = sorted(found.items(), key=lambda item: (panel.word not in item[0], -item[1][0]))
+        ordered = sorted(found.items(), key=lambda item: (panel.found_word not in item[0], -item[1][0]))
         rows = [[*pair, *([" and ".join(where)] if two else []), round(score, 3)] for pair, (score, where) in ordered]
         with table.hold_sync():
             table.rows = []
             table.columns = columns
-            first = f"those with “{panel.word}”" if panel.word else "the nearest"
+            first = f"those with “{panel.found_word}”" if panel.found_word else "the nearest"
             table.caption = f"Pairs of dimension {panel.dimension}, {first} first" if rows else ""
             table.empty = (
                 "Click a dimension: its own pairs are listed here, the nearest first."

@@ -79,10 +79,10 @@ class Grid:
             heat.set_matrix(None)
             return
         shape = found.matrix.shape
-        marked = texts(panel.results, panel.shown, panel.word, n_layers) if panel.word else []
+        marked = texts(panel.results, panel.shown, panel.word, n_layers) if panel.found_word else []
         with heat.hold_sync():
             heat.title, heat.value_label = self._title(), found.label
-            heat.numbers_from = None if panel.word else 1e-12
+            heat.numbers_from = None if panel.found_word else 1e-12
             heat.set_matrix(
                 found.matrix, rows=list(map(str, range(shape[0]))), columns=list(map(str, range(shape[1]))),
                 vmin=found.vmin, vmax=found.vmax, signed=found.signed,
@@ -94,8 +94,7 @@ class Grid:
         which = {"A": "A · ", "B": "B · ", "difference": "B − A · "}[panel.shown] if len(panel.results) > 1 else ""
         which = "A → B · " if panel.color == "change" else which
         rest = ", partial" if any(one.partial for one in panel.results) else ""
-        known = any(panel.word in one.vocabulary for one in panel.looked_at)
-        word = f", in the cells: dimensions with “{panel.word}”" if known else ""
+        word = f", in the cells: dimensions with “{panel.word}”" if panel.found_word else ""
         return f"{which}Heads, coloured by {COLOURS[panel.color]}{word}{rest}"
 
     def _paint_heads(self) -> None:
@@ -115,7 +114,7 @@ class Grid:
             for letter in letters
         ]
         columns.append({"label": "nearest pair", "title": "query → key, the pair with the largest cosine"})
-        if not any(word in one.vocabulary for one in panel.looked_at):
+        if not panel.found_word:
             said, empty = "", f"“{word}” is not in the word list."
         else:
             said = f"Heads with a pair of “{word}”: {len(rows)} of {panel.looked_at[-1].n_pairs.size}"

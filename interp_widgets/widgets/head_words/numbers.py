@@ -83,14 +83,18 @@ def colours(
         for result, layers in zip(results, n_layers, strict=False)
     ]
     if shown != "difference":
-        top = max((float(np.nanmax(one)) for one in held), default=0.0) or 1.0
-        return Colours(held["AB".index(shown)], 0.0, top, UNITS[color])
+        return Colours(held["AB".index(shown)], 0.0, _largest(*held), UNITS[color])
     if held[0].shape != held[1].shape:
         a, b = (" × ".join(map(str, one.shape)) for one in held)
         return f"A difference needs two models of one shape, these have {a} and {b} heads: look at A or B"
     change = held[1] - held[0]
-    largest = float(np.nanmax(np.abs(change), initial=0.0)) or 1.0
+    largest = _largest(np.abs(change))
     return Colours(change, -largest, largest, f"{UNITS[color]}, B − A", signed=True)
+
+
+def _largest(*arrays: Array) -> float:
+    """The largest number, for the end of a scale; 1 where there is none above 0."""
+    return max((float(one[np.isfinite(one)].max(initial=0.0)) for one in arrays), default=0.0) or 1.0
 
 
 def texts(results: Sequence[HeadWordResult], shown: str, word: str, n_layers: Sequence[int]) -> list[str]:

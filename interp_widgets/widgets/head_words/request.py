@@ -33,7 +33,7 @@ class HeadWordRequest:
         on_partial: Callable[[HeadWordResult], None],
     ) -> HeadWordResult:
         """Search one model."""
-        words, vectors = self.source.read()
+        words, vectors = self.source.read(check)
         check()
         found = head_word_pairs(
             model, words=words, vectors=vectors, top=self.top, keep=self.keep, progress=progress, check=check,
