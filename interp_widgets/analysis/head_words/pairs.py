@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,11 +19,11 @@ from interp_widgets.analysis.tensors import wide
 
 _WORDS = 16384
 """Most words per tile: their activations are reduced before the next tile."""
-_FLOPS = {"cpu": 1e10, "cuda": 1e13}
-_NUMBERS = {"cpu": 2**23, "cuda": 2**28}
-"""Activations held at once: 32 MB in float32 on a CPU."""
-_COSINES = {"cpu": 2**18, "cuda": 2**27}
-"""Cosines held at once: 1 MB on a CPU, where they stay in the cache."""
+_FLOPS = {"cpu": 2e10, "cuda": 1e13}
+_NUMBERS = {"cpu": 10 * 2**20, "cuda": 2**28}
+"""Activations held at once: 40 MB in float32 on a CPU."""
+_COSINES = {"cpu": 2**17, "cuda": 2**27}
+"""Cosines held at once: 512 kB on a CPU, where they stay in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +66,8 @@ class PairSearch:
     step: Callable[[int], None] | None = None
     """Called with the rows done in a layer: those of queries and keys, then the dimensions."""
     log: ChunkLog | None = None
-    _tile: Tensor | None = field(default=None, repr=False)
-    """Room for one tile of activations, used again and again: new memory costs as much as reading it."""
+    _rooms: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """Room for what is made tile by tile, used again and again: new memory costs as much as reading it."""
 
     @property
     def steps(self) -> int:
@@ -97,6 +98,7 @@ class PairSearch:
         kind = "cuda" if rows.is_cuda else "cpu"
         tile = min(words, _WORDS)
         size = int(max(16, min(_FLOPS[kind] / (2 * width * tile), _NUMBERS[kind] / tile)))
+        size = math.ceil(len(rows) / math.ceil(len(rows) / size))  # no small rest, which would take long for its size
         places = torch.empty(len(rows), self.top, dtype=torch.long, device=rows.device)
         values = rows.new_empty(len(rows), self.top)
         energy = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
@@ -107,7 +109,7 @@ class PairSearch:
                 if self.check is not None:
                     self.check()
                 block = self.embeddings[begin : begin + tile]
-                active = torch.mm(rows[start:stop], block.T, out=self._room(stop - start, len(block)))
+                active = torch.mm(rows[start:stop], block.T, out=self._room("active", rows, stop - start, len(block)))
                 best.add(active, begin)
                 total = total + torch.linalg.vector_norm(active, dim=-1).double() ** 2
             places[start:stop], values[start:stop], energy[start:stop] = best.places, best.values, total
@@ -115,42 +117,61 @@ class PairSearch:
         run_chunks(len(rows), size, work, what="dimension of a head", log=self.log, check=self.check, after=self.step)
         return places, values, energy
 
-    def _room(self, rows: int, words: int) -> Tensor:
-        if self._tile is None or self._tile.numel() < rows * words:
-            self._tile = None  # the old room first
-            self._tile = self.embeddings.new_empty(rows * words)
-        return self._tile[: rows * words].view(rows, words)
+    def _room(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        count = math.prod(shape)
+        if name not in self._rooms or self._rooms[name].numel() < count:
+            self._rooms.pop(name, None)  # the old room first
+            self._rooms[name] = like.new_empty(count)
+        return self._rooms[name][:count].view(shape)
 
     def _near(
         self, places: Tensor, values: Tensor, keys: Tensor, *, start: int
     ) -> tuple[NDArray[np.int64], NDArray[np.floating[Any]]]:
         """(3, pairs) dimension, query word and key word of every pair, and (pairs,) their cosines; ``keys`` gives each
         dimension's row of key words."""
-        units, thresholds = self.cosines.units, self.cosines.thresholds
-        found: list[tuple[NDArray[np.int64], NDArray[np.floating[Any]]]] = []
+        units = self.cosines.units
         size = max(1, _COSINES["cuda" if units.is_cuda else "cpu"] // self.top**2)
+        thresholds = self.cosines.thresholds
+        # a word without a sign pairs with none; 2 is above all cosines, so that other signs are above no threshold
+        query, key = places[: len(keys)], places[keys]
+        sign, other_sign = values[: len(keys)].sign() * 2, -values[keys].sign()
+        above = torch.where(sign == 0, torch.inf, thresholds[query])
+        other_above = torch.where(other_sign == 0, torch.inf, thresholds[key])
+        found: list[tuple[Tensor, Tensor]] = []
 
         def work(begin: int, stop: int) -> None:
             at = slice(begin, stop)
-            query, key = places[at], places[keys[at]]
-            # index_select is several times as fast as units[query]
-            asking, asked_of = (units.index_select(0, side.flatten()).view(*side.shape, -1) for side in (query, key))
-            cosine = asking @ asked_of.transpose(1, 2)
-            near = (cosine > thresholds[query][:, :, None]).logical_and_(cosine > thresholds[key][:, None, :])
-            row, i, j = near.nonzero(as_tuple=True)
-            # few are left here: what the other conditions leave of them
-            asks, asked = query[row, i], key[row, j]
-            strength = values[at][row, i].sign() * values[keys[at]][row, j].sign()
-            kept = (strength > 0) & (asks != asked)
-            pairs = torch.stack([row + begin, asks, asked])[:, kept]
-            found.append((pairs.cpu().numpy(), cosine[row, i, j][kept].cpu().numpy()))
+            cosine = self._cosines(query[at], key[at])
+            limit = torch.maximum(above[at, :, None], other_above[at, None, :])
+            near = cosine > torch.maximum(limit, sign[at, :, None] * other_sign[at, None, :], out=limit)
+            where = _true(near)  # few are left here
+            found.append((where + begin * self.top**2, cosine.view(-1).index_select(0, where)))
 
         def after(done: int) -> None:
             if self.step is not None:
                 self.step(start + done)
 
         run_chunks(len(keys), size, work, what="dimension of a head", log=self.log, check=self.check, after=after)
-        return np.concatenate([pairs for pairs, _ in found], axis=1), np.concatenate([part for _, part in found])
+        where, cosine = (torch.cat(parts).cpu().numpy() for parts in zip(*found, strict=True))
+        row, cell = np.divmod(where, self.top**2)
+        first, second = query.cpu().numpy()[row, cell // self.top], key.cpu().numpy()[row, cell % self.top]
+        pairs = np.stack([row, first, second])
+        different = pairs[1] != pairs[2]
+        return pairs[:, different], cosine[different]
+
+    def _cosines(self, query: Tensor, key: Tensor) -> Tensor:
+        """(rows, top, top) cosines of the words ``query`` and ``key`` (rows, top), to be read before the next call."""
+        units = self.cosines.units
+        count, width = query.numel(), units.shape[1]
+        asking, asked_of = (self._room(name, units, count, width) for name in ("asking", "asked of"))
+        # index_select is several times as fast as units[query]
+        torch.index_select(units, 0, query.flatten(), out=asking)
+        torch.index_select(units, 0, key.flatten(), out=asked_of)
+        return torch.bmm(
+            asking.view(*query.shape, width),
+            asked_of.view(*key.shape, width).transpose(1, 2),
+            out=self._room("cosine", units, len(query), self.top, self.top),
+        )
 
     def _kept(
         self, pairs: NDArray[np.int64], cosine: NDArray[np.floating[Any]], energy: NDArray[np.float64]
@@ -165,22 +186,24 @@ class PairSearch:
         )
         scores = cosine[where][which]
         code = (head * words + first) * words + second
-        unique, index, times = np.unique(code, return_index=True, return_counts=True)
-        cosine = scores[index]
-        owner = head[index]
+        ordered = code.argsort(kind="stable")
+        _, starts, times = np.unique(code[ordered], return_index=True, return_counts=True)
+        unique = ordered[starts]
+        cosine, owner = scores[unique], head[unique]
 
         counts = np.bincount(row, minlength=len(energy))
-        order = np.lexsort((code, -scores, row))
+        # in the order of the words before, in which pairs of one score then stay
+        order = ordered[_falling(row[ordered], scores[ordered]).argsort(kind="stable")]
         order = order[_rank(counts) < self.keep]
         n_pairs = np.bincount(owner, minlength=heads)
-        best = np.lexsort((unique, -cosine, -times, owner))
+        best = _falling(owner * 2**16 + (2**16 - 1 - times), cosine).argsort(kind="stable")
         rank = _rank(n_pairs)
         best, rank = best[rank < self.keep], rank[rank < self.keep]
         shape = heads, self.keep
         head_pairs, head_counts = np.full((*shape, 2), -1, dtype=np.int32), np.zeros(shape, dtype=np.int32)
         head_scores = np.full(shape, np.nan, dtype=np.float32)
         at = owner[best], rank
-        head_pairs[at] = np.stack([first[index][best], second[index][best]], axis=-1)
+        head_pairs[at] = np.stack([first[unique[best]], second[unique[best]]], axis=-1)
         head_counts[at], head_scores[at] = times[best], cosine[best]
         return LayerPairs(
             energy=energy,
@@ -193,6 +216,23 @@ class PairSearch:
             head_counts=head_counts,
             head_scores=head_scores,
         )
+
+
+def _true(mask: Tensor) -> Tensor:
+    """(n,) where a mask holds, as if it were one row."""
+    if mask.is_cuda:
+        return mask.view(-1).nonzero()[:, 0]
+    return torch.from_numpy(np.flatnonzero(mask.numpy()))  # several times as fast as nonzero
+
+
+def _falling(groups: NDArray[np.int64], scores: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
+    """Whole numbers that rise with the groups and, within one, with falling scores above 0: one sort instead of two.
+
+    >>> _falling(np.array([1, 0, 0]), np.array([0.5, 0.25, 0.75])).argsort().tolist()
+    [2, 1, 0]
+    """
+    bits = scores.astype(np.float32).view(np.int32)  # of numbers above 0 these rise with the number
+    return groups * 2**32 + (2**32 - 1 - bits.astype(np.int64))
 
 
 def _rank(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
