@@ -1,0 +1,218 @@
+"""Problems with an answer that can be checked: multiple choice, true or false, and numbers, read from JSON files.
+
+Known layouts: ARC and OpenBookQA (a question with labelled choices and an ``answerKey``), BoolQ (question, passage and
+a truth value), GSM8K (question and a worked answer that ends in ``#### 18``), and the instruction files of LLM-Adapters
+(``instruction``, ``output`` and ``answer``), as JSON or as JSON lines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from interp_widgets.data.instructions import follows, instruction_cases
+from interp_widgets.data.world import Split
+
+Kind = Literal["choice", "truth", "number", "task"]
+
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_NAMED = re.compile(r"\b(?:answer|option|solution|ending)\s?\d+\b", re.IGNORECASE)
+CLOSE = 1e-3
+"""Largest difference of two numbers that count as one answer."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem; prompt and response together are an example to learn from."""
+
+    prompt: str
+    """The question with its choices, up to where the response begins."""
+    response: str
+    """A right response with its leading space, worked out where the file has it."""
+    answer: str
+    """What a response is checked for: a label such as ``B``, ``true``, a number; empty for a task of the demo."""
+    kind: Kind
+    labels: tuple[str, ...] = ()
+    """The labels of the choices."""
+    check: Callable[[str], bool] | None = field(default=None, compare=False, repr=False)
+    """Decides in place of `answer` for the tasks of the demo."""
+
+    def solved(self, text: str) -> bool:
+        """Whether a response gives the right answer.
+
+        Of choices and truth values the first one named counts, after "answer is" where that is said; of numbers the
+        last, since working comes before the result.
+
+        >>> Problem("2 + 2?", " 4", "4", "number").solved("2 + 2 = 4.00, so 4.")
+        True
+        >>> Problem("Q", " B", "B", "choice", ("A", "B")).solved("The answer is A, not B")
+        False
+        """
+        if self.check is not None:
+            return self.check(text)
+        found = self.read(text)
+        if self.kind == "number":
+            return found is not None and abs(float(found) - float(self.answer)) <= CLOSE
+        return found is not None and found.casefold() == self.answer.casefold()
+
+    def read(self, text: str) -> str | None:
+        """The answer that a response gives; None where it names none."""
+        if self.kind == "number":
+            numbers = _NUMBER.findall(text)
+            return numbers[-1].replace(",", "") if numbers else None
+        after = re.split(r"answer is:?", text, maxsplit=1, flags=re.IGNORECASE)[-1]
+        for part in (after, text):
+            found = self._first_label(part)
+            if found is not None:
+                return found
+        return None
+
+    def _first_label(self, text: str) -> str | None:
+        if self.kind == "truth":
+            match = re.search(r"\b(true|false|yes|no)\b", text, re.IGNORECASE)
+            return None if match is None else {"yes": "true", "no": "false"}.get(match[0].lower(), match[0].lower())
+        if not self.labels:
+            named = _NAMED.search(text)
+            return None if named is None else named[0].replace(" ", "").lower()
+        # a lone capital: "a dog" does not answer A, "A dog" and "(A)" do
+        match = re.search(rf"(?<![A-Za-z0-9])({'|'.join(map(re.escape, self.labels))})(?![A-Za-z0-9])", text)
+        return None if match is None else match[1]
+
+
+def demo_problems(split: Split = "held_out", n: int = 100, seed: int = 0) -> list[Problem]:
+    """Draw `n` instruction tasks of the demo models, each with its check.
+
+    >>> problem = demo_problems(n=1)[0]
+    >>> problem.solved(problem.response), problem.solved(" nonsense")
+    (True, False)
+    """
+    return [
+        Problem(case.prompt, case.response, "", "task", check=partial(follows, case))
+        for case in instruction_cases(split, n, seed)
+    ]
+
+
+def read_problems(path: str | Path) -> list[Problem]:
+    """Read problems from a .json or .jsonl file; see :func:`parse_problems`."""
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"there is no file {file}: give the path of a .json or .jsonl file of problems")
+    return parse_problems(file.read_bytes(), file.name)
+
+
+def parse_problems(content: str | bytes, name: str) -> list[Problem]:
+    """Read problems from a file's content; the layout of every record says what kind of problem it is.
+
+    Raises ValueError naming the record and what it lacks.
+
+    >>> parse_problems('{"question": "1 + 1?", "answer": "It is two. #### 2"}', "gsm8k.jsonl")[0].answer
+    '2'
+    """
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8-sig")
+        if Path(name).suffix.lower() == ".jsonl":
+            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+        elif Path(name).suffix.lower() == ".json":
+            rows = json.loads(text)
+        else:
+            raise ValueError(f"cannot read problems from {name!r}: the name must end in .json or .jsonl")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is not text in UTF-8: save it in that encoding") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{name} is not valid JSON: {error}") from error
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(f"{name} must hold a list of at least one problem")
+    return [_problem(row, index) for index, row in enumerate(rows)]
+
+
+def _problem(row: Any, index: int) -> Problem:
+    if not isinstance(row, Mapping):
+        raise ValueError(f"problem {index} is no object with named fields: {str(row)[:60]}")
+    if "instruction" in row:
+        return _adapters(row, index)
+    if "answerKey" in row:
+        return _choice(row, index)
+    if isinstance(row.get("answer"), bool):
+        return _truth(row, index)
+    if isinstance(row.get("answer"), str) and "####" in row["answer"]:
+        return _worked(row, index)
+    raise ValueError(
+        f"problem {index} has none of the known layouts: it needs an answerKey (ARC, OpenBookQA), a true or false "
+        "answer (BoolQ), an answer with #### (GSM8K), or an instruction with its answer"
+    )
+
+
+def _text(row: Mapping[str, Any], name: str, index: int) -> str:
+    value = row.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"problem {index} has no {name}: it needs a text under that name")
+    return value.strip()
+
+
+def _choice(row: Mapping[str, Any], index: int) -> Problem:
+    """ARC and OpenBookQA, in the layout of their own files or in columns."""
+    question = row.get("question")
+    inner: Mapping[str, Any] = question if isinstance(question, Mapping) else row
+    stem = "stem" if "stem" in inner else "question_stem" if "question_stem" in inner else "question"
+    labels, texts = _choices(inner.get("choices"), index)
+    key = str(row["answerKey"]).strip()
+    if key not in labels:
+        raise ValueError(f"problem {index}: its answerKey {key!r} is none of its labels {', '.join(labels)}")
+    lines = [f"{label}. {text}" for label, text in zip(labels, texts, strict=True)]
+    prompt = "\n".join([f"Question: {_text(inner, stem, index)}", *lines, "Answer:"])
+    return Problem(prompt, f" {key}", key, "choice", labels)
+
+
+def _choices(given: Any, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Labels and texts of choices, from a list of objects or from columns."""
+    if isinstance(given, Mapping):
+        labels, texts = given.get("label"), given.get("text")
+    elif isinstance(given, Sequence) and all(isinstance(one, Mapping) for one in given):
+        labels, texts = [one.get("label") for one in given], [one.get("text") for one in given]
+    else:
+        labels = texts = None
+    if not isinstance(labels, list) or not isinstance(texts, list) or len(labels) != len(texts) or len(labels) < 2:
+        raise ValueError(f"problem {index} needs at least two choices, each with a label and a text")
+    return tuple(map(str, labels)), tuple(map(str, texts))
+
+
+def _truth(row: Mapping[str, Any], index: int) -> Problem:
+    passage = f"{row['passage'].strip()}\n" if isinstance(row.get("passage"), str) else ""
+    answer = "true" if row["answer"] else "false"
+    prompt = f"{passage}Question: {_text(row, 'question', index)}\nTrue or false?\nAnswer:"
+    return Problem(prompt, f" {answer}", answer, "truth", ("true", "false"))
+
+
+def _worked(row: Mapping[str, Any], index: int) -> Problem:
+    working, _, result = row["answer"].partition("####")
+    answer = _number(result, index)
+    steps = re.sub(r"<<.*?>>", "", working).strip()  # GSM8K's marks for a calculator
+    response = f" {steps}\nThe answer is {answer}" if steps else f" The answer is {answer}"
+    return Problem(f"Question: {_text(row, 'question', index)}\nAnswer:", response, answer, "number")
+
+
+def _adapters(row: Mapping[str, Any], index: int) -> Problem:
+    given = f"\n{row['input'].strip()}" if isinstance(row.get("input"), str) and row["input"].strip() else ""
+    prompt = f"Instruction: {_text(row, 'instruction', index)}{given}\nResponse:"
+    response, answer = _text(row, "output", index), str(row.get("answer", "")).strip()
+    if not answer:
+        raise ValueError(f"problem {index} has no answer: it needs a label or a number under that name")
+    if answer.lower() in ("true", "false"):
+        return Problem(prompt, f" {response}", answer.lower(), "truth", ("true", "false"))
+    if _NAMED.fullmatch(answer):
+        return Problem(prompt, f" {response}", answer.replace(" ", "").lower(), "choice")
+    if re.fullmatch(r"[A-Z]", answer):
+        return Problem(prompt, f" {response}", answer, "choice", tuple("ABCDE" if answer <= "E" else answer))
+    return Problem(prompt, f" {response}", _number(answer, index), "number")
+
+
+def _number(text: str, index: int) -> str:
+    found = _NUMBER.findall(text)
+    if len(found) != 1:
+        raise ValueError(f"problem {index}: its answer must be one number or a label, got {text.strip()!r}")
+    return str(found[0].replace(",", ""))

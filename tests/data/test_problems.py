@@ -1,0 +1,136 @@
+"""Files of the usual data sets become problems whose answers are read as their authors mean them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interp_widgets.data.problems import Problem, demo_problems, parse_problems, read_problems
+
+ARC = {
+    "id": "Mercury_7",
+    "question": {
+        "stem": "Which gas do plants take in?",
+        "choices": [{"text": "oxygen", "label": "A"}, {"text": "carbon dioxide", "label": "B"}],
+    },
+    "answerKey": "B",
+}
+ARC_COLUMNS = {
+    "question": "Which gas do plants take in?",
+    "choices": {"text": ["oxygen", "carbon dioxide"], "label": ["1", "2"]},
+    "answerKey": "2",
+}
+OBQA = {
+    "question_stem": "The sun gives",
+    "choices": {"text": ["light", "milk", "wood", "rain"], "label": ["A", "B", "C", "D"]},
+    "answerKey": "A",
+}
+BOOLQ = {"question": "is snow cold", "passage": "Snow is frozen water.", "answer": True, "title": "Snow"}
+GSM8K = {
+    "question": "Ann has 1,000 pens and buys 234. How many has she?",
+    "answer": "She has 1000 + 234 = <<1000+234=1234>>1,234 pens.\n#### 1,234",
+}
+ADAPTERS = [
+    {
+        "instruction": "Choose.\nAnswer1: a\nAnswer2: b",
+        "input": "",
+        "output": "the correct answer is answer2",
+        "answer": "answer2",
+    },
+    {"instruction": "How many?", "input": "3 and 4", "output": "3 + 4 = 7", "answer": "7.0"},
+    {"instruction": "True?", "output": "the correct answer is true", "answer": "true"},
+    {"instruction": "Pick one of A) 3 B) 4", "output": "B", "answer": "B"},
+]
+
+
+def one(record: dict[str, Any]) -> Problem:
+    return parse_problems(json.dumps([record]), "x.json")[0]
+
+
+@pytest.mark.parametrize("record", [ARC, ARC_COLUMNS, OBQA, BOOLQ, GSM8K, *ADAPTERS], ids=str)
+def test_the_right_response_solves_and_another_does_not(record: dict[str, Any]) -> None:
+    problem = one(record)
+    assert problem.response.startswith(" ")
+    assert not problem.prompt.endswith(" ")
+    assert problem.solved(problem.response)
+    assert not problem.solved("")
+    assert not problem.solved("I do not know")
+    wrong = {"B": "A", "2": "1", "A": "C", "true": "false", "answer2": "answer1"}.get(problem.answer, "99")
+    assert not problem.solved(f"The answer is {wrong}")
+    assert problem.solved(f"The answer is {problem.answer}.")
+
+
+def test_prompts_hold_what_the_record_holds() -> None:
+    assert one(ARC).prompt == "Question: Which gas do plants take in?\nA. oxygen\nB. carbon dioxide\nAnswer:"
+    assert one(ARC_COLUMNS).labels == ("1", "2")
+    assert one(OBQA).prompt.startswith("Question: The sun gives\nA. light\n")
+    assert one(BOOLQ).prompt == "Snow is frozen water.\nQuestion: is snow cold\nTrue or false?\nAnswer:"
+    worked = one(GSM8K)
+    assert worked.answer == "1234"
+    assert worked.response == " She has 1000 + 234 = 1,234 pens.\nThe answer is 1234"
+    assert one(ADAPTERS[1]).prompt == "Instruction: How many?\n3 and 4\nResponse:"
+    assert [one(record).kind for record in (ARC, BOOLQ, GSM8K, ADAPTERS[0])] == ["choice", "truth", "number", "choice"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "text", "read"),
+    [
+        (one(ARC), "B", "B"),
+        (one(ARC), "(B) carbon dioxide", "B"),
+        (one(ARC), "A dog? No: the answer is B", "B"),
+        (one(ARC), "a dog Barks", None),
+        (one(ARC), "The correct answer is: B. Not A", "B"),
+        (one(BOOLQ), "Yes, it is", "true"),
+        (one(BOOLQ), "nothing known", None),
+        (one(GSM8K), "1000 + 234 = 1,234", "1234"),
+        (one(GSM8K), "first -3.5 then", "-3.5"),
+        (one(GSM8K), "none", None),
+        (one(ADAPTERS[0]), "the correct answer is Answer 2", "answer2"),
+        (one(ADAPTERS[0]), "answer12", "answer12"),
+    ],
+    ids=str,
+)
+def test_answers_are_read_out_of_text(problem: Problem, text: str, read: str | None) -> None:
+    assert problem.read(text) == read
+
+
+def test_numbers_may_be_written_differently() -> None:
+    problem = one(ADAPTERS[1])
+    assert problem.solved("it is 7")
+    assert problem.solved("it is 7.0004")
+    assert not problem.solved("it is 7.01")
+    assert not problem.solved("7 or 8")
+
+
+def test_files(tmp_path: Path) -> None:
+    lines = tmp_path / "mixed.jsonl"
+    lines.write_text("\n".join(json.dumps(record) for record in (ARC, BOOLQ, GSM8K)) + "\n")
+    assert [problem.kind for problem in read_problems(lines)] == ["choice", "truth", "number"]
+    for content, name, message in (
+        ("[]", "a.json", "at least one problem"),
+        ("{", "a.json", "not valid JSON"),
+        ("[1]", "a.json", "problem 0 is no object"),
+        ("[]", "a.txt", r"must end in \.json or \.jsonl"),
+        (b"\xff\xfe\xff", "a.json", "not text in UTF-8"),
+        (json.dumps([{"question": "x"}]), "a.json", "problem 0 has none of the known layouts"),
+        (json.dumps([ARC, {**ARC, "answerKey": "Z"}]), "a.json", "problem 1: its answerKey 'Z' is none of its labels"),
+        (json.dumps([{**OBQA, "choices": ["x"]}]), "a.json", "at least two choices"),
+        (json.dumps([{**GSM8K, "answer": "#### many"}]), "a.json", "must be one number"),
+        (json.dumps([{**GSM8K, "question": " "}]), "a.json", "problem 0 has no question"),
+        (json.dumps([{"instruction": "x", "output": "y"}]), "a.json", "problem 0 has no answer"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parse_problems(content, name)
+    with pytest.raises(ValueError, match="there is no file"):
+        read_problems(tmp_path / "none.json")
+
+
+def test_tasks_of_the_demo() -> None:
+    held_out, train = demo_problems("held_out", 40), demo_problems("train", 40)
+    assert all(problem.solved(problem.response) for problem in held_out)
+    assert not any(problem.solved(" x") for problem in held_out)
+    assert held_out == demo_problems("held_out", 40)
+    assert {p.prompt for p in held_out}.isdisjoint(p.prompt for p in train)
