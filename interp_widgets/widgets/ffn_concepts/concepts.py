@@ -59,6 +59,7 @@ class ConceptsTab:
         self.box = W.VBox(self._parts())
         self.box.add_class("iw-column")
         self._hits: list[tuple[int, int, float]] = []
+        self._rows_of: list[int] = []
         self._filling = False
 
     def _parts(self) -> list[Any]:
@@ -114,9 +115,22 @@ class ConceptsTab:
                     columns, rows, keys = self._component_rows(result) if there else ([], [], [])
                 self.table.columns = columns
                 self.table.rows, self.table.row_keys = rows, keys
-                listed = self.listed(result)
-                self.table.selected = listed.index(panel.component) if rows and panel.component in listed else -1
                 self.table.caption = self._caption(matched)
+        finally:
+            self._filling = False
+        self._rows_of = self.listed(result) if rows else []
+        self.paint_picked()
+
+    def paint_picked(self) -> None:
+        """Mark the picked component and draw its words."""
+        panel, result = self.panel, self.result
+        if self._rows_of and self._rows_of != self.listed(result):
+            self.paint_components()  # one that was looked up comes or goes below the first ones
+            return
+        self._filling = True
+        try:
+            there = panel.component in self._rows_of
+            self.table.selected = self._rows_of.index(panel.component) if there else -1
         finally:
             self._filling = False
         name = panel.model_names[panel.concepts.index(result)] if len(panel.models) > 1 else ""

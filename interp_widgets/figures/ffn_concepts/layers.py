@@ -1,0 +1,77 @@
+"""What stayed between two models, layer by layer."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from bokeh.models import LegendItem, Range1d, Span
+
+from interp_widgets.analysis.ffn_concepts import ConceptComparison
+from interp_widgets.figures.chart import QUIET, Chart, empty_source
+from interp_widgets.figures.theme import PALETTE8
+
+
+class LayerOverlap(Chart):
+    """How much of one model's main directions lies in the other's, by layer, beside what two random subspaces give."""
+
+    EMPTY: ClassVar[str] = "No comparison yet: it needs both models' components."
+    NUMBERS: ClassVar[dict[str, str]] = {
+        "overlap": "subspaces' overlap",
+        "match_cosine": "cosine of matched components",
+        "shared_words": "words they share",
+    }
+
+    def __init__(self, result: ConceptComparison | None = None) -> None:
+        tips = [("", "@what"), ("layer", "@layer"), ("share", "@value{0.00}")]
+        self.start(
+            "concept_overlap", "What stayed, by layer", ("layer", "share (0 to 1)"),
+            columns=("layer", "value", "what", "color"), tooltips=tips, height=320,
+            x_range=Range1d(-0.3, 1.3), y_range=Range1d(0, 1.03),
+        )  # fmt: skip
+        self.lines = empty_source("concept_overlap_lines", ("xs", "ys", "what", "color"))
+        drawn = self.figure.multi_line(
+            xs="xs", ys="ys", source=self.lines, line_color="color", line_width=2.5, name="lines"
+        )
+        points = self.figure.scatter(
+            x="layer", y="value", size=7, source=self.source, fill_color="color", line_color=None, name="points"
+        )
+        self.chance = self.figure.line(
+            x=[float("nan")], y=[float("nan")], line_color=QUIET, line_dash="dashed", line_width=2, name="chance"
+        )
+        self.mark = Span(location=0, dimension="height", line_color=QUIET, line_dash="dotted", visible=False)
+        self.figure.add_layout(self.mark)
+        items = [
+            LegendItem(label={"field": "what"}, renderers=[drawn]),
+            LegendItem(label="overlap of random subspaces", renderers=[self.chance]),
+        ]
+        self.legend(items, columns=2)
+        self.hover(points)
+        self.update(result)
+
+    def update(self, result: ConceptComparison | None, layer: int = 0) -> None:
+        """Show a comparison; None shows a sentence instead."""
+        self.mark.visible = False
+        if result is None:
+            self.lines.data = {column: [] for column in self.lines.data}
+            self.chance.data_source.data = {"x": [], "y": []}
+            return self.say()
+        layers, table = list(result.layers), result.layer_table()
+        rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
+        lines: dict[str, list[Any]] = {column: [] for column in self.lines.data}
+        for color, (name, label) in zip(PALETTE8, self.NUMBERS.items(), strict=False):
+            values = [float(value) for value in table[name]]
+            for column, entry in {"xs": layers, "ys": values, "what": label, "color": color}.items():
+                lines[column].append(entry)
+            rows["layer"] += layers
+            rows["value"] += values
+            rows["what"] += [label] * len(layers)
+            rows["color"] += [color] * len(layers)
+        self.lines.data = lines
+        low, high = layers[0] - 0.3, layers[-1] + 0.3
+        self.chance.data_source.data = {"x": [low, high], "y": [result.chance] * 2}
+        self.figure.x_range.update(start=low, end=high, reset_start=low, reset_end=high)
+        self.name_ticks(self.figure.xaxis[0], [str(one) for one in range(layers[-1] + 1)], most=14)
+        self.mark.update(location=layer, visible=layer in layers)
+        rank = np.asarray(result.angles).shape[1]
+        self.fill(rows, subtitle=f"first {rank} components of each layer")
