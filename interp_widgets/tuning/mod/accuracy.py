@@ -1,0 +1,326 @@
+"""Accuracy of many tunings: the grid of k and top-K, and what is lost without parts of the method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.mod.solving import solve
+from interp_widgets.analysis.result import Result, provenance, record
+from interp_widgets.data.problems import Problem
+from interp_widgets.models import load_model
+from interp_widgets.models.model import Model
+
+from .report import ModReport
+from .tune import tune_mod
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ABLATIONS: Mapping[str, Mapping[str, Any]] = {
+    "MoD": {},
+    "without norms": {"train_norms": False},
+    "without distillation": {"distill": 0.0},
+}
+"""The method and its two ablations (Fig. 5.4), as options of `tune_mod`."""
+_OURS = ("k", "top_k", "seed", "resume", "on_step", "on_partial")
+
+
+def half_width(values: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """Half of the 95 % confidence interval of a mean over the last axis (seeds), by Student's t; NaN for one seed.
+
+    >>> float(half_width(np.array([0.5, 0.6, 0.7])).round(3))
+    0.248
+    """
+    from scipy import stats
+
+    n = values.shape[-1]
+    if n < 2:
+        return np.full(values.shape[:-1], np.nan)
+    found: NDArray[np.floating[Any]] = stats.t.ppf(0.975, n - 1) * values.std(-1, ddof=1) / np.sqrt(n)
+    return found
+
+
+@record
+class ModGrid(Result):
+    """Held-out accuracy for every number of layers k and of routes per token (Fig. 5.3)."""
+
+    ks: Sequence[int]
+    """(n,) numbers of late layers."""
+
+    top_ks: Sequence[int]
+    """(m,) numbers of routes per token, in tuning and in use."""
+
+    accuracy: NDArray[np.floating[Any]]
+    """(n, m, seeds) share of problems solved, 0..1; NaN where top-K is above k, not yet computed, or the loss was no
+    number."""
+
+    base_accuracy: float
+    """The same of the base model."""
+
+    trained_share: NDArray[np.floating[Any]]
+    """(n,) trained parameters over those of the base model; NaN where nothing is computed yet."""
+
+    seeds: Sequence[int]
+    """(seeds,) what each run was seeded with."""
+
+    n_problems: int
+    """Problems that were tried."""
+
+    def __post_init__(self) -> None:
+        for name in ("ks", "top_ks", "seeds"):
+            self.sequence(name)
+        self.array("accuracy", (len(self.ks), len(self.top_ks), len(self.seeds)))
+        self.array("trained_share", (len(self.ks),))
+
+    @property
+    def mean(self) -> NDArray[np.floating[Any]]:
+        """(n, m) mean accuracy over the seeds."""
+        found: NDArray[np.floating[Any]] = self.accuracy.mean(-1)
+        return found
+
+    @property
+    def half_width(self) -> NDArray[np.floating[Any]]:
+        """(n, m) half of the 95 % interval of the mean; NaN with one seed."""
+        return half_width(self.accuracy)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per cell: mean accuracy and half of its interval."""
+        import pandas as pd
+
+        mean, half = self.mean, self.half_width
+        return pd.DataFrame(
+            [
+                {"k": k, "top_k": top, "accuracy": mean[i, j], "half_width": half[i, j]}
+                for i, k in enumerate(self.ks)
+                for j, top in enumerate(self.top_ks)
+                if top <= k
+            ]
+        )
+
+
+@record
+class ModAblations(Result):
+    """Held-out accuracy of variants of one tuning (Fig. 5.4)."""
+
+    variants: Sequence[str]
+    """(n,) their names."""
+
+    accuracy: NDArray[np.floating[Any]]
+    """(n, seeds) share of problems solved, 0..1; NaN where not yet computed, or the loss was no number."""
+
+    trained: NDArray[np.integer[Any]]
+    """(n,) trained parameters; 0 where not yet computed."""
+
+    base_accuracy: float
+    """Accuracy of the base model."""
+
+    base_parameters: int
+    """Parameters of the base model; 0 while nothing is computed."""
+
+    seeds: Sequence[int]
+    """(seeds,) what each run was seeded with."""
+
+    n_problems: int
+    """Problems that were tried."""
+
+    def __post_init__(self) -> None:
+        for name in ("variants", "seeds"):
+            self.sequence(name)
+        self.array("accuracy", (len(self.variants), len(self.seeds)))
+        self.array("trained", (len(self.variants),), "int")
+
+    @property
+    def mean(self) -> NDArray[np.floating[Any]]:
+        """(n,) mean accuracy over the seeds."""
+        found: NDArray[np.floating[Any]] = self.accuracy.mean(-1)
+        return found
+
+    @property
+    def half_width(self) -> NDArray[np.floating[Any]]:
+        """(n,) half of the 95 % interval of the mean; NaN with one seed."""
+        return half_width(self.accuracy)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per variant."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "variant": self.variants,
+                "accuracy": self.mean,
+                "half_width": self.half_width,
+                "trained_parameters": self.trained,
+                "trained_share": self.trained / max(self.base_parameters, 1),
+            }
+        )
+
+
+def mod_grid(
+    model: Any,
+    dataset: Sequence[Any],
+    problems: Sequence[Problem],
+    *,
+    ks: Sequence[int] = (1, 2, 3),
+    top_ks: Sequence[int] | None = None,
+    seeds: Sequence[int] = (0,),
+    max_new_tokens: int = 40,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    on_partial: Callable[[ModGrid], None] | None = None,
+    **tuning: Any,
+) -> ModGrid:
+    """Tune a mixture for every k and top-K and measure how many held-out problems each solves.
+
+    Args:
+        model: the base, as for `tune_mod`.
+        dataset: what is learned, as for `tune_mod`.
+        problems: what is solved, from `read_problems` or `demo_problems`.
+        ks: numbers of late layers.
+        top_ks: numbers of routes per token; 1 to the largest k by default. Pairs with top-K above k are left out.
+        seeds: one run each.
+        max_new_tokens: most tokens of a response.
+        progress: called with runs done and in all.
+        check: called before every step and token; raises to cancel.
+        on_partial: receives what is done after every run.
+        **tuning: other options of `tune_mod`, such as ``steps`` and ``lora``.
+
+    Raises:
+        ValueError: numbers out of range, no problems, no data.
+        TypeError: an option that `tune_mod` does not have, or that the grid sets itself.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.3,
+    Fig. 5.3.
+
+    Example:
+        >>> cases, held_out = demo_problems("train", 800), demo_problems(n=60)                  # doctest: +SKIP
+        >>> mod_grid("demo-base", cases, held_out, ks=(1, 2, 3), steps=100).mean               # doctest: +SKIP
+    """
+    _check_options(tuning)
+    base = _loaded(model)
+    rows = _numbers("ks", ks, base.n_layers)
+    columns = _numbers("top_ks", range(1, max(rows) + 1) if top_ks is None else top_ks, max(rows))
+    found = np.full((len(rows), len(columns), len(seeds)), np.nan)
+    share = np.full(len(rows), np.nan)
+    start = solve(base, problems, max_new_tokens=max_new_tokens, check=check).accuracy
+    cells = [
+        (i, j, s) for i, k in enumerate(rows) for j, top in enumerate(columns) if top <= k for s in range(len(seeds))
+    ]
+
+    def result(partial: bool) -> ModGrid:
+        told = provenance(base.provenance(), max_new_tokens=max_new_tokens, **tuning)
+        return ModGrid(rows, columns, found.copy(), start, share.copy(), tuple(seeds), len(problems),
+                       partial=partial, provenance=told)  # fmt: skip
+
+    for done, (i, j, s) in enumerate(cells, start=1):
+        options = {**tuning, "k": rows[i], "top_k": columns[j], "seed": seeds[s]}
+        found[i, j, s], report = _accuracy(model, dataset, problems, max_new_tokens, check, options)
+        share[i] = report.trained_share
+        if progress is not None:
+            progress(done, len(cells))
+        if on_partial is not None and done < len(cells):
+            on_partial(result(True))
+    return result(False)
+
+
+def mod_ablations(
+    model: Any,
+    dataset: Sequence[Any],
+    problems: Sequence[Problem],
+    k: int = 3,
+    *,
+    variants: Mapping[str, Mapping[str, Any]] = ABLATIONS,
+    seeds: Sequence[int] = (0, 1, 2),
+    max_new_tokens: int = 40,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    on_partial: Callable[[ModAblations], None] | None = None,
+    **tuning: Any,
+) -> ModAblations:
+    """Accuracy of a mixture, of the same without trained norms, and of the same without the distillation term.
+
+    Args:
+        model: the base, as for `tune_mod`.
+        dataset: what is learned, as for `tune_mod`.
+        problems: what is solved, from `read_problems` or `demo_problems`.
+        k: number of late layers.
+        variants: names and the options of `tune_mod` that make them; any others may be compared the same way, such as
+            ``{"with LoRA": {"lora": 8}}``.
+        seeds: one run each.
+        max_new_tokens: most tokens of a response.
+        progress: called with runs done and in all.
+        check: called before every step and token; raises to cancel.
+        on_partial: receives what is done after every run.
+        **tuning: other options of `tune_mod`, for all variants.
+
+    Raises:
+        ValueError: numbers out of range, no problems, no data.
+        TypeError: an option that `tune_mod` does not have.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.3,
+    Fig. 5.4.
+
+    Example:
+        >>> mod_ablations("demo-base", cases, held_out, steps=100).to_frame()                  # doctest: +SKIP
+    """
+    _check_options(tuning)
+    if not variants:
+        raise ValueError("there are no variants to compare: give at least one")
+    base = _loaded(model)
+    names = tuple(variants)
+    found, trained = np.full((len(names), len(seeds)), np.nan), np.zeros(len(names), dtype=np.int64)
+    size = 0
+    start = solve(base, problems, max_new_tokens=max_new_tokens, check=check).accuracy
+
+    def result(partial: bool) -> ModAblations:
+        told = provenance(base.provenance(), max_new_tokens=max_new_tokens, k=k, **tuning)
+        return ModAblations(names, found.copy(), trained.copy(), start, size, tuple(seeds), len(problems),
+                            partial=partial, provenance=told)  # fmt: skip
+
+    cells = [(i, s) for s in range(len(seeds)) for i in range(len(names))]
+    for done, (i, s) in enumerate(cells, start=1):
+        options = {"k": k, **tuning, **variants[names[i]], "seed": seeds[s]}
+        found[i, s], report = _accuracy(model, dataset, problems, max_new_tokens, check, options)
+        trained[i], size = report.trained_parameters, report.parameters_base
+        if progress is not None:
+            progress(done, len(cells))
+        if on_partial is not None and done < len(cells):
+            on_partial(result(True))
+    return result(False)
+
+
+def _accuracy(
+    model: Any,
+    dataset: Sequence[Any],
+    problems: Sequence[Problem],
+    max_new_tokens: int,
+    check: Callable[[], None] | None,
+    options: Mapping[str, Any],
+) -> tuple[float, ModReport]:
+    """Accuracy of one tuning; NaN where its loss was no number."""
+    tuned, report = tune_mod(model, dataset, check=check, **options)
+    if report.stopped == "nan":
+        return float("nan"), report
+    return solve(tuned, problems, max_new_tokens=max_new_tokens, check=check).accuracy, report
+
+
+def _loaded(model: Any) -> Model:
+    return model if isinstance(model, Model) else load_model(model)
+
+
+def _numbers(name: str, given: Sequence[int], largest: int) -> tuple[int, ...]:
+    found = tuple(given)
+    if not found or any(isinstance(one, bool) or not isinstance(one, int) or not 1 <= one <= largest for one in found):
+        raise ValueError(f"{name} must be whole numbers in 1..{largest}, got {list(found)}")
+    if len(set(found)) != len(found):
+        raise ValueError(f"{name} must differ, got {list(found)}")
+    return tuple(sorted(found))
+
+
+def _check_options(tuning: Mapping[str, Any]) -> None:
+    taken = next((name for name in tuning if name in _OURS), None)
+    if taken is not None:
+        raise TypeError(f"{taken!r} is set by the comparison itself: leave it out")
