@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from interp_widgets.data.annotators import Annotation, Annotator, EndpointAnnotator, endpoint
+from interp_widgets.data.annotators import Annotation, Annotator, EndpointAnnotator, conversation, endpoint
 from tests.data.chat_server import GOOD, KEY, Server, completion, refuse, send
 
 WORDS = ["January", "May", "Monday"]
@@ -51,8 +51,9 @@ def test_a_good_answer_is_asked_for_in_the_protocol(server: Server) -> None:
 
 
 def test_the_worked_examples_are_answers_that_can_be_read() -> None:
-    for _, answer in endpoint._EXAMPLES:
-        endpoint.read_answer(answer)
+    for message in conversation.messages("some words"):
+        if message["role"] == "assistant":
+            conversation.read_answer(message["content"])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .annotations import ConceptAnnotations, annotate_concepts
+from .annotate import annotate_concepts
+from .annotations import ConceptAnnotations
 from .compare import ConceptComparison, compare_concepts, subspace_angles
 from .concepts import ffn_concepts
 from .effects import NeuronEffectResult, neuron_effects

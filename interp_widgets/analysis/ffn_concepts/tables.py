@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from interp_widgets.analysis.ffn_concepts.annotations import annotate_concepts
+from interp_widgets.analysis.ffn_concepts.annotate import annotate_concepts
 from interp_widgets.analysis.ffn_concepts.concepts import ffn_concepts
 from interp_widgets.analysis.ffn_concepts.proportions import Annotated, AnnotationComparison, compare_annotations
 from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult

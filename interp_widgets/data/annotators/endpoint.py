@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from interp_widgets.data.annotators.annotation import LEVELS, SCENARIOS, Annotation
+from interp_widgets.data.annotators.annotation import Annotation
+from interp_widgets.data.annotators.conversation import NonsenseError, messages, read_answer, short
 
 OPENAI = "https://api.openai.com/v1"
 _NO_KEY = "none"
@@ -23,37 +23,6 @@ _SHORTEST_KEY = 8
 _LONGEST_WAIT = 30.0
 _FORMAT = 1
 """Of the cached answers; part of the hash."""
-
-_SYSTEM = """\
-You are a linguist who reads lists of words. The words of one list activate one direction in a neural network most.
-
-1. description: summarise in one concise concept, topic, theme, behaviour or pattern what the words have in common. Do \
-not list examples of the words. If more than half of the words do not fit one clear concept, the description is \
-"Cannot Tell".
-2. scenarios: which of these tasks of a writing assistant the concept can be used for: "writing" (daily, literary or \
-professional writing as its main purpose), "coding", "math", "translation". An empty list if none; several if several.
-3. level: the linguistic level of the concept: "phonology" (sound, such as rhyming words), "morphology" (word \
-structure, such as prefixes, suffixes, abbreviations), "syntax" (grammar, such as verbs or adjectives), "semantics" \
-(meaning, such as dates, or names of programming languages); null if the description is "Cannot Tell".
-
-Answer with one JSON object and nothing else: {"description": "...", "scenarios": [...], "level": "..."}"""
-
-_EXAMPLES: tuple[tuple[str, str], ...] = (
-    ("January, terday, cember, April, July, September, December, Thursday, quished, November, Tuesday",
-     '{"description": "dates", "scenarios": ["writing"], "level": "semantics"}'),
-    ("B., M., e., R., C., OK., A., H., D., S., J., al., p., T., N., W., G., a.C., or, St., K., a.m., L.",
-     '{"description": "abbreviations and acronyms", "scenarios": [], "level": "morphology"}'),
-    ("Go, Python, C++, Java, c#, python3, cuda, java, javascript, basic",
-     '{"description": "programming languages", "scenarios": ["coding"], "level": "semantics"}'),
-    ("brittle, tackle, chuckle, pickle, nozzle, ample, table, little",
-     '{"description": "words with the \\"le\\" sound", "scenarios": ["writing"], "level": "phonology"}'),
-    ("lamp, seventh, of, quickly, Oslo, (, river, 300, deny, sweet",
-     '{"description": "Cannot Tell", "scenarios": [], "level": null}'),
-)  # fmt: skip
-
-
-class _Nonsense(Exception):
-    """An answer that is not what was asked for."""
 
 
 class EndpointAnnotator:
@@ -168,7 +137,7 @@ class EndpointAnnotator:
             try:
                 reply = client.chat.completions.create(model=self.model, messages=talk, temperature=0)
                 return read_answer(hide(_content(reply)))
-            except _Nonsense as error:
+            except NonsenseError as error:
                 reason, wait = f"its answer is not the JSON asked for: {error}", 0.0
                 again = f"That was not the JSON asked for: {error}. Answer with the JSON object only."
                 talk = [*messages(question), {"role": "user", "content": again}]
@@ -180,9 +149,9 @@ class EndpointAnnotator:
             except openai.APITimeoutError:
                 reason = f"no reply within {self.timeout:g} seconds"
             except openai.APIConnectionError as error:
-                reason = f"no connection ({_short(hide(str(error.__cause__ or error)))})"
+                reason = f"no connection ({short(hide(str(error.__cause__ or error)))})"
             except (openai.APIError, ValueError) as error:
-                reason = f"its reply is no chat completion ({_short(hide(str(error)))})"
+                reason = f"its reply is no chat completion ({short(hide(str(error)))})"
             if final:
                 raise _Failed(f"{self.model} at {self.base_url}: {reason}") from None
             _sleep(wait, check)
@@ -191,7 +160,7 @@ class EndpointAnnotator:
     def _refusal(self, status: int, message: str) -> str:
         if status == 401:  # servers quote a part of the key
             return f"HTTP 401: the endpoint refuses the key in the environment variable {self.key_variable}"
-        return f"HTTP {status}: {_short(message.removeprefix(f'Error code: {status} - '))}"
+        return f"HTTP {status}: {short(message.removeprefix(f'Error code: {status} - '))}"
 
     def _key(self) -> str:
         key = os.environ.get(self.key_variable, "").strip()
@@ -234,59 +203,12 @@ def default_cache() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "interp_widgets" / "annotations"
 
 
-def messages(question: str) -> list[dict[str, str]]:
-    """The conversation that asks about a list of words: instructions, worked examples, the words."""
-    talk = [{"role": "system", "content": _SYSTEM}]
-    for words, answer in _EXAMPLES:
-        talk += [{"role": "user", "content": f"Words: {words}."}, {"role": "assistant", "content": answer}]
-    return [*talk, {"role": "user", "content": f"Words: {question}."}]
-
-
-def read_answer(text: str) -> dict[str, Any]:
-    """Description, scenarios and level of a model's answer, in the names of this package.
-
-    >>> read_answer('{"description": "months", "scenarios": ["Writing"], "level": "semantic"}')
-    {'description': 'months', 'scenarios': ['writing'], 'level': 'semantics'}
-    """
-    found = re.search(r"\{.*\}", text, re.DOTALL)  # some models wrap it in a code block or a sentence
-    try:
-        answer = json.loads(found.group() if found else text)
-    except ValueError:
-        raise _Nonsense(f"no JSON object in {_short(text)!r}") from None
-    if not isinstance(answer, dict) or not isinstance(answer.get("description"), str):
-        raise _Nonsense("no description")
-    description = " ".join(answer["description"].split()).rstrip(".")
-    if not description or "cannot tell" in description.lower():
-        return {"description": "", "scenarios": [], "level": None}
-    scenarios = answer.get("scenarios")
-    if not isinstance(scenarios, list):
-        raise _Nonsense("scenarios is no list")
-    named = [str(name).strip().lower() for name in scenarios]
-    if unknown := [name for name in named if name not in SCENARIOS and name != "none"]:
-        raise _Nonsense(f"unknown scenario {_short(unknown[0])!r}")
-    return {
-        "description": description,
-        "scenarios": [name for name in SCENARIOS if name in named],
-        "level": _level(answer.get("level")),
-    }
-
-
-def _level(name: Any) -> str | None:
-    if name is None:
-        return None
-    plain = str(name).strip().lower()
-    plain = {"semantic": "semantics", "null": "", "none": "", "cannot tell": ""}.get(plain, plain)
-    if plain and plain not in LEVELS:
-        raise _Nonsense(f"unknown level {_short(plain)!r}")
-    return plain or None
-
-
 def _content(reply: Any) -> str:
     """The text of a chat completion; servers that speak the protocol badly leave parts of it out."""
     choices = getattr(reply, "choices", None)
     text = getattr(getattr(choices[0], "message", None), "content", None) if choices else None
     if not isinstance(text, str):
-        raise _Nonsense("the reply holds no text")
+        raise NonsenseError("the reply holds no text")
     return text
 
 
@@ -308,16 +230,11 @@ def _sleep(seconds: float, check: Callable[[], None] | None) -> None:
         time.sleep(min(left, 0.1))
 
 
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 120 else text[:117] + "..."
-
-
 def _read(place: Path) -> dict[str, Any] | None:
     """A kept answer; None where there is none, or none that can be read."""
     try:
         return read_answer(place.read_text(encoding="utf8"))
-    except (OSError, UnicodeDecodeError, _Nonsense):
+    except (OSError, UnicodeDecodeError, NonsenseError):
         return None
 
 

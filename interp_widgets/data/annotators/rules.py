@@ -67,6 +67,7 @@ class RuleAnnotator:
 
     def __init__(self, vectors: WordVectors | None = None) -> None:
         self.vectors = demo_word_vectors() if vectors is None else vectors
+        self._shares: dict[str, float] = {}  # of all words that fit a concept
         self._usual: dict[int, float] = {}  # by number of words
 
     def __repr__(self) -> str:
@@ -88,30 +89,32 @@ class RuleAnnotator:
 
     # ---- more than half, and more than by chance
 
-    def _enough(self, members: int, words: Sequence[str], fits: Callable[[str], bool]) -> bool:
+    def _enough(self, members: int, words: Sequence[str], concept: str, fits: Callable[[str], bool]) -> bool:
         if 2 * members <= len(words):
             return False
-        known = self.vectors.words
-        share = (sum(map(fits, known)) + 1) / (len(known) + 2)
-        return _tail(members, len(words), share) < CHANCE
+        if concept not in self._shares:
+            known = self.vectors.words
+            self._shares[concept] = (sum(map(fits, known)) + 1) / (len(known) + 2)
+        return _tail(members, len(words), self._shares[concept]) < CHANCE
 
     def _best(self, words: Sequence[str], kinds: Iterable[lists.WordList]) -> tuple[lists.WordList, int] | None:
         """The list with most of the words, the first of equals; None where no list has enough of them."""
         lower = [word.lower() for word in words]
         counted = [(sum(word in kind.words for word in lower), -place, kind) for place, kind in enumerate(kinds)]
         members, _, kind = max(counted, key=lambda item: item[:2])
-        return (kind, members) if self._enough(members, words, lambda w: w.lower() in kind.words) else None
+        return (
+            (kind, members)
+            if self._enough(members, words, kind.name, lambda word: word.lower() in kind.words)
+            else None
+        )
 
     # ---- the rules
 
     def _numbers(self, words: Sequence[str]) -> Finding | None:
         fits = lambda word: _NUMBER.fullmatch(word) is not None
         members = sum(map(fits, words))
-        return (
-            Finding("numbers", "digits", members, "semantics", ("math",))
-            if self._enough(members, words, fits)
-            else None
-        )
+        enough = self._enough(members, words, "numbers", fits)
+        return Finding("numbers", "digits", members, "semantics", ("math",)) if enough else None
 
     def _topics(self, words: Sequence[str]) -> Finding | None:
         best = self._best(words, lists.topics())
@@ -124,11 +127,11 @@ class RuleAnnotator:
         }
         for concept, fits in shapes.items():
             members = sum(map(fits, words))
-            if self._enough(members, words, fits):
+            if self._enough(members, words, concept, fits):
                 return Finding(concept, "written form", members, "morphology")
         beyond = lambda word: not word.isascii()
         members = sum(map(beyond, words))
-        if self._enough(members, words, beyond):
+        if self._enough(members, words, "letters beyond a-z", beyond):
             return Finding("words of other languages", "letters beyond a-z", members, "semantics", ("translation",))
         return None
 
@@ -148,7 +151,7 @@ class RuleAnnotator:
         for members, concept, rule, fits in sorted(counted, key=lambda item: (-item[0], -len(item[1]))):
             if 2 * members <= len(words):
                 break
-            if self._enough(members, words, fits):
+            if self._enough(members, words, concept, fits):
                 return Finding(concept, rule, members, "morphology")
         return None
 
@@ -157,7 +160,7 @@ class RuleAnnotator:
         for ending, members in sorted(counts.items(), key=lambda item: (-item[1], -len(item[0]), item[0])):
             if 2 * members <= len(words):
                 break
-            if self._enough(members, words, lambda word, end=ending: end in endings(word.lower())):  # type: ignore[misc]
+            if self._enough(members, words, f"-{ending}", lambda word, end=ending: end in endings(word.lower())):  # type: ignore[misc]
                 rhymes = any(letter in _VOWELS for letter in ending.removesuffix("e"))  # a last e is silent
                 concept = f'rhyming words on "{ending}"' if rhymes else f'words with the "{ending}" sound'
                 return Finding(concept, "ending", members, "phonology", ("writing",) if rhymes else ())
@@ -171,7 +174,7 @@ class RuleAnnotator:
         if not counts:
             return None
         kind, members = counts.most_common(1)[0]
-        fits = self._enough(members, words, lambda word: part_of_speech(word) == kind)
+        fits = self._enough(members, words, kind, lambda word: part_of_speech(word) == kind)
         return Finding(kind, "part of speech", members, "syntax") if fits else None
 
     def _near(self, words: Sequence[str]) -> Finding | None:
