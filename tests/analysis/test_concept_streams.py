@@ -116,16 +116,16 @@ def test_memory_does_not_grow_with_the_stimuli(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "MOST_DEALT", 300)
     monkeypatch.setattr(module, "MOST_OTHERS", 200)
     monkeypatch.setattr("interp_widgets.analysis.concepts.quality.MOST_OTHERS", 200)
-    monkeypatch.setattr(
-        module, "last_states", lambda model, texts, *args, **options: rng.normal(size=(len(texts), 1, width))
-    )
+
+    def states(model: Any, texts: list[str], *args: Any, **options: Any) -> Any:
+        return rng.normal(size=(len(texts), 1, width))
 
     def peak(stimuli: int) -> tuple[int, float]:
         made, tested = tuple(str(i) for i in range(stimuli)), tuple(str(-1 - i) for i in range(stimuli // 2))
         concepts = [Concept(str(i), made, tested) for i in range(60)]
         tracemalloc.start()
         try:
-            concept_directions(model, concepts, layer=1, shuffles=1)
+            concept_directions(model, concepts, layer=1, shuffles=1, states=states)
             return tracemalloc.get_traced_memory()[1], concept_directions_cost(model, concepts, layer=1).bytes
         finally:
             tracemalloc.stop()
