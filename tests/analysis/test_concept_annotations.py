@@ -501,6 +501,8 @@ def test_saved_results_give_the_same_tables(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(table, verb_table(*heads, groups=2))
     pd.testing.assert_frame_equal(table, compare_heads(*heads, groups=2).verb_table())
     assert table["general_verbs"].min() > 2
+    at_once = verb_table(pair.base, pair.tuned, words=words, layers=[0, 5], groups=2)
+    pd.testing.assert_frame_equal(at_once, table)
     pd.testing.assert_frame_equal(scenario_table(*again[2:4]), scenario_table(*concepts))
     pd.testing.assert_frame_equal(level_table(*again[2:4]), level_table(*concepts))
     first = compare_concepts(*concepts, annotations=(notes[0], notes[1]))

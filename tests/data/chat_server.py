@@ -27,7 +27,7 @@ class Server:
                 server.requests.append({"path": self.path, "key": self.headers["Authorization"], **body})
                 reply = server.replies.pop(0) if len(server.replies) > 1 else server.replies[0]
                 if self.headers["Authorization"] != f"Bearer {server.key}":
-                    reply = refuse(401, f"Incorrect API key provided: {self.headers['Authorization'].split()[-1]}")
+                    reply = refuse(401, f"Incorrect API key provided: {self.headers['Authorization']}")
                 send(self, 200, completion(reply, body["model"])) if isinstance(reply, str) else reply(self)
 
             def log_message(self, *_: Any) -> None:

@@ -179,6 +179,20 @@ def test_failures_and_answers_that_hold_the_key_are_not_kept_as_such(server: Ser
     assert all(KEY not in file.read_text() for file in tmp_path.iterdir())
 
 
+def test_a_redirect_to_another_host_does_not_take_the_key_along(server: Server) -> None:
+    elsewhere = Server()
+    elsewhere.replies = [GOOD]
+    there = elsewhere.url.replace("127.0.0.1", "localhost") + "/chat/completions"
+    server.replies = [refuse(307, "moved", {"Location": there})]
+    try:
+        failure = asking(server).annotate(WORDS).failure
+    finally:
+        elsewhere.close()
+    assert [request["key"] for request in server.requests] == [f"Bearer {KEY}"]
+    assert [request["key"] for request in elsewhere.requests] == [None]
+    assert "HTTP 401" in failure
+
+
 @pytest.mark.parametrize("before", range(60, 130, 7))
 def test_a_key_is_hidden_before_a_message_is_cut(server: Server, before: int) -> None:
     server.replies = [refuse(403, "x" * before + KEY)]
