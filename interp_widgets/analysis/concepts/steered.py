@@ -165,8 +165,8 @@ def compare_steering(
     return SteeringComparison(
         concept=name,
         prompt_tokens=given.tokens(),
-        written=[model.token_strings(ids) for ids in written],
-        written_ids=[tuple(ids) for ids in written],
+        written=tuple(model.token_strings(ids) for ids in written),
+        written_ids=tuple(tuple(ids) for ids in written),
         word=model.token_strings([word])[0],
         word_probability=probability[:, word],
         top_tokens=model.token_strings(order.tolist()),

@@ -136,6 +136,12 @@ class ConceptBrowser(Panel):
             )
         return given
 
+    @T.validate("stream")
+    def _stream_is_there(self, proposal: Any) -> int:
+        if proposal.value > self.deepest:
+            raise T.TraitError(f"stream must be in 0..{self.deepest} for {self!r}, got {proposal.value}")
+        return int(proposal.value)
+
     # layout -----------------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
@@ -188,8 +194,6 @@ class ConceptBrowser(Panel):
     def request(self) -> BrowseRequest:
         if self.path:
             return BrowseRequest(OpenedSet.at(self.path), self.map_method, self.seed)
-        if not 0 <= self.stream <= self.deepest:
-            raise ValueError(f"the layer must be in 0..{self.deepest} for these models, got {self.stream}")
         if self._listed.concepts is not self.concepts:
             self._listed = Listed(self.concepts)
         return BrowseRequest(MadeSet(self._listed, self.stream, self.method, self.seed), self.map_method, self.seed)
@@ -299,7 +303,7 @@ class ConceptBrowser(Panel):
         return Forecast(seconds, int(size))
 
     def _names(self) -> Sequence[str]:
-        return self.results[0].concepts.names if self.results else ()
+        return self.sets[0].names if self.results else ()
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
@@ -311,6 +315,13 @@ class ConceptBrowser(Panel):
         self.library.fit()
         self.listing.paint()
         self._parts[self.tab].paint()
+
+    def look_for(self, name: str) -> None:
+        """Look at a concept as soon as there is one of this name."""
+        if name in self._names():
+            self.concept = name
+        else:
+            self._wished, self._stand_in = name, self.concept
 
     def _choose(self, names: Sequence[str]) -> None:
         """Look at a concept that there is; one that is wished for and missing from a draft is taken when it comes."""

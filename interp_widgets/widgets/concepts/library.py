@@ -85,7 +85,7 @@ class Library:
         self._take((split_stimuli(name, texts, group),), keep=True)
         with self.panel.hold():
             self.name.value = self.group.value = self.stimuli.value = ""
-        self.panel.concept = name if name in self._names() else self.panel.concept
+        self.panel.look_for(name)
 
     def _take(self, new: Sequence[Concept], *, keep: bool) -> None:
         """Put concepts into the list if all is well with them."""
@@ -96,9 +96,6 @@ class Library:
             check_lengths(model, new)
         panel.concepts = whole
         self.fit()
-
-    def _names(self) -> list[str]:
-        return [one.name for one in self.panel.concepts]
 
     def remove(self) -> None:
         """Take the concept that is looked at out of the list."""

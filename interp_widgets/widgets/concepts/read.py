@@ -68,8 +68,8 @@ class ReadTab:
         prompt.add_class("iw-grow")
         template = panel.bind(
             W.Checkbox(
-                description="read as a stimulus: in the template, whose last token the directions were made at",
-                indent=False,
+                description="as a stimulus, in the template", indent=False,
+                tooltip="Directions were made at the template's last token: there they read best",
             ),
             "in_template",
         )  # fmt: skip

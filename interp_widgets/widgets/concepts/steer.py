@@ -206,7 +206,7 @@ class SteerTab:
             letter = panel.name_of(index)
             start = f"{letter}: " if letter else ""
             done = f"“{one.concept}” erased" if one.mode == "erase" else f"“{one.concept}” {panel.strength:+.2f} gaps"
-            titles = ("as it is", done, "random direction, same length" if one.mode == "add" else "random, erased")
+            titles = ("as it is", done, "random direction" if one.mode == "add" else "random one erased")
             for strip, title, text in zip(self.strips[3 * number :], titles, one.written, strict=False):
                 strip.set_tokens(list(text))
                 strip.label = f"{start}{title}"

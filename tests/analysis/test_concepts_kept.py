@@ -1,0 +1,202 @@
+"""Kept hidden states and steering beside two controls: the same numbers as without, and nothing read twice."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from interp_widgets.analysis.concepts import ConceptSet, concept_directions, steer
+from interp_widgets.analysis.concepts import kept as kept_module
+from interp_widgets.analysis.concepts.kept import KeptStates
+from interp_widgets.analysis.concepts.steered import SteeringComparison, compare_steering
+from interp_widgets.data.concepts import Concept, demo_concepts
+from interp_widgets.models import load_demo_pair
+from tests.models.tiny import tiny_model
+
+SMALL = (
+    Concept("Paris", ("The Eiffel Tower is in Paris.", "Paris is a city.", "In Paris."), ("Go to Paris.",), "places"),
+    Concept("store", ("John went to the store.", "A store.", "The store is near."), ("To the store.",), "places"),
+    Concept("dog", ("A small dog.", "The dog was happy.", "Once there was a dog."), ("The dog lived.",)),
+)
+PROMPT = "One day, Anna saw a"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many texts each pass through the model read."""
+    counts: list[int] = []
+    real = kept_module.last_states
+
+    def counting(model: Any, prompts: Any, *args: Any, **options: Any) -> Any:
+        counts.append(len(prompts))
+        return real(model, prompts, *args, **options)
+
+    monkeypatch.setattr(kept_module, "last_states", counting)
+    return counts
+
+
+# ---- kept states
+
+
+@pytest.mark.parametrize(("family", "backend"), [("gpt2", "hooked"), ("llama", "bridge"), ("gpt_neox", "hooked")])
+def test_kept_states_give_the_same_directions(family: str, backend: str) -> None:
+    model = tiny_model(family, backend, dtype=torch.float64)
+    kept = KeptStates(model)
+    limit = 1e-5 if backend == "bridge" else 1e-9  # transformers' RMS norm is float32
+    for layer in (2, 1, 3, model.n_layers):
+        own = concept_directions(model, SMALL, layer=layer, shuffles=2)
+        found = concept_directions(model, SMALL, layer=layer, shuffles=2, states=kept)
+        np.testing.assert_allclose(found.directions, own.directions, atol=limit)
+        np.testing.assert_allclose(found.auc, own.auc)
+    other = concept_directions(model, SMALL, layer=1, shuffles=2)
+    assert not np.allclose(other.directions, found.directions, atol=1e-2), "layers differ, or this shows nothing"
+
+
+def test_no_text_is_read_twice(reads: list[int]) -> None:
+    model = tiny_model("llama", "hooked")
+    kept, texts = KeptStates(model), 12
+    for layer, options in ((2, {}), (1, {}), (0, {"method": "pca"}), (2, {"method": "discriminant"})):
+        if layer:  # all states entering layer 0 at the last token are one
+            concept_directions(model, SMALL, layer=layer, shuffles=1, states=kept, **options)
+    assert (sum(reads), len(kept)) == (texts, texts)
+    more = (*SMALL, Concept("cat", ("A cat.", "The cat sat.", "Cats."), ("The cat.",)))
+    concept_directions(model, more, layer=2, shuffles=1, states=kept)
+    assert sum(reads) == texts + 4, "one more concept: its own texts only"
+    concept_directions(model, more, layer=3, shuffles=1, states=kept)
+    assert sum(reads) == 2 * (texts + 4), "deeper: all once more"
+    assert kept.depth == model.n_layers
+    for layer in (1, 2, 3, model.n_layers):
+        concept_directions(model, more, layer=layer, shuffles=1, states=kept)
+    assert sum(reads) == 2 * (texts + 4), "now every layer is there"
+
+
+def test_what_a_cancelled_run_has_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt2", "hooked")
+    monkeypatch.setattr(kept_module, "SLICE", 3)
+    kept, told = KeptStates(model), []
+
+    def check() -> None:
+        if len(kept) >= 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        concept_directions(model, SMALL, layer=2, shuffles=1, states=kept, check=check)
+    assert len(kept) == 6
+    concept_directions(
+        model, SMALL, layer=2, shuffles=1, states=kept, progress=lambda done, total: told.append((done, total))
+    )
+    assert told[-1] == (12, 12)
+    assert told == sorted(told)
+
+
+def test_states_that_do_not_fit_are_not_kept(reads: list[int]) -> None:
+    model = tiny_model("llama", "hooked")
+    kept = KeptStates(model, max_bytes=100)
+    found = concept_directions(model, SMALL, layer=2, shuffles=1, states=kept)
+    np.testing.assert_allclose(found.directions, concept_directions(model, SMALL, layer=2, shuffles=1).directions)
+    assert (sum(reads), len(kept)) == (12, 0)
+
+
+def test_another_model_is_refused() -> None:
+    model, other = tiny_model("llama", "hooked"), tiny_model("gpt2", "hooked")
+    with pytest.raises(ValueError, match="kept for"):
+        concept_directions(other, SMALL, layer=1, states=KeptStates(model))
+
+
+# ---- steering beside controls
+
+
+@cache
+def demo() -> tuple[Any, ConceptSet]:
+    """The tuned demo model and some of its concepts."""
+    model = load_demo_pair().tuned
+    chosen = [concept for concept in demo_concepts() if concept.group in ("animals", "tools")]
+    return model, concept_directions(model, chosen, layer=3, shuffles=1)
+
+
+def test_steering_raises_the_word_and_the_random_direction_does_not() -> None:
+    model, found = demo()
+    result = compare_steering(model, found, "lion", PROMPT, strength=2.0, max_new_tokens=6)
+    before, after, random = result.word_probability
+    assert after > 3 * before
+    assert random < 1.5 * before
+    away = compare_steering(model, found, "lion", PROMPT, strength=-2.0, max_new_tokens=1)
+    assert away.word_probability[1] < before
+    assert result.text(0) == model.generate(PROMPT, max_new_tokens=6)
+    with steer(model, found.direction("lion"), layer=3, strength=float(2 * found.gap[found.index("lion")])):
+        assert result.text(1) == model.generate(PROMPT, max_new_tokens=6)
+    gain = result.top_probability[1] - result.top_probability[0]
+    assert (np.diff(gain) <= 1e-12).all()
+    assert result.top_tokens[0] == " lion"
+
+
+def test_strength_zero_changes_nothing() -> None:
+    model, found = demo()
+    result = compare_steering(model, found, "lion", PROMPT, strength=0.0, max_new_tokens=4)
+    np.testing.assert_allclose(result.word_probability, result.word_probability[0], rtol=1e-5)
+    assert result.written[0] == result.written[1] == result.written[2]
+
+
+def test_erasing_takes_the_word_away() -> None:
+    model, found = demo()
+    prompt = "One day, Anna saw a lion. The"
+    result = compare_steering(model, found, "lion", prompt, mode="erase", layer=range(3, 7), max_new_tokens=2)
+    before, after, random = result.word_probability
+    assert after < 0.5 * before
+    assert random > 0.5 * before
+    assert (result.strength, result.mode, result.layers.tolist()) == (0.0, "erase", [3, 4, 5, 6])
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_on_both_backends_and_saved(backend: str, tmp_path: Path) -> None:
+    model = tiny_model("llama", backend)
+    found = concept_directions(model, SMALL, layer=2, shuffles=1)
+    told: list[tuple[int, int]] = []
+    result = compare_steering(
+        model, found, "dog", "The dog", strength=3.0, layer=[1, 2], max_new_tokens=5, control_seed=4,
+        progress=lambda done, total: told.append((done, total)),
+    )  # fmt: skip
+    assert told[-1][1] == 15
+    assert [len(ids) for ids in result.written_ids] == [len(tokens) for tokens in result.written]
+    opened = SteeringComparison.load(result.save(tmp_path / "steered"))
+    assert opened.equals(result)
+    assert result.to_frame().shape == (3, 3)
+    other = compare_steering(model, found, "dog", "The dog", strength=3.0, layer=[1, 2], max_new_tokens=1)
+    assert other.word_probability[2] != result.word_probability[2], "another seed, another direction"
+    assert other.word_probability[1] == result.word_probability[1]
+
+
+def test_a_full_context_writes_nothing() -> None:
+    model, found = demo()
+    ids = model.tokens("a " * model.n_ctx)[: model.n_ctx]
+    result = compare_steering(model, found, "lion", ids, max_new_tokens=5)
+    assert [len(some) for some in result.written] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": "lyon"}, "did you mean 'lion'"),
+        ({"prompt": ""}, "the prompt"),
+        ({"layer": 9}, r"layer must be in 0\.\.6"),
+        ({"strength": float("nan")}, "finite"),
+    ],
+)
+def test_bad_input_is_said(options: dict[str, Any], words: str) -> None:
+    model, found = demo()
+    given = {"name": "lion", "prompt": PROMPT, **options}
+    with pytest.raises(ValueError, match=words):
+        compare_steering(model, found, given.pop("name"), given.pop("prompt"), max_new_tokens=1, **given)
+
+
+def test_another_models_set_is_refused() -> None:
+    _, found = demo()
+    base = load_demo_pair().base
+    with pytest.raises(ValueError, match="other weights"):
+        compare_steering(base, found, "lion", PROMPT)
+    compare_steering(base, found, "lion", PROMPT, max_new_tokens=1, other_weights=True)

@@ -1,0 +1,589 @@
+"""The concept browser without a browser: list, map, quality, reading, steering, two models, own concepts, bad input."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from interp_widgets import Workbench, load_demo_pair
+from interp_widgets.analysis.concepts import (
+    ConceptSet,
+    concept_directions,
+    decompose_prompt,
+    dispersion,
+    neighbours,
+    read_prompt_concepts,
+)
+from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE
+from interp_widgets.analysis.concepts.steered import compare_steering
+from interp_widgets.compute.cache import results as cache
+from interp_widgets.data.concepts import Concept, demo_concepts
+from interp_widgets.widgets.concepts import ConceptBrowser
+from interp_widgets.widgets.concepts.browser import PROMPT
+from interp_widgets.widgets.views.base import bytes_floats
+from interp_widgets.widgets.views.bokeh_figure import BokehSource
+from tests.models.tiny import tiny_model
+
+ALL = demo_concepts()
+FEW = tuple(
+    Concept(one.name, one.stimuli[:6], one.held_out[:2], one.group)
+    for one in ALL
+    if one.group in ("animals", "colours", "tools")
+)
+MANY = tuple(Concept(one.name, one.stimuli[:4], one.held_out[:1], one.group) for one in ALL[::3])
+PARROT = [
+    "Anna saw a parrot near the river.", "The parrot was in the garden.", "There was a parrot in the park.",
+    "John asked Mary about the parrot.", "One day, Tom found a parrot at the farm.", "Here is a parrot.",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pair() -> Any:
+    return load_demo_pair()
+
+
+@pytest.fixture(scope="module")
+def own(pair: Any) -> ConceptSet:
+    """What the browser must show of the tuned model."""
+    return concept_directions(pair.tuned, FEW, layer=3)
+
+
+@pytest.fixture
+def browse(wire: Any) -> Iterator[Callable[..., ConceptBrowser]]:
+    """Opens browsers; afterwards every comm and worker they opened must be gone."""
+    BokehSource.shared()  # one for all, which stays
+    before = wire.open()
+    opened: list[ConceptBrowser] = []
+
+    def build(*args: Any, **options: Any) -> ConceptBrowser:
+        opened.append(ConceptBrowser(*args, **{"concepts": FEW, **options}))
+        return settled(opened[-1])
+
+    yield build
+    for panel in opened:
+        panel.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("interp-widgets"):
+            thread.join(10)
+            assert not thread.is_alive(), "closing the last panel must end its worker"
+    assert wire.open() == before
+
+
+def settled(panel: ConceptBrowser) -> ConceptBrowser:
+    """Wait for the answer to a change, pressing Run where the forecast asks for it."""
+    assert panel.wait(60)
+    if panel.status.state == "waiting":
+        panel.go()
+    assert panel.wait(60)
+    return panel
+
+
+def look(panel: ConceptBrowser, tab: str) -> ConceptBrowser:
+    """Open a tab and wait for what it shows."""
+    panel.tab = tab
+    assert panel.wait(60)
+    assert panel.status.state == "done", panel.status.error
+    return panel
+
+
+def names_of(table: Any) -> list[str]:
+    return [row[0] for row in table.view.rows]
+
+
+# ---- what is asked and shown
+
+
+def test_opens_with_list_and_map(pair: Any, browse: Any, own: ConceptSet) -> None:
+    panel = browse(pair.tuned)
+    found = panel.result.concepts
+    np.testing.assert_allclose(found.directions, own.directions, atol=1e-6)
+    np.testing.assert_allclose(found.shuffled_auc, own.shuffled_auc, atol=1e-6)
+    assert names_of(panel.listing.table) == list(own.names)
+    assert [row[2] for row in panel.listing.table.view.rows] == pytest.approx(list(own.auc))
+    assert (panel.concept, panel.stream) == ("lion", 3)
+    assert panel.map.chart.places is panel.result.map
+    assert panel.result.map.method == "pca"
+    expected = neighbours(own, "lion", 12)
+    assert [row[0] for row in panel.map.near.view.rows] == [name for name, _ in expected]
+    assert [row[2] for row in panel.map.near.view.rows] == pytest.approx([cosine for _, cosine in expected], abs=1e-5)
+    assert panel.map.chart.chosen == own.index("lion")
+    assert "Concept: <b>lion</b>" in panel.listing.looked_at.value
+
+
+@pytest.mark.parametrize("method", ["mean_difference", "pca", "discriminant"])
+def test_methods_and_layers(pair: Any, browse: Any, method: str) -> None:
+    panel = browse(pair.tuned, layer=2, method=method)
+    expected = concept_directions(pair.tuned, FEW, layer=2, method=method, shuffles=1)
+    np.testing.assert_allclose(panel.result.concepts.directions, expected.directions, atol=1e-4)
+    assert panel.result.concepts.method == method
+
+
+def test_the_layer_slider_reads_no_stimulus_again(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.clear()
+    panel = browse(pair.tuned)
+    monkeypatch.setattr(
+        "interp_widgets.analysis.concepts.kept.last_states", lambda *a, **k: pytest.fail("the model ran")
+    )
+    drafts: list[bool] = []
+    panel.observe(lambda change: drafts.append(bool(np.isnan(change.new.concepts.shuffled_auc).all())), "result")
+    panel.stream = 2
+    assert panel.status.state != "waiting", "no forecast to press Run for"
+    assert panel.wait(60)
+    assert (panel.result.concepts.layer, panel.layer) == (2, 2)
+    assert drafts == [True, False], "the directions at once, the control behind"
+    panel.method = "discriminant"
+    assert panel.wait(60)
+    assert panel.result.concepts.method == "discriminant"
+    assert panel.status.state == "done", panel.status.error
+
+
+def test_drafts_come_before_the_whole(pair: Any, browse: Any, wire: Any) -> None:
+    seen: list[int] = []
+    cache.clear()
+    panel = browse(pair.tuned, concepts=MANY)
+    panel.observe(lambda change: seen.append(len(change.new.concepts.names)), "result")
+    panel._kept.clear()
+    panel.run(fresh=True)
+    assert seen == [10, 37, 74]
+    panel.method = "discriminant"
+    settled(panel)
+    assert not panel.result.partial
+
+
+def test_cancel_keeps_what_is_read_and_run_goes_on(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from interp_widgets.analysis.concepts import kept
+
+    monkeypatch.setattr(kept, "SLICE", 64)
+    cache.clear()
+    panel = browse(pair.tuned, layer=3)
+    read = len(panel._kept[id(pair.tuned)][1])
+    assert read == sum(len(one.stimuli) + len(one.held_out) for one in FEW)
+    panel.concepts = MANY
+    panel.go()
+
+    def stop(change: Any) -> None:
+        if len(change.new.concepts.names) == 10:
+            panel.cancel()
+
+    panel.observe(stop, "result")
+    assert panel.wait(60)
+    panel.unobserve(stop, "result")
+    assert panel.status.state == "cancelled"
+    assert panel.result.partial
+    assert "10 of 74 concepts so far" in panel.listing.table.view.caption
+    kept_now = len(panel._kept[id(pair.tuned)][1])
+    assert read < kept_now < read + 5 * 74
+    panel.go()
+    assert panel.wait(60)
+    assert len(panel.result.concepts.names) == 74
+
+
+def test_search_filters_by_name_and_group(pair: Any, browse: Any, wire: Any) -> None:
+    panel = browse(pair.tuned)
+    wire.type(panel.listing.box.children[1], value="anim b")
+    assert names_of(panel.listing.table) == ["bird", "rabbit", "bear"]
+    assert panel.listing.table.view.caption == "3 of 31 concepts"
+    panel.search = "nothing like it"
+    assert panel.listing.table.view.rows == []
+    panel.search = ""
+    wire.type(panel.listing.table.view, selected=2)
+    assert panel.concept == FEW[2].name
+
+
+# ---- map
+
+
+def test_click_centres_and_lasso_selects(pair: Any, browse: Any, own: ConceptSet) -> None:
+    panel = browse(pair.tuned)
+    panel.map._clicked(own.index("red"))
+    assert panel.concept == "red"
+    assert names_of(panel.map.near)[0] == neighbours(own, "red", 1)[0][0]
+    chart = panel.map.chart
+    middle = (chart.figure.x_range.start + chart.figure.x_range.end) / 2
+    assert middle == pytest.approx(float(chart.xy[own.index("red"), 0]))
+    panel.map._lassoed((0, 3))
+    assert panel.chosen == [own.names[0], own.names[3]]
+    assert names_of(panel.map.selected) == panel.chosen
+    assert panel.map.selected.view.caption == "2 selected"
+    panel.map.clear.click()
+    assert (panel.chosen, chart.selected) == ([], ())
+
+
+def test_tsne_is_asked_for(pair: Any, browse: Any) -> None:
+    panel = browse(pair.tuned, map_method="tsne")
+    assert panel.result.map.method == "tsne"
+    directions = panel.result.concepts
+    panel.map_method = "pca"
+    settled(panel)
+    assert panel.result.map.method == "pca"
+    assert panel.result.concepts is directions, "another map, the same directions"
+
+
+def test_a_slow_map_waits_for_run(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = browse(pair.tuned)
+    monkeypatch.setattr("interp_widgets.widgets.concepts.browser.map_seconds", lambda method, count: 40.0)
+    panel.map_method = "umap"
+    assert panel.wait(60)
+    assert panel.status.state == "waiting"
+    assert "about 40 s" in panel.status.text
+    assert panel.map.chart.places.method == "pca", "the old map stays"
+
+
+# ---- quality
+
+
+def test_quality_says_shares_and_the_control(pair: Any, browse: Any, own: ConceptSet) -> None:
+    panel = look(browse(pair.tuned), "quality")
+    words = panel.quality.words.value
+    assert f"<b>{(own.auc >= 0.9).mean():.0%}</b> of 31 tested concepts" in words
+    assert f"Shuffled labels: {own.shuffled_auc.mean():.2f} on average" in words
+    row = panel.quality.table.view.rows[own.index("lion")]
+    at = own.index("lion")
+    expected = [own.auc[at], own.group_auc[at], own.shuffled_auc[at], own.gap[at]]
+    assert row[:2] == ["lion", "animals"]
+    assert row[2:] == pytest.approx([float(value) for value in expected], rel=1e-4)
+
+
+# ---- read
+
+
+def test_reads_the_prompt_in_the_template(pair: Any, browse: Any, own: ConceptSet) -> None:
+    panel = look(browse(pair.tuned, prompt="The cat was near the red hammer."), "read")
+    text = NEUTRAL_TEMPLATE.replace("<stimulus>", panel.prompt)
+    reading = read_prompt_concepts(pair.tuned, own, text)
+    gaps = reading.projection / own.gap
+    assert panel.read.strips[0].tokens == list(reading.tokens)
+    np.testing.assert_allclose(bytes_floats(panel.read.strips[0].values), gaps[:, own.index("lion")], atol=1e-4)
+    heat = panel.read.heat
+    assert heat.row_labels[0] == "lion"
+    strongest = [own.names[i] for i in np.argsort(-gaps[-1])[:8]]
+    assert [name for name in heat.row_labels if name in strongest] == [one for one in heat.row_labels if one != "lion"]
+    np.testing.assert_allclose(heat.matrix[0], gaps[:, own.index("lion")], atol=1e-4)
+    parts = decompose_prompt(pair.tuned, own, text, n_concepts=8)
+    assert [row[0] for row in panel.read.sums[0].view.rows] == list(parts.names)
+    weights = [weight / own.gap[own.index(name)] for name, weight in zip(parts.names, parts.weights, strict=True)]
+    assert [row[1] for row in panel.read.sums[0].view.rows] == pytest.approx(weights, rel=1e-3)
+    assert f"{parts.error:.0%} of its length" in panel.read.sums[0].view.caption
+    assert "Strongest at" in panel.read.words.value
+
+
+def test_a_clicked_token_is_taken_apart(pair: Any, browse: Any, own: ConceptSet, wire: Any) -> None:
+    panel = look(browse(pair.tuned, prompt="The cat was near the red hammer."), "read")
+    tokens = panel.read.strips[0].tokens
+    place = tokens.index(" cat")
+    wire.type(panel.read.strips[0], selected=place)
+    assert panel.wait(60)
+    first = panel.read._spans[0]
+    assert panel.prompt_token == place - first
+    text = NEUTRAL_TEMPLATE.replace("<stimulus>", panel.prompt)
+    parts = decompose_prompt(pair.tuned, own, text, position=place, n_concepts=8)
+    assert names_of(panel.read.sums[0]) == list(parts.names)
+    panel.in_template = False
+    assert panel.wait(60)
+    assert panel.read.strips[0].tokens == list(pair.tuned.token_strings(pair.tuned.tokens(panel.prompt)))[1:]
+    assert panel.read.strips[0].selected == panel.prompt_token
+    wire.type(panel.read.heat, pinned=[1, 2])
+    assert panel.wait(60)
+    assert (panel.concept, panel.prompt_token) == (panel.read.heat.row_labels[0], 2)
+
+
+def test_rows_of_the_map_of_a_prompt(pair: Any, browse: Any, own: ConceptSet) -> None:
+    panel = look(browse(pair.tuned), "read")
+    panel.read_rows = "nearest"
+    assert panel.read.heat.row_labels == ["lion", *(name for name, _ in neighbours(own, "lion", 8))]
+    panel.read_rows = "chosen"
+    assert panel.read.heat.shape == [0, 0]
+    panel.chosen = ["red", "saw"]
+    assert panel.read.heat.row_labels == ["red", "saw"]
+    panel.n_concepts, panel.solver = 3, "elastic_net"
+    assert panel.wait(60)
+    assert panel.status.state == "done", panel.status.error
+
+
+# ---- steer
+
+
+def test_steering_beside_its_controls(pair: Any, browse: Any, own: ConceptSet, wire: Any) -> None:
+    panel = look(browse(pair.tuned, max_new_tokens=6), "steer")
+    expected = compare_steering(pair.tuned, own, "lion", PROMPT, strength=1.0, max_new_tokens=6)
+    assert [strip.tokens for strip in panel.steer.strips] == [list(some) for some in expected.written]
+    assert panel.steer.strips[1].marks, "the concept's word is marked"
+    assert " lion" in "".join(panel.steer.strips[1].tokens)
+    assert "Probability that the next token is “·lion”" in panel.steer.words.value
+    rows = panel.steer.tables[0].rows
+    assert [row[1:] for row in rows] == [pytest.approx(list(map(float, one))) for one in expected.top_probability.T]
+    panel.strength = -1.0
+    assert panel.wait(60)
+    assert panel.steer.found[0].strength == pytest.approx(-expected.strength, rel=1e-4)
+    with panel.hold():
+        panel.mode, panel.steer_from, panel.steer_on = "erase", 4, True
+    assert panel.wait(60)
+    assert (panel.steer.found[0].mode, panel.steer.found[0].layers.tolist()) == ("erase", [4, 5, 6])
+    panel.concept = "red"
+    assert panel.wait(60)
+    assert panel.steer.found[0].concept == "red"
+
+
+def test_slow_writing_waits_for_its_button(pair: Any, browse: Any, wire: Any) -> None:
+    panel = look(browse(pair.tuned, max_new_tokens=2), "steer")
+    panel.steer.seconds = 60.0
+    panel.strength = 2.0
+    assert panel.wait(60)
+    assert panel.steer.found[0].strength != pytest.approx(2 * panel.sets[0].gap[panel.sets[0].index("lion")])
+    assert (panel.steer.write.button_style, panel.steer.write.description) == ("primary", "Write (about 1 min 0 s)")
+    wire.click(panel.steer.write)
+    assert panel.wait(60)
+    assert panel.steer.write.description == "Write"
+    assert panel.steer.found[0].strength == pytest.approx(2 * panel.sets[0].gap[panel.sets[0].index("lion")])
+
+
+def test_an_empty_prompt_is_said(pair: Any, browse: Any) -> None:
+    panel = look(browse(pair.tuned, max_new_tokens=2), "steer")
+    panel.prompt = ""
+    assert "the prompt is empty" in panel.status.error
+    panel.prompt = "The dog"
+    assert panel.wait(60)
+    assert panel.status.error == ""
+
+
+# ---- two models
+
+
+def test_two_models(pair: Any, browse: Any, own: ConceptSet) -> None:
+    panel = browse(pair, max_new_tokens=2)
+    base, tuned = panel.result
+    np.testing.assert_allclose(tuned.concepts.directions, own.directions, atol=1e-6)
+    assert not np.allclose(base.concepts.directions, own.directions, atol=0.1)
+    assert base.map.other_xy is None
+    assert tuned.map.other_xy is not None
+    moved = 1 - (base.concepts.directions * tuned.concepts.directions).sum(axis=1)
+    look(panel, "compare")
+    expected = dispersion(base.concepts, tuned.concepts, pairs="group")
+    words = panel.pair.words.value
+    assert f"A <b>{expected.value:.3f}</b>" in words
+    assert f"B <b>{expected.other:.3f}</b>" in words
+    order = np.argsort(-moved, kind="stable")
+    assert names_of(panel.pair.table) == [own.names[i] for i in order]
+    assert panel.pair.table.view.rows[0][2] == pytest.approx(float(moved.max()), abs=1e-5)
+    panel.view = "difference"
+    assert panel.wait(60)
+    assert [head["label"] for head in panel.listing.table.view.columns] == ["concept", "group", "AUC A", "AUC B"]
+    assert panel.map.chart.side == "a"
+    look(panel, "map")
+    assert panel.map.chart.side == "both"
+    look(panel, "read")
+    assert len(panel.read.found) == 2
+    difference = panel.read.found[1].gaps[:, own.index("lion")] - panel.read.found[0].gaps[:, own.index("lion")]
+    np.testing.assert_allclose(panel.read.heat.matrix[0], difference, atol=1e-4)
+    look(panel, "steer")
+    assert len(panel.steer.found) == 2
+    panel.view = "A"
+    assert panel.wait(60)
+    np.testing.assert_allclose(panel.steer.found[0].strength, base.concepts.gap[own.index("lion")], rtol=1e-4)
+
+
+# ---- the user's own
+
+
+def test_adds_a_concept_of_ones_own(pair: Any, browse: Any, wire: Any) -> None:
+    panel = browse(pair.tuned)
+    library = panel.library
+    wire.type(library.name, value="parrot")
+    wire.type(library.stimuli, value="\n".join([*PARROT, "", PARROT[0]]))
+    wire.click(library.add_button)
+    settled(panel)
+    assert panel.status.state == "done", panel.status.error
+    assert panel.concept == "parrot"
+    added = panel.concepts[-1]
+    assert (added.name, added.group, len(added.stimuli) + len(added.held_out)) == ("parrot", "own", 6)
+    assert "parrot" in panel.result.concepts.names
+    assert library.stimuli.value == ""
+    code = panel.code(panel.request())
+    assert "Concept('parrot'" in code
+    wire.click(library.remove_button)
+    settled(panel)
+    assert "parrot" not in panel.result.concepts.names
+    wire.click(library.reset_button)
+    assert panel.concepts == ALL
+    panel.cancel()
+    assert panel.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "words"),
+    [
+        ("two", ["One.", "Two."], "'two' has 2 stimuli"),
+        ("lion", PARROT, "two concepts are called 'lion'"),
+        ("", PARROT, "empty name"),
+        ("long", [*PARROT, "word " * 3000], "tokens long with its template"),
+    ],
+)
+def test_what_cannot_be_added_is_said_and_kept(
+    pair: Any, browse: Any, wire: Any, name: str, lines: list[str], words: str
+) -> None:
+    panel = browse(pair.tuned)
+    panel.library.name.value, panel.library.stimuli.value = name, "\n".join(lines)
+    wire.click(panel.library.add_button)
+    assert words in panel.status.error
+    assert "\n" not in panel.status.error
+    assert panel.library.stimuli.value == "\n".join(lines), "nothing that was typed is lost"
+    assert (panel.concepts, panel.result.concepts.names) == (FEW, tuple(one.name for one in FEW))
+
+
+def test_a_folder_a_text_file_and_an_upload(pair: Any, browse: Any, wire: Any, tmp_path: Path) -> None:
+    (tmp_path / "concept").mkdir()
+    for name, thing in (("parrot", "parrot"), ("eagle", "eagle")):
+        texts = [line.replace("parrot", thing) for line in PARROT]
+        (tmp_path / "concept" / f"{name}.txt").write_text("\n".join(texts), encoding="utf-8")
+    panel = browse(pair.tuned)
+    library = panel.library
+    library.path.value = str(tmp_path)
+    wire.click(library.open_button)
+    settled(panel)
+    assert [one.name for one in panel.concepts[-2:]] == ["eagle", "parrot"]
+    assert f"read_concepts({str(tmp_path)!r})" in panel.code(panel.request())
+    wire.click(library.open_button)
+    assert "two concepts are called" in panel.status.error, "they are there already"
+    library.keep.value = False
+    wire.click(library.open_button)
+    settled(panel)
+    assert panel.result.concepts.names == ("eagle", "parrot")
+    assert panel.result.map is None
+    assert panel.map.chart.message
+    library.path.value = str(tmp_path / "concept" / "parrot.txt")
+    wire.click(library.open_button)
+    assert (library.name.value, library.stimuli.value.splitlines()) == ("parrot", PARROT)
+    library.path.value = str(tmp_path / "nowhere")
+    wire.click(library.open_button)
+    assert "there is no folder or text file" in panel.status.error
+    library.name.value = ""
+    library._uploaded(type("Change", (), {"new": [{"name": "owl.txt", "content": b"An owl.\nOwls.\nThe owl."}]}))
+    assert (library.name.value, library.stimuli.value) == ("owl", "An owl.\nOwls.\nThe owl.")
+
+
+def test_saves_and_opens_a_set(
+    pair: Any, browse: Any, own: ConceptSet, wire: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    panel = browse(pair.tuned)
+    wire.click(panel.library.save_button)
+    written = list(tmp_path.glob("*.npz"))
+    assert [path.name for path in written] == ["concepts-demo-tuned-layer-3-mean-difference.npz"]
+    assert ConceptSet.load(written[0]).equals(panel.result.concepts)
+    panel.stream = 2
+    settled(panel)
+    panel.library.path.value = str(written[0])
+    wire.click(panel.library.open_button)
+    settled(panel)
+    assert panel.opened
+    assert panel.result.concepts.layer == 3
+    assert "ConceptSet.load(" in panel.code(panel.request())
+    look(panel, "read")
+    look(panel, "steer")
+    two = browse(pair, path=str(written[0]), tab="compare", view="difference", max_new_tokens=2)
+    assert "nothing to compare" in two.pair.words.value
+    for tab in ("read", "steer", "quality", "map"):
+        look(two, tab)
+
+
+def test_a_set_that_does_not_fit_is_said_and_nothing_is_lost(
+    pair: Any, browse: Any, own: ConceptSet, wire: Any, tmp_path: Path
+) -> None:
+    tiny = tiny_model("llama", "hooked")
+    small = concept_directions(tiny, FEW[:3], layer=2, shuffles=1).save(tmp_path / "tiny.npz")
+    saved = own.save(tmp_path / "tuned.npz")
+    text = tmp_path / "broken.npz"
+    text.write_text("no archive", encoding="utf-8")
+    panel = browse(pair.base)
+    for path, words in (
+        (small, "these directions have width"), (saved, "with other weights"), (text, "not a readable result file"),
+        (tmp_path / "none.npz", "there is no file of directions"),
+    ):  # fmt: skip
+        panel.library.path.value = str(path)
+        wire.click(panel.library.open_button)
+        assert words in panel.status.error
+        assert "\n" not in panel.status.error
+        assert panel.path == ""
+        assert panel.result.concepts.names == tuple(one.name for one in FEW)
+
+
+# ---- shared, saved, other models
+
+
+def test_a_workbench_shares_prompt_token_and_layer(pair: Any, browse: Any) -> None:
+    bench = Workbench(pair.tuned, prompt="The cat was near the red hammer.", layer=2)
+    panel = browse(bench)
+    assert (panel.prompt, panel.stream) == (bench.prompt, 2)
+    bench.layer = 3
+    settled(panel)
+    assert panel.result.concepts.layer == 3
+    look(panel, "read")
+    bench.prompt_token = 1
+    assert panel.wait(60)
+    assert panel.read.strips[0].tokens[panel.read.strips[0].selected] == " cat"
+    panel.stream = panel.deepest
+    settled(panel)
+    assert (bench.layer, panel.result.concepts.layer) == (5, 6)
+    bench.prompt = "Another one."
+    assert panel.wait(60)
+    assert (panel.prompt, panel.prompt_token) == ("Another one.", -1)
+
+
+@pytest.mark.parametrize("tab", ["map", "quality", "read", "steer", "compare"])
+def test_the_code_repeats_what_is_shown(pair: Any, browse: Any, tab: str) -> None:
+    panel = look(browse(pair, max_new_tokens=2, view="B"), tab)
+    # the few concepts of this test are half of nothing that has a name: they are written out
+    code = panel.code(panel.request())
+    scope: dict[str, Any] = {}
+    exec(code.replace("load_model('demo-base')", "base").replace("load_model('demo-tuned')", "tuned"),
+         scope | {}, scope := {"base": pair.base, "tuned": pair.tuned})  # fmt: skip
+    np.testing.assert_allclose(scope["found_b"].directions, panel.result[1].concepts.directions, atol=1e-5)
+    np.testing.assert_allclose(scope["places"].other_xy, panel.result[1].map.other_xy, atol=1e-4)
+    assert [name for name, _ in scope["near"]] == [row[0] for row in panel.map.near.view.rows] or tab != "map"
+
+
+def test_saves_numbers_picture_and_page(pair: Any, browse: Any, tmp_path: Path) -> None:
+    panel = browse(pair)
+    table = pd.read_csv(panel.save(tmp_path / "concepts.csv"))
+    assert len(table) == 2 * len(FEW)
+    assert set(table["model"]) == {"A", "B"}
+    assert (tmp_path / "map.svg").name == panel.save(tmp_path / "map.svg").name
+    assert "lion" in (tmp_path / "map.svg").read_text(encoding="utf-8")
+    assert panel.save(tmp_path / "map.png").stat().st_size > 5000
+    assert panel.save(tmp_path / "page.html").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("family", "backend", "dtype"),
+    [("gpt2", "hooked", torch.float32), ("llama", "bridge", torch.float32), ("gpt_neox", "hooked", torch.bfloat16)],
+)
+def test_other_models(browse: Any, family: str, backend: str, dtype: torch.dtype) -> None:
+    model = tiny_model(family, backend, dtype=dtype)
+    panel = browse(model, concepts=FEW[:6], prompt="The dog was", max_new_tokens=2)
+    assert panel.result.concepts.directions.shape == (6, model.d_model)
+    for tab in ("quality", "read", "steer"):
+        look(panel, tab)
+    assert np.isfinite(panel.read.heat.matrix).all()
+
+
+def test_wrong_traits_are_said(pair: Any, browse: Any) -> None:
+    panel = browse(pair.tuned)
+    with pytest.raises(Exception, match="Concept objects"):
+        panel.concepts = ["cat"]
+    panel.concepts = FEW[:1]
+    assert panel.wait(60)
+    assert "at least 2 concepts" in panel.status.error
+    assert panel.result.concepts.names == tuple(one.name for one in FEW)
+    panel.concepts = FEW
+    settled(panel)
+    with pytest.raises(Exception, match=r"stream must be in 0\.\.6"):
+        panel.stream = 9
+    with pytest.raises(TypeError, match="did you mean 'method'"):
+        browse(pair.tuned, metod="pca")
