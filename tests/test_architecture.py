@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "widgets": {"widgets", "figures", "compute", "tuning", "analysis", "models", "data"},
 }
 FRONT_END = {"bokeh", "ipywidgets", "IPython", "anywidget", "traitlets", "comm"}
-HEAVY = {"umap", "peft", "dask"}
+HEAVY = {"umap", "peft", "dask", "openai"}
 TOP_LEVEL = {
     "interp_widgets", "notebooks", "tests", "benchmarks", "environment.yml", "README.md", "pyproject.toml", "Makefile",
     "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "constraints.txt", ".ci", ".gitignore",
@@ -82,6 +82,7 @@ def test_imports_run_along_the_arrows() -> None:
         ("analysis", "from interp_widgets.compute.worker import Worker"),
         ("figures", "from ..widgets import panel"),
         ("analysis", "import umap"),
+        ("data", "import openai"),
         ("widgets", "import transformer_lens"),
     ],
 )
