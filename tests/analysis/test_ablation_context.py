@@ -15,6 +15,7 @@ from torch import Tensor
 from interp_widgets.analysis.ablation import (
     AblatedPrediction,
     Ablation,
+    ablate_modules,
     ablated_prediction,
     ablation,
     mean_ablation,
@@ -101,8 +102,6 @@ def test_every_kind_is_the_edit_it_says(family: str, backend: str, bos: bool) ->
             {"value": row(model, kind)},
         ][: 2 if bos else 5]
         for filling in fillings:
-            if kind == "attn_to_mlp" and family == "gpt_neox" and "value" in filling:
-                continue  # refused, see below
             one = Ablation(layer=1, **options, **filling)
             wanted = reference(model, ids, one, int(bos))
             with ablation(model, [one]):
@@ -238,6 +237,26 @@ def test_attention_withheld_from_the_mlp_while_it_is_replaced_too() -> None:
     with ablation(model, one):
         wanted = model.run(IDS, capture="blocks.1.hook_mlp_out").activations["blocks.1.hook_mlp_out"]
     torch.testing.assert_close(found[:, 3], wanted[:, 3])
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_in_a_parallel_block_the_mlp_reads_no_attention(backend: str) -> None:
+    """The context and the map say the same: no effect, whatever is put there."""
+    model, prompt, other = tiny_model("gpt_neox", backend, dtype=torch.float64), IDS, IDS[::-1]
+    one = Ablation("attn_to_mlp", 1, position=3)
+    clean = model.run(IDS).logits
+    for made in (one, mean_ablation(model, one, [other]), resample_ablation(model, one, other)):
+        with ablation(model, made):
+            assert torch.equal(model.run(IDS).logits, clean)
+    options: list[dict[str, Any]] = [{}, {"replacement": "mean", "reference": [other]},
+                                     {"replacement": "resample", "corrupted": other}]  # fmt: skip
+    for option in options:
+        assert np.abs(ablate_modules(model, prompt, kinds=("attn_to_mlp",), **option).effect).max() == 0
+    serial = tiny_model("gpt2", backend, dtype=torch.float64)
+    clean = serial.run(IDS).logits
+    with ablation(serial, resample_ablation(serial, one, other)):
+        assert not torch.equal(serial.run(IDS).logits, clean)
+    assert np.abs(ablate_modules(serial, prompt, kinds=("attn_to_mlp",), **options[2]).effect).max() > 0
 
 
 def test_no_ablation_at_all_changes_nothing() -> None:
@@ -428,9 +447,6 @@ def test_more_bad_input() -> None:
     huge = Ablation("mlp", 1, value=np.full(model.d_model, 1e38))
     with pytest.raises(ValueError, match="with these ablations are not finite"):
         ablated_prediction(model, IDS, [huge])
-    parallel = tiny_model("gpt_neox")
-    with pytest.raises(ValueError, match="run beside the attention and never read it"):
-        ablation(parallel, [Ablation("attn_to_mlp", 1, value=np.zeros(32))])
 
 
 def test_values_may_be_lists_and_tensors() -> None:

@@ -131,6 +131,9 @@ def ablation(model: Any, ablations: Iterable[Ablation] | Ablation) -> AbstractCo
     the model's own modules, so analyses are as slow as with any other hook on the model. A token decomposition inside
     does not add up, and says so: it knows the model's own blocks only.
 
+    Where the MLP runs beside the attention and never reads it (parallel blocks, as of GPT-NeoX), ``attn_to_mlp``
+    changes nothing, whatever is put there: its effect is 0, as `ablate_modules` says.
+
     Positions are counted without the BOS, on what the model is fed: a sequence has a BOS exactly if the first token fed
     is the model's BOS token. Tokens that the model writes go on counting.
 
@@ -181,10 +184,6 @@ def _check(model: Any, one: Ablation) -> None:
     if one.value.shape not in allowed:
         wanted = " or ".join(str(shape) for shape in allowed)
         raise ValueError(f"the value of this {one.kind} ablation must have shape {wanted}, got {one.value.shape}")
-    if one.kind == "attn_to_mlp" and not mlp_branch(model).reads_attention:
-        raise ValueError(
-            f"the MLPs of {model.name} run beside the attention and never read it: leave the attn_to_mlp ablation out"
-        )
 
 
 def _row_shape(model: Any, one: Ablation) -> tuple[int, ...]:
