@@ -11,7 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.ablation import Ablation, CausalTraceResult, ablation, causal_trace, causal_trace_cost
+from interp_widgets.analysis.ablation import (
+    Ablation,
+    CausalTraceResult,
+    ablation,
+    causal_trace,
+    causal_trace_cost,
+    tracing,
+)
 from interp_widgets.analysis.ablation.tracing import embedding_std
 from interp_widgets.analysis.result import Result
 from interp_widgets.data.world import FactPrompt, fact_prompts
@@ -145,6 +152,33 @@ def test_batches_and_hooks_of_the_user_do_not_change_it(backend: str) -> None:
     finally:
         point.remove_hooks()
     np.testing.assert_allclose(hooked.restored, whole.restored, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_samples_that_do_not_fit_at_once_come_in_turn(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt2", backend, dtype=torch.float64)
+    options: dict[str, Any] = {"samples": 5, "kinds": ("state", "mlp")}
+    whole = causal_trace(model, TEXT, SUBJECT, **options)
+    sizes, real = [], tracing.trace
+    partial: list[CausalTraceResult] = []
+    steps: list[tuple[int, int]] = []
+
+    def spy(model: Any, embeddings: Any) -> Any:
+        sizes.append(len(embeddings))
+        return real(model, embeddings)
+
+    monkeypatch.setattr(tracing, "trace", spy)
+    monkeypatch.setattr(tracing, "chunk_size", lambda *args, **options: 2)
+    parts = causal_trace(model, TEXT, SUBJECT, on_partial=partial.append,
+                         progress=lambda *step: steps.append(step), **options)  # fmt: skip
+    assert sizes == [1, 2, 2, 1]  # the clean run, then the samples
+    for name in ("restored", "embedding", "corrupted"):
+        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
+    assert steps[-1][0] == steps[-1][1]
+    counts = [len(some.corrupted) for some in partial]
+    assert counts == sorted(counts)
+    assert set(counts) <= {2, 4}
+    assert np.isfinite(partial[-1].restored).all()  # finished samples only
 
 
 def test_noise_is_drawn_from_the_seed_in_order() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from interp_widgets.analysis.ablation.question import Question, ask
 from interp_widgets.analysis.ablation.tracing_result import CausalTraceResult, TracedKind, window_layers
+from interp_widgets.analysis.chunks import chunk_size, run_chunks
 from interp_widgets.analysis.cost import Cost, flops_per_token, row_bytes
 from interp_widgets.analysis.prompts import Prompt, read_prompt
 from interp_widgets.analysis.result import provenance
@@ -66,10 +67,12 @@ def causal_trace(
         samples: how many times noise is drawn.
         seed: of the noise; the first samples are the same for any number of them.
         prepend_bos: overrides the model's BOS policy for a text.
-        batch_size: runs per chunk; by default what 60 % of the free memory holds and a cancel can wait for.
+        batch_size: runs per chunk, and noise samples at once; by default what 60 % of the free memory holds and a
+            cancel can wait for.
         progress: called with (done, total) runs after every chunk.
         check: called before every chunk and layer; raises to cancel.
-        on_partial: receives a partial result a few times, NaN where nothing is computed yet.
+        on_partial: receives a partial result a few times, NaN where nothing is computed yet; where not all noise
+            samples fit at once, of the samples that are finished.
 
     Raises:
         ValueError: a subject that is not in the prompt, an empty or too long prompt, a target of several tokens, an
@@ -97,20 +100,25 @@ def causal_trace(
     if check is not None:
         check()
     question = ask(model, clean.hidden, target, metric="probability")
-    corrupted = trace(model, _noisy(embeddings, given.offset, (start, end), std, samples, seed))
-    job = _Job(question, clean, corrupted, question.read(corrupted.hidden), given.offset, (start, end), size)
+    noisy = _noisy(embeddings, given.offset, (start, end), std, samples, seed)
     runner = Runner(model, len(given.ids), batch_size, check, progress)
+    runner.total = (end - start + len(chosen) * model.n_layers * (given.n_shown - start)) * samples
     shape = (len(chosen), model.n_layers, given.n_shown, samples)
     restored = torch.full(shape, math.nan, dtype=wide(embeddings).dtype, device=model.device)
     embedding = torch.full(shape[2:], math.nan, dtype=restored.dtype, device=model.device)
+    base = torch.full((samples,), math.nan, dtype=restored.dtype, device=model.device)
+    jobs: list[_Job] = []
+    finished = 0
 
     def result(partial: bool) -> CausalTraceResult:
+        # of a partial result the finished samples, or while there is none those that are being computed
+        count = (finished or len(jobs[0].base)) if partial else samples
         told = {"noise": noise, "noise_std": std, "samples": samples, "seed": seed, "window": size}
         told |= {"bos": given.offset == 1, "largest_chunk": runner.log.largest, "chunk_halvings": runner.log.halvings}
         return CausalTraceResult(
-            restored=to_numpy(restored.clone()),
-            embedding=to_numpy(embedding.clone()),
-            corrupted=to_numpy(job.base),
+            restored=to_numpy(restored[..., :count].clone()),
+            embedding=to_numpy(embedding[:, :count].clone()),
+            corrupted=to_numpy(base[:count].clone()),
             clean=question.clean,
             kinds=chosen,
             window=size,
@@ -130,8 +138,23 @@ def causal_trace(
 
     if on_partial is not None:
         runner.deliver = lambda: on_partial(result(partial=True))
-    _restore(job, chosen, runner, restored, embedding)
-    _check_finite(restored, embedding, job.base)
+
+    def corrupt(first: int, stop: int) -> None:
+        corrupted = trace(model, noisy[first:stop])
+        jobs[:] = [_Job(question, clean, corrupted, question.read(corrupted.hidden), given.offset, (start, end), size)]
+
+    def restore(done: int) -> None:
+        nonlocal finished
+        own = slice(finished, done)
+        base[own] = jobs[0].base
+        _restore(jobs[0], chosen, runner, restored[..., own], embedding[:, own])
+        finished = done
+        jobs.clear()  # its trace, before the next one is made
+
+    at_once = chunk_size(_kept_bytes(model, len(given.ids)) + row_bytes(model, len(given.ids), len(given.ids)),
+                         model.free_memory(), most=samples, batch_size=batch_size)  # fmt: skip
+    run_chunks(samples, at_once, corrupt, what=f"sequence of {len(given.ids)} tokens", check=check, after=restore)
+    _check_finite(restored, embedding, base)
     return result(partial=False)
 
 
@@ -153,6 +176,12 @@ def embedding_std(model: Any) -> float:
         total, square = total + rows.sum(), square + (rows * rows).sum()
     mean = total / (model.d_vocab * model.d_model)
     return float((square / (model.d_vocab * model.d_model) - mean * mean).clamp(min=0).sqrt())
+
+
+def _kept_bytes(model: Any, tokens: int) -> float:
+    """Bytes that the trace of one sequence keeps: streams, what modules add, what heads read, queries, keys, values."""
+    numbers = tokens * model.n_layers * (3 * model.d_model + 4 * model.n_heads * model.d_head)
+    return float(numbers * model.dtype.itemsize)
 
 
 # ---- the runs
@@ -185,14 +214,12 @@ class _Job:
 @torch.no_grad()
 def _restore(job: _Job, kinds: Sequence[str], runner: Runner, restored: Tensor, embedding: Tensor) -> None:
     """Fill ``restored`` (kinds, layers, positions, samples) and ``embedding`` (positions, samples)."""
-    layers, positions, samples = restored.shape[1:]
-    (start, end), count = job.subject, positions - job.subject[0]
-    runner.total = (end - start + len(kinds) * layers * count) * samples
+    start, end = job.subject
     embedding[:] = job.base  # behind the subject it is clean already
     embedding[start:end] = math.nan
     _restore_at(job, runner, "state", -1, embedding[start:end])
     for number, kind in enumerate(kinds):
-        for layer in range(layers):
+        for layer in range(restored.shape[1]):
             restored[number, layer, :start] = job.base
             _restore_at(job, runner, kind, layer, restored[number, layer, start:])
 
@@ -200,7 +227,6 @@ def _restore(job: _Job, kinds: Sequence[str], runner: Runner, restored: Tensor, 
 def _restore_at(job: _Job, runner: Runner, kind: str, layer: int, rows: Tensor) -> None:
     """Fill ``rows`` (positions from the subject on, samples) of one kind and layer: every entry is a continued run."""
     samples, before = rows.shape[1], job.subject[0] + job.offset
-    cells = rows.view(-1)
 
     def work(start: int, stop: int) -> None:
         index = torch.arange(start, stop, device=rows.device)
@@ -209,9 +235,9 @@ def _restore_at(job: _Job, runner: Runner, kind: str, layer: int, rows: Tensor) 
         hidden = resume(job.question.model, job.corrupted, patches, stop - start, sequence=sample, check=runner.check)
         # rows of another batch are rounded otherwise: what has not changed has no effect at all
         same = (hidden == job.corrupted.hidden[sample]).all(-1)
-        cells[start:stop] = torch.where(same, job.base[sample], job.question.read(hidden))
+        rows[index // samples, sample] = torch.where(same, job.base[sample], job.question.read(hidden))
 
-    runner.run(len(cells), lambda start: job.clean.length(start // samples + before), work)
+    runner.run(rows.numel(), lambda start: job.clean.length(start // samples + before), work)
 
 
 def _noisy(embeddings: Tensor, offset: int, subject: tuple[int, int], std: float, samples: int, seed: int) -> Tensor:
@@ -305,7 +331,7 @@ def causal_trace_cost(
     unembedding = 2.0 * model.d_model * model.d_vocab
     flops = ((1 + samples) * n_prompt * layers + passed) * layer + (1 + layers * len(kinds)) * runs * unembedding
     item = max(model.dtype.itemsize, 4)
-    kept = (1 + samples) * n_prompt * layers * (3 * model.d_model + 4 * model.n_heads * model.d_head) * item
+    kept = (1 + samples) * _kept_bytes(model, n_prompt)
     rows = max(1.0, min(runs, 1e10 / flops_per_token(model) / max(n_prompt, 1)))
     table = item * len(kinds) * layers * n_prompt * samples
     return Cost(flops=float(flops), bytes=float(kept + rows * row_bytes(model, n_prompt, n_prompt) + table))
