@@ -20,10 +20,10 @@ __all__ = ["add_lora", "apply_state", "lora_parameters", "new_mixture", "norm_pa
 _NEEDS_PEFT = "LoRA needs the peft package: install it with `pip install interp_widgets[tuning]`, or leave lora out"
 
 
-def new_mixture(parts: LateParts, router: Tensor, top_k: int) -> Mixture:
+def new_mixture(parts: LateParts, router: Tensor, top_k: int, only: int | None = None) -> Mixture:
     """A mixture whose norms are copies of the model's final norm."""
     norms = [copy.deepcopy(parts.norm) for _ in range(router.shape[1] - 1)]
-    return Mixture(router, norms, top_k)
+    return Mixture(router, norms, top_k, only)
 
 
 def norm_parameters(mixture: Mixture, parts: LateParts) -> dict[str, nn.Parameter]:
@@ -92,7 +92,7 @@ def apply_state(hf_model: Any, state: MixtureState) -> tuple[Any, Mixture]:
             f"has weights {found[:12]}…: open it on the model it was made from"
         )
     parts = late_parts(hf_model)
-    mixture = new_mixture(parts, torch.zeros_like(state.weights["router"]), state.top_k)
+    mixture = new_mixture(parts, torch.zeros_like(state.weights["router"]), state.top_k, state.only)
     peft_model = None if state.lora is None else add_lora(hf_model, parts, state.lora, state.k, 0)
     named = {"router": mixture.router, **norm_parameters(mixture, parts)}
     named |= {} if peft_model is None else lora_parameters(peft_model)

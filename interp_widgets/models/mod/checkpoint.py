@@ -53,6 +53,8 @@ class MixtureState:
     """Optimizer and curves, to go on from; empty if it was not kept."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """How it was tuned; plain JSON values."""
+    only: int | None = None
+    """The one route that is read; None for the router's mixture."""
 
 
 def base_hash(hf_model: Any) -> str:
@@ -76,6 +78,7 @@ def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
         "version": VERSION,
         "k": state.k,
         "top_k": state.top_k,
+        "only": state.only,
         "lora": None if state.lora is None else vars(state.lora),
         "base": {"source": state.base, "name": state.base_name, "weight_hash": state.base_hash},
         "settings": dict(state.settings),
@@ -109,7 +112,7 @@ def load_state(folder: str | os.PathLike[str]) -> MixtureState:
         base = head["base"]
         return MixtureState(
             int(head["k"]), int(head["top_k"]), lora, base["source"], base["name"], base["weight_hash"],
-            _read(path / WEIGHTS), training, head["settings"],
+            _read(path / WEIGHTS), training, head["settings"], head["only"],
         )  # fmt: skip
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise LoadError(f"{path / HEADER} is damaged ({error}): copy the folder again") from error

@@ -63,14 +63,16 @@ class _Pass:
 class Mixture(nn.Module):
     """Router and norms of the last k layers; `interp_widgets.models.mod.graft` puts it into a model.
 
-    The last route's norm is the model's own final norm, which is why there are k - 1 norms here.
+    The last route's norm is the model's own final norm, which is why there are k - 1 norms here. With ``only`` the
+    router is left aside and one route has all the weight.
     """
 
-    def __init__(self, router: Tensor, norms: Sequence[nn.Module], top_k: int) -> None:
+    def __init__(self, router: Tensor, norms: Sequence[nn.Module], top_k: int, only: int | None = None) -> None:
         super().__init__()
         self.router = nn.Parameter(router)
         self.norms = nn.ModuleList(norms)
         self.top_k = top_k
+        self.only = only
         self._passes: dict[int, _Pass] = {}
         self._by_last: set[int] = set()
         self._readings: dict[int, list[Reading]] = {}
@@ -81,6 +83,14 @@ class Mixture(nn.Module):
     def k(self) -> int:
         """Number of routes."""
         return int(self.router.shape[1])
+
+    def weigh(self, stream: Tensor, top_k: int | None = None) -> Tensor:
+        """(..., k) weights of the routes for the streams (..., d_model) that enter the first of the last k blocks."""
+        if self.only is None:
+            return gates(stream, self.router, self.top_k if top_k is None else top_k)
+        one = torch.zeros(self.k, device=stream.device, dtype=torch.promote_types(stream.dtype, torch.float32))
+        one[self.only] = 1
+        return one.expand(*stream.shape[:-1], -1)
 
     # ---- what the taps tell
 
@@ -115,7 +125,7 @@ class Mixture(nn.Module):
             )
         members = [read(stream) for read, stream in zip(self.norms, current.entering[1:], strict=True)]
         members.append(norm(last))
-        weights = gates(current.entering[0], self.router, self.top_k)
+        weights = self.weigh(current.entering[0])
         if mine in self._readings:
             self._readings[mine].append(Reading(weights, members))
         return mix(weights, members)

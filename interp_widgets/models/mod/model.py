@@ -42,7 +42,8 @@ class ModModel(Model):
         """What was learned, and for which base."""
 
     def __repr__(self) -> str:
-        return f"Mod{super().__repr__()[:-1]}, {self.k} routes, top {self.top_k})"
+        used = f"top {self.top_k}" if self.only is None else f"only route {self.only}"
+        return f"Mod{super().__repr__()[:-1]}, {self.k} routes, {used})"
 
     @property
     def mixture(self) -> Mixture:
@@ -56,6 +57,11 @@ class ModModel(Model):
     def k(self) -> int:
         """Number of routes: the last k layers."""
         return self.state.k
+
+    @property
+    def only(self) -> int | None:
+        """The one route that is read, 0..k-1; None for the router's mixture."""
+        return self.state.only
 
     @property
     def route_layers(self) -> tuple[int, ...]:
@@ -95,13 +101,13 @@ class ModModel(Model):
 
     @property
     def added_parameters(self) -> int:
-        """Number of parameters that tuning trained: router, one norm per route, adapters."""
+        """Number of parameters beside the base's own: router, one norm per route, adapters."""
         return sum(value.numel() for value in self.state.weights.values())
 
     @property
     def weight_hash(self) -> str:
         """SHA-256 of all weights as they run and of `top_k` (64 hexadecimal digits)."""
-        return hashlib.sha256(f"{self._hash_of_weights} top_k {self.top_k}".encode()).hexdigest()
+        return hashlib.sha256(f"{self._hash_of_weights} top_k {self.top_k} only {self.only}".encode()).hexdigest()
 
     @functools.cached_property
     def _hash_of_weights(self) -> str:
@@ -113,6 +119,7 @@ class ModModel(Model):
             **super().provenance(),
             "mod_k": self.k,
             "mod_top_k": self.top_k,
+            **({} if self.only is None else {"mod_only": self.only}),
             "mod_base": self.state.base_name,
             "mod_base_weight_hash": self.state.base_hash,
         }

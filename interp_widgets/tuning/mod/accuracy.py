@@ -200,7 +200,7 @@ def mod_grid(
         >>> mod_grid("demo-base", cases, held_out, ks=(1, 2, 3), steps=100).mean               # doctest: +SKIP
     """
     _check_options(tuning)
-    base = _loaded(model)
+    base = loaded(model)
     rows = _numbers("ks", ks, base.n_layers)
     columns = _numbers("top_ks", range(1, max(rows) + 1) if top_ks is None else top_ks, max(rows))
     found = np.full((len(rows), len(columns), len(seeds)), np.nan)
@@ -269,7 +269,7 @@ def mod_ablations(
     _check_options(tuning)
     if not variants:
         raise ValueError("there are no variants to compare: give at least one")
-    base = _loaded(model)
+    base = loaded(model)
     names = tuple(variants)
     found, trained = np.full((len(names), len(seeds)), np.nan), np.zeros(len(names), dtype=np.int64)
     size = 0
@@ -307,7 +307,7 @@ def _accuracy(
     return solve(tuned, problems, max_new_tokens=max_new_tokens, check=check).accuracy, report
 
 
-def _loaded(model: Any) -> Model:
+def loaded(model: Any) -> Model:
     return model if isinstance(model, Model) else load_model(model)
 
 

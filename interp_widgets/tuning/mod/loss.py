@@ -30,6 +30,8 @@ class StepLoss:
     """() sum over the routes but the last of the mean divergence from the teacher; NaN where ``distill`` is 0."""
     gates: Tensor
     """(tokens, k) routing weights at the positions that predict them."""
+    routes: Tensor
+    """(k,) mean cross-entropy of each route alone; NaN where no route was read out alone."""
 
 
 def distillation_loss(routes: list[Tensor], teacher: Tensor) -> Tensor:
@@ -50,7 +52,9 @@ def distillation_loss(routes: list[Tensor], teacher: Tensor) -> Tensor:
     return total
 
 
-def step_loss(hf_model: Any, parts: LateParts, mixture: Mixture, batch: Batch, distill: float) -> StepLoss:
+def step_loss(
+    hf_model: Any, parts: LateParts, mixture: Mixture, batch: Batch, distill: float, each_route: bool = False
+) -> StepLoss:
     """Loss of one batch by a transformers model that has the mixture in it (`grafted`).
 
     Only positions that predict a token to be learned are read out.
@@ -66,11 +70,16 @@ def step_loss(hf_model: Any, parts: LateParts, mixture: Mixture, batch: Batch, d
     members = [member[:, :-1][chosen] for member in reading.members]
     task = F.cross_entropy(parts.head(mix(weights, members)), labels[chosen])
     apart = task.new_full((), torch.nan)
+    alone = task.new_full((mixture.k,), torch.nan)
     if distill > 0:
         routes = [parts.head(member) for member in members]
         apart = distillation_loss(routes[:-1], routes[-1])
+        alone = torch.stack([F.cross_entropy(logits.detach(), labels[chosen]) for logits in routes])
+    elif each_route:
+        with torch.no_grad():
+            alone = torch.stack([F.cross_entropy(parts.head(member), labels[chosen]) for member in members])
     total = task + distill * apart if distill > 0 else task
-    return StepLoss(total, task.detach(), apart.detach(), weights.detach())
+    return StepLoss(total, task.detach(), apart.detach(), weights.detach(), alone)
 
 
 def routing_statistics(gates: Tensor) -> tuple[Tensor, Tensor, Tensor]:

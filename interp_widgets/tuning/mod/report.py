@@ -23,6 +23,8 @@ class ModReport(Result):
     """(n,) nats: mean cross-entropy of the ensemble on the batch's responses."""
     distillation: NDArray[np.float64]
     """(n,) nats: sum over the earlier routes of KL(route ‖ last route); NaN where the term was left out."""
+    routes: NDArray[np.float64]
+    """(n, k) nats: cross-entropy of each route alone; NaN where no route was read out alone."""
     sparsity: NDArray[np.float64]
     """(n, k) share of tokens whose weight for the route is below 1e-5 (Fig. 5.2)."""
     mean: NDArray[np.float64]
@@ -51,7 +53,7 @@ class ModReport(Result):
         n, k = len(np.asarray(self.task)), len(self.layers)
         for name in ("task", "distillation"):
             self.array(name, (n,))
-        for name in ("sparsity", "mean", "variance"):
+        for name in ("routes", "sparsity", "mean", "variance"):
             self.array(name, (n, k))
 
     @property
@@ -75,6 +77,7 @@ class ModReport(Result):
 
         columns: dict[str, Any] = {"step": np.arange(self.done), "task": self.task, "distillation": self.distillation}
         for index, layer in enumerate(self.layers):
+            columns[f"task_{layer}"] = self.routes[:, index]
             for name in ("sparsity", "mean", "variance"):
                 columns[f"{name}_{layer}"] = getattr(self, name)[:, index]
         return pd.DataFrame(columns)

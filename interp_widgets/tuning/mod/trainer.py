@@ -20,7 +20,7 @@ ROUTER_SCALE = 0.02
 """Standard deviation of the router's first weights (section 5.1.2)."""
 LARGEST_GRADIENT = 1.0
 """Gradients are scaled down to this length."""
-CURVES = ("task", "distillation", "sparsity", "mean", "variance")
+CURVES = ("task", "distillation", "routes", "sparsity", "mean", "variance")
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 Ending = Literal["done", "cancelled", "nan"]
@@ -38,6 +38,8 @@ class Settings:
     batch_size: int
     seed: int
     train_norms: bool
+    only: int | None
+    """The one route that is tuned; None for the mixture."""
     data: str
     """Fingerprint of the examples."""
 
@@ -56,6 +58,8 @@ class ModStep:
     """Cross-entropy of the ensemble in nats."""
     distillation: float
     """Sum of divergences from the last route in nats; NaN where the term is left out."""
+    routes: tuple[float, ...]
+    """Per route: its own cross-entropy in nats; NaN where no route was read out alone."""
     sparsity: tuple[float, ...]
     """Per route: share of tokens whose weight is below 1e-5."""
     mean: tuple[float, ...]
@@ -71,6 +75,7 @@ class Trainer:
     hf_model: Any
     settings: Settings
     device: torch.device
+    each_route: bool = False
     curves: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in CURVES})
 
     def __post_init__(self) -> None:
@@ -80,18 +85,27 @@ class Trainer:
         generator = torch.Generator().manual_seed(chosen.seed)
         width = next(self.parts.norm.parameters())
         router = torch.randn(len(width), chosen.k, generator=generator, dtype=torch.float64) * ROUTER_SCALE
-        self.mixture = new_mixture(self.parts, router.to(width), chosen.top_k).to(self.device)
+        self.mixture = new_mixture(self.parts, router.to(width), chosen.top_k, chosen.only).to(self.device)
         peft_model = None
         if chosen.lora is not None:
             peft_model = add_lora(self.hf_model, self.parts, chosen.lora, chosen.k, chosen.seed)
         self.named: dict[str, nn.Parameter] = {"router": self.mixture.router}
         self.named |= norm_parameters(self.mixture, self.parts)
         self.named |= {} if peft_model is None else lora_parameters(peft_model)
-        self.trained = {n: p for n, p in self.named.items() if chosen.train_norms or not n.startswith("norms.")}
+        self.trained = {name: p for name, p in self.named.items() if self._is_trained(name)}
         for name, parameter in self.named.items():
             parameter.requires_grad_(name in self.trained)
         self.hf_model.eval()  # no dropout: the same step gives the same numbers
         self.optimizer = torch.optim.AdamW(self.trained.values(), lr=chosen.learning_rate, weight_decay=0.0)
+
+    def _is_trained(self, name: str) -> bool:
+        """A route that is tuned alone needs no router and no other route's norm."""
+        only = self.settings.only
+        if name == "router":
+            return only is None
+        if name.startswith("norms."):
+            return self.settings.train_norms and (only is None or name.startswith(f"norms.{only}."))
+        return True
 
     @property
     def done(self) -> int:
@@ -128,7 +142,7 @@ class Trainer:
         return "done"
 
     def _step(self, batch: Batch, good: dict[str, Tensor]) -> ModStep | None:
-        loss = step_loss(self.hf_model, self.parts, self.mixture, batch, self.settings.distill)
+        loss = step_loss(self.hf_model, self.parts, self.mixture, batch, self.settings.distill, self.each_route)
         if not bool(torch.isfinite(loss.total)):
             self._restore(good)  # these weights gave the last loss that was a number
             return None
@@ -140,7 +154,9 @@ class Trainer:
         good.update(self._snapshot())
         self.optimizer.step()
         sparsity, mean, variance = (tuple(x.tolist()) for x in routing_statistics(loss.gates))
-        found = ModStep(self.done, float(loss.task), float(loss.distillation), sparsity, mean, variance)
+        found = ModStep(
+            self.done, float(loss.task), float(loss.distillation), tuple(loss.routes.tolist()), sparsity, mean, variance
+        )
         for name in CURVES:
             self.curves[name].append(getattr(found, name))
         return found

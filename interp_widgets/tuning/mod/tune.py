@@ -38,6 +38,8 @@ def tune_mod(
     batch_size: int = 16,
     learning_rate: float = 3e-4,
     train_norms: bool = True,
+    only: int | None = None,
+    each_route: bool = False,
     seed: int = 0,
     resume: ModModel | str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -64,6 +66,9 @@ def tune_mod(
         batch_size: examples per step.
         learning_rate: of AdamW, constant.
         train_norms: whether the norms are trained; without, every route reads through the pretrained final norm.
+        only: tune and read one route alone, 0..k-1, without router and distillation: 0 reads the first of the last k
+            layers, k - 1 the last one, which with ``lora`` is ordinary LoRA tuning.
+        each_route: take each route's own loss also where ``distill`` is 0, which costs k more unembeddings.
         seed: of the router's first weights, the adapters' and the order of the data.
         resume: a `ModModel` or its folder to go on from, tuned with the same options on the same data; on a CPU the
             weights are the same, bit by bit, as without the break.
@@ -91,9 +96,11 @@ def tune_mod(
         (2, 768)
     """
     base, source = _base(model)
-    asked = _settings(base, dataset, k, top_k, lora, lora_layers, distill, learning_rate, batch_size, train_norms, seed)
+    asked = _settings(
+        base, dataset, k, top_k, lora, lora_layers, distill, learning_rate, batch_size, train_norms, only, seed
+    )
     before = None if resume is None else _state(resume)
-    run = _Run(base, source, asked.settings, steps if steps is not None else asked.two_epochs, before)
+    run = _Run(base, source, asked.settings, steps if steps is not None else asked.two_epochs, before, each_route)
     trainer = run.trainer
 
     def stop_here(step: int) -> None:
@@ -154,6 +161,7 @@ def _settings(
     learning_rate: float,
     batch_size: int,
     train_norms: bool,
+    only: int | None,
     seed: int,
 ) -> _Asked:
     """Check every option against the model."""
@@ -172,11 +180,15 @@ def _settings(
         raise ValueError(f"learning_rate must be above 0 and at most 1, got {learning_rate}")
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size must be a whole number of 1 or more, got {batch_size!r}")
+    if only is not None and (isinstance(only, bool) or not isinstance(only, int) or not 0 <= only < k):
+        raise ValueError(f"only must be a route in 0..{k - 1} or None, got {only!r}")
+    if only is not None and lora is None and not train_norms:
+        raise ValueError("nothing is left to train: with only= and without norms give a LoRA rank")
     examples = read_examples(base, dataset)
     setup = None if lora is None else LoraSetup(lora, "all" if lora_layers == "all" else "last", 2 * lora)
     settings = Settings(
-        k, top, setup, float(distill), float(learning_rate), batch_size, int(seed), bool(train_norms),
-        fingerprint(examples),
+        k, top, setup, float(distill) if only is None else 0.0, float(learning_rate), batch_size, int(seed),
+        bool(train_norms), only, fingerprint(examples),
     )  # fmt: skip
     return _Asked(settings, examples)
 
@@ -194,7 +206,9 @@ def _state(resume: ModModel | str | Path) -> MixtureState:
 class _Run:
     """A trainer for what was asked, and the way from it to a model and a report."""
 
-    def __init__(self, base: Model, source: Any, settings: Settings, steps: int, before: MixtureState | None) -> None:
+    def __init__(
+        self, base: Model, source: Any, settings: Settings, steps: int, before: MixtureState | None, each_route: bool
+    ) -> None:
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ValueError(f"steps must be a whole number of 1 or more, got {steps!r}")
         self.base, self.source, self.steps, self.settings = base, source, steps, settings
@@ -202,7 +216,7 @@ class _Run:
         self.hash, self.size = base_hash(hf_model), hf_model.num_parameters()
         if before is not None:
             self._check(before)
-        self.trainer = Trainer(hf_model, settings, base.device)
+        self.trainer = Trainer(hf_model, settings, base.device, each_route)
         if before is not None:
             self.trainer.go_on(before)
 
@@ -229,7 +243,7 @@ class _Run:
         came_from_name = isinstance(self.source, str | Path)
         return MixtureState(
             chosen.k, chosen.top_k, chosen.lora, self.base.source if came_from_name else None, self.base.name,
-            self.hash, weights, training, chosen.plain(),
+            self.hash, weights, training, chosen.plain(), chosen.only,
         )  # fmt: skip
 
     def result(self, ending: Ending) -> tuple[ModModel, ModReport]:
@@ -251,7 +265,7 @@ class _Run:
         }[ending]
         curves = {name: np.asarray(trainer.curves[name], dtype=np.float64) for name in CURVES}
         if not done:
-            curves |= {name: np.zeros((0, self.settings.k)) for name in ("sparsity", "mean", "variance")}
+            curves |= {name: np.zeros((0, self.settings.k)) for name in ("routes", "sparsity", "mean", "variance")}
         return ModReport(
             **curves,
             layers=model.route_layers,
