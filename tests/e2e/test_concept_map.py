@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 
 MADE = """
@@ -31,6 +33,7 @@ chart.on_select(selections.append)
 host = BokehFigure(chart.figure)
 host
 """
+WHITE = (255, 255, 255)
 VIEW = """name => {
     let view = null;
     const look = one => {
@@ -64,11 +67,22 @@ def drag(nb: Any, *points: tuple[float, float]) -> None:
     nb.page.mouse.up()
 
 
+def colour_at(nb: Any, x: float, y: float) -> tuple[int, ...]:
+    """What the page shows at a place of the map (clear of the mouse)."""
+    left, top = nb.bokeh_point("concept_map", x, y)
+    nb.bokeh_idle()
+    nb.page.wait_for_timeout(600)  # until the map rests and is drawn anew
+    data = nb.page.screenshot(clip={"x": round(left), "y": round(top), "width": 1, "height": 1})
+    return tuple(Image.open(io.BytesIO(data)).convert("RGB").getpixel((0, 0)))
+
+
 def test_forty_thousand_points(opened: Any) -> None:
     nb = opened
     assert (
         nb.page.evaluate("() => Bokeh.documents.at(-1).get_model_by_name('concept_map_rows').data.x.length") == 40_000
     )
+    assert colour_at(nb, 30, 30) != WHITE
+    assert colour_at(nb, 31.37, 27.3) == WHITE
     # the pointer on a point: its name, as text
     nb.page.mouse.move(*nb.bokeh_point("concept_map", 30, 30))
     expect(nb.page.locator(".bk-Tooltip")).to_contain_text("<img src=x")
@@ -79,17 +93,23 @@ def test_forty_thousand_points(opened: Any) -> None:
     assert nb.py("(selections, list(chart.source.selected.indices))") == ([], [])
     # a drag moves the map, in the page and in Python
     before = nb.page.evaluate(VIEW, "concept_map")
-    drag(nb, (10, 10), (15, 14))
+    drag(nb, (15, 14), (10, 10))
     after = nb.page.evaluate(VIEW, "concept_map")
-    np.testing.assert_allclose(np.subtract(after, before), [-5, -5, -4, -4], atol=0.4)
+    np.testing.assert_allclose(np.subtract(after, before), [5, 5, 4, 4], atol=0.4)
     nb.wait_py(f"abs(chart.figure.x_range.start - {after[0]!r}) < 1e-6", True)
+    nb.page.mouse.move(0, 0)
+    assert colour_at(nb, 30, 30) != WHITE, "the picture of the dots moves with the map"
+    assert colour_at(nb, 31.37, 27.3) == WHITE
     # the wheel alone is the page's; with Ctrl it zooms
-    nb.page.mouse.move(*nb.bokeh_point("concept_map", 10, 10))
+    nb.page.mouse.move(*nb.bokeh_point("concept_map", 30, 30))
     nb.page.keyboard.down("Control")
     nb.page.mouse.wheel(0, -300)
     nb.page.keyboard.up("Control")
     nb.page.wait_for_function(f"was => {{ const now = ({VIEW})('concept_map'); return now[1] - now[0] < 0.95 * was; }}",
                               arg=after[1] - after[0])  # fmt: skip
+    nb.page.mouse.move(0, 0)
+    assert colour_at(nb, 30, 30) != WHITE, "and is as large as the map says"
+    assert colour_at(nb, 31.37, 27.3) == WHITE
     press_tool(nb, "reset")
     # the lasso reaches Python
     press_tool(nb, "lasso-select")

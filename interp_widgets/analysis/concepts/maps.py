@@ -209,8 +209,8 @@ def concept_map_cost(concepts: int, d_model: int, *, two: bool = False, itemsize
     """What a map of so many concepts takes, with ``two`` sets mapped together."""
     rows = concepts * (1 + two)
     whole = float(rows * d_model * itemsize)
-    # the centred copy that the components are made from, both sets in one piece, and what UMAP holds of neighbours
-    held = whole * (1 + two) + 1200.0 * rows + 4.0 * ASKED * rows
+    # a centred copy for the components and one more while its variance is summed, and what UMAP holds of neighbours
+    held = whole * (2 + two) + 1200.0 * rows
     reduction = 16 * 2.0 * rows * d_model * (WIDTH + 10)  # seven rounds of two products, and two more
     return Cost(flops=reduction + 2.0 * ASKED * rows * d_model + 2e5 * rows, bytes=held)
 

@@ -84,18 +84,27 @@ def tsne_places(parts: Floats, near: int, seed: int) -> Floats:
     return found
 
 
-def neighbour_recall(directions: Floats, xy: Floats, *, k: int = 10, most: int = ASKED, seed: int = 0) -> float:
+def neighbour_recall(
+    directions: Floats,
+    xy: Floats,
+    *,
+    k: int = 10,
+    most: int = ASKED,
+    seed: int = 0,
+    asked: NDArray[np.integer[Any]] | None = None,
+) -> float:
     """Share of the ``k`` nearest directions by cosine that are among the ``k`` nearest places, 0..1.
 
-    Of more than ``most`` concepts, as many drawn at random are asked; all others can be their neighbours.
+    Of more than ``most`` concepts, as many drawn at random are asked, or those given; all others can be their
+    neighbours.
     """
     from sklearn.neighbors import NearestNeighbors
 
     count = len(xy)
     k = min(k, count - 1)
-    asked = np.arange(count)
-    if count > most:
-        asked = np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
+    asked = np.arange(count) if asked is None else asked
+    if len(asked) > most:
+        asked = np.sort(np.random.default_rng(seed).choice(asked, most, replace=False))
     cosine = directions[asked] @ directions.T
     cosine[np.arange(len(asked)), asked] = -np.inf
     wanted = np.argpartition(-cosine, k - 1, axis=1)[:, :k]
