@@ -365,8 +365,15 @@ def test_the_places_of_a_word_and_of_a_pair() -> None:
     places = found.places_of(word)
     assert sorted(places) == sorted(wanted)
     assert [one.score for one in places] == sorted((one.score for one in places), reverse=True)
-    counts = found.dimension_word_counts(word)
+    counts, nearest = found.find(word)
     assert counts.sum() == len(wanted)
+    best: dict[tuple[int, int], float] = {}
+    for layer, head, *_, score in wanted:
+        best[layer, head] = max(score, best.get((layer, head), -1.0))
+    assert {(one.layer, one.head): one.score for one in nearest} == best
+    assert all(tuple(one) in wanted for one in nearest)
+    lonely = next((word for word in found.vocabulary if not found.places_of(word)), "")
+    assert not lonely or (found.find(lonely).nearest == [] and not found.find(lonely).counts.any())
     for layer, head, d, *_ in wanted:
         assert counts[found.row(layer), head, d] == sum(one[:3] == (layer, head, d) for one in wanted)
     for layer in (0, 2):

@@ -101,7 +101,7 @@ def test_each_statistic_colours_the_grid(
         "pairs": lambda one: one.n_pairs,
         "energy": lambda one: one.energy.sum(-1),
         "count": lambda one: np.where(one.head_counts > 0, one.head_counts, np.nan),
-        "word": lambda one: (one.dimension_word_counts(word) > 0).sum(-1),
+        "word": lambda one: (one.find(word).counts > 0).sum(-1),
     }
     for color, of in wanted.items():
         panel.color = color

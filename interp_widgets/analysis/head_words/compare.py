@@ -218,8 +218,8 @@ def compare_heads(
     return HeadComparison(
         layers=tuple(a.layers),
         group=group,
-        head_change=changes(*heads, words),
-        dimension_change=changes(*dimensions, words),
+        head_change=changes(*heads, words, check=check),
+        dimension_change=changes(*dimensions, words, check=check),
         other_head_change=other_changes(*heads, words, check=check),
         other_dimension_change=other_changes(*dimensions, words, most=1, check=check),
         pair_change=b.n_pairs.astype(np.int64) - a.n_pairs,

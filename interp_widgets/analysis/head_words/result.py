@@ -37,6 +37,15 @@ class WordPlace(NamedTuple):
     """Cosine of the two word vectors."""
 
 
+class FoundWord(NamedTuple):
+    """Where a word stands in the pairs that dimensions keep."""
+
+    counts: NDArray[np.integer[Any]]
+    """(layers, heads, d_head) how many of a dimension's pairs hold the word."""
+    nearest: list[WordPlace]
+    """The nearest such pair of every head that has one, layer by layer."""
+
+
 @record
 class HeadWordResult(Result):
     """The word pairs of every head and of every dimension of it.
@@ -189,7 +198,10 @@ class HeadWordResult(Result):
         Raises ValueError for a word that is not in the list.
         """
         found = np.flatnonzero((self.dimension_word_pairs == self.place(word)).any(axis=1))
-        found = found[np.argsort(-self.dimension_scores[found], kind="stable")]
+        return self._places(found[np.argsort(-self.dimension_scores[found], kind="stable")])
+
+    def _places(self, found: NDArray[np.integer[Any]]) -> list[WordPlace]:
+        """Rows of `dimension_word_pairs` by their names."""
         row, head, dimension = np.unravel_index(self._owners(found), self.energy.shape)
         names, pairs = self.vocabulary, self.dimension_word_pairs[found].tolist()
         cells = zip(row.tolist(), head.tolist(), dimension.tolist(), pairs, self.dimension_scores[found].tolist(),
@@ -198,13 +210,18 @@ class HeadWordResult(Result):
             WordPlace(self.layers[row], head, dim, names[q], names[k], score) for row, head, dim, (q, k), score in cells
         ]
 
-    def dimension_word_counts(self, word: str) -> NDArray[np.integer[Any]]:
-        """(layers, heads, d_head) how many of the pairs that a dimension keeps hold a word.
-
-        Raises ValueError for a word that is not in the list.
-        """
+    def find(self, word: str) -> FoundWord:
+        """Where a word stands in the pairs that dimensions keep; ValueError where it is not in the list."""
         found = np.flatnonzero((self.dimension_word_pairs == self.place(word)).any(axis=1))
-        return np.bincount(self._owners(found), minlength=self.energy.size).reshape(self.energy.shape)
+        owners = self._owners(found)
+        counts = np.bincount(owners, minlength=self.energy.size).reshape(self.energy.shape)
+        heads, starts = np.unique(owners // self.d_head, return_index=True)
+        if not len(heads):
+            return FoundWord(counts, [])
+        scores = self.dimension_scores[found]
+        best = np.repeat(np.maximum.reduceat(scores, starts), np.diff([*starts, len(found)]))
+        first = np.unique(owners[scores == best] // self.d_head, return_index=True)[1]
+        return FoundWord(counts, self._places(found[np.flatnonzero(scores == best)[first]]))
 
     def head_words(self) -> list[tuple[str, int]]:
         """The words that stand in kept pairs of heads, each with the number of such heads; those in most come first."""

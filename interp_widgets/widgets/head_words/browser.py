@@ -10,6 +10,7 @@ import numpy as np
 import traitlets as T
 
 from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult, compare_heads
+from interp_widgets.analysis.head_words.result import FoundWord
 from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.head_words import change_scene
 from interp_widgets.figures.static import Scene
@@ -26,6 +27,8 @@ from .source import source_code
 
 TABS = ("heads", "comparison")
 RESAMPLES = 999
+QUIET_PAIRS = 2_000_000
+"""Pairs of dimensions that are compared in a moment, which the status line need not tell."""
 LETTERS = "AB"
 
 
@@ -90,6 +93,7 @@ class HeadWordBrowser(Panel):
         """The comparison of the two results on the screen."""
         self._compared: Any = None
         self._comparing: Any = None
+        self._found: tuple[Any, str, tuple[FoundWord | None, ...]] = ((), "", ())
         model, tuned = opened_pair(model, tuned)
         super().__init__(model, tuned, **options)
 
@@ -202,7 +206,8 @@ class HeadWordBrowser(Panel):
                 self.grid.paint()
                 self.about.paint()
 
-        self._comparing = self.start(work, done, title="Comparing", channel="comparison", quiet=True)
+        quick = sum(len(one.dimension_scores) for one in results) < QUIET_PAIRS
+        self._comparing = self.start(work, done, title="Comparing", channel="comparison", quiet=quick)
 
     def change_of(self, layer: int, head: int) -> float | None:
         """1 − M of a head; None while it is not known."""
@@ -222,9 +227,24 @@ class HeadWordBrowser(Panel):
         return self.results if self.shown == "difference" else (self.results[LETTERS.index(self.shown)],)
 
     @property
+    def found(self) -> tuple[FoundWord | None, ...]:
+        """Where the searched word is in each result; None where there is no word, or it is not in the list."""
+        if self._found[:2] != (self.results, self.word):
+            places = (one.find(self.word) if self.word in one.vocabulary else None for one in self.results)
+            self._found = self.results, self.word, tuple(places)
+        return self._found[2]
+
+    @property
+    def found_here(self) -> tuple[FoundWord | None, ...]:
+        """The same of the results that the view shows."""
+        if not self.results or self.shown == "difference":
+            return self.found
+        return (self.found[LETTERS.index(self.shown)],)
+
+    @property
     def found_word(self) -> str:
         """The searched word, if it is in the list of a result that is looked at; else empty."""
-        return self.word if any(self.word in one.vocabulary for one in self.looked_at) else ""
+        return self.word if any(self.found_here) else ""
 
     @property
     def letters(self) -> tuple[str, ...]:

@@ -121,9 +121,11 @@ class Details:
 
     def _paint_dimensions(self) -> None:
         panel, table, two = self.panel, self.dimensions, len(self.panel.looked_at) > 1
+        at = panel.layer, panel.head
         word = panel.found_word
-        rows = dimension_rows(panel.looked_at, panel.layer, panel.head, panel.pair, word) if self._there else []
+        rows = dimension_rows(panel.looked_at, panel.found_here, *at, panel.pair) if self._there else []
         self._numbers = [one.dimension for one in rows]
+        word = word if any(any(one.word_counts) for one in rows) else ""
         two = two and all(len(one.counts) == 2 for one in rows)
         letters = (" A", " B") if two else ("",)
         columns: list[dict[str, Any]] = [{"label": "dim.", "title": "dimension of the head", **RIGHT}]
@@ -136,7 +138,7 @@ class Details:
         shown_if(self.every, bool(panel.pair))
         with table.hold_sync():
             table.selected, table.rows = -1, []
-            table.columns, table.caption = columns, self._dimension_caption()
+            table.columns, table.caption = columns, self._dimension_caption(word)
             table.empty = self._none_behind() if self._there else "Click a head of the grid first."
             table.rows = [
                 [one.dimension, *(round(e, 1) for e in one.energies), *one.counts, *(one.word_counts if word else ())]
@@ -149,12 +151,13 @@ class Details:
     def _none_behind(self) -> str:
         return "No dimension has this pair among the nearest pairs that it keeps."
 
-    def _dimension_caption(self) -> str:
+    def _dimension_caption(self, word: str) -> str:
         panel = self.panel
         if not self._there:
             return ""
         if not panel.pair:
-            first = f"those with “{panel.found_word}” first" if panel.found_word else "by energy"
+            first = f"those with “{word}” first" if word else "by energy"
+            first += f"; none has “{panel.found_word}”" if panel.found_word and not word else ""
             return f"Dimensions of head {panel.head}, layer {panel.layer}, {first}"
         query, key = panel.pair
         said = []
@@ -188,7 +191,8 @@ class Details:
         with table.hold_sync():
             table.rows = []
             table.columns = columns
-            first = f"those with “{panel.found_word}”" if panel.found_word else "the nearest"
+            marked = any(panel.found_word in row[:2] for row in rows)
+            first = f"those with “{panel.found_word}”" if marked else "the nearest"
             table.caption = f"Pairs of dimension {panel.dimension}, {first} first" if rows else ""
             table.empty = (
                 "Click a dimension: its own pairs are listed here, the nearest first."

@@ -73,13 +73,13 @@ class Grid:
     def _paint_heat(self) -> None:
         panel, heat = self.panel, self.heat
         n_layers = [model.n_layers for model in panel.models]
-        found = colours(panel.results, panel.color, panel.shown, panel.word, n_layers, panel.comparison)
+        found = colours(panel.results, panel.color, panel.shown, panel.found, n_layers, panel.comparison)
         if isinstance(found, str):
             heat.empty = found
             heat.set_matrix(None)
             return
         shape = found.matrix.shape
-        marked = texts(panel.results, panel.shown, panel.word, n_layers) if panel.found_word else []
+        marked = texts(panel.results, panel.shown, panel.found, n_layers) if panel.found_word else []
         with heat.hold_sync():
             heat.title, heat.value_label = self._title(), found.label
             heat.numbers_from = None if panel.found_word else 1e-12
@@ -104,7 +104,7 @@ class Grid:
             self._rows = []
             self._paint_words()
             return
-        rows = word_rows(panel.looked_at, word)
+        rows = word_rows(panel.looked_at, panel.found_here)
         self._rows = rows
         letters = [""] if len(panel.looked_at) == 1 else [" A", " B"]
         columns: list[dict[str, Any]] = [{"label": "layer", "align": "right"}, {"label": "head", "align": "right"}]

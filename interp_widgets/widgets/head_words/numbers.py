@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult
+from interp_widgets.analysis.head_words.result import FoundWord, WordPlace
 
 Array = NDArray[np.float64]
+Found = Sequence[FoundWord | None]
+"""Where the searched word is in each result; None where there is no word, or it is not in the list."""
 
 COLOURS = {
     "pairs": "number of pairs",
@@ -49,38 +52,34 @@ def whole(values: NDArray[Any], layers: Sequence[int], n_layers: int) -> Array:
     return found
 
 
-def statistic(result: HeadWordResult, color: str, word: str) -> NDArray[Any]:
+def statistic(result: HeadWordResult, color: str, found: FoundWord | None) -> NDArray[Any]:
     """(layers, heads) of one result."""
     if color == "energy":
         return np.asarray(result.head_energy)
     if color == "count":
         return np.asarray(result.mean_count)
-    if color == "word":
-        return counts_of(result, word)
-    return np.asarray(result.n_pairs)
+    return counts_of(result, found) if color == "word" else np.asarray(result.n_pairs)
 
 
-def counts_of(result: HeadWordResult, word: str) -> NDArray[np.integer[Any]]:
-    """(layers, heads) dimensions that keep a pair with a word; none for a word that is not in the list."""
-    if not word or word not in result.vocabulary:
-        return np.zeros(result.n_pairs.shape, dtype=int)
-    return np.asarray((result.dimension_word_counts(word) > 0).sum(axis=-1))
+def counts_of(result: HeadWordResult, found: FoundWord | None) -> NDArray[np.integer[Any]]:
+    """(layers, heads) dimensions that keep a pair with a word; none where it is not in the list."""
+    return np.zeros(result.n_pairs.shape, dtype=int) if found is None else np.asarray((found.counts > 0).sum(axis=-1))
 
 
 def colours(
-    results: Sequence[HeadWordResult], color: str, shown: str, word: str, n_layers: Sequence[int],
+    results: Sequence[HeadWordResult], color: str, shown: str, found: Found, n_layers: Sequence[int],
     comparison: HeadComparison | None,
 ) -> Colours | str:  # fmt: skip
     """The colouring of one view, "A", "B" or "difference"; a sentence where there is none."""
-    if color == "word" and not word:
+    if color == "word" and not any(found):
         return "Find a word: the colour is how many dimensions of a head have it"
     if color == "change":
         if comparison is None:
             return "The change needs two results of one shape: see the Comparison tab"
         return Colours(whole(comparison.head_change, comparison.layers, max(n_layers)), 0.0, 1.0, UNITS[color])
     held = [
-        whole(statistic(result, color, word), result.layers, layers)
-        for result, layers in zip(results, n_layers, strict=False)
+        whole(statistic(result, color, one), result.layers, layers)
+        for result, one, layers in zip(results, found, n_layers, strict=False)
     ]
     if shown != "difference":
         return Colours(held["AB".index(shown)], 0.0, _largest(*held), UNITS[color])
@@ -97,10 +96,11 @@ def _largest(*arrays: Array) -> float:
     return max((float(one[np.isfinite(one)].max(initial=0.0)) for one in arrays), default=0.0) or 1.0
 
 
-def texts(results: Sequence[HeadWordResult], shown: str, word: str, n_layers: Sequence[int]) -> list[str]:
+def texts(results: Sequence[HeadWordResult], shown: str, found: Found, n_layers: Sequence[int]) -> list[str]:
     """Of every cell, row by row, how many dimensions keep a pair with the word; nothing where none does."""
     held = [
-        whole(counts_of(result, word), result.layers, layers) for result, layers in zip(results, n_layers, strict=False)
+        whole(counts_of(result, one), result.layers, layers)
+        for result, one, layers in zip(results, found, n_layers, strict=False)
     ]
     if shown != "difference":
         return [str(int(count)) if count > 0 else "" for count in held["AB".index(shown)].ravel()]
@@ -163,19 +163,20 @@ class WordRow:
     """The dimension that has it."""
 
 
-def word_rows(results: Sequence[HeadWordResult], word: str) -> list[WordRow]:
+def word_rows(results: Sequence[HeadWordResult], found: Found) -> list[WordRow]:
     """The heads with a word, those with most dimensions first."""
-    owners: dict[tuple[int, int], list[set[int]]] = {}
-    first: dict[tuple[int, int], Any] = {}
-    for place, result in enumerate(results):
-        for one in result.places_of(word) if word in result.vocabulary else []:
-            at = one.layer, one.head
-            owners.setdefault(at, [set() for _ in results])[place].add(one.dimension)
-            if at not in first or one.score > first[at].score:
-                first[at] = one
+    first: dict[tuple[int, int], WordPlace] = {}
+    counts: dict[tuple[int, int], list[int]] = {}
+    for place, (result, one) in enumerate(zip(results, found, strict=True)):
+        sums = counts_of(result, one)
+        for near in one.nearest if one is not None else ():
+            at = near.layer, near.head
+            counts.setdefault(at, [0] * len(results))[place] = int(sums[result.row(near.layer), near.head])
+            if at not in first or near.score > first[at].score:
+                first[at] = near
     rows = [
-        WordRow(*at, tuple(map(len, sets)), f"{first[at].query} → {first[at].key}", first[at].dimension)
-        for at, sets in owners.items()
+        WordRow(*at, tuple(numbers), f"{first[at].query} → {first[at].key}", first[at].dimension)
+        for at, numbers in counts.items()
     ]
     return sorted(rows, key=lambda row: (-max(row.counts), row.layer, row.head))
 
@@ -201,38 +202,28 @@ class DimensionRow:
 
 
 def dimension_rows(
-    results: Sequence[HeadWordResult], layer: int, head: int, pair: Sequence[str] = (), word: str = ""
+    results: Sequence[HeadWordResult], found: Found, layer: int, head: int, pair: Sequence[str] = ()
 ) -> list[DimensionRow]:
-    """The dimensions of a head, those with the word first, then the largest energy.
+    """The dimensions of a head, those with the found word first, then the largest energy.
 
     With a pair only those that hold it, in either result.
     """
-    shown = [result for result in results if has(result, layer, head)]
+    shown = [(result, one) for result, one in zip(results, found, strict=True) if has(result, layer, head)]
     if not shown:
         return []
-    chosen: set[int] = set(range(max(result.d_head for result in shown)))
+    chosen: set[int] = set(range(max(result.d_head for result, _ in shown)))
     if pair:
-        chosen = {d for result in shown for d in holding(result, layer, head, pair)}
-    held = [
-        (result.energy[result.row(layer), head], result.dimension_counts[result.row(layer), head],
-         _with_word(result, layer, head, word))
-        for result in shown
-    ]  # fmt: skip
+        chosen = {d for result, _ in shown for d in holding(result, layer, head, pair)}
+    held = []
+    for result, one in shown:
+        at = result.row(layer), head
+        words = np.zeros(result.d_head, dtype=int) if one is None else one.counts[at]
+        held.append((result.energy[at].tolist(), result.dimension_counts[at].tolist(), words.tolist()))
     rows = [
-        DimensionRow(
-            d, tuple(float(energy[d]) for energy, _, _ in held), tuple(int(count[d]) for _, count, _ in held),
-            tuple(int(words[d]) for _, _, words in held),
-        )
+        DimensionRow(d, *(tuple(column[d] for column in columns) for columns in zip(*held, strict=True)))
         for d in chosen
-    ]  # fmt: skip
+    ]
     return sorted(rows, key=lambda row: (-max(row.word_counts), -max(row.energies)))
-
-
-def _with_word(result: HeadWordResult, layer: int, head: int, word: str) -> NDArray[np.integer[Any]]:
-    """(d_head,) kept pairs of each dimension with a word."""
-    if not word or word not in result.vocabulary:
-        return np.zeros(result.d_head, dtype=int)
-    return result.dimension_word_counts(word)[result.row(layer), head]
 
 
 def holding(result: HeadWordResult, layer: int, head: int, pair: Sequence[str]) -> list[int]:
