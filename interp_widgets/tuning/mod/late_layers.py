@@ -126,8 +126,16 @@ def late_layer_losses(
         41
     """
     base = loaded(model)
-    options: dict[str, Any] = {"k": k, "lora": lora, "lora_layers": "all", "train_norms": False, "steps": steps, "seed": seed,
-               "batch_size": batch_size, "learning_rate": learning_rate}  # fmt: skip
+    options: dict[str, Any] = {
+        "k": k,
+        "lora": lora,
+        "lora_layers": "all",
+        "train_norms": False,
+        "steps": steps,
+        "seed": seed,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+    }
     curves: dict[int, list[ModStep]] = {}
     layers = tuple(range(base.n_layers - k, base.n_layers))
     items = list(problems)
