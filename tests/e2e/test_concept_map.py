@@ -20,8 +20,8 @@ count, kinds = {count}, 40
 middles = rng.normal(size=(kinds, 2)) * 10
 kind = rng.integers(0, kinds, count)
 xy = middles[kind] + rng.normal(size=(count, 2)) * 0.7
-xy[0] = [30, 30]
-xy[1] = [31, 30]
+xy[0] = [30.7, 28.3]
+xy[1] = [31.7, 28.3]
 names = [f"concept {{i}}" for i in range(count)]
 names[0] = "<img src=x onerror='window.HURT = 1'>"
 places = ConceptMap(names=names, groups=[f"group {{k}}" for k in kind], xy=xy, method="umap", recall=0.5,
@@ -81,14 +81,14 @@ def test_forty_thousand_points(opened: Any) -> None:
     assert (
         nb.page.evaluate("() => Bokeh.documents.at(-1).get_model_by_name('concept_map_rows').data.x.length") == 40_000
     )
-    assert colour_at(nb, 30, 30) != WHITE
-    assert colour_at(nb, 31.37, 27.3) == WHITE
+    assert max(colour_at(nb, 30.7, 28.3)) < 200
+    assert colour_at(nb, 31.2, 27.3) == WHITE
     # the pointer on a point: its name, as text
-    nb.page.mouse.move(*nb.bokeh_point("concept_map", 30, 30))
+    nb.page.mouse.move(*nb.bokeh_point("concept_map", 30.7, 28.3))
     expect(nb.page.locator(".bk-Tooltip")).to_contain_text("<img src=x")
     assert nb.page.evaluate("() => window.HURT") is None
     # a tap chooses
-    nb.page.mouse.click(*nb.bokeh_point("concept_map", 30, 30))
+    nb.page.mouse.click(*nb.bokeh_point("concept_map", 30.7, 28.3))
     nb.wait_py("clicks", [0])
     assert nb.py("(selections, list(chart.source.selected.indices))") == ([], [])
     # a drag moves the map, in the page and in Python
@@ -98,22 +98,22 @@ def test_forty_thousand_points(opened: Any) -> None:
     np.testing.assert_allclose(np.subtract(after, before), [5, 5, 4, 4], atol=0.4)
     nb.wait_py(f"abs(chart.figure.x_range.start - {after[0]!r}) < 1e-6", True)
     nb.page.mouse.move(0, 0)
-    assert colour_at(nb, 30, 30) != WHITE, "the picture of the dots moves with the map"
-    assert colour_at(nb, 31.37, 27.3) == WHITE
+    assert max(colour_at(nb, 30.7, 28.3)) < 200, "the picture of the dots moves with the map"
+    assert colour_at(nb, 31.2, 27.3) == WHITE
     # the wheel alone is the page's; with Ctrl it zooms
-    nb.page.mouse.move(*nb.bokeh_point("concept_map", 30, 30))
+    nb.page.mouse.move(*nb.bokeh_point("concept_map", 30.7, 28.3))
     nb.page.keyboard.down("Control")
     nb.page.mouse.wheel(0, -300)
     nb.page.keyboard.up("Control")
     nb.page.wait_for_function(f"was => {{ const now = ({VIEW})('concept_map'); return now[1] - now[0] < 0.95 * was; }}",
                               arg=after[1] - after[0])  # fmt: skip
     nb.page.mouse.move(0, 0)
-    assert colour_at(nb, 30, 30) != WHITE, "and is as large as the map says"
-    assert colour_at(nb, 31.37, 27.3) == WHITE
+    assert max(colour_at(nb, 30.7, 28.3)) < 200, "and is as large as the map says"
+    assert colour_at(nb, 31.2, 27.3) == WHITE
     press_tool(nb, "reset")
     # the lasso reaches Python
     press_tool(nb, "lasso-select")
-    drag(nb, (29, 29), (32, 29), (32, 31), (29, 31), (29, 29))
+    drag(nb, (29, 27), (33, 27), (33, 30), (29, 30), (29, 27))
     nb.wait_py("selections", [(0, 1)])
     nb.screenshot("concept_map_lasso", nb.page.locator(".iw-bokeh").first)
 
@@ -129,7 +129,7 @@ def test_marks_and_two_models(nb: Any, theme: str) -> None:
         nb.resize(width, 900)
         nb.py(code="chart.show(places); chart.mark(5, [7, 8, 9]); chart.select(range(20, 60))")
         nb.bokeh_idle()
-        nb.page.mouse.move(*nb.bokeh_point("concept_map", 30, 30))
+        nb.page.mouse.move(*nb.bokeh_point("concept_map", 30.7, 28.3))
         nb.screenshot(f"concept_map_{theme.lower()}_{width}")
     nb.py(code="chart.select([]); chart.show(places, side='both', names=('base', 'tuned'))")
     nb.bokeh_idle()
