@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.tensors import wide
+from interp_widgets.analysis.tensors import log_sum, wide
 from interp_widgets.models.forward import decode, decode_blocks, in_blocks
 
 Target = Literal["probability", "log_prob", "logit", "logit_difference"]
@@ -59,8 +59,7 @@ def score(blocks: Iterable[tuple[int, Tensor]], aim: Aim) -> Tensor:
         if aim.foils is not None:
             foil = _pick(foil, block, aim.foils, first)
         if aim.target in ("probability", "log_prob"):
-            part = torch.logsumexp(block, -1)
-            total = part if total is None else torch.logaddexp(total, part)
+            total = log_sum(total, block)
     if own is None:
         raise ValueError("there are no logits to read")
     match aim.target:

@@ -19,3 +19,17 @@ def to_numpy(x: Tensor) -> NDArray[np.floating[Any]]:
     """The numbers on the CPU, in float32 or wider."""
     found: NDArray[np.floating[Any]] = wide(x.detach()).cpu().numpy()
     return found
+
+
+def log_sum(total: Tensor | None, block: Tensor) -> Tensor:
+    """(...) log of the sum of exp over blocks: ``total`` (...) of those before, or None, and ``block`` (..., n).
+
+    Subtracted from a logit it gives the log-probability of the softmax over all blocks. The sum is in the type of
+    ``total``, or the block's.
+
+    >>> first = log_sum(None, torch.zeros(1, 3))
+    >>> log_sum(first, torch.zeros(1, 5)).exp()
+    tensor([8.])
+    """
+    part = torch.logsumexp(block, -1)
+    return part if total is None else torch.logaddexp(total, part.to(total.dtype))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from interp_widgets.analysis.prompts import single_token
 from interp_widgets.analysis.targets import Aim, read
-from interp_widgets.analysis.tensors import wide
+from interp_widgets.analysis.tensors import log_sum, wide
 from interp_widgets.models.forward import decode, decode_blocks, in_blocks, token_logits
 
 Metric = Literal["logit", "probability", "log_prob", "logit_difference", "kl"]
@@ -103,17 +103,16 @@ def divergence(model: Any, before: Tensor, after: Tensor) -> Tensor:
     rows = max(16, _ROWS * _COLUMNS // columns)
     found = []
     for part in torch.split(after, rows):
-        own = other = torch.full((), -torch.inf, dtype=torch.float64, device=part.device)
         both = torch.cat([before, part])
+        total = torch.full((len(both),), -torch.inf, dtype=torch.float64, device=part.device)
         weighted = torch.zeros(len(part), dtype=torch.float64, device=part.device)
         for _, logits in decode_blocks(model, wide(both) if in_blocks(model) else both, columns):
             block = logits.double()
-            size = torch.logsumexp(block, -1)
-            larger = torch.logaddexp(own, size[0])
-            share = torch.exp(block[0] - larger)
+            larger = log_sum(total, block)
+            share = torch.exp(block[0] - larger[0])
             # what is summed so far was weighted with the smaller total
-            weighted = weighted * torch.exp(own - larger) + (block[0] - block[1:]) @ share
-            own, other = larger, torch.logaddexp(other, size[1:])
-        found.append(weighted - own + other)
+            weighted = weighted * torch.exp(total[0] - larger[0]) + (block[0] - block[1:]) @ share
+            total = larger
+        found.append(weighted - total[0] + total[1:])
     kind = torch.float64 if after.dtype == torch.float64 else torch.float32
     return torch.cat(found).clamp_min(0).to(kind)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from interp_widgets.analysis.tensors import log_sum
 from interp_widgets.models.frozen import rounded_gain, rounds_norms
 from interp_widgets.models.readout import ReadOut, read_out
 
@@ -85,7 +86,7 @@ class PartLens:
             better = high > best
             best = torch.where(better, high.double(), best)
             ids = torch.where(better, place + first, ids)
-            total = torch.logaddexp(total, logits.logsumexp(-1).double())
+            total = log_sum(total, logits)
             if target is not None and 0 <= target - first < logits.shape[-1]:
                 found = logits[:, target - first].double()
         return ids, (best - total).exp(), (found - total).exp()
