@@ -49,6 +49,11 @@ WRONG = {
         "answer_2": "np.linalg.svd(P @ Q.T, compute_uv=False).mean()",
         "answer_3": "3",
     },
+    "08_concepts": {
+        "answer_1": "told(base)",
+        "answer_2": "instruments(near_on_the_map('piano'))",
+        "answer_3": "jobs[:, 0].mean()",
+    },
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 

@@ -150,6 +150,7 @@ def test_drafts_come_before_the_whole(pair: Any, browse: Any, wire: Any) -> None
     panel = browse(pair.tuned, concepts=MANY)
     panel.observe(lambda change: seen.append(len(change.new.concepts.names)), "result")
     panel._kept.clear()
+    cache.clear()
     panel.run(fresh=True)
     assert seen == [10, 37, 74]
     panel.method = "discriminant"
@@ -318,7 +319,8 @@ def test_steering_beside_its_controls(pair: Any, browse: Any, own: ConceptSet, w
     assert " lion" in "".join(panel.steer.strips[1].tokens)
     assert "Probability that the next token is “·lion”" in panel.steer.words.value
     rows = panel.steer.tables[0].rows
-    assert [row[1:] for row in rows] == [pytest.approx(list(map(float, one))) for one in expected.top_probability.T]
+    shown = [pytest.approx(list(map(float, one)), rel=1e-3) for one in expected.top_probability.T]
+    assert [row[1:] for row in rows] == shown
     panel.strength = -1.0
     assert panel.wait(60)
     assert panel.steer.found[0].strength == pytest.approx(-expected.strength, rel=1e-4)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from .directions import concept_directions
+from .kept import KeptStates
 from .maps import ConceptMap, add_to_map, concept_map, concept_map_cost
 from .reading import ConceptReading, SparseReading, decompose_prompt, decompose_state, read_prompt_concepts
 from .result import ConceptSet, neighbour_agreement, neighbours
 from .spread import Dispersion, dispersion
+from .steered import SteeringComparison, compare_steering
 from .steering import erase, steer
 
 __all__ = [
@@ -14,8 +16,11 @@ __all__ = [
     "ConceptReading",
     "ConceptSet",
     "Dispersion",
+    "KeptStates",
     "SparseReading",
+    "SteeringComparison",
     "add_to_map",
+    "compare_steering",
     "concept_directions",
     "concept_map",
     "concept_map_cost",

@@ -14,7 +14,7 @@ from interp_widgets.analysis.concepts import ConceptSet
 from interp_widgets.analysis.concepts.directions import concept_directions_cost
 from interp_widgets.analysis.concepts.kept import KeptStates
 from interp_widgets.compute.memory import Forecast, speedometer
-from interp_widgets.data.concepts import Concept, demo_concepts
+from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts
 from interp_widgets.figures.static import Scene
 
 from ..controls import row
@@ -195,6 +195,7 @@ class ConceptBrowser(Panel):
         if self.path:
             return BrowseRequest(OpenedSet.at(self.path), self.map_method, self.seed)
         if self._listed.concepts is not self.concepts:
+            check_concepts(self.concepts)
             self._listed = Listed(self.concepts)
         return BrowseRequest(MadeSet(self._listed, self.stream, self.method, self.seed), self.map_method, self.seed)
 
