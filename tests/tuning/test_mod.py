@@ -372,6 +372,37 @@ def test_cancel_keeps_the_partial_model() -> None:
     assert same(gone_on, whole)
 
 
+@pytest.mark.parametrize("name", ["progress", "on_step"])
+def test_what_listens_may_stop_it_too(name: str) -> None:
+    def listen(*told: Any) -> None:
+        if len(kept_steps) == 2:
+            raise KeyboardInterrupt
+        kept_steps.append(told)
+
+    kept_steps: list[Any] = []
+    kept: list[tuple[ModModel, ModReport]] = []
+    with pytest.raises(KeyboardInterrupt):
+        tune(steps=6, on_partial=kept.append, **{name: listen})
+    assert kept[0][1].done == 3
+
+
+def test_a_fault_within_a_step_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights may be half changed."""
+    made: list[int] = []
+
+    def broken(*given: Any) -> StepLoss:
+        made.append(1)
+        if len(made) == 3:
+            raise RuntimeError("out of memory")
+        return step_loss(*given)
+
+    monkeypatch.setattr(trainer_module, "step_loss", broken)
+    kept: list[Any] = []
+    with pytest.raises(RuntimeError, match="out of memory"):
+        tune(steps=6, on_partial=kept.append)
+    assert kept == []
+
+
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_loss_that_is_no_number_keeps_the_last_good_weights(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []

@@ -101,23 +101,30 @@ def tune_mod(
     )
     before = None if resume is None else _state(resume)
     run = _Run(base, source, asked.settings, steps if steps is not None else asked.two_epochs, before, each_route)
-    trainer = run.trainer
+    between_steps = False
 
     def stop_here(step: int) -> None:
+        nonlocal between_steps
+        between_steps = True
         if check is not None:
             check()
+        between_steps = False
 
     def tell(step: ModStep) -> None:
+        nonlocal between_steps
+        between_steps = True
         if on_step is not None:
             on_step(step)
         if progress is not None:
-            progress(trainer.done, run.steps)
+            progress(run.trainer.done, run.steps)
+        between_steps = False
 
     try:
         with few_threads(base.parameter_count):
-            ending = trainer.run(asked.examples, run.steps, stop_here, tell)
+            ending = run.trainer.run(asked.examples, run.steps, stop_here, tell)
     except BaseException:
-        if on_partial is not None and trainer.done:
+        # within a step the weights may be half changed
+        if on_partial is not None and between_steps and run.trainer.done:
             on_partial(run.result("cancelled"))
         raise
     return run.result(ending)
