@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,22 @@ from bokeh.embed import json_item
 from bokeh.models import GlyphRenderer
 
 from interp_widgets.analysis.ffn_concepts import (
+    AnnotationComparison,
     ConceptComparison,
     FFNConceptResult,
     NeuronEffectResult,
+    annotate_concepts,
+    compare_annotations,
     compare_concepts,
 )
+from interp_widgets.data.annotators import Annotation
 from interp_widgets.figures.chart import Chart
 from interp_widgets.figures.ffn_concepts import (
     ComponentWords,
     CumulativeVariance,
     LayerOverlap,
     NeuronScatter,
+    NoteShares,
     PrincipalAngles,
 )
 from interp_widgets.figures.plain import curves_scene, table_scene
@@ -45,6 +50,21 @@ def made_concepts(seed: int = 0, layers: int = LAYERS) -> FFNConceptResult:
 
 def made_comparison() -> ConceptComparison:
     return compare_concepts(made_concepts(0), made_concepts(1), rank=3)
+
+
+def made_notes() -> AnnotationComparison:
+    return compare_annotations(*(annotate_concepts(made_concepts(seed), Namer()) for seed in range(2)), resamples=19)
+
+
+class Namer:
+    """Says something of every list that begins with a short word."""
+
+    name = "namer"
+
+    def annotate(self, words: Sequence[str], *, check: Any = None) -> Annotation:
+        if len(words[0]) > 3:
+            return Annotation(source=self.name)
+        return Annotation(words[0], ("math",), "semantics" if words[0] == "dog" else "syntax", self.name)
 
 
 def made_effects(seed: int = 0, neurons: int = 5) -> NeuronEffectResult:
@@ -77,6 +97,8 @@ CHARTS: list[tuple[Callable[[], Any], Callable[[Any], object], Callable[[Any], o
     (ComponentWords, lambda c: c.update(made_concepts(), 1, 2), lambda c: c.update(None)),
     (PrincipalAngles, lambda c: c.update(made_comparison(), 1), lambda c: c.update(None)),
     (LayerOverlap, lambda c: c.update(made_comparison(), 1), lambda c: c.update(None)),
+    (NoteShares, lambda c: c.update(made_notes()), lambda c: c.update(None)),
+    (NoteShares, lambda c: c.update(made_notes(), trait="scenario"), lambda c: c.update(None)),
     (NeuronScatter, lambda c: c.update([made_effects()], neuron=2), lambda c: c.update([])),
     (NeuronScatter, lambda c: c.update([made_effects(), made_effects(1)], neuron=2), lambda c: c.update([])),
 ]
@@ -154,6 +176,19 @@ def test_angles_and_overlap_are_the_comparisons() -> None:
     at = overlap.lines.data["what"].index("subspaces' overlap")
     np.testing.assert_allclose(overlap.lines.data["ys"][at], found.overlap)
     assert overlap.chance.data_source.data["y"] == [0.5, 0.5]
+
+
+def test_shares_by_layer_are_the_comparisons() -> None:
+    found = made_notes()
+    chart = NoteShares(found)
+    table = found.by_layer("level").set_index(["category", "layer"])
+    drawn = zip(*(chart.source.data[name] for name in ("category", "layer", "model", "value")), strict=True)
+    for category, layer, model, value in drawn:
+        np.testing.assert_allclose(value, table.loc[(category, layer), "base" if model == "A" else "tuned"])
+    assert set(chart.lines.data["dash"]) == {"solid", "dashed"}
+    assert 0 < table.loc[("syntax", 0), "base"] <= 100
+    chart.update(found, trait="scenario")
+    assert "math" in chart.source.data["category"]
 
 
 def test_neurons_of_one_model_and_of_two() -> None:

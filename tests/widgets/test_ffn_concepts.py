@@ -28,6 +28,7 @@ from interp_widgets.data.annotators import Annotation, RuleAnnotator
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser, annotating
 from interp_widgets.widgets.views.base import bytes_floats
+from tests.data.chat_server import GOOD, KEY, Server
 from tests.models.tiny import tiny_model
 
 PROMPT, TARGET = PRESETS[0].prompt, PRESETS[0].target
@@ -249,7 +250,13 @@ def test_notes_are_saved_and_opened(pair: Any, browse: Any, wire: Any, tmp_path:
     assert noted(other, 4) == ["moods", "", "", "user"]
     third = browse(pair.base, notes=saved)
     assert noted(third, 4)[0] == "moods"
-    wrong = browse(pair.tuned)
+    wrong_ones = ((saved, "about other weights"), (tmp_path / "none.npz", "no result file"), (7, "got 7"),
+                  ([None, saved], "notes of 2 models"))  # fmt: skip
+    for given, sentence in wrong_ones:
+        wrong = browse(pair.tuned, notes=given)
+        assert sentence in wrong.status.error
+        assert len(tab(wrong).table.rows) == 20, "the components are shown all the same"
+        assert wrong.result is not None
     tab(wrong).annotating.file.value = str(tmp_path / "mine.npz")
     wire.click(tab(wrong).annotating.box.children[2].children[2])
     assert "these notes are about other weights" in wrong.status.error
@@ -340,6 +347,68 @@ def test_the_endpoint_needs_a_model_and_shows_where_its_key_is_from(
     panel.base_url = "http://localhost:9/v1"
     assert (made.annotator().model, made.annotator().key_variable) == ("some-model", "MY_KEY")
     assert not any(secret in str(data) for _, _, data in wire.sent), "the key never leaves the environment"
+
+
+def test_an_endpoint_is_asked_and_its_key_kept_nowhere(
+    pair: Any, browse: Any, wire: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("MY_KEY", KEY)
+    server = Server()
+    server.replies = [GOOD]
+    try:
+        panel = browse(
+            pair.base, annotator="endpoint", endpoint_model="tiny", base_url=server.url, key_variable="MY_KEY",
+            components=3,
+        )  # fmt: skip
+        write(wire, panel, 1, "description", "mine")
+        wire.click(tab(panel).annotating.button)
+        settle(panel)
+        assert panel.status.state == "done", panel.status.error
+    finally:
+        server.close()
+    assert [request["key"] for request in server.requests] == [f"Bearer {KEY}"] * 2
+    assert noted(panel, 0) == ["dates", "writing, translation", "semantics", "tiny"]
+    assert noted(panel, 1)[0] == "mine"
+    tab(panel).annotating.file.value = str(tmp_path / "notes.npz")
+    tab(panel).annotating.write()
+    panel.save(tmp_path / "page.html")
+    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(kept) == 4, "two answers, the notes, the page"
+    assert not any(KEY.encode() in data for data in kept)
+    assert KEY not in panel.code(panel.request()) + str([data for _, _, data in wire.sent])
+
+
+def test_saved_components_open_without_the_model(pair: Any, browse: Any, wire: Any, found: Any, tmp_path: Path) -> None:
+    panel = browse(pair)
+    for letter, name in (("A", "one"), ("B", "two")):
+        panel.view = letter
+        write(wire, panel, 2, "description", f"note of {letter}", letter)
+        tab(panel).annotating.file.value = str(tmp_path / f"{name}-notes.npz")
+        tab(panel).annotating.write()
+        tab(panel).annotating.keep()
+    notes = [tmp_path / "one-notes.npz", tmp_path / "two-notes.npz"]
+    again = browse(tmp_path / "one-concepts.npz", str(tmp_path / "two-concepts.npz"), notes=notes, tab="comparison")
+    settle(again)
+    assert again.status.state == "done", again.status.error
+    np.testing.assert_array_equal(again.result[0].plus, found[0].plus)
+    assert again.comparing.result is not None
+    assert "neurons" not in again.tabs_of
+    again.tab = "concepts"
+    assert noted(again, 2)[0] == "note of A"
+    again.view = "B"
+    assert noted(again, 2)[0] == "note of B"
+    space: dict[str, Any] = {}
+    exec(again.code(again.request()), space)
+    np.testing.assert_array_equal(space["concepts_b"].plus, found[1].plus)
+    single = browse(found[0])
+    assert single.layer == LAST
+    single.tab = "neurons"
+    assert "a saved result has no neurons" in single.status.error
+    with pytest.raises(TypeError, match="two saved results or two models"):
+        FFNConceptBrowser(found[0], pair.tuned)
+    with pytest.raises(FileNotFoundError, match="no result file"):
+        FFNConceptBrowser("nowhere.npz")
 
 
 # ---- neurons

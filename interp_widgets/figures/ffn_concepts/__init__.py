@@ -5,9 +5,17 @@ Each chart is made once; `update` shows other results in it. Nothing here runs a
 
 from __future__ import annotations
 
-from .layers import LayerOverlap
+from .layers import LayerOverlap, NoteShares
 from .lines import CumulativeVariance, LayerLines, PrincipalAngles
 from .neurons import NeuronScatter
 from .words import ComponentWords
 
-__all__ = ["ComponentWords", "CumulativeVariance", "LayerLines", "LayerOverlap", "NeuronScatter", "PrincipalAngles"]
+__all__ = [
+    "ComponentWords",
+    "CumulativeVariance",
+    "LayerLines",
+    "LayerOverlap",
+    "NeuronScatter",
+    "NoteShares",
+    "PrincipalAngles",
+]

@@ -1,4 +1,4 @@
-"""What stayed between two models, layer by layer."""
+"""Two models layer by layer: what stayed, and what their components are said to be about."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 from bokeh.models import LegendItem, Range1d, Span
 
-from interp_widgets.analysis.ffn_concepts import ConceptComparison
+from interp_widgets.analysis.ffn_concepts import AnnotationComparison, ConceptComparison
+from interp_widgets.analysis.ffn_concepts.proportions import Trait
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
 from interp_widgets.figures.theme import PALETTE8
 
@@ -75,3 +76,65 @@ class LayerOverlap(Chart):
         self.mark.update(location=layer, visible=layer in layers)
         rank = np.asarray(result.angles).shape[1]
         self.fill(rows, subtitle=f"first {rank} components of each layer")
+
+
+class NoteShares(Chart):
+    """The share of each linguistic level, or task scenario, among the annotated components of every layer, two models.
+
+    A colour for each category; base solid, tuned dashed; a layer without such a component leaves a gap. Source: From
+    Language Modeling to Instruction Following (Wu et al. 2024), section 5.2, Figure 3.
+    """
+
+    EMPTY: ClassVar[str] = "Nothing to compare yet: annotate the components of both models."
+    TITLES: ClassVar[dict[str, str]] = {"level": "Linguistic levels by layer", "scenario": "Task scenarios by layer"}
+    DASHES: ClassVar[dict[str, str]] = {"base": "solid", "tuned": "dashed"}
+
+    def __init__(self, result: AnnotationComparison | None = None, **options: Any) -> None:
+        tips = [("", "@category, @model"), ("layer", "@layer"), ("share", "@value{0.0} %"), ("of", "@of components")]
+        self.start(
+            "note_shares", self.TITLES["level"], ("layer", "share (%)"),
+            columns=("layer", "value", "category", "model", "of", "color"), tooltips=tips, height=320,
+            x_range=Range1d(-0.3, 1.3), y_range=Range1d(-3, 103),
+        )  # fmt: skip
+        self.lines = empty_source("note_share_lines", ("xs", "ys", "category", "color", "dash"))
+        self.figure.multi_line(
+            xs="xs", ys="ys", source=self.lines, line_color="color", line_dash="dash", line_width=2.5, name="lines"
+        )
+        points = self.figure.scatter(
+            x="layer", y="value", size=7, source=self.source, fill_color="color", line_color=None, name="points"
+        )
+        nowhere = [float("nan")]  # a legend draws no glyph without a row
+        models = [
+            LegendItem(label=name, renderers=[self.figure.line(x=nowhere, y=nowhere, line_color=QUIET, line_dash=dash)])
+            for name, dash in zip(("A", "B"), self.DASHES.values(), strict=True)
+        ]
+        self.legend([LegendItem(label={"field": "category"}, renderers=[points]), *models], columns=4)
+        self.hover(points)
+        self.update(result, **options)
+
+    def update(self, result: AnnotationComparison | None, *, trait: Trait = "level") -> None:
+        """Show the levels or the scenarios of a comparison; None shows a sentence instead."""
+        self.figure.title.text = self.TITLES[trait]
+        self.lines.data = {column: [] for column in self.lines.data}
+        if result is None:
+            return self.say()
+        table = result.by_layer(trait)
+        rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
+        lines: dict[str, list[Any]] = {column: [] for column in self.lines.data}
+        for color, (category, own) in zip(PALETTE8, table.groupby("category", sort=False), strict=False):
+            for letter, model in zip("AB", self.DASHES, strict=True):
+                layers, values = own["layer"].tolist(), own[model].tolist()
+                entries = {"xs": layers, "ys": values, "category": category, "color": color, "dash": self.DASHES[model]}
+                for column, entry in entries.items():
+                    lines[column].append(entry)
+                each = {"layer": layers, "value": values, "of": own[f"{model}_concepts"].tolist()}
+                each |= {"category": [category] * len(layers), "model": [letter] * len(layers)}
+                for column, some in (each | {"color": [color] * len(layers)}).items():
+                    rows[column] += some
+        self.lines.data = lines
+        low, high = min(result.layers) - 0.3, max(result.layers) + 0.3
+        self.figure.x_range.update(start=low, end=high, reset_start=low, reset_end=high)
+        self.name_ticks(self.figure.xaxis[0], [str(one) for one in range(max(result.layers) + 1)], most=14)
+        told = " and ".join(f"{int(notes[0].told.sum())} of {name}" for notes, name in
+                            ((result.base, "A"), (result.tuned, "B")))  # fmt: skip
+        self.fill(rows, subtitle=f"shares of the described components: {told}")

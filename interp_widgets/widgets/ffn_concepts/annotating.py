@@ -70,8 +70,13 @@ class Annotating:
         )  # fmt: skip
         write = panel.on_click(W.Button(description="Save notes", tooltip="Write all notes of this model"), self.write)
         read = panel.on_click(W.Button(description="Open notes", tooltip="Take the notes of a file over"), self.read)
+        keep = panel.on_click(
+            W.Button(description="Save components",
+                     tooltip="Write the components to a file, which the browser opens without the model"),
+            self.keep,
+        )  # fmt: skip
         endpoint = row(self.model, self.url, self.key)
-        lines = [row(scope, who, self.button, self.count), endpoint, row(self.file, write, read)]
+        lines = [row(scope, who, self.button, self.count), endpoint, row(self.file, write, read, keep)]
         self.box = W.VBox(lines)
         self.box.add_class("iw-column")
         self.parts = [self.box]
@@ -181,6 +186,15 @@ class Annotating:
         path = self._path()
         panel.take_notes(panel.letter, path)
         panel.status.idle(f"Opened {path}")
+
+    def keep(self) -> None:
+        """Write the components of the model that is looked at beside its notes."""
+        panel = self.panel
+        if not panel.concepts:
+            raise ValueError("there are no components to save yet: press Run first")
+        path = self._path()
+        target = path.with_name(path.stem.removesuffix("-notes") + "-concepts.npz")
+        panel.status.idle(f"Saved {panel.tabs_of['concepts'].result.save(target)}")
 
     def _path(self) -> Path:
         text = self.file.value.strip()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import ipywidgets as W
 import traitlets as T
 
 from interp_widgets.analysis.ffn_concepts import FFNConceptResult
-from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
 from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.static import Scene
@@ -24,14 +21,17 @@ from .comparison import ComparisonTab
 from .concepts import ConceptsTab
 from .controls import SIDES, build_controls
 from .neurons import NeuronsTab
-from .notes import Notes
-from .request import ConceptsRequest, NeuronsRequest, Request
-from .source import source_code
+from .noting import Noting
+from .request import ConceptsRequest, NeuronsRequest
+from .saved import SavedConcepts, SavedRequest, opened_pair
+from .source import Request, source_code
 
 TABS = ("concepts", "neurons", "comparison")
+KEPT = 2**23
+"""Numbers of directions that the result of a single model keeps, for a comparison later; two models keep theirs."""
 
 
-class FFNConceptBrowser(PredictionPanel):
+class FFNConceptBrowser(Noting):
     """What a model's MLPs write: the main directions of their output weights as words, single neurons, and two models.
 
     *Concepts*: per layer the variance that its first components explain, and a table of components with the words
@@ -41,8 +41,10 @@ class FFNConceptBrowser(PredictionPanel):
     what became of scenarios and levels.
 
     ``FFNConceptBrowser(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt, layer and neuron with other
-    widgets, ``(workbench)``. Every trait below is a keyword too. `run()` computes the tab that is looked at and returns
-    its :class:`FFNConceptResult` or reading of the neurons (a pair of them with two models), which `result` keeps.
+    widgets, ``(workbench)``. In the place of a model a saved :class:`FFNConceptResult` may stand, or its path: then
+    nothing is computed, and there are no neurons to watch. Every trait below is a keyword too. `run()` computes the tab
+    that is looked at and returns its :class:`FFNConceptResult` or reading of the neurons (a pair of them with two
+    models), which `result` keeps.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendices D and E;
     Explainability in Large Language Models (Luo 2024), section 2.2.2 and appendix D.2.
@@ -88,8 +90,8 @@ class FFNConceptBrowser(PredictionPanel):
     """Address of the endpoint; empty: that of OpenAI's own variable, or OpenAI."""
     key_variable = T.Unicode("OPENAI_API_KEY")
     """Name of the environment variable that holds the endpoint's key."""
-    notes = T.Any(None)
-    """Annotations to go on from: a :class:`ConceptAnnotations`, the path of one, or a pair of them for two models."""
+    shares = T.Enum(("level", "scenario"), default_value="level")
+    """Whose shares the comparison draws by layer."""
     position = T.Int(-1)
     """Token at which neurons are looked at, from 0 without a BOS or from the end."""
     neuron = T.Int(0, min=0)
@@ -98,12 +100,10 @@ class FFNConceptBrowser(PredictionPanel):
     # the layer whose neurons are looked at; -1 on the other tabs, whose results hold all layers
 
     def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
-        self.concepts: tuple[FFNConceptResult, ...] = ()
-        """The components on the screen, one result per model."""
         self.neuron_told = "neuron" in options
         """Whether somebody has chosen a neuron."""
-        self._notes: dict[tuple[str, Any], Notes] = {}
         self._picking = False
+        model, tuned = opened_pair(model, tuned)
         super().__init__(model, tuned, **options)
 
     # layout -----------------------------------------------------------------------------------------------------------
@@ -117,7 +117,11 @@ class FFNConceptBrowser(PredictionPanel):
     def build(self) -> None:
         self._check_tab()
         self.inputs.children = build_controls(self)
-        self.tabs_of: dict[str, Any] = {"concepts": ConceptsTab(self), "neurons": NeuronsTab(self)}
+        self.tabs_of: dict[str, Any] = {"concepts": ConceptsTab(self)}
+        if self.saved:
+            self.run_button.add_class("iw-hidden")
+        else:
+            self.tabs_of["neurons"] = NeuronsTab(self)
         self.comparing = ComparisonTab(self) if len(self.models) == 2 else None
         if self.comparing is not None:
             self.tabs_of["comparison"] = self.comparing
@@ -136,14 +140,21 @@ class FFNConceptBrowser(PredictionPanel):
         self.watch(self, "neuron", self._neuron_linked)
         self.watch(self, "prompt_token", self._token_linked)
         self.watch(self, ["prompt", "response", "response_token"], lambda _: setattr(self, "position", -1))
-        self.watch(self, "notes", lambda _: self._take_given())
+        self.watch(self, "notes", lambda _: self.take_given())
         self._place_moved(None)
 
     def _open_tab(self, _: Any) -> None:
         if self.tab in self.tabs_of:  # else the request that follows says what is wrong
             self.tabs.selected_index = list(self.tabs_of).index(self.tab)
 
+    @property
+    def saved(self) -> bool:
+        """Whether saved results stand in the place of models."""
+        return isinstance(self.models[0], SavedConcepts)
+
     def _check_tab(self) -> None:
+        if self.tab == "neurons" and self.saved:
+            raise ValueError("a saved result has no neurons to watch: open the browser on the model itself")
         if self.tab == "comparison" and len(self.models) < 2:
             raise ValueError("the comparison needs two models: open the browser as FFNConceptBrowser(base, tuned)")
 
@@ -157,12 +168,16 @@ class FFNConceptBrowser(PredictionPanel):
 
     def request(self) -> Request:
         self._check_tab()
+        if self.saved:
+            return SavedRequest()
         if self.tab == "neurons":
             layers = min(model.n_layers for model in self.models)
             if self.layer >= layers:
                 raise ValueError(f"layer must be in 0..{layers - 1} for these models, got {self.layer}")
             return NeuronsRequest(self.prediction(), self.layer, self.position).checked(self.models[0])
-        return ConceptsRequest(self.source(), self.rank, self.top, directions=len(self.models) == 2)
+        numbers = max(min(self.rank, model.d_model) * model.d_model * model.n_layers for model in self.models)
+        keep = len(self.models) == 2 or numbers <= KEPT
+        return ConceptsRequest(self.source(), self.rank, self.top, directions=keep)
 
     def compute(
         self,
@@ -185,8 +200,8 @@ class FFNConceptBrowser(PredictionPanel):
         fresh = results != self.concepts
         self.concepts = results
         if fresh:
-            self._take_given()
-        self._repaint_concepts()
+            self.take_given()
+        self.repaint_concepts()
 
     # selection --------------------------------------------------------------------------------------------------------
 
@@ -199,7 +214,7 @@ class FFNConceptBrowser(PredictionPanel):
 
     def pick_token(self, position: int) -> None:
         """Look at another token of what was read; letting go goes back to the last."""
-        last = self.tabs_of["neurons"].last
+        last = self._last
         self._picking = True
         try:
             with self.hold():
@@ -207,6 +222,11 @@ class FFNConceptBrowser(PredictionPanel):
                 self.prompt_token = position if 0 <= position < self._in_prompt() else -1
         finally:
             self._picking = False
+
+    @property
+    def _last(self) -> int:
+        """Place of the last token that was read; -2 while nothing was."""
+        return self.tabs_of["neurons"].last if "neurons" in self.tabs_of else -2
 
     def _in_prompt(self) -> int:
         """Tokens of the prompt itself, a BOS left out."""
@@ -219,12 +239,12 @@ class FFNConceptBrowser(PredictionPanel):
     def _token_linked(self, change: Any) -> None:
         """A prompt token chosen elsewhere is the one to look at."""
         if not self._picking:
-            last = self.tabs_of["neurons"].last
+            last = self._last
             self.position = -1 if change.new in (-1, last) else change.new
 
     def _neuron_linked(self, _: Any) -> None:
         self.neuron_told = True
-        if self.tab == "neurons":
+        if self.tab == "neurons" and not self.saved:
             self.tabs_of["neurons"].paint_selection()
 
     def _place_moved(self, change: Any) -> None:
@@ -235,82 +255,22 @@ class FFNConceptBrowser(PredictionPanel):
 
     def _repaint(self) -> None:
         """Draw the held results again."""
-        if self.tab == "neurons":
+        if self.tab == "neurons" and not self.saved:
             self.tabs_of["neurons"].paint_selection()
         elif self.concepts:
-            self._repaint_concepts()
+            self.repaint_concepts()
 
-    def _repaint_concepts(self) -> None:
+    def repaint_concepts(self) -> None:
+        """Draw what hangs on components and notes."""
         self.tabs_of["concepts"].paint()
         if self.comparing is not None:
             self.comparing.paint()
-
-    @property
-    def letter(self) -> str:
-        """The model whose components are looked at: A or B; of a difference, B."""
-        return "B" if self.shown == "difference" else self.shown
 
     @property
     def model_names(self) -> list[str]:
         """What the charts call the models."""
         letters = [""] if len(self.models) == 1 else ["A: ", "B: "]
         return [letter + model_name(model) for letter, model in zip(letters, self.models, strict=True)]
-
-    # notes ------------------------------------------------------------------------------------------------------------
-
-    def notes_of(self, letter: str) -> Notes:
-        """What is said about a model's components; other weights have other notes."""
-        place = "AB".index(letter)
-        weights = self.concepts[place].provenance.get("weight_hash") if place < len(self.concepts) else None
-        return self._notes.setdefault((letter, weights), Notes())
-
-    def annotations_of(self, letter: str) -> ConceptAnnotations:
-        """The notes about a model's components as a result that saves itself: at least those that are listed."""
-        place = "AB".index(letter)
-        if place >= len(self.concepts):
-            raise ValueError("there are no components yet: press Run on the tab Concepts first")
-        notes, result = self.notes_of(letter), self.concepts[place]
-        count = max([self.components, *(component + 1 for _, component in notes)])
-        return notes.annotations(result, count)
-
-    @property
-    def annotations(self) -> Any:
-        """What is said about the components: a :class:`ConceptAnnotations`, or a pair of them with two models."""
-        found = tuple(self.annotations_of(letter) for letter, _ in zip("AB", self.models, strict=False))
-        return found[0] if len(self.models) == 1 else found
-
-    def take_notes(self, letter: str, given: Any) -> None:
-        """Take annotations over, or a file of them; ValueError for those of another model."""
-        if isinstance(given, str | os.PathLike):
-            given = ConceptAnnotations.load(Path(given).expanduser())
-        if not isinstance(given, ConceptAnnotations):
-            raise TypeError(f"notes must be ConceptAnnotations or the path of a file of them, got {given!r}")
-        own = self.concepts["AB".index(letter)].provenance.get("weight_hash")
-        theirs = given.provenance.get("weight_hash")
-        if None not in (own, theirs) and own != theirs:
-            name = given.provenance.get("model")
-            raise ValueError(f"these notes are about other weights (those of {name}): open them with that model")
-        self.notes_of(letter).take(given)
-        self.notes_changed()
-
-    def _take_given(self) -> None:
-        """Take over what the keyword `notes` holds, once there are components to note."""
-        given, self.notes = self.notes, None
-        if given is None or not self.concepts:
-            self.set_trait("notes", given)
-            return
-        pair = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-        if len(pair) > len(self.concepts):
-            self.set_trait("notes", given)  # the second model is still being read
-            return
-        for letter, one in zip("AB", pair, strict=False):
-            if one is not None:
-                self.take_notes(letter, one)
-
-    def notes_changed(self) -> None:
-        """Draw what hangs on the notes."""
-        if self.concepts and self.tab != "neurons":
-            self._repaint_concepts()
 
     # what is saved ----------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.ffn_concepts import ConceptComparison, FFNConceptResult, compare_concepts
 from interp_widgets.analysis.ffn_concepts.proportions import AnnotationComparison, compare_annotations
-from interp_widgets.figures.ffn_concepts import LayerOverlap, PrincipalAngles
+from interp_widgets.figures.ffn_concepts import LayerOverlap, NoteShares, PrincipalAngles
 from interp_widgets.figures.plain import curves_scene, table_scene
 from interp_widgets.figures.static import Scene, stack_scenes
 
+from ..controls import row
 from ..guard import guarded
 from ..views import BokehFigure, Table
 from .words import words_of
@@ -51,18 +52,26 @@ class ComparisonTab:
         """Make charts and tables when the tab is first looked at: figures take a while to make."""
         panel = self.panel
         self.overlap, self.angles = LayerOverlap(), PrincipalAngles()
-        figures = [BokehFigure(chart.figure, on_error=panel.show_error) for chart in (self.overlap, self.angles)]
+        self.shares = NoteShares()
+        made = (self.overlap, self.angles, self.shares)
+        figures = [BokehFigure(chart.figure, on_error=panel.show_error) for chart in made]
         self.angles.lines.selected.on_change("indices", guarded(panel, self._line_tapped))
         self.said, self.noted = W.HTML(""), W.HTML("")
         self.matched = Table(empty="No comparison yet: it needs both models' components.", height=360)
         self.scenarios, self.levels = (Table(empty=UNNOTED, height=300) for _ in range(2))
         self.moved = Table(empty=UNNOTED, height=300)
         panel.watch(self.matched, "selected", self._picked)
-        charts = W.VBox([W.VBox([one]) for one in figures])
+        charts = W.VBox([W.VBox([one]) for one in figures[:2]])
         charts.add_class("iw-maps")
-        self.box.children = [
-            self.said, charts, self.matched, self.noted, self.scenarios, self.levels, self.moved
-        ]  # fmt: skip
+        shares = panel.bind(
+            W.Dropdown(
+                description="By layer", options=[("linguistic levels", "level"), ("task scenarios", "scenario")]
+            ),
+            "shares",
+        )
+        panel.watch(panel, "shares", lambda _: self.shares.update(self.annotated, trait=panel.shares))
+        tables = [self.scenarios, self.levels, row(shares), figures[2], self.moved]
+        self.box.children = [self.said, charts, self.matched, self.noted, *tables]
 
     @property
     def rank(self) -> int:
@@ -179,6 +188,7 @@ class ComparisonTab:
 
     def _draw_notes(self) -> None:
         found = self.annotated
+        self.shares.update(found, trait=self.panel.shares)
         self.noted.value = "" if found is None else _notes_in_words(found)
         for table, what, name in (
             (self.scenarios, "scenario", "task scenario"),
@@ -245,12 +255,12 @@ def _in_words(found: ConceptComparison, layer: int) -> str:
     """What stayed in the chosen layer, beside chance."""
     if layer not in found.layers:
         return ""
-    row = found.layer_table().iloc[list(found.layers).index(layer)]
+    of = found.layer_table().iloc[list(found.layers).index(layer)]
     rank = np.asarray(found.angles).shape[1]
     return (
-        f"Layer {layer}, first {rank} components: <b>{row.overlap:.0%}</b> of A's subspace lies in B's (of a random "
-        f"one {found.chance:.0%}); matched components have cosine <b>{row.match_cosine:.2f}</b> on average and share "
-        f"{row.shared_words:.0%} of their words."
+        f"Layer {layer}, first {rank} components: <b>{of.overlap:.0%}</b> of A's subspace lies in B's (of a random "
+        f"one {found.chance:.0%}); matched components have cosine <b>{of.match_cosine:.2f}</b> on average and share "
+        f"{of.shared_words:.0%} of their words."
     )
 
 

@@ -62,7 +62,7 @@ def _words(panel: Any) -> list[Any]:
     line = row(rank, top, *word_controls(panel))
 
     def fit(_: Any = None) -> None:
-        shown_if(line, panel.tab != "neurons")
+        shown_if(line, panel.tab != "neurons" and not panel.saved)
 
     panel.watch(panel, "tab", fit)
     fit()

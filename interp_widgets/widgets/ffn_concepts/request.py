@@ -146,6 +146,3 @@ class NeuronsRequest:
             f"effects{suffix} = {call('neuron_effects', name, ids, target, **where)}",
             f"tokens{suffix} = {call('neuron_tokens', name, f'layer={self.layer}', f'neurons={strongest}')}",
         ]
-
-
-Request = ConceptsRequest | NeuronsRequest
