@@ -454,6 +454,20 @@ def test_options_out_of_range() -> None:
         tune("gemma2")
 
 
+def test_a_transformers_model_from_memory_is_left_as_it_is(tmp_path: Path) -> None:
+    hf_model = tiny_hf("llama").train()
+    before = {name: value.clone() for name, value in hf_model.state_dict().items()}
+    tokenizer = tiny_model("llama").tokenizer
+    model, _ = tune_mod(hf_model, DATA, **QUICK, steps=6, tokenizer=tokenizer, lora=2)
+    assert hf_model.training
+    assert before.keys() == hf_model.state_dict().keys()
+    assert all(torch.equal(value, hf_model.state_dict()[name]) for name, value in before.items())
+    assert same(model, tune(lora=2)[0])
+    assert model.state.base is None
+    again = load_model(model.save(tmp_path), base=hf_model, tokenizer=tokenizer)
+    assert torch.equal(again.run([5, 6, 7]).logits, model.run([5, 6, 7]).logits)
+
+
 def test_lora_without_peft_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

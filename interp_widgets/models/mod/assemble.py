@@ -53,10 +53,14 @@ def add_lora(hf_model: Any, parts: LateParts, setup: LoraSetup, k: int, seed: in
     config = peft.LoraConfig(
         r=setup.rank, lora_alpha=setup.alpha, target_modules=names, lora_dropout=0.0, fan_in_fan_out=transposed
     )
-    # peft draws from the global generator, and warns about what it does itself
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    device = hf_model.device
+    cards = [device.index or 0] if device.type == "cuda" else []
+    # peft draws from the global generators, and warns about what it does itself
+    with torch.random.fork_rng(devices=cards), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.manual_seed(seed)
+        # not torch.manual_seed, which would seed other cards too, for good
+        for generator in (torch.default_generator, *(torch.cuda.default_generators[card] for card in cards)):
+            generator.manual_seed(seed)
         return peft.get_peft_model(hf_model, config)
 
 

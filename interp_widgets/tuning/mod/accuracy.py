@@ -200,7 +200,7 @@ def mod_grid(
         >>> mod_grid("demo-base", cases, held_out, ks=(1, 2, 3), steps=100).mean               # doctest: +SKIP
     """
     _check_options(tuning)
-    base = loaded(model)
+    base = loaded(model, tuning.get("tokenizer"))
     rows = _numbers("ks", ks, base.n_layers)
     columns = _numbers("top_ks", range(1, max(rows) + 1) if top_ks is None else top_ks, max(rows))
     found = np.full((len(rows), len(columns), len(seeds)), np.nan)
@@ -211,7 +211,7 @@ def mod_grid(
     ]
 
     def result(partial: bool) -> ModGrid:
-        told = provenance(base.provenance(), max_new_tokens=max_new_tokens, **tuning)
+        told = provenance(base.provenance(), max_new_tokens=max_new_tokens, **_told(tuning))
         return ModGrid(rows, columns, found.copy(), start, share.copy(), tuple(seeds), len(problems),
                        partial=partial, provenance=told)  # fmt: skip
 
@@ -269,14 +269,14 @@ def mod_ablations(
     _check_options(tuning)
     if not variants:
         raise ValueError("there are no variants to compare: give at least one")
-    base = loaded(model)
+    base = loaded(model, tuning.get("tokenizer"))
     names = tuple(variants)
     found, trained = np.full((len(names), len(seeds)), np.nan), np.zeros(len(names), dtype=np.int64)
     size = 0
     start = solve(base, problems, max_new_tokens=max_new_tokens, check=check).accuracy
 
     def result(partial: bool) -> ModAblations:
-        told = provenance(base.provenance(), max_new_tokens=max_new_tokens, k=k, **tuning)
+        told = provenance(base.provenance(), max_new_tokens=max_new_tokens, k=k, **_told(tuning))
         return ModAblations(names, found.copy(), trained.copy(), start, size, tuple(seeds), len(problems),
                             partial=partial, provenance=told)  # fmt: skip
 
@@ -307,8 +307,9 @@ def _accuracy(
     return solve(tuned, problems, max_new_tokens=max_new_tokens, check=check).accuracy, report
 
 
-def loaded(model: Any) -> Model:
-    return model if isinstance(model, Model) else load_model(model)
+def loaded(model: Any, tokenizer: Any) -> Model:
+    """The base as a `Model`."""
+    return model if isinstance(model, Model) else load_model(model, tokenizer=tokenizer)
 
 
 def _numbers(name: str, given: Sequence[int], largest: int) -> tuple[int, ...]:
@@ -318,6 +319,11 @@ def _numbers(name: str, given: Sequence[int], largest: int) -> tuple[int, ...]:
     if len(set(found)) != len(found):
         raise ValueError(f"{name} must differ, got {list(found)}")
     return tuple(sorted(found))
+
+
+def _told(tuning: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as a result names them."""
+    return {name: value for name, value in tuning.items() if name != "tokenizer"}
 
 
 def _check_options(tuning: Mapping[str, Any]) -> None:

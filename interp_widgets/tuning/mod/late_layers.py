@@ -88,6 +88,7 @@ def late_layer_losses(
     batch_size: int = 16,
     learning_rate: float = 3e-4,
     seed: int = 0,
+    tokenizer: Any = None,
     max_new_tokens: int = 40,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
@@ -108,6 +109,7 @@ def late_layer_losses(
         batch_size: examples per step.
         learning_rate: of AdamW.
         seed: of adapters and data order.
+        tokenizer: of a transformers model given as ``model``; else the one beside it.
         max_new_tokens: most tokens of a response.
         progress: called with runs done and in all.
         check: called before every step and token; raises to cancel.
@@ -125,7 +127,7 @@ def late_layer_losses(
         >>> found.overlap()[(3, 4, 5)]                                                        # doctest: +SKIP
         41
     """
-    base = loaded(model)
+    base = loaded(model, tokenizer)
     options: dict[str, Any] = {
         "k": k,
         "lora": lora,
@@ -154,7 +156,14 @@ def late_layer_losses(
     for done, route in enumerate(reversed(range(k)), start=1):
         steps_made: list[ModStep] = []
         tuned, report = tune_mod(
-            model, dataset, only=route, each_route=route == k - 1, check=check, on_step=steps_made.append, **options
+            model,
+            dataset,
+            only=route,
+            tokenizer=tokenizer,
+            each_route=route == k - 1,
+            check=check,
+            on_step=steps_made.append,
+            **options,
         )
         if report.stopped == "nan":
             raise ValueError(f"tuning at layer {layers[route]} {report.message}")

@@ -41,6 +41,7 @@ def tune_mod(
     only: int | None = None,
     each_route: bool = False,
     seed: int = 0,
+    tokenizer: Any = None,
     resume: ModModel | str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
@@ -70,6 +71,7 @@ def tune_mod(
             layers, k - 1 the last one, which with ``lora`` is ordinary LoRA tuning.
         each_route: take each route's own loss also where ``distill`` is 0, which costs k more unembeddings.
         seed: of the router's first weights, the adapters' and the order of the data.
+        tokenizer: of a transformers model given as ``model``; else the one beside it.
         resume: a `ModModel` or its folder to go on from, tuned with the same options on the same data; on a CPU the
             weights are the same, bit by bit, as without the break.
         progress: called with steps done and in all.
@@ -95,7 +97,7 @@ def tune_mod(
         >>> report.done, report.trained_parameters
         (2, 768)
     """
-    base, source = _base(model)
+    base, source = _base(model, tokenizer)
     asked = _settings(
         base, dataset, k, top_k, lora, lora_layers, distill, learning_rate, batch_size, train_norms, only, seed
     )
@@ -143,16 +145,16 @@ class _Asked:
         return EPOCHS * math.ceil(len(self.examples) / self.settings.batch_size)
 
 
-def _base(model: Any) -> tuple[Model, Any]:
+def _base(model: Any, tokenizer: Any) -> tuple[Model, Any]:
     """The model and what reads its transformers model."""
     if isinstance(model, ModModel):
         raise ValueError(f"{model.name} already has a mixture: tune its base model, or go on with it by resume=")
     if not isinstance(model, Model):
-        return load_model(model), model
+        return load_model(model, tokenizer=tokenizer), model
     if model.source is None:
         raise ValueError(
-            f"{model.name} came from memory, so that its transformers model is not known: give that model itself, "
-            "its name or its folder"
+            f"{model.name} came from memory, so that its transformers model is not known: give that model itself "
+            "(with tokenizer=), its name or its folder"
         )
     return model, model.source
 
