@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+OWN = [
+    "Anna saw a parrot near the river.", "The parrot was in the garden.", "There was a parrot in the park.",
+    "John asked Mary about the parrot.", "One day, Tom found a parrot at the farm.", "Here is a parrot.",
+]  # fmt: skip
+
 
 @pytest.fixture
 def opened(nb: Any) -> Any:
-    """A browser of the demo pair, with a few groups of the demo's concepts."""
+    """A browser of the demo pair and all of the demo's concepts, on the tuned model."""
     nb.make(
         "concepts.ipynb",
-        "from interp_widgets import demo_concepts, load_demo_pair\n"
-        "from interp_widgets.widgets.concepts import ConceptBrowser\n"
+        "from interp_widgets import ConceptBrowser, load_demo_pair\n"
         "pair = load_demo_pair()\npanel = ConceptBrowser(pair, view='B')\npanel",
     )
     nb.run_all()
@@ -26,7 +30,7 @@ def done(nb: Any) -> None:
     """Wait until nothing runs, pressing Run where the forecast asks for it."""
     if nb.py("panel.status.state") == "waiting":
         panel_of(nb).get_by_role("button", name="Run", exact=True).click()
-    nb.wait_py("(panel.status.state, panel.busy)", ("done", False), seconds=120)
+    nb.wait_py("(panel.status.state, panel.busy)", ("done", False), seconds=150)
 
 
 def panel_of(nb: Any) -> Any:
@@ -40,25 +44,128 @@ def open_tab(nb: Any, name: str) -> None:
 
 
 def handle(panel: Any, name: str) -> Any:
-    """The handle of a slider."""
-    return panel.locator(".widget-hslider").filter(has_text=name).locator(".noUi-handle")
+    """The handle of a slider that is in sight."""
+    return panel.locator(".widget-hslider:visible").filter(has_text=name).locator(".noUi-handle")
 
 
-def pictures(nb: Any, panel: Any, name: str) -> None:
+def pictures(nb: Any, name: str) -> None:
     for theme in ("Light", "Dark"):
         nb.set_theme(f"JupyterLab {theme}")
         for width in (1400, 700):
             nb.resize(width, 2600)
             nb.page.wait_for_timeout(300)
-            nb.screenshot(f"concepts_{name}_{theme.lower()}_{width}", panel)
+            nb.screenshot(f"concepts_{name}_{theme.lower()}_{width}", panel_of(nb))
     nb.set_theme("JupyterLab Light")
     nb.resize(1400, 1700)
+
+
+def place(nb: Any, name: str) -> tuple[float, float]:
+    """Page pixels of a concept's point on the map."""
+    x, y = nb.py(f"[float(v) for v in panel.map.chart.xy[panel.sets[1].index({name!r})]]")
+    return tuple(nb.bokeh_point("concept_map", x, y))
 
 
 def test_journey(opened: Any) -> None:
     nb = opened
     panel = panel_of(nb)
     nb.bokeh_idle()
-    for tab in ("Map", "Quality", "Read", "Steer", "Base and tuned"):
-        open_tab(nb, tab)
-        pictures(nb, panel, tab.split()[0].lower())
+    assert nb.py("[len(one.concepts.names) for one in panel.result]") == [222, 222]
+    assert nb.py("panel.concept") == "lion"
+    row = panel.locator(".iw-side .iw-table tr[aria-selected=true]")
+    expect(row).to_contain_text("lion")
+    expect(row).to_be_in_viewport()
+    pictures(nb, "map")
+
+    # search, and a click on what is found
+    search = panel.get_by_label("Search", exact=True)
+    search.fill("fru pea")
+    nb.wait_py("[row[0] for row in panel.listing.table.view.rows]", ["pear", "peach"])
+    panel.locator(".iw-side .iw-table tbody tr").first.click()
+    nb.wait_py("panel.concept", "pear")
+    expect(panel.get_by_text("Nearest to “pear”")).to_be_visible()
+    search.fill("")
+    nb.wait_py("len(panel.listing.table.view.rows)", 222)
+
+    # a click on the map, and the lasso
+    nb.page.wait_for_timeout(600)
+    near = nb.py(
+        "(lambda xy, i: panel.sets[1].names[int(((xy - xy[i]) ** 2).sum(axis=1).argsort()[1])])"
+        "(panel.map.chart.xy, panel.sets[1].index('pear'))"
+    )
+    nb.page.mouse.click(*place(nb, near))
+    nb.wait_py("panel.concept", near)
+    nb.page.wait_for_timeout(600)
+    panel.locator("[class*=bk-tool-icon-lasso-select]").first.click()
+    box = panel.locator(".bk-Figure").first.bounding_box()
+    corners = [(0.2, 0.4), (0.2, 0.8), (0.8, 0.8), (0.8, 0.4), (0.2, 0.4)]
+    path = [(box["x"] + a * box["width"], box["y"] + b * box["height"]) for a, b in corners]
+    nb.page.mouse.move(*path[0])
+    nb.page.mouse.down()
+    for point in path[1:]:
+        nb.page.mouse.move(*point, steps=6)
+    nb.page.mouse.up()
+    nb.wait_py("len(panel.chosen) > 3", True)
+    expect(panel.get_by_text(f"{nb.py('len(panel.chosen)')} selected", exact=True)).to_be_visible()
+    nb.screenshot("concepts_lasso", panel)
+    panel.get_by_role("button", name="Let go").click()
+    nb.wait_py("panel.chosen", [])
+    nb.py(code="panel.concept = 'lion'")
+
+    # quality, reading
+    open_tab(nb, "Quality")
+    expect(panel.get_by_text("89%", exact=True)).to_be_visible()
+    expect(panel.get_by_text("42%", exact=True)).to_be_visible()
+    pictures(nb, "quality")
+    open_tab(nb, "Read")
+    token = panel.locator(".iw-strip:visible .iw-tok").filter(has_text="red").first
+    token.click()
+    nb.wait_py("panel.prompt_token >= 0", True)
+    nb.wait_py("panel.busy", False)
+    expect(panel.get_by_text("as a sum;", exact=False).first).to_contain_text("red")
+    pictures(nb, "read")
+
+    # steering: the sliders are live
+    open_tab(nb, "Steer")
+    nb.wait_py("len(panel.steer.found)", 1, seconds=30)
+    assert nb.py("[round(float(p), 2) for p in panel.steer.found[0].word_probability]")[1] > 0.5
+    pictures(nb, "steer")
+    strength = handle(panel, "α")
+    strength.focus()
+    strength.press("ArrowLeft")
+    nb.wait_py("(round(panel.strength, 2), panel.busy)", (0.75, False), seconds=60)
+    panel.get_by_label("Direction", exact=True).select_option("erased")
+    nb.wait_py("(panel.mode, panel.busy)", ("erase", False), seconds=60)
+    if nb.py("panel.steer.write.button_style") == "primary":  # slow on this machine: it waits to be asked
+        panel.get_by_role("button", name="Write").click()
+        nb.wait_py("panel.busy", False, seconds=60)
+    nb.wait_py("panel.steer.found[0].mode", "erase")
+
+    # a concept of one's own: what is wrong is said, what is right is there
+    panel.get_by_role("button", name="Add, open, save").click()
+    panel.get_by_label("Name", exact=True).fill("parrot")
+    texts = panel.get_by_label("Stimuli, one per line", exact=True)
+    texts.fill("\n".join(OWN[:2]))
+    texts.blur()
+    add = panel.get_by_role("button", name="Add", exact=True)
+    add.click()
+    expect(panel.get_by_role("alert")).to_contain_text("'parrot' has 2 stimuli")
+    texts.fill("\n".join(OWN))
+    texts.blur()
+    nb.screenshot("concepts_add", panel)
+    add.click()
+    nb.wait_py("'parrot' in panel.sets[-1].names", True, seconds=60)
+    nb.wait_py("(panel.concept, panel.busy)", ("parrot", False), seconds=60)
+
+    # another layer without reading anything again, then both models
+    layer = handle(panel, "Layer").first
+    layer.focus()
+    layer.press("ArrowLeft")
+    nb.wait_py("(panel.stream, panel.sets[-1].layer, panel.busy)", (2, 2, False), seconds=60)
+    open_tab(nb, "Base and tuned")
+    expect(panel.get_by_text("difference", exact=False).first).to_be_visible()
+    expect(panel.get_by_text("Moved: 1 − cosine", exact=False)).to_be_visible()
+    panel.get_by_role("button", name="difference").click()
+    open_tab(nb, "Map")
+    nb.wait_py("panel.map.chart.side", "both")
+    nb.bokeh_idle()
+    nb.screenshot("concepts_difference", panel)

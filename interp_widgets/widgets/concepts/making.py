@@ -1,0 +1,202 @@
+"""How a concept browser makes directions and maps of them: what is kept, what is forecast, drafts on the way."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar
+
+import traitlets as T
+
+from interp_widgets.analysis.concepts import ConceptSet, KeptStates
+from interp_widgets.analysis.concepts.directions import concept_directions_cost
+from interp_widgets.compute.memory import Forecast, speedometer
+from interp_widgets.data.concepts import Concept, check_concepts
+
+from ..panel import Panel
+from .request import MAP_METHODS, METHODS, BrowseRequest, Listed, MadeSet, MappedConcepts, OpenedSet
+
+MOST_TO_DRAFT = 5000
+"""Of more concepts, a map takes too long to be drawn beside the run."""
+STATES = ("ConceptBrowser", "states")
+"""What the speedometer calls reading stimuli."""
+
+
+class Making(Panel):
+    """The half of the browser that computes: concepts or a file in, directions and a map out."""
+
+    recompute_on: ClassVar[tuple[str, ...]] = ("concepts", "path", "stream", "method", "map_method", "seed")
+
+    concepts = T.Any(())
+    """A tuple of `Concept`, from whose stimuli directions are made; the demo's unless given."""
+    path = T.Unicode("")
+    """A file of directions to show instead, as `ConceptSet.save` writes it; empty: they are made from `concepts`."""
+    stream = T.Int(-1, min=-1)
+    """Which residual stream: the one entering this layer, `n_layers` for what the final norm reads; -1 for the middle
+    one until the panel is open."""
+    layer = T.Int(0, min=0)
+    """The selected layer, shared; the stream follows it."""
+    method = T.Enum(METHODS, default_value="mean_difference")
+    """How directions are made."""
+    map_method = T.Enum(MAP_METHODS, default_value="pca")
+    """How directions are placed in the plane."""
+    seed = T.Int(0, min=0)
+    """Of the map, and of the labels dealt for the control."""
+
+    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+        self._kept: dict[int, tuple[Hashable, KeptStates]] = {}
+        self._listed = Listed(())
+        self._flops: tuple[Any, float, float] = (None, 0.0, 0.0)
+        super().__init__(model, tuned, **options)
+
+    @T.validate("concepts")
+    def _are_concepts(self, proposal: Any) -> tuple[Concept, ...]:
+        given = tuple(proposal.value)
+        wrong = [one for one in given if not isinstance(one, Concept)]
+        if wrong:
+            raise T.TraitError(
+                f"concepts must be Concept objects, got {wrong[0]!r}: make them with Concept(name, texts)"
+            )
+        return given
+
+    @T.validate("stream")
+    def _stream_is_there(self, proposal: Any) -> int:
+        if proposal.value > self.deepest:
+            raise T.TraitError(f"stream must be in 0..{self.deepest} for {self!r}, got {proposal.value}")
+        return int(proposal.value)
+
+    @property
+    def deepest(self) -> int:
+        """The last stream that all models have."""
+        return int(min(model.n_layers for model in self.models))
+
+    def _names(self) -> Sequence[str]:
+        return self.sets[0].names if self.results else ()
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def request(self) -> BrowseRequest:
+        if self.path:
+            return BrowseRequest(OpenedSet.at(self.path), self.map_method, self.seed)
+        if self._listed.concepts is not self.concepts:
+            check_concepts(self.concepts)
+            self._listed = Listed(self.concepts)
+        return BrowseRequest(MadeSet(self._listed, self.stream, self.method, self.seed), self.map_method, self.seed)
+
+    def leans_on(self, request: BrowseRequest) -> tuple[Any, ...]:
+        return self.models  # the second model's map holds the first's directions too
+
+    def compute(
+        self,
+        request: BrowseRequest,
+        model: Any,
+        *,
+        progress: Callable[[int, int], None],
+        check: Callable[[], None],
+        on_partial: Callable[[Any], None],
+    ) -> MappedConcepts:
+        wanted = request.source.wanted
+
+        def draft(found: ConceptSet) -> None:
+            if model is not self.models[0] and len(found.names) < wanted:
+                return  # two models are shown with the same concepts
+            quick = BrowseRequest(request.source, "pca", request.seed)
+            small = len(found.names) <= MOST_TO_DRAFT
+            on_partial(MappedConcepts(found, quick.place(found, None, check) if small else None, wanted))
+
+        found = self._set_of(request.source, model, progress, check, draft)
+        first, last = self.models[0], self.models[-1]
+        if model is last:
+            base = found if first is last else self._set_of(request.source, first, progress, check, lambda _: None)
+            places = self._placed(request, base, None if first is last else found, found, check)
+        elif len(found.names) <= MOST_TO_DRAFT:  # shown while the second model is at work
+            places = BrowseRequest(request.source, "pca", request.seed).place(found, None, check)
+        else:
+            places = None
+        return MappedConcepts(found, places, len(found.names))
+
+    def _placed(
+        self, request: BrowseRequest, base: ConceptSet, other: ConceptSet | None, own: ConceptSet, check: Any
+    ) -> Any:
+        """The map of one model's directions, or of both where they share their axes."""
+        began = time.monotonic()
+        apart = other is not None and other.d_model != base.d_model
+        places = request.place(own if apart else base, None if apart else other, check)
+        if places is not None:
+            count = len(own.names) * len(self.models)
+            speedometer.learn(_map_kind(request.map_method), "cpu", float(count), time.monotonic() - began)
+        return places
+
+    def _set_of(
+        self, asked: MadeSet | OpenedSet, model: Any, progress: Any, check: Any, draft: Callable[[ConceptSet], None]
+    ) -> ConceptSet:
+        """A model's directions: those kept, or made or read now."""
+        held = self._held(asked, model)
+        if held is not None:
+            found: ConceptSet = held
+            return found
+        if isinstance(asked, OpenedSet):
+            found = asked.answer(self.models)
+        else:
+            kept = self._kept_of(model)
+            began, share = time.monotonic(), self._missing(asked, model)
+            found = asked.answer(model, kept, progress=progress, check=check, on_draft=draft)
+            if share:
+                flops = share * self._reading(asked, model)[0]
+                speedometer.learn(STATES, self._device(model), flops, time.monotonic() - began)
+        self.remember(asked, model, found)
+        return found
+
+    # what it takes ----------------------------------------------------------------------------------------------------
+
+    def _kept_of(self, model: Any) -> KeptStates:
+        """The states kept of a model, if its weights and hooks are still those; in the worker."""
+        key = self._identity.of(model)
+        held = self._kept.get(id(model))
+        if held is None or held[0] != key:
+            held = self._kept[id(model)] = key, KeptStates(model)
+        return held[1]
+
+    def _missing(self, asked: MadeSet, model: Any) -> float:
+        """Share of the stimuli that the model has to read."""
+        held = self._kept.get(id(model))
+        if held is None or not len(held[1]):
+            return 1.0
+        texts = list(asked.listed.texts())
+        return len(held[1].missing(texts, asked.layer)) / max(len(texts), 1)
+
+    def _reading(self, asked: MadeSet, model: Any) -> tuple[float, float]:
+        """Operations and bytes of reading all stimuli."""
+        key = (asked, id(model))
+        if self._flops[0] != key:
+            method: Any = asked.method
+            cost = concept_directions_cost(model, asked.listed.concepts, layer=asked.layer, method=method)
+            self._flops = key, cost.flops, cost.bytes
+        return self._flops[1:]
+
+    def _forecast(self, request: Any, model: Any) -> Forecast:
+        """Time to the directions and the map; the shuffled control comes behind them and is not counted."""
+        asked, seconds, size = request.source, 0.0, 0.0
+        if isinstance(asked, MadeSet) and asked.listed.concepts and self._held(asked, model) is None:
+            share = self._missing(asked, model)
+            if share:
+                flops, size = self._reading(asked, model)
+                seconds = speedometer.seconds(STATES, self._device(model), share * flops)
+        if model is self.models[-1]:
+            count = asked.wanted or len(self._names())
+            seconds += map_seconds(request.map_method, count * len(self.models))
+        return Forecast(seconds, int(size))
+
+
+def _map_kind(method: str) -> tuple[str, str]:
+    return ("ConceptBrowser map", method)
+
+
+def map_seconds(method: str, count: int) -> float:
+    """Seconds that a map of so many directions will probably take."""
+    compiled = method != "umap" or "umap" in sys.modules
+    if compiled and speedometer.knows(_map_kind(method), "cpu"):
+        return speedometer.seconds(_map_kind(method), "cpu", float(count))
+    start, each = {"pca": (0.0, 1e-4), "tsne": (0.0, 4e-3), "umap": (0.0 if compiled else 15.0, 1e-3)}[method]
+    return start + each * count
