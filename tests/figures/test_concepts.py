@@ -12,7 +12,7 @@ from bokeh.models import GlyphRenderer
 from interp_widgets.analysis.concepts import ConceptMap
 from interp_widgets.figures.chart import QUIET
 from interp_widgets.figures.concepts import ConceptMapFigure, concept_map_scene, group_colours
-from interp_widgets.figures.concepts.map import MANY_POINTS
+from interp_widgets.figures.concepts.glyphs import MANY_POINTS
 from interp_widgets.figures.scene import Pixels, Rect, Text, render_svg
 from interp_widgets.figures.static import render_png
 from interp_widgets.figures.theme import MARK, PALETTE8, SELECT, rgba
@@ -165,6 +165,7 @@ def test_nothing_to_show_is_said() -> None:
     assert chart.message
     assert len(chart.source.data["x"]) == 0
     assert not any(item.visible for item in chart._groups)
+    assert chart.figure.title.text == "Map of concept directions"
     assert chart.message in render_svg(chart.scene())
 
 

@@ -7,24 +7,12 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from bokeh.events import RangesUpdate, SelectionGeometry
-from bokeh.models import (
-    Arrow,
-    BoxSelectTool,
-    HoverTool,
-    LassoSelectTool,
-    LegendItem,
-    PanTool,
-    Range1d,
-    TapTool,
-    VeeHead,
-    WheelZoomTool,
-    ZoomInTool,
-    ZoomOutTool,
-)
+from bokeh.models import Range1d
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.concepts import ConceptMap
-from interp_widgets.figures.chart import Chart, empty_source, plain_label
+from interp_widgets.figures.chart import Chart, plain_label
+from interp_widgets.figures.concepts.glyphs import add_tools, draw_arrows, draw_marks, draw_points, legend_item
 from interp_widgets.figures.concepts.groups import GROUP_COLOURS, group_colours, room_for_names
 from interp_widgets.figures.concepts.picture import concept_map_scene
 from interp_widgets.figures.scene import Scene
@@ -35,9 +23,6 @@ Side = Literal["a", "b", "both"]
 """Whose places a map of two models shows: the first's, the second's, or the first's with arrows to the second's."""
 
 Floats = NDArray[np.floating[Any]]
-
-MANY_POINTS = "many points"
-"""Tag of a scatter that the page draws as one picture instead of dot by dot; `views/bokeh_points.js` knows it."""
 
 _MOST_ARROWS = 200
 _NARROW = (560, 340)  # pixels of a narrow map
@@ -60,7 +45,8 @@ class ConceptMapFigure(Chart):
     """
 
     EMPTY: ClassVar[str] = "No map yet: it needs directions of at least 4 concepts."
-    TITLES: ClassVar[dict[str, str]] = {"umap": "UMAP", "pca": "principal components", "tsne": "t-SNE"}
+    TITLE: ClassVar[str] = "Map of concept directions"
+    METHODS: ClassVar[dict[str, str]] = {"umap": "UMAP", "pca": "principal components", "tsne": "t-SNE"}
     AXES: ClassVar[dict[str, str]] = {
         "umap": "UMAP {} (no unit)",
         "pca": "principal component {} (directions have length 1)",
@@ -76,62 +62,18 @@ class ConceptMapFigure(Chart):
         self.neighbours: tuple[int, ...] = ()
         self._selected: tuple[int, ...] = ()
         self.start(
-            "concept_map", "Map of concept directions", ("", ""), columns=("x", "y", "name", "group", "color"),
+            "concept_map", self.TITLE, ("", ""), columns=("x", "y", "name", "group", "color"),
             tooltips=[("", "@name"), ("group", "@group")], height=480, tools="", x_range=Range1d(0, 1),
             y_range=Range1d(0, 1), lod_threshold=3000, lod_factor=16, lod_timeout=200,
         )  # fmt: skip
-        self._points = self._draw_points()
-        self._points.tags = [MANY_POINTS]
-        self._draw_marks()
-        self._make_tools()
-        self._groups = [self._legend_item(color) for color in GROUP_COLOURS]
+        self._points = draw_points(self.figure, self.source)
+        self.arrows, self.marks = draw_arrows(self.figure), draw_marks(self.figure)
+        add_tools(self.figure, self._points, self.tooltips)
+        self._groups = [legend_item(self.figure, color) for color in GROUP_COLOURS]
         self.legend(self._groups, columns=5)
         self.figure.on_event(SelectionGeometry, self._picked)
         self.figure.on_event(RangesUpdate, lambda _: self._fill_marks())  # closer up there is room for more names
         self.show(places, **options)
-
-    # ---- made once
-
-    def _draw_points(self) -> Any:
-        return self.figure.scatter(
-            x="x", y="y", size=6, source=self.source, fill_color="color", line_color=None, fill_alpha=0.75,
-            selection_fill_alpha=1.0, nonselection_fill_alpha=0.12, name="points",
-        )  # fmt: skip
-
-    def _draw_marks(self) -> None:
-        self.arrows = empty_source("concept_map_arrows", ("x0", "y0", "x1", "y1", "color"))
-        ends = {"x_start": "x0", "y_start": "y0", "x_end": "x1", "y_end": "y1"}
-        head = VeeHead(size=8, line_color="color", fill_color="color")
-        self._arrows = Arrow(source=self.arrows, end=head, line_color="color", line_width=1.5, **ends)
-        self.figure.add_layout(self._arrows)
-        self.marks = empty_source("concept_map_marks", ("x", "y", "size", "color", "name", "group", "label"))
-        self._rings = self.figure.scatter(
-            x="x", y="y", size="size", source=self.marks, fill_color=None, line_color="color", line_width=2.5,
-            name="marks",
-        )  # fmt: skip
-        # glyphs cannot take a page's text colour: names wear that of their ring, which holds in the light and the dark
-        self.figure.text(
-            x="x", y="y", text="label", text_color="color", source=self.marks, x_offset=9, y_offset=-5,
-            text_font_size="12px", text_font_style="bold", name="mark_names",
-        )  # fmt: skip
-
-    def _make_tools(self) -> None:
-        figure, points = self.figure, [self._points]
-        pan = PanTool()
-        # as on the heat maps: a wheel alone scrolls the page
-        wheel = WheelZoomTool(modifiers={"ctrl": True})
-        lasso, box = LassoSelectTool(renderers=points, continuous=False), BoxSelectTool(renderers=points)
-        figure.add_tools(
-            pan, wheel, ZoomInTool(), ZoomOutTool(), lasso, box, TapTool(renderers=points), "reset", "save",
-            HoverTool(tooltips=self.tooltips, renderers=points, limit=6, name="hover"),
-        )  # fmt: skip
-        figure.toolbar.active_drag, figure.toolbar.active_scroll = pan, wheel
-        figure.toolbar.autohide = False
-
-    def _legend_item(self, color: str) -> LegendItem:
-        nowhere = [float("nan")]  # a legend draws no glyph without a row
-        dot = self.figure.scatter(x=nowhere, y=nowhere, size=9, fill_color=color, line_color=None)
-        return LegendItem(label="", renderers=[dot], visible=False)
 
     # ---- what is shown
 
@@ -167,9 +109,8 @@ class ConceptMapFigure(Chart):
         self._fill_arrows(places, moved)
         self._set_axes(places)
         self._fill_marks()
-        method = self.TITLES[places.method]
         shown = {"a": f", {names[0]}", "b": f", {names[1]}", "both": f", {names[0]} → {names[1]}"}[side]
-        title = f"Map of concept directions ({method})"
+        title = f"{self.TITLE} ({self.METHODS[places.method]})"
         self.figure.title.text = plain_label(title + (shown if places.other_xy is not None else ""))
 
     def _clear(self) -> None:
@@ -178,6 +119,7 @@ class ConceptMapFigure(Chart):
             source.data = {column: [] for column in source.data}
         for item in self._groups:
             item.visible = False
+        self.figure.title.text = self.TITLE
         self.say()
 
     @property

@@ -1,0 +1,77 @@
+"""What the map of concepts is drawn with, made once: dots, arrows, rings with names, tools, legend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bokeh.models import (
+    Arrow,
+    BoxSelectTool,
+    ColumnDataSource,
+    HoverTool,
+    LassoSelectTool,
+    LegendItem,
+    PanTool,
+    TapTool,
+    VeeHead,
+    WheelZoomTool,
+    ZoomInTool,
+    ZoomOutTool,
+)
+
+from interp_widgets.figures.chart import empty_source
+
+MANY_POINTS = "many points"
+"""Tag of a scatter that the page draws as one picture instead of dot by dot; `views/bokeh_points.js` knows it."""
+
+
+def draw_points(figure: Any, source: ColumnDataSource) -> Any:
+    """A dot for each concept."""
+    points = figure.scatter(
+        x="x", y="y", size=6, source=source, fill_color="color", line_color=None, fill_alpha=0.75,
+        selection_fill_alpha=1.0, nonselection_fill_alpha=0.2, name="points",
+    )  # fmt: skip
+    points.tags = [MANY_POINTS]
+    return points
+
+
+def draw_arrows(figure: Any) -> ColumnDataSource:
+    """Arrows from (x0, y0) to (x1, y1); their source."""
+    source = empty_source("concept_map_arrows", ("x0", "y0", "x1", "y1", "color"))
+    ends = {"x_start": "x0", "y_start": "y0", "x_end": "x1", "y_end": "y1"}
+    head = VeeHead(size=8, line_color="color", fill_color="color")
+    figure.add_layout(Arrow(source=source, end=head, line_color="color", line_width=1.5, **ends))
+    return source
+
+
+def draw_marks(figure: Any) -> ColumnDataSource:
+    """Rings, with names where `label` has one; their source."""
+    source = empty_source("concept_map_marks", ("x", "y", "size", "color", "name", "group", "label"))
+    figure.scatter(
+        x="x", y="y", size="size", source=source, fill_color=None, line_color="color", line_width=2.5, name="marks"
+    )
+    # glyphs cannot take a page's text colour: names wear that of their ring, which holds in the light and the dark
+    figure.text(
+        x="x", y="y", text="label", text_color="color", source=source, x_offset=9, y_offset=-5, text_font_size="12px",
+        text_font_style="bold", name="mark_names",
+    )  # fmt: skip
+    return source
+
+
+def add_tools(figure: Any, points: Any, tooltips: list[tuple[str, str]]) -> None:
+    """Tools for the dots; dragging moves the map, and as on the heat maps Ctrl and the wheel zoom it."""
+    pan, wheel, own = PanTool(), WheelZoomTool(modifiers={"ctrl": True}), [points]
+    figure.add_tools(
+        pan, wheel, ZoomInTool(), ZoomOutTool(), LassoSelectTool(renderers=own, continuous=False),
+        BoxSelectTool(renderers=own), TapTool(renderers=own), "reset", "save",
+        HoverTool(tooltips=tooltips, renderers=own, limit=6, name="hover"),
+    )  # fmt: skip
+    figure.toolbar.active_drag, figure.toolbar.active_scroll = pan, wheel
+    figure.toolbar.autohide = False
+
+
+def legend_item(figure: Any, color: str) -> LegendItem:
+    """An entry of the legend, hidden until it has a label."""
+    nowhere = [float("nan")]  # a legend draws no glyph without a row
+    dot = figure.scatter(x=nowhere, y=nowhere, size=9, fill_color=color, line_color=None)
+    return LegendItem(label="", renderers=[dot], visible=False)
