@@ -328,7 +328,12 @@ def test_shares_are_naive_counts_and_welch_is_scipys() -> None:
 
 
 def test_holm_runs_over_the_four_categories_only() -> None:
-    table = compare_annotations(made(0), made(1, level=(0.1, 0.1, 0.1, 0.5)), resamples=99).level_table()
+    found = compare_annotations(made(0), made(1, level=(0.1, 0.1, 0.1, 0.5)), resamples=99)
+    table = found.level_table()
+    for test, row in zip(found.level_tests, table.to_dict("records"), strict=True):
+        assert test is not None
+        assert (test.names, test.group, test.kind) == (("tuned", "base"), row["category"], "level")
+        assert test.mean == pytest.approx((row["tuned"], row["base"]))
     raw = table["welch_p"][:4].to_numpy()
     order = np.argsort(raw)
     stepped = np.minimum(1, np.maximum.accumulate(raw[order] * np.arange(4, 0, -1)))
