@@ -12,6 +12,7 @@ import torch
 from scipy import stats
 
 from interp_widgets.analysis.mod import SolveResult, solve
+from interp_widgets.analysis.mod.accuracy_result import half_width
 from interp_widgets.data.problems import Problem
 from interp_widgets.tuning.mod import ModAblations, ModGrid, accuracy, mod_ablations, mod_grid, tune_mod
 from tests.models.tiny import tiny_folder, tiny_model
@@ -121,9 +122,9 @@ def test_ablations_leave_out_what_they_say() -> None:
 def test_intervals_are_those_of_student(tmp_path: Path) -> None:
     values = np.array([[0.5, 0.6, 0.8], [0.2, 0.2, 0.2]])
     low, high = stats.t.interval(0.95, 2, loc=values[0].mean(), scale=stats.sem(values[0]))
-    assert accuracy.half_width(values)[0] == pytest.approx((high - low) / 2)
-    assert accuracy.half_width(values)[1] == pytest.approx(0, abs=1e-12)
-    assert np.isnan(accuracy.half_width(values[:, :1])).all()
+    assert half_width(values)[0] == pytest.approx((high - low) / 2)
+    assert half_width(values)[1] == pytest.approx(0, abs=1e-12)
+    assert np.isnan(half_width(values[:, :1])).all()
     one = ModAblations(("a", "b"), values, np.array([1, 2]), 0.1, 10, (0, 1, 2), 5)
     assert ModAblations.load(one.save(tmp_path / "x")).equals(one)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from .accuracy import ABLATIONS, ModAblations, ModGrid, mod_ablations, mod_grid
-from .late_layers import LateLayerLosses, late_layer_losses
-from .report import ModReport
+from interp_widgets.analysis.mod import LateLayerLosses, ModAblations, ModGrid, ModReport
+
+from .accuracy import ABLATIONS, mod_ablations, mod_grid
+from .late_layers import late_layer_losses
 from .trainer import ModStep
 from .tune import tune_mod
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from interp_widgets.analysis.mod.tuning_result import ModReport
 from interp_widgets.analysis.result import provenance
 from interp_widgets.models import Model, ModModel, load_model
 from interp_widgets.models.mod.checkpoint import LoraSetup, MixtureState, base_hash, load_state
@@ -18,7 +19,6 @@ from interp_widgets.models.mod.opening import build_mixture, read_base
 from interp_widgets.models.threads import few_threads
 
 from .data import fingerprint, read_examples
-from .report import ModReport
 from .trainer import CURVES, Ending, ModStep, Settings, Trainer
 
 EPOCHS = 2

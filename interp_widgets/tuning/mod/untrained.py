@@ -1,0 +1,62 @@
+"""The mixture that tuning starts from."""
+
+from __future__ import annotations
+
+import torch
+
+from interp_widgets.models import Model, ModModel
+from interp_widgets.models.mod.assemble import new_mixture, norm_parameters
+from interp_widgets.models.mod.checkpoint import MixtureState, base_hash
+from interp_widgets.models.mod.graft import late_parts
+from interp_widgets.models.mod.model import check_top_k
+from interp_widgets.models.mod.opening import build_mixture, read_base
+
+from .trainer import ROUTER_SCALE
+
+
+def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: int = 0) -> ModModel:
+    """A mixture of depths before its first step: a random router, and norms copied from the final norm.
+
+    `tune_mod` with the same k and seed starts from these weights.
+
+    Args:
+        model: a `Model` that was loaded from a name or folder.
+        k: number of routes, 1..n_layers.
+        top_k: routes that each token uses; k by default.
+        seed: of the router.
+
+    Raises:
+        ValueError: a number out of range, a model from memory, or one that cannot have a mixture.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), sections 5.1.1
+    and 5.1.2.
+
+    Example:
+        >>> from interp_widgets import load_model
+        >>> untrained_mod(load_model("demo-base"), 2).route_layers
+        (4, 5)
+    """
+    if isinstance(model, ModModel):
+        raise ValueError(f"{model.name} already has a mixture: give its base model")
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= model.n_layers:
+        raise ValueError(
+            f"k must be a whole number in 1..{model.n_layers} for this {model.n_layers}-layer model, got {k!r}"
+        )
+    used = k if top_k is None else top_k
+    check_top_k(used, k)
+    if model.source is None:
+        raise ValueError(
+            f"{model.name} came from memory, so that its transformers model is not known: load it from its name or folder"
+        )
+    hf_model, tokenizer = read_base(model.source, model.tokenizer)
+    parts = late_parts(hf_model)
+    generator = torch.Generator().manual_seed(seed)
+    router = torch.randn(model.d_model, k, generator=generator, dtype=torch.float64) * ROUTER_SCALE
+    mixture = new_mixture(parts, router.to(next(parts.norm.parameters())), used)
+    named = {"router": mixture.router, **norm_parameters(mixture, parts)}
+    weights = {name: parameter.detach().cpu().clone() for name, parameter in named.items()}
+    state = MixtureState(k, used, None, model.source, model.name, base_hash(hf_model), weights)
+    return build_mixture(
+        hf_model, state, tokenizer=tokenizer, name=f"{model.name} + untrained MoD", source=None, device=model.device,
+        dtype=model.dtype, backend=model.backend,
+    )  # fmt: skip
