@@ -28,6 +28,10 @@ def read_word_list(path: str | os.PathLike[str]) -> tuple[str, ...]:
     blank, a tab or a comma, the words are sorted by it; else they are taken to stand in falling order of frequency.
 
     Raises FileNotFoundError where there is no file, ValueError for no text, no word, or one word twice.
+
+    Example:
+        >>> read_word_list("words.txt")[:2]                                        # doctest: +SKIP
+        ('the', 'of')
     """
     source = Path(path).expanduser()
     if not source.is_file():

@@ -340,9 +340,9 @@ def test_words_of_a_file_with_their_counts(pair: Any, few: Any, browse: Any, tmp
     path = tmp_path / "words.txt"
     lines = [f"{word}\t{1000 - place}" for place, word in enumerate(FEW["words"])]
     path.write_text("\n".join(reversed(lines)), encoding="utf-8")
-    panel = browse(pair.base, word_file=str(path), top=30, keep=20)
+    panel = browse(pair.base, word_file=path, top=30, keep=20)
     assert panel.word_list == "file"
-    assert panel.result.equals(few[0]) or panel.result.vocabulary == few[0].vocabulary
+    assert panel.result.vocabulary == few[0].vocabulary
     np.testing.assert_array_equal(panel.result.head_pairs, few[0].head_pairs)
     assert f"of {path}" in panel.grid.about.value
 

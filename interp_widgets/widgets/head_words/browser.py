@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -95,7 +96,8 @@ class HeadWordBrowser(Panel):
         self._comparing: Any = None
         self._found: tuple[Any, str, tuple[FoundWord | None, ...]] = ((), "", ())
         model, tuned = opened_pair(model, tuned)
-        super().__init__(model, tuned, **options)
+        paths = {name: os.fspath(value) for name, value in options.items() if isinstance(value, os.PathLike)}
+        super().__init__(model, tuned, **{**options, **paths})
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
         self.told = bool({"layer", "head"} & given)
