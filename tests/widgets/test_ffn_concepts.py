@@ -165,6 +165,14 @@ def test_a_picked_component_is_drawn(pair: Any, browse: Any, wire: Any, found: A
     assert right == list(found[0].words(LAST, 4, sign="+"))
 
 
+def test_a_redraw_leaves_the_picked_row_alone(pair: Any, browse: Any, wire: Any) -> None:
+    panel = browse(pair.base, component=4)
+    table = tab(panel).table
+    before = len(wire.states(table, "selected"))
+    write(wire, panel, 2, "description", "x")
+    assert set(wire.states(table, "selected")[before:]) <= {4}, "the table would scroll to the row again and again"
+
+
 def test_more_components_are_listed_without_a_run(pair: Any, browse: Any) -> None:
     panel = browse(pair.base)
     panel.components = 500

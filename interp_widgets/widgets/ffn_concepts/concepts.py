@@ -116,9 +116,11 @@ class ConceptsTab:
                 self.table.columns = columns
                 self.table.rows, self.table.row_keys = rows, keys
                 self.table.caption = self._caption(matched)
+                self._rows_of = self.listed(result) if rows else []
+                # sent with the rows: the table does not scroll to a picked row that is the same still
+                self.table.selected = self._place_of(panel.component)
         finally:
             self._filling = False
-        self._rows_of = self.listed(result) if rows else []
         self.paint_picked()
 
     def paint_picked(self) -> None:
@@ -129,12 +131,15 @@ class ConceptsTab:
             return
         self._filling = True
         try:
-            there = panel.component in self._rows_of
-            self.table.selected = self._rows_of.index(panel.component) if there else -1
+            self.table.selected = self._place_of(panel.component)
         finally:
             self._filling = False
         name = panel.model_names[panel.concepts.index(result)] if len(panel.models) > 1 else ""
         self.bars.update(result, panel.layer, panel.component, name=name)
+
+    def _place_of(self, component: int) -> int:
+        """The row of a component; -1 if it has none."""
+        return self._rows_of.index(component) if component in self._rows_of else -1
 
     def listed(self, result: FFNConceptResult) -> list[int]:
         """Components in the table: the first ones, and a later one that was looked up."""
