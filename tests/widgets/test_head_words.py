@@ -19,7 +19,7 @@ from interp_widgets.analysis.result import Result
 from interp_widgets.compute.cache import results as cache
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
 from interp_widgets.widgets.head_words import HeadWordBrowser
-from interp_widgets.widgets.head_words import browser as module
+from interp_widgets.widgets.head_words import comparison as module
 from tests.models.tiny import tiny_model
 
 VECTORS = demo_word_vectors()

@@ -10,7 +10,7 @@ import ipywidgets as W
 import numpy as np
 import traitlets as T
 
-from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult, compare_heads
+from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult
 from interp_widgets.analysis.head_words.result import FoundWord
 from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.head_words import change_scene
@@ -27,9 +27,6 @@ from .request import HeadWordRequest, SavedHeads, SavedRequest, opened_pair
 from .source import source_code
 
 TABS = ("heads", "comparison")
-RESAMPLES = 999
-QUIET_PAIRS = 2_000_000
-"""Pairs of dimensions that are compared in a moment, which the status line need not tell."""
 LETTERS = "AB"
 
 
@@ -90,10 +87,6 @@ class HeadWordBrowser(Panel):
     def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
         self.told = False
         """Whether a head has been chosen."""
-        self.comparison: HeadComparison | None = None
-        """The comparison of the two results on the screen."""
-        self._compared: Any = None
-        self._comparing: Any = None
         self._found: tuple[Any, str, tuple[FoundWord | None, ...]] = ((), "", ())
         model, tuned = opened_pair(model, tuned)
         paths = {name: os.fspath(value) for name, value in options.items() if isinstance(value, os.PathLike)}
@@ -129,7 +122,7 @@ class HeadWordBrowser(Panel):
         self.watch(self, ["layer", "head"], self._moved)
         self.watch(self, ["pair", "dimension"], lambda _: self.about.paint_pair() if self.results else None)
         self.watch(self, "pair_change", lambda _: self.about.paint() if self.results else None)
-        self.watch(self, "groups", lambda _: self._compare())
+        self.watch(self, "groups", lambda _: self.changes.compare() if self.changes is not None else None)
         self._open_tab()
 
     def _open_tab(self) -> None:
@@ -168,13 +161,12 @@ class HeadWordBrowser(Panel):
     def draw(self, results: tuple[HeadWordResult, ...], request: Any) -> None:
         if not self.told:
             self._choose_first(results[0])
-        if self._compared != (results, self.groups):
-            self.comparison = None
         self.grid.paint()
         self.about.paint()
         if self.told and self.dimension < 0:
             self.dimension = self.about.first_dimension
-        self._compare()
+        if self.changes is not None:
+            self.changes.compare()
 
     def _choose_first(self, result: HeadWordResult) -> None:
         """A first look: at the head whose kept pairs have the most dimensions."""
@@ -182,42 +174,6 @@ class HeadWordBrowser(Panel):
             return
         row, head = divmod(int(np.nanargmax(result.mean_count)), result.n_heads)
         self.look_at(result.layers[row], head)
-
-    # the two results against each other -------------------------------------------------------------------------------
-
-    def _compare(self) -> None:
-        """Compare the two results on the screen, in the background."""
-        results, groups = self.results, self.groups
-        if self.changes is None or (self._compared == (results, groups) and not self._comparing.cancelled):
-            return
-        if len(results) < 2 or any(one.partial for one in results):
-            self.changes.paint(None, "The comparison needs the complete results of both models.")
-            return
-        self._compared = results, groups
-
-        def work(job: Any) -> tuple[HeadComparison | None, str]:
-            try:
-                return compare_heads(*results, groups=groups, resamples=RESAMPLES, check=job.check), ""
-            except ValueError as error:  # two results that cannot be compared can still be looked at
-                return None, str(error)
-
-        def done(value: tuple[HeadComparison | None, str]) -> None:
-            if self._compared == (results, groups) and self.changes is not None:
-                self.comparison, sentence = value
-                self.changes.paint(self.comparison, sentence)
-                self.grid.paint()
-                self.about.paint()
-
-        quick = sum(len(one.dimension_scores) for one in results) < QUIET_PAIRS
-        self._comparing = self.start(work, done, title="Comparing", channel="comparison", quiet=quick)
-
-    def change_of(self, layer: int, head: int) -> float | None:
-        """1 − M of a head; None while it is not known."""
-        one = self.comparison
-        if one is None or layer not in one.layers or head >= one.head_change.shape[1]:
-            return None
-        value = float(one.head_change[list(one.layers).index(layer), head])
-        return value if np.isfinite(value) else None
 
     # what is looked at ------------------------------------------------------------------------------------------------
 
@@ -247,6 +203,11 @@ class HeadWordBrowser(Panel):
     def found_word(self) -> str:
         """The searched word, if it is in the list of a result that is looked at; else empty."""
         return self.word if any(self.found_here) else ""
+
+    @property
+    def comparison(self) -> HeadComparison | None:
+        """The comparison of the two results on the screen; None while there is none."""
+        return None if self.changes is None else self.changes.comparison
 
     @property
     def letters(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as W
 import numpy as np
 
-from interp_widgets.analysis.head_words import HeadComparison
+from interp_widgets.analysis.head_words import HeadComparison, compare_heads
 from interp_widgets.data.verbs import GENERAL_VERBS, INSTRUCTION_VERBS
 from interp_widgets.figures.head_words import ChangeBars
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 FEW = 10
 """Verbs of a kind with a share in a group: with fewer, a test of means says little."""
+RESAMPLES = 999
+QUIET_PAIRS = 2_000_000
+"""Pairs of dimensions that are compared in a moment, which the status line need not tell."""
 RIGHT = {"align": "right"}
 
 
@@ -45,8 +48,53 @@ class ComparisonTab:
         self.box = W.VBox([row(groups), self.words, both])
         self.box.add_class("iw-column")
         self._filling = False
+        self._found: HeadComparison | None = None
+        self._compared: Any = None
+        """The results and layer groups that `_found` is of, or will be."""
+        self._job: Any = None
         self._verbs: list[str] = []
         panel.watch(self.verbs, "selected", self._picked)
+
+    @property
+    def comparison(self) -> HeadComparison | None:
+        """The comparison of the two results on the screen; None while there is none."""
+        return self._found if self._compared == (self.panel.results, self.panel.groups) else None
+
+    def compare(self) -> None:
+        """Compare the two results on the screen, in the background, unless that is done."""
+        panel = self.panel
+        results, groups = panel.results, panel.groups
+        if self._compared == (results, groups) and not self._job.cancelled:
+            return
+        self._found = self._compared = None
+        if len(results) < 2 or any(one.partial for one in results):
+            self.paint(None, "The comparison needs the complete results of both models.")
+            return
+        self._compared = results, groups
+
+        def work(job: Any) -> tuple[HeadComparison | None, str]:
+            try:
+                return compare_heads(*results, groups=groups, resamples=RESAMPLES, check=job.check), ""
+            except ValueError as error:  # two results that cannot be compared can still be looked at
+                return None, str(error)
+
+        def done(value: tuple[HeadComparison | None, str]) -> None:
+            if self._compared == (panel.results, panel.groups) == (results, groups):
+                self._found, sentence = value
+                self.paint(self._found, sentence)
+                panel.grid.paint()
+                panel.about.paint()
+
+        quick = sum(len(one.dimension_scores) for one in results) < QUIET_PAIRS
+        self._job = panel.start(work, done, title="Comparing", channel="comparison", quiet=quick)
+
+    def change_of(self, layer: int, head: int) -> float | None:
+        """1 − M of a head; None while it is not known."""
+        one = self.comparison
+        if one is None or layer not in one.layers or head >= one.head_change.shape[1]:
+            return None
+        value = float(one.head_change[list(one.layers).index(layer), head])
+        return value if np.isfinite(value) else None
 
     def paint(self, comparison: HeadComparison | None, sentence: str = "") -> None:
         """Show a comparison, or say why there is none."""

@@ -113,7 +113,7 @@ class Details:
         if len(panel.looked_at) > 1:
             counts = {name: sum(one.change == name for one in every) for name in CHANGES[1:]}
             said = ", ".join(f"{count} {name}" for name, count in counts.items())
-            change = panel.change_of(panel.layer, panel.head)
+            change = None if panel.changes is None else panel.changes.change_of(panel.layer, panel.head)
             return f"{where}, kept pairs of A and B: {said}" + (f"; 1 − M = {change:.2f}" if change is not None else "")
         one = panel.looked_at[0]
         total = int(one.n_pairs[one.row(panel.layer), panel.head])
