@@ -234,7 +234,7 @@ def plot() -> Any:
 
 
 def from_page(wire: Any, host: BokehFigure, content: dict[str, Any]) -> None:
-    wire.event(host, kind="event", content=content)
+    wire.event(host, kind="events", contents=[content])
 
 
 def test_a_tap_calls_back_once_and_is_not_sent_back(wire: Any, plot: Any) -> None:
@@ -288,6 +288,29 @@ def test_a_figure_belongs_to_one_host_until_it_closes(wire: Any, plot: Any) -> N
     again.close()
     with pytest.raises(TypeError, match="shows a Bokeh figure or layout, got int"):
         BokehFigure(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_event_that_fails_does_not_swallow_those_behind_it(wire: Any, plot: Any, told: bool) -> None:
+    errors: list[Exception] = []
+    source = plot.tags[0]
+
+    def fail(attr: str, old: Any, new: Any) -> None:
+        raise ValueError("from the callback")
+
+    source.selected.on_change("indices", fail)
+    host = BokehFigure(plot, on_error=errors.append if told else None)
+    changed = {"kind": "ModelChanged", "model": {"id": source.selected.id}, "attr": "indices", "new": [1]}
+    moved = {"kind": "ModelChanged", "model": {"id": plot.x_range.id}, "attr": "start", "new": -7.0}
+    message = {"kind": "events", "contents": [changed, moved]}
+    if told:
+        host._receive(host, message, [])
+        assert [str(error) for error in errors] == ["from the callback"]
+    else:
+        with pytest.raises(ValueError, match="from the callback"):
+            host._receive(host, message, [])
+    assert plot.x_range.start == -7.0
+    host.close()
 
 
 def test_an_error_in_a_callback_reaches_its_owner(wire: Any, plot: Any) -> None:

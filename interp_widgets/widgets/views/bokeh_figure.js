@@ -1,6 +1,7 @@
 // Hosts a Bokeh figure: one document kept up to date even while nothing shows it, a copy of it for each view.
 
 const SILENT = new Set(['inner_width', 'inner_height', 'outer_width', 'outer_height']);  // layout, no news to Python
+const REST_BETWEEN = 100;  // milliseconds between two messages to Python while a reader drags
 const PICTURE_AFTER = 1200;  // milliseconds of rest after which a picture is kept for pages without a kernel
 
 function forget(Bokeh, doc) {
@@ -37,15 +38,17 @@ export default () => {
     finally { state.muted = false; }
   }
 
-  // What one frame changed goes to Python together, the last value of each property only.
+  // What one frame changed goes to Python together, the last value of each property only; while changes go on (a drag),
+  // ten times a second: every message costs the page and the kernel more than a frame's drawing.
   function makeOutbox(model) {
-    let waiting = new Map(), timer = 0;
+    let waiting = new Map(), timer = 0, sent = -Infinity;
     const flush = () => {
       clearTimeout(timer);
       timer = 0;
-      const events = [...waiting.values()];
+      if (!waiting.size) return;
+      sent = performance.now();
+      model.send({ kind: 'events', contents: [...waiting.values()] });
       waiting = new Map();
-      for (const content of events) model.send({ kind: 'event', content });
     };
     return {
       flush,
@@ -54,8 +57,8 @@ export default () => {
           const key = `${content.model.id} ${content.attr}`;
           waiting.delete(key);
           waiting.set(key, content);
-          if (!timer) timer = setTimeout(flush, 16);
-        } else { flush(); model.send({ kind: 'event', content }); }
+          if (!timer) timer = setTimeout(flush, Math.max(16, REST_BETWEEN - (performance.now() - sent)));
+        } else { flush(); model.send({ kind: 'events', contents: [content] }); }
       },
     };
   }

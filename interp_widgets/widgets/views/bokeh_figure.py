@@ -162,16 +162,23 @@ class BokehFigure(View):
             self.send(content, [buffer.to_bytes() for buffer in message._buffers])
 
     def _receive(self, _widget: Any, message: dict[str, Any], _buffers: Any) -> None:
-        if message.get("kind") != "event" or self._doc is None:
+        if message.get("kind") != "events":
             return
-        try:
-            with self.lock, _current_document_kept():
-                self._stale = True
-                self._apply(self._doc, message["content"])
-        except Exception as error:  # ipywidgets would drop it unseen
-            if self.on_error is None:
-                raise
-            self.on_error(error)
+        failed: Exception | None = None
+        for content in message["contents"]:  # one that fails must not swallow the others
+            try:
+                with self.lock, _current_document_kept():
+                    if self._doc is None:  # closed, maybe by the event before
+                        return
+                    self._stale = True
+                    self._apply(self._doc, content)
+            except Exception as error:  # ipywidgets would drop it unseen
+                if self.on_error is None:
+                    failed = failed or error
+                else:
+                    self.on_error(error)
+        if failed is not None:
+            raise failed
 
     def _apply(self, doc: Document, content: dict[str, Any]) -> None:
         """Repeat in Python what happened in the browser. `setter=self` keeps it from being sent back."""
