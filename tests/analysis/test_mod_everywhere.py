@@ -1,0 +1,131 @@
+"""Every analysis takes a mixture of depths: two independent engines must say the same, and what a plain pass says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis.ablation import (
+    Ablation,
+    ablate_heads,
+    ablate_modules,
+    ablate_neurons,
+    ablation,
+    causal_trace,
+)
+from interp_widgets.analysis.concepts import erase, steer
+from interp_widgets.analysis.ffn_concepts import neuron_effects
+from interp_widgets.analysis.hidden_states import last_states
+from interp_widgets.analysis.logit_lens import logit_lens
+from interp_widgets.analysis.mod import routing
+from interp_widgets.analysis.saliency import prompt_saliency
+from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
+from tests.models.mixtures import tiny_mixture
+from tests.models.tiny import tiny_model
+
+IDS = [5, 17, 300, 44, 8, 261]
+RESPONSE = [99, 30]
+DIRECTION = np.linspace(-1, 1, 32)
+
+
+def steered(model: Any) -> Tensor:
+    with steer(model, DIRECTION, layer=2, strength=5.0):
+        return model.run(IDS).logits
+
+
+def erased(model: Any) -> Tensor:
+    with erase(model, DIRECTION, layer=1):
+        return model.run(IDS).logits
+
+
+ANALYSES: dict[str, Callable[[Any], Any]] = {
+    "exact saliency": lambda m: prompt_saliency(m, IDS, RESPONSE, method="exact").importance,
+    "first order, more response": lambda m: prompt_saliency(m, IDS[:2], IDS[2:], method="first_order").importance,
+    "first order, more prompt": lambda m: prompt_saliency(m, IDS, RESPONSE, method="first_order").importance,
+    "integrated gradients": lambda m: (
+        prompt_saliency(m, IDS, RESPONSE, method="integrated_gradients", steps=4).importance
+    ),
+    "modules": lambda m: ablate_modules(m, IDS, 99).effect,
+    "heads": lambda m: ablate_heads(m, IDS, 99).effect,
+    "neurons": lambda m: ablate_neurons(m, IDS, 99, layer=2, neurons=range(8)).effect,
+    "tracing": lambda m: causal_trace(m, IDS, (1, 3), 99, samples=2, window=1).restored,
+    "steering": steered,
+    "erasing": erased,
+    "routing": lambda m: routing(m, IDS).weights,
+}
+OF_THE_STREAM: dict[str, Callable[[Any], Any]] = {
+    "lens": lambda m: logit_lens(m, IDS).probability,
+    "parts": lambda m: decompose_tokens(m, IDS).parts,
+    "logit shares": lambda m: decompose_logit(m, IDS, 99).share,
+    "neuron effects": lambda m: neuron_effects(m, IDS, 99, layer=1).effect,
+    "states": lambda m: last_states(m, [IDS, IDS[:3]], [0, 2, 3]),
+}
+"""These read streams or one stream alone."""
+
+
+def numbers(x: Any) -> np.ndarray[Any, Any]:
+    return x.detach().numpy() if isinstance(x, Tensor) else np.asarray(x)
+
+
+@pytest.mark.parametrize("name", [*ANALYSES, *OF_THE_STREAM])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_both_engines_say_the_same(family: str, name: str) -> None:
+    analysis = {**ANALYSES, **OF_THE_STREAM}[name]
+    hooked, bridge = (numbers(analysis(tiny_mixture(family, backend, 2))) for backend in ("hooked", "bridge"))
+    assert hooked.shape == bridge.shape
+    scale = np.nanmax(np.abs(hooked))
+    assert scale > 1e-4
+    assert np.nanmax(np.abs(hooked - bridge)) < 2e-3 * scale
+    if name != "routing" and name in ANALYSES:
+        base = numbers(analysis(tiny_model(family, "hooked")))
+        assert np.nanmax(np.abs(hooked - base)) > 1e-2 * scale, "the base gives other numbers"
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_first_order_saliency_is_the_gradient_of_the_mixture(backend: str) -> None:
+    model = tiny_mixture("llama", backend, 2)
+    found = prompt_saliency(model, IDS, RESPONSE, method="first_order").importance
+    whole = [*IDS, *RESPONSE]
+    for column, token in enumerate(RESPONSE):
+        at = len(IDS) + column - 1
+        run = model.run(
+            whole, capture="hook_embed", grad=lambda logits, at=at, token=token: logits[0, at].softmax(-1)[token]
+        )
+        embeddings, gradient = run.activations["hook_embed"][0], run.gradients["hook_embed"][0]
+        wanted = (embeddings * gradient).sum(-1)[: len(IDS)]
+        size = np.abs(found[:, column]).max()
+        assert size > 1e-6
+        assert np.abs(found[:, column] - wanted.numpy()).max() < 1e-3 * size
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_steering_a_late_layer_acts_on_the_routes_behind_it(backend: str) -> None:
+    model = tiny_mixture("llama", backend, 2)
+    clean = model.run(IDS).logits
+    with steer(model, DIRECTION, layer=2, strength=5.0):
+        found = routing(model, IDS)
+        changed = model.run(IDS).logits
+    assert np.array_equal(found.weights, routing(model, IDS).weights), "the router reads the stream entering layer 1"
+    assert not torch.allclose(changed, clean, atol=1e-2)
+    with steer(model, DIRECTION, layer=1, strength=5.0):
+        assert not np.allclose(routing(model, IDS).weights, found.weights, atol=1e-2)
+    assert torch.equal(model.run(IDS).logits, clean)
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_an_ablation_around_everything_holds(backend: str) -> None:
+    model = tiny_mixture("llama", backend, 2)
+    clean = model.run(IDS).logits
+    with ablation(model, [Ablation("mlp", 1, 5)]):
+        inside = model.run(IDS).logits
+        text = model.generate_ids(IDS, max_new_tokens=3)
+    effect = ablate_modules(model, IDS, 99, kinds=("mlp",), metric="logit").effect[0, 1, 5]
+    change = float(inside[0, -1, 99] - clean[0, -1, 99])
+    assert abs(float(effect)) == pytest.approx(abs(change), abs=1e-4)
+    assert abs(float(effect)) > 1e-3
+    assert len(text) <= 3
