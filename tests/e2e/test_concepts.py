@@ -162,7 +162,7 @@ def test_journey(opened: Any) -> None:
     layer.press("ArrowLeft")
     nb.wait_py("(panel.stream, panel.sets[-1].layer, panel.busy)", (2, 2, False), seconds=60)
     open_tab(nb, "Base and tuned")
-    expect(panel.get_by_text("difference", exact=False).first).to_be_visible()
+    expect(panel.get_by_text("Mean cosine distance within groups", exact=False)).to_be_visible()
     expect(panel.get_by_text("Moved: 1 − cosine", exact=False)).to_be_visible()
     panel.get_by_role("button", name="difference").click()
     open_tab(nb, "Map")

@@ -92,6 +92,8 @@ class ConceptBrowser(Making):
 
     def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
         self._wished, self._stand_in = CONCEPT, ""
+        self.place: dict[str, int] = {}
+        """Where each concept on the screen stands in its set and on the map."""
         super().__init__(model, tuned, **options)
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
@@ -143,10 +145,11 @@ class ConceptBrowser(Making):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[MappedConcepts, ...], request: BrowseRequest) -> None:
-        self._choose(results[0].concepts.names)
-        known = set(results[0].concepts.names)
-        if not known.issuperset(self.chosen):
-            self.chosen = [name for name in self.chosen if name in known]
+        names = results[0].concepts.names
+        self.place = {name: i for i, name in enumerate(names)}
+        self._choose(names)
+        if any(name not in self.place for name in self.chosen):
+            self.chosen = [name for name in self.chosen if name in self.place]
         self.library.fit()
         self.listing.paint()
         self._parts[self.tab].paint()

@@ -113,7 +113,7 @@ class Listing:
     def _say(self) -> None:
         """Name the chosen concept, wherever the list is scrolled to."""
         first = self.panel.sets[0]
-        if self.panel.concept in first.names:
-            group = first.groups[first.index(self.panel.concept)]
+        if self.panel.concept in self.panel.place:
+            group = first.groups[self.panel.place[self.panel.concept]]
             kind = f" <span class='iw-hint'>{escape(group)}</span>" if group else ""
             self.looked_at.value = f"Concept: <b>{escape(self.panel.concept)}</b>{kind}"

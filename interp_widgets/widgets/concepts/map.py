@@ -50,9 +50,14 @@ class MapTab:
 
     def paint(self) -> None:
         """Draw the map of the results on the screen."""
-        panel = self.panel
-        if not panel.results or panel.tab != "map":
+        if not self.panel.results or self.panel.tab != "map":
             return
+        self._show()
+        self._list_near()
+        self._paint_selected()
+
+    def _show(self) -> None:
+        panel = self.panel
         places = panel.results[-1].map
         both = places is not None and places.other_xy is not None
         if not both and panel.shown == "A":
@@ -60,23 +65,20 @@ class MapTab:
         side: Any = SIDES[panel.shown] if both else "a"
         self.chart.show(places, side=side)
         self._mark()
-        self._list_near()
-        self._paint_selected()
 
     def paint_concept(self) -> None:
         """Centre the chosen concept and list its neighbours."""
         if self._mark():
-            self.chart.centre(list(self.chart.places.names).index(self.panel.concept))  # type: ignore[union-attr]
+            self.chart.centre(self.panel.place[self.panel.concept])
         self._list_near()
         self.selected.mark()
 
     def _mark(self) -> bool:
         """Ring the chosen concept and its neighbours; False where it is not on the map."""
-        places = self.chart.places
-        if places is None or self.panel.concept not in places.names:
+        place = self.panel.place
+        if self.chart.places is None or self.panel.concept not in place:
             return False
-        names = list(places.names)
-        self.chart.mark(names.index(self.panel.concept), [names.index(name) for name, _ in self._near()])
+        self.chart.mark(place[self.panel.concept], [place[name] for name, _ in self._near()])
         return True
 
     def _near(self) -> list[tuple[str, float]]:
@@ -92,23 +94,22 @@ class MapTab:
         rows = []
         near = self._near()
         for name, _ in near:
-            place = first.index(name)
-            cosines = [float(sets[i].direction(name) @ sets[i].direction(panel.concept)) for i in at]
-            rows.append([name, first.groups[place], *cosines])
+            one, other = panel.place[name], panel.place[panel.concept]
+            cosines = [float(sets[i].directions[one] @ sets[i].directions[other]) for i in at]
+            rows.append([name, first.groups[one], *cosines])
         which = f" in {panel.name_of(at[-1])}" if len(at) > 1 else ""
         self.near.show([name for name, _ in near], heads, rows, f"Nearest to “{panel.concept}”{which}")
 
     def _paint_selected(self) -> None:
         panel = self.panel
-        if not panel.sets:
+        if not panel.sets or panel.tab != "map":
             return
         if self.chart.places is not None:
-            names = list(self.chart.places.names)
-            self.chart.select([names.index(name) for name in panel.chosen if name in names])
+            self.chart.select([panel.place[name] for name in panel.chosen if name in panel.place])
         first, listed = panel.sets[0], panel.chosen[:MOST_LISTED]
         heads: list[dict[str, Any]] = [{"label": "selected"}, {"label": "group"}, {"label": "AUC", "align": "right"}]
         own = panel.sets[panel.at[-1]]
-        rows = [[name, first.groups[first.index(name)], number(own.auc[own.index(name)])] for name in listed]
+        rows = [[name, first.groups[panel.place[name]], number(own.auc[panel.place[name]])] for name in listed]
         said = f"{len(panel.chosen)} selected" if panel.chosen else ""
         self.selected.show(listed, heads, rows, said)
         self.clear.disabled = not panel.chosen

@@ -238,6 +238,8 @@ class ReadTab:
             named = ", ".join(f"<b>{escape(one.names[i])}</b> {one.gaps[at, i]:.2f}" for i in order)
             start = f"{self.panel.name_of(index)}: " if self.panel.name_of(index) else ""
             said.append(f"{start}Strongest at “{escape(visible(tokens[at]))}” ({at}): {named}.")
+        if at != len(tokens) - 1 or not self.panel.in_template:
+            said.append("Directions were made at the template's last token: elsewhere, compare tokens, not concepts.")
         said.append("A gap is how far a concept's own stimuli lie from all others along its direction; 0 is the mean.")
         return "<br>".join(said)
 
