@@ -46,7 +46,7 @@ def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: i
     check_top_k(used, k)
     if model.source is None:
         raise ValueError(
-            f"{model.name} came from memory, so that its transformers model is not known: load it from its name or folder"
+            f"{model.name} came from memory and its transformers model is not known: load it by its name or folder"
         )
     hf_model, tokenizer = read_base(model.source, model.tokenizer)
     parts = late_parts(hf_model)

@@ -1,0 +1,233 @@
+"""Lines over the steps of a tuning: its loss, the statistics of its routes, and the losses of late layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from bokeh.models import LegendItem, Range1d
+from numpy.typing import NDArray
+
+from interp_widgets.figures.chart import QUIET, Chart, empty_source
+from interp_widgets.figures.theme import PALETTE8
+
+Numbers = NDArray[np.floating[Any]]
+Statistic = Literal["sparsity", "mean", "variance"]
+STATISTICS: tuple[Statistic, ...] = ("sparsity", "mean", "variance")
+MOST = 600
+"""Points per line; of more steps evenly spaced ones are drawn."""
+WINDOW = 10
+"""Steps that the smoothed loss is the mean of."""
+
+
+@dataclass(frozen=True)
+class StepCurves:
+    """What is known of a tuning so far; a `ModReport` will do as well."""
+
+    task: Numbers
+    """(n,) nats."""
+    distillation: Numbers
+    """(n,) nats; NaN where the term is left out."""
+    sparsity: Numbers
+    """(n, k) share of weights below 1e-5."""
+    mean: Numbers
+    """(n, k) mean weight."""
+    variance: Numbers
+    """(n, k) variance of the weight."""
+    layers: Sequence[int]
+    """(k,) the layer that each route reads."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One line."""
+
+    name: str
+    values: Numbers
+    """One number per step, from step 1 on."""
+    color: str
+    width: float = 2.0
+    dash: str = "solid"
+
+
+def running_mean(values: Numbers, window: int = WINDOW) -> Numbers:
+    """The mean of the last ``window`` numbers (of fewer at the start); NaN is left out.
+
+    >>> running_mean(np.array([1.0, 3.0, 5.0]), 2).tolist()
+    [1.0, 2.0, 4.0]
+    """
+    known = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(known, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(known)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(0, ends - window)
+    held = counts[ends] - counts[starts]
+    found: Numbers = np.where(held > 0, (sums[ends] - sums[starts]) / np.maximum(held, 1), np.nan)
+    return found
+
+
+class StepLines(Chart):
+    """Named lines over steps; derived classes say of what."""
+
+    def __init__(self, name: str, title: str, y_label: str, *, form: str = "0.000", height: int = 260) -> None:
+        tips = [("", "@name"), ("step", "@x"), (y_label, f"@y{{{form}}}")]
+        self.start(
+            name, title, ("step", y_label), columns=("x", "y", "name", "color"), tooltips=tips, height=height,
+            x_range=Range1d(0, 1), y_range=Range1d(0, 1),
+        )  # fmt: skip
+        self.lines = empty_source(f"{name}_lines", ("xs", "ys", "name", "color", "width", "dash"))
+        drawn = self.figure.multi_line(
+            xs="xs", ys="ys", source=self.lines, line_color="color", line_width="width", line_dash="dash", name="lines"
+        )
+        points = self.figure.scatter(
+            x="x", y="y", size=7, source=self.source, fill_color="color", line_color=None, fill_alpha=0.0,
+            hover_fill_alpha=1.0, name="points",
+        )  # fmt: skip
+        self.legend([LegendItem(label={"field": "name"}, renderers=[drawn])], columns=4)
+        self.hover(points)
+
+    def put(
+        self, lines: Sequence[Drawn], steps: int, *, least: float = 0.0, most: float = 0.0, subtitle: str = ""
+    ) -> None:
+        """Draw lines on an axis of so many steps whose values run at least from ``least`` to ``most``."""
+        held: dict[str, list[Any]] = {column: [] for column in self.lines.data}
+        rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
+        numbers = [least, most]
+        for line in lines:
+            at = _places(len(line.values))
+            xs, ys = (at + 1).tolist(), np.asarray(line.values, dtype=np.float64)[at]
+            numbers += ys[np.isfinite(ys)].tolist()
+            entries = {"xs": xs, "ys": ys.tolist(), "name": line.name, "color": line.color, "width": line.width}
+            for column, entry in (entries | {"dash": line.dash}).items():
+                held[column].append(entry)
+            known = np.isfinite(ys)
+            rows["x"] += (at[known] + 1).tolist()
+            rows["y"] += ys[known].tolist()
+            rows["name"] += [line.name] * int(known.sum())
+            rows["color"] += [line.color] * int(known.sum())
+        self.lines.data = held
+        low, high = min(numbers), max(numbers)
+        room = 0.04 * ((high - low) or 1.0)
+        ends = {"start": low - room, "end": high + room}
+        self.figure.y_range.update(**ends, reset_start=ends["start"], reset_end=ends["end"])
+        last = max(steps, 2) + 0.02 * max(steps, 2)
+        first = 1 - 0.02 * max(steps, 2)
+        self.figure.x_range.update(start=first, end=last, reset_start=first, reset_end=last)
+        self.fill(rows, subtitle=subtitle)
+
+    def clear(self, sentence: str = "") -> None:
+        """Show a sentence in place of lines."""
+        self.lines.data = {column: [] for column in self.lines.data}
+        self.say(sentence)
+
+
+def _places(count: int) -> NDArray[np.int64]:
+    """Which steps are drawn: all, or of many evenly spaced ones and the last."""
+    step = max(1, -(-count // MOST))
+    found = np.arange(count - 1, -1, -step)[::-1]
+    return found.astype(np.int64)
+
+
+class TuningLoss(StepLines):
+    """The loss of a tuning, batch by batch and smoothed, and the distillation term.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.1.
+    """
+
+    EMPTY: ClassVar[str] = "No tuning yet: press Tune."
+
+    def __init__(self) -> None:
+        super().__init__("mod_loss", "Loss of the ensemble", "nats per token")
+        self.update(None)
+
+    def update(self, curves: StepCurves | Any | None, steps: int = 0) -> None:
+        """Show curves so far of a tuning of so many steps; None shows a sentence instead."""
+        if curves is None or not len(curves.task):
+            return self.clear("The first step is under way." if curves is not None else "")
+        task = np.asarray(curves.task)
+        lines = [
+            Drawn("each batch", task, QUIET, 1.0),
+            Drawn(f"mean of {WINDOW} batches", running_mean(task), PALETTE8[0], 2.5),
+        ]
+        if np.isfinite(curves.distillation).any():
+            lines.append(
+                Drawn("divergence from the last layer", running_mean(curves.distillation), PALETTE8[1], 1.5, "dashed")
+            )
+        last = float(running_mean(task)[-1])
+        self.put(
+            lines,
+            max(steps, len(task)),
+            subtitle=f"step {len(task)}: {last:.3f} nats (mean of {min(WINDOW, len(task))})",
+        )
+
+
+class RouteStatistic(StepLines):
+    """One statistic of every route's weight over the steps of a tuning.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), Fig. 5.2
+    (sparsity) and Fig. C.1 (mean, variance).
+    """
+
+    EMPTY: ClassVar[str] = "No tuning yet: press Tune."
+    TITLES: ClassVar[dict[str, str]] = {
+        "sparsity": "Sparsity: tokens with a weight below 1e-5",
+        "mean": "Mean weight of each route",
+        "variance": "Variance of each route's weight",
+    }
+    AXES: ClassVar[dict[str, str]] = {"sparsity": "share of tokens", "mean": "weight", "variance": "weight²"}
+    MOST: ClassVar[dict[str, float]] = {"sparsity": 0.1, "mean": 1.0, "variance": 0.05}
+
+    def __init__(self, kind: Statistic) -> None:
+        if kind not in STATISTICS:
+            raise ValueError(f"kind must be one of {', '.join(STATISTICS)}, got {kind!r}")
+        self.kind = kind
+        super().__init__(f"mod_{kind}", self.TITLES[kind], self.AXES[kind])
+        self.update(None)
+
+    def update(self, curves: StepCurves | Any | None, steps: int = 0) -> None:
+        """Show curves so far of a tuning of so many steps; None shows a sentence instead."""
+        if curves is None or not len(curves.task):
+            return self.clear("The first step is under way." if curves is not None else "")
+        values = np.asarray(getattr(curves, self.kind))
+        lines = [
+            Drawn(f"layer {layer}", values[:, route], PALETTE8[route % len(PALETTE8)])
+            for route, layer in enumerate(curves.layers)
+        ]
+        self.put(lines, max(steps, len(values)), most=self.MOST[self.kind])
+
+
+class LateLayerCurves(StepLines):
+    """Loss of each late layer: solid in a tuning of its own, dashed while the last layer is tuned.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.2,
+    Fig. 4.7.
+    """
+
+    EMPTY: ClassVar[str] = "No curves yet: press Tune each layer."
+
+    def __init__(self) -> None:
+        super().__init__("mod_late_layers", "Loss of late layers", "nats per token", height=320)
+        self.update(None)
+
+    def update(self, result: Any | None) -> None:
+        """Show `LateLayerLosses`, whole or partial; None shows a sentence instead."""
+        if result is None:
+            return self.clear()
+        lines = []
+        for place, layer in enumerate(result.layers):
+            color = PALETTE8[place % len(PALETTE8)]
+            for name, dash, values in (("tuned", "solid", result.explicit), ("not tuned", "dashed", result.implicit)):
+                last = place == len(result.layers) - 1
+                if np.isfinite(values[:, place]).any() and not (last and name == "not tuned"):
+                    lines.append(Drawn(f"layer {layer}, {name}", running_mean(values[:, place]), color, 2.0, dash))
+        tuned = [place for place in range(len(result.layers)) if np.isfinite(result.explicit[:, place]).all()]
+        waits = (
+            "" if len(tuned) == len(result.layers) else f" · {len(tuned)} of {len(result.layers)} layers tuned so far"
+        )
+        self.put(
+            lines,
+            len(result.implicit),
+            subtitle=f"means of {WINDOW} batches; not tuned: read while the last layer is tuned{waits}",
+        )

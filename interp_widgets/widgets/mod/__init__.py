@@ -1,0 +1,5 @@
+"""The viewer of mixtures of depths."""
+
+from .viewer import MoDRoutingViewer
+
+__all__ = ["MoDRoutingViewer"]

@@ -1,0 +1,145 @@
+"""The mixtures that a viewer holds for each of its models: untrained, given, tuned, opened. None of them is dropped."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from interp_widgets.models import ModModel, load_model
+from interp_widgets.models.mod.model import check_top_k
+from interp_widgets.tuning.mod.untrained import untrained_mod
+
+from ..workbench import model_name
+from .request import Entry, Untrained
+
+if TYPE_CHECKING:
+    from .viewer import MoDRoutingViewer
+
+UNTRAINED = "untrained"
+
+
+class Shelf:
+    """One row of mixtures per model; the panel's trait `chosen` says which of each row is looked at."""
+
+    def __init__(self, panel: MoDRoutingViewer) -> None:
+        self.panel = panel
+        self.rows: list[list[Entry]] = [
+            [Entry(_given_name(model), model) if isinstance(model, ModModel) else Entry(UNTRAINED)]
+            for model in panel.models
+        ]
+        self._made: dict[tuple[int, Untrained], ModModel] = {}
+        self._bases: dict[int, Any] = {}
+
+    def chosen(self, slot: int) -> Entry:
+        """The mixture of a model that is looked at."""
+        row = self.rows[slot]
+        place = self.panel.chosen[slot] if slot < len(self.panel.chosen) else 0
+        return row[place] if 0 <= place < len(row) else row[0]
+
+    def add(self, slot: int, entry: Entry) -> None:
+        """Put another mixture behind the others and look at it."""
+        names = {one.name for one in self.rows[slot]}
+        plain, number = entry.name, 1
+        while entry.name in names:
+            number += 1
+            entry.name = f"{plain} ({number})"
+        self.rows[slot].append(entry)
+        chosen = [*self.panel.chosen]
+        chosen[slot] = len(self.rows[slot]) - 1
+        self.panel.chosen = chosen
+
+    def key(self, slot: int) -> Any:
+        """What tells the chosen mixture from others, in a request; ValueError where it cannot be made."""
+        entry = self.chosen(slot)
+        if entry.model is not None:
+            return entry.serial, entry.model.top_k
+        self.check_numbers(slot)
+        return Untrained(self.panel.k, self.panel.top_k or self.panel.k, self.panel.seed)
+
+    def check_numbers(self, slot: int) -> None:
+        """ValueError unless a model can have so many routes."""
+        panel, layers = self.panel, int(self.panel.models[slot].n_layers)
+        if panel.k > layers:
+            raise ValueError(f"k must be a whole number in 1..{layers} for this {layers}-layer model, got {panel.k}")
+        if panel.top_k:
+            check_top_k(panel.top_k, panel.k)
+
+    def k(self, slot: int) -> int:
+        """Routes of the chosen mixture."""
+        entry = self.chosen(slot)
+        return self.panel.k if entry.model is None else int(entry.model.k)
+
+    def is_ready(self, slot: int, key: Any) -> bool:
+        """Whether the mixture needs not be made first."""
+        return not isinstance(key, Untrained) or (slot, key) in self._made
+
+    def prepare(self, slot: int, key: Any) -> None:
+        """Make an untrained mixture; in the worker."""
+        if isinstance(key, Untrained) and (slot, key) not in self._made:
+            made = untrained_mod(self.panel.models[slot], key.k, top_k=key.top_k, seed=key.seed)
+            for old in [held for held in self._made if held[0] == slot]:
+                del self._made[old]  # quickly made again
+            self._made[slot, key] = made
+
+    def model(self, slot: int, key: Any) -> ModModel:
+        """The mixture that a request names; in the worker."""
+        if isinstance(key, Untrained):
+            self.prepare(slot, key)
+            return self._made[slot, key]
+        found: ModModel = next(entry.model for entry in self.rows[slot] if entry.serial == key[0])
+        return found
+
+    def base(self, slot: int) -> Any:
+        """The model without a mixture, to tune; in the worker. ValueError where it is not known."""
+        given = self.panel.models[slot]
+        if not isinstance(given, ModModel):
+            return given
+        if slot not in self._bases:
+            if given.state.base is None:
+                raise ValueError(
+                    f"the base of {model_name(given)} came from memory: open the viewer on that model to tune it"
+                )
+            self._bases[slot] = load_model(given.state.base, device=given.device)
+        return self._bases[slot]
+
+    def open(self, slot: int, folder: str) -> ModModel:
+        """A saved mixture, on this model; another base is refused. In the worker."""
+        given = self.panel.models[slot]
+        source = given.state.base if isinstance(given, ModModel) else given.source
+        found = load_model(folder, device=given.device, **({} if source is None else {"base": source}))
+        if not isinstance(found, ModModel):
+            raise ValueError(f"{folder} holds a model without a mixture: give a folder that Save checkpoint wrote")
+        return found
+
+
+class SavedCurves:
+    """The curves that a checkpoint keeps for going on."""
+
+    def __init__(self, model: ModModel) -> None:
+        held = model.state.training
+        self.layers = model.route_layers
+        self.task, self.distillation, self.sparsity, self.mean, self.variance = (
+            held[f"curves.{name}"].numpy() for name in ("task", "distillation", "sparsity", "mean", "variance")
+        )
+
+
+def curves_of(entry: Entry) -> Any:
+    """The curves of how a mixture was tuned; None where nobody knows."""
+    if entry.report is not None:
+        return entry.report
+    if entry.model is not None and entry.model.state.training:
+        with contextlib.suppress(KeyError):  # of an older checkpoint
+            return SavedCurves(entry.model)
+    return None
+
+
+def steps_of(entry: Entry) -> int:
+    """Steps that a mixture was tuned for; 0 where nobody knows."""
+    curves = curves_of(entry)
+    return 0 if curves is None else len(np.asarray(curves.task))
+
+
+def _given_name(model: ModModel) -> str:
+    return f"{model_name(model)} (as given)"

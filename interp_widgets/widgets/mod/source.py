@@ -1,0 +1,87 @@
+"""A notebook cell that repeats what the viewer shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..code import call, cell
+from .request import Entry, Route
+
+if TYPE_CHECKING:
+    from .viewer import MoDRoutingViewer
+
+
+def source(panel: MoDRoutingViewer, request: Route) -> str:
+    """The mixture of each model and, by the tab, its routing, its tuning or the study that was made last."""
+    names = ["model"] if len(panel.models) == 1 else ["base", "tuned"]
+    if panel.tab == "grid":
+        return panel.grid.source(names[panel.slot])
+    if panel.tab == "tune":
+        return _lines_of(panel, [*_data(panel), *_tuning(panel, names[panel.slot])])
+    lines: list[str] = []
+    for slot, name in enumerate(names):
+        lines += _mixture(panel, slot, name)
+    options: dict[str, Any] = {"top_k": request.routes} if request.routes else {}
+    lines.append(f"prompt = {request.prompt!r}")
+    found = ["result"] if len(names) == 1 else ["result_a", "result_b"]
+    for name, result in zip(names, found, strict=True):
+        lines.append(f"{result} = {call('routing', f'{name}_mixture', 'prompt', **options)}")
+    return _lines_of(panel, [*lines, f"{found[-1]}.to_frame()"])
+
+
+def _lines_of(panel: MoDRoutingViewer, lines: list[str]) -> str:
+    """A whole cell, with the imports that its lines need."""
+    text = "\n".join(lines)
+    homes = {
+        "interp_widgets.analysis.mod": ["routing"],
+        "interp_widgets.data.problems": ["demo_problems", "read_problems"],
+        "interp_widgets.tuning.mod": ["tune_mod", "mod_grid", "mod_ablations", "late_layer_losses"],
+        "interp_widgets.tuning.mod.untrained": ["untrained_mod"],
+    }
+    imports = []
+    for home, names in homes.items():
+        used = [name for name in names if f"{name}(" in text]
+        if used:
+            imports.append(f"from {home} import {', '.join(used)}")
+    return cell([], panel.models, ["", *imports, "", *lines]).replace("\n\n\n", "\n\n")
+
+
+def _data(panel: MoDRoutingViewer) -> list[str]:
+    """The line that makes the data set."""
+    if panel.dataset is not None:
+        return ["dataset = dataset  # the examples that the viewer was opened with"]
+    if panel.data_file.strip():
+        return [f"dataset = read_problems({panel.data_file.strip()!r})"]
+    return [f"dataset = {call('demo_problems', repr('train'), repr(panel.examples), repr(panel.seed))}"]
+
+
+def _tuning(panel: MoDRoutingViewer, name: str) -> list[str]:
+    from .tune import tuning_options
+
+    options = {key: value for key, value in tuning_options(panel).items() if value is not None}
+    return [f"{name}_mixture, report = {call('tune_mod', name, 'dataset', **options)}", "report.to_frame()"]
+
+
+def _mixture(panel: MoDRoutingViewer, slot: int, name: str) -> list[str]:
+    """Lines that make the mixture that is looked at."""
+    entry = panel.shelf.chosen(slot)
+    if entry.model is None:
+        options = {"top_k": panel.top_k or None, "seed": panel.seed or None}
+        used = {key: value for key, value in options.items() if value is not None}
+        return [f"{name}_mixture = {call('untrained_mod', name, repr(panel.k), **used)}"]
+    if entry.kept:
+        return [f"{name}_mixture = load_model({entry.kept!r})"]
+    if entry is panel.shelf.rows[slot][0]:
+        return [f"{name}_mixture = {name}"]
+    return [*_data(panel), *_tuned(entry, name)]
+
+
+def _tuned(entry: Entry, name: str) -> list[str]:
+    """The call that tuned a mixture, from what it says itself."""
+    held = dict(entry.model.state.settings)
+    lora = held.get("lora")
+    options = {key: held[key] for key in ("k", "top_k", "distill", "batch_size", "learning_rate", "seed")}
+    options["steps"] = entry.report.done if entry.report is not None else 0
+    if lora is not None:
+        options |= {"lora": lora["rank"], "lora_layers": lora["layers"]}
+    return [f"{name}_mixture, report = {call('tune_mod', name, 'dataset', **options)}"]

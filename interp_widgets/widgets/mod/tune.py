@@ -1,0 +1,314 @@
+"""The Tune tab: options, Tune, Stop, Resume, live curves, and checkpoints."""
+
+from __future__ import annotations
+
+import threading
+import time
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as W
+import numpy as np
+
+from interp_widgets.compute.worker import Cancelled, Job
+from interp_widgets.figures.mod.lines import STATISTICS, RouteStatistic, StepCurves, TuningLoss, running_mean
+from interp_widgets.figures.plain import Curve, curves_scene
+from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.tuning.mod import ModReport, ModStep, tune_mod
+
+from ..controls import row
+from ..saving import file_stem, free_name
+from ..views import BokehFigure
+from ..workbench import model_name
+from .data import learned
+from .request import Entry
+from .shelf import curves_of, steps_of
+from .tune_controls import option_rows
+
+if TYPE_CHECKING:
+    from .viewer import MoDRoutingViewer
+
+INTERVAL = 0.5
+"""Least seconds between two drawings of the curves."""
+
+
+class _Stopped(Exception):
+    """Raised between two steps when the user has pressed Stop: what was learned is kept."""
+
+
+class Live:
+    """The curves of a run as they grow; the worker adds, the panel draws copies."""
+
+    def __init__(self, before: Any, layers: tuple[int, ...]) -> None:
+        names = ("task", "distillation", *STATISTICS)
+        self.layers = layers
+        self.held: dict[str, list[Any]] = {
+            name: [] if before is None else np.asarray(getattr(before, name)).tolist() for name in names
+        }
+        self._drawn = float("-inf")
+
+    def add(self, step: ModStep) -> None:
+        """Take one step in."""
+        for name, values in self.held.items():
+            values.append(getattr(step, name))
+
+    def due(self) -> bool:
+        """Whether it is time to draw again."""
+        now = time.monotonic()
+        if now - self._drawn < INTERVAL:
+            return False
+        self._drawn = now
+        return True
+
+    def curves(self) -> StepCurves:
+        """A copy to draw."""
+        k = len(self.layers)
+        arrays = {name: np.array(values, dtype=np.float64) for name, values in self.held.items()}
+        return StepCurves(
+            arrays["task"], arrays["distillation"], *(arrays[name].reshape(-1, k) for name in STATISTICS),
+            layers=self.layers,
+        )  # fmt: skip
+
+
+class TuneTab:
+    """Options and buttons above, the report, and four charts."""
+
+    def __init__(self, panel: MoDRoutingViewer) -> None:
+        self.panel = panel
+        self._halt: threading.Event | None = None
+        self.going = False
+        """Whether a tuning is under way or waits for its turn."""
+        self.showing: Any = None
+        """The curves that are drawn."""
+        self.tune_button = panel.on_click(
+            W.Button(description="Tune", button_style="primary", tooltip="Tune a new mixture from the start"), self.tune
+        )
+        self.stop_button = panel.on_click(
+            W.Button(description="Stop", disabled=True, tooltip="Stop after this step and keep what was learned"),
+            self.stop,
+        )
+        self.resume_button = panel.on_click(
+            W.Button(description="Resume", tooltip="Go on with the mixture looked at, up to so many steps in all"),
+            self.resume,
+        )  # fmt: skip
+        self.folder = W.Text(
+            description="Checkpoint folder", value="", placeholder="beside the notebook, by a name of its own"
+        )
+        self.folder.add_class("iw-grow")
+        self.save_button = panel.on_click(W.Button(description="Save checkpoint"), self.save)
+        self.open_button = panel.on_click(W.Button(description="Open checkpoint"), self.open)
+        self.words = W.HTML("")
+        self.loss = TuningLoss()
+        self.statistics = {name: RouteStatistic(name) for name in STATISTICS}
+        hosts = [
+            BokehFigure(chart.figure, on_error=panel.show_error) for chart in (self.loss, *self.statistics.values())
+        ]
+        charts = W.VBox(hosts)
+        charts.add_class("iw-maps")
+        self.box = W.VBox([
+            *option_rows(panel),
+            row(self.tune_button, self.stop_button, self.resume_button),
+            row(self.folder, self.save_button, self.open_button),
+            self.words, charts,
+        ])  # fmt: skip
+        self.box.add_class("iw-column")
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def paint(self) -> None:
+        """Show the mixture that is looked at; while one is tuned, its curves stay."""
+        if self.going:
+            return
+        entry = self.panel.shelf.chosen(self.panel.slot)
+        curves = curves_of(entry)
+        self._draw(curves, 0 if entry.report is None else entry.report.steps)
+        self.words.value = _words(entry)
+        self.save_button.disabled = entry.model is None
+        self.resume_button.disabled = entry.model is None or not entry.model.state.training
+
+    def _draw(self, curves: Any, steps: int) -> None:
+        self.showing = curves
+        for chart in (self.loss, *self.statistics.values()):
+            chart.update(curves, steps)
+
+    def _mark(self, going: bool) -> None:
+        self.going = going
+        self.stop_button.disabled = not going
+        self.tune_button.disabled = going
+        self.resume_button.disabled = going
+
+    # tuning -----------------------------------------------------------------------------------------------------------
+
+    def tune(self) -> None:
+        """Tune a new mixture."""
+        self._start(None)
+
+    def resume(self) -> None:
+        """Go on with the mixture that is looked at."""
+        panel = self.panel
+        entry = panel.shelf.chosen(panel.slot)
+        if entry.model is None or not entry.model.state.training:
+            raise ValueError("there is nothing to go on from: tune a mixture first, or open one that was saved")
+        done = steps_of(entry)
+        if done >= panel.steps:
+            raise ValueError(f"all {panel.steps} steps are made: ask for more than {done} steps to go on")
+        self._start(entry)
+
+    def stop(self) -> None:
+        """Stop behind the step that is being made; what was learned is kept."""
+        if self._halt is not None and self.going:
+            self._halt.set()
+            self.panel.status.cancelling()
+
+    def _start(self, before: Entry | None) -> None:
+        panel, slot = self.panel, self.panel.slot
+        panel.shelf.check_numbers(slot)
+        options, dataset = tuning_options(panel), learned(panel)
+        layers = int(panel.models[slot].n_layers)
+        halt = self._halt = threading.Event()
+        live = Live(None if before is None else curves_of(before), tuple(range(layers - panel.k, layers)))
+
+        def work(job: Job) -> Any:
+            kept: list[tuple[Any, ModReport]] = []
+
+            def check() -> None:
+                job.check()
+                if halt.is_set():
+                    raise _Stopped
+
+            def on_step(step: ModStep) -> None:
+                live.add(step)
+                if live.due():
+                    job.partial(live.curves())
+
+            try:
+                return tune_mod(
+                    panel.shelf.base(slot), dataset, resume=None if before is None else before.model,
+                    progress=job.progress, check=check, on_step=on_step, on_partial=kept.append, **options,
+                )  # fmt: skip
+            except _Stopped:
+                return kept[-1] if kept else None
+            except Exception as error:
+                if isinstance(error, Cancelled):
+                    raise
+                return error  # the buttons have to hear of it too
+
+        self._mark(True)
+        self._draw(live.curves(), panel.steps)
+        self.words.value = "The data set is read; the first step follows."
+        panel.start(
+            work, lambda found: self._take(found, slot), title="Tuning", channel="tune",
+            on_partial=lambda curves: self._live(curves, options["steps"]),
+        )  # fmt: skip
+
+    def _live(self, curves: StepCurves, steps: int) -> None:
+        self._draw(curves, steps)
+        self.words.value = (
+            f"Step {len(curves.task):,} of {steps:,}. Other cells may run meanwhile; Stop keeps what was learned."
+        )
+
+    def _take(self, found: Any, slot: int) -> None:
+        """The end of a tuning: a mixture more, or what went wrong."""
+        self._mark(False)
+        if found is None or isinstance(found, Exception):
+            self.paint()
+            if found is not None:
+                raise found
+            self.words.value = "Stopped before the first step: nothing was learned, and all is as it was."
+            return
+        model, report = found
+        self.panel.shelf.add(slot, Entry(tuned_name(model, report), model, report))
+        if report.stopped == "nan":
+            raise ValueError(report.message)
+
+    # checkpoints ------------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write the mixture that is looked at into a folder."""
+        panel = self.panel
+        entry = panel.shelf.chosen(panel.slot)
+        if entry.model is None:
+            raise ValueError("an untrained mixture is not worth a file: tune it first")
+        given = self.folder.value.strip()
+        if given:
+            target = Path(given).expanduser()
+            if target.exists() and (not target.is_dir() or any(target.iterdir())):
+                raise ValueError(f"{target} is there already and not empty: give another folder, nothing was written")
+        else:
+            target = free_name(Path.cwd() / file_stem(f"{model_name(panel.models[panel.slot])} {entry.name}"))
+        written = entry.model.save(target)
+        entry.kept = str(written)
+        self.words.value = _words(entry)
+        panel.status.idle(f"Saved {written}")
+
+    def open(self) -> None:
+        """Read a mixture from a folder; one that was made on another base is refused."""
+        given, panel, slot = self.folder.value.strip(), self.panel, self.panel.slot
+        if not given:
+            raise ValueError("the checkpoint folder is empty: type the folder to open")
+
+        def done(model: Any) -> None:
+            panel.shelf.add(slot, Entry(Path(given).name, model, kept=given))
+
+        panel.start(lambda job: panel.shelf.open(slot, given), done, title="Opening", channel="open")
+
+    def scene(self) -> Scene:
+        """The four charts as they are drawn."""
+        curves = self.showing
+        if curves is None or not len(curves.task):
+            raise ValueError("there are no curves to draw yet: press Tune first")
+        loss: list[Curve] = [("mean of 10 batches", running_mean(np.asarray(curves.task)), True)]
+        scenes = [curves_scene(loss, title=self.loss.figure.title.text, x_label="step", y_label="nats per token")]
+        for name in STATISTICS:
+            values = np.asarray(getattr(curves, name))
+            lines: list[Curve] = [(f"layer {layer}", values[:, i], True) for i, layer in enumerate(curves.layers)]
+            scenes.append(
+                curves_scene(
+                    lines, title=RouteStatistic.TITLES[name], x_label="step", y_label=RouteStatistic.AXES[name]
+                )
+            )
+        return stack_scenes(scenes, columns=2)
+
+
+def tuning_options(panel: MoDRoutingViewer) -> dict[str, Any]:
+    """The options of `tune_mod` as the inputs name them."""
+    lora: dict[str, Any] = {"lora": panel.rank, "lora_layers": panel.lora_layers} if panel.lora else {}
+    return {
+        "k": panel.k, "top_k": panel.top_k or None, "distill": panel.distill, "steps": panel.steps,
+        "batch_size": panel.batch_size, "learning_rate": panel.learning_rate, "seed": panel.seed, **lora,
+    }  # fmt: skip
+
+
+def tuned_name(model: Any, report: ModReport) -> str:
+    """What to call a mixture that was tuned here."""
+    lora = model.state.lora
+    parts = [f"k {model.k}"]
+    if model.top_k < model.k:
+        parts.append(f"top {model.top_k}")
+    if lora is not None:
+        parts.append(f"LoRA {lora.rank}")
+    return ", ".join([*parts, f"{report.done:,} steps"])
+
+
+def _words(entry: Entry) -> str:
+    """What is known of a mixture, in a line or two."""
+    report = entry.report
+    kept = f" Saved in {escape(entry.kept)}." if entry.kept else ""
+    if report is None:
+        if entry.model is None:
+            return "This mixture is untrained: press Tune."
+        added = f"{entry.model.added_parameters:,} parameters beside the base's own"
+        return f"<b>{escape(entry.name)}</b>: {added}.{kept}"
+    parts = [
+        f"{name} {count:,}"
+        for name, count in (
+            ("router", report.parameters_router), ("norms", report.parameters_norms), ("LoRA", report.parameters_lora),
+        )
+        if count
+    ]  # fmt: skip
+    return (
+        f"<b>{escape(entry.name)}</b>: {escape(report.message)}. Trained parameters: "
+        f"<b>{report.trained_parameters:,}</b>, {report.trained_share:.2%} of the base's {report.parameters_base:,} "
+        f"({', '.join(parts)}).{kept}"
+    )

@@ -1,0 +1,260 @@
+"""The viewer of mixtures of depths: where each token's prediction is read from, and how a mixture is tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import ipywidgets as W
+import traitlets as T
+
+from interp_widgets.analysis.mod import RoutingResult, routing
+from interp_widgets.compute.memory import Forecast
+from interp_widgets.compute.worker import Job
+from interp_widgets.figures.static import Scene
+
+from ..controls import shown_if
+from ..panel import Panel
+from .controls import build_controls, fill_mixtures
+from .grid import GridTab
+from .request import TOP, Route
+from .route import RouteTab
+from .shelf import Shelf
+from .source import source
+from .tune import TuneTab
+
+PROMPT = "Instruction: Please name the capital of the country.\nInput: France\nResponse:"
+TABS = ("route", "tune", "grid")
+USUAL_K = 3
+_BUILD_SECONDS_PER_PARAMETER = 1e-8  # reading, hashing and converting the base once more
+
+
+class MoDRoutingViewer(Panel):
+    """Mixtures of depths: routes of every token, tuning with live curves, and what k, top-K and the parts are worth.
+
+    *Route*: a map, token × route, of the router's weights, with each route's likeliest token; where routes disagree;
+    up to which layer a token has to be computed; tokens per second. *Tune*: a router and norms for the last k layers
+    of a frozen model, with or without LoRA, stopped and resumed at will. *Grid*: accuracy for every k and top-K, the
+    two ablations, and the losses of late layers.
+
+    ``MoDRoutingViewer(model)`` starts with an untrained mixture on the model, ``(mod_model)`` with the one given;
+    ``(a, b)``, ``(pair)`` compare two; ``(workbench)`` shares prompt and token. Every trait below is a keyword too.
+    `run()` computes the routing and returns a :class:`RoutingResult` (a pair of them with two models), which `result`
+    keeps; `mixture` is the `ModModel` that is looked at and `report` how it was tuned.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.
+    """
+
+    title: ClassVar[str] = "Mixture of depths"
+    recompute_on: ClassVar[tuple[str, ...]] = ("prompt", "routes", "chosen", "k", "top_k", "seed")
+    redraw_on: ClassVar[tuple[str, ...]] = ()
+
+    tab = T.Enum(TABS, default_value="route")
+    """The tab that is looked at: Copy as code and Save are about it."""
+    prompt = T.Unicode("")
+    """What the model reads."""
+    prompt_token = T.Int(-1, min=-1)
+    """The token that is looked at; -1 for the last."""
+    chosen = T.List(T.Int(min=0))
+    """Per model, which of its mixtures is looked at: 0 is the untrained or given one."""
+    routes = T.Int(0, min=0)
+    """Routes per token when reading; 0 for as many as the mixture was tuned with."""
+    slot = T.Int(0, min=0, max=1)
+    """Which of two models is tuned and tried on the grid."""
+    k = T.Int(USUAL_K, min=1)
+    """Routes: the last k layers."""
+    top_k = T.Int(0, min=0)
+    """Routes that each token uses while tuning; 0 for all k."""
+    lora = T.Bool(False)
+    """Whether adapters are tuned too."""
+    rank = T.Int(8, min=1)
+    """Their rank."""
+    lora_layers = T.Enum(("last", "all"), default_value="last")
+    """On the last k layers or on all."""
+    distill = T.Float(1e-4, min=0.0)
+    """λ of the distillation term."""
+    steps = T.Int(100, min=1)
+    """Steps in all, those before a resume included."""
+    batch_size = T.Int(16, min=1)
+    """Examples per step."""
+    learning_rate = T.Float(3e-4)
+    """Of AdamW."""
+    seed = T.Int(0, min=0)
+    """Of the router's first weights, the adapters' and the order of the data."""
+    dataset = T.Any(None)
+    """Examples with prompt and response to learn; None for `data_file`, or without that the demo's tasks."""
+    data_file = T.Unicode("")
+    """A .json or .jsonl file of problems to learn."""
+    examples = T.Int(800, min=1)
+    """How many of the demo's tasks are learned."""
+    problems = T.Any(None)
+    """Held-out problems of the grid; None for `problem_file`, or without that the demo's tasks."""
+    problem_file = T.Unicode("")
+    """A .json or .jsonl file of held-out problems."""
+    n_problems = T.Int(20, min=1)
+    """How many of the held-out problems are tried."""
+    grid_ks = T.List(T.Int(min=1), default_value=[1, 2, 3])
+    """Numbers of routes on the grid."""
+    grid_steps = T.Int(40, min=1)
+    """Steps of each tuning on the Grid tab."""
+    grid_seeds = T.Int(1, min=1, max=20)
+    """Tunings per cell of the grid and per variant, each with a seed of its own."""
+
+    mixture_boxes: list[Any]
+    filling: bool
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        fewest = min(int(getattr(model, "n_layers", USUAL_K)) for model in self.models)
+        found: dict[str, Any] = {"prompt": PROMPT, "chosen": [0] * len(self.models), "k": min(USUAL_K, fewest)}
+        found["grid_ks"] = [k for k in (1, 2, 3) if k <= fewest]
+        return {name: value for name, value in found.items() if name not in given}
+
+    @T.validate("slot")
+    def _slot_is_there(self, proposal: Any) -> int:
+        if proposal.value >= len(self.models):
+            raise T.TraitError("slot 1 is the second model, and there is one model only: leave slot at 0")
+        return int(proposal.value)
+
+    # layout -----------------------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        self.shelf = Shelf(self)
+        self.inputs.children = build_controls(self)
+        self.route, self.tune, self.grid = RouteTab(self), TuneTab(self), GridTab(self)
+        self.tabs = W.Tab(
+            [part.box for part in (self.route, self.tune, self.grid)], titles=[name.title() for name in TABS],
+            selected_index=TABS.index(self.tab),
+        )  # fmt: skip
+        self.plot.children = [self.tabs]
+        self.watch(self.tabs, "selected_index", lambda change: setattr(self, "tab", TABS[change.new or 0]))
+        self.watch(self, "tab", lambda _: self._open_tab())
+        self.watch(self, "prompt", lambda _: setattr(self, "prompt_token", -1))
+        self.watch(self, "prompt_token", lambda _: self.route.paint_token())
+        self.watch(self, ["chosen", "slot"], lambda _: self.mixtures_changed())
+        self._open_tab()
+        self.mixtures_changed()
+
+    def _open_tab(self) -> None:
+        self.tabs.selected_index = TABS.index(self.tab)
+        for part in (self.inputs, self.run_button):
+            shown_if(part, self.tab == "route")
+
+    def mixtures_changed(self) -> None:
+        """Another mixture is looked at, or there are more of them."""
+        fill_mixtures(self)
+        self.tune.paint()
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def request(self) -> Route:
+        if not self.prompt:
+            raise ValueError("the prompt is empty: type what the model should read")
+        keys = tuple(self.shelf.key(slot) for slot in range(len(self.models)))
+        for slot in range(len(self.models)):
+            if self.routes > self.shelf.k(slot):
+                k = self.shelf.k(slot)
+                raise ValueError(
+                    f"routes per token must be in 0..{k} for a mixture of {k} routes, got {self.routes}: 0 is as tuned"
+                )
+        return Route(self.prompt, self.routes, keys)
+
+    def _work(self, request: Any, job: Job, fresh: bool) -> Any:
+        for slot, key in enumerate(request.mixtures):  # before the clock of the forecasts runs
+            self.shelf.prepare(slot, key)
+        return super()._work(request, job, fresh)
+
+    def compute(
+        self,
+        request: Route,
+        model: Any,
+        *,
+        progress: Callable[[int, int], None],
+        check: Callable[[], None],
+        on_partial: Callable[[Any], None],
+    ) -> RoutingResult:
+        slot = self._slot_of(model)
+        mixture = self.shelf.model(slot, request.mixtures[slot])
+        return routing(
+            mixture, request.prompt, top=min(TOP, mixture.d_vocab), top_k=request.routes or None,
+            progress=progress, check=check,
+        )  # fmt: skip
+
+    def _slot_of(self, model: Any) -> int:
+        return next(slot for slot, one in enumerate(self.models) if one is model)
+
+    def cost(self, request: Route, model: Any) -> Any:
+        return request.cost(model, self.shelf.k(self._slot_of(model)))
+
+    def _forecast(self, request: Any, model: Any) -> Forecast:
+        slot = self._slot_of(model)
+        found = super()._forecast(request, model)
+        if self.shelf.is_ready(slot, request.mixtures[slot]):
+            return found
+        seconds = _BUILD_SECONDS_PER_PARAMETER * float(getattr(model, "parameter_count", 0))
+        return found + Forecast(seconds, 4 * int(getattr(model, "parameter_count", 0)))
+
+    def draw(self, results: tuple[RoutingResult, ...], request: Route) -> None:
+        self.route.paint()
+
+    def cancel(self) -> None:
+        """Stop what is running; a tuning keeps what it has learned so far."""
+        self.tune.stop()
+        for name, owner in list(self._owners.items()):
+            if name != "tune":
+                owner.cancel()
+
+    # what is on the screen --------------------------------------------------------------------------------------------
+
+    @property
+    def mixture(self) -> Any:
+        """The `ModModel` that is looked at (of the model chosen by `slot`); None before an untrained one was made."""
+        entry = self.shelf.chosen(self.slot)
+        if entry.model is not None:
+            return entry.model
+        key = self.shelf.key(self.slot)
+        return self.shelf.model(self.slot, key) if self.shelf.is_ready(self.slot, key) else None
+
+    @property
+    def report(self) -> Any:
+        """The `ModReport` of the mixture that is looked at; None if it was not tuned here."""
+        return self.shelf.chosen(self.slot).report
+
+    @property
+    def at(self) -> tuple[int, ...]:
+        """Which models the view shows: one, or both in a difference."""
+        return (0, 1) if self.shown == "difference" else ("AB".index(self.shown),)
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: Route) -> str:
+        return source(self, request)
+
+    def frame(self) -> Any:
+        import pandas as pd
+
+        if self.tab != "route":
+            return self._tab_result().to_frame()
+        frames = []
+        for letter, result in zip("AB", self.results, strict=False):
+            table = result.to_frame()
+            table.insert(0, "model", letter)
+            frames.append(table)
+        return pd.concat(frames, ignore_index=True)
+
+    def scene(self) -> Scene:
+        part: RouteTab | TuneTab | GridTab = getattr(self, self.tab)
+        return part.scene()
+
+    def stored(self) -> Any:
+        if self.tab != "route":
+            return self._tab_result()
+        if self.shown == "difference":
+            raise ValueError("a difference of two results is not stored: look at A or B first")
+        return self.results[self.at[0]]
+
+    def _tab_result(self) -> Any:
+        found = self.report if self.tab == "tune" else self.grid.last
+        if found is None:
+            what = "Tune" if self.tab == "tune" else "one of its buttons"
+            raise ValueError(f"there is nothing to save on the tab {self.tab.title()} yet: press {what} first")
+        return found
