@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -276,6 +277,19 @@ def test_hooks_of_the_user_see_the_mixture(name: tuple[str, str]) -> None:
         assert largest(model.run(IDS).logits - wanted) > 1e-2
     finally:
         handle.remove()
+    assert torch.equal(model.run(IDS).logits, wanted)
+
+
+def test_a_deep_copy_has_a_mixture_of_its_own(name: tuple[str, str]) -> None:
+    model = tiny_mixture(*name)
+    with torch.no_grad():
+        wanted = model.run(IDS).logits
+        twin = copy.deepcopy(model.tl_model)
+        assert torch.equal(twin(IDS), wanted)
+        found = mixture_of(twin)
+        assert found is not None
+        found.router.data.neg_()
+        assert largest(twin(IDS) - wanted) > 1e-2
     assert torch.equal(model.run(IDS).logits, wanted)
 
 

@@ -429,6 +429,21 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_weights(where: str, monkey
         tune(steps=8, resume=model)
 
 
+def test_a_tuning_that_blew_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finite, but so large that two ways to compute the same differ."""
+
+    def step(self: Any) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.mul_(1e15)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    with pytest.raises(
+        ValueError, match=r"after 2 steps the tuned model cannot be relied on, .* smaller learning rate"
+    ):
+        tune(steps=2)
+
+
 def test_options_out_of_range() -> None:
     for wrong, message in (
         ({"k": 4}, r"k must be a whole number in 1\.\.3 for this 3-layer model, got 4"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,11 +65,10 @@ def _take_away(module: nn.Module, front: type) -> None:
 def graft(tl_model: Any, mixture: Mixture) -> None:
     """Put a mixture into a TransformerLens model for good."""
     blocks = range(len(tl_model.blocks) - mixture.k, len(tl_model.blocks))
-
-    def entering(index: int) -> Callable[[Tensor], None]:
-        return lambda stream: mixture.enters(index, stream)
-
-    taps = [(f"blocks.{block}.hook_resid_pre", entering(index)) for index, block in enumerate(blocks)]
+    # partial and bound methods: a deep copy of the model tells its own mixture
+    taps: list[tuple[str, Callable[[Tensor], None]]] = [
+        (f"blocks.{block}.hook_resid_pre", partial(mixture.enters, index)) for index, block in enumerate(blocks)
+    ]
     taps.append((f"blocks.{blocks[-1]}.hook_resid_post", mixture.leaves))
     points = tl_model.hook_dict
     for name, tell in taps:

@@ -12,7 +12,7 @@ import numpy as np
 
 from interp_widgets.analysis.mod.tuning_result import ModReport
 from interp_widgets.analysis.result import provenance
-from interp_widgets.models import Model, ModModel, load_model
+from interp_widgets.models import Model, ModModel, SelfCheckError, load_model
 from interp_widgets.models.mod.checkpoint import LoraSetup, MixtureState, base_hash, load_state
 from interp_widgets.models.mod.model import check_top_k
 from interp_widgets.models.mod.opening import build_mixture, read_base
@@ -258,10 +258,16 @@ class _Run:
     def result(self, ending: Ending) -> tuple[ModModel, ModReport]:
         state = self.state(ending)
         hf_model, tokenizer = read_base(self.source, self.base.tokenizer)
-        model = build_mixture(
-            hf_model, state, tokenizer=tokenizer, name=f"{self.base.name} + MoD", source=None,
-            device=self.base.device, dtype=self.base.dtype, backend=self.base.backend,
-        )  # fmt: skip
+        try:
+            model = build_mixture(
+                hf_model, state, tokenizer=tokenizer, name=f"{self.base.name} + MoD", source=None,
+                device=self.base.device, dtype=self.base.dtype, backend=self.base.backend,
+            )  # fmt: skip
+        except SelfCheckError as error:
+            raise ValueError(
+                f"after {self.trainer.done} steps the tuned model cannot be relied on, its last loss was "
+                f"{self.trainer.curves['task'][-1]:.3g}: {error}. Try a smaller learning rate"
+            ) from error
         return model, self._report(ending, model)
 
     def _report(self, ending: Ending, model: ModModel) -> ModReport:
