@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from interp_widgets.data.concepts import Concept
 
 METHODS = ("mean_difference", "pca", "discriminant")
 MAP_METHODS = ("pca", "tsne", "umap")
+KEPT_FROM = 5_000
+"""Concepts of a set from a file from which its map is kept beside the file."""
 FEWEST_TO_DRAFT = 32
 """Of fewer concepts, no draft is shown while they are read."""
 DRAFTS = (8, 2)
@@ -166,4 +169,20 @@ class BrowseRequest:
         if len(found.names) < FEWEST:
             return None
         shared = other if other is not None and other.d_model == found.d_model else None
-        return concept_map(found, self.map_method, other=shared, seed=self.seed, check=check)  # type: ignore[arg-type]
+        file = self._map_file(len(found.names), shared is not None)
+        stored = None
+        if file is not None and file.is_file():
+            with contextlib.suppress(ValueError):  # damaged, or of an older version: written anew below
+                stored = ConceptMap.load(file)
+        made = concept_map(found, self.map_method, other=shared, seed=self.seed, stored=stored, check=check)  # type: ignore[arg-type]
+        if file is not None and (stored is None or stored.fingerprint != made.fingerprint):
+            with contextlib.suppress(OSError):  # a folder that cannot be written to: the map is made again next time
+                made.save(file)
+        return made
+
+    def _map_file(self, count: int, two: bool) -> Path | None:
+        """Where the map of a large set from a file is kept, beside it; other maps are made in seconds."""
+        if not isinstance(self.source, OpenedSet) or count < KEPT_FROM:
+            return None
+        path = Path(self.source.path).expanduser()
+        return path.with_name(f"{path.stem}.{self.map_method}{'-pair' if two else ''}-map.npz")
