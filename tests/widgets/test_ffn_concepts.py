@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,17 +144,18 @@ def test_layer_list_line_and_slider_choose_the_layer_without_a_run(pair: Any, br
     assert not panel.busy
 
 
-@pytest.mark.parametrize(("sides", "columns"), [("both", 1), ("+", 1), ("-", 1), ("sides", 2)])
-def test_words_of_each_side(pair: Any, browse: Any, found: Any, sides: str, columns: int) -> None:
-    panel = browse(pair.base, sides=sides, layer=3)
-    row = tab(panel).table.rows[3]
-    assert len(row) == 3 + columns + 4
-    if sides == "both":
-        expected = [word if value > 0 else f"−{word}" for word, value in found[0].scores(3, 3)]
-        assert row[3] == ", ".join(expected)
-        assert "−" in row[3]
-    elif columns == 1:
-        assert row[3] == ", ".join(found[0].words(3, 3, sign=sides))
+def test_words_of_each_side(pair: Any, browse: Any, found: Any) -> None:
+    panel = browse(pair.base, layer=3)
+    for sides, columns in (("both", 1), ("+", 1), ("-", 1), ("sides", 2)):
+        panel.sides = sides
+        row = tab(panel).table.rows[3]
+        assert len(row) == 3 + columns + 4
+        if sides == "both":
+            expected = [word if value > 0 else f"−{word}" for word, value in found[0].scores(3, 3)]
+            assert row[3] == ", ".join(expected)
+            assert "−" in row[3]
+        elif columns == 1:
+            assert row[3] == ", ".join(found[0].words(3, 3, sign=sides))
 
 
 def test_a_picked_component_is_drawn(pair: Any, browse: Any, wire: Any, found: Any) -> None:
@@ -234,12 +236,13 @@ def test_an_edit_goes_to_the_component_that_was_looked_at(pair: Any, browse: Any
     assert noted(panel, 2)[0] == "late"
 
 
-@pytest.mark.parametrize("key", ["A/1", "C/1/1", "A/99/0", "A/1/999", "A/x/0", "B/1/1", ""])
-def test_an_edit_of_nothing_is_an_error_and_changes_nothing(pair: Any, browse: Any, wire: Any, key: str) -> None:
+def test_an_edit_of_nothing_is_an_error_and_changes_nothing(pair: Any, browse: Any, wire: Any) -> None:
     panel = browse(pair.base)
-    wire.event(tab(panel).table, kind="edit", key=key, column="description", value="x")
-    assert panel.status.state == "failed"
-    assert "no such component" in panel.status.error
+    for key in ("A/1", "C/1/1", "A/99/0", "A/1/999", "A/x/0", "B/1/1", ""):
+        panel.status.idle()
+        wire.event(tab(panel).table, kind="edit", key=key, column="description", value="x")
+        assert panel.status.state == "failed"
+        assert "no such component" in panel.status.error
     assert len(panel.notes_of("A")) == 0
 
 
@@ -542,6 +545,18 @@ def test_the_comparison_is_that_of_the_functions(pair: Any, browse: Any, found: 
     panel.components = 5
     settle(panel)
     np.testing.assert_allclose(panel.comparing.result.overlap, compare_concepts(*found, rank=5).overlap, atol=1e-5)
+
+
+def test_models_that_cannot_be_compared_are_told(browse: Any, found: Any) -> None:
+    few = replace(found[1], **{
+        name: getattr(found[1], name)[:4]
+        for name in ("layers", "explained_variance", "plus", "plus_scores", "minus", "minus_scores", "directions")
+    })  # fmt: skip
+    panel = browse(found[0], few, layer=2, view="difference")
+    assert "must have the same layers" in panel.status.error
+    assert "different layers" in tab(panel).variance.message
+    panel.view = "B"
+    assert len(tab(panel).layers.rows) == 4
 
 
 def test_matched_words_are_turned_alike(pair: Any, browse: Any, found: Any) -> None:

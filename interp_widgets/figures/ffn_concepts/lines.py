@@ -163,7 +163,9 @@ class CumulativeVariance(LayerLines):
         ]
         if difference:
             if values[0][1] != values[1][1] or curves[0].shape != curves[1].shape:
-                return self.clear("The second model is not there yet.")
+                partial = any(result.partial for result in results)
+                why = "are not both there yet" if partial else "have different layers or numbers of components"
+                return self.clear(f"No difference: the two models {why}.")
             values = [("B − A", values[0][1], 100 * (curves[1] - curves[0]))]
         self.put(values, layer, form="{:+.2f} points" if difference else "{:.1%}", place=place)
         self.figure.yaxis[0].formatter = NumeralTickFormatter(format="0.0" if difference else "0 %")

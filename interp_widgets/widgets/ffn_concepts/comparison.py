@@ -83,6 +83,8 @@ class ComparisonTab:
         """Why there are no matched components yet."""
         if len(self.panel.concepts) < 2:
             return "The second model is not there yet."
+        if any(result.partial for result in self.panel.concepts):
+            return "Both models have to be there in full before their components are matched."
         return "Matching the components of A with those of B…"
 
     # computing --------------------------------------------------------------------------------------------------------
@@ -105,7 +107,7 @@ class ComparisonTab:
                     self.result = found
                     panel.notes_changed()
 
-            if tuple(a.layers) == tuple(b.layers):  # else one of them is partial still
+            if not (a.partial or b.partial):
                 panel.start(work, done, title="Comparing", channel="compare")
         if panel.tab == "comparison":
             self._draw()
