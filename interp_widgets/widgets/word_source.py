@@ -91,10 +91,12 @@ class WordSource:
 
     def describe(self) -> str:
         """Where words and vectors come from, in words."""
-        words = {"demo": "the demo's", "own": "typed", "file": f"of {self.path}"}.get(self.kind, "the vectors' first")
+        named = {"demo": "the demo's list", "own": "typed", "file": f"from {self.path}"}
+        words = named.get(self.kind, "the first ones of the vectors")
         if isinstance(self.vectors, WordVectors):
-            return f"{words}, vectors as given ({self.vectors.width} numbers each)"
-        return f"{words}, vectors {f'of {self.vectors}' if self.vectors else 'the demo’s'}"
+            return f"{words}, word vectors as given: {self.vectors.width} numbers each"
+        vectors = f"word vectors from {self.vectors}" if self.vectors else "the demo's word vectors"
+        return f"{words}, {vectors}"
 
     def code(self) -> tuple[list[str], list[str], dict[str, Any]]:
         """Names to import, lines that prepare the words, and the arguments that hand them on, as source text."""

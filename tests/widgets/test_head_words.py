@@ -86,7 +86,10 @@ def test_opens_with_the_demos_words_and_what_the_function_gives(pair: Any, brows
     ]
     assert f"100 of {expected.n_pairs[best]:,} pairs" in panel.about.pairs.caption
     assert [row[0] for row in panel.about.dimensions.rows] == expected.dimensions(*best)
-    assert "1,674 words (the demo&#x27;s, vectors the demo’s); each dimension's top 100" in panel.grid.about.value
+    assert (
+        "1,674 words (the demo&#x27;s list, the demo&#x27;s word vectors); each dimension's top 100"
+        in panel.grid.about.value
+    )
 
 
 def test_each_statistic_colours_the_grid(
@@ -207,7 +210,7 @@ def test_a_word_marks_and_lists_every_head_that_has_it(
     assert nearest.split(" → ") in [row[:2] for row in panel.about.inside.rows]
     inside = [word in row[:2] for row in panel.about.inside.rows]
     assert inside == sorted(inside, reverse=True), "those with the word come first"
-    assert panel.about.dimensions.rows[0][-1] > 0
+    assert panel.about.dimensions.rows[0][1] > 0
     panel.word = next(one for one, _ in common if one != word)
     assert panel.dimension == panel.about.dimensions.rows[0][0], "the dimension that has most of the word"
     panel.word = ""
@@ -344,7 +347,7 @@ def test_words_of_a_file_with_their_counts(pair: Any, few: Any, browse: Any, tmp
     assert panel.word_list == "file"
     assert panel.result.vocabulary == few[0].vocabulary
     np.testing.assert_array_equal(panel.result.head_pairs, few[0].head_pairs)
-    assert f"of {path}" in panel.grid.about.value
+    assert f"120 words (from {path}, " in panel.grid.about.value
 
 
 @pytest.mark.parametrize("layout", ["glove", "word2vec", "npz"])

@@ -129,19 +129,19 @@ class Details:
         two = two and all(len(one.counts) == 2 for one in rows)
         letters = (" A", " B") if two else ("",)
         columns: list[dict[str, Any]] = [{"label": "dim.", "title": "dimension of the head", **RIGHT}]
-        energy = "sum over all words of the squared query and key activations"
-        columns += [{"label": f"energy{letter}", "title": energy, **RIGHT} for letter in letters]
-        columns += [{"label": f"pairs{letter}", "title": "all its pairs", **RIGHT} for letter in letters]
         if word:
             told = f"kept pairs with “{word}”"
             columns += [{"label": f"word{letter}", "title": told, **RIGHT} for letter in letters]
+        energy = "sum over all words of the squared query and key activations"
+        columns += [{"label": f"energy{letter}", "title": energy, **RIGHT} for letter in letters]
+        columns += [{"label": f"pairs{letter}", "title": "all its pairs", **RIGHT} for letter in letters]
         shown_if(self.every, bool(panel.pair))
         with table.hold_sync():
             table.selected, table.rows = -1, []
             table.columns, table.caption = columns, self._dimension_caption(word)
             table.empty = self._none_behind() if self._there else "Click a head of the grid first."
             table.rows = [
-                [one.dimension, *(round(e, 1) for e in one.energies), *one.counts, *(one.word_counts if word else ())]
+                [one.dimension, *(one.word_counts if word else ()), *(round(e, 1) for e in one.energies), *one.counts]
                 for one in rows
             ]
         if panel.dimension in self._numbers:
