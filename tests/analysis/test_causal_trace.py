@@ -98,7 +98,8 @@ def test_equals_a_loop_of_whole_passes(family: str, backend: str, dtype: torch.d
         for layer in range(model.n_layers):
             inside = [layer] if kind == "state" else window(layer, size, model.n_layers)
             assert found.layers_of(kind, layer) == (inside[0], inside[-1] + 1)
-            for position in sorted({0, start, end - 1, end, last}):
+            # in single precision fewer: each is a pass per sample
+            for position in sorted({0, start, end - 1, end, last} if size == 2 else {start, last}):
                 places = {f"blocks.{one}.{HOOKS[kind]}": [position + offset] for one in inside}
                 wanted = naive.corrupted(places)[:, target].numpy()
                 np.testing.assert_allclose(found.restored[number, layer, position], wanted, atol=limit)
@@ -387,7 +388,7 @@ def test_where_the_demo_model_looks_its_facts_up() -> None:
     """
     model = load_demo_pair().base
     rows = []
-    for one, answer in known_facts(model, 12):
+    for one, answer in known_facts(model, 6):
         options: dict[str, Any] = {"target": answer, "samples": 3}
         found = causal_trace(model, one.prompt, one.fact.subject, kinds=("state", "attn"), **options)
         start, end = found.subject

@@ -107,7 +107,7 @@ def make_study(
     runner = Runner(
         model, len(prompt.ids), asked.batch_size, asked.check, asked.progress, total=total,
         # as fast, less is computed twice where positions differ, and a cancel between layers is heard sooner
-        fewest_tokens=512 if model.device.type == "cpu" else None,
+        fewest_tokens=256 if model.device.type == "cpu" else None,
     )  # fmt: skip
     return Study(model, prompt, clean, question, filler, runner, asked)
 
