@@ -24,6 +24,7 @@ from interp_widgets.analysis.concepts import (
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE
 from interp_widgets.analysis.concepts.steered import compare_steering
 from interp_widgets.compute.cache import results as cache
+from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.concepts import Concept, demo_concepts
 from interp_widgets.widgets.concepts import ConceptBrowser
 from interp_widgets.widgets.concepts.browser import PROMPT
@@ -229,7 +230,7 @@ def test_tsne_is_asked_for(pair: Any, browse: Any) -> None:
 
 def test_a_slow_map_waits_for_run(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = browse(pair.tuned)
-    monkeypatch.setattr("interp_widgets.widgets.concepts.making.map_seconds", lambda method, count: 40.0)
+    monkeypatch.setattr("interp_widgets.widgets.concepts.making.map_forecast", lambda *_: Forecast(40.0, 0))
     panel.map_method = "umap"
     assert panel.wait(60)
     assert panel.status.state == "waiting"
@@ -376,7 +377,7 @@ def test_two_models(pair: Any, browse: Any, own: ConceptSet) -> None:
     assert panel.pair.table.view.rows[0][2] == pytest.approx(float(moved.max()), abs=1e-5)
     panel.view = "difference"
     assert panel.wait(60)
-    assert [head["label"] for head in panel.listing.table.view.columns] == ["concept", "group", "AUC A", "AUC B"]
+    assert [head["label"] for head in panel.listing.table.view.columns] == ["concept", "AUC A", "AUC B"]
     assert panel.map.chart.side == "a"
     look(panel, "map")
     assert panel.map.chart.side == "both"

@@ -91,10 +91,14 @@ class Listing:
         first, at = panel.sets[0], panel.at
         found = matching(first, panel.search)
         listed = found[:MOST_LISTED]
-        heads: list[dict[str, Any]] = [{"label": "concept"}, {"label": "group"}]
+        kinds = first.groups if len(at) == 1 else None  # two numbers take the place of the group
+        heads: list[dict[str, Any]] = [{"label": "concept"}, *([{"label": "group"}] if kinds else [])]
         title = "held-out AUC: how well the direction tells stimuli that it was not made from"
         heads += [{"label": f"AUC {panel.name_of(i)}".strip(), "align": "right", "title": title} for i in at]
-        rows = [[first.names[i], first.groups[i], *(number(panel.sets[k].auc[i]) for k in at)] for i in listed]
+        rows = [
+            [first.names[i], *([kinds[i]] if kinds else []), *(number(panel.sets[k].auc[i]) for k in at)]
+            for i in listed
+        ]
         count = f"{len(first.names):,} concepts"
         if panel.search:
             count = f"{len(found):,} of {count}"

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import traitlets as T
 
-from interp_widgets.analysis.concepts import ConceptSet, KeptStates
+from interp_widgets.analysis.concepts import ConceptSet, KeptStates, concept_map_cost
 from interp_widgets.analysis.concepts.directions import concept_directions_cost
+from interp_widgets.analysis.cost import Cost
 from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.data.concepts import Concept, check_concepts
 
@@ -124,8 +125,8 @@ class Making(Panel):
         apart = other is not None and other.d_model != base.d_model
         places = request.place(own if apart else base, None if apart else other, check)
         if places is not None:
-            count = len(own.names) * len(self.models)
-            speedometer.learn(_map_kind(request.map_method), "cpu", float(count), time.monotonic() - began)
+            cost = concept_map_cost(len(own.names), own.d_model, two=other is not None)
+            speedometer.learn(_map_kind(request.map_method), "cpu", cost.flops, time.monotonic() - began)
         return places
 
     def _set_of(
@@ -177,26 +178,29 @@ class Making(Panel):
 
     def _forecast(self, request: Any, model: Any) -> Forecast:
         """Time to the directions and the map; the shuffled control comes behind them and is not counted."""
-        asked, seconds, size = request.source, 0.0, 0.0
+        asked, found = request.source, Forecast(0.0, 0)
         if isinstance(asked, MadeSet) and asked.listed.concepts and self._held(asked, model) is None:
             share = self._missing(asked, model)
             if share:
                 flops, size = self._reading(asked, model)
-                seconds = speedometer.seconds(STATES, self._device(model), share * flops)
+                found = Forecast(speedometer.seconds(STATES, self._device(model), share * flops), int(size))
         if model is self.models[-1]:
-            count = asked.wanted or len(self._names())
-            seconds += map_seconds(request.map_method, count * len(self.models))
-        return Forecast(seconds, int(size))
+            count, two = asked.wanted or len(self._names()), len(self.models) > 1
+            cost = concept_map_cost(count, model.d_model, two=two)
+            found += map_forecast(request.map_method, cost, count * len(self.models))
+        return found
 
 
 def _map_kind(method: str) -> tuple[str, str]:
     return ("ConceptBrowser map", method)
 
 
-def map_seconds(method: str, count: int) -> float:
-    """Seconds that a map of so many directions will probably take."""
+def map_forecast(method: str, cost: Cost, count: int) -> Forecast:
+    """What a map of so many directions will probably take; UMAP is compiled at its first use."""
     compiled = method != "umap" or "umap" in sys.modules
     if compiled and speedometer.knows(_map_kind(method), "cpu"):
-        return speedometer.seconds(_map_kind(method), "cpu", float(count))
-    start, each = {"pca": (0.0, 1e-4), "tsne": (0.0, 4e-3), "umap": (0.0 if compiled else 15.0, 1e-3)}[method]
-    return start + each * count
+        seconds = speedometer.seconds(_map_kind(method), "cpu", cost.flops)
+    else:
+        start, each = {"pca": (0.0, 2e-4), "tsne": (0.0, 4e-3), "umap": (0.0 if compiled else 15.0, 1e-3)}[method]
+        seconds = start + each * count
+    return Forecast(seconds, int(cost.bytes))

@@ -89,14 +89,15 @@ class MapTab:
         panel = self.panel
         sets, at = panel.sets, panel.at
         first = sets[0]
-        heads: list[dict[str, Any]] = [{"label": "nearest"}, {"label": "group"}]
+        kinds = first.groups if len(at) == 1 else None  # two numbers take the place of the group
+        heads: list[dict[str, Any]] = [{"label": "nearest"}, *([{"label": "group"}] if kinds else [])]
         heads += [{"label": f"cosine {panel.name_of(i)}".strip(), "align": "right"} for i in at]
         rows = []
         near = self._near()
         for name, _ in near:
             one, other = panel.place[name], panel.place[panel.concept]
             cosines = [float(sets[i].directions[one] @ sets[i].directions[other]) for i in at]
-            rows.append([name, first.groups[one], *cosines])
+            rows.append([name, *([kinds[one]] if kinds else []), *cosines])
         which = f" in {panel.name_of(at[-1])}" if len(at) > 1 else ""
         self.near.show([name for name, _ in near], heads, rows, f"Nearest to “{panel.concept}”{which}")
 

@@ -217,7 +217,8 @@ class SteerTab:
 
     def _fill(self, table: Table, one: SteeringComparison, start: str) -> None:
         heads: list[dict[str, Any]] = [{"label": "next token"}]
-        heads += [{"label": name, "align": "right"} for name in RUNS]
+        names = (RUNS[0], "erased" if one.mode == "erase" else RUNS[1], RUNS[2])
+        heads += [{"label": name, "align": "right"} for name in names]
         rows = [
             [visible(token), *map(float, column)]
             for token, column in zip(one.top_tokens, one.top_probability.T, strict=True)
