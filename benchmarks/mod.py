@@ -96,10 +96,9 @@ def writing(name: str, model: Any, base: Any, prompt: Any, tokens: int, repeats:
     rows = [[name, "base", f"{plain.tokens_per_second[0]:.0f}", "", "100 %", "100 %", ""]]
     for row, count in enumerate(speed.top_k):
         label = f"{count} (dense)" if count == model.k else str(count)
-        rows.append(
-            ["", label, f"{speed.tokens_per_second[row]:.0f}", f"{speed.speed_up[row]:.2f}",
-             f"{100 * speed.runs[row]:.0f} %", f"{100 * speed.computed[row]:.0f} %", "yes" if speed.texts[row] == speed.texts[-1] else "no"]
-        )  # fmt: skip
+        shares = [f"{100 * share:.0f} %" for share in (speed.runs[row], speed.computed[row])]
+        same = "yes" if speed.texts[row] == speed.texts[-1] else "no"
+        rows.append(["", label, f"{speed.tokens_per_second[row]:.0f}", f"{speed.speed_up[row]:.2f}", *shares, same])
     return rows
 
 
