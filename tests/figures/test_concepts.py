@@ -106,6 +106,7 @@ def test_marks_ring_and_name() -> None:
     assert marks["name"] == ["concept 2", "concept 3", "concept 1"]
     assert marks["color"] == [SELECT, SELECT, MARK]
     assert marks["label"] == ["", "concept 3", "concept 1"], "a name that would cover another is left out"
+    assert marks["align"] == ["left", "right", "left"], "at the right edge a name goes to the left"
     chart.figure.x_range.update(start=0.9995, end=1.0015)
     chart._fill_marks()
     assert marks != chart.marks.data

@@ -46,14 +46,14 @@ def draw_arrows(figure: Any) -> ColumnDataSource:
 
 def draw_marks(figure: Any) -> ColumnDataSource:
     """Rings, with names where `label` has one; their source."""
-    source = empty_source("concept_map_marks", ("x", "y", "size", "color", "name", "group", "label"))
+    source = empty_source("concept_map_marks", ("x", "y", "size", "color", "name", "group", "label", "align", "shift"))
     figure.scatter(
         x="x", y="y", size="size", source=source, fill_color=None, line_color="color", line_width=2.5, name="marks"
     )
     # glyphs cannot take a page's text colour: names wear that of their ring, which holds in the light and the dark
     figure.text(
-        x="x", y="y", text="label", text_color="color", source=source, x_offset=9, y_offset=-5, text_font_size="12px",
-        text_font_style="bold", name="mark_names",
+        x="x", y="y", text="label", text_color="color", source=source, x_offset="shift", y_offset=-5,
+        text_align="align", text_font_size="12px", text_font_style="bold", name="mark_names",
     )  # fmt: skip
     return source
 

@@ -15,6 +15,7 @@ from interp_widgets.figures.chart import Chart, plain_label
 from interp_widgets.figures.concepts.glyphs import add_tools, draw_arrows, draw_marks, draw_points, legend_item
 from interp_widgets.figures.concepts.groups import GROUP_COLOURS, group_colours, room_for_names
 from interp_widgets.figures.concepts.picture import concept_map_scene
+from interp_widgets.figures.raster import text_width
 from interp_widgets.figures.scene import Scene
 from interp_widgets.figures.static import axis_name
 from interp_widgets.figures.theme import MARK, SELECT, rgba
@@ -176,16 +177,25 @@ class ConceptMapFigure(Chart):
         for i, size, color in wanted:
             place = {"x": float(self.xy[i, 0]), "y": float(self.xy[i, 1]), "size": size, "color": color}
             texts = {"name": self.source.data["name"][i], "group": self.source.data["group"][i]}
-            label = {"label": texts["name"] if i in named else ""}
-            for column, value in (place | texts | label).items():
+            left = self._ends_right(i)
+            label = {"label": texts["name"] if i in named else "", "align": "right" if left else "left"}
+            for column, value in (place | texts | label | {"shift": -9 if left else 9}).items():
                 rows[column].append(value)
         self.marks.data = rows
 
     def _named(self, order: Sequence[int]) -> set[int]:
         """Which of the marked concepts have room for their names; the page's width is not known: a narrow one."""
         wide = np.array([reach.end - reach.start for reach in (self.figure.x_range, self.figure.y_range)])
-        free = room_for_names(self.xy[list(order)] / wide * _NARROW, [self.source.data["name"][i] for i in order])
+        names = [self.source.data["name"][i] for i in order]
+        at = self.xy[list(order)] / wide * _NARROW
+        at[:, 0] -= [text_width(name) + 30 if self._ends_right(i) else 0 for i, name in zip(order, names, strict=True)]
+        free = room_for_names(at, names)
         return {i for i, room in zip(order, free, strict=True) if room}
+
+    def _ends_right(self, index: int) -> bool:
+        """Whether a concept lies so far to the right that its name goes to the left of it."""
+        reach = self.figure.x_range
+        return bool(self.xy[index, 0] > reach.start + 0.85 * (reach.end - reach.start))
 
     def _set_axes(self, places: ConceptMap) -> None:
         figure = self.figure
