@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 GOOD = 0.9
 """An AUC from which on a direction is called good."""
 NEAR = 5
+MOST_COMPARED = 3000
+"""Concepts of which all pairs are compared for the share of neighbours in one group."""
 COLUMNS = {
     "AUC": ("auc", "Chance that one of the concept's held-out stimuli has a larger projection than one of another's"),
     "in its group": ("group_auc", "The same against the stimuli of the concept's own group alone: the harder question"),
@@ -86,7 +88,7 @@ class QualityTab:
             said += f"Shuffled labels: {control.mean():.2f} on average, {control.min():.2f} to {control.max():.2f}. "
         elif panel.busy:
             said += "The shuffled control is on its way. "
-        if any(found.groups) and len(found.names) > NEAR:
+        if any(found.groups) and NEAR < len(found.names) <= MOST_COMPARED:
             own, chance = neighbour_agreement(found, NEAR)
             said += f"Of the {NEAR} nearest concepts {own:.0%} are of the same group, {chance:.0%} by chance."
         return said
