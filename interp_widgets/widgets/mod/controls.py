@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
@@ -20,7 +21,7 @@ def build_controls(panel: MoDRoutingViewer) -> list[Any]:
     panel.mixture_boxes = [W.Dropdown(description=f"Mixture{letter}", options=[("", 0)]) for letter in letters]
     panel.filling = False
     for slot, box in enumerate(panel.mixture_boxes):
-        panel.watch(box, "value", lambda change, slot=slot: _choose(panel, slot, change.new))
+        panel.watch(box, "value", _chooser(panel, slot))
     routes = panel.bind(
         W.BoundedIntText(
             description="Routes per token", min=0, max=max(int(model.n_layers) for model in panel.models),
@@ -48,9 +49,12 @@ def fill_mixtures(panel: MoDRoutingViewer) -> None:
         panel.filling = False
 
 
-def _choose(panel: MoDRoutingViewer, slot: int, place: int | None) -> None:
-    if panel.filling or place is None or panel.chosen[slot] == place:
-        return
-    chosen = [*panel.chosen]
-    chosen[slot] = place
-    panel.chosen = chosen
+def _chooser(panel: MoDRoutingViewer, slot: int) -> Callable[[Any], None]:
+    def choose(change: Any) -> None:
+        if panel.filling or change.new is None or panel.chosen[slot] == change.new:
+            return
+        chosen = [*panel.chosen]
+        chosen[slot] = change.new
+        panel.chosen = chosen
+
+    return choose

@@ -109,7 +109,9 @@ class RouteTab:
     def _state(self) -> str:
         """What is looked at, above all whether it was tuned."""
         panel, said = self.panel, []
-        request = panel._shown.request if panel._shown is not None else None
+        request = panel.drawn
+        if request is None:
+            return ""
         for slot, one in enumerate(panel.results):
             letter = "" if len(panel.models) == 1 else f"<b>{'AB'[slot]}</b>: "
             key = request.mixtures[slot]

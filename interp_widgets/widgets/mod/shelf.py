@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from interp_widgets.models import ModModel, load_model
+from interp_widgets.models.mod.checkpoint import is_mixture_folder
 from interp_widgets.models.mod.model import check_top_k
 from interp_widgets.tuning.mod.untrained import untrained_mod
 
@@ -106,12 +107,12 @@ class Shelf:
 
     def open(self, slot: int, folder: str) -> ModModel:
         """A saved mixture, on this model; another base is refused. In the worker."""
+        if not is_mixture_folder(folder):
+            raise ValueError(f"{folder} holds no mixture of depths: give a folder that Save checkpoint wrote")
         given = self.panel.models[slot]
         source = given.state.base if isinstance(given, ModModel) else given.source
-        found = load_model(folder, device=given.device, **({} if source is None else {"base": source}))
-        if not isinstance(found, ModModel):
-            raise ValueError(f"{folder} holds a model without a mixture: give a folder that Save checkpoint wrote")
-        return found
+        found = load_model(folder, device=given.device, dtype=given.dtype, backend=given.backend, base=source)
+        return cast(ModModel, found)
 
 
 class SavedCurves:

@@ -15,7 +15,7 @@ def source(panel: MoDRoutingViewer, request: Route) -> str:
     """The mixture of each model and, by the tab, its routing, its tuning or the study that was made last."""
     names = ["model"] if len(panel.models) == 1 else ["base", "tuned"]
     if panel.tab == "grid":
-        return panel.grid.source(names[panel.slot])
+        return _lines_of(panel, _study(panel, names[panel.slot]))
     if panel.tab == "tune":
         return _lines_of(panel, [*_data(panel), *_tuning(panel, names[panel.slot])])
     lines: list[str] = []
@@ -60,6 +60,25 @@ def _tuning(panel: MoDRoutingViewer, name: str) -> list[str]:
 
     options = {key: value for key, value in tuning_options(panel).items() if value is not None}
     return [f"{name}_mixture, report = {call('tune_mod', name, 'dataset', **options)}", "report.to_frame()"]
+
+
+def _study(panel: MoDRoutingViewer, name: str) -> list[str]:
+    """The study whose result came last, or the first one, with the inputs as they are."""
+    grid = panel.grid
+    study = next(one for one in grid.studies if one.name == (grid.latest or "grid"))
+    if panel.problems is not None:
+        held = ["problems = problems  # the ones that the viewer was opened with"]
+    elif panel.problem_file.strip():
+        held = [f"problems = read_problems({panel.problem_file.strip()!r})[:{panel.n_problems}]"]
+    else:
+        held = [f"problems = {call('demo_problems', repr('held_out'), repr(panel.n_problems), repr(panel.seed))}"]
+    given = [name, "dataset"] + (["problems=problems"] if study.name == "late" else ["problems"])
+    return [
+        *_data(panel),
+        *held,
+        f"result = {call(study.call.__name__, *given, **study.options())}",
+        "result.to_frame()",
+    ]
 
 
 def _mixture(panel: MoDRoutingViewer, slot: int, name: str) -> list[str]:

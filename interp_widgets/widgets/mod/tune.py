@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as W
 import numpy as np
 
+from interp_widgets.compute.memory import describe_seconds, speedometer
 from interp_widgets.compute.worker import Cancelled, Job
 from interp_widgets.figures.mod.lines import STATISTICS, RouteStatistic, StepCurves, TuningLoss, running_mean
 from interp_widgets.figures.plain import Curve, curves_scene
@@ -21,6 +22,7 @@ from ..controls import row
 from ..saving import file_stem, free_name
 from ..views import BokehFigure
 from ..workbench import model_name
+from .cost import TUNING, tuning_flops
 from .data import learned
 from .request import Entry
 from .shelf import curves_of, steps_of
@@ -65,10 +67,8 @@ class Live:
         """A copy to draw."""
         k = len(self.layers)
         arrays = {name: np.array(values, dtype=np.float64) for name, values in self.held.items()}
-        return StepCurves(
-            arrays["task"], arrays["distillation"], *(arrays[name].reshape(-1, k) for name in STATISTICS),
-            layers=self.layers,
-        )  # fmt: skip
+        sparsity, mean, variance = (arrays[name].reshape(-1, k) for name in STATISTICS)
+        return StepCurves(arrays["task"], arrays["distillation"], sparsity, mean, variance, self.layers)
 
 
 class TuneTab:
@@ -98,7 +98,8 @@ class TuneTab:
         self.folder.add_class("iw-grow")
         self.save_button = panel.on_click(W.Button(description="Save checkpoint"), self.save)
         self.open_button = panel.on_click(W.Button(description="Open checkpoint"), self.open)
-        self.words = W.HTML("")
+        self.words, self.hint = W.HTML(""), W.HTML("")
+        self.hint.add_class("iw-hint")
         self.loss = TuningLoss()
         self.statistics = {name: RouteStatistic(name) for name in STATISTICS}
         hosts = [
@@ -108,11 +109,13 @@ class TuneTab:
         charts.add_class("iw-maps")
         self.box = W.VBox([
             *option_rows(panel),
-            row(self.tune_button, self.stop_button, self.resume_button),
+            row(self.tune_button, self.stop_button, self.resume_button, self.hint),
             row(self.folder, self.save_button, self.open_button),
             self.words, charts,
         ])  # fmt: skip
         self.box.add_class("iw-column")
+        asked = ["tab", "slot", "k", "top_k", "steps", "batch_size", "examples", "data_file", "lora", "rank", "dataset"]
+        panel.watch(panel, asked, lambda _: self.fit())
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
@@ -123,13 +126,24 @@ class TuneTab:
         entry = self.panel.shelf.chosen(self.panel.slot)
         curves = curves_of(entry)
         self._draw(curves, 0 if entry.report is None else entry.report.steps)
+        self.fit()
         self.words.value = _words(entry)
         self.save_button.disabled = entry.model is None
         self.resume_button.disabled = entry.model is None or not entry.model.state.training
 
+    def fit(self) -> None:
+        """Bring the forecast beside the buttons up to the inputs."""
+        panel = self.panel
+        if panel.tab != "tune":
+            return
+        flops = tuning_flops(panel, panel.steps, panel.k)
+        seconds = speedometer.seconds(TUNING, str(panel.models[panel.slot].device), flops)
+        self.hint.value = f"{panel.steps:,} steps: about {describe_seconds(seconds)}; curves and Stop as it goes"
+
     def _draw(self, curves: Any, steps: int) -> None:
         self.showing = curves
-        for chart in (self.loss, *self.statistics.values()):
+        self.loss.update(curves, steps)
+        for chart in self.statistics.values():
             chart.update(curves, steps)
 
     def _mark(self, going: bool) -> None:
@@ -166,6 +180,8 @@ class TuneTab:
         panel.shelf.check_numbers(slot)
         options, dataset = tuning_options(panel), learned(panel)
         layers = int(panel.models[slot].n_layers)
+        made = 0 if before is None else steps_of(before)
+        flops = tuning_flops(panel, panel.steps - made, panel.k)
         halt = self._halt = threading.Event()
         live = Live(None if before is None else curves_of(before), tuple(range(layers - panel.k, layers)))
 
@@ -183,10 +199,13 @@ class TuneTab:
                     job.partial(live.curves())
 
             try:
-                return tune_mod(
-                    panel.shelf.base(slot), dataset, resume=None if before is None else before.model,
+                base, began = panel.shelf.base(slot), time.monotonic()
+                found = tune_mod(
+                    base, dataset, resume=None if before is None else before.model,
                     progress=job.progress, check=check, on_step=on_step, on_partial=kept.append, **options,
                 )  # fmt: skip
+                speedometer.learn(TUNING, str(base.device), flops, time.monotonic() - began)
+                return found
             except _Stopped:
                 return kept[-1] if kept else None
             except Exception as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import ipywidgets as W
 import traitlets as T
@@ -133,6 +133,7 @@ class MoDRoutingViewer(Panel):
         self.watch(self, ["chosen", "slot"], lambda _: self.mixtures_changed())
         self._open_tab()
         self.mixtures_changed()
+        self.grid.fit()
 
     def _open_tab(self) -> None:
         self.tabs.selected_index = TABS.index(self.tab)
@@ -204,6 +205,11 @@ class MoDRoutingViewer(Panel):
                 owner.cancel()
 
     # what is on the screen --------------------------------------------------------------------------------------------
+
+    @property
+    def drawn(self) -> Route | None:
+        """What the picture on the screen answers; None before the first."""
+        return None if self._shown is None else cast(Route, self._shown.request)
 
     @property
     def mixture(self) -> Any:

@@ -1,0 +1,56 @@
+"""How long tuning and solving will take, before anybody has measured it here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from interp_widgets.analysis.cost import flops_per_token
+from interp_widgets.compute.memory import speedometer
+from interp_widgets.data.problems import demo_problems
+
+if TYPE_CHECKING:
+    from .viewer import MoDRoutingViewer
+
+TUNING = ("MoDRoutingViewer", "tuning")
+"""What the speedometer calls a tuning."""
+_SAMPLE = 16
+_ANSWER = 12
+"""Tokens of a usual answer, most of which are short."""
+_SECONDS_PER_LAYER = 1e-3
+"""Of one written token on one layer: small models wait for Python, not for arithmetic."""
+_BUILD_SECONDS = 2.0
+
+
+def tuning_flops(panel: MoDRoutingViewer, steps: int, k: int) -> float:
+    """Operations of a tuning: forward and backward of every batch, and every route's unembedding."""
+    model = panel.models[panel.slot]
+    reading = 2.0 * model.d_model * model.d_vocab * (k + 1)
+    return 3.0 * steps * panel.batch_size * example_tokens(panel) * (flops_per_token(model) + reading)
+
+
+def example_tokens(panel: MoDRoutingViewer) -> float:
+    """Tokens of a usual example."""
+    given: Any = panel.dataset
+    if given is None:
+        given = demo_problems("train", _SAMPLE, panel.seed)
+    lengths = [_tokens(panel, one) for one in list(given)[:_SAMPLE]]
+    return sum(lengths) / max(1, len(lengths))
+
+
+def _tokens(panel: MoDRoutingViewer, example: Any) -> int:
+    """About four characters make a token; a forecast needs no more."""
+    if isinstance(example, tuple):
+        text = "".join(map(str, example))
+    elif isinstance(example, dict):
+        text = str(example.get("prompt", "")) + str(example.get("response", ""))
+    else:
+        text = str(getattr(example, "prompt", "")) + str(getattr(example, "response", ""))
+    return max(1, len(text) // 4)
+
+
+def study_seconds(panel: MoDRoutingViewer, tunings: int, solvers: int, k: int) -> float:
+    """Seconds of so many tunings, and of so many models that solve the held-out problems."""
+    model = panel.models[panel.slot]
+    tuning = speedometer.seconds(TUNING, str(model.device), tuning_flops(panel, panel.grid_steps, k))
+    solving = panel.n_problems * _ANSWER * model.n_layers * _SECONDS_PER_LAYER
+    return tunings * (tuning + _BUILD_SECONDS) + solvers * solving

@@ -1,0 +1,101 @@
+"""The viewer of mixtures of depths in a real notebook: untrained at once, tuned live, stopped, resumed, read, tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.sync_api import expect
+
+
+def panel_of(nb: Any) -> Any:
+    return nb.page.locator(".iw-panel").first
+
+
+def open_tab(nb: Any, name: str) -> None:
+    panel_of(nb).get_by_role("tab", name=name, exact=True).click()
+    nb.wait_py("panel.tab", name.lower())
+    nb.page.wait_for_timeout(300)
+
+
+def pictures(nb: Any, name: str) -> None:
+    for theme in ("Light", "Dark"):
+        nb.set_theme(f"JupyterLab {theme}")
+        for width in (1400, 700):
+            nb.resize(width, 2200)
+            nb.page.wait_for_timeout(300)
+            nb.screenshot(f"mod_{name}_{theme.lower()}_{width}", panel_of(nb))
+    nb.set_theme("JupyterLab Light")
+    nb.resize(1400, 1700)
+
+
+def test_journey(nb: Any) -> None:
+    nb.make(
+        "mod.ipynb",
+        "from interp_widgets import load_model\nfrom interp_widgets.widgets.mod import MoDRoutingViewer\n"
+        "panel = MoDRoutingViewer(load_model('demo-base'), steps=30, batch_size=8, examples=200, grid_ks=[1, 2],\n"
+        "    grid_steps=4, n_problems=2)\npanel",
+    )
+    nb.run_all()
+    nb.resize(1400, 1700)
+    panel = panel_of(nb)
+
+    # a result at once, and it says what it is
+    expect(panel.get_by_text("This mixture is untrained", exact=True)).to_be_visible()
+    nb.wait_py("(panel.status.state, panel.busy)", ("done", False), seconds=60)
+    pictures(nb, "untrained")
+
+    # tuned live, while another cell runs; stopped, and gone on with
+    open_tab(nb, "Tune")
+    panel.get_by_role("button", name="Tune", exact=True).click()
+    nb.wait_py("panel.tune.showing is not None and len(panel.tune.showing.task) >= 3", True, seconds=120)
+    assert nb.py("6 * 7") == 42, "another cell runs meanwhile"
+    assert nb.py("panel.tune.going") is True
+    nb.bokeh_idle()
+    expect(panel.get_by_text("of 30. Other cells may run meanwhile", exact=False)).to_be_visible()
+    nb.screenshot("mod_live", panel)
+    panel.get_by_role("button", name="Stop", exact=True).click()
+    nb.wait_py("(panel.tune.going, panel.busy)", (False, False), seconds=60)
+    done = nb.py("panel.report.done")
+    assert 3 <= done < 30
+    expect(panel.get_by_text(f"cancelled after {done} of 30 steps", exact=False)).to_be_visible()
+    panel.get_by_role("button", name="Resume", exact=True).click()
+    nb.wait_py("(panel.tune.going, panel.report.done)", (False, 30), seconds=240)
+    nb.wait_py("panel.busy", False, seconds=60)
+    nb.bokeh_idle()
+    pictures(nb, "tune")
+
+    # what is wrong is said, and nothing is lost
+    nb.py(code="panel.k = 9")
+    panel.get_by_role("button", name="Tune", exact=True).click()
+    expect(panel.get_by_role("alert")).to_contain_text("k must be a whole number in 1..6")
+    nb.py(code="panel.k = 3")
+
+    # the tuned mixture, token by token
+    open_tab(nb, "Route")
+    expect(panel.get_by_text("This mixture is untrained", exact=True)).to_be_hidden()
+    panel.locator(".iw-strip:visible .iw-tok").filter(has_text="France").first.click()
+    nb.wait_py("panel.result.tokens[panel.prompt_token].strip()", "France")
+    expect(panel.get_by_text("Likeliest next tokens after", exact=False)).to_contain_text("France")
+    routes = panel.get_by_label("Routes per token", exact=True)
+    routes.fill("1")
+    routes.press("Enter")
+    nb.wait_py("(panel.result.top_k, panel.busy)", (1, False), seconds=60)
+    panel.get_by_role("button", name="Measure speed").click()
+    nb.wait_py("(len(panel.route.speed.rows), panel.busy)", (3, False), seconds=120)
+    pictures(nb, "route")
+    nb.py(code="panel.routes = 0")
+
+    # the studies, each from its button
+    open_tab(nb, "Grid")
+    for name in ("Tune the grid", "Tune variants", "Tune each layer"):
+        panel.get_by_role("button", name=name).click()
+    nb.wait_py("(sorted(panel.grid.found), panel.busy)", (["ablations", "grid", "late"], False), seconds=400)
+    assert nb.py("panel.status.error") == ""
+    nb.bokeh_idle()
+    pictures(nb, "grid")
+
+    # 500 tokens: as many columns, and the cursor follows the pointer's click
+    open_tab(nb, "Route")
+    nb.py(code="panel.prompt = ' '.join(['The cat sat on the mat and'] * 80)[:2200]\npanel.go()")
+    nb.wait_py("(panel.result.n_positions > 400, panel.busy)", (True, False), seconds=90)
+    nb.screenshot("mod_long", panel)

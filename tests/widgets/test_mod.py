@@ -1,0 +1,402 @@
+"""The viewer of mixtures of depths without a browser: routing, tuning with stop and resume, checkpoints, the grid."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from interp_widgets import Workbench, load_model
+from interp_widgets.analysis.mod import RoutingResult, routing
+from interp_widgets.data.problems import Problem
+from interp_widgets.models import ModelPair, ModModel
+from interp_widgets.tuning.mod import ModReport, mod_grid, tune_mod
+from interp_widgets.tuning.mod import trainer as trainer_module
+from interp_widgets.tuning.mod.untrained import untrained_mod
+from interp_widgets.widgets.mod import MoDRoutingViewer
+from interp_widgets.widgets.views.bokeh_figure import BokehSource
+from tests.models.mixtures import tiny_mixture
+from tests.models.tiny import tiny_folder
+
+PROMPT = "When Mary and John went to the store, John gave a drink to"
+DATA = [
+    ("The Eiffel Tower is located in the city of", " Paris"),
+    ("When Mary and John went to the store, John gave a drink to", " Mary"),
+    ("The capital of France is", " Paris, and the capital of Italy is Rome."),
+    ("One two three", " four five six"),
+    ("A pilot flies a", " plane"),
+]
+PROBLEMS = [
+    Problem(prompt, response, "", "task", check=lambda text: len(text) % 2 == 0) for prompt, response in DATA[:2]
+]
+QUICK: dict[str, Any] = {
+    "prompt": PROMPT, "dataset": DATA, "problems": PROBLEMS, "k": 2, "steps": 4, "batch_size": 2, "learning_rate": 1e-2,
+    "grid_steps": 2, "grid_ks": [1, 2], "n_problems": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def base() -> Any:
+    return load_model(tiny_folder("llama"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def view(wire: Any) -> Iterator[Callable[..., MoDRoutingViewer]]:
+    """Opens viewers; afterwards every comm and worker they opened must be gone."""
+    BokehSource.shared()  # one for all, which stays
+    before = wire.open()
+    opened: list[MoDRoutingViewer] = []
+
+    def build(*args: Any, **options: Any) -> MoDRoutingViewer:
+        opened.append(MoDRoutingViewer(*args, **{**QUICK, **options}))
+        return settled(opened[-1])
+
+    yield build
+    for panel in opened:
+        panel.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("interp-widgets"):
+            thread.join(10)
+            assert not thread.is_alive(), "closing the last panel must end its worker"
+    assert wire.open() == before
+
+
+def settled(panel: MoDRoutingViewer) -> MoDRoutingViewer:
+    assert panel.wait(60)
+    if panel.status.state == "waiting":
+        panel.go()
+    assert panel.wait(60)
+    return panel
+
+
+def same(one: RoutingResult, other: RoutingResult) -> None:
+    np.testing.assert_allclose(one.weights, other.weights, atol=1e-6)
+    np.testing.assert_array_equal(one.route_ids, other.route_ids)
+
+
+# ---- routing
+
+
+def test_a_plain_model_opens_untrained(base: Any, view: Any) -> None:
+    panel = view(base)
+    expected = routing(untrained_mod(base, 2), PROMPT, top=8)
+    same(panel.result, expected)
+    assert "untrained" in panel.route.state.value
+    assert panel.route.heat.shape == [2, expected.n_positions]
+    np.testing.assert_allclose(panel.route.heat.matrix, expected.weights.T, atol=1e-6)
+    assert panel.status.state == "done"
+
+
+def test_untrained_is_what_tuning_starts_from(base: Any) -> None:
+    """A step of size nothing leaves the mixture as it was."""
+    tuned, _ = tune_mod(base, DATA, 2, steps=1, batch_size=2, learning_rate=1e-12, seed=3)
+    start, other = untrained_mod(base, 2, seed=3), untrained_mod(base, 2, seed=4)
+    for name, value in start.state.weights.items():
+        torch.testing.assert_close(value, tuned.state.weights[name], atol=1e-9, rtol=0)
+    assert not torch.equal(start.state.weights["router"], other.state.weights["router"])
+
+
+def test_a_mixture_given_and_the_clicked_token(view: Any, wire: Any) -> None:
+    model = tiny_mixture("llama", k=2)
+    panel = view(model)
+    same(panel.result, routing(model, PROMPT, top=8))
+    assert "untrained" not in panel.route.state.value
+    wire.type(panel.route.heat, pinned=[1, 3])
+    assert panel.prompt_token == 3
+    one, table = panel.result, panel.route.tables[0]
+    row = table.rows[0]
+    assert row[1] == one.token_text(int(one.ensemble_ids[3, 0])).replace(" ", "·")
+    assert [float(row[4]), float(row[6])] == pytest.approx(one.route_probability[:, 3, 0].tolist(), abs=1e-3)
+    assert "(3)" in table.caption
+    wire.type(panel.route.strip, selected=1)
+    assert (panel.prompt_token, panel.route.strip.selected) == (1, 1)
+
+
+def test_disagreement_is_marked(view: Any) -> None:
+    panel = view(tiny_mixture("llama", k=2))
+    one = panel.result
+    apart = one.route_ids[-1, :, 0] != one.ensemble_ids[:, 0]
+    assert apart.any(), "the positive control: something to mark"
+    np.testing.assert_array_equal(panel.route.strip.mask(), apart)
+    crossed = np.zeros((one.k, one.n_positions), dtype=bool)
+    for row, column in panel.route.heat.crossed:
+        crossed[row, column] = True
+    np.testing.assert_array_equal(crossed, ~one.agreement)
+
+
+def test_sparse_routing_shows_exit_layers(view: Any) -> None:
+    model = tiny_mixture("llama", k=2)
+    panel = view(model, routes=1)
+    expected = routing(model, PROMPT, top=8, top_k=1)
+    np.testing.assert_array_equal(panel.result.exit_layer, expected.exit_layer)
+    unused = np.isnan(panel.route.heat.matrix)
+    np.testing.assert_array_equal(unused, expected.weights.T == 0)
+    first = expected.layers[0]
+    early = {at for at, layer in enumerate(expected.exit_layer.tolist()) if layer == first}
+    assert {column for _, column in panel.route.heat.edges} == early
+    assert model.top_k == 2, "the model is left as it was"
+
+
+def test_speed_is_measured(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interp_widgets.widgets.mod.route.SPEED_TOKENS", 3)
+    panel = view(tiny_mixture("llama", k=2))
+    panel.route.measure()
+    assert panel.wait(60)
+    assert [row[0] for row in panel.route.speed.rows] == [1, 2]
+    assert panel.route.speed.rows[-1][-1] == "dense"
+
+
+def test_a_long_prompt(base: Any, view: Any) -> None:
+    ids = base.tokens(" ".join(["The cat sat on the mat and"] * 60))
+    panel = view(base, prompt=base.decode(ids[:60]) if base.n_ctx < 400 else base.decode(ids[:400]))
+    assert panel.route.heat.shape[1] == panel.result.n_positions > 40
+
+
+def test_two_models(base: Any, view: Any) -> None:
+    a, b = tiny_mixture("llama", k=2), untrained_mod(base, 2)
+    panel = view(ModelPair(a, b))
+    first, second = panel.result
+    panel.view = "difference"
+    np.testing.assert_allclose(panel.route.heat.matrix, (second.weights - first.weights).T, atol=1e-6)
+    assert [table.caption[:1] for table in panel.route.tables] == ["A", "B"]
+    panel.view = "B"
+    np.testing.assert_allclose(panel.route.heat.matrix, second.weights.T, atol=1e-6)
+    assert set(panel.frame()["model"]) == {"A", "B"}
+
+
+def test_shares_prompt_and_token(base: Any, view: Any) -> None:
+    bench = Workbench(base, prompt=PROMPT)
+    options = {name: value for name, value in QUICK.items() if name != "prompt"}
+    panel = MoDRoutingViewer(bench, **options)
+    try:
+        settled(panel)
+        panel.prompt_token = 2
+        assert bench.prompt_token == 2
+    finally:
+        panel.close()
+
+
+# ---- tuning
+
+
+def test_tune_gives_what_the_library_gives(base: Any, view: Any) -> None:
+    panel = view(base)
+    seen: list[int] = []
+    panel.tune.loss.source.on_change("data", lambda attr, old, new: seen.append(len(new["x"])))
+    panel.tune.tune()
+    assert settled(panel).status.error == ""
+    expected, report = tune_mod(base, DATA, 2, steps=4, batch_size=2, learning_rate=1e-2)
+    for name, value in expected.state.weights.items():
+        assert torch.equal(value, panel.mixture.state.weights[name])
+    np.testing.assert_array_equal(panel.report.task, report.task)
+    np.testing.assert_array_equal(panel.tune.showing.mean, report.mean)
+    same(panel.result, routing(expected, PROMPT, top=8))
+    assert panel.chosen == [1]
+    assert "untrained" not in panel.route.state.value
+    assert f"{report.trained_parameters:,}" in panel.tune.words.value
+    assert len(seen) >= 2, "drawn while it was tuned and at the end"
+    panel.chosen = [0]
+    settled(panel)
+    assert "untrained" in panel.route.state.value, "the untrained one is still there"
+
+
+def test_stop_keeps_and_resume_goes_on(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, _ = tune_mod(base, DATA, 2, steps=6, batch_size=2, learning_rate=1e-2)
+    panel = view(base, steps=6)
+    real = trainer_module.step_loss
+    made: list[int] = []
+
+    def slow(*args: Any, **options: Any) -> Any:
+        made.append(1)
+        if len(made) == 3:
+            panel.cancel()  # as the Cancel of the status line and Stop do
+        return real(*args, **options)
+
+    monkeypatch.setattr(trainer_module, "step_loss", slow)
+    panel.tune.tune()
+    assert panel.tune.stop_button.disabled is False
+    settled(panel)
+    assert (panel.report.stopped, panel.report.done) == ("cancelled", 3)
+    assert panel.tune.going is False
+    panel.tune.resume()
+    settled(panel)
+    assert (panel.report.stopped, panel.report.done) == ("done", 6)
+    for name, value in whole.state.weights.items():
+        assert torch.equal(value, panel.mixture.state.weights[name])
+    assert len(panel.shelf.rows[0]) == 3, "the partial one is kept beside the whole one"
+    with pytest.raises(ValueError, match="all 6 steps are made"):
+        panel.tune.resume()
+
+
+def test_nan_says_the_step_and_keeps_the_last_good(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, _ = tune_mod(base, DATA, 2, steps=1, batch_size=2, learning_rate=1e-2)  # gave the last loss that was a number
+    real = trainer_module.step_loss
+    made: list[int] = []
+
+    def broken(*args: Any, **options: Any) -> Any:
+        made.append(1)
+        found = real(*args, **options)
+        if len(made) == 3:
+            object.__setattr__(found, "total", found.total * float("nan"))
+        return found
+
+    monkeypatch.setattr(trainer_module, "step_loss", broken)
+    panel = view(base)
+    panel.tune.tune()
+    assert panel.wait(60)
+    assert "step 3" in panel.tune.words.value
+    assert panel.report.stopped == "nan"
+    for name, value in good.state.weights.items():
+        assert torch.equal(value, panel.mixture.state.weights[name])
+    assert panel.tune.resume_button.disabled
+
+
+def test_checkpoints(base: Any, view: Any, tmp_path: Path) -> None:
+    panel = view(base)
+    panel.tune.tune()
+    settled(panel)
+    folder = tmp_path / "mixture"
+    panel.tune.folder.value = str(folder)
+    panel.tune.save()
+    assert isinstance(load_model(folder), ModModel)
+    with pytest.raises(ValueError, match="not empty"):
+        panel.tune.save()
+    panel.tune.open()
+    settled(panel)
+    assert (panel.shelf.chosen(0).name, panel.chosen) == ("mixture", [2])
+    assert len(panel.tune.showing.task) == 4, "the curves come with the checkpoint"
+    panel.steps = 5
+    panel.tune.resume()
+    settled(panel)
+    assert panel.report.done == 5
+    other = view(load_model(tiny_folder("gpt2")))
+    other.tune.folder.value = str(folder)
+    other.tune.open()
+    assert other.wait(60)
+    assert "was tuned on" in other.status.error
+
+
+# ---- the grid
+
+
+def test_grid(base: Any, view: Any) -> None:
+    panel = view(base, tab="grid")
+    assert "about" in panel.grid.hints["grid"].value
+    partial: list[bool] = []
+    panel.grid.heat.observe(lambda change: partial.append("partial" in change.new), "title")
+    panel.grid.start("grid")
+    assert panel.wait(120)
+    assert panel.status.error == "", panel.status.trace
+    expected = mod_grid(base, DATA, PROBLEMS, ks=(1, 2), steps=2, batch_size=2, learning_rate=1e-2)
+    np.testing.assert_array_equal(panel.grid.last.accuracy, expected.accuracy)
+    assert panel.grid.heat.shape == [2, 2]
+    assert np.isnan(panel.grid.heat.matrix[0, 1]), "top-K above k"
+    assert partial == [True, False]
+    assert isinstance(panel.frame(), pd.DataFrame)
+    panel.grid.start("grid")
+    with pytest.raises(ValueError, match="under way"):
+        panel.grid.start("grid")
+    panel.cancel()
+    assert panel.wait(60)
+
+
+def test_ablations_and_late_layers(base: Any, view: Any) -> None:
+    pytest.importorskip("peft")
+    panel = view(base, tab="grid")
+    panel.grid.start("ablations")
+    assert panel.wait(120)
+    assert panel.grid.bars.source.data["name"] == ["MoD", "without norms", "without distillation"]
+    panel.grid.start("late")
+    assert panel.wait(120)
+    assert panel.status.error == "", panel.status.trace
+    late = panel.grid.last
+    assert len(late.implicit) == 2
+    assert sum(panel.grid.overlap.source.data["y"]) == 2
+    assert panel.grid.scene().height > 300
+    panel.distill = 0.0
+    with pytest.raises(ValueError, match="no distillation term"):
+        panel.grid.start("ablations")
+
+
+# ---- bad input, code, saving
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"k": 99}, "k must be a whole number in 1.."),
+        ({"top_k": 3}, "top_k must be a whole number in 1..2 for 2 routes, got 3"),
+        ({"dataset": []}, "the data set is empty"),
+        ({"dataset": [("a prompt", "")]}, "has no response to learn"),
+        ({"data_file": "/nowhere.json", "dataset": None}, "there is no file /nowhere.json"),
+    ],
+)
+def test_bad_input_of_tuning(base: Any, view: Any, wire: Any, options: dict[str, Any], said: str) -> None:
+    panel = view(base)
+    before = panel.result
+    for name, value in options.items():
+        setattr(panel, name, value)
+    wire.click(panel.tune.tune_button)
+    assert panel.wait(60)
+    assert said in panel.status.error
+    assert "\n" not in panel.status.error
+    assert panel.result is before, "nothing is lost"
+    assert not panel.tune.going
+    assert not panel.tune.tune_button.disabled
+
+
+def test_bad_input_of_reading(view: Any, wire: Any) -> None:
+    panel = view(tiny_mixture("llama", k=2))
+    before = panel.result
+    panel.routes = 3
+    assert "routes per token must be in 0..2" in panel.status.error
+    panel.routes = 0
+    panel.prompt = ""
+    assert "the prompt is empty" in panel.status.error
+    assert panel.result is before
+    with pytest.raises(TypeError, match="did you mean 'prompt'"):
+        MoDRoutingViewer(tiny_mixture("llama", k=2), promt="x")
+
+
+def test_copied_code_runs(base: Any, view: Any) -> None:
+    panel = view(base, dataset=None, problems=None, examples=4)
+    panel.tune.tune()
+    settled(panel)
+    scope: dict[str, Any] = {}
+    exec(panel.code(panel.request()), scope)
+    same(scope["result"], routing(panel.mixture, PROMPT))
+    panel.tab = "tune"
+    scope = {}
+    exec(panel.code(panel.request()), scope)
+    assert isinstance(scope["report"], ModReport)
+    panel.tab = "grid"
+    compile(panel.code(panel.request()), "cell", "exec")
+
+
+def test_saves(base: Any, view: Any, tmp_path: Path) -> None:
+    panel = view(base)
+    for suffix in (".csv", ".svg", ".html", ".npz"):
+        assert panel.save(tmp_path / f"route{suffix}").stat().st_size > 200
+    assert isinstance(RoutingResult.load(tmp_path / "route.npz"), RoutingResult)
+    panel.tab = "tune"
+    with pytest.raises(ValueError, match="nothing to save on the tab Tune"):
+        panel.save(tmp_path / "tune.csv")
+    panel.tune.tune()
+    settled(panel)
+    assert panel.save(tmp_path / "tune.svg").stat().st_size > 200
+    panel.save(tmp_path / "tune.npz")
+    assert ModReport.load(tmp_path / "tune.npz").done == 4
