@@ -485,9 +485,12 @@ def test_a_cancelled_comparison_is_made_when_it_is_asked_for_again(
         assert entered.wait(30)
         panel.cancel()
         assert panel.wait(30)
-    panel.color = "change"
+    panel.color = "energy"
+    assert not panel.busy, "what was cancelled stays so until it is looked at"
+    panel.tab = "comparison"
     assert panel.wait(30)
     assert panel.comparison.n_groups == 2
+    panel.color = "change"
     assert panel.grid.heat.shape == [6, 6]
 
 

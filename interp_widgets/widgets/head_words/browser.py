@@ -131,6 +131,8 @@ class HeadWordBrowser(Panel):
                 raise ValueError("the tab 'comparison' needs two models")
             return
         self.tabs.selected_index = TABS.index(self.tab)
+        if self.results and self.changes is not None:
+            self.changes.compare()
         (self.details.remove_class if self.tab == "heads" else self.details.add_class)("iw-hidden")
 
     # what the panel asks for ------------------------------------------------------------------------------------------

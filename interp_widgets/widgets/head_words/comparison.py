@@ -61,10 +61,14 @@ class ComparisonTab:
         return self._found if self._compared == (self.panel.results, self.panel.groups) else None
 
     def compare(self) -> None:
-        """Compare the two results on the screen, in the background, unless that is done."""
+        """Compare the two results on the screen, in the background, unless that is done.
+
+        What was cancelled is begun again only where it is looked at.
+        """
         panel = self.panel
         results, groups = panel.results, panel.groups
-        if self._compared == (results, groups) and not self._job.cancelled:
+        needed = panel.tab == "comparison" or panel.color == "change"
+        if self._compared == (results, groups) and not (needed and self._job.cancelled):
             return
         self._found = self._compared = None
         if len(results) < 2 or any(one.partial for one in results):
