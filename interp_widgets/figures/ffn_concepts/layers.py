@@ -137,4 +137,4 @@ class NoteShares(Chart):
         self.name_ticks(self.figure.xaxis[0], [str(one) for one in range(max(result.layers) + 1)], most=14)
         told = " and ".join(f"{int(notes[0].told.sum())} of {name}" for notes, name in
                             ((result.base, "A"), (result.tuned, "B")))  # fmt: skip
-        self.fill(rows, subtitle=f"shares of the described components: {told}")
+        self.fill(rows, subtitle=f"shares of the described components, {told}; “cannot tell” of all annotated")

@@ -297,7 +297,7 @@ def _share_rows(table: Any) -> list[list[Any]]:
             f"{one[name]:.1f} ± {one[f'{name}_error']:.1f}" if np.isfinite(one[name]) else None
             for name in ("base", "tuned")
         ]
-        interval = f"{one['low']:+.1f} to {one['high']:+.1f}" if np.isfinite(one["low"]) else None
+        interval = f"{one['low']:+.1f} to {one['high']:+.1f}".replace("-", "−") if np.isfinite(one["low"]) else None
         tests = [_number(one[name]) for name in ("welch_p", "holm_p", "permutation_p")]
         rows.append([one["category"], *shares, _number(one["difference"]), interval, *tests])
     return rows
