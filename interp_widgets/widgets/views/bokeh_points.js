@@ -137,6 +137,21 @@ function drawManyPoints(view) {
 
   view._paint = ctx => { if (able(ctx)) paint(ctx); else own.call(view, ctx); };
   paintEachFrame(view.plot_view);
+  for (const each of viewsBelow([view.plot_view])) holdStyles(each, view.plot_view);
+}
+
+// While a reader drags, what the page's style sheets say is not asked again for every text and line: each question makes
+// the browser work out the styles of the whole notebook.
+function holdStyles(view, plot) {
+  for (const visual of view.visuals ?? []) {
+    const ask = visual._get_css_value, held = new Map();
+    if (!ask) continue;
+    visual._get_css_value = name => {
+      const moving = plot.model.document?.interactive_duration() >= 0;
+      if (!moving || !held.has(name)) held.set(name, ask.call(visual, name));
+      return held.get(name);
+    };
+  }
 }
 
 // Bokeh waits 16 ms and then for the next frame, so that of 60 frames only 30 are drawn.
@@ -166,15 +181,20 @@ function dressTooltips(hover) {
   dress();
 }
 
-// The views below `views`, each once: Bokeh keeps some as children and others by role.
-function improveViews(views) {
-  const seen = new Set();
-  const visit = view => {
+// All views below `views`, each once: Bokeh keeps some as children and others by role.
+function viewsBelow(views) {
+  const seen = new Set(), visit = view => {
     if (!view || seen.has(view)) return;
     seen.add(view);
-    if (view.model.type === 'GlyphRenderer' && view.model.tags.includes(MANY_POINTS)) drawManyPoints(view);
-    if (view.model.type === 'HoverTool') dressTooltips(view);
-    for (const child of [...view.child_views ?? [], ...view.children_views?.() ?? [], ...view.tool_views?.values() ?? []]) visit(child);
+    for (const child of [...view.child_views ?? [], ...view.children_views?.() ?? []]) visit(child);
   };
   for (const view of views) visit(view);
+  return seen;
+}
+
+function improveViews(views) {
+  for (const view of viewsBelow(views)) {
+    if (view.model.type === 'GlyphRenderer' && view.model.tags.includes(MANY_POINTS)) drawManyPoints(view);
+    if (view.model.type === 'HoverTool') dressTooltips(view);
+  }
 }
