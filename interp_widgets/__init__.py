@@ -93,6 +93,16 @@ _HOMES = {
     "HeadWordBrowser": "widgets.head_words",
     "FFNConceptBrowser": "widgets.ffn_concepts",
     "ConceptBrowser": "widgets.concepts",
+    "compare_annotations": "analysis.ffn_concepts",
+    "AnnotationComparison": "analysis.ffn_concepts",
+    "ModModel": "models.mod",
+    "routing": "analysis.mod",
+    "routing_speed": "analysis.mod",
+    "solve": "analysis.mod",
+    "RoutingResult": "analysis.mod",
+    "mod_grid": "tuning.mod",
+    "mod_ablations": "tuning.mod",
+    "late_layer_losses": "tuning.mod",
     "SaliencyCase": "data.cases",
     "demo_cases": "data.cases",
     "AblationPanel": "widgets.ablation",
@@ -108,6 +118,7 @@ __all__ = [
     "AblationPanel",
     "AblationResult",
     "Annotation",
+    "AnnotationComparison",
     "Annotator",
     "CausalTraceResult",
     "Concept",
@@ -127,11 +138,13 @@ __all__ = [
     "LogitLensExplorer",
     "LogitLensResult",
     "LogitShareResult",
+    "ModModel",
     "ModReport",
     "Model",
     "ModelPair",
     "NeuronEffectResult",
     "NeuronTokenResult",
+    "RoutingResult",
     "RuleAnnotator",
     "SaliencyCase",
     "SaliencyDatasetResult",
@@ -150,6 +163,7 @@ __all__ = [
     "add_to_map",
     "annotate_concepts",
     "causal_trace",
+    "compare_annotations",
     "compare_concepts",
     "compare_heads",
     "concept_directions",
@@ -169,6 +183,7 @@ __all__ = [
     "importance_density",
     "instruction_score",
     "last_states",
+    "late_layer_losses",
     "level_table",
     "load_demo_pair",
     "load_model",
@@ -176,6 +191,8 @@ __all__ = [
     "load_translators",
     "logit_lens",
     "mean_ablation",
+    "mod_ablations",
+    "mod_grid",
     "neighbours",
     "neuron_effects",
     "neuron_tokens",
@@ -186,9 +203,12 @@ __all__ = [
     "read_prompt_concepts",
     "read_word_vectors",
     "resample_ablation",
+    "routing",
+    "routing_speed",
     "saliency_dataset",
     "save_translators",
     "scenario_table",
+    "solve",
     "steer",
     "subspace_angles",
     "tune_mod",
@@ -225,12 +245,14 @@ if TYPE_CHECKING:
         steer,
     )
     from interp_widgets.analysis.ffn_concepts import (
+        AnnotationComparison,
         ConceptAnnotations,
         ConceptComparison,
         FFNConceptResult,
         NeuronEffectResult,
         NeuronTokenResult,
         annotate_concepts,
+        compare_annotations,
         compare_concepts,
         ffn_concepts,
         level_table,
@@ -248,6 +270,7 @@ if TYPE_CHECKING:
     )
     from interp_widgets.analysis.hidden_states import last_states
     from interp_widgets.analysis.logit_lens import LogitLensResult, load_translators, logit_lens, save_translators
+    from interp_widgets.analysis.mod import RoutingResult, routing, routing_speed, solve
     from interp_widgets.analysis.saliency import (
         SaliencyDatasetResult,
         SaliencyResult,
@@ -270,7 +293,8 @@ if TYPE_CHECKING:
     from interp_widgets.data.concepts import Concept, demo_concepts, read_concepts
     from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
     from interp_widgets.models import Model, ModelPair, load_demo_pair, load_model, load_pair
-    from interp_widgets.tuning.mod import ModReport, tune_mod
+    from interp_widgets.models.mod import ModModel
+    from interp_widgets.tuning.mod import ModReport, late_layer_losses, mod_ablations, mod_grid, tune_mod
     from interp_widgets.widgets.ablation import AblationPanel
     from interp_widgets.widgets.concepts import ConceptBrowser
     from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser
