@@ -95,7 +95,7 @@ _HOMES = {
     "ConceptBrowser": "widgets.concepts",
     "compare_annotations": "analysis.ffn_concepts",
     "AnnotationComparison": "analysis.ffn_concepts",
-    "ModModel": "models.mod",
+    "ModModel": "models.mod.model",
     "routing": "analysis.mod",
     "routing_speed": "analysis.mod",
     "solve": "analysis.mod",
@@ -293,7 +293,7 @@ if TYPE_CHECKING:
     from interp_widgets.data.concepts import Concept, demo_concepts, read_concepts
     from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
     from interp_widgets.models import Model, ModelPair, load_demo_pair, load_model, load_pair
-    from interp_widgets.models.mod import ModModel
+    from interp_widgets.models.mod.model import ModModel
     from interp_widgets.tuning.mod import ModReport, late_layer_losses, mod_ablations, mod_grid, tune_mod
     from interp_widgets.widgets.ablation import AblationPanel
     from interp_widgets.widgets.concepts import ConceptBrowser
