@@ -103,7 +103,13 @@ def log_probabilities(model: Callable[[Tensor], Any], ids: Tensor) -> Tensor:
 
 
 def self_check(
-    tl_model: Any, backend: str, reference: Tensor | None, *, ids: Tensor | None = None, note: str = ""
+    tl_model: Any,
+    backend: str,
+    reference: Tensor | None,
+    *,
+    ids: Tensor | None = None,
+    note: str = "",
+    slack: float = 1.0,
 ) -> SelfCheck:
     """Measure a TransformerLens model; the caller decides what a fault means.
 
@@ -113,6 +119,7 @@ def self_check(
         reference: Hugging Face's `log_probabilities` of ``ids``, or None if there is no such model.
         ids: the prompts, (batch, positions); `check_ids` of this model if left out.
         note: kept on the result.
+        slack: by which the tolerance of log-probabilities is multiplied.
     """
     cfg = tl_model.cfg
     parameter = next(tl_model.parameters())
@@ -123,7 +130,7 @@ def self_check(
     effect, leak = _check_edit(tl_model, backend, ids)
     return SelfCheck(
         logits=difference,
-        logits_tolerance=LOGIT_TOLERANCE.get(dtype, 0.5),
+        logits_tolerance=slack * LOGIT_TOLERANCE.get(dtype, 0.5),
         gradient=_check_gradient(tl_model, backend, ids[:1, :16]) if dtype in STEPS else None,
         gradient_tolerance=GRADIENT_TOLERANCE.get(dtype),
         edit_effect=effect,

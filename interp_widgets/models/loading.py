@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -223,12 +222,13 @@ def build(
     longest = getattr(text_config, "max_position_embeddings", None) or check_ids(2, 1 << 30).shape[1]
     prompts = check_ids(text_config.vocab_size, longest)
     routes = None if mixture is None else mixture[1].to(device=device, dtype=dtype)
-    within = contextlib.nullcontext() if routes is None else grafted(late_parts(hf_model), routes)
-    with within:
-        reference = log_probabilities(hf_model, prompts.to(device))
-    if not bool(torch.isfinite(reference).all()):
+    references = [log_probabilities(hf_model, prompts.to(device))]
+    if routes is not None:
+        with grafted(late_parts(hf_model), routes):
+            references.append(log_probabilities(hf_model, prompts.to(device)))
+    if not all(bool(torch.isfinite(reference).all()) for reference in references):
         raise LoadError(f"{name} computes NaN or infinity in {dtype}: try dtype=torch.float32, or look at its weights")
-    tl_model, chosen, check = _convert(hf_model, prompts, reference, device, dtype, backend, processed, routes)
+    tl_model, chosen, check = _convert(hf_model, prompts, references, device, dtype, backend, processed, routes)
     policy = _puts_bos(tokenizer)
     tokenizer = _attach_tokenizer(tl_model, tokenizer, policy)
     make = Model if mixture is None else partial(ModModel, state=mixture[0])
@@ -248,7 +248,7 @@ def build(
 def _convert(
     hf_model: Any,
     prompts: Tensor,
-    reference: Tensor,
+    references: Sequence[Tensor],
     device: torch.device,
     dtype: torch.dtype,
     backend: Literal["auto", "hooked", "bridge"],
@@ -263,9 +263,7 @@ def _convert(
     if backend == "hooked" or (backend == "auto" and convert.has_hooked_transformer()):
         try:
             tl_model = convert.to_hooked(hf_model, processed=processed, device=device, dtype=dtype)
-            if mixture is not None:
-                graft(tl_model, copy.deepcopy(mixture))
-            check = self_check(tl_model, "hooked", reference, ids=prompts)
+            check = _checked(tl_model, "hooked", prompts, references, copy.deepcopy(mixture))
             if check.passed:
                 return tl_model, "hooked", check
             fault = check.faults[0]
@@ -278,15 +276,34 @@ def _convert(
             )
         note = f"bridge, because as HookedTransformer {fault}"
     tl_model = convert.to_bridge(hf_model, processed=processed, device=device, dtype=dtype)
-    if mixture is not None:
-        graft(tl_model, mixture)
-    check = self_check(tl_model, "bridge", reference, ids=prompts, note=note)
+    check = _checked(tl_model, "bridge", prompts, references, mixture, note)
     if not check.passed:
         raise SelfCheckError(
             f"{type(hf_model).__name__} as TransformerBridge failed the self-check: {'; '.join(check.faults)}"
             + (f" ({note})" if note else "")
         )
     return tl_model, "bridge", check
+
+
+def _checked(
+    tl_model: Any,
+    backend: Backend,
+    prompts: Tensor,
+    references: Sequence[Tensor],
+    mixture: Mixture | None,
+    note: str = "",
+) -> SelfCheck:
+    """Check the converted model against the first reference, and with a mixture in it, which stays, against the second.
+
+    In half precision the router turns the rounding of its stream into other weights: up to 0.9 nats were seen where the
+    same model without the mixture differs by 0.2.
+    """
+    check = self_check(tl_model, backend, references[0], ids=prompts, note=note)
+    if mixture is None or not check.passed:
+        return check
+    graft(tl_model, mixture)
+    coarse = mixture.router.dtype in (torch.float16, torch.bfloat16)
+    return self_check(tl_model, backend, references[1], ids=prompts, note=note, slack=4.0 if coarse else 1.0)
 
 
 def _puts_bos(tokenizer: Any) -> bool:
