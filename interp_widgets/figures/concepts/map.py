@@ -152,7 +152,7 @@ class ConceptMapFigure(Chart):
         count = f"{len(places.names):,} concepts"
         if places.explained is not None:
             return f"{count} · the plane holds {places.explained:.0%} of the variance"
-        return f"{count} · near means alike: {places.recall:.0%} of the nearest 10 are near here; far means little"
+        return f"{count} · {places.recall:.0%} of the nearest 10 are near here; far means little"
 
     def _fill_arrows(self, places: ConceptMap, moved: int | Sequence[int]) -> None:
         rows: dict[str, list[Any]] = {column: [] for column in self.arrows.data}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import ipywidgets as W
 import traitlets as T
@@ -28,7 +28,9 @@ from .steer import SteerTab
 PROMPT = "One day, the doctor in a red coat saw a"
 CONCEPT = "lion"
 """The concept to start with, where there is one of this name."""
-TABS = ("map", "quality", "read", "steer", "compare")
+TITLES = {"map": "Map", "quality": "Quality", "read": "Read", "steer": "Steer", "compare": "Base and tuned"}
+PARTS: dict[str, Any] = {"map": MapTab, "quality": QualityTab, "read": ReadTab, "steer": SteerTab, "compare": PairTab}
+TABS = tuple(TITLES)
 
 
 class ConceptBrowser(Making):
@@ -92,6 +94,7 @@ class ConceptBrowser(Making):
 
     def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
         self._wished, self._stand_in = CONCEPT, ""
+        self._parts: dict[str, Any] = {}
         self.place: dict[str, int] = {}
         """Where each concept on the screen stands in its set and on the map."""
         super().__init__(model, tuned, **options)
@@ -108,20 +111,16 @@ class ConceptBrowser(Making):
         self.library = Library(self)
         self.inputs.children = build_controls(self)
         self.listing = Listing(self)
-        self.map, self.quality, self.read, self.steer = MapTab(self), QualityTab(self), ReadTab(self), SteerTab(self)
-        self.pair = PairTab(self) if len(self.models) > 1 else None
-        parts: dict[str, Any] = {"map": self.map, "quality": self.quality, "read": self.read, "steer": self.steer}
-        self._parts: dict[str, Any] = parts if self.pair is None else parts | {"compare": self.pair}
-        titles = {"map": "Map", "quality": "Quality", "read": "Read", "steer": "Steer", "compare": "Base and tuned"}
-        self.tabs = W.Tab(
-            [part.box for part in self._parts.values()], titles=[titles[name] for name in self._parts],
-        )  # fmt: skip
+        self._boxes = {name: W.VBox() for name in TABS[: 5 if len(self.models) > 1 else 4]}
+        for box in self._boxes.values():
+            box.add_class("iw-column")
+        self.tabs = W.Tab(list(self._boxes.values()), titles=[TITLES[name] for name in self._boxes])
         self._open_tab()
         self.listing.box.layout.flex, self.tabs.layout.flex = "1 1 248px", "4 1 560px"
         both = row(self.listing.box, self.tabs)
         both.layout.align_items = "flex-start"
         self.plot.children = [both]
-        self.watch(self.tabs, "selected_index", lambda change: setattr(self, "tab", list(self._parts)[change.new or 0]))
+        self.watch(self.tabs, "selected_index", lambda change: setattr(self, "tab", list(self._boxes)[change.new or 0]))
         self.watch(self, "tab", lambda _: self._tab_opened())
         self.watch(self, "layer", self._layer_linked)
         self.watch(self, "stream", lambda change: setattr(self, "layer", min(change.new, self.models[0].n_layers - 1)))
@@ -129,14 +128,47 @@ class ConceptBrowser(Making):
         self.watch(self, "prompt", lambda _: setattr(self, "prompt_token", -1))
 
     def _open_tab(self) -> None:
-        if self.tab not in self._parts:
+        if self.tab not in self._boxes:
             self.tab = "map"
-        self.tabs.selected_index = list(self._parts).index(self.tab)
+        self.part(self.tab)
+        self.tabs.selected_index = list(self._boxes).index(self.tab)
+
+    def part(self, name: str) -> Any:
+        """What a tab shows, made when it is first opened: a page with many views takes long to start."""
+        if name not in self._parts:
+            made = self._parts[name] = PARTS[name](self)
+            self._boxes[name].children = [made.box]
+        return self._parts[name]
+
+    @property
+    def map(self) -> MapTab:
+        """The tab of the map."""
+        return cast(MapTab, self.part("map"))
+
+    @property
+    def quality(self) -> QualityTab:
+        """The tab of the AUCs."""
+        return cast(QualityTab, self.part("quality"))
+
+    @property
+    def read(self) -> ReadTab:
+        """The tab that reads the prompt."""
+        return cast(ReadTab, self.part("read"))
+
+    @property
+    def steer(self) -> SteerTab:
+        """The tab that writes under steering."""
+        return cast(SteerTab, self.part("steer"))
+
+    @property
+    def pair(self) -> PairTab:
+        """The tab of two models."""
+        return cast(PairTab, self.part("compare"))
 
     def _tab_opened(self) -> None:
         self._open_tab()
         if self.results:
-            self._parts[self.tab].paint()
+            self.part(self.tab).paint()
 
     def _layer_linked(self, change: Any) -> None:
         if min(self.stream, self.models[0].n_layers - 1) != change.new:
@@ -152,7 +184,7 @@ class ConceptBrowser(Making):
             self.chosen = [name for name in self.chosen if name in self.place]
         self.library.fit()
         self.listing.paint()
-        self._parts[self.tab].paint()
+        self.part(self.tab).paint()
 
     def look_for(self, name: str) -> None:
         """Look at a concept as soon as there is one of this name."""
@@ -176,7 +208,7 @@ class ConceptBrowser(Making):
     def _paint_concept(self) -> None:
         if self.results:
             self.listing.mark()
-            self._parts[self.tab].paint_concept()
+            self.part(self.tab).paint_concept()
 
     @property
     def sets(self) -> tuple[ConceptSet, ...]:

@@ -32,7 +32,7 @@ class MapTab:
         self.chart.on_click(guarded(panel, self._clicked))
         self.chart.on_select(guarded(panel, self._lassoed))
         host = W.VBox([BokehFigure(self.chart.figure, on_error=panel.show_error)])
-        host.layout.flex = "3 1 440px"
+        host.layout.flex = "3 1 420px"
         self.near = ConceptTable(panel, empty="Click a concept: its nearest neighbours are listed here.", height=264)
         self.selected = ConceptTable(panel, empty="Nothing selected: draw around points with the lasso.", height=200)
         self.clear = panel.on_click(
@@ -40,7 +40,7 @@ class MapTab:
         )
         beside = W.VBox([self.near.view, self.selected.view, self.clear])
         beside.add_class("iw-column")
-        beside.layout.flex = "1 1 224px"
+        beside.layout.flex = "1 1 264px"
         self.box = row(host, beside)
         self.box.layout.align_items = "flex-start"
         panel.watch(panel, "chosen", lambda _: self._paint_selected())
