@@ -28,20 +28,24 @@ def pictures(nb: Any, name: str) -> None:
     nb.resize(1400, 1700)
 
 
-def test_journey(nb: Any) -> None:
+def opened(nb: Any, **options: Any) -> Any:
+    told = ", ".join(f"{name}={value!r}" for name, value in options.items())
     nb.make(
         "mod.ipynb",
         "from interp_widgets import load_model\nfrom interp_widgets.widgets.mod import MoDRoutingViewer\n"
-        "panel = MoDRoutingViewer(load_model('demo-base'), steps=30, batch_size=8, examples=200, grid_ks=[1, 2],\n"
-        "    grid_steps=4, n_problems=2)\npanel",
+        f"panel = MoDRoutingViewer(load_model('demo-base'), {told})\npanel",
     )
     nb.run_all()
     nb.resize(1400, 1700)
-    panel = panel_of(nb)
+    nb.wait_py("(panel.status.state, panel.busy)", ("done", False), seconds=60)
+    return panel_of(nb)
+
+
+def test_journey(nb: Any) -> None:
+    panel = opened(nb, steps=24, batch_size=4, examples=100)
 
     # a result at once, and it says what it is
     expect(panel.get_by_text("This mixture is untrained", exact=True)).to_be_visible()
-    nb.wait_py("(panel.status.state, panel.busy)", ("done", False), seconds=60)
     pictures(nb, "untrained")
 
     # tuned live, while another cell runs; stopped, and gone on with
@@ -51,15 +55,15 @@ def test_journey(nb: Any) -> None:
     assert nb.py("6 * 7") == 42, "another cell runs meanwhile"
     assert nb.py("panel.tune.going") is True
     nb.bokeh_idle()
-    expect(panel.get_by_text("of 30. Other cells may run meanwhile", exact=False)).to_be_visible()
+    expect(panel.get_by_text("of 24. Other cells may run meanwhile", exact=False)).to_be_visible()
     nb.screenshot("mod_live", panel)
     panel.get_by_role("button", name="Stop", exact=True).click()
     nb.wait_py("(panel.tune.going, panel.busy)", (False, False), seconds=60)
     done = nb.py("panel.report.done")
-    assert 3 <= done < 30
-    expect(panel.get_by_text(f"cancelled after {done} of 30 steps", exact=False)).to_be_visible()
+    assert 3 <= done < 24
+    expect(panel.get_by_text(f"cancelled after {done} of 24 steps", exact=False)).to_be_visible()
     panel.get_by_role("button", name="Resume", exact=True).click()
-    nb.wait_py("(panel.tune.going, panel.report.done)", (False, 30), seconds=240)
+    nb.wait_py("(panel.tune.going, panel.report.done)", (False, 24), seconds=240)
     nb.wait_py("panel.busy", False, seconds=60)
     nb.bokeh_idle()
     pictures(nb, "tune")
@@ -81,21 +85,24 @@ def test_journey(nb: Any) -> None:
     routes.press("Enter")
     nb.wait_py("(panel.result.top_k, panel.busy)", (1, False), seconds=60)
     panel.get_by_role("button", name="Measure speed").click()
-    nb.wait_py("(len(panel.route.speed.rows), panel.busy)", (3, False), seconds=120)
+    nb.wait_py("(len(panel.route.speed.table.rows), panel.busy)", (3, False), seconds=120)
     pictures(nb, "route")
-    nb.py(code="panel.routes = 0")
 
-    # the studies, each from its button
-    open_tab(nb, "Grid")
+
+def test_studies_and_a_long_prompt(nb: Any) -> None:
+    panel = opened(nb, batch_size=4, examples=100, grid_ks=[1, 2], grid_steps=3, n_problems=2, k=2, tab="grid")
     for name in ("Tune the grid", "Tune variants", "Tune each layer"):
         panel.get_by_role("button", name=name).click()
-    nb.wait_py("(sorted(panel.grid.found), panel.busy)", (["ablations", "grid", "late"], False), seconds=400)
+    expect(panel.get_by_role("button", name="Cancel")).to_be_visible()
+    nb.wait_py("(sorted(panel.grid.found), panel.busy)", (["ablations", "grid", "late"], False), seconds=220)
     assert nb.py("panel.status.error") == ""
     nb.bokeh_idle()
     pictures(nb, "grid")
 
-    # 500 tokens: as many columns, and the cursor follows the pointer's click
+    # a long prompt: a column for every token, and a click reaches its numbers
     open_tab(nb, "Route")
-    nb.py(code="panel.prompt = ' '.join(['The cat sat on the mat and'] * 80)[:2200]\npanel.go()")
-    nb.wait_py("(panel.result.n_positions > 400, panel.busy)", (True, False), seconds=90)
+    nb.py(code="panel.prompt = ' '.join(['The cat sat on the mat and'] * 60); panel.go()")
+    nb.wait_py("(panel.result.n_positions >= 400, panel.busy)", (True, False), seconds=60)
+    panel.locator(".iw-strip:visible .iw-tok").nth(7).click()
+    nb.wait_py("panel.prompt_token", 7)
     nb.screenshot("mod_long", panel)

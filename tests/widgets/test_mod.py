@@ -15,6 +15,7 @@ import torch
 from interp_widgets import Workbench, load_model
 from interp_widgets.analysis.mod import RoutingResult, routing
 from interp_widgets.data.problems import Problem
+from interp_widgets.figures.static import visible
 from interp_widgets.models import ModelPair, ModModel
 from interp_widgets.tuning.mod import ModReport, mod_grid, tune_mod
 from interp_widgets.tuning.mod import trainer as trainer_module
@@ -119,8 +120,10 @@ def test_a_mixture_given_and_the_clicked_token(view: Any, wire: Any) -> None:
     assert panel.prompt_token == 3
     one, table = panel.result, panel.route.tables[0]
     row = table.rows[0]
-    assert row[1] == one.token_text(int(one.ensemble_ids[3, 0])).replace(" ", "·")
-    assert [float(row[4]), float(row[6])] == pytest.approx(one.route_probability[:, 3, 0].tolist(), abs=1e-3)
+    shown = [float(cell.split()[0]) for cell in row[1:]]
+    expected = [one.ensemble_probability[3, 0], *one.route_probability[:, 3, 0]]
+    assert shown == pytest.approx([float(chance) for chance in expected], abs=1e-3)
+    assert row[1].split()[1] == visible(one.token_text(int(one.ensemble_ids[3, 0])))
     assert "(3)" in table.caption
     wire.type(panel.route.strip, selected=1)
     assert (panel.prompt_token, panel.route.strip.selected) == (1, 1)
@@ -152,12 +155,12 @@ def test_sparse_routing_shows_exit_layers(view: Any) -> None:
 
 
 def test_speed_is_measured(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interp_widgets.widgets.mod.route.SPEED_TOKENS", 3)
+    monkeypatch.setattr("interp_widgets.widgets.mod.speed.TOKENS", 3)
     panel = view(tiny_mixture("llama", k=2))
-    panel.route.measure()
+    panel.route.speed.measure()
     assert panel.wait(60)
-    assert [row[0] for row in panel.route.speed.rows] == [1, 2]
-    assert panel.route.speed.rows[-1][-1] == "dense"
+    assert [row[0] for row in panel.route.speed.table.rows] == [1, 2]
+    assert panel.route.speed.table.rows[-1][-1] == "dense"
 
 
 def test_a_long_prompt(base: Any, view: Any) -> None:

@@ -11,6 +11,9 @@ from bokeh.models import ColumnDataSource, NumeralTickFormatter, Range1d, Span, 
 from interp_widgets.figures.chart import QUIET, Chart
 from interp_widgets.figures.theme import PALETTE8
 
+_NUMBERS = {"text_font_size": "12px", "text_color": "#7d8590", "name": "numbers"}
+"""Numbers at the ends of bars, for bars of length 0 too."""
+
 
 class AblationBars(Chart):
     """Held-out accuracy of a tuning and of its variants, with 95 % intervals where there are several seeds.
@@ -24,11 +27,14 @@ class AblationBars(Chart):
         tips = [("", "@name"), ("solved", "@y{0.0 %}"), ("trained", "@trained{0,0} parameters"), ("interval", "@told")]
         self.start(
             "mod_ablations", "Accuracy without parts of the method", ("", "problems solved"),
-            columns=("x", "y", "name", "trained", "told", "color"), tooltips=tips, height=320,
+            columns=("x", "y", "name", "trained", "told", "color", "text"), tooltips=tips, height=320,
             x_range=Range1d(-0.5, 2.5), y_range=Range1d(0, 1),
         )  # fmt: skip
         self.spans = ColumnDataSource({"x": [], "low": [], "high": []}, name="mod_ablations_intervals")
         bars = self.figure.vbar(x="x", top="y", width=0.6, source=self.source, fill_color="color", line_color=None)
+        self.figure.text(
+            x="x", y="y", text="text", y_offset=-4, text_align="center", source=self.source, **_NUMBERS
+        )  # fmt: skip
         self.figure.add_layout(
             Whisker(
                 base="x",
@@ -67,7 +73,7 @@ class AblationBars(Chart):
         }
         self.base.location, self.base.visible = float(result.base_accuracy), True
         self.figure.x_range.update(start=-0.6, end=len(names) - 0.4)
-        top = max([0.1, float(result.base_accuracy), *mean[at], *self.spans.data["high"]]) * 1.08
+        top = max([0.1, float(result.base_accuracy), *mean[at], *self.spans.data["high"]]) * 1.15
         self.figure.y_range.update(start=0, end=top, reset_start=0, reset_end=top)
         self.name_ticks(self.figure.xaxis[0], names)
         seeds = len(result.seeds)
@@ -78,6 +84,7 @@ class AblationBars(Chart):
                 "name": [names[place] for place in at],
                 "trained": [int(result.trained[place]) for place in at],
                 "told": [f"± {half[p]:.1%} (95 %, {seeds} seeds)" if np.isfinite(half[p]) else "one seed" for p in at],
+                "text": [f"{mean[place]:.0%}" for place in at],
                 "color": [PALETTE8[0] if place == 0 else PALETTE8[4] for place in at],
             },
             subtitle=f"{result.n_problems} held-out problems, {seeds} seed{'s' if seeds > 1 else ''}; "
@@ -97,10 +104,13 @@ class OverlapBars(Chart):
         tips = [("solved by", "@name"), ("problems", "@y")]
         self.start(
             "mod_overlap", "Problems solved, by the layers that solve them", ("problems", ""),
-            columns=("x", "y", "name", "color"), tooltips=tips, height=320,
+            columns=("x", "y", "name", "color", "text"), tooltips=tips, height=320,
             x_range=Range1d(0, 1), y_range=Range1d(0, 1),
         )  # fmt: skip
         bars = self.figure.hbar(y="x", right="y", height=0.7, source=self.source, fill_color="color", line_color=None)
+        self.figure.text(
+            x="y", y="x", text="text", x_offset=5, text_baseline="middle", source=self.source, **_NUMBERS
+        )  # fmt: skip
         self.figure.ygrid.visible = False
         self.hidden = [*self.figure.ygrid]
         self.hover(bars)
@@ -114,7 +124,7 @@ class OverlapBars(Chart):
         names = [_said(layers, len(result.layers)) for layers, _ in sets]
         counts = [count for _, count in sets]
         self.figure.y_range.update(start=len(sets) - 0.4, end=-0.6)
-        end = max(1.0, 1.06 * max(counts))
+        end = max(1.0, 1.1 * max(counts))
         self.figure.x_range.update(start=0, end=end, reset_start=0, reset_end=end)
         self.name_ticks(self.figure.yaxis[0], names)
         colors = [
@@ -125,7 +135,7 @@ class OverlapBars(Chart):
             f"layer {layer} {share:.0%}" for layer, share in zip(result.layers, result.accuracy, strict=True)
         )
         self.fill(
-            {"x": list(range(len(sets))), "y": counts, "name": names, "color": colors},
+            {"x": list(range(len(sets))), "y": counts, "name": names, "color": colors, "text": list(map(str, counts))},
             subtitle=f"{result.solved.shape[1]} problems; solved by {shares}",
         )
 

@@ -54,8 +54,8 @@ class GridTab:
         """The results, whole or partial, by the study's name."""
         self.latest = ""
         self.heat = Heatmap(
-            row_name="k", column_name="top-K", y_label="k: late layers", x_label="top-K: routes per token",
-            value_label="problems solved", empty="No grid yet: press Tune the grid", numbers_from=0.0,
+            row_name="k", column_name="top-K", y_label="late layers", x_label="top-K: routes per token",
+            value_label="solved", height=230, empty="No grid yet: press Tune the grid", numbers_from=0.0,
         )  # fmt: skip
         self.bars, self.curves, self.overlap = AblationBars(), LateLayerCurves(), OverlapBars()
         self.studies = (

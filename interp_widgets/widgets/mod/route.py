@@ -1,4 +1,4 @@
-"""The Route tab: token × route, what each route would write, where they disagree, and how fast sparse routing is."""
+"""The Route tab: token × route, what each route would write, where they disagree."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as W
 import numpy as np
 
-from interp_widgets.analysis.mod import RoutingResult, RoutingSpeed, routing_speed
+from interp_widgets.analysis.mod import RoutingResult
 from interp_widgets.figures.chart import visible_token
 from interp_widgets.figures.static import Scene, stack_scenes, visible
 
 from ..controls import row, shown_if
 from ..views import Heatmap, Table, TokenStrip
 from .request import TOP, Untrained
+from .speed import SpeedTable
 
 if TYPE_CHECKING:
     from .viewer import MoDRoutingViewer
 
 KEY = (
-    "<b>×</b> this route's likeliest token is not the ensemble's · <b>hatched</b> not among the routes that the token "
-    "uses · <b>▔</b> from here down the layers are not needed for this token's prediction"
+    "<b>underlined</b> the ensemble and the last layer disagree · <b>×</b> this route's likeliest token is not the "
+    "ensemble's"
 )
-SPEED_TOKENS = 24
-"""Tokens written to take the time of."""
+SPARSE_KEY = (
+    " · <b>hatched</b> a route that the token does not use · <b>▔</b> from here down no layer is needed for this "
+    "token's prediction"
+)
 
 
 class RouteTab:
@@ -42,19 +45,12 @@ class RouteTab:
         self.key.add_class("iw-hint")
         self.story = W.HTML("")
         self.tables = [Table(empty="No routing yet: press Run", height=300) for _ in panel.models]
-        self.speed_button = panel.on_click(
-            W.Button(description="Measure speed", tooltip="Take the time of writing with 1, 2, … k routes per token"),
-            self.measure,
-        )  # fmt: skip
-        self.speed = Table(empty="Not measured yet: press Measure speed", height=200)
-        self.speed_words = W.HTML("")
-        self.speed_words.add_class("iw-hint")
+        self.speed = SpeedTable(panel)
         listed = W.VBox([self.story, *self.tables])
-        timed = W.VBox([self.speed_button, self.speed, self.speed_words])
-        for box, flex in ((listed, "3 1 520px"), (timed, "2 1 360px")):
+        for box, flex in ((listed, "3 1 520px"), (self.speed.box, "2 1 360px")):
             box.add_class("iw-column")
             box.layout.flex, box.layout.width = flex, "auto"
-        below = row(listed, timed)
+        below = row(listed, self.speed.box)
         below.layout.align_items = "flex-start"
         self.box = W.VBox([self.state, self.strip, self.heat, self.key, below])
         self.box.add_class("iw-column")
@@ -168,6 +164,7 @@ class RouteTab:
             else:
                 heat.set_row_bars(weights.mean(axis=1), maximum=1.0, label="mean")
         shown_if(self.key, not difference)
+        self.key.value = KEY + (SPARSE_KEY if one.top_k < one.k else "")
 
     def _paint_strip(self) -> None:
         one = self.panel.results[self.panel.at[-1]]
@@ -177,11 +174,11 @@ class RouteTab:
             if sparse:
                 skipped = (one.n_layers - 1 - one.exit_layer).astype(np.float64)
                 self.strip.set_values(skipped, vmin=0.0, vmax=float(max(one.k - 1, 1)))
-                told = "shaded by the layers not needed (exit layer in the tooltip)"
+                told = "shaded by the number of layers not needed"
             else:
                 self.strip.set_values(1.0 - one.weights[:, -1], vmin=0.0, vmax=1.0)
-                told = "shaded by the weight of the earlier layers"
-            self.strip.label = f"Prompt: click a token; {told}; marked: the ensemble and the last layer disagree"
+                told = "shaded by the weight of earlier layers"
+            self.strip.label = f"Prompt, {told}"
             self.strip.labels = [_tip(one, at) for at in range(one.n_positions)]
             self.strip.marks = _spans(~one.agreement[-1])
 
@@ -194,51 +191,6 @@ class RouteTab:
     def _cell_clicked(self, change: Any) -> None:
         if not self._painting and change.new:
             self.panel.prompt_token = change.new[1]
-
-    def measure(self) -> None:
-        """Take the time of writing with 1, 2, … k routes per token, of the model that is looked at."""
-        panel = self.panel
-        if not panel.prompt:
-            raise ValueError("the prompt is empty: type what the model should read")
-        slot = panel.at[-1]
-        key, prompt = panel.shelf.key(slot), panel.prompt
-
-        def work(job: Any) -> RoutingSpeed:
-            mixture = panel.shelf.model(slot, key)
-            room = mixture.n_ctx - len(mixture.tokens(prompt))
-            if room < 1:
-                raise ValueError(
-                    f"the prompt fills the model's context of {mixture.n_ctx} tokens: shorten it to measure"
-                )
-            return routing_speed(
-                mixture, prompt, max_new_tokens=min(SPEED_TOKENS, room), progress=job.progress, check=job.check
-            )
-
-        panel.start(work, lambda found: self._timed(found, slot), title="Measuring", channel="speed")
-
-    def _timed(self, found: RoutingSpeed, slot: int) -> None:
-        rows = []
-        for count, rate, gain, ran, text in zip(
-            found.top_k, found.tokens_per_second, found.speed_up, found.runs, found.texts, strict=True
-        ):
-            dense = count == found.top_k[-1]
-            same = "dense" if dense else "same" if text == found.texts[-1] else "differs"
-            rows.append([count, f"{rate:.1f}", f"{gain:.2f} ×", f"{ran:.0%}", same])
-        letter = "" if len(self.panel.models) == 1 else f"{'AB'[slot]}: "
-        heads = [("routes per token", ""), ("tokens/s", "Written tokens over the median time, the prompt included"),
-                 ("over dense", "Median of the dense time over this"),
-                 ("layers run", "Times that a layer ran, over layers times passes"),
-                 ("text", "Beside the dense text")]  # fmt: skip
-        with self.speed.hold_sync():
-            self.speed.rows = []
-            self.speed.columns = [{"label": name, "title": tip, "align": "right"} for name, tip in heads]
-            self.speed.rows = rows
-            self.speed.caption = f"{letter}{escape(self.panel.shelf.chosen(slot).name)}: measured on this machine"
-        self.speed_words.value = (
-            f"{found.n_tokens} tokens, median of {found.seconds.shape[1]} texts each."
-            if found.skips_layers
-            else "No layers are skipped: the model's own modules write here, because of its backend or a hook on it."
-        )
 
     def scene(self) -> Scene:
         """Strip and map."""
@@ -315,33 +267,19 @@ def _story(one: RoutingResult, at: int) -> str:
 
 def _fill(table: Table, one: RoutingResult, at: int, letter: str) -> None:
     """The likeliest tokens of the ensemble and of every route."""
-    heads: list[dict[str, Any]] = [
-        {"label": "rank", "align": "right"},
-        {"label": "ensemble"},
-        {"label": "p", "align": "right"},
-    ]
+    heads: list[dict[str, Any]] = [{"label": "rank", "align": "right"}, {"label": "ensemble"}]
     for route, layer in enumerate(one.layers):
-        weight = float(one.weights[at, route])
-        heads += [
-            {
-                "label": f"layer {layer}: weight {weight:.2f}",
-                "title": f"KL from the ensemble {one.kl[route, at]:.2f} nats",
-            },
-            {"label": f"p {layer}", "align": "right"},
-        ]
-    rows = []
-    for rank in range(min(TOP, one.ensemble_ids.shape[-1])):
-        line: list[Any] = [rank + 1, visible(one.token_text(int(one.ensemble_ids[at, rank]))),
-                           _brief(one.ensemble_probability[at, rank])]  # fmt: skip
-        for route in range(one.k):
-            line += [visible(one.token_text(int(one.route_ids[route, at, rank]))),
-                     _brief(one.route_probability[route, at, rank])]  # fmt: skip
-        rows.append(line)
+        tip = f"KL from the ensemble: {one.kl[route, at]:.2f} nats"
+        heads.append({"label": f"layer {layer} (weight {one.weights[at, route]:.2f})", "title": tip})
+    columns = [
+        (one.ensemble_ids[at], one.ensemble_probability[at]),
+        *zip(one.route_ids[:, at], one.route_probability[:, at], strict=True),
+    ]
+    rows = [
+        [rank + 1, *(f"{chances[rank]:.3f} {visible(one.token_text(int(ids[rank])))}" for ids, chances in columns)]
+        for rank in range(min(TOP, one.ensemble_ids.shape[-1]))
+    ]
     with table.hold_sync():
         table.rows, table.selected = [], -1
         table.columns, table.rows = heads, rows
         table.caption = f"{letter}Likeliest next tokens after “{visible(one.tokens[at])}” ({at})"
-
-
-def _brief(value: Any) -> str:
-    return f"{float(value):.3f}"

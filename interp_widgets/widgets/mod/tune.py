@@ -24,6 +24,7 @@ from ..views import BokehFigure
 from ..workbench import model_name
 from .cost import TUNING, tuning_flops
 from .data import learned
+from .live import Live
 from .request import Entry
 from .shelf import curves_of, steps_of
 from .tune_controls import option_rows
@@ -31,44 +32,9 @@ from .tune_controls import option_rows
 if TYPE_CHECKING:
     from .viewer import MoDRoutingViewer
 
-INTERVAL = 0.5
-"""Least seconds between two drawings of the curves."""
-
 
 class _Stopped(Exception):
     """Raised between two steps when the user has pressed Stop: what was learned is kept."""
-
-
-class Live:
-    """The curves of a run as they grow; the worker adds, the panel draws copies."""
-
-    def __init__(self, before: Any, layers: tuple[int, ...]) -> None:
-        names = ("task", "distillation", *STATISTICS)
-        self.layers = layers
-        self.held: dict[str, list[Any]] = {
-            name: [] if before is None else np.asarray(getattr(before, name)).tolist() for name in names
-        }
-        self._drawn = float("-inf")
-
-    def add(self, step: ModStep) -> None:
-        """Take one step in."""
-        for name, values in self.held.items():
-            values.append(getattr(step, name))
-
-    def due(self) -> bool:
-        """Whether it is time to draw again."""
-        now = time.monotonic()
-        if now - self._drawn < INTERVAL:
-            return False
-        self._drawn = now
-        return True
-
-    def curves(self) -> StepCurves:
-        """A copy to draw."""
-        k = len(self.layers)
-        arrays = {name: np.array(values, dtype=np.float64) for name, values in self.held.items()}
-        sparsity, mean, variance = (arrays[name].reshape(-1, k) for name in STATISTICS)
-        return StepCurves(arrays["task"], arrays["distillation"], sparsity, mean, variance, self.layers)
 
 
 class TuneTab:

@@ -1,0 +1,46 @@
+"""The curves of a tuning while it goes on."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from interp_widgets.figures.mod.lines import STATISTICS, StepCurves
+from interp_widgets.tuning.mod import ModStep
+
+INTERVAL = 0.5
+"""Least seconds between two drawings of the curves."""
+
+
+class Live:
+    """The curves of a run as they grow; the worker adds, the panel draws copies."""
+
+    def __init__(self, before: Any, layers: tuple[int, ...]) -> None:
+        names = ("task", "distillation", *STATISTICS)
+        self.layers = layers
+        self.held: dict[str, list[Any]] = {
+            name: [] if before is None else np.asarray(getattr(before, name)).tolist() for name in names
+        }
+        self._drawn = float("-inf")
+
+    def add(self, step: ModStep) -> None:
+        """Take one step in."""
+        for name, values in self.held.items():
+            values.append(getattr(step, name))
+
+    def due(self) -> bool:
+        """Whether it is time to draw again."""
+        now = time.monotonic()
+        if now - self._drawn < INTERVAL:
+            return False
+        self._drawn = now
+        return True
+
+    def curves(self) -> StepCurves:
+        """A copy to draw."""
+        k = len(self.layers)
+        arrays = {name: np.array(values, dtype=np.float64) for name, values in self.held.items()}
+        sparsity, mean, variance = (arrays[name].reshape(-1, k) for name in STATISTICS)
+        return StepCurves(arrays["task"], arrays["distillation"], sparsity, mean, variance, self.layers)

@@ -1,0 +1,83 @@
+"""How fast a mixture writes with few routes per token, measured on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as W
+
+from interp_widgets.analysis.mod import RoutingSpeed, routing_speed
+
+from ..controls import row
+from ..views import Table
+
+if TYPE_CHECKING:
+    from .viewer import MoDRoutingViewer
+
+TOKENS = 24
+"""Tokens written to take the time of."""
+HEADS = (
+    ("routes", "Routes per token; the last line is dense"),
+    ("tokens/s", "Written tokens over the median time, the prompt included"),
+    ("× dense", "Median of the dense time over this one's, text by text"),
+    ("range", "Smallest and largest of these; far apart where other programs use the processor"),
+    ("layers run", "Times that a layer ran, over layers times passes"),
+    ("text", "Beside the dense text"),
+)
+
+
+class SpeedTable:
+    """A button and the table it fills."""
+
+    def __init__(self, panel: MoDRoutingViewer) -> None:
+        self.panel = panel
+        self.button = panel.on_click(
+            W.Button(description="Measure speed", tooltip="Take the time of writing with 1, 2, … k routes per token"),
+            self.measure,
+        )
+        self.table = Table(empty="Not measured yet: press Measure speed", height=240)
+        self.words = W.HTML("")
+        self.words.add_class("iw-hint")
+        self.box = W.VBox([row(self.button), self.table, self.words])
+
+    def measure(self) -> None:
+        """Take the times of the mixture that is looked at, in the background."""
+        panel = self.panel
+        if not panel.prompt:
+            raise ValueError("the prompt is empty: type what the model should read")
+        slot = panel.at[-1]
+        key, prompt, name = panel.shelf.key(slot), panel.prompt, panel.shelf.chosen(slot).name
+
+        def work(job: Any) -> RoutingSpeed:
+            mixture = panel.shelf.model(slot, key)
+            room = mixture.n_ctx - len(mixture.tokens(prompt))
+            if room < 1:
+                raise ValueError(f"the prompt fills the model's context of {mixture.n_ctx} tokens: shorten it")
+            return routing_speed(
+                mixture, prompt, max_new_tokens=min(TOKENS, room), progress=job.progress, check=job.check
+            )  # fmt: skip
+
+        title = name if len(panel.models) == 1 else f"{'AB'[slot]}: {name}"
+        panel.start(work, lambda found: self._fill(found, title), title="Measuring", channel="speed")
+
+    def _fill(self, found: RoutingSpeed, title: str) -> None:
+        rows = []
+        ratios = found.seconds[-1] / found.seconds
+        for place, count in enumerate(found.top_k):
+            text = found.texts[place]
+            dense = place == len(found.top_k) - 1
+            rows.append([
+                count, f"{found.tokens_per_second[place]:.1f}", f"{found.speed_up[place]:.2f}",
+                f"{ratios[place].min():.1f}–{ratios[place].max():.1f}", f"{found.runs[place]:.0%}",
+                "dense" if dense else "same" if text == found.texts[-1] else "differs",
+            ])  # fmt: skip
+        with self.table.hold_sync():
+            self.table.rows = []
+            self.table.columns = [{"label": name, "title": tip, "align": "right"} for name, tip in HEADS]
+            self.table.rows = rows
+            self.table.caption = f"{title}: measured on this machine"
+        self.words.value = (
+            f"{found.n_tokens} tokens, median of {found.seconds.shape[1]} texts each."
+            if found.skips_layers
+            else "No layers are skipped: the model's own modules write here, because of its backend or a hook on it."
+        )
