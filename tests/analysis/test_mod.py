@@ -73,7 +73,7 @@ def test_blocks_of_positions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     model = tiny_mixture("llama", "auto", 2)
     wanted = routing(model, IDS)
     told: list[tuple[int, int]] = []
-    monkeypatch.setitem(__import__("sys").modules["interp_widgets.analysis.mod.routing"]._LOGITS, "cpu", 3 * 460)
+    monkeypatch.setitem(__import__("sys").modules["interp_widgets.analysis.mod.routes"]._LOGITS, "cpu", 3 * 460)
     found = routing(model, IDS, progress=lambda a, b: told.append((a, b)))
     assert module is routing
     assert len(told) > 2

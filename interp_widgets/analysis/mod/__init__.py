@@ -5,7 +5,7 @@ from __future__ import annotations
 from .accuracy_result import ModAblations, ModGrid
 from .late_layers_result import LateLayerLosses
 from .result import RoutingResult
-from .routing import routing
+from .routes import routing
 from .solving import SolveResult, solve
 from .speed import RoutingSpeed, routing_speed
 from .tuning_result import ModReport
