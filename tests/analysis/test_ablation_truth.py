@@ -99,27 +99,27 @@ def accuracy(model: Model, cases: Sequence[tuple[str, str, str]], parts: Sequenc
 
 def test_late_mlps_at_the_last_position_carry_facts_and_no_names(model: Model) -> None:
     late = [mean_ablation(model, Ablation("mlp", layer), usual_texts()) for layer in (4, 5)]
-    assert accuracy(model, facts(40), [], at_the_end) > 0.95
-    assert accuracy(model, facts(40), late, at_the_end) < 0.4
-    assert accuracy(model, indirect_objects(40), late, at_the_end) > 0.9
+    assert accuracy(model, facts(24), [], at_the_end) > 0.95
+    assert accuracy(model, facts(24), late, at_the_end) < 0.4
+    assert accuracy(model, indirect_objects(24), late, at_the_end) > 0.9
 
 
 def test_attention_at_the_last_position_carries_names_and_no_facts(model: Model) -> None:
     later = [Ablation("attn", layer) for layer in (1, 2, 3, 4, 5)]
-    assert accuracy(model, facts(40), later, at_the_end) > 0.85
-    assert accuracy(model, indirect_objects(40), later, at_the_end) < 0.8
+    assert accuracy(model, facts(24), later, at_the_end) > 0.85
+    assert accuracy(model, indirect_objects(24), later, at_the_end) < 0.8
 
 
 def test_mlps_at_the_subject_are_not_where_these_models_recall(model: Model) -> None:
     after_the_first = [Ablation("mlp", layer) for layer in (1, 2, 3, 4, 5)]
-    assert accuracy(model, facts(40), after_the_first, at_the_subject) > 0.95
-    assert accuracy(model, indirect_objects(40), after_the_first, at_the_subject) > 0.9
+    assert accuracy(model, facts(24), after_the_first, at_the_subject) > 0.95
+    assert accuracy(model, indirect_objects(24), after_the_first, at_the_subject) > 0.9
 
 
 def test_the_map_shows_it(model: Model) -> None:
     """The same in the panel's own picture, one layer at a time: the mean effect at the last position."""
     maps = []
-    for cases in (facts(15), indirect_objects(15)):
+    for cases in (facts(10), indirect_objects(10)):
         effects = [
             ablate_modules(
                 model, text, first_token(model, answer), kinds=("mlp", "attn"), positions=[-1], metric="probability",
@@ -156,7 +156,7 @@ def head_map(model: Model) -> np.ndarray:
             model, case.prompt, first_token(model, case.answer), metric="logit_difference",
             foil=first_token(model, case.distractor), replacement="resample", corrupted=names_swapped(case),
         ).effect
-        for case in prompts_with_names_inside(15, seed=11)
+        for case in prompts_with_names_inside(10, seed=11)
     ]  # fmt: skip
     return np.mean(effects, axis=0)
 
@@ -164,7 +164,7 @@ def head_map(model: Model) -> np.ndarray:
 def accuracies(model: Model, groups: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
     """(groups,) share of new prompts answered right when all heads of a group see the swapped names."""
     right = []
-    for case in prompts_with_names_inside(50, seed=77):
+    for case in prompts_with_names_inside(30, seed=77):
         clean, other = (
             trace(model, read_prompt(model, text).embeddings()) for text in (case.prompt, names_swapped(case))
         )
