@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def last_states(
         >>> last_states(model, ["The cat sat", "Paris is"], [2, 4]).shape         # doctest: +SKIP
         (2, 2, 192)
     """
-    wanted = _layers(model, layers)
+    wanted = stream_layers(model, layers)
     ids = _read(model, prompts, positions, prepend_bos)
     members = _members(len(ids), groups)
     if batch_size is not None and batch_size < 1:
@@ -151,15 +152,16 @@ class _Work:
 # ---- reading the arguments
 
 
-def _layers(model: Any, layers: int | Sequence[int]) -> tuple[int, ...]:
-    wanted = (layers,) if isinstance(layers, int) else tuple(int(layer) for layer in layers)
-    wrong = [layer for layer in wanted if not 0 <= layer <= model.n_layers]
+def stream_layers(model: Any, layers: Any) -> tuple[int, ...]:
+    """The residual streams asked for, by the layer they enter; ValueError for one that is not there, or none."""
+    wanted = tuple(layers) if isinstance(layers, Iterable) else (layers,)
+    wrong = [layer for layer in wanted if not isinstance(layer, Integral) or not 0 <= int(layer) <= model.n_layers]
     if wrong or not wanted:
         raise ValueError(
-            f"layers must be whole numbers in 0..{model.n_layers} for this {model.n_layers}-layer model, "
+            f"layer must be a whole number in 0..{model.n_layers} for this {model.n_layers}-layer model, "
             f"got {wrong[0] if wrong else 'none'}"
         )
-    return wanted
+    return tuple(int(layer) for layer in wanted)
 
 
 def _read(

@@ -174,7 +174,7 @@ def test_saved_and_opened_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"layer": 4}, r"layer must be in 0\.\.3"),
+        ({"layer": 4}, r"layer must be a whole number in 0\.\.3"),
         ({"template": "no place"}, "must hold <stimulus> once"),
         ({"test_template": TEMPLATE}, "must not name the concept"),
         ({"shuffles": 0}, "shuffles"),
@@ -383,12 +383,31 @@ def test_wrong_directions_are_said() -> None:
         (np.ones((2, 32)), 1, 1.0, r"must have shape \(32,\)"),
         (np.zeros(32), 1, 1.0, "longer than zero"),
         (np.full(32, np.nan), 1, 1.0, "finite"),
-        (np.ones(32), 4, 1.0, r"layer must be in 0\.\.3"),
+        (np.ones(32), 4, 1.0, r"layer must be a whole number in 0\.\.3"),
         (np.ones(32), [], 1.0, "got none"),
+        (np.ones(32), [1, 1], 1.0, "every stream once"),
         (np.ones(32), 1, float("nan"), "strength must be a finite"),
     ):
         with pytest.raises(ValueError, match=words), steer(model, direction, layer=layer, strength=strength):
             pass
+    for positions in ([-1], [2, -3]):  # -1 is where a BOS stands, not the last token
+        with (
+            pytest.raises(ValueError, match="positions must be a list of whole numbers from 0 on"),
+            steer(model, np.ones(32), layer=1, strength=1.0, positions=positions),
+        ):
+            pass
+
+
+def test_directions_that_depend_on_each_other_take_out_no_more_than_their_span() -> None:
+    model, rng = tiny_model("gpt2", "hooked", dtype=torch.float64), np.random.default_rng(0)
+    ids, name = model.tokens("The dog was happy"), "blocks.1.hook_resid_pre"
+    one, other = rng.normal(size=(2, 32))
+    several = np.stack([one, -2 * one, other, one + other])
+    before = model.run(ids, capture=name).activations[name][0].numpy()
+    basis = np.linalg.qr(np.stack([one, other]).T)[0]
+    with erase(model, several, layer=np.int64(1)):
+        after = model.run(ids, capture=name).activations[name][0].numpy()
+    np.testing.assert_allclose(after, before - before @ basis @ basis.T, atol=1e-10)
 
 
 # ---- maps

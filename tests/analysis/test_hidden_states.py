@@ -165,7 +165,7 @@ def test_progress_cancel_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bad_input() -> None:
     model = tiny_model("gpt2", "hooked")
-    with pytest.raises(ValueError, match=r"layers must be whole numbers in 0\.\.3"):
+    with pytest.raises(ValueError, match=r"layer must be a whole number in 0\.\.3"):
         last_states(model, TEXTS, 4)
     with pytest.raises(ValueError, match="at least one text"):
         last_states(model, [], 1)

@@ -14,7 +14,7 @@ from interp_widgets.analysis.concepts.moments import Floats, Ints, Method, Momen
 from interp_widgets.analysis.concepts.quality import MOST_OTHERS, add_projections, compared, drawn, shuffled_aucs
 from interp_widgets.analysis.concepts.result import ConceptSet
 from interp_widgets.analysis.cost import Cost
-from interp_widgets.analysis.hidden_states import last_states, last_states_cost
+from interp_widgets.analysis.hidden_states import last_states, last_states_cost, stream_layers
 from interp_widgets.analysis.result import provenance
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts
 
@@ -92,6 +92,7 @@ def concept_directions(
     """
     given = tuple(demo_concepts() if concepts is None else concepts)
     _check(model, given, layer, method, template, test_template, shuffles)
+    layer = int(layer)
     passes = _Passes(model, given, layer, states, batch_size, progress, check)
     moments = Moments(len(given), model.d_model, scatter=method == "discriminant")
     dealt = _dealt(given, seed)
@@ -286,8 +287,7 @@ def _check(
     model: Any, concepts: Sequence[Concept], layer: int, method: str, template: str, test_template: str, shuffles: int
 ) -> None:
     check_concepts(concepts)
-    if not 0 <= layer <= model.n_layers:
-        raise ValueError(f"layer must be in 0..{model.n_layers} for this {model.n_layers}-layer model, got {layer}")
+    stream_layers(model, [layer])
     if method not in get_args(Method):
         raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
     if shuffles < 1:

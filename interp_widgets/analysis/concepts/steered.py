@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.concepts.result import ConceptSet
 from interp_widgets.analysis.concepts.steering import erase, steer
+from interp_widgets.analysis.hidden_states import stream_layers
 from interp_widgets.analysis.prompts import Prompt, read_prompt
 from interp_widgets.analysis.result import Result, provenance, record
 
@@ -88,7 +89,7 @@ def compare_steering(
     prompt: str | Sequence[int],
     *,
     strength: float = 2.0,
-    layer: int | Sequence[int] | None = None,
+    layer: SupportsIndex | Sequence[SupportsIndex] | None = None,
     mode: Mode = "add",
     max_new_tokens: int = 20,
     temperature: float = 0.0,
@@ -133,7 +134,7 @@ def compare_steering(
         raise ValueError(f"mode must be add or erase, got {mode!r}")
     given = read_prompt(model, prompt)
     at = concepts.index(name)
-    layers = [concepts.layer] if layer is None else [layer] if isinstance(layer, int) else [int(each) for each in layer]
+    layers = stream_layers(model, concepts.layer if layer is None else layer)
     amount = float(strength * concepts.gap[at]) if mode == "add" else 0.0
     random = np.random.default_rng(control_seed).standard_normal(concepts.d_model)
     word = model.tokens(f" {name}", prepend_bos=False)[0]

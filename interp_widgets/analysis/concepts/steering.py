@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from numbers import Integral
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from interp_widgets.analysis.hidden_states import stream_layers
 from interp_widgets.models.interventions import interventions
+
+_DEPENDENT = 1e-6
+"""Singular values of directions, of the largest, below which some lie in the span of the others."""
 
 
 @contextmanager
@@ -19,7 +24,7 @@ def steer(
     model: Any,
     direction: ArrayLike | Tensor,
     *,
-    layer: int | Sequence[int],
+    layer: SupportsIndex | Sequence[SupportsIndex],
     strength: float,
     positions: Sequence[int] | None = None,
 ) -> Iterator[None]:
@@ -34,11 +39,12 @@ def steer(
         layer: the stream entering block ``layer``, one or several; n_layers is the stream before the final norm.
         strength: in the residual stream's own units; `ConceptSet.gap` says how far a concept's states are apart from
             the others'.
-        positions: where, counted as users count (from 0 without the BOS); everywhere by default, new tokens included.
+        positions: where, counted as users count (from 0 without the BOS), new tokens too; by default everywhere, on a
+            BOS as well.
 
     Raises:
-        ValueError: a direction of another width, of length zero or not finite, a layer that there is not, a strength
-            that is no number.
+        ValueError: a direction of another width, of length zero or not finite, a layer that there is not or that is
+            named twice, a position below 0, a strength that is no number.
 
     Source: Activation Addition: Steering Language Models Without Optimization (Turner et al. 2023), section 3.
 
@@ -49,7 +55,7 @@ def steer(
     unit = _units(model, direction, one=True)[0]
     if not np.isfinite(strength):
         raise ValueError(f"strength must be a finite number, got {strength}")
-    chosen = None if positions is None else torch.tensor(list(positions), dtype=torch.long, device=model.device)
+    chosen = _chosen(model, positions)
     added = (strength * unit).to(model.dtype)
 
     def add(value: Tensor, at: Tensor) -> Tensor:
@@ -66,7 +72,7 @@ def erase(
     model: Any,
     direction: ArrayLike | Tensor,
     *,
-    layer: int | Sequence[int],
+    layer: SupportsIndex | Sequence[SupportsIndex],
     positions: Sequence[int] | None = None,
 ) -> Iterator[None]:
     """Inside, the residual stream loses its part along a direction, or in the span of several (n, d_model).
@@ -79,8 +85,10 @@ def erase(
         ...     text = model.generate("One day, Anna saw a")
     """
     units = _units(model, direction, one=False)
-    basis = torch.linalg.qr(units.T.double())[0]  # (d_model, n)
-    chosen = None if positions is None else torch.tensor(list(positions), dtype=torch.long, device=model.device)
+    # not QR: of directions that depend on each other it gives as many, some of them outside of their span
+    _, sizes, rows = torch.linalg.svd(units, full_matrices=False)
+    basis = rows[sizes > sizes[0] * _DEPENDENT].T  # (d_model, rank)
+    chosen = _chosen(model, positions)
 
     def remove(value: Tensor, at: Tensor) -> Tensor:
         own = basis.to(torch.float64 if value.dtype == torch.float64 else torch.float32)
@@ -90,6 +98,20 @@ def erase(
 
     with interventions(model, _planned(model, layer, remove)):
         yield
+
+
+def _chosen(model: Any, positions: Any) -> Tensor | None:
+    """The positions as numbers on the model's device; None for everywhere."""
+    if positions is None:
+        return None
+    given = list(positions) if isinstance(positions, Iterable) else [f"{positions} alone"]
+    wrong = [at for at in given if not isinstance(at, Integral) or int(at) < 0]
+    if wrong:
+        raise ValueError(
+            f"positions must be a list of whole numbers from 0 on, got {wrong[0]}: count from the beginning, since the "
+            "text grows while a model writes"
+        )
+    return torch.tensor([int(at) for at in given], dtype=torch.long, device=model.device)
 
 
 def _units(model: Any, direction: ArrayLike | Tensor, *, one: bool) -> Tensor:
@@ -113,15 +135,11 @@ def _units(model: Any, direction: ArrayLike | Tensor, *, one: bool) -> Tensor:
 
 
 def _planned(
-    model: Any, layer: int | Sequence[int], change: Callable[[Tensor, Tensor], Tensor]
+    model: Any, layer: SupportsIndex | Sequence[SupportsIndex], change: Callable[[Tensor, Tensor], Tensor]
 ) -> list[tuple[str, Callable[[Tensor, Tensor], Tensor]]]:
-    layers = [layer] if isinstance(layer, int) else [int(each) for each in layer]
-    wrong = [each for each in layers if not 0 <= each <= model.n_layers]
-    if wrong or not layers:
-        raise ValueError(
-            f"layer must be in 0..{model.n_layers} for this {model.n_layers}-layer model, "
-            f"got {wrong[0] if wrong else 'none'}"
-        )
+    layers = stream_layers(model, layer)
+    if len(set(layers)) != len(layers):
+        raise ValueError(f"layer must name every stream once, got {list(layers)}")
     last = model.n_layers
     names = [f"blocks.{last - 1}.hook_resid_post" if each == last else f"blocks.{each}.hook_resid_pre"
              for each in layers]  # fmt: skip
