@@ -120,10 +120,10 @@ def test_a_mixture_given_and_the_clicked_token(view: Any, wire: Any) -> None:
     assert panel.prompt_token == 3
     one, table = panel.result, panel.route.tables[0]
     row = table.rows[0]
-    shown = [float(cell.split()[0]) for cell in row[1:]]
+    shown = [float(cell.split()[0]) for cell in row]
     expected = [one.ensemble_probability[3, 0], *one.route_probability[:, 3, 0]]
     assert shown == pytest.approx([float(chance) for chance in expected], abs=1e-3)
-    assert row[1].split()[1] == visible(one.token_text(int(one.ensemble_ids[3, 0])))
+    assert row[0].split()[1] == visible(one.token_text(int(one.ensemble_ids[3, 0])))
     assert "(3)" in table.caption
     wire.type(panel.route.strip, selected=1)
     assert (panel.prompt_token, panel.route.strip.selected) == (1, 1)
@@ -282,6 +282,14 @@ def test_checkpoints(base: Any, view: Any, tmp_path: Path) -> None:
     settled(panel)
     assert (panel.shelf.chosen(0).name, panel.chosen) == ("mixture", [2])
     assert len(panel.tune.showing.task) == 4, "the curves come with the checkpoint"
+    fresh = view(base, k=1, learning_rate=0.5, steps=5)
+    fresh.tune.folder.value = str(folder)
+    fresh.tune.open()
+    settled(fresh)
+    assert (fresh.k, fresh.learning_rate) == (2, 1e-2), "the options are those it was tuned with"
+    fresh.tune.resume()
+    settled(fresh)
+    assert fresh.report.done == 5
     panel.steps = 5
     panel.tune.resume()
     settled(panel)

@@ -55,6 +55,8 @@ def _chooser(panel: MoDRoutingViewer, slot: int) -> Callable[[Any], None]:
             return
         chosen = [*panel.chosen]
         chosen[slot] = change.new
-        panel.chosen = chosen
+        with panel.hold():
+            panel.chosen = chosen
+            panel.adopt(slot)
 
     return choose

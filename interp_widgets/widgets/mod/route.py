@@ -47,7 +47,7 @@ class RouteTab:
         self.tables = [Table(empty="No routing yet: press Run", height=300) for _ in panel.models]
         self.speed = SpeedTable(panel)
         listed = W.VBox([self.story, *self.tables])
-        for box, flex in ((listed, "3 1 520px"), (self.speed.box, "2 1 360px")):
+        for box, flex in ((listed, "3 1 480px"), (self.speed.box, "2 1 430px")):
             box.add_class("iw-column")
             box.layout.flex, box.layout.width = flex, "auto"
         below = row(listed, self.speed.box)
@@ -267,19 +267,19 @@ def _story(one: RoutingResult, at: int) -> str:
 
 def _fill(table: Table, one: RoutingResult, at: int, letter: str) -> None:
     """The likeliest tokens of the ensemble and of every route."""
-    heads: list[dict[str, Any]] = [{"label": "rank", "align": "right"}, {"label": "ensemble"}]
+    heads: list[dict[str, Any]] = [{"label": "ensemble"}]
     for route, layer in enumerate(one.layers):
         tip = f"KL from the ensemble: {one.kl[route, at]:.2f} nats"
-        heads.append({"label": f"layer {layer} (weight {one.weights[at, route]:.2f})", "title": tip})
+        heads.append({"label": f"layer {layer}: × {one.weights[at, route]:.2f}", "title": tip})
     columns = [
         (one.ensemble_ids[at], one.ensemble_probability[at]),
         *zip(one.route_ids[:, at], one.route_probability[:, at], strict=True),
     ]
     rows = [
-        [rank + 1, *(f"{chances[rank]:.3f} {visible(one.token_text(int(ids[rank])))}" for ids, chances in columns)]
+        [f"{chances[rank]:.3f} {visible(one.token_text(int(ids[rank])))}" for ids, chances in columns]
         for rank in range(min(TOP, one.ensemble_ids.shape[-1]))
     ]
     with table.hold_sync():
         table.rows, table.selected = [], -1
         table.columns, table.rows = heads, rows
-        table.caption = f"{letter}Likeliest next tokens after “{visible(one.tokens[at])}” ({at})"
+        table.caption = f"{letter}Likeliest next tokens after “{visible(one.tokens[at])}” ({at}); × is a route's weight"

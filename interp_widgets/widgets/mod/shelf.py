@@ -136,6 +136,18 @@ def curves_of(entry: Entry) -> Any:
     return None
 
 
+def options_of(entry: Entry) -> dict[str, Any]:
+    """How a mixture was tuned, as the viewer's traits; nothing where it does not say."""
+    held = {} if entry.model is None else entry.model.state.settings
+    names = ("k", "distill", "batch_size", "learning_rate", "seed")
+    if any(name not in held for name in (*names, "top_k")) or held.get("only") is not None:
+        return {}
+    found = {name: held[name] for name in names} | {"top_k": held["top_k"] if held["top_k"] < held["k"] else 0}
+    lora = held.get("lora")
+    found["lora"] = lora is not None
+    return found if lora is None else found | {"rank": lora["rank"], "lora_layers": lora["layers"]}
+
+
 def steps_of(entry: Entry) -> int:
     """Steps that a mixture was tuned for; 0 where nobody knows."""
     curves = curves_of(entry)

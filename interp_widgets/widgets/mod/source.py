@@ -32,10 +32,9 @@ def source(panel: MoDRoutingViewer, request: Route) -> str:
 def _lines_of(panel: MoDRoutingViewer, lines: list[str]) -> str:
     """A whole cell, with the imports that its lines need."""
     text = "\n".join(lines)
+    public = ("routing", "tune_mod", "mod_grid", "mod_ablations", "late_layer_losses")
     homes = {
-        "interp_widgets.analysis.mod": ["routing"],
         "interp_widgets.data.problems": ["demo_problems", "read_problems"],
-        "interp_widgets.tuning.mod": ["tune_mod", "mod_grid", "mod_ablations", "late_layer_losses"],
         "interp_widgets.tuning.mod.untrained": ["untrained_mod"],
     }
     imports = []
@@ -43,7 +42,8 @@ def _lines_of(panel: MoDRoutingViewer, lines: list[str]) -> str:
         used = [name for name in names if f"{name}(" in text]
         if used:
             imports.append(f"from {home} import {', '.join(used)}")
-    return cell([], panel.models, ["", *imports, "", *lines]).replace("\n\n\n", "\n\n")
+    body = ["", *imports, "", *lines] if imports else ["", *lines]
+    return cell([name for name in public if f"{name}(" in text], panel.models, body)
 
 
 def _data(panel: MoDRoutingViewer) -> list[str]:

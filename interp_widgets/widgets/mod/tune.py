@@ -234,7 +234,9 @@ class TuneTab:
             raise ValueError("the checkpoint folder is empty: type the folder to open")
 
         def done(model: Any) -> None:
-            panel.shelf.add(slot, Entry(Path(given).name, model, kept=given))
+            with panel.hold():
+                panel.shelf.add(slot, Entry(Path(given).name, model, kept=given))
+                panel.adopt(slot)
 
         panel.start(lambda job: panel.shelf.open(slot, given), done, title="Opening", channel="open")
 

@@ -12,14 +12,15 @@ from interp_widgets.analysis.mod import RoutingResult, routing
 from interp_widgets.compute.memory import Forecast
 from interp_widgets.compute.worker import Job
 from interp_widgets.figures.static import Scene
+from interp_widgets.models import ModModel
 
 from ..controls import shown_if
 from ..panel import Panel
 from .controls import build_controls, fill_mixtures
 from .grid import GridTab
-from .request import TOP, Route
+from .request import TOP, Entry, Route
 from .route import RouteTab
-from .shelf import Shelf
+from .shelf import Shelf, options_of
 from .source import source
 from .tune import TuneTab
 
@@ -107,6 +108,8 @@ class MoDRoutingViewer(Panel):
         fewest = min(int(getattr(model, "n_layers", USUAL_K)) for model in self.models)
         found: dict[str, Any] = {"prompt": PROMPT, "chosen": [0] * len(self.models), "k": min(USUAL_K, fewest)}
         found["grid_ks"] = [k for k in (1, 2, 3) if k <= fewest]
+        if isinstance(self.models[0], ModModel):
+            found |= options_of(Entry("", self.models[0]))
         return {name: value for name, value in found.items() if name not in given}
 
     @T.validate("slot")
@@ -139,6 +142,12 @@ class MoDRoutingViewer(Panel):
         self.tabs.selected_index = TABS.index(self.tab)
         for part in (self.inputs, self.run_button):
             shown_if(part, self.tab == "route")
+
+    def adopt(self, slot: int) -> None:
+        """Set the options to those that the mixture looked at was tuned with, so that Resume goes on with them."""
+        if slot == self.slot:
+            for name, value in options_of(self.shelf.chosen(slot)).items():
+                setattr(self, name, value)
 
     def mixtures_changed(self) -> None:
         """Another mixture is looked at, or there are more of them."""
