@@ -33,3 +33,12 @@ def log_sum(total: Tensor | None, block: Tensor) -> Tensor:
     """
     part = torch.logsumexp(block, -1)
     return part if total is None else torch.logaddexp(total, part.to(total.dtype))
+
+
+def check_finite(what: str, values: Tensor) -> None:
+    """Raise a ValueError, naming ``what`` (a plural), where a number is NaN or infinite."""
+    if not bool(torch.isfinite(values).all()):
+        raise ValueError(
+            f"{what} are not all finite numbers: look for broken weights, an edit by a hook, or half precision that "
+            "overflows"
+        )

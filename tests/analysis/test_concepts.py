@@ -13,7 +13,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "models"))
-from tiny import tiny_model
+from tiny import tiny_hf, tiny_model
 
 from interp_widgets.analysis.concepts import (
     ConceptMap,
@@ -35,7 +35,7 @@ from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLA
 from interp_widgets.analysis.concepts.placing import nearest_rows, neighbour_recall
 from interp_widgets.analysis.concepts.quality import auc, concept_aucs
 from interp_widgets.data.concepts import Concept, demo_concepts
-from interp_widgets.models import load_demo_pair
+from interp_widgets.models import load_demo_pair, load_model
 
 SMALL = (
     Concept("Paris", ("The Eiffel Tower is in Paris.", "Paris is a city.", "In Paris."), ("Go to Paris.",), "places"),
@@ -244,6 +244,14 @@ def a_set(directions: Any, names: Any = None, groups: Any = None) -> ConceptSet:
     return ConceptSet(names=names or [f"c{i}" for i in range(count)], directions=directions, layer=1,
                       groups=groups or [""] * count, centre=np.zeros(directions.shape[1]), gap=zeros, auc=zeros,
                       group_auc=zeros, shuffled_auc=zeros, method="mean_difference")  # fmt: skip
+
+
+def test_states_that_are_no_numbers_are_said() -> None:
+    model = load_model(tiny_hf("gpt2"), tokenizer=tiny_model("gpt2").tokenizer, backend="hooked")
+    found = concept_directions(model, SMALL, layer=2, shuffles=1)
+    model.tl_model.blocks[0].mlp.b_out.data.fill_(torch.nan)
+    with pytest.raises(ValueError, match="hidden states of the prompt are not all finite"):
+        read_prompt_concepts(model, found, "The dog", other_weights=True)
 
 
 @pytest.mark.parametrize("solver", ["omp", "elastic_net"])

@@ -472,3 +472,18 @@ def test_broken_weights_and_models_that_do_not_add_up_are_named() -> None:
         weights.zero_()
     with pytest.raises(ValueError, match="all the same: they have no direction to read"):
         few(model)
+
+
+def test_weights_that_are_no_numbers_give_an_error_and_no_nan() -> None:
+    for name in ("ln_final.w", "unembed.W_U"):
+        model = copy_of("gpt2", backend="hooked")
+        neuron_tokens(model, layer=1, top=3)
+        broken = next(p for own, p in model.tl_model.named_parameters() if own == name)
+        with torch.no_grad():
+            broken.fill_(torch.nan)
+        with pytest.raises(ValueError, match="scores of neurons of layer 1 are not all finite"):
+            neuron_tokens(model, layer=1, top=3)
+        with pytest.raises(ValueError, match="effects of the neurons are not all finite"):
+            neuron_effects(model, PROMPT, layer=1)
+    with pytest.raises(ValueError, match="output embeddings of the words are not all finite"):
+        few(model)

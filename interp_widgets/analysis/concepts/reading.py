@@ -13,7 +13,7 @@ from interp_widgets.analysis.concepts.result import ConceptSet
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.analysis.tensors import check_finite, to_numpy
 from interp_widgets.models.readout import residuals
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def read_prompt_concepts(
         check: called before the pass; raises to cancel.
 
     Raises:
-        ValueError: an empty or too long prompt, a concept that is not in the set, another model's set.
+        ValueError: an empty or too long prompt, a concept that is not in the set, another model's set, hidden states
+            that are not finite.
 
     Source: Representation Engineering (Zou et al. 2023), section 3.1, "representation reading".
     """
@@ -90,7 +91,9 @@ def read_prompt_concepts(
     chosen = range(len(concepts.names)) if names is None else [concepts.index(name) for name in names]
     if check is not None:
         check()
-    states = to_numpy(residuals(model, given.fed_ids()[0])[concepts.layer, given.offset :])
+    streams = residuals(model, given.fed_ids()[0])[concepts.layer, given.offset :]
+    check_finite("the hidden states of the prompt", streams)
+    states = to_numpy(streams)
     return ConceptReading(
         tokens=given.tokens(),
         names=[concepts.names[i] for i in chosen],

@@ -12,6 +12,7 @@ from interp_widgets.analysis.chunks import ChunkLog
 from interp_widgets.analysis.ffn_concepts.directions import most_components, nearest_words, principal_directions
 from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult
 from interp_widgets.analysis.result import provenance
+from interp_widgets.analysis.tensors import check_finite
 from interp_widgets.analysis.words import Words, chosen_layers, word_table
 
 
@@ -65,6 +66,7 @@ def ffn_concepts(
     numbers = chosen_layers(model, layers)
     rank = min(rank, most_components(model))
     table = word_table(model, words, side="output", check=check)
+    check_finite("the output embeddings of the words", table.embeddings)
     units = torch.nn.functional.normalize(table.embeddings, dim=-1)
     log = ChunkLog()
     found: dict[str, list[Any]] = {}

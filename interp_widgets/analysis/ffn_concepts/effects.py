@@ -13,7 +13,7 @@ from torch import Tensor
 from interp_widgets.analysis.ffn_concepts.neurons import chosen_neurons, norms_output, value_vectors
 from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
 from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.tensors import to_numpy, wide
+from interp_widgets.analysis.tensors import check_finite, to_numpy, wide
 from interp_widgets.analysis.token_decomposition.lens import PartLens
 from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
 from interp_widgets.models.frozen import rounds_norms
@@ -155,6 +155,7 @@ def neuron_effects(
     lens = PartLens.of(model, found["stream"][at : at + 1])
     direction = lens.directions(token)[0]
     pulled = (values * gain) @ direction
+    check_finite("the effects of the neurons", pulled)
     rows = torch.tensor(chosen, device=values.device)
     return NeuronEffectResult(
         layer=layer,

@@ -13,7 +13,7 @@ from torch import Tensor
 from interp_widgets.analysis.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis.largest import Largest
 from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.tensors import to_numpy, wide
+from interp_widgets.analysis.tensors import check_finite, to_numpy, wide
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,7 +107,7 @@ def neuron_tokens(
         check: called between tiles of the vocabulary; raises to cancel.
 
     Raises:
-        ValueError: a layer, neuron or option out of range.
+        ValueError: a layer, neuron or option out of range, weights that are not finite.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 2.2.2 and
     appendix D.2.
@@ -134,6 +134,8 @@ def neuron_tokens(
 
     after = None if progress is None else lambda done: progress(done, table.shape[1])
     run_chunks(table.shape[1], max(int(size), top), work, what="token", log=log, check=check, after=after)
+    check_finite(f"the scores of neurons of layer {layer}", promoted.values)  # NaN counts as the largest
+    check_finite(f"the scores of neurons of layer {layer}", suppressed.values)
     ids = sorted({*promoted.places.flatten().tolist(), *suppressed.places.flatten().tolist()})
     told = {"layer": layer, "top": top, "neurons": len(chosen), "chunk_halvings": log.halvings}
     return NeuronTokenResult(
