@@ -23,6 +23,7 @@ function render({ model, el, signal }) {
   el.append(root);
   let order = [];
   let sorting = null; // { column, falling }
+  let picked = false; // whether the picked row has just changed
   let body = null;
   let editing = null; // { key, column, editor }: the cell that is being written into
   let building = false;
@@ -40,12 +41,13 @@ function render({ model, el, signal }) {
       row.tabIndex = mine || (selected < 0 && row === body.rows[0]) ? 0 : -1;
       for (const cell of row.querySelectorAll("td[data-edit]")) cell.tabIndex = row.tabIndex;
       if (mine && focus) row.focus();
-      if (mine && !focus) reveal(row);
     }
   }
 
   // A row picked from Python may be out of sight; only the table scrolls, never the page.
-  function reveal(row) {
+  function reveal() {
+    const row = body?.querySelector("tr[aria-selected=true]");
+    if (!row) return;
     const top = row.offsetTop - (body.parentNode.tHead?.offsetHeight ?? 0);
     const end = row.offsetTop + row.offsetHeight;
     if (top < scroll.scrollTop) scroll.scrollTop = top;
@@ -84,6 +86,7 @@ function render({ model, el, signal }) {
       building = false;
     }
     scroll.scrollTop = top;
+    if (picked) reveal();
     if (was) restore(was);
   }
 
@@ -233,7 +236,12 @@ function render({ model, el, signal }) {
     event.stopPropagation();
   }, { signal });
 
-  const remark = () => mark(root.contains(document.activeElement) && document.activeElement.tagName === "TR");
+  const remark = () => {
+    picked = true; // rows that came with it are built in the next frame, and start where the reader had scrolled to
+    requestAnimationFrame(() => requestAnimationFrame(() => { picked = false; }));
+    mark(root.contains(document.activeElement) && document.activeElement.tagName === "TR");
+    reveal();
+  };
   const structure = "change:columns change:rows change:row_keys change:caption change:empty change:height";
   const rebuild = perFrame(build); // columns, rows and names change together: built once
   const refused = (message) => { if (message?.kind === "refused") build(); };
@@ -241,6 +249,7 @@ function render({ model, el, signal }) {
   model.on("change:selected", remark);
   model.on("msg:custom", refused);
   build();
+  requestAnimationFrame(reveal); // when it is on the page
   return () => {
     rebuild.stop();
     model.off(structure, rebuild);
