@@ -390,19 +390,16 @@ class ModelPair:
     """The model after."""
 
     def __post_init__(self) -> None:
+        start = "the two models must share one vocabulary"
+        tokenizers = self.base.tokenizer, self.tuned.tokenizer
+        different = None if None in tokenizers else folder.first_difference(*tokenizers)
+        if different is not None:
+            index, *tokens = different
+            one, other = ("nothing" if token is None else repr(token) for token in tokens)
+            raise ValueError(f"{start}: id {index} is {one} in {self.base.name} and {other} in {self.tuned.name}")
         if self.base.d_vocab != self.tuned.d_vocab:
             raise ValueError(
-                f"the two models must share one vocabulary: {self.base.name} has {self.base.d_vocab} entries, "
-                f"{self.tuned.name} has {self.tuned.d_vocab}"
-            )
-        if self.base.tokenizer is None or self.tuned.tokenizer is None:
-            return
-        different = folder.first_difference(self.base.tokenizer, self.tuned.tokenizer)
-        if different is not None:
-            index, one, other = different
-            raise ValueError(
-                f"the two models must share one vocabulary: id {index} is {one!r} in {self.base.name} "
-                f"and {other!r} in {self.tuned.name}"
+                f"{start}: {self.base.name} has {self.base.d_vocab} entries, {self.tuned.name} has {self.tuned.d_vocab}"
             )
 
     def __iter__(self) -> Iterator[Model]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import socket
@@ -349,7 +350,7 @@ def test_pair() -> None:
 
 
 def test_pair_of_two_vocabularies() -> None:
-    with pytest.raises(ValueError, match="420 entries, llama_0 has 460"):
+    with pytest.raises(ValueError, match=r"id 0 is '<.endoftext.>' in gpt2_0 and '<unk>' in llama_0"):
         ModelPair(tiny_model("gpt2"), tiny_model("llama"))
     other = json.loads(byte_level_tokenizer().backend_tokenizer.to_str())
     vocabulary = other["model"]["vocab"]
@@ -362,6 +363,15 @@ def test_pair_of_two_vocabularies() -> None:
     model = load_model(tiny_hf("gpt2"), tokenizer=swapped)
     with pytest.raises(ValueError, match="one vocabulary: id 400 is"):
         ModelPair(tiny_model("gpt2"), model)
+    wider = tiny_hf("gpt2")
+    wider.resize_token_embeddings(428)
+    own = tiny_model("gpt2").tokenizer
+    with pytest.raises(ValueError, match=r"gpt2_0 has 420 entries, .* has 428"):
+        ModelPair(tiny_model("gpt2"), load_model(wider, tokenizer=own))
+    longer = copy.deepcopy(own)
+    longer.add_tokens(["<extra>"])
+    with pytest.raises(ValueError, match="id 420 is nothing in gpt2_0 and '<extra>' in"):
+        ModelPair(tiny_model("gpt2"), load_model(wider, tokenizer=longer))
 
 
 def test_demo_names_resolve_to_the_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
