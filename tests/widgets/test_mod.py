@@ -120,7 +120,7 @@ def test_a_mixture_given_and_the_clicked_token(view: Any, wire: Any) -> None:
     assert panel.prompt_token == 3
     one, table = panel.result, panel.route.tables[0]
     row = table.rows[0]
-    shown = [float(cell.split()[0]) for cell in row]
+    shown = [float(cell.split()[0].strip("<")) for cell in row]
     expected = [one.ensemble_probability[3, 0], *one.route_probability[:, 3, 0]]
     assert shown == pytest.approx([float(chance) for chance in expected], abs=1e-3)
     assert row[0].split()[1] == visible(one.token_text(int(one.ensemble_ids[3, 0])))
@@ -245,6 +245,27 @@ def test_stop_keeps_and_resume_goes_on(base: Any, view: Any, monkeypatch: pytest
         panel.tune.resume()
 
 
+def test_a_mixture_given_is_tuned_from_its_base(base: Any, view: Any) -> None:
+    panel = view(tiny_mixture("llama", k=2))
+    panel.tune.tune()
+    settled(panel)
+    expected, _ = tune_mod(base, DATA, 2, steps=4, batch_size=2, learning_rate=1e-2)
+    assert torch.equal(panel.mixture.state.weights["router"], expected.state.weights["router"])
+    assert len(panel.shelf.rows[0]) == 2, "the one given is still there"
+
+
+def test_the_second_of_two_models_is_tuned(base: Any, view: Any) -> None:
+    panel = view(ModelPair(base, load_model(tiny_folder("llama"))), slot=1, view="B")
+    panel.tune.tune()
+    settled(panel)
+    assert panel.chosen == [0, 1]
+    first, second = panel.result
+    same(first, routing(untrained_mod(base, 2), PROMPT, top=8))
+    same(second, routing(panel.mixture, PROMPT, top=8))
+    assert "<b>A</b>: <b>This mixture is untrained" in panel.route.state.value
+    assert "<b>B</b>: <b>k 2, 4 steps</b>" in panel.route.state.value
+
+
 def test_nan_says_the_step_and_keeps_the_last_good(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     good, _ = tune_mod(base, DATA, 2, steps=1, batch_size=2, learning_rate=1e-2)  # gave the last loss that was a number
     real = trainer_module.step_loss
@@ -261,7 +282,7 @@ def test_nan_says_the_step_and_keeps_the_last_good(base: Any, view: Any, monkeyp
     panel = view(base)
     panel.tune.tune()
     assert panel.wait(60)
-    assert "step 3" in panel.tune.words.value
+    assert "<b role='alert'>stopped at step 3 of 4: the loss was NaN or infinite there" in panel.tune.words.value
     assert panel.report.stopped == "nan"
     for name, value in good.state.weights.items():
         assert torch.equal(value, panel.mixture.state.weights[name])
@@ -379,6 +400,8 @@ def test_bad_input_of_reading(view: Any, wire: Any) -> None:
     panel.prompt = ""
     assert "the prompt is empty" in panel.status.error
     assert panel.result is before
+    with pytest.raises(ValueError, match="load the model twice"):
+        MoDRoutingViewer(ModelPair(tiny_mixture("llama", k=2), tiny_mixture("llama", k=2)))
     with pytest.raises(TypeError, match="did you mean 'prompt'"):
         MoDRoutingViewer(tiny_mixture("llama", k=2), promt="x")
 

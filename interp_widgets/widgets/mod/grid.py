@@ -254,7 +254,7 @@ class GridTab:
             low, high = (float(lit.min()), float(lit.max())) if lit.size else (0.0, 1.0)
             self.heat.set_matrix(
                 mean, rows=[f"k = {k}" for k in found.ks], columns=[str(top) for top in found.top_ks],
-                vmin=min(low, found.base_accuracy), vmax=max(high, found.base_accuracy + 0.01),
+                vmin=min(low, found.base_accuracy), vmax=max(high, found.base_accuracy + 0.1),
                 texts=texts, notes=notes,
             )  # fmt: skip
 

@@ -38,7 +38,7 @@ class RouteTab:
         self.state = W.HTML("")
         self.strip = TokenStrip(empty="No prompt yet", max_lines=4)
         self.heat = Heatmap(
-            row_name="route", column_name="token", y_label="route reads", x_label="token read",
+            row_name="route", column_name="token", y_label="route", x_label="token read",
             value_label="weight", empty="No routing yet: press Run", mark_name="ensemble ≠ last layer",
         )  # fmt: skip
         self.key = W.HTML(KEY)
@@ -213,7 +213,7 @@ def _notes(one: RoutingResult) -> list[str]:
     agree, apart = one.agreement.ravel().tolist(), one.kl.ravel().tolist()
     return [
         f"likeliest {visible(one.token_text(token))}, {chance:.3f}; {'as' if same else 'not as'} the ensemble; "
-        f"KL {kl:.2f} nats"
+        f"KL {max(kl, 0.0):.2f} nats"
         for token, chance, same, kl in zip(ids, chances, agree, apart, strict=True)
     ]
 
@@ -269,17 +269,21 @@ def _fill(table: Table, one: RoutingResult, at: int, letter: str) -> None:
     """The likeliest tokens of the ensemble and of every route."""
     heads: list[dict[str, Any]] = [{"label": "ensemble"}]
     for route, layer in enumerate(one.layers):
-        tip = f"KL from the ensemble: {one.kl[route, at]:.2f} nats"
+        tip = f"KL from the ensemble: {max(float(one.kl[route, at]), 0.0):.2f} nats"
         heads.append({"label": f"layer {layer}: × {one.weights[at, route]:.2f}", "title": tip})
     columns = [
         (one.ensemble_ids[at], one.ensemble_probability[at]),
         *zip(one.route_ids[:, at], one.route_probability[:, at], strict=True),
     ]
     rows = [
-        [f"{chances[rank]:.3f} {visible(one.token_text(int(ids[rank])))}" for ids, chances in columns]
+        [f"{_chance(float(chances[rank]))} {visible(one.token_text(int(ids[rank])))}" for ids, chances in columns]
         for rank in range(min(TOP, one.ensemble_ids.shape[-1]))
     ]
     with table.hold_sync():
         table.rows, table.selected = [], -1
         table.columns, table.rows = heads, rows
         table.caption = f"{letter}Likeliest next tokens after “{visible(one.tokens[at])}” ({at}); × is a route's weight"
+
+
+def _chance(value: float) -> str:
+    return f"{value:.3f}" if value >= 5e-4 else "<.001"

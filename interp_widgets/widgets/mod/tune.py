@@ -294,8 +294,11 @@ def _words(entry: Entry) -> str:
         )
         if count
     ]  # fmt: skip
+    message = escape(report.message)
+    if report.stopped == "nan":
+        message = f"<b role='alert'>{message}</b>"
     return (
-        f"<b>{escape(entry.name)}</b>: {escape(report.message)}. Trained parameters: "
+        f"<b>{escape(entry.name)}</b>: {message}. Trained parameters: "
         f"<b>{report.trained_parameters:,}</b>, {report.trained_share:.2%} of the base's {report.parameters_base:,} "
         f"({', '.join(parts)}).{kept}"
     )

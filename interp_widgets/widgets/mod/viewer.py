@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, cast
 
 import ipywidgets as W
@@ -105,6 +105,8 @@ class MoDRoutingViewer(Panel):
     filling: bool
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
+        if len(self.models) == 2 and self.models[0] is self.models[1]:
+            raise ValueError("both models are the same object, which has one list of mixtures: load the model twice")
         fewest = min(int(getattr(model, "n_layers", USUAL_K)) for model in self.models)
         found: dict[str, Any] = {"prompt": PROMPT, "chosen": [0] * len(self.models), "k": min(USUAL_K, fewest)}
         found["grid_ks"] = [k for k in (1, 2, 3) if k <= fewest]
@@ -188,6 +190,10 @@ class MoDRoutingViewer(Panel):
             mixture, request.prompt, top=min(TOP, mixture.d_vocab), top_k=request.routes or None,
             progress=progress, check=check,
         )  # fmt: skip
+
+    def _key(self, request: Any, model: Any) -> Hashable:
+        # two copies of one model, each with a mixture of its own, are asked the same and answer differently
+        return super()._key(request, model), self._slot_of(model)
 
     def _slot_of(self, model: Any) -> int:
         return next(slot for slot, one in enumerate(self.models) if one is model)
