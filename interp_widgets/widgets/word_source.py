@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,6 +154,12 @@ def word_source(
     return WordSource(
         kind, listed, path if kind == "file" else "", vectors, most if kind == "vectors" else 0, stamp
     )  # fmt: skip
+
+
+def meant_list(given: Collection[str]) -> dict[str, str]:
+    """The trait `word_list` that goes with the keywords a panel was given, where it is not among them."""
+    kinds = [kind for name, kind in (("words", "own"), ("word_file", "file")) if name in given]
+    return {"word_list": kinds[0]} if kinds and "word_list" not in given else {}
 
 
 def word_controls(panel: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
@@ -14,7 +15,7 @@ from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.static import Scene
 
 from ..prediction import PredictionPanel
-from ..word_source import WORD_LISTS, WordSource, word_source
+from ..word_source import WORD_LISTS, WordSource, meant_list, word_source
 from ..workbench import model_name
 from .annotating import ANNOTATORS, SCOPES
 from .comparison import ComparisonTab
@@ -73,9 +74,9 @@ class FFNConceptBrowser(Noting):
     word_list = T.Enum(tuple(WORD_LISTS), default_value="demo")
     """Where the words come from."""
     words = T.List(T.Unicode())
-    """Words of one's own, for the list ``own``."""
+    """Own words, the most frequent first; with them `word_list` is ``own`` unless given."""
     word_file = T.Unicode("")
-    """Path of a text with one word per line, for the list ``file``."""
+    """Path of a text with one word per line; with it `word_list` is ``file`` unless given."""
     vectors = T.Union([T.Unicode(), T.Instance(WordVectors)], default_value="")
     """Path of a file of word vectors, or the vectors; empty: the demo's. The rules look words up in them."""
     most_words = T.Int(13_000, min=3)
@@ -104,14 +105,15 @@ class FFNConceptBrowser(Noting):
         """Whether somebody has chosen a neuron."""
         self._picking = False
         model, tuned = opened_pair(model, tuned)
-        super().__init__(model, tuned, **options)
+        paths = {name: os.fspath(value) for name, value in options.items() if isinstance(value, os.PathLike)}
+        super().__init__(model, tuned, **{**options, **paths})
 
     # layout -----------------------------------------------------------------------------------------------------------
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
         """Start at the last layer: what is read most easily as words is written last."""
         self.neuron_told = self.neuron_told or "neuron" in given
-        found = super().defaults(given)
+        found = super().defaults(given) | meant_list(given)
         return found if "layer" in given else found | {"layer": min(model.n_layers for model in self.models) - 1}
 
     def build(self) -> None:

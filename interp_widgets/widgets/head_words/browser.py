@@ -17,7 +17,7 @@ from interp_widgets.figures.head_words import change_scene
 from interp_widgets.figures.static import Scene
 
 from ..panel import Panel
-from ..word_source import WORD_LISTS, word_source
+from ..word_source import WORD_LISTS, meant_list, word_source
 from .comparison import ComparisonTab
 from .controls import build_controls
 from .details import CHANGES, Details
@@ -94,10 +94,7 @@ class HeadWordBrowser(Panel):
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
         self.told = bool({"layer", "head"} & given)
-        if "word_list" in given:
-            return {}
-        kinds = [kind for name, kind in (("words", "own"), ("word_file", "file")) if name in given]
-        return {"word_list": kinds[0]} if kinds else {}
+        return meant_list(given)
 
     # layout -----------------------------------------------------------------------------------------------------------
 
