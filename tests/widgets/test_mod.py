@@ -23,7 +23,7 @@ from interp_widgets.tuning.mod.untrained import untrained_mod
 from interp_widgets.widgets.mod import MoDRoutingViewer
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.mixtures import tiny_mixture
-from tests.models.tiny import tiny_folder
+from tests.models.tiny import byte_level_tokenizer, tiny_folder, tiny_hf
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 DATA = [
@@ -404,6 +404,13 @@ def test_bad_input_of_reading(view: Any, wire: Any) -> None:
         MoDRoutingViewer(ModelPair(tiny_mixture("llama", k=2), tiny_mixture("llama", k=2)))
     with pytest.raises(TypeError, match="did you mean 'prompt'"):
         MoDRoutingViewer(tiny_mixture("llama", k=2), promt="x")
+
+
+def test_a_model_from_memory_says_why_not(view: Any) -> None:
+    panel = view(load_model(tiny_hf("gpt2"), tokenizer=byte_level_tokenizer()))
+    assert "came from memory and its transformers model is not known" in panel.status.error
+    assert panel.result is None
+    assert panel.route.heat.empty.startswith("No routing yet")
 
 
 def test_copied_code_runs(base: Any, view: Any) -> None:
