@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 
 from interp_widgets import Workbench, load_model
 from interp_widgets.analysis.mod import RoutingResult, routing
-from interp_widgets.data.problems import Problem
+from interp_widgets.data.problems import Problem, read_problems
 from interp_widgets.figures.static import visible
 from interp_widgets.models import ModelPair, ModModel
 from interp_widgets.tuning.mod import ModReport, mod_grid, tune_mod
@@ -344,6 +345,38 @@ def test_grid(base: Any, view: Any) -> None:
         panel.grid.start("grid")
     panel.cancel()
     assert panel.wait(60)
+
+
+def test_a_cancelled_grid_shows_what_is_done(base: Any, view: Any) -> None:
+    panel = view(base, tab="grid")
+    panel.grid.heat.observe(lambda change: panel.cancel(), "title")  # at the first cell that is drawn
+    panel.grid.start("grid")
+    assert panel.wait(120)
+    assert panel.status.state == "cancelled"
+    assert panel.grid.last.partial
+    assert np.isfinite(panel.grid.heat.matrix).sum() == 1
+
+
+def test_a_data_file_is_learned(base: Any, view: Any, tmp_path: Path) -> None:
+    file = tmp_path / "boolq.jsonl"
+    rows = [{"question": f"is {n} more than 2", "passage": "Numbers.", "answer": n > 2} for n in range(5)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    panel = view(base, dataset=None, problems=None, data_file=str(file))
+    panel.tune.tune()
+    settled(panel)
+    _, report = tune_mod(base, read_problems(file), 2, steps=4, batch_size=2, learning_rate=1e-2)
+    np.testing.assert_array_equal(panel.report.task, report.task)
+    assert f"read_problems({str(file)!r})" in panel.code(panel.request())
+    panel.tab = "grid"
+    with pytest.raises(ValueError, match="no held-out problems for this data set"):
+        panel.grid.start("grid")
+    assert "cannot run yet" not in panel.grid.hints["grid"].value
+
+
+def test_closing_ends_a_tuning(base: Any, view: Any) -> None:
+    panel = view(base, steps=10_000)
+    panel.tune.tune()
+    panel.close()  # the fixture waits for the worker's end
 
 
 def test_ablations_and_late_layers(base: Any, view: Any) -> None:
