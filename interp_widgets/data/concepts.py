@@ -29,17 +29,32 @@ class Concept:
     """A name, and short texts (stimuli) in which what it names occurs."""
 
     name: str
-    stimuli: tuple[str, ...]
-    """From which a direction is made."""
-    held_out: tuple[str, ...] = ()
-    """On which it is tested."""
+    stimuli: Sequence[str]
+    """From which a direction is made; kept as a tuple."""
+    held_out: Sequence[str] = ()
+    """On which it is tested; kept as a tuple."""
     group: str = ""
     """What kind of concept it is, such as "countries"; empty where nobody says."""
+
+    def __post_init__(self) -> None:
+        for name in ("stimuli", "held_out"):
+            texts = getattr(self, name)
+            if isinstance(texts, str):
+                raise ValueError(
+                    f"{name} of {self.name!r} must be a list of texts, got one text: write [{texts[:40]!r}]"
+                )
+            object.__setattr__(self, name, tuple(texts))
+            wrong = next((text for text in getattr(self, name) if not isinstance(text, str)), None)
+            if wrong is not None:
+                raise ValueError(f"{name} of {self.name!r} must be texts, got {wrong!r}")
 
 
 def check_concepts(concepts: Sequence[Concept]) -> None:
     """Raise a ValueError that says what is wrong: fewer than two concepts, two of one name, too few stimuli or empty
-    ones, a text on both sides of the split."""
+    ones, a text on both sides of the split, or something that is no `Concept`."""
+    strange = next((each for each in concepts if not isinstance(each, Concept)), None)
+    if strange is not None:
+        raise ValueError(f'concepts must be a list of Concept("name", ["stimulus", ...]), got {strange!r} in it')
     if len(concepts) < 2:
         raise ValueError(f"a direction sets a concept against others: give at least 2 concepts, got {len(concepts)}")
     names = Counter(concept.name for concept in concepts)
@@ -276,7 +291,10 @@ def read_concepts(
 
 def _texts(path: Path) -> list[str]:
     """The texts of one file: a list literal, or one per line."""
-    whole = path.read_text(encoding="utf-8").strip()
+    try:
+        whole = path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8") from error
     if not whole.startswith("["):
         return [line.strip() for line in whole.splitlines() if line.strip()]
     try:

@@ -88,3 +88,16 @@ def test_what_is_wrong_is_said(concepts: list[Concept], words: str) -> None:
 def test_split_keeps_enough() -> None:
     assert split_stimuli("a", ["x", "y", "z"]).held_out == ()
     assert len(split_stimuli("a", [str(i) for i in range(30)]).held_out) == 9
+
+
+def test_stimuli_are_a_list_of_texts(tmp_path: Path) -> None:
+    concept = Concept("a", ["b", "c", "d"])
+    assert concept.stimuli == ("b", "c", "d")
+    assert hash(concept) == hash(Concept("a", ("b", "c", "d")))
+    with pytest.raises(ValueError, match="stimuli of 'dog' must be a list of texts, got one text: write"):
+        Concept("dog", "A dog ran.")  # each letter would be a stimulus
+    with pytest.raises(ValueError, match="held_out of 'dog' must be a list"):
+        Concept("dog", ["a", "b", "c"], "A dog ran.")
+    (tmp_path / "night.txt").write_bytes("['Es ist spät']".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"night.txt is no UTF-8 text .* at byte 11"):
+        read_concepts(tmp_path)
