@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from bokeh.models import ColumnDataSource, NumeralTickFormatter, Range1d, Span, Whisker
 
+from interp_widgets.analysis.mod import LateLayerLosses, ModAblations
 from interp_widgets.figures.chart import QUIET, Chart
 from interp_widgets.figures.theme import PALETTE8
 
@@ -23,7 +24,7 @@ class AblationBars(Chart):
 
     EMPTY: ClassVar[str] = "No comparison yet: press Tune variants."
 
-    def __init__(self, result: Any | None = None) -> None:
+    def __init__(self, result: ModAblations | None = None) -> None:
         tips = [("", "@name"), ("solved", "@y{0.0 %}"), ("trained", "@trained{0,0} parameters"), ("interval", "@told")]
         self.start(
             "mod_ablations", "Accuracy without parts of the method", ("", "problems solved"),
@@ -54,7 +55,7 @@ class AblationBars(Chart):
         self.hover(bars)
         self.update(result)
 
-    def update(self, result: Any | None) -> None:
+    def update(self, result: ModAblations | None) -> None:
         """Show `ModAblations`, whole or partial; None shows a sentence instead."""
         if result is None:
             self.spans.data = {"x": [], "low": [], "high": []}
@@ -100,7 +101,7 @@ class OverlapBars(Chart):
 
     EMPTY: ClassVar[str] = "No problems solved yet: press Tune each layer."
 
-    def __init__(self, result: Any | None = None) -> None:
+    def __init__(self, result: LateLayerLosses | None = None) -> None:
         tips = [("solved by", "@name"), ("problems", "@y")]
         self.start(
             "mod_overlap", "Problems solved, by the layers that solve them", ("problems", ""),
@@ -116,7 +117,7 @@ class OverlapBars(Chart):
         self.hover(bars)
         self.update(result)
 
-    def update(self, result: Any | None) -> None:
+    def update(self, result: LateLayerLosses | None) -> None:
         """Show `LateLayerLosses` with problems; None shows a sentence instead."""
         if result is None or result.partial or not result.solved.shape[1]:
             return self.say("" if result is None or not result.partial else "All layers have to be tuned first.")

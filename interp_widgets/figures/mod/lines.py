@@ -10,6 +10,7 @@ import numpy as np
 from bokeh.models import LegendItem, Range1d
 from numpy.typing import NDArray
 
+from interp_widgets.analysis.mod import LateLayerLosses, ModReport
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
 from interp_widgets.figures.theme import PALETTE8
 
@@ -142,7 +143,7 @@ class TuningLoss(StepLines):
         super().__init__("mod_loss", "Loss of the ensemble", "nats per token")
         self.update(None)
 
-    def update(self, curves: StepCurves | Any | None, steps: int = 0) -> None:
+    def update(self, curves: StepCurves | ModReport | None, steps: int = 0) -> None:
         """Show curves so far of a tuning of so many steps; None shows a sentence instead."""
         if curves is None or not len(curves.task):
             return self.clear("The first step is under way." if curves is not None else "")
@@ -186,7 +187,7 @@ class RouteStatistic(StepLines):
         super().__init__(f"mod_{kind}", self.TITLES[kind], self.AXES[kind])
         self.update(None)
 
-    def update(self, curves: StepCurves | Any | None, steps: int = 0) -> None:
+    def update(self, curves: StepCurves | ModReport | None, steps: int = 0) -> None:
         """Show curves so far of a tuning of so many steps; None shows a sentence instead."""
         if curves is None or not len(curves.task):
             return self.clear("The first step is under way." if curves is not None else "")
@@ -211,7 +212,7 @@ class LateLayerCurves(StepLines):
         super().__init__("mod_late_layers", "Loss of late layers", "nats per token", height=320)
         self.update(None)
 
-    def update(self, result: Any | None) -> None:
+    def update(self, result: LateLayerLosses | None) -> None:
         """Show `LateLayerLosses`, whole or partial; None shows a sentence instead."""
         if result is None:
             return self.clear()

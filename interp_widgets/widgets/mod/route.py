@@ -46,11 +46,11 @@ class RouteTab:
         self.story = W.HTML("")
         self.tables = [Table(empty="No routing yet: press Run", height=300) for _ in panel.models]
         self.speed = SpeedTable(panel)
-        listed = W.VBox([self.story, *self.tables])
-        for box, flex in ((listed, "3 1 480px"), (self.speed.box, "2 1 430px")):
+        self.listed = W.VBox([self.story, *self.tables])
+        for box, flex in ((self.listed, "3 1 480px"), (self.speed.box, "2 1 430px")):
             box.add_class("iw-column")
             box.layout.flex, box.layout.width = flex, "auto"
-        below = row(listed, self.speed.box)
+        below = row(self.listed, self.speed.box)
         below.layout.align_items = "flex-start"
         self.box = W.VBox([self.state, self.strip, self.heat, self.key, below])
         self.box.add_class("iw-column")
@@ -65,6 +65,8 @@ class RouteTab:
         self._painting = True  # other tokens drop selection and cursor, which is not the user's doing
         try:
             self.state.value = self._state()
+            columns = 1 + max(one.k for one in self.panel.results)
+            self.listed.layout.flex = f"3 1 {120 * columns}px"  # of many routes the table has a row of its own
             self._paint_map()
             self._paint_strip()
         finally:
