@@ -190,6 +190,13 @@ def test_bad_input_is_said(options: dict[str, Any], words: str) -> None:
         concept_directions(tiny_model("gpt2"), given.pop("concepts"), **given)
 
 
+@pytest.mark.parametrize("method", ["mean_difference", "pca", "discriminant"])
+def test_states_that_do_not_differ_have_no_direction(method: Any) -> None:
+    # without positions in the stream, the state at the template's last token is everywhere its embedding
+    with pytest.raises(ValueError, match="mean state of concept 'Paris' is that of the others: it has no direction"):
+        concept_directions(tiny_model("gpt_neox"), SMALL, layer=0, method=method)
+
+
 def test_progress_counts_all_prompts_and_cancel_is_heard() -> None:
     steps: list[tuple[int, int]] = []
     concept_directions(tiny_model("gpt2"), SMALL, layer=2, shuffles=1, progress=lambda *step: steps.append(step))
@@ -316,6 +323,12 @@ def test_dispersion_within_groups() -> None:
     assert found.value == pytest.approx(wanted)
     assert found.value < 0.5 < dispersion(concepts).value
     assert found.interval[0] < wanted < found.interval[1] + 0.02
+
+
+def test_a_sample_without_a_pair_does_not_count() -> None:
+    # three alike directions are at distance 0 in every sample; one drawn three times makes no pair
+    found = dispersion(a_set(np.ones((3, 4))), resamples=200)
+    assert found.interval.tolist() == pytest.approx([0, 0])
 
 
 # ---- steering

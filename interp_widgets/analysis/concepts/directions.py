@@ -80,7 +80,7 @@ def concept_directions(
 
     Raises:
         ValueError: fewer than 2 concepts, two of one name, fewer than 3 stimuli, a stimulus longer than the context, a
-            template without its place, a layer or method that there is not.
+            template without its place, a layer or method that there is not, states that do not differ at the layer.
 
     Source: Representation Engineering (Zou et al. 2023), section 3.1; the template is that of PaCE: Parsimonious
     Concept Engineering for Large Language Models (Luo et al. 2024), section 3.1.
@@ -103,7 +103,7 @@ def concept_directions(
         made_from.add(some, owner)
     centre = moments.mean
     make = maker(moments, made_from.states, made_from.owner, method=method, seed=seed)
-    directions, gap = moments.take_directions(make)
+    directions, gap = moments.take_directions(make, [concept.name for concept in given])
     held_out = _HeldOut(model, dealt, passes.held_out, directions, seed)
     for some, owner in passes.run(test_template, held_out=True):
         held_out.add(some, owner)

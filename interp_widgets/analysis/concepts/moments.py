@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +16,8 @@ SHRINKAGE = 0.01
 """Of the covariance within concepts, for ``discriminant``."""
 PARTNERS = 5
 """States of other concepts that each state is paired with, for ``pca``."""
+_ROUNDING = 1e-12
+"""Of the mean state's length: a difference of means below it is what sums round off."""
 _ROWS = 1024
 """Concepts whose directions are made at once."""
 
@@ -57,24 +59,31 @@ class Moments:
         found: Floats = self.sums.sum(axis=0) / self.sizes.sum()
         return found
 
-    def take_directions(self, make: Callable[[int, Floats], Floats]) -> tuple[Floats, Floats]:
+    def take_directions(
+        self, make: Callable[[int, Floats], Floats], names: Sequence[str] | None = None
+    ) -> tuple[Floats, Floats]:
         """(concepts, d_model) unit directions, and (concepts,) the gap of the means along them; takes the sums' place.
 
         ``make`` (first concept, differences) turns the differences (n, d_model) between a concept's mean and that of
-        all other states into directions of any length.
+        all other states into directions of any length. Raises ValueError, with the concept's name or number, where a
+        mean does not differ from that of the others.
         """
         total, n, found = self.sums.sum(axis=0), self.sizes.sum(), self.sums
+        least = _ROUNDING * float(np.linalg.norm(total / n))
         gap = np.empty(len(found))
         for start in range(0, len(found), _ROWS):
             rows, size = found[start : start + _ROWS], self.sizes[start : start + _ROWS, None]
             difference = rows / size - (total - rows) / (n - size)
+            same = np.linalg.norm(difference, axis=1) <= least
+            if same.any():
+                flat = start + int(np.flatnonzero(same)[0])
+                which = flat if names is None else repr(names[flat])
+                raise ValueError(
+                    f"the mean state of concept {which} is that of the others: it "
+                    "has no direction at this layer; take a later one, or other stimuli"
+                )
             made = make(start, difference)
             length = np.linalg.norm(made, axis=1)
-            if not length.all():
-                flat = start + int(np.flatnonzero(length == 0)[0])
-                raise ValueError(
-                    f"the states of concept {flat} are those of the others: it has no direction at this layer"
-                )
             rows[:] = made / length[:, None]
             gap[start : start + _ROWS] = (difference * rows).sum(axis=1)
         self.sums = np.zeros((0, found.shape[1]))

@@ -87,10 +87,10 @@ def dispersion(
     tail = [(1 - level) / 2, (1 + level) / 2]
     value, samples = _distances(concepts, np.ones((1, count)), kinds)[0], _distances(concepts, draws, kinds)
     second = None if other is None else float(_distances(other, np.ones((1, count)), kinds)[0])
-    apart = None if other is None else np.quantile(_distances(other, draws, kinds) - samples, tail)
+    apart = None if other is None else np.nanquantile(_distances(other, draws, kinds) - samples, tail)
     return Dispersion(
         value=float(value),
-        interval=np.quantile(samples, tail),
+        interval=np.nanquantile(samples, tail),
         other=second,
         difference=None if second is None else second - float(value),
         difference_interval=apart,
@@ -114,12 +114,16 @@ def _members(concepts: ConceptSet, pairs: Pairs) -> list[NDArray[np.integer[Any]
 
 
 def _distances(concepts: ConceptSet, times: NDArray[Any], kinds: list[NDArray[np.integer[Any]]]) -> Floats:
-    """(samples,) mean distance of pairs within a kind; ``times`` (samples, concepts) counts each concept."""
+    """(samples,) mean distance of pairs within a kind; ``times`` (samples, concepts) counts each concept.
+
+    NaN for a sample without such a pair, as where one concept was drawn every time.
+    """
     directions = np.asarray(concepts.directions, dtype=np.float64)
     alike, pairs = np.zeros(len(times)), np.zeros(len(times))
     for kind in kinds:
         count, rows = times[:, kind].astype(np.float64), directions[kind]
         alike += ((count @ rows) ** 2).sum(axis=1) - (count**2) @ (rows**2).sum(axis=1)
         pairs += count.sum(axis=1) ** 2 - (count**2).sum(axis=1)
-    found: Floats = 1 - alike / np.maximum(pairs, 1)
-    return found
+    found: Floats = np.full(len(times), np.nan)
+    np.divide(alike, pairs, out=found, where=pairs > 0)
+    return 1 - found
