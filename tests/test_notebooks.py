@@ -54,6 +54,11 @@ WRONG = {
         "answer_2": "instruments(near_on_the_map('piano'))",
         "answer_3": "jobs[:, 0].mean()",
     },
+    "09_mixture_of_depths": {
+        "answer_1": "hit.any(axis=0).mean() - hit[-1].mean()",
+        "answer_2": "before['equal'].mean() / after['router'].mean()",
+        "answer_3": "(found.exit_layer < found.n_layers - 1).mean()",
+    },
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 
