@@ -267,6 +267,10 @@ def read_concepts(
         ValueError: a file that cannot be read, too few stimuli, two concepts of one name.
 
     Source: the layout is that of PaCE: Parsimonious Concept Engineering for Large Language Models (Luo et al. 2024).
+
+    Example:
+        >>> concepts = read_concepts("PaCE-1M", limit=1000)                       # doctest: +SKIP
+        >>> concepts[0].name, len(concepts[0].stimuli)                            # doctest: +SKIP
     """
     source = Path(folder)
     if not source.is_dir():

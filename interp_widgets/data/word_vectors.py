@@ -117,6 +117,11 @@ def read_word_vectors(
         ValueError: a file of another layout, and where in it; or none of ``words`` is in it.
 
     Sources of the layouts: GloVe (Pennington et al. 2014) and word2vec (Mikolov et al. 2013), their published files.
+
+    Example:
+        >>> vectors = read_word_vectors("glove.6B.300d.txt", limit=13_000)        # doctest: +SKIP
+        >>> vectors.vectors.shape                                                 # doctest: +SKIP
+        (13000, 300)
     """
     source = Path(path)
     if not source.is_file():

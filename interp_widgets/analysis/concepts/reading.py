@@ -85,6 +85,10 @@ def read_prompt_concepts(
             that are not finite.
 
     Source: Representation Engineering (Zou et al. 2023), section 3.1, "representation reading".
+
+    Example:
+        >>> reading = read_prompt_concepts(model, concepts, "Anna saw a cat.")     # doctest: +SKIP
+        >>> reading.strongest(-1, 3)                                              # doctest: +SKIP
     """
     concepts.check(model, other_weights=other_weights)
     given = read_prompt(model, prompt, prepend_bos=prepend_bos)
@@ -143,6 +147,11 @@ def decompose_state(
         ValueError: a state of another width or not finite, an unknown solver, ``n_concepts`` out of range.
 
     Source: PaCE: Parsimonious Concept Engineering for Large Language Models (Luo et al. 2024), section 3.3.
+
+    Example:
+        >>> state = last_states(model, ["Anna saw a cat."], concepts.layer)[0, 0]  # doctest: +SKIP
+        >>> decompose_state(state, concepts, n_concepts=3).error < 1              # doctest: +SKIP
+        True
     """
     rest = np.asarray(state, dtype=np.float64)
     if rest.shape != (concepts.d_model,) or not np.isfinite(rest).all():
@@ -177,7 +186,14 @@ def decompose_prompt(
     other_weights: bool = False,
     prepend_bos: bool | None = None,
 ) -> SparseReading:
-    """`decompose_state` of the hidden state at one token of a prompt (counted from 0 without the BOS, or negative)."""
+    """`decompose_state` of the hidden state at one token of a prompt (counted from 0 without the BOS, or negative).
+
+    Raises ValueError for what `read_prompt_concepts` and `decompose_state` refuse.
+
+    Example:
+        >>> parts = decompose_prompt(model, concepts, "Anna saw a cat.", n_concepts=3)   # doctest: +SKIP
+        >>> dict(zip(parts.names, parts.weights, strict=True))                     # doctest: +SKIP
+    """
     concepts.check(model, other_weights=other_weights)
     state = last_states(model, [prompt], concepts.layer, positions=[position], prepend_bos=prepend_bos)[0, 0]
     return decompose_state(state, concepts, solver=solver, n_concepts=n_concepts)

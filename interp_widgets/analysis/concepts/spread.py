@@ -72,6 +72,10 @@ def dispersion(
 
     Raises:
         ValueError: sets with other concepts, no group with two concepts, fewer than 3 concepts, a level out of range.
+
+    Example:
+        >>> found = dispersion(base_set, tuned_set, pairs="group")                # doctest: +SKIP
+        >>> found.difference, found.difference_interval                           # doctest: +SKIP
     """
     count = len(concepts.names)
     if count < 3:
