@@ -227,6 +227,14 @@ def test_tokens_are_projected(backend: str) -> None:
     assert reading.to_frame().shape == wanted.shape
 
 
+def test_the_same_weights_in_another_form_are_told_apart() -> None:
+    found = concept_directions(tiny_model("gpt2", "hooked"), SMALL, layer=2, shuffles=1)
+    for other in (tiny_model("gpt2", "bridge"), tiny_model("gpt2", "hooked", dtype=torch.float64)):
+        with pytest.raises(ValueError, match="another dtype or backend counts too"):
+            read_prompt_concepts(other, found, "The dog was happy")
+        read_prompt_concepts(other, found, "The dog was happy", other_weights=True)
+
+
 def test_the_beginning_of_sequence_is_left_off() -> None:
     model, found = demo().tuned, demo_things()
     reading = read_prompt_concepts(model, found, "Tom saw a flute.")
