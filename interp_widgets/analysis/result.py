@@ -142,7 +142,7 @@ class Result(Record):
         """
         source = _npz_path(path) if not Path(path).exists() else Path(path)
         if not source.is_file():
-            raise FileNotFoundError(f"there is no result file at {source}")
+            raise FileNotFoundError(f"there is no result file at {source}: give a path that save() returned")
         head, arrays = _read(source)
         kind = _wanted_class(cls, head, source)
         values = {name: _decode(value, arrays) for name, value in head["fields"].items()}

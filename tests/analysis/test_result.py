@@ -99,7 +99,7 @@ def test_a_file_of_another_class_version_or_origin_is_refused(tmp_path: Path, mo
     monkeypatch.setattr(SampleResult, "VERSION", 2)
     with pytest.raises(ValueError, match="has version 1 of SampleResult, this program reads version 2"):
         SampleResult.load(path)
-    with pytest.raises(FileNotFoundError, match="no result file"):
+    with pytest.raises(FileNotFoundError, match=r"no result file at .*: give a path that save\(\) returned"):
         SampleResult.load(tmp_path / "absent")
     (tmp_path / "text.npz").write_text("not an archive")
     with pytest.raises(ValueError, match=r"not a readable result file|not written by"):
