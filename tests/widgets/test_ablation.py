@@ -28,6 +28,7 @@ from interp_widgets.analysis.ablation import (
 from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.presets import PRESETS
 from tests.models.tiny import tiny_model
+from tests.widgets.opening import opening, settle
 
 PROMPT, TARGET = PRESETS[0].prompt, PRESETS[0].target
 CORRUPTED, SUBJECT = PRESETS[0].corrupted, PRESETS[0].subject
@@ -45,29 +46,9 @@ def pair() -> Any:
 @pytest.fixture
 def ablate(wire: Any) -> Iterator[Callable[..., AblationPanel]]:
     """Opens panels; afterwards every comm and worker they opened must be gone."""
-    opened: list[AblationPanel] = []
-
-    def build(*args: Any, **options: Any) -> AblationPanel:
-        opened.append(AblationPanel(*args, **options))
-        return settled(opened[-1])
-
-    yield build
-    for panel in opened:
-        panel.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("interp-widgets"):
-            thread.join(10)
-            assert not thread.is_alive(), "closing the last panel must end its worker"
+    with opening(AblationPanel) as build:
+        yield build
     assert wire.open() == 0
-
-
-def settled(panel: AblationPanel) -> AblationPanel:
-    """Wait for the answer to a change, pressing Run where the forecast asks for it."""
-    assert panel.wait(60)
-    if panel.status.state == "waiting":
-        panel.go()
-    assert panel.wait(60)
-    return panel
 
 
 def pin(wire: Any, panel: AblationPanel, heat: Any, row: int, column: int) -> None:
@@ -117,7 +98,7 @@ def test_what_is_asked_is_computed(pair: Any, ablate: Any, traits: Any, options:
     with panel.hold():
         for name, value in traits.items():
             setattr(panel, name, value)
-    settled(panel)
+    settle(panel)
     assert panel.status.state == "done", panel.status.error
     expected = ablate_modules(pair.base, PROMPT, **{"target": TARGET, **options})
     np.testing.assert_allclose(panel.result.effect, expected.effect, atol=1e-4)
@@ -167,7 +148,7 @@ def test_reference_texts_are_typed_line_by_line(pair: Any, ablate: Any, wire: An
     box = next(w for w in descendants(panel.inputs) if getattr(w, "description", "").startswith("Reference"))
     assert box.value == "\n".join(one.prompt for one in PRESETS)
     wire.type(box, value=f"{TEXTS[0]}\n\n{TEXTS[1]}\n")
-    settled(panel)
+    settle(panel)
     assert panel.reference == TEXTS
     expected = ablate_modules(pair.base, PROMPT, TARGET, replacement="mean", reference=TEXTS)
     np.testing.assert_allclose(panel.result.effect, expected.effect, atol=1e-4)
@@ -176,7 +157,7 @@ def test_reference_texts_are_typed_line_by_line(pair: Any, ablate: Any, wire: An
 def test_an_example_brings_foil_subject_and_corrupted_prompt(pair: Any, ablate: Any, wire: Any) -> None:
     panel = ablate(pair.base)
     wire.type(panel._example, index=3)
-    settled(panel)
+    settle(panel)
     last = PRESETS[2]
     assert (panel.prompt, panel.foil, panel.subject, panel.corrupted) == (
         last.prompt, last.foil, last.subject, last.corrupted,
@@ -201,10 +182,10 @@ def test_the_table_of_a_cell_agrees_with_its_map(pair: Any, ablate: Any, wire: A
         assert np.log(before / after) == pytest.approx(effect, abs=2e-4), kind
         assert change == pytest.approx(after - before, abs=1e-7)
     panel.tab = "heads"
-    settled(panel)
+    settle(panel)
     for at in (False, True):
         panel.heads.place.value = at
-        settled(panel)
+        settle(panel)
         pin(wire, panel, maps(panel, "heads")["head"], 0, 4)
         before, after, _ = table(panel)["·Paris"]
         assert panel.result.position == (1 if at else None)
@@ -275,7 +256,7 @@ def test_listed_ablations_act_together_while_the_model_writes(pair: Any, ablate:
     first, second = panel.stack.lines
     wire.type(second.place, index=1)
     wire.click(panel.stack.button)
-    settled(panel)
+    settle(panel)
     with ablation(model, [Ablation("attn", 0, position=LAST), Ablation("mlp", 4)]):
         expected = model.generate_ids(model.tokens(PROMPT), max_new_tokens=20)
     plain = model.generate_ids(model.tokens(PROMPT), max_new_tokens=20)
@@ -290,7 +271,7 @@ def test_listed_ablations_act_together_while_the_model_writes(pair: Any, ablate:
     wire.type(first.on, value=False)
     assert "1 of 2 switched on" in panel.stack.about.value
     wire.click(panel.stack.button)
-    settled(panel)
+    settle(panel)
     with ablation(model, [Ablation("mlp", 4)]):
         assert list(panel.stack.texts.found[0].ablated) == model.generate_ids(model.tokens(PROMPT), max_new_tokens=20)
     wire.click(first.box.children[-1])
@@ -305,7 +286,7 @@ def test_a_picked_part_can_be_switched_off_at_once(pair: Any, ablate: Any, wire:
     panel = ablate(pair.base, max_new_tokens=3)
     pin(wire, panel, maps(panel)["attn"], 0, LAST)
     wire.click(panel.cell.generate)
-    settled(panel)
+    settle(panel)
     (found,) = panel.stack.texts.found
     assert "".join(found.plain_tokens).startswith(" Paris")
     assert "".join(found.ablated_tokens).startswith(" London")
@@ -320,7 +301,7 @@ def test_text_goes_on_where_the_maps_look(pair: Any, ablate: Any, wire: Any) -> 
     place = len(panel.axis) - 1
     pin(wire, panel, maps(panel)["attn"], 0, place)
     wire.click(panel.cell.generate)
-    settled(panel)
+    settle(panel)
     assert panel.axis[-1] == " of"
     assert "".join(panel.stack.texts.found[0].plain_tokens).startswith(" Paris")
 
@@ -363,7 +344,7 @@ def test_heads(pair: Any, ablate: Any, wire: Any) -> None:
     bench = Workbench(pair.base)
     panel = ablate(bench)
     wire.type(panel.tabs, selected_index=1)
-    settled(panel)
+    settle(panel)
     assert isinstance(panel.result, HeadAblationResult)
     heat = maps(panel, "heads")["head"]
     np.testing.assert_allclose(heat.matrix, ablate_heads(pair.base, PROMPT, TARGET).effect, atol=1e-5)
@@ -379,12 +360,12 @@ def test_heads(pair: Any, ablate: Any, wire: Any) -> None:
     assert "Head 5 of layer 1" in panel.cell.table.caption
     bench.prompt_token = 4
     panel.heads.place.value = True
-    settled(panel)
+    settle(panel)
     assert panel.heads_at == 4
     expected = ablate_heads(pair.base, PROMPT, TARGET, position=4)
     np.testing.assert_allclose(heat.matrix, expected.effect, atol=1e-5)
     bench.prompt_token = -1
-    settled(panel)
+    settle(panel)
     assert panel.result.position == LAST, "without a selected token, the last"
 
 
@@ -392,7 +373,7 @@ def test_opens_on_heads_at_a_token(pair: Any, ablate: Any) -> None:
     panel = ablate(pair.base, tab="heads", heads_at=2)
     assert (panel.position, panel.heads.place.value, panel.result.position) == (2, True, 2)
     panel.heads_at = None
-    settled(panel)
+    settle(panel)
     assert (panel.heads.place.value, panel.result.position) == (False, None)
 
 
@@ -425,11 +406,11 @@ def test_tracing_of_the_examples_subject(pair: Any, traced: AblationPanel) -> No
 def test_the_subject_is_marked_by_a_drag_or_typed(pair: Any, traced: AblationPanel, wire: Any) -> None:
     panel = traced
     wire.type(panel.tracing.strip, marks=[[1, 3], [4, 7]])
-    settled(panel)
+    settle(panel)
     assert (panel.span, panel.subject, panel.tracing.strip.marks) == ([4, 7], "located in the", [[4, 7]])
     assert tuple(panel.result.subject) == (4, 7)
     panel.subject = "Tower"
-    settled(panel)
+    settle(panel)
     assert (panel.span, panel.tracing.strip.marks) == ([], [[2, 3]])
     assert tuple(panel.result.subject) == (2, 3)
     before = panel.result
@@ -453,7 +434,7 @@ def test_a_traced_cell_in_words(pair: Any, traced: AblationPanel, wire: Any) -> 
     assert panel.prompt_token == 2
     assert maps(panel, "tracing")["mlp"].cross == [2, 2]
     panel.samples = 1
-    settled(panel)
+    settle(panel)
     assert "no interval" in panel.tracing.cell.value
 
 
@@ -479,7 +460,7 @@ def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any
     found = [ablated_prediction(model, PROMPT, Ablation("attn", 0, position=LAST)) for model in (pair.base, pair.tuned)]
     assert table(panel)["·Paris"][1::3] == pytest.approx([one.after[0] for one in found])
     wire.click(panel.cell.generate)
-    settled(panel)
+    settle(panel)
     assert len(panel.stack.texts.found) == 2
     panel.view = "B"
     assert panel.wait(30)
@@ -493,7 +474,7 @@ def test_panels_on_one_workbench_follow_each_other(pair: Any, ablate: Any, wire:
     assert maps(one)["mlp"].cross == [2, -1]
     bench.response_token = 3
     for panel in (one, other):
-        settled(panel)
+        settle(panel)
         ids, response = pair.base.split(bench.prompt, bench.response)
         expected = ablate_modules(pair.base, [*ids, *response[:3]], response[3])
         np.testing.assert_allclose(panel.result.effect, expected.effect, atol=1e-5)
@@ -507,7 +488,7 @@ def test_panels_on_one_workbench_follow_each_other(pair: Any, ablate: Any, wire:
     assert other.position == -1
     bench.response_token = 1
     for panel in (one, other):
-        settled(panel)
+        settle(panel)
     assert one.position == -1, "that token has not been read any more"
 
 
@@ -561,7 +542,7 @@ def test_saving_every_tab(pair: Any, ablate: Any, tmp_path: Path) -> None:
     panel = ablate(pair, samples=2)
     for tab in ("modules", "heads", "tracing"):
         panel.tab = tab
-        settled(panel)
+        settle(panel)
         for suffix in (".csv", ".svg", ".png", ".html"):
             assert panel.save(tmp_path / f"{tab}{suffix}").stat().st_size > 500
         frame = pd.read_csv(tmp_path / f"{tab}.csv")
@@ -602,7 +583,7 @@ def test_bad_input_is_a_sentence_and_the_maps_stay(pair: Any, ablate: Any, trait
     with panel.hold():
         for name, value in traits.items():
             setattr(panel, name, value)
-    settled(panel)
+    settle(panel)
     assert panel.status.state == "failed"
     with pytest.raises(ValueError, match=message):
         panel.run()
@@ -610,7 +591,7 @@ def test_bad_input_is_a_sentence_and_the_maps_stay(pair: Any, ablate: Any, trait
     with panel.hold():
         for name, value in before.items():
             setattr(panel, name, value)
-    settled(panel)
+    settle(panel)
     assert panel.status.state == "done", panel.status.error
 
 
@@ -731,7 +712,7 @@ def test_other_models(ablate: Any, wire: Any, family: str, backend: Any, dtype: 
     assert (max(change) == 0) == parallel
     for tab in ("heads", "tracing"):
         panel.tab = tab
-        settled(panel)
+        settle(panel)
         assert panel.status.state == "done", panel.status.error
 
 

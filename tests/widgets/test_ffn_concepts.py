@@ -31,6 +31,7 @@ from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser, annotating
 from interp_widgets.widgets.views.base import bytes_floats
 from tests.data.chat_server import GOOD, KEY, Server
 from tests.models.tiny import tiny_model
+from tests.widgets.opening import opening, settle
 
 PROMPT, TARGET = PRESETS[0].prompt, PRESETS[0].target
 LAST = 5
@@ -51,28 +52,9 @@ def found(pair: Any) -> Any:
 @pytest.fixture
 def browse(wire: Any) -> Iterator[Callable[..., FFNConceptBrowser]]:
     """Opens browsers; afterwards every worker and comm they opened must be gone."""
-    opened: list[FFNConceptBrowser] = []
-
-    def build(*args: Any, **options: Any) -> FFNConceptBrowser:
-        opened.append(FFNConceptBrowser(*args, **options))
-        return settle(opened[-1])
-
-    yield build
-    for panel in opened:
-        panel.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("interp-widgets"):
-            thread.join(10)
-            assert not thread.is_alive(), "closing the last panel must end its worker"
+    with opening(FFNConceptBrowser) as build:
+        yield build
     assert wire.open() <= 2, "what the kernel shares (Bokeh's code) may stay, nothing else"
-
-
-def settle(panel: FFNConceptBrowser) -> FFNConceptBrowser:
-    """Wait for the answer to a change, pressing Run where the forecast asks for it."""
-    if panel.status.state == "waiting":
-        panel.go()
-    assert panel.wait(60)
-    return panel
 
 
 def tab(panel: FFNConceptBrowser) -> Any:

@@ -21,6 +21,7 @@ from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
 from interp_widgets.widgets.head_words import HeadWordBrowser
 from interp_widgets.widgets.head_words import comparison as module
 from tests.models.tiny import tiny_model
+from tests.widgets.opening import opening, settle
 
 VECTORS = demo_word_vectors()
 FEW = {"words": list(VECTORS.words[:120]), "top": 30, "keep": 20}
@@ -41,28 +42,8 @@ def few(pair: Any) -> tuple[HeadWordResult, HeadWordResult]:
 @pytest.fixture
 def browse(wire: Any) -> Iterator[Callable[..., HeadWordBrowser]]:
     """Opens browsers; afterwards every worker they opened must be gone."""
-    opened: list[HeadWordBrowser] = []
-
-    def build(*args: Any, **options: Any) -> HeadWordBrowser:
-        panel = HeadWordBrowser(*args, **options)
-        opened.append(panel)
-        assert panel.wait(60)
-        return panel
-
-    yield build
-    for panel in opened:
-        panel.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("interp-widgets"):
-            thread.join(10)
-            assert not thread.is_alive(), "closing the last panel must end its worker"
-
-
-def settle(panel: HeadWordBrowser) -> None:
-    """Wait for the answer to a change, pressing Run where the forecast asks for it."""
-    if panel.status.state == "waiting":
-        panel.go()
-    assert panel.wait(60)
+    with opening(HeadWordBrowser) as build:
+        yield build
 
 
 def no_runs(panel: HeadWordBrowser, monkeypatch: pytest.MonkeyPatch) -> None:

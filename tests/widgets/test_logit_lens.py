@@ -19,6 +19,7 @@ from interp_widgets.figures.scene import Text
 from interp_widgets.widgets.logit_lens import LogitLensExplorer
 from interp_widgets.widgets.logit_lens.controls import COLOR_LABELS
 from tests.models.tiny import tiny_hf, tiny_model, tiny_tokenizer
+from tests.widgets.opening import hooks_on, opening, settle
 
 PROMPT, RESPONSE = "The Eiffel Tower is located in", " the city of Paris"
 
@@ -31,36 +32,12 @@ def pair() -> Any:
 @pytest.fixture
 def explore(wire: Any) -> Iterator[Callable[..., LogitLensExplorer]]:
     """Opens explorers; afterwards every worker they opened must be gone."""
-    opened: list[LogitLensExplorer] = []
-
-    def build(*args: Any, **options: Any) -> LogitLensExplorer:
-        panel = LogitLensExplorer(*args, **options)
-        opened.append(panel)
-        assert panel.wait(60)
-        return panel
-
-    yield build
-    for panel in opened:
-        panel.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("interp-widgets"):
-            thread.join(10)
-            assert not thread.is_alive(), "closing the last panel must end its worker"
-
-
-def settle(panel: LogitLensExplorer) -> None:
-    """Wait for the answer to a change, pressing Run where the forecast asks for it."""
-    if panel.status.state == "waiting":
-        panel.go()
-    assert panel.wait(60)
+    with opening(LogitLensExplorer) as build:
+        yield build
 
 
 def no_runs(panel: LogitLensExplorer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(panel, "compute", lambda *a, **k: pytest.fail("the model ran"))
-
-
-def hooks_on(model: Any) -> int:
-    return sum(len(point.fwd_hooks) + len(point.bwd_hooks) for point in model.tl_model.hook_dict.values())
 
 
 def label_of(panel: LogitLensExplorer, row: int, column: int) -> str:

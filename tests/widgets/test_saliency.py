@@ -17,6 +17,7 @@ import torch
 from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workbench, load_demo_pair
 from interp_widgets.analysis.saliency import prompt_saliency
 from tests.models.tiny import tiny_model
+from tests.widgets.opening import hooks_on, opening, settle
 
 PROMPT = "Instruction: Please give the plural of the word.\nInput: cat\nResponse:"
 RESPONSE = " cats"
@@ -30,31 +31,8 @@ def pair() -> Any:
 @pytest.fixture
 def explore(wire: Any) -> Iterator[Callable[..., SaliencyExplorer]]:
     """Opens explorers; afterwards every comm and worker they opened must be gone."""
-    opened: list[SaliencyExplorer] = []
-
-    def build(*args: Any, **options: Any) -> SaliencyExplorer:
-        options = {"prompt": PROMPT, "response": RESPONSE, **options}
-        opened.append(SaliencyExplorer(*args, **options))
-        return opened[-1]
-
-    yield build
-    for panel in opened:
-        panel.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("interp-widgets"):
-            thread.join(10)
-            assert not thread.is_alive(), "closing the last panel must end its worker"
-
-
-def settle(panel: SaliencyExplorer) -> None:
-    """Wait for the answer to a change, pressing Run where the forecast asks for it."""
-    if panel.status.state == "waiting":
-        panel.go()
-    assert panel.wait(60)
-
-
-def hooks_on(model: Any) -> int:
-    return sum(len(point.fwd_hooks) + len(point.bwd_hooks) for point in model.tl_model.hook_dict.values())
+    with opening(SaliencyExplorer, wait=False, prompt=PROMPT, response=RESPONSE) as build:
+        yield build
 
 
 def test_opens_with_a_result_on_its_default_prompt(pair: Any, wire: Any) -> None:

@@ -23,6 +23,7 @@ from interp_widgets import (
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.views.base import bytes_floats
 from tests.models.tiny import tiny_hf, tiny_model, tiny_tokenizer
+from tests.widgets.opening import hooks_on, opening, settle
 
 PROMPT, TARGET = PRESETS[0].prompt, PRESETS[0].target
 RESPONSE = " Paris and"
@@ -36,32 +37,9 @@ def pair() -> Any:
 @pytest.fixture
 def explore(wire: Any) -> Iterator[Callable[..., TokenDecompositionExplorer]]:
     """Opens explorers; afterwards every worker and comm they opened must be gone."""
-    opened: list[TokenDecompositionExplorer] = []
-
-    def build(*args: Any, **options: Any) -> TokenDecompositionExplorer:
-        opened.append(TokenDecompositionExplorer(*args, **options))
-        return settle(opened[-1])
-
-    yield build
-    for panel in opened:
-        panel.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("interp-widgets"):
-            thread.join(10)
-            assert not thread.is_alive(), "closing the last panel must end its worker"
+    with opening(TokenDecompositionExplorer) as build:
+        yield build
     assert wire.open() <= 2, "what the kernel shares (Bokeh's code) may stay, nothing else"
-
-
-def settle(panel: TokenDecompositionExplorer) -> TokenDecompositionExplorer:
-    """Wait for the answer to a change, pressing Run where the forecast asks for it."""
-    if panel.status.state == "waiting":
-        panel.go()
-    assert panel.wait(60)
-    return panel
-
-
-def hooks_on(model: Any) -> int:
-    return sum(len(point.fwd_hooks) + len(point.bwd_hooks) for point in model.tl_model.hook_dict.values())
 
 
 def row_of(panel: TokenDecompositionExplorer, position: int | None) -> list[Any]:

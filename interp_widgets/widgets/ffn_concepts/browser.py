@@ -201,7 +201,7 @@ class FFNConceptBrowser(Noting):
             return
         fresh = results != self.concepts
         self.concepts = results
-        if fresh:
+        if fresh and not any(one.partial for one in results):  # while it computes, what notes lack would be lost
             self.take_given()
         self.repaint_concepts()
 
