@@ -71,6 +71,8 @@ bench: $(VENV)/.tested
 	$(PY) benchmarks/head_words.py
 	$(PY) benchmarks/hidden_states.py
 	$(PY) benchmarks/concept_map.py
+	$(PY) benchmarks/concept_map_frames.py
+	$(PY) benchmarks/mod.py
 
 doctor: $(VENV)/.installed
 	$(PY) -m interp_widgets.doctor

@@ -103,6 +103,12 @@ _HOMES = {
     "mod_grid": "tuning.mod",
     "mod_ablations": "tuning.mod",
     "late_layer_losses": "tuning.mod",
+    "demo_problems": "data.problems",
+    "read_problems": "data.problems",
+    "untrained_mod": "tuning.mod.untrained",
+    "MoDRoutingViewer": "widgets.mod",
+    "KeptStates": "analysis.concepts",
+    "compare_steering": "analysis.concepts",
     "SaliencyCase": "data.cases",
     "demo_cases": "data.cases",
     "AblationPanel": "widgets.ablation",
@@ -135,9 +141,11 @@ __all__ = [
     "HeadComparison",
     "HeadWordBrowser",
     "HeadWordResult",
+    "KeptStates",
     "LogitLensExplorer",
     "LogitLensResult",
     "LogitShareResult",
+    "MoDRoutingViewer",
     "ModModel",
     "ModReport",
     "Model",
@@ -166,6 +174,7 @@ __all__ = [
     "compare_annotations",
     "compare_concepts",
     "compare_heads",
+    "compare_steering",
     "concept_directions",
     "concept_map",
     "decompose_logit",
@@ -174,6 +183,7 @@ __all__ = [
     "decompose_tokens",
     "demo_cases",
     "demo_concepts",
+    "demo_problems",
     "demo_word_vectors",
     "dispersion",
     "erase",
@@ -200,6 +210,7 @@ __all__ = [
     "position_profile",
     "prompt_saliency",
     "read_concepts",
+    "read_problems",
     "read_prompt_concepts",
     "read_word_vectors",
     "resample_ablation",
@@ -212,6 +223,7 @@ __all__ = [
     "steer",
     "subspace_angles",
     "tune_mod",
+    "untrained_mod",
     "verb_table",
 ]
 
@@ -233,7 +245,9 @@ if TYPE_CHECKING:
         ConceptMap,
         ConceptReading,
         ConceptSet,
+        KeptStates,
         add_to_map,
+        compare_steering,
         concept_directions,
         concept_map,
         decompose_prompt,
@@ -291,15 +305,18 @@ if TYPE_CHECKING:
     from interp_widgets.data.annotators import Annotation, Annotator, EndpointAnnotator, RuleAnnotator, UserAnnotator
     from interp_widgets.data.cases import SaliencyCase, demo_cases
     from interp_widgets.data.concepts import Concept, demo_concepts, read_concepts
+    from interp_widgets.data.problems import demo_problems, read_problems
     from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
     from interp_widgets.models import Model, ModelPair, load_demo_pair, load_model, load_pair
     from interp_widgets.models.mod.model import ModModel
     from interp_widgets.tuning.mod import ModReport, late_layer_losses, mod_ablations, mod_grid, tune_mod
+    from interp_widgets.tuning.mod.untrained import untrained_mod
     from interp_widgets.widgets.ablation import AblationPanel
     from interp_widgets.widgets.concepts import ConceptBrowser
     from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser
     from interp_widgets.widgets.head_words import HeadWordBrowser
     from interp_widgets.widgets.logit_lens import LogitLensExplorer
+    from interp_widgets.widgets.mod import MoDRoutingViewer
     from interp_widgets.widgets.saliency import SaliencyExplorer
     from interp_widgets.widgets.token_decomposition import TokenDecompositionExplorer
     from interp_widgets.widgets.workbench import Workbench

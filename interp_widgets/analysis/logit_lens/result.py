@@ -22,8 +22,8 @@ class LogitLensResult(Result):
     """The next token as every layer would have it, at every position of a prompt.
 
     Row l of an axis (layers + 1) is the reading of the residual stream entering block l; the last row is the model's
-    own output (of a mixture of depths: its last route's). A reading at a position is about the token after it. Positions leave out the beginning-of-sequence
-    token, which the model still reads (see `bos_id`).
+    own output (of a mixture of depths: its last route's). A reading at a position is about the token after it.
+    Positions leave out the beginning-of-sequence token, which the model still reads (see `bos_id`).
     """
 
     tokens: Sequence[str]
