@@ -87,8 +87,8 @@ def run_chunks(
         if failure is not None:
             if count == 1:
                 raise MemoryError(
-                    f"one {what} does not fit in the memory that is free ({failure}): shorten the text, free memory, "
-                    "or load the model with dtype=torch.bfloat16"
+                    f"one {what} does not fit in the memory that is free ({failure}): ask for less (a shorter text, "
+                    "fewer words), free memory, or load the model with dtype=torch.bfloat16"
                 )
             log.limit, log.halvings = count // 2, log.halvings + 1
             _release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from interp_widgets.widgets.concepts.browser import PROMPT
 from interp_widgets.widgets.views.base import bytes_floats
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.tiny import tiny_model
+from tests.widgets.opening import opening, settle
 
 ALL = demo_concepts()
 FEW = tuple(
@@ -61,29 +61,9 @@ def browse(wire: Any) -> Iterator[Callable[..., ConceptBrowser]]:
     """Opens browsers; afterwards every comm and worker they opened must be gone."""
     BokehSource.shared()  # one for all, which stays
     before = wire.open()
-    opened: list[ConceptBrowser] = []
-
-    def build(*args: Any, **options: Any) -> ConceptBrowser:
-        opened.append(ConceptBrowser(*args, **{"concepts": FEW, **options}))
-        return settled(opened[-1])
-
-    yield build
-    for panel in opened:
-        panel.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("interp-widgets"):
-            thread.join(10)
-            assert not thread.is_alive(), "closing the last panel must end its worker"
+    with opening(ConceptBrowser, concepts=FEW) as build:
+        yield build
     assert wire.open() == before
-
-
-def settled(panel: ConceptBrowser) -> ConceptBrowser:
-    """Wait for the answer to a change, pressing Run where the forecast asks for it."""
-    assert panel.wait(60)
-    if panel.status.state == "waiting":
-        panel.go()
-    assert panel.wait(60)
-    return panel
 
 
 def look(panel: ConceptBrowser, tab: str) -> ConceptBrowser:
@@ -155,7 +135,7 @@ def test_drafts_come_before_the_whole(pair: Any, browse: Any, wire: Any) -> None
     panel.run(fresh=True)
     assert seen == [10, 37, 74]
     panel.method = "discriminant"
-    settled(panel)
+    settle(panel)
     assert not panel.result.partial
 
 
@@ -223,7 +203,7 @@ def test_tsne_is_asked_for(pair: Any, browse: Any) -> None:
     assert panel.result.map.method == "tsne"
     directions = panel.result.concepts
     panel.map_method = "pca"
-    settled(panel)
+    settle(panel)
     assert panel.result.map.method == "pca"
     assert panel.result.concepts is directions, "another map, the same directions"
 
@@ -401,7 +381,7 @@ def test_adds_a_concept_of_ones_own(pair: Any, browse: Any, wire: Any) -> None:
     wire.type(library.name, value="parrot")
     wire.type(library.stimuli, value="\n".join([*PARROT, "", PARROT[0]]))
     wire.click(library.add_button)
-    settled(panel)
+    settle(panel)
     assert panel.status.state == "done", panel.status.error
     assert panel.concept == "parrot"
     added = panel.concepts[-1]
@@ -411,7 +391,7 @@ def test_adds_a_concept_of_ones_own(pair: Any, browse: Any, wire: Any) -> None:
     code = panel.code(panel.request())
     assert "Concept('parrot'" in code
     wire.click(library.remove_button)
-    settled(panel)
+    settle(panel)
     assert "parrot" not in panel.result.concepts.names
     wire.click(library.reset_button)
     assert panel.concepts == ALL
@@ -449,20 +429,24 @@ def test_a_folder_a_text_file_and_an_upload(pair: Any, browse: Any, wire: Any, t
     library = panel.library
     library.path.value = str(tmp_path)
     wire.click(library.open_button)
-    settled(panel)
+    settle(panel)
     assert [one.name for one in panel.concepts[-2:]] == ["eagle", "parrot"]
     assert f"read_concepts({str(tmp_path)!r})" in panel.code(panel.request())
     wire.click(library.open_button)
     assert "two concepts are called" in panel.status.error, "they are there already"
     library.keep.value = False
     wire.click(library.open_button)
-    settled(panel)
+    settle(panel)
     assert panel.result.concepts.names == ("eagle", "parrot")
     assert panel.result.map is None
     assert panel.map.chart.message
     library.path.value = str(tmp_path / "concept" / "parrot.txt")
     wire.click(library.open_button)
     assert (library.name.value, library.stimuli.value.splitlines()) == ("parrot", PARROT)
+    (tmp_path / "latin.txt").write_bytes("Élan.".encode("latin-1"))
+    library.path.value = str(tmp_path / "latin.txt")
+    wire.click(library.open_button)
+    assert "latin.txt is no UTF-8 text" in panel.status.error
     library.path.value = str(tmp_path / "nowhere")
     wire.click(library.open_button)
     assert "there is no folder or text file" in panel.status.error
@@ -481,10 +465,10 @@ def test_saves_and_opens_a_set(
     assert [path.name for path in written] == ["concepts-demo-tuned-layer-3-mean-difference.npz"]
     assert ConceptSet.load(written[0]).equals(panel.result.concepts)
     panel.stream = 2
-    settled(panel)
+    settle(panel)
     panel.library.path.value = str(written[0])
     wire.click(panel.library.open_button)
-    settled(panel)
+    settle(panel)
     assert panel.opened
     assert panel.result.concepts.layer == 3
     assert "ConceptSet.load(" in panel.code(panel.request())
@@ -525,14 +509,14 @@ def test_a_workbench_shares_prompt_token_and_layer(pair: Any, browse: Any) -> No
     panel = browse(bench)
     assert (panel.prompt, panel.stream) == (bench.prompt, 2)
     bench.layer = 3
-    settled(panel)
+    settle(panel)
     assert panel.result.concepts.layer == 3
     look(panel, "read")
     bench.prompt_token = 1
     assert panel.wait(60)
     assert panel.read.strips[0].tokens[panel.read.strips[0].selected] == " cat"
     panel.stream = panel.deepest
-    settled(panel)
+    settle(panel)
     assert (bench.layer, panel.result.concepts.layer) == (5, 6)
     bench.prompt = "Another one."
     assert panel.wait(60)
@@ -585,7 +569,7 @@ def test_wrong_traits_are_said(pair: Any, browse: Any) -> None:
     assert "at least 2 concepts" in panel.status.error
     assert panel.result.concepts.names == tuple(one.name for one in FEW)
     panel.concepts = FEW
-    settled(panel)
+    settle(panel)
     with pytest.raises(Exception, match=r"stream must be in 0\.\.6"):
         panel.stream = 9
     with pytest.raises(TypeError, match="did you mean 'method'"):

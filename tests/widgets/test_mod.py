@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from interp_widgets.widgets.mod import MoDRoutingViewer
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import byte_level_tokenizer, tiny_folder, tiny_hf
+from tests.widgets.opening import opening, settle
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 DATA = [
@@ -61,28 +61,9 @@ def view(wire: Any) -> Iterator[Callable[..., MoDRoutingViewer]]:
     """Opens viewers; afterwards every comm and worker they opened must be gone."""
     BokehSource.shared()  # one for all, which stays
     before = wire.open()
-    opened: list[MoDRoutingViewer] = []
-
-    def build(*args: Any, **options: Any) -> MoDRoutingViewer:
-        opened.append(MoDRoutingViewer(*args, **{**QUICK, **options}))
-        return settled(opened[-1])
-
-    yield build
-    for panel in opened:
-        panel.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("interp-widgets"):
-            thread.join(10)
-            assert not thread.is_alive(), "closing the last panel must end its worker"
+    with opening(MoDRoutingViewer, **QUICK) as build:
+        yield build
     assert wire.open() == before
-
-
-def settled(panel: MoDRoutingViewer) -> MoDRoutingViewer:
-    assert panel.wait(60)
-    if panel.status.state == "waiting":
-        panel.go()
-    assert panel.wait(60)
-    return panel
 
 
 def same(one: RoutingResult, other: RoutingResult) -> None:
@@ -187,7 +168,7 @@ def test_shares_prompt_and_token(base: Any, view: Any) -> None:
     options = {name: value for name, value in QUICK.items() if name != "prompt"}
     panel = MoDRoutingViewer(bench, **options)
     try:
-        settled(panel)
+        settle(panel)
         panel.prompt_token = 2
         assert bench.prompt_token == 2
     finally:
@@ -202,7 +183,7 @@ def test_tune_gives_what_the_library_gives(base: Any, view: Any) -> None:
     seen: list[int] = []
     panel.tune.loss.source.on_change("data", lambda attr, old, new: seen.append(len(new["x"])))
     panel.tune.tune()
-    assert settled(panel).status.error == ""
+    assert settle(panel).status.error == ""
     expected, report = tune_mod(base, DATA, 2, steps=4, batch_size=2, learning_rate=1e-2)
     for name, value in expected.state.weights.items():
         assert torch.equal(value, panel.mixture.state.weights[name])
@@ -214,7 +195,7 @@ def test_tune_gives_what_the_library_gives(base: Any, view: Any) -> None:
     assert f"{report.trained_parameters:,}" in panel.tune.words.value
     assert len(seen) >= 2, "drawn while it was tuned and at the end"
     panel.chosen = [0]
-    settled(panel)
+    settle(panel)
     assert "untrained" in panel.route.state.value, "the untrained one is still there"
 
 
@@ -233,11 +214,11 @@ def test_stop_keeps_and_resume_goes_on(base: Any, view: Any, monkeypatch: pytest
     monkeypatch.setattr(trainer_module, "step_loss", slow)
     panel.tune.tune()
     assert panel.tune.stop_button.disabled is False
-    settled(panel)
+    settle(panel)
     assert (panel.report.stopped, panel.report.done) == ("cancelled", 3)
     assert panel.tune.going is False
     panel.tune.resume()
-    settled(panel)
+    settle(panel)
     assert (panel.report.stopped, panel.report.done) == ("done", 6)
     for name, value in whole.state.weights.items():
         assert torch.equal(value, panel.mixture.state.weights[name])
@@ -249,7 +230,7 @@ def test_stop_keeps_and_resume_goes_on(base: Any, view: Any, monkeypatch: pytest
 def test_a_mixture_given_is_tuned_from_its_base(base: Any, view: Any) -> None:
     panel = view(tiny_mixture("llama", k=2))
     panel.tune.tune()
-    settled(panel)
+    settle(panel)
     expected, _ = tune_mod(base, DATA, 2, steps=4, batch_size=2, learning_rate=1e-2)
     assert torch.equal(panel.mixture.state.weights["router"], expected.state.weights["router"])
     assert len(panel.shelf.rows[0]) == 2, "the one given is still there"
@@ -258,7 +239,7 @@ def test_a_mixture_given_is_tuned_from_its_base(base: Any, view: Any) -> None:
 def test_the_second_of_two_models_is_tuned(base: Any, view: Any) -> None:
     panel = view(ModelPair(base, load_model(tiny_folder("llama"))), slot=1, view="B")
     panel.tune.tune()
-    settled(panel)
+    settle(panel)
     assert panel.chosen == [0, 1]
     first, second = panel.result
     same(first, routing(untrained_mod(base, 2), PROMPT, top=8))
@@ -293,7 +274,7 @@ def test_nan_says_the_step_and_keeps_the_last_good(base: Any, view: Any, monkeyp
 def test_checkpoints(base: Any, view: Any, tmp_path: Path) -> None:
     panel = view(base)
     panel.tune.tune()
-    settled(panel)
+    settle(panel)
     folder = tmp_path / "mixture"
     panel.tune.folder.value = str(folder)
     panel.tune.save()
@@ -301,20 +282,20 @@ def test_checkpoints(base: Any, view: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not empty"):
         panel.tune.save()
     panel.tune.open()
-    settled(panel)
+    settle(panel)
     assert (panel.shelf.chosen(0).name, panel.chosen) == ("mixture", [2])
     assert len(panel.tune.showing.task) == 4, "the curves come with the checkpoint"
     fresh = view(base, k=1, learning_rate=0.5, steps=5)
     fresh.tune.folder.value = str(folder)
     fresh.tune.open()
-    settled(fresh)
+    settle(fresh)
     assert (fresh.k, fresh.learning_rate) == (2, 1e-2), "the options are those it was tuned with"
     fresh.tune.resume()
-    settled(fresh)
+    settle(fresh)
     assert fresh.report.done == 5
     panel.steps = 5
     panel.tune.resume()
-    settled(panel)
+    settle(panel)
     assert panel.report.done == 5
     other = view(load_model(tiny_folder("gpt2")))
     other.tune.folder.value = str(folder)
@@ -363,7 +344,7 @@ def test_a_data_file_is_learned(base: Any, view: Any, tmp_path: Path) -> None:
     file.write_text("\n".join(map(json.dumps, rows)))
     panel = view(base, dataset=None, problems=None, data_file=str(file))
     panel.tune.tune()
-    settled(panel)
+    settle(panel)
     _, report = tune_mod(base, read_problems(file), 2, steps=4, batch_size=2, learning_rate=1e-2)
     np.testing.assert_array_equal(panel.report.task, report.task)
     assert f"read_problems({str(file)!r})" in panel.code(panel.request())
@@ -449,7 +430,7 @@ def test_a_model_from_memory_says_why_not(view: Any) -> None:
 def test_copied_code_runs(base: Any, view: Any) -> None:
     panel = view(base, dataset=None, problems=None, examples=4)
     panel.tune.tune()
-    settled(panel)
+    settle(panel)
     scope: dict[str, Any] = {}
     exec(panel.code(panel.request()), scope)
     same(scope["result"], routing(panel.mixture, PROMPT))
@@ -470,7 +451,7 @@ def test_saves(base: Any, view: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing to save on the tab Tune"):
         panel.save(tmp_path / "tune.csv")
     panel.tune.tune()
-    settled(panel)
+    settle(panel)
     assert panel.save(tmp_path / "tune.svg").stat().st_size > 200
     panel.save(tmp_path / "tune.npz")
     assert ModReport.load(tmp_path / "tune.npz").done == 4

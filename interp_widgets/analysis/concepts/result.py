@@ -99,8 +99,8 @@ class ConceptSet(Result):
         if not other_weights and made_of is not None and made_of != model.weight_hash:
             raise ValueError(
                 f"these directions were made from {self.provenance.get('model', 'another model')} with other weights "
-                f"than {model.name} has (another dtype or backend counts too): make them again, or say "
-                "other_weights=True"
+                f"than {model.name} has (another dtype or backend counts too): make them again from this "
+                "model, or in code pass other_weights=True"
             )
 
     def to_frame(self) -> pd.DataFrame:

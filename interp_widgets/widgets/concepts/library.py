@@ -116,11 +116,7 @@ class Library:
         if not change.new:
             return
         file = change.new[0]
-        try:
-            text = bytes(file["content"]).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{file['name']} is no UTF-8 text: save it as text, one stimulus per line") from error
-        self.stimuli.value = text
+        self.stimuli.value = _read_text(bytes(file["content"]), file["name"])
         if not self.name.value.strip():
             self.name.value = Path(file["name"]).stem
 
@@ -138,7 +134,7 @@ class Library:
             self.folders[given] = new
             self.panel.path = ""
         elif path.suffix == ".txt" and path.is_file():
-            self.stimuli.value, self.name.value = path.read_text(encoding="utf-8"), path.stem
+            self.stimuli.value, self.name.value = _read_text(path.read_bytes(), path.name), path.stem
         elif path.suffix in ("", ".txt"):
             raise FileNotFoundError(f"there is no folder or text file at {path}: check the path")
         else:
@@ -173,3 +169,11 @@ def check_lengths(model: Any, concepts: Sequence[Concept]) -> None:
                     f"a stimulus of {concept.name!r} is {count} tokens long with its template and {model_name(model)} "
                     f"reads {model.n_ctx}: shorten or leave out {text[:60]!r}"
                 )
+
+
+def _read_text(content: bytes, name: str) -> str:
+    """The text of a file of stimuli."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is no UTF-8 text: save it as text, one stimulus per line") from error
