@@ -158,6 +158,9 @@ def launched_chromium() -> Iterator[Any]:
         chromium.close()
 
 
+LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
+
+
 class Notebook:
     """Drives one notebook page; `page` is the Playwright page."""
 
@@ -195,6 +198,8 @@ class Notebook:
         self.page.wait_for_function(
             "() => jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'", timeout=60_000
         )
+        if self.page.evaluate("() => document.body.dataset.jpThemeName") != LIGHT:
+            self.set_theme(LIGHT)  # the server keeps the theme that an earlier test has left
 
     def run_all(self) -> None:
         """Run every cell, wait for the end of the last one, fail on an error output."""
@@ -260,6 +265,21 @@ class Notebook:
         (target or self.page).screenshot(path=str(path))
         assert path.stat().st_size > 2_000, f"the picture {name} is empty"
         return path
+
+    def looks(self, name: str, panel: Any, *, height: int = 2600) -> None:
+        """Keep pictures of a panel, light and dark, wide and narrow; it may not be wider than its cell."""
+        self.page.mouse.move(2, 2)
+        for theme in (LIGHT, DARK):
+            self.set_theme(theme)
+            for width in (1400, 700):
+                self.resize(width, height)
+                if self.page.evaluate("() => (window.Bokeh?.documents ?? []).some(doc => doc.views_manager)"):
+                    self.bokeh_idle()
+                self.screenshot(f"{name}_{theme.split()[-1].lower()}_{width}", panel)
+                over = panel.evaluate("panel => panel.scrollWidth - panel.clientWidth")
+                assert over <= 1, f"the panel is {over} pixels wider than its cell at {width}"
+        self.set_theme(LIGHT)
+        self.resize(1400, 1700)
 
     def center(self, locator: Any, x: float = 0.5, y: float = 0.5) -> tuple[float, float]:
         """A point of an element in page pixels, by shares of its width and height, scrolled into view first."""

@@ -26,19 +26,6 @@ def opened(nb: Any) -> Any:
     return nb
 
 
-def pictures(nb: Any, panel: Any, name: str) -> None:
-    """The panel light and dark, wide and narrow; nothing may be cut off or wider than the cell."""
-    for theme in ("Light", "Dark"):
-        nb.set_theme(f"JupyterLab {theme}")
-        for width in (1400, 700):
-            nb.resize(width, 3000)
-            over = panel.evaluate("panel => panel.scrollWidth - panel.clientWidth")
-            assert over <= 1, f"the panel is {over} pixels wider than its cell at {width}"
-            nb.screenshot(f"ablation_{name}_{theme.lower()}_{width}", panel)
-    nb.set_theme("JupyterLab Light")
-    nb.resize(1400, 1500)
-
-
 def cell_at(nb: Any, canvas: Any, row: int, column: int, shape: tuple[int, int]) -> tuple[float, float]:
     """The middle of a cell of a map in page pixels."""
     canvas.evaluate("node => node.scrollIntoView({ block: 'center' })")
@@ -97,7 +84,7 @@ def test_journey(opened: Any) -> None:
     expect(strips.nth(0)).to_contain_text("Paris")
     expect(strips.nth(1)).to_contain_text("London")
     expect(strips.nth(1).locator(".iw-mk")).to_have_count(1)
-    pictures(nb, panel, "modules")
+    nb.looks("ablation_modules", panel, height=3000)
 
     # heads
     panel.get_by_role("tab", name="Heads").click()
@@ -127,7 +114,7 @@ def test_journey(opened: Any) -> None:
     expect(panel.get_by_text("The clean MLP output of layer 4 at “·of” (8) brings back")).to_be_visible()
     nb.page.mouse.move(*cell_at(nb, maps.nth(0), 1, 8, (6, 9)))
     expect(nb.page.locator(".iw-tip:popover-open")).to_contain_text("95 % interval")
-    pictures(nb, panel, "tracing")
+    nb.looks("ablation_tracing", panel, height=3000)
 
 
 def test_two_models_and_errors(nb: Any) -> None:
@@ -140,7 +127,7 @@ def test_two_models_and_errors(nb: Any) -> None:
     nb.wait_py("len(panel.cell.found)", 2)
     panel.get_by_role("button", name="Generate without it").click()
     nb.wait_py("len(panel.stack.texts.found)", 2, seconds=60)
-    pictures(nb, panel, "difference")
+    nb.looks("ablation_difference", panel, height=3000)
     box = panel.get_by_label("Corrupted prompt", exact=True)
     box.fill("The Burj Khalifa is in")
     box.press("Enter")

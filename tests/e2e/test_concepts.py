@@ -48,17 +48,6 @@ def handle(panel: Any, name: str) -> Any:
     return panel.locator(".widget-hslider:visible").filter(has_text=name).locator(".noUi-handle")
 
 
-def pictures(nb: Any, name: str) -> None:
-    for theme in ("Light", "Dark"):
-        nb.set_theme(f"JupyterLab {theme}")
-        for width in (1400, 700):
-            nb.resize(width, 2600)
-            nb.page.wait_for_timeout(300)
-            nb.screenshot(f"concepts_{name}_{theme.lower()}_{width}", panel_of(nb))
-    nb.set_theme("JupyterLab Light")
-    nb.resize(1400, 1700)
-
-
 def place(nb: Any, name: str) -> tuple[float, float]:
     """Page pixels of a concept's point on the map."""
     x, y = nb.py(f"[float(v) for v in panel.map.chart.xy[panel.sets[1].index({name!r})]]")
@@ -74,7 +63,7 @@ def test_journey(opened: Any) -> None:
     row = panel.locator(".iw-side .iw-table tr[aria-selected=true]")
     expect(row).to_contain_text("lion")
     expect(row).to_be_in_viewport()
-    pictures(nb, "map")
+    nb.looks("concepts_map", panel_of(nb), height=2600)
 
     # search, and a click on what is found
     search = panel.get_by_label("Search", exact=True)
@@ -115,20 +104,20 @@ def test_journey(opened: Any) -> None:
     open_tab(nb, "Quality")
     expect(panel.get_by_text("89%", exact=True)).to_be_visible()
     expect(panel.get_by_text("42%", exact=True)).to_be_visible()
-    pictures(nb, "quality")
+    nb.looks("concepts_quality", panel_of(nb), height=2600)
     open_tab(nb, "Read")
     token = panel.locator(".iw-strip:visible .iw-tok").filter(has_text="red").first
     token.click()
     nb.wait_py("panel.prompt_token >= 0", True)
     nb.wait_py("panel.busy", False)
     expect(panel.get_by_text("as a sum;", exact=False).first).to_contain_text("red")
-    pictures(nb, "read")
+    nb.looks("concepts_read", panel_of(nb), height=2600)
 
     # steering: the sliders are live
     open_tab(nb, "Steer")
     nb.wait_py("len(panel.steer.found)", 1, seconds=30)
     assert nb.py("[round(float(p), 2) for p in panel.steer.found[0].word_probability]")[1] > 0.5
-    pictures(nb, "steer")
+    nb.looks("concepts_steer", panel_of(nb), height=2600)
     strength = handle(panel, "α")
     strength.focus()
     strength.press("ArrowLeft")

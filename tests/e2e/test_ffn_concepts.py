@@ -44,18 +44,6 @@ def cell(nb: Any, component: int, column: str) -> Any:
     return row.locator(f"td[data-edit='{column}']")
 
 
-def pictures(nb: Any, name: str) -> None:
-    panel = panel_of(nb)
-    for theme in ("Light", "Dark"):
-        nb.set_theme(f"JupyterLab {theme}")
-        for width in (1400, 700):
-            nb.resize(width, 3200)
-            nb.bokeh_idle()
-            nb.screenshot(f"ffn_{name}_{theme.lower()}_{width}", panel)
-    nb.set_theme("JupyterLab Light")
-    nb.resize(1400, 1700)
-
-
 def test_journey(opened: Any) -> None:
     nb = opened
     panel = panel_of(nb)
@@ -111,7 +99,7 @@ def test_journey(opened: Any) -> None:
     assert nb.py("panel.annotations[0].description(5, 4)") == "<b>moods</b> & feelings"
     components(nb).locator("tr[data-key='A/5/4']").click()
     nb.wait_py("panel.component", 4)
-    pictures(nb, "concepts")
+    nb.looks("ffn_concepts", panel_of(nb), height=3200)
 
     # another layer: by its row, by the slider
     panel.locator(".iw-table").first.locator("tbody tr").nth(3).click()
@@ -148,7 +136,7 @@ def test_journey(opened: Any) -> None:
     expect(rows).to_have_count(100)
     rows.nth(2).click()
     nb.wait_py("panel.neuron == panel.tabs_of['neurons'].table.rows[2][0]", True)
-    pictures(nb, "neurons")
+    nb.looks("ffn_neurons", panel_of(nb), height=3200)
     panel.locator(".iw-strip:visible .iw-tok").nth(1).click()
     nb.wait_py("panel.position", 1)
     done(nb)
@@ -164,7 +152,7 @@ def test_journey(opened: Any) -> None:
     done(nb)
     nb.bokeh_idle()
     expect(panel.get_by_text("Concepts by linguistic level")).to_be_visible()
-    pictures(nb, "comparison")
+    nb.looks("ffn_comparison", panel_of(nb), height=3200)
     panel.get_by_role("button", name="difference").click()
     panel.get_by_role("tab", name="Concepts").click()
     nb.wait_py("(panel.view, panel.busy)", ("difference", False), seconds=30)

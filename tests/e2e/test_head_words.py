@@ -43,22 +43,6 @@ def cell(nb: Any, row: int, column: int) -> tuple[float, float]:
     return box["x"] + x + (column + 0.5) / columns * width, box["y"] + y + (row + 0.5) / rows * height
 
 
-def pictures(nb: Any, name: str, *, charts: bool = False) -> None:
-    """The panel in both themes and at both widths."""
-    nb.page.mouse.move(2, 2)
-    for theme in ("Light", "Dark"):
-        nb.set_theme(f"JupyterLab {theme}")
-        for width in (1400, 700):
-            nb.resize(width, 2600)
-            if charts:
-                nb.bokeh_idle()
-            nb.screenshot(f"head_words_{name}_{theme.lower()}_{width}", panel_of(nb))
-            over = panel_of(nb).evaluate("panel => panel.scrollWidth - panel.clientWidth")
-            assert over <= 1, f"the panel is {over} pixels wider than its cell at {width}"
-    nb.set_theme("JupyterLab Light")
-    nb.resize(1400, 1700)
-
-
 def table(nb: Any, text: str) -> Any:
     """The table whose caption has this text."""
     return panel_of(nb).locator(".iw-table", has=nb.page.locator(".iw-table-caption", has_text=text))
@@ -68,7 +52,7 @@ def test_journey(opened: Any) -> None:
     nb, panel = opened, panel_of(opened)
     assert nb.py("(heads.grid.heat.shape, heads.comparison is not None)") == ([6, 6], True)
     nb.resize(1400, 1700)
-    pictures(nb, "opened")
+    nb.looks("head_words_opened", panel_of(nb), height=2600)
 
     # a head, the pairs it relates, the dimensions behind one, the pairs of another
     nb.page.mouse.click(*cell(nb, 2, 3))
@@ -105,12 +89,12 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("{row[4] for row in heads.about.pairs.rows}", {"gained"})
     panel.get_by_label("Colour", exact=True).select_option(label="change of the pairs, 1 − M")
     nb.wait_py("(heads.color, heads.grid.heat.vmax)", ("change", 1.0))
-    pictures(nb, "difference")
+    nb.looks("head_words_difference", panel_of(nb), height=2600)
 
     panel.get_by_role("tab", name="Comparison").click()
     nb.wait_py("heads.tab", "comparison")
     expect(panel.get_by_text("Too few verbs for a test:")).to_be_visible()
-    pictures(nb, "comparison", charts=True)
+    nb.looks("head_words_comparison", panel_of(nb), height=2600)
     rows = table(nb, "a click finds its pairs").locator("tbody tr")
     verb = rows.first.locator("td").nth(1).inner_text()
     rows.first.click()

@@ -44,27 +44,12 @@ def cell(nb: Any, row: int, column: int) -> tuple[float, float]:
     return box["x"] + x + (column + 0.5) / columns * width, box["y"] + y + (row + 0.5) / rows * height
 
 
-def pictures(nb: Any, name: str) -> None:
-    """The panel in both themes and at both widths."""
-    nb.page.mouse.move(2, 2)
-    for theme in ("Light", "Dark"):
-        nb.set_theme(f"JupyterLab {theme}")
-        for width in (1400, 700):
-            nb.resize(width, 2400)
-            nb.bokeh_idle()
-            nb.screenshot(f"logit_lens_{name}_{theme.lower()}_{width}", panel_of(nb))
-            over = panel_of(nb).evaluate("panel => panel.scrollWidth - panel.clientWidth")
-            assert over <= 1, f"the panel is {over} pixels wider than its cell at {width}"
-    nb.set_theme("JupyterLab Light")
-    nb.resize(1400, 1500)
-
-
 def test_journey(opened: Any) -> None:
     nb, panel = opened, panel_of(opened)
     story = panel.locator(".iw-plot .widget-html").first
     expect(story).to_contain_text("“·Paris”")
     expect(panel.locator(".iw-table tbody tr")).to_have_count(10)
-    pictures(nb, "opened")
+    nb.looks("logit_lens_opened", panel_of(nb), height=2400)
 
     # another prompt, typed, with a response and a target
     box = panel.get_by_label("Prompt", exact=True)
@@ -123,12 +108,12 @@ def test_journey(opened: Any) -> None:
     panel.get_by_role("button", name="B: demo-tuned").click()
     nb.wait_py("lens.view", "B")
     expect(panel.locator(".iw-title", has_text="B · Logit lens")).to_be_visible()
-    pictures(nb, "rank")
+    nb.looks("logit_lens_rank", panel_of(nb), height=2400)
     panel.get_by_label("Colour", exact=True).select_option(label="probability of the likeliest token")
     panel.get_by_role("button", name="difference B − A").click()
     nb.wait_py("(lens.view, lens.map.heat.vmin < 0)", ("difference", True))
     assert any(" → " in text for text in nb.py("lens.map.heat.texts"))
-    pictures(nb, "difference")
+    nb.looks("logit_lens_difference", panel_of(nb), height=2400)
 
     # what cannot be done is said, and the map stays
     target.fill("nothing like it")

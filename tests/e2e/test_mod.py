@@ -17,17 +17,6 @@ def open_tab(nb: Any, name: str) -> None:
     nb.page.wait_for_timeout(300)
 
 
-def pictures(nb: Any, name: str) -> None:
-    for theme in ("Light", "Dark"):
-        nb.set_theme(f"JupyterLab {theme}")
-        for width in (1400, 700):
-            nb.resize(width, 2200)
-            nb.page.wait_for_timeout(300)
-            nb.screenshot(f"mod_{name}_{theme.lower()}_{width}", panel_of(nb))
-    nb.set_theme("JupyterLab Light")
-    nb.resize(1400, 1700)
-
-
 def opened(nb: Any, **options: Any) -> Any:
     told = ", ".join(f"{name}={value!r}" for name, value in options.items())
     nb.make(
@@ -46,7 +35,7 @@ def test_journey(nb: Any) -> None:
 
     # a result at once, and it says what it is
     expect(panel.get_by_text("This mixture is untrained", exact=True)).to_be_visible()
-    pictures(nb, "untrained")
+    nb.looks("mod_untrained", panel_of(nb), height=2200)
 
     # tuned live, while another cell runs; stopped, and gone on with
     open_tab(nb, "Tune")
@@ -66,7 +55,7 @@ def test_journey(nb: Any) -> None:
     nb.wait_py("(panel.tune.going, panel.report.done)", (False, 24), seconds=240)
     nb.wait_py("panel.busy", False, seconds=60)
     nb.bokeh_idle()
-    pictures(nb, "tune")
+    nb.looks("mod_tune", panel_of(nb), height=2200)
 
     # what is wrong is said, and nothing is lost
     nb.py(code="panel.k = 9")
@@ -86,7 +75,7 @@ def test_journey(nb: Any) -> None:
     nb.wait_py("(panel.result.top_k, panel.busy)", (1, False), seconds=60)
     panel.get_by_role("button", name="Measure speed").click()
     nb.wait_py("(len(panel.route.speed.table.rows), panel.busy)", (3, False), seconds=120)
-    pictures(nb, "route")
+    nb.looks("mod_route", panel_of(nb), height=2200)
 
 
 def test_studies_and_a_long_prompt(nb: Any) -> None:
@@ -97,7 +86,7 @@ def test_studies_and_a_long_prompt(nb: Any) -> None:
     nb.wait_py("(sorted(panel.grid.found), panel.busy)", (["ablations", "grid", "late"], False), seconds=220)
     assert nb.py("panel.status.error") == ""
     nb.bokeh_idle()
-    pictures(nb, "grid")
+    nb.looks("mod_grid", panel_of(nb), height=2200)
 
     # a long prompt: a column for every token, and a click reaches its numbers
     open_tab(nb, "Route")
