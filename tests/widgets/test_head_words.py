@@ -527,6 +527,7 @@ def test_results_are_saved_and_opened_without_a_model(
 
     for wrong, error, sentence in (
         ("nothing.npz", FileNotFoundError, "there is no result file at nothing.npz"),
+        ("demo-base", FileNotFoundError, r"a model is opened with load_model\('demo-base'\)"),
         ("comparison.npz", ValueError, "holds a HeadComparison, not a HeadWordResult"),
     ):
         with pytest.raises(error, match=sentence):

@@ -15,6 +15,7 @@ from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.static import Scene
 
 from ..prediction import PredictionPanel
+from ..saved_result import opened_pair
 from ..word_source import WORD_LISTS, WordSource, meant_list, word_source
 from ..workbench import model_name
 from .annotating import ANNOTATORS, SCOPES
@@ -24,7 +25,7 @@ from .controls import SIDES, build_controls
 from .neurons import NeuronsTab
 from .noting import Noting
 from .request import ConceptsRequest, NeuronsRequest
-from .saved import SavedConcepts, SavedRequest, opened_pair
+from .saved import SavedConcepts, SavedRequest
 from .source import Request, source_code
 
 TABS = ("concepts", "neurons", "comparison")
@@ -104,7 +105,7 @@ class FFNConceptBrowser(Noting):
         self.neuron_told = "neuron" in options
         """Whether somebody has chosen a neuron."""
         self._picking = False
-        model, tuned = opened_pair(model, tuned)
+        model, tuned = opened_pair(model, tuned, SavedConcepts)
         paths = {name: os.fspath(value) for name, value in options.items() if isinstance(value, os.PathLike)}
         super().__init__(model, tuned, **{**options, **paths})
 

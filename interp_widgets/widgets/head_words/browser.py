@@ -17,13 +17,14 @@ from interp_widgets.figures.head_words import change_scene
 from interp_widgets.figures.static import Scene
 
 from ..panel import Panel
+from ..saved_result import opened_pair
 from ..word_source import WORD_LISTS, meant_list, word_source
 from .comparison import ComparisonTab
 from .controls import build_controls
 from .details import CHANGES, Details
 from .grid import Grid, known_spelling
 from .numbers import COLOURS, has
-from .request import HeadWordRequest, SavedHeads, SavedRequest, opened_pair
+from .request import HeadWordRequest, SavedHeads, SavedRequest
 from .source import source_code
 
 TABS = ("heads", "comparison")
@@ -88,7 +89,7 @@ class HeadWordBrowser(Panel):
         self.told = False
         """Whether a head has been chosen."""
         self._found: tuple[Any, str, tuple[FoundWord | None, ...]] = ((), "", ())
-        model, tuned = opened_pair(model, tuned)
+        model, tuned = opened_pair(model, tuned, SavedHeads)
         paths = {name: os.fspath(value) for name, value in options.items() if isinstance(value, os.PathLike)}
         super().__init__(model, tuned, **{**options, **paths})
 

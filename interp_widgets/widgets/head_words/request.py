@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from interp_widgets.analysis.cost import Cost
 from interp_widgets.analysis.head_words import HeadWordResult, head_word_pairs, head_words_cost
 
 from ..code import call
+from ..saved_result import SavedAnswer, SavedResult
 from ..word_source import WordSource
 
 
@@ -57,64 +55,25 @@ class HeadWordRequest:
 
 
 @dataclass(frozen=True)
-class SavedRequest:
-    """Results that were computed before: there is nothing to compute."""
-
-    def answer(self, model: SavedHeads, **_: Any) -> HeadWordResult:
-        """The result that stands in the place of a model."""
-        return model.result
-
-    def cost(self, model: SavedHeads) -> Cost:
-        """Nothing."""
-        return Cost(0.0, 0.0)
+class SavedRequest(SavedAnswer):
+    """What a browser asks of saved results."""
 
     def code(self, models: tuple[SavedHeads, ...]) -> tuple[list[str], list[str]]:
         """Names to import, and lines of a cell that open the files again."""
-        lines = []
-        for model, variable in zip(models, variables(len(models)), strict=True):
-            held = f"HeadWordResult.load({model.path!r})" if model.path else f"{variable}  # the result at hand"
-            lines.append(f"{variable} = {held}")
-        return ["HeadWordResult"], lines
+        names = variables(len(models))
+        return ["HeadWordResult"], [model.line(name) for model, name in zip(models, names, strict=True)]
 
 
-class SavedHeads:
+class SavedHeads(SavedResult):
     """Stands in the place of a model whose word pairs were computed before."""
 
-    backend = "saved result"
+    kind = HeadWordResult
 
     def __init__(self, result: HeadWordResult, path: str = "") -> None:
-        self.result, self.path = result, path
-        self.name = str(result.provenance.get("model") or (Path(path).stem if path else "a saved result"))
-        self.n_layers, self.n_heads = max(result.layers) + 1, result.n_heads
+        super().__init__(result, path)
+        self.n_heads = result.n_heads
 
 
 def variables(count: int) -> list[str]:
     """What results are called in code."""
     return ["result"] if count == 1 else ["result_a", "result_b"]
-
-
-def opened(given: Any) -> Any:
-    """What a widget is opened on, a saved result or the path of one made to stand for a model; models stay.
-
-    Raises FileNotFoundError or ValueError for a path without such a result.
-    """
-    if isinstance(given, HeadWordResult):
-        return SavedHeads(given)
-    if isinstance(given, str | os.PathLike):
-        path = os.path.expanduser(os.fspath(given))
-        return SavedHeads(HeadWordResult.load(path), path)
-    return given
-
-
-def opened_pair(base: Any, tuned: Any) -> tuple[Any, Any]:
-    """The same of what may be two; two saved results become one pair.
-
-    Raises TypeError for a saved result beside a model.
-    """
-    base, tuned = opened(base), opened(tuned)
-    saved = [isinstance(one, SavedHeads) for one in (base, tuned)]
-    if tuned is None or not any(saved):
-        return base, tuned
-    if not all(saved):
-        raise TypeError("a saved result and a model cannot be compared here: give two saved results or two models")
-    return SimpleNamespace(base=base, tuned=tuned), None

@@ -1,0 +1,68 @@
+"""A result that was computed before, in the place of a model: there is nothing to compute."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from interp_widgets.analysis.cost import Cost
+
+
+class SavedResult:
+    """Stands in the place of a model; subclasses name the kind of result and add sizes that their panel asks for."""
+
+    kind: ClassVar[Any]
+    """Class of the result."""
+
+    backend = "saved result"
+
+    def __init__(self, result: Any, path: str = "") -> None:
+        self.result, self.path = result, path
+        self.name = str(result.provenance.get("model") or (Path(path).stem if path else "a saved result"))
+        self.n_layers = max(result.layers) + 1
+
+    def line(self, name: str) -> str:
+        """A line of a cell that opens the file again as ``name``."""
+        held = f"{self.kind.__name__}.load({self.path!r})" if self.path else f"{name}  # the result at hand"
+        return f"{name} = {held}"
+
+
+class SavedAnswer:
+    """Base of what a panel asks of saved results."""
+
+    def answer(self, model: SavedResult, **_: Any) -> Any:
+        """The result that stands in the place of a model."""
+        return model.result
+
+    def cost(self, model: SavedResult) -> Cost:
+        """Nothing."""
+        return Cost(0.0, 0.0)
+
+
+def opened_pair(base: Any, tuned: Any, saved: type[SavedResult]) -> tuple[Any, Any]:
+    """What a panel is opened on: saved results, or the paths of some, made to stand for models; models stay.
+
+    Raises FileNotFoundError or ValueError for a path without such a result, TypeError for a saved result beside a
+    model.
+    """
+    base, tuned = _opened(base, saved), _opened(tuned, saved)
+    stand_in = [isinstance(one, saved) for one in (base, tuned)]
+    if tuned is None or not any(stand_in):
+        return base, tuned
+    if not all(stand_in):
+        raise TypeError("a saved result and a model cannot be compared here: give two saved results or two models")
+    return SimpleNamespace(base=base, tuned=tuned), None
+
+
+def _opened(given: Any, saved: type[SavedResult]) -> Any:
+    if isinstance(given, saved.kind):
+        return saved(given)
+    if isinstance(given, str | os.PathLike):
+        path = os.path.expanduser(os.fspath(given))
+        try:
+            return saved(saved.kind.load(path), path)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{error}; a model is opened with load_model({str(given)!r})") from None
+    return given
