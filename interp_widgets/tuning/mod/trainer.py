@@ -68,6 +68,12 @@ class ModStep:
     """Per route: variance of the weight."""
 
 
+def first_router(like: Tensor, k: int, seed: int) -> Tensor:
+    """(d_model, k) the random weights that a router starts from, of the kind of ``like`` (d_model,)."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(len(like), k, generator=generator, dtype=torch.float64) * ROUTER_SCALE).to(like)
+
+
 @dataclass
 class Trainer:
     """A base model with a mixture and adapters in training; `hf_model` is used up."""
@@ -82,10 +88,8 @@ class Trainer:
         chosen = self.settings
         self.hf_model.to(self.device).requires_grad_(False)
         self.parts = late_parts(self.hf_model)
-        generator = torch.Generator().manual_seed(chosen.seed)
-        width = next(self.parts.norm.parameters())
-        router = torch.randn(len(width), chosen.k, generator=generator, dtype=torch.float64) * ROUTER_SCALE
-        self.mixture = new_mixture(self.parts, router.to(width), chosen.top_k, chosen.only).to(self.device)
+        router = first_router(next(self.parts.norm.parameters()), chosen.k, chosen.seed)
+        self.mixture = new_mixture(self.parts, router, chosen.top_k, chosen.only).to(self.device)
         peft_model = None
         if chosen.lora is not None:
             peft_model = add_lora(self.hf_model, self.parts, chosen.lora, chosen.k, chosen.seed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from interp_widgets.models import Model, ModModel
 from interp_widgets.models.mod.assemble import new_mixture, norm_parameters
 from interp_widgets.models.mod.checkpoint import MixtureState, base_hash
@@ -11,7 +9,7 @@ from interp_widgets.models.mod.graft import late_parts
 from interp_widgets.models.mod.model import check_top_k
 from interp_widgets.models.mod.opening import build_mixture, read_base
 
-from .trainer import ROUTER_SCALE
+from .trainer import first_router
 
 
 def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: int = 0) -> ModModel:
@@ -50,9 +48,7 @@ def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: i
         )
     hf_model, tokenizer = read_base(model.source, model.tokenizer)
     parts = late_parts(hf_model)
-    generator = torch.Generator().manual_seed(seed)
-    router = torch.randn(model.d_model, k, generator=generator, dtype=torch.float64) * ROUTER_SCALE
-    mixture = new_mixture(parts, router.to(next(parts.norm.parameters())), used)
+    mixture = new_mixture(parts, first_router(next(parts.norm.parameters()), k, seed), used)
     named = {"router": mixture.router, **norm_parameters(mixture, parts)}
     weights = {name: parameter.detach().cpu().clone() for name, parameter in named.items()}
     state = MixtureState(k, used, None, model.source, model.name, base_hash(hf_model), weights)
