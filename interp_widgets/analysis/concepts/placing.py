@@ -77,6 +77,7 @@ def nearest_rows(rows: Floats, k: int) -> tuple[NDArray[np.integer[Any]], Floats
 
 
 def tsne_places(parts: Floats, near: int, seed: int) -> Floats:
+    """(concepts, 2) places by t-SNE on cosine distances."""
     from sklearn.manifold import TSNE
 
     perplexity = min(2.0 * near, (len(parts) - 1) / 3)
@@ -130,5 +131,6 @@ def among_neighbours(parts: Floats, mapped: Floats, xy: Floats) -> Floats:
 
 
 def unit_rows(rows: Floats) -> Floats:
+    """The rows at length 1; a row of zeros stays."""
     found: Floats = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     return found
