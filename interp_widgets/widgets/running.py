@@ -309,10 +309,16 @@ class Running(W.VBox):
     @guard
     def _refresh(self, limit: float = QUICK_SECONDS) -> None:
         """Bring the picture up to the inputs: from the cache, by a run if it is quick, else light the Run button."""
-        request = self.request()
+        main = self._owner("main")
+        try:
+            request = self.request()
+        except Exception:
+            main.drop()  # what runs is about inputs that have changed: its end must not cover the error
+            self._pending = None
+            self._restore()
+            raise
         if self._pending is not None and request == self._pending:
             return
-        main = self._owner("main")
         held = tuple(self._held(request, model) for model in self.models)
         if all(value is not None for value in held):
             main.drop()

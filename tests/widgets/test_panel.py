@@ -200,6 +200,21 @@ def test_run_computes_in_the_calling_thread(make: Callable[..., Any], model: Any
     assert threads[-1].name.startswith("interp-widgets")
 
 
+def test_a_run_under_way_does_not_cover_an_error_in_the_inputs(toy: Any, model: Any) -> None:
+    model.hold()
+    toy.n = 4
+    assert model.entered.wait(5)
+    toy.n = -1
+    model.gate.set()
+    assert toy.wait(5)
+    assert (toy.status.state, toy.status.error) == ("failed", "n must be 0 or more, got -1")
+    assert toy.painted[-1] == (3, (9,)), "neither the old run's result nor its part stays"
+    assert toy.result == 9
+    toy.n = 4
+    assert toy.wait(5)
+    assert (toy.status.state, toy.result) == ("done", 16)
+
+
 def test_run_is_replaced_by_a_change_from_elsewhere(toy: Any, model: Any) -> None:
     model.hold()
 
