@@ -64,7 +64,11 @@ class Making(Panel):
     @T.validate("stream")
     def _stream_is_there(self, proposal: Any) -> int:
         if proposal.value > self.deepest:
-            raise T.TraitError(f"stream must be in 0..{self.deepest} for {self!r}, got {proposal.value}")
+            names = " and ".join(model.name for model in self.models)
+            raise T.TraitError(
+                f"stream must be in 0..{self.deepest}, the layers of {names} ({self.deepest}: before the final norm), "
+                f"got {proposal.value}"
+            )
         return int(proposal.value)
 
     @property
