@@ -23,6 +23,7 @@ from . import plain, plain_slopes, ways
 from .compare import HALF_TOLERANCE, TOLERANCE, agree, difference, probe_ids
 from .plain import KeysValues
 from .slopes import AutogradSlopes, NoForwardMode, PlainSlopes, Slopes
+from .soft_cap import soft_cap, soft_capped
 from .ways import has_hooks
 
 __all__ = [
@@ -126,7 +127,8 @@ def encode(
 ) -> Tensor:
     """The hidden states (batch, positions, width) that `decode` turns into logits; arguments as in `forward`.
 
-    Their width is d_model, or d_vocab for a model whose logits are more than its unembedding of one state.
+    Their width is d_model, or d_vocab for a model whose logits are more than its unembedding of one state and a soft
+    cap.
     """
     before = 0 if prefix is None else prefix.length
     _check_embeddings(model, embeddings, before)
@@ -210,9 +212,7 @@ def _decode(model: Any, hidden: Tensor) -> Tensor:
         return hidden
     flat = hidden if hidden.ndim == 3 else hidden.reshape(1, -1, hidden.shape[-1])
     logits = model.tl_model.unembed(flat)
-    cap = getattr(model.tl_model.cfg, "output_logits_soft_cap", None) or 0
-    if way == "blocks" and cap > 0:
-        logits = cap * torch.tanh(logits / cap)
+    logits = soft_capped(logits, soft_cap(model.tl_model))
     return logits.reshape(*hidden.shape[:-1], logits.shape[-1])
 
 
@@ -269,7 +269,7 @@ class _Traits:
     cache: bool
     """Keys and values of a prefix can be reused."""
     split: bool
-    """Logits are the unembedding of one hidden state, nothing more."""
+    """Logits are the unembedding of one hidden state and a soft cap, nothing more."""
 
 
 _KNOWN: weakref.WeakKeyDictionary[Any, _Traits] = weakref.WeakKeyDictionary()
@@ -313,7 +313,7 @@ def _compare(model: Any) -> _Traits | None:
         if not same(logits, wanted):
             raise ValueError(f"{model.name} gives other logits for its own token embeddings than for their ids")
         hidden = ways.bridge_encode(tl_model, embeddings, None, None, False, True)
-        split = hidden is not None and same(tl_model.unembed(hidden), wanted)
+        split = same(soft_capped(tl_model.unembed(hidden), soft_cap(tl_model)), wanted)
         layers = ways.bridge_cache(tl_model, embeddings[:, :cut])
         cache = bool(layers) and same(
             ways.bridge_encode(tl_model, embeddings[:, cut:], rest, tuple(layers), False, False), wanted[:, cut:]

@@ -24,6 +24,7 @@ from . import plain, ways
 from .compare import agree, probe_ids
 from .hooks import attached
 from .mod.graft import by_last_route
+from .soft_cap import soft_cap, soft_capped
 from .ways import has_hooks
 
 __all__ = ["ReadOut", "read_out", "residuals", "run_blocks"]
@@ -55,8 +56,7 @@ class ReadOut:
         """(..., stop - first) logits of the token ids first..stop from what `normed` gave."""
         with self.model.lock:
             logits = plain.decode(self.model.tl_model, hidden, slice(first, stop))
-        cap = getattr(self.model.tl_model.cfg, "output_logits_soft_cap", None) or 0
-        return logits.div_(cap).tanh_().mul_(cap) if cap > 0 else logits
+        return soft_capped(logits, soft_cap(self.model.tl_model), in_place=True)
 
     @torch.no_grad()
     def whole(self, rows: Tensor) -> Tensor:

@@ -14,6 +14,24 @@ from tests.models.tiny import tiny_model
 
 IDS = [5, 17, 300, 44, 8, 261, 99, 30]
 NAMES = [("gpt2", "hooked"), ("llama", "hooked"), ("gpt_neox", "hooked"), ("gpt2", "bridge"), ("llama", "bridge")]
+CAPPED = ("gemma2", "bridge")
+"""A model whose logits have a soft cap, of 3."""
+
+
+def test_routing_behind_a_soft_cap() -> None:
+    """The ensemble is capped once, behind the mixture; a route's own reading is capped as well."""
+    model = tiny_mixture(*CAPPED, 2)
+    total, routes, weights = naive("gemma2", model.state, torch.tensor([IDS]))
+    found = routing(model, IDS, top=3)
+    assert np.allclose(found.weights, weights[0], atol=1e-5)
+    own = total[0].softmax(-1)
+    assert np.allclose(found.ensemble_probability, own.topk(3, dim=-1).values, atol=1e-5)
+    for i, logits in enumerate(routes):
+        p = logits[0].softmax(-1)
+        assert np.allclose(found.route_probability[i], p.topk(3, dim=-1).values, atol=1e-5)
+        assert np.allclose(found.kl[i], (p * (p / own).log()).sum(-1), atol=1e-4)
+        bare = (3 * torch.atanh(logits[0] / 3)).softmax(-1)
+        assert not np.allclose(found.route_probability[i], bare.topk(3, dim=-1).values, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES, ids="-".join)
@@ -127,10 +145,10 @@ def test_what_is_refused() -> None:
         routing(model, IDS, check=stop)
 
 
-@pytest.mark.parametrize("backend", ["hooked", "bridge"])
-def test_speed_is_measured_for_every_number_of_routes(tmp_path: Path, backend: str) -> None:
+@pytest.mark.parametrize(("family", "backend"), [("llama", "hooked"), ("llama", "bridge"), CAPPED])
+def test_speed_is_measured_for_every_number_of_routes(tmp_path: Path, family: str, backend: str) -> None:
     """Whatever the clock says: a made-up one here, which counts its calls."""
-    model = tiny_mixture("llama", backend, 3)
+    model = tiny_mixture(family, backend, 3)
     ticks = iter(range(10_000))
     told: list[tuple[int, int]] = []
     found = routing_speed(

@@ -68,10 +68,12 @@ def naive(family: str, state: MixtureState, ids: Tensor) -> tuple[Tensor, list[T
         chosen = scores.topk(state.top_k, dim=-1).indices
         kept = torch.full_like(scores, -torch.inf).scatter(-1, chosen, scores.gather(-1, chosen))
         weights = kept.exp() / kept.exp().sum(-1, keepdim=True)
-        routes = []
+        raw = []
         for index in range(state.k):
             for name, parameter in parts.norm.named_parameters():
                 parameter.copy_(state.weights[f"norms.{index}.{name}"])
-            routes.append(parts.head(parts.norm(left[index - state.k])))
-        total = torch.stack([weights[..., i, None] * routes[i] for i in range(state.k)]).sum(0)
-    return total, routes, weights
+            raw.append(parts.head(parts.norm(left[index - state.k])))
+        total = torch.stack([weights[..., i, None] * raw[i] for i in range(state.k)]).sum(0)
+        cap = getattr(hf_model.config, "final_logit_softcapping", None)
+        capped = [logits if cap is None else cap * torch.tanh(logits / cap) for logits in (total, *raw)]
+    return capped[0], capped[1:], weights

@@ -17,9 +17,10 @@ from interp_widgets.analysis.logit_lens import logit_lens
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
 from interp_widgets.models import LoadError, ModModel, load_model
+from interp_widgets.models.mod.assemble import apply_state
 from interp_widgets.models.mod.checkpoint import base_hash, save_state
 from interp_widgets.models.mod.early_exit import EarlyExit
-from interp_widgets.models.mod.graft import graft, late_parts, mixture_of
+from interp_widgets.models.mod.graft import graft, grafted, late_parts, mixture_of
 from interp_widgets.models.mod.mixture import Mixture, gates, mix
 from interp_widgets.models.mod.opening import build_mixture, read_base
 from interp_widgets.models.readout import read_out, residuals
@@ -30,7 +31,7 @@ IDS = torch.tensor([[5, 17, 300, 44, 8, 261, 99, 30], [7, 3, 120, 9, 201, 33, 64
 PROMPT = "The Eiffel Tower is located"
 FAMILIES = [
     *(pytest.param((name, "hooked"), marks=pytest.mark.hooked) for name in ("gpt2", "llama", "gpt_neox")),
-    *((name, "bridge") for name in ("gpt2", "llama", "gpt_neox", "gemma")),
+    *((name, "bridge") for name in ("gpt2", "llama", "gpt_neox", "gemma", "gemma2")),
 ]
 
 
@@ -56,12 +57,17 @@ def test_logits_are_the_weighted_sum_of_the_routes(name: tuple[str, str], k: int
     # the control: neither one route, nor equal weights, nor the wrong order of routes gives these logits
     others = [*routes, torch.stack(routes).mean(0)] if top_k > 1 else routes
     others.append(sum(weights[..., [k - 1 - i]] * routes[i] for i in range(k)))
-    if not (k == 3 and name[0] == "gemma"):  # a router that reads its scaled embeddings is one-sided
+    if not (k == 3 and name[0].startswith("gemma")):  # a router that reads its scaled embeddings is one-sided
         assert min(largest(other - wanted) for other in others) > 1e-2 * scale
 
 
-@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox"])
+@pytest.mark.parametrize(
+    ("family", "backend"),
+    [
+        *(pytest.param(name, "hooked", marks=pytest.mark.hooked) for name in ("gpt2", "llama", "gpt_neox")),
+        *((name, "bridge") for name in ("gpt2", "llama", "gpt_neox", "gemma2")),
+    ],
+)
 def test_one_route_with_the_norm_copied_is_the_base(family: str, backend: str) -> None:
     model, base = tiny_mixture(family, backend, 1, copied=True), tiny_model(family, backend)
     assert torch.equal(model.run(IDS).logits, base.run(IDS).logits)
@@ -101,19 +107,20 @@ def test_equal_members_are_the_member() -> None:
     assert largest(mix(weights, [member, member, member + 1]) - member) > 0.1
 
 
-def test_late_layers_that_write_nothing_leave_the_base_whatever_the_router() -> None:
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_late_layers_that_write_nothing_leave_the_base_whatever_the_router(family: str) -> None:
     """The same of a whole model: the streams of all routes are one."""
-    hf_model = tiny_hf("llama")
+    hf_model = tiny_hf(family)
     with torch.no_grad():
         for layer in hf_model.model.layers[-1:]:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
     base = load_model(hf_model, device="cpu")
-    state = dataclasses.replace(random_state("llama", 2, copied=True), base=None, base_hash=base_hash(hf_model))
+    state = dataclasses.replace(random_state(family, 2, copied=True), base=None, base_hash=base_hash(hf_model))
     model = build_mixture(read_base(hf_model)[0], state, tokenizer=None, name="x", source=None, device="cpu")
     assert largest(model.run(IDS).logits - base.run(IDS).logits) < 1e-5
-    other = tiny_mixture("llama", "auto", 2, copied=True).run(IDS).logits
-    assert largest(other - tiny_model("llama").run(IDS).logits) > 0.1
+    other = tiny_mixture(family, "auto", 2, copied=True).run(IDS).logits
+    assert largest(other - tiny_model(family).run(IDS).logits) > 0.1
 
 
 def test_one_unembedding_is_the_sum_of_k_logit_tensors() -> None:
@@ -123,6 +130,47 @@ def test_one_unembedding_is_the_sum_of_k_logit_tensors() -> None:
     many = sum(weights[..., i, None] * (members[i] @ table) for i in range(4))
     assert largest(one - many) < 1e-5 * largest(many)
     assert largest(one - many.roll(1, 0)) > 0.1 * largest(many)
+
+
+def uncapped(family: str, state: Any) -> Tensor:
+    """The weighted sum of logits that each route's own cap has bent, which is another model."""
+    _, routes, weights = naive(family, state, IDS)
+    return sum(weights[..., i, None] * routes[i] for i in range(state.k))  # type: ignore[return-value]
+
+
+def test_a_soft_cap_acts_on_the_mixed_logits() -> None:
+    """On the transformers model, where it is tuned, and on the bridge, where it is read."""
+    model = tiny_mixture("gemma2", "bridge", 2)
+    wanted, routes, _ = naive("gemma2", model.state, IDS)
+    hf_model = tiny_hf("gemma2")
+    hf_model, mixture = apply_state(hf_model, model.state)
+    parts = late_parts(hf_model)
+    assert parts.cap == 3.0
+    with torch.no_grad(), grafted(parts, mixture), mixture.recording() as readings:
+        trained = hf_model(IDS).logits
+        own = [parts.logits(member) for member in readings[0].members]
+    for found in (trained, model.run(IDS).logits, model.forward(model.token_embeddings(IDS[0])[None])):
+        assert largest(found.double() - wanted[: len(found)]) < 2e-5
+    for found, route in zip(own, routes, strict=True):
+        assert largest(found.double() - route) < 2e-5
+    # the controls: a sum behind the caps, a cap twice, no cap at all
+    assert largest(uncapped("gemma2", model.state) - wanted) > 0.05
+    assert largest(3 * torch.tanh(wanted / 3) - wanted) > 0.1
+    assert largest(3 * torch.atanh(wanted / 3) - wanted) > 0.1
+
+
+@pytest.mark.hooked
+def test_a_soft_cap_in_a_hooked_transformer() -> None:
+    """No family with a cap converts, so that a HookedTransformer is given one."""
+    tl_model = copy.deepcopy(build(random_state("llama", 2), backend="hooked").tl_model)
+    with torch.no_grad():
+        plain = tl_model(IDS)
+        tl_model.cfg.output_logits_soft_cap = 2.0
+        model = load_model(tl_model)
+        wanted = 2 * torch.tanh(plain / 2)
+        assert largest(model.run(IDS).logits - wanted) < 1e-5
+        assert largest(model.forward(model.token_embeddings(IDS[0])[None]) - wanted[:1]) < 1e-5
+        assert largest(wanted - plain) > 0.1
 
 
 def test_top_k_of_all_routes_is_dense() -> None:
@@ -391,8 +439,14 @@ def test_damaged_folders_say_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_models_whose_logits_are_no_unembedding_are_refused() -> None:
-    with pytest.raises(ValueError, match="a soft cap or a scale"):
-        late_parts(tiny_hf("gemma2"))
+    from transformers import GraniteConfig, GraniteForCausalLM
+
+    scaled = GraniteConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        logits_scaling=3.0,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="its logits are more than the unembedding and a soft cap"):
+        late_parts(GraniteForCausalLM(scaled).eval())
     with pytest.raises(ValueError, match="3 routes need 2 norms"):
         Mixture(torch.zeros(4, 3), [], 3)
 

@@ -137,7 +137,10 @@ def tiny_config(family: str, *, n_ctx: int = 128, n_layers: int = 3, d_model: in
         case "gemma":
             return tf.GemmaConfig(head_dim=d_model // 4, **rotary)
         case "gemma2":
-            return tf.Gemma2Config(head_dim=d_model // 4, query_pre_attn_scalar=d_model // 4, **rotary)
+            # a cap low enough that logits without it are far off
+            return tf.Gemma2Config(
+                head_dim=d_model // 4, query_pre_attn_scalar=d_model // 4, final_logit_softcapping=3.0, **rotary
+            )
     raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
 
 

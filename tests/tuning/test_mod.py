@@ -62,8 +62,8 @@ def batch_of(rows: list[tuple[list[int], int]]) -> Batch:
     return Batch(ids, labels)
 
 
-def wide_step(distill: float, *, scale: float = 0.3) -> tuple[Any, Any, Any, Batch, StepLoss]:
-    hf_model = tiny_hf("gpt2", dtype=torch.float64).requires_grad_(False)
+def wide_step(distill: float, *, scale: float = 0.3, family: str = "gpt2") -> tuple[Any, Any, Any, Batch, StepLoss]:
+    hf_model = tiny_hf(family, dtype=torch.float64).requires_grad_(False)
     parts = late_parts(hf_model)
     generator = torch.Generator().manual_seed(0)
     router = scale * torch.randn(32, 3, generator=generator, dtype=torch.float64)
@@ -75,10 +75,11 @@ def wide_step(distill: float, *, scale: float = 0.3) -> tuple[Any, Any, Any, Bat
 
 
 @torch.no_grad()
-def naive_loss(hf_model: Any, parts: Any, mixture: Any, batch: Batch) -> tuple[float, float, float]:
+def naive_loss(hf_model: Any, parts: Any, mixture: Any, batch: Batch, cap: float = 1e6) -> tuple[float, float, float]:
     """Task, Σ KL(P_i ‖ P_last) and Σ KL(P_last ‖ P_i) token by token, from logits of every route."""
     streams = []
     handles = [m.register_forward_hook(lambda m, args, made: streams.append((args[0], made))) for m in parts.layers]
+    capped = lambda logits: cap * torch.tanh(logits / cap)
     hf_model(batch.ids)
     for handle in handles:
         handle.remove()
@@ -93,10 +94,10 @@ def naive_loss(hf_model: Any, parts: Any, mixture: Any, batch: Batch) -> tuple[f
             if target == IGNORED:
                 continue
             logits = sum(weights[row, at, i] * routes[i][row, at] for i in range(3))
-            task -= float(logits.log_softmax(-1)[target])
-            last = routes[-1][row, at].log_softmax(-1)
+            task -= float(capped(logits).log_softmax(-1)[target])
+            last = capped(routes[-1][row, at]).log_softmax(-1)
             for i in range(2):
-                own = routes[i][row, at].log_softmax(-1)
+                own = capped(routes[i][row, at]).log_softmax(-1)
                 towards += float((own.exp() * (own - last)).sum())
                 away += float((last.exp() * (last - own)).sum())
             count += 1
@@ -111,6 +112,20 @@ def test_the_loss_is_the_definition_token_by_token() -> None:
     assert float(found.total.detach()) == pytest.approx(task + 0.1 * towards, rel=1e-9)
     assert abs(towards - away) > 0.01, "the other direction would be another number"
     assert found.gates.shape == (7, 3)
+
+
+def test_the_loss_is_that_of_capped_logits() -> None:
+    hf_model, parts, mixture, batch, found = wide_step(0.1, family="gemma2")
+    task, towards, _ = naive_loss(hf_model, parts, mixture, batch, 3.0)
+    assert float(found.task) == pytest.approx(task, rel=1e-6)  # its norms are in float32
+    assert float(found.distillation) == pytest.approx(towards, rel=1e-5)
+    bare, apart, _ = naive_loss(hf_model, parts, mixture, batch)
+    assert abs(float(found.task) - bare) > 0.01
+    assert abs(float(found.distillation) - apart) > 0.01
+    alone = [float(loss) for loss in found.routes]
+    with grafted(parts, mixture):
+        again = step_loss(hf_model, parts, mixture, batch, 0.0, each_route=True)
+    assert [float(loss) for loss in again.routes] == pytest.approx(alone, rel=1e-9)
 
 
 def test_without_lambda_the_term_is_gone() -> None:
@@ -245,10 +260,11 @@ def test_tuning_learns_and_leaves_the_base_alone(family: str) -> None:
     assert not torch.equal(model.run([5, 6, 7]).logits, before)
 
 
-def test_the_model_has_the_loss_that_was_tuned() -> None:
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_the_model_has_the_loss_that_was_tuned(family: str) -> None:
     """The last word of training and the first of inspection are one: the ensemble's loss, through TransformerLens."""
-    model, _ = tune(batch_size=5, steps=5)
-    _, report = tune(batch_size=5, steps=6)
+    model, _ = tune(family, batch_size=5, steps=5)
+    _, report = tune(family, batch_size=5, steps=6)
     total, count = 0.0, 0
     for example in read_examples(model, DATA):
         ids = torch.tensor(example.ids)
@@ -466,8 +482,6 @@ def test_options_out_of_range() -> None:
     memory = load_model(tiny_hf("gpt2"), tokenizer=tiny_model("gpt2").tokenizer, device="cpu")
     with pytest.raises(ValueError, match="came from memory"):
         tune_mod(memory, DATA)
-    with pytest.raises(ValueError, match="a soft cap or a scale"):
-        tune("gemma2")
 
 
 def test_a_transformers_model_from_memory_is_left_as_it_is(tmp_path: Path) -> None:
@@ -493,9 +507,10 @@ def test_lora_without_peft_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     tune(steps=1)
 
 
-def test_adapters_are_merged_for_inspection(tmp_path: Path) -> None:
-    model, _ = tune(lora=2, steps=5, learning_rate=5e-2)
-    plain, _ = tune(steps=5, learning_rate=5e-2)
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_adapters_are_merged_for_inspection(tmp_path: Path, family: str) -> None:
+    model, _ = tune(family, lora=2, steps=5, learning_rate=5e-2)
+    plain, _ = tune(family, steps=5, learning_rate=5e-2)
     ids = [5, 17, 30, 44]
     names = ("blocks.1.hook_resid_pre", "blocks.1.hook_resid_post")
     with_lora, without = (m.run(ids, capture=names).activations for m in (model, plain))

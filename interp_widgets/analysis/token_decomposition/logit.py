@@ -16,6 +16,7 @@ from interp_widgets.analysis.token_decomposition.lens import PartLens
 from interp_widgets.analysis.token_decomposition.result import LogitShareResult
 from interp_widgets.models.freeze import Slope, freeze
 
+from interp_widgets.models.soft_cap import soft_cap
 
 @torch.no_grad()
 def decompose_logit(
@@ -103,5 +104,5 @@ def decompose_logit(
 
 def _uncapped(model: Any, logits: Tensor) -> Tensor:
     """The logits before a soft cap, cap · tanh(logit / cap), in float64."""
-    cap = getattr(model.tl_model.cfg, "output_logits_soft_cap", None) or 0
+    cap = soft_cap(model.tl_model)
     return cap * torch.atanh(logits.double() / cap) if cap > 0 else logits.double()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..soft_cap import soft_capped
 from .mixture import Mixture
 
 __all__ = ["LateParts", "by_last_route", "graft", "grafted", "late_parts", "mixture_of"]
@@ -93,12 +94,19 @@ class LateParts:
     """Its final norm."""
     head: nn.Module
     """Its unembedding."""
+    cap: float = 0.0
+    """The soft cap on its logits; 0 for none."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits (..., d_vocab) of what the unembedding reads."""
+        return soft_capped(self.head(hidden), self.cap)
 
 
 def late_parts(hf_model: Any) -> LateParts:
     """Find the blocks, final norm and unembedding of a transformers model by running one token through it.
 
-    Raises ValueError for a model whose logits are not one norm and one linear map of the last block's output.
+    Raises ValueError for a model whose logits are not one norm and one linear map of the last block's output, with or
+    without a soft cap.
     """
     count = hf_model.config.get_text_config().num_hidden_layers
     lists = [(name, m) for name, m in hf_model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == count]
@@ -128,9 +136,10 @@ def late_parts(hf_model: Any) -> LateParts:
     norm = next((m for m in watched if m in outputs and entered[m] is end and m is not head and end is not None), None)
     if norm is None or entered.get(head) is None or not torch.equal(entered[head], outputs[norm]):
         raise ValueError(refusal + "its unembedding does not read one final norm of its last block")
-    if not torch.equal(outputs[head], logits):
-        raise ValueError(refusal + "its logits are more than the unembedding (a soft cap or a scale): use another base")
-    return LateParts(layers, name, norm, head)
+    cap = float(getattr(hf_model.config.get_text_config(), "final_logit_softcapping", None) or 0)
+    if not torch.equal(soft_capped(outputs[head], cap), logits):
+        raise ValueError(refusal + "its logits are more than the unembedding and a soft cap: use another base")
+    return LateParts(layers, name, norm, head, cap)
 
 
 @contextlib.contextmanager

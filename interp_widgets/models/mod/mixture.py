@@ -4,6 +4,9 @@ Each of the last k layers gives logits of its own, ``U N_i(h_i)``. The router tu
 the first of these layers into k weights g = softmax(x W_g). The unembedding is linear, so the weighted logits are
 ``Σ g_i U N_i(h_i) = U Σ g_i N_i(h_i)``: a `Mixture` puts ``Σ g_i N_i(h_i)`` where the final norm's output was, and the
 model's own unembedding does the rest.
+
+A soft cap on the logits (Gemma 2) stays behind the unembedding: the ensemble reads ``cap(U Σ g_i N_i(h_i))``, a route
+alone ``cap(U N_i(h_i))``. Mixing before the cap keeps the one unembedding exact; one route, or equal ones, is the base.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ class ModModel(Model):
 
     It is a `Model` in every way: what it computes, writes and shows at its hooks includes the mixture, and an edit of
     the residual stream reaches every route. What reads one residual stream alone (the logit lens, the logits of parts
-    in a token decomposition, the final norm among the weights) reads it as the last route does.
+    in a token decomposition, the final norm among the weights) reads it as the last route does. A soft cap on the
+    base's logits (Gemma 2) acts on the mixed logits, and on a route's own where a route is read alone.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.
 

@@ -68,16 +68,16 @@ def step_loss(
     reading = readings[0]
     weights = reading.gates[:, :-1][chosen]
     members = [member[:, :-1][chosen] for member in reading.members]
-    task = F.cross_entropy(parts.head(mix(weights, members)), labels[chosen])
+    task = F.cross_entropy(parts.logits(mix(weights, members)), labels[chosen])
     apart = task.new_full((), torch.nan)
     alone = task.new_full((mixture.k,), torch.nan)
     if distill > 0:
-        routes = [parts.head(member) for member in members]
+        routes = [parts.logits(member) for member in members]
         apart = distillation_loss(routes[:-1], routes[-1])
         alone = torch.stack([F.cross_entropy(logits.detach(), labels[chosen]) for logits in routes])
     elif each_route:
         with torch.no_grad():
-            alone = torch.stack([F.cross_entropy(parts.head(member), labels[chosen]) for member in members])
+            alone = torch.stack([F.cross_entropy(parts.logits(member), labels[chosen]) for member in members])
     total = task + distill * apart if distill > 0 else task
     return StepLoss(total, task.detach(), apart.detach(), weights.detach(), alone)
 

@@ -53,7 +53,8 @@ def tune_mod(
     Each of these layers gives logits through its norm N_i and the model's own unembedding; the router weighs them by
     g = softmax(x W_g), where x is the residual stream entering the first of the k layers. The loss is the
     cross-entropy of ``Σ g_i logits_i`` on the responses plus ``distill`` times ``Σ KL(P_i ‖ P_last)``, in which the
-    last layer is the teacher. AdamW without weight decay, gradients clipped at length 1, no dropout, in float32.
+    last layer is the teacher. AdamW without weight decay, gradients clipped at length 1, no dropout, in float32. A soft
+    cap on the base's logits (Gemma 2) acts on the sum, and on each route's own logits in the distillation.
 
     Args:
         model: a `Model` that was loaded from a name or folder, or what `load_model` takes. It stays as it is.
