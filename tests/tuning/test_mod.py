@@ -290,6 +290,9 @@ def test_trained_parameters_are_counted() -> None:
     assert adapted.parameters_lora == 2 * sum(2 * (m.in_features + m.out_features) for m in maps)
     _, everywhere = tune(lora=2, lora_layers="all", steps=1)
     assert everywhere.parameters_lora == 3 * adapted.parameters_lora / 2
+    below, others = tune(lora=2, lora_layers="below", steps=1)
+    assert others.parameters_lora == everywhere.parameters_lora - adapted.parameters_lora
+    assert {name.split(".layers.")[1][0] for name in below.state.weights if name.startswith("lora.")} == {"0"}
     assert lora.added_parameters == adapted.trained_parameters
 
 
@@ -315,7 +318,11 @@ def settings(seed: int) -> trainer_module.Settings:
     return trainer_module.Settings(3, 3, None, 1e-4, 3e-4, 16, seed, True, None, "")
 
 
-@pytest.mark.parametrize("options", [{}, {"lora": 2, "top_k": 1, "k": 3}, {"lora": 2, "lora_layers": "all"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"lora": 2, "top_k": 1, "k": 3}, {"lora": 2, "lora_layers": "all"}, {"lora": 2, "lora_layers": "below"}],
+    ids=str,
+)
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_stop_save_and_go_on_is_the_uninterrupted_run(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
     whole, report = tune(family, steps=7, **options)
@@ -468,7 +475,8 @@ def test_options_out_of_range() -> None:
         ({"only": 2}, r"only must be a route in 0\.\.1 or None, got 2"),
         ({"only": 0, "train_norms": False}, "nothing is left to train"),
         ({"lora": 0}, "lora must be a rank of 1 or more"),
-        ({"lora_layers": "first"}, "lora_layers must be 'last' or 'all'"),
+        ({"lora_layers": "first"}, "lora_layers must be 'last', 'below' or 'all'"),
+        ({"lora": 2, "lora_layers": "below", "k": 3}, "no layer is below the last 3 of 3: give a smaller k"),
         ({"distill": -1.0}, "distill must be 0 or more"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0 and at most 1"),
         ({"batch_size": 0}, "batch_size must be a whole number of 1 or more"),

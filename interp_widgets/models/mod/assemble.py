@@ -42,10 +42,11 @@ def add_lora(hf_model: Any, parts: LateParts, setup: LoraSetup, k: int, seed: in
         import peft
     except ImportError as error:
         raise ImportError(_NEEDS_PEFT) from error
-    first = 0 if setup.layers == "all" else len(parts.layers) - k
+    depth = len(parts.layers)
+    adapted = {"all": range(depth), "last": range(depth - k, depth), "below": range(depth - k)}[setup.layers]
     names = [
         f"{parts.layers_name}.{index}.{name}"
-        for index in range(first, len(parts.layers))
+        for index in adapted
         for name, module in parts.layers[index].named_modules()
         if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
     ]

@@ -15,7 +15,16 @@ from torch import Tensor
 from ..folder import LoadError
 from ..weights import weight_hash
 
-__all__ = ["HEADER", "LoraSetup", "MixtureState", "base_hash", "is_mixture_folder", "load_state", "save_state"]
+__all__ = [
+    "HEADER",
+    "LoraLayers",
+    "LoraSetup",
+    "MixtureState",
+    "base_hash",
+    "is_mixture_folder",
+    "load_state",
+    "save_state",
+]
 
 HEADER = "mod.json"
 WEIGHTS = "mod.safetensors"
@@ -24,13 +33,17 @@ FORMAT = "interp_widgets mixture of depths"
 VERSION = 1
 
 
+LoraLayers = Literal["last", "below", "all"]
+"""The last k layers, those below them, or all."""
+
+
 @dataclass(frozen=True)
 class LoraSetup:
     """Low-rank adapters beside the mixture."""
 
     rank: int
-    layers: Literal["last", "all"]
-    """On the linear maps of the last k layers or of all."""
+    layers: LoraLayers
+    """The layers whose linear maps have adapters."""
     alpha: int
     """The update is scaled by alpha / rank."""
 

@@ -11,11 +11,12 @@ from interp_widgets.analysis.mod.accuracy_result import ModAblations, ModGrid
 from interp_widgets.analysis.mod.solving import solve
 from interp_widgets.analysis.mod.tuning_result import ModReport
 from interp_widgets.analysis.result import provenance
+from interp_widgets.arguments import checked
 from interp_widgets.data.problems import Problem
 from interp_widgets.models import load_model
 from interp_widgets.models.model import Model
 
-from .tune import tune_mod
+from .tune import check_lora, tune_mod
 
 ABLATIONS: Mapping[str, Mapping[str, Any]] = {
     "MoD": {},
@@ -26,6 +27,7 @@ ABLATIONS: Mapping[str, Mapping[str, Any]] = {
 _OURS = ("k", "top_k", "seed", "resume", "on_step", "on_partial")
 
 
+@checked
 def mod_grid(
     model: Any,
     dataset: Sequence[Any],
@@ -70,6 +72,7 @@ def mod_grid(
     base = loaded(model, tuning.get("tokenizer"))
     rows = _numbers("ks", ks, base.n_layers)
     columns = _numbers("top_ks", range(1, max(rows) + 1) if top_ks is None else top_ks, max(rows))
+    check_lora(tuning.get("lora"), tuning.get("lora_layers", "last"), max(rows), base.n_layers)
     found = np.full((len(rows), len(columns), len(seeds)), np.nan)
     share = np.full(len(rows), np.nan)
     start = solve(base, problems, max_new_tokens=max_new_tokens, check=check).accuracy
@@ -93,6 +96,7 @@ def mod_grid(
     return result(False)
 
 
+@checked
 def mod_ablations(
     model: Any,
     dataset: Sequence[Any],

@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 import numpy as np
 
 from interp_widgets.analysis.mod.tuning_result import ModReport
 from interp_widgets.analysis.result import provenance
+from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel, SelfCheckError, load_model
-from interp_widgets.models.mod.checkpoint import LoraSetup, MixtureState, base_hash, load_state
+from interp_widgets.models.mod.checkpoint import LoraLayers, LoraSetup, MixtureState, base_hash, load_state
 from interp_widgets.models.mod.model import check_top_k
 from interp_widgets.models.mod.opening import build_mixture, read_base
 from interp_widgets.models.threads import few_threads
@@ -25,13 +26,14 @@ EPOCHS = 2
 """Passes over the data set where ``steps`` is left out (appendix C.1)."""
 
 
+@checked
 def tune_mod(
     model: Model | str | Path | Any,
     dataset: Sequence[Any],
     k: int = 3,
     *,
     lora: int | None = None,
-    lora_layers: Literal["last", "all"] = "last",
+    lora_layers: LoraLayers = "last",
     distill: float = 1e-4,
     top_k: int | None = None,
     steps: int | None = None,
@@ -60,8 +62,9 @@ def tune_mod(
         model: a `Model` that was loaded from a name or folder, or what `load_model` takes. It stays as it is.
         dataset: examples with a prompt and a response: pairs, dictionaries or objects.
         k: number of routes, 1..n_layers.
-        lora: rank of adapters (peft) on all linear maps of the last k layers, scaled by 2; None for none.
-        lora_layers: ``"all"`` puts the adapters on every layer.
+        lora: rank of adapters (peft) on all linear maps of some layers, scaled by 2; None for none.
+        lora_layers: ``"last"`` puts the adapters on the last k layers, ``"below"`` on those below them, where the
+            mixture stands in for adapters of the last k (section 5.1.2), ``"all"`` on every layer.
         distill: λ of the distillation term, 0 or more; 0 leaves it out.
         top_k: routes that each token uses, 1..k; k (dense) by default.
         steps: optimizer steps in all, those before ``resume`` included; two passes over the data by default.
@@ -166,7 +169,7 @@ def _settings(
     k: int,
     top_k: int | None,
     lora: int | None,
-    lora_layers: str,
+    lora_layers: LoraLayers,
     distill: float,
     learning_rate: float,
     batch_size: int,
@@ -180,10 +183,7 @@ def _settings(
         raise ValueError(f"k must be a whole number in 1..{layers} for this {layers}-layer model, got {k!r}")
     top = k if top_k is None else top_k
     check_top_k(top, k)
-    if lora is not None and (isinstance(lora, bool) or not isinstance(lora, int) or lora < 1):
-        raise ValueError(f"lora must be a rank of 1 or more, or None, got {lora!r}")
-    if lora_layers not in ("last", "all"):
-        raise ValueError(f"lora_layers must be 'last' or 'all', got {lora_layers!r}")
+    check_lora(lora, lora_layers, k, layers)
     if not (distill >= 0 and math.isfinite(distill)):
         raise ValueError(f"distill must be 0 or more, got {distill}")
     if not 0 < learning_rate <= 1:
@@ -195,12 +195,22 @@ def _settings(
     if only is not None and lora is None and not train_norms:
         raise ValueError("nothing is left to train: with only= and without norms give a LoRA rank")
     examples = read_examples(base, dataset)
-    setup = None if lora is None else LoraSetup(lora, "all" if lora_layers == "all" else "last", 2 * lora)
+    setup = None if lora is None else LoraSetup(lora, lora_layers, 2 * lora)
     settings = Settings(
         k, top, setup, float(distill) if only is None else 0.0, float(learning_rate), batch_size, int(seed),
         bool(train_norms), only, fingerprint(examples),
     )  # fmt: skip
     return _Asked(settings, examples)
+
+
+def check_lora(lora: int | None, lora_layers: str, k: int, layers: int) -> None:
+    """ValueError if there can be no such adapters beside k routes in a model of ``layers`` layers."""
+    if lora is not None and (isinstance(lora, bool) or not isinstance(lora, int) or lora < 1):
+        raise ValueError(f"lora must be a rank of 1 or more, or None, got {lora!r}")
+    if lora_layers not in get_args(LoraLayers):
+        raise ValueError(f"lora_layers must be 'last', 'below' or 'all', got {lora_layers!r}")
+    if lora is not None and lora_layers == "below" and k == layers:
+        raise ValueError(f"no layer is below the last {k} of {layers}: give a smaller k, or lora_layers='all'")
 
 
 def _state(resume: ModModel | str | Path) -> MixtureState:

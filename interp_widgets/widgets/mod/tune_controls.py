@@ -62,7 +62,11 @@ def _mixture(panel: MoDRoutingViewer) -> list[Any]:
     lora = panel.bind(W.Checkbox(description="LoRA", indent=False), "lora")
     rank = _short(panel.bind(W.BoundedIntText(description="rank", min=1, max=4096), "rank"))
     layers = panel.bind(
-        W.Dropdown(description="on", options=[("the last k layers", "last"), ("all layers", "all")]), "lora_layers"
+        W.Dropdown(
+            description="on",
+            options=[("the last k layers", "last"), ("the layers below", "below"), ("all layers", "all")],
+        ),
+        "lora_layers",
     )
     distill = panel.bind(
         W.FloatText(description="λ", step=1e-4, tooltip="Weight of the distillation term: each earlier route's "

@@ -70,7 +70,7 @@ class MoDRoutingViewer(Panel):
     """Whether adapters are tuned too."""
     rank = T.Int(8, min=1)
     """Their rank."""
-    lora_layers = T.Enum(("last", "all"), default_value="last")
+    lora_layers = T.Enum(("last", "below", "all"), default_value="last")
     """On the last k layers or on all."""
     distill = T.Float(1e-4, min=0.0)
     """λ of the distillation term."""
