@@ -140,6 +140,8 @@ def read_model(source: str | Path, *, dtype: torch.dtype, local: bool, offline: 
                 use_safetensors=True,
                 trust_remote_code=False,
                 local_files_only=local or offline,
+                # peft, where it is installed, looks for an adapter first, and does not hear of the line above
+                adapter_kwargs={"local_files_only": local or offline},
                 output_loading_info=True,
             )
     except OSError as error:

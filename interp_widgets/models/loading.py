@@ -218,6 +218,7 @@ def build(
     if not owned:  # training mode, type and device of the user's model stay as they are
         hf_model = copy.deepcopy(hf_model)
     hf_model = hf_model.to(device=device, dtype=dtype).eval()
+    parameters = hf_model.num_parameters()  # before the conversion, which unties and splits weights
     text_config = hf_model.config.get_text_config()
     longest = getattr(text_config, "max_position_embeddings", None) or check_ids(2, 1 << 30).shape[1]
     prompts = check_ids(text_config.vocab_size, longest)
@@ -242,6 +243,7 @@ def build(
         processed=processed,
         prepend_bos=policy,
         stop_ids=_stop_ids(hf_model),
+        parameters=parameters,
     )
 
 
@@ -360,7 +362,7 @@ def _adopt(
     tokenizer = tokenizer if tokenizer is not None else tl_model.tokenizer
     if tokenizer is not None:
         folder.check_tokenizer(tokenizer, tl_model.cfg.d_vocab, name)
-    if tl_model.training:
+    if actual == "bridge" and tl_model.training:  # a HookedTransformer has no dropout, and begins in training mode
         raise ValueError("this model is in training mode, where dropout changes every pass: call .eval() on it first")
     is_folded = str(tl_model.cfg.normalization_type).endswith("Pre") or getattr(tl_model, "_weights_processed", False)
     if processed and not is_folded:

@@ -53,8 +53,10 @@ class Model:
         processed: bool = False,
         prepend_bos: bool = False,
         stop_ids: Iterable[int] = (),
+        parameters: int | None = None,
     ) -> None:
         cfg = tl_model.cfg
+        self._parameters = parameters
         self.lock = threading.RLock()
         self.tl_model = tl_model
         self.name = name
@@ -99,8 +101,12 @@ class Model:
 
     @functools.cached_property
     def parameter_count(self) -> int:
-        """Number of parameters, shared ones counted once."""
-        return sum({id(p): p.numel() for p in self.tl_model.parameters()}.values())
+        """Number of parameters as the transformers model counts them: a table that input and output share counts once.
+
+        Of a model that TransformerLens made, TransformerLens's own count, in which it counts twice.
+        """
+        own = (parameter.numel() for parameter in self.tl_model.parameters())
+        return sum(own) if self._parameters is None else self._parameters
 
     @functools.cached_property
     def weight_hash(self) -> str:
