@@ -1,6 +1,15 @@
 """Live Jupyter widgets that show why a language model wrote what it wrote.
 
 The public names load on first use, so that importing the package costs almost nothing beyond torch itself.
+
+The examples in the docstrings of the public names run as they are printed after these lines (the demo models are small:
+other models give other numbers):
+
+    >>> import numpy as np
+    >>> from interp_widgets import *
+    >>> pair = load_demo_pair()
+    >>> base, tuned = pair.base, pair.tuned
+    >>> model = base
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ FRONT_END = {"bokeh", "ipywidgets", "IPython", "anywidget", "traitlets", "comm"}
 HEAVY = {"umap", "peft", "dask", "openai"}
 TOP_LEVEL = {
     "interp_widgets", "notebooks", "tests", "benchmarks", "environment.yml", "README.md", "pyproject.toml", "Makefile",
-    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "constraints.txt", ".ci", ".gitignore",
+    "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "conftest.py", "constraints.txt", ".ci", ".gitignore",
 }  # fmt: skip
 
 
