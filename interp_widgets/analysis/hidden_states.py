@@ -64,7 +64,7 @@ def last_states(
         MemoryError: one prompt alone does not fit.
 
     Example:
-        >>> last_states(model, ["The cat sat", "Paris is"], [2, 4]).shape         # doctest: +SKIP
+        >>> last_states(model, ["The cat sat", "Paris is"], [2, 4]).shape
         (2, 2, 192)
     """
     wanted = stream_layers(model, layers)

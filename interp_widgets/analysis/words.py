@@ -78,7 +78,7 @@ def word_table(
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), sections 5.1 and 5.2 (E_i and E_o).
 
     Example:
-        >>> word_table(model, ["dog", "quickly"]).embeddings.shape                 # doctest: +SKIP
+        >>> word_table(model, ["dog", "quickly"]).embeddings.shape
         torch.Size([2, 192])
     """
     if side not in ("input", "output"):

@@ -11,7 +11,13 @@ from interp_widgets.data.instructions import follows, instruction_cases, make_ca
 
 @dataclass(frozen=True)
 class SaliencyCase:
-    """One prompt for a saliency map, with what is known about it."""
+    """One prompt for a saliency map, with what is known about it.
+
+    Example:
+        >>> case = SaliencyCase("Name a colour. Bees like flowers.", " red", instruction=(0, 14), label=True)
+        >>> case.prompt[slice(*case.instruction)]
+        'Name a colour.'
+    """
 
     prompt: str
     response: str | None = None
@@ -26,7 +32,15 @@ class SaliencyCase:
 
 
 def demo_cases(n: int = 100, seed: int = 0) -> list[SaliencyCase]:
-    """Draw `n` saliency cases from the held-out instructions, with their reference responses."""
+    """Draw `n` saliency cases from the held-out instructions, with their reference responses.
+
+    Example:
+        >>> case = demo_cases(1)[0]
+        >>> case.prompt[slice(*case.instruction)], case.response
+        ('Please write the plural form of this word.', ' bananas')
+        >>> case.follows(case.response), case.follows(" nonsense")
+        (True, False)
+    """
     return [
         SaliencyCase(
             case.prompt, case.response, case.instruction_span, True, f"{i:03d} {case.task}", partial(follows, case)

@@ -26,7 +26,14 @@ N_MOST = 30
 
 @dataclass(frozen=True)
 class Concept:
-    """A name, and short texts (stimuli) in which what it names occurs."""
+    """A name, and short texts (stimuli) in which what it names occurs.
+
+    Example:
+        >>> weather = Concept("weather", ["It rained all day.", "The wind is cold.", "Snow fell."], group="things")
+        >>> meals = Concept("meals", ["We ate soup.", "The bread is fresh.", "He cooked rice."], group="things")
+        >>> concept_directions(model, [weather, meals], layer=3).names
+        ('weather', 'meals')
+    """
 
     name: str
     stimuli: Sequence[str]
@@ -269,8 +276,15 @@ def read_concepts(
     Source: the layout is that of PaCE: Parsimonious Concept Engineering for Large Language Models (Luo et al. 2024).
 
     Example:
-        >>> concepts = read_concepts("PaCE-1M", limit=1000)                       # doctest: +SKIP
-        >>> concepts[0].name, len(concepts[0].stimuli)                            # doctest: +SKIP
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     for name in ("rain", "snow"):
+        ...         texts = [f"We saw {name} {when}." for when in ("today", "again", "at night", "in May", "once")]
+        ...         _ = Path(folder, f"{name}.txt").write_text("\\n".join(texts))
+        ...     concepts = read_concepts(folder)
+        >>> [(concept.name, len(concept.stimuli), len(concept.held_out)) for concept in concepts]
+        [('rain', 3, 2), ('snow', 3, 2)]
     """
     source = Path(folder)
     if not source.is_dir():

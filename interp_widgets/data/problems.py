@@ -98,7 +98,18 @@ def demo_problems(split: Split = "held_out", n: int = 100, seed: int = 0) -> lis
 
 
 def read_problems(path: str | Path) -> list[Problem]:
-    """Read problems from a .json or .jsonl file; see :func:`parse_problems`."""
+    """Read problems from a .json or .jsonl file; see :func:`parse_problems`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "gsm8k.jsonl")
+        ...     _ = path.write_text('{"question": "1 + 1?", "answer": "It is two. #### 2"}')
+        ...     problem = read_problems(path)[0]
+        >>> problem.prompt, problem.solved(" It is 2.")
+        ('Question: 1 + 1?\\nAnswer:', True)
+    """
     file = Path(path)
     if not file.is_file():
         raise ValueError(f"there is no file {file}: give the path of a .json or .jsonl file of problems")

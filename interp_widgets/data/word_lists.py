@@ -30,8 +30,12 @@ def read_word_list(path: str | os.PathLike[str]) -> tuple[str, ...]:
     Raises FileNotFoundError where there is no file, ValueError for no text, no word, or one word twice.
 
     Example:
-        >>> read_word_list("words.txt")[:2]                                        # doctest: +SKIP
-        ('the', 'of')
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "words.txt")
+        ...     _ = path.write_text("of 90\\nthe 120\\ndog 3\\n")
+        ...     read_word_list(path)
+        ('the', 'of', 'dog')
     """
     source = Path(path).expanduser()
     if not source.is_file():

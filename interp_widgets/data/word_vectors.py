@@ -18,7 +18,13 @@ DEMO_FILE = Path(__file__).resolve().parents[1] / "assets" / "words" / "word_vec
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WordVectors:
-    """Words, the most frequent first, and one vector for each."""
+    """Words, the most frequent first, and one vector for each.
+
+    Example:
+        >>> vectors = WordVectors(("yes", "no"), np.array([[1.0, 0.5], [-1.0, 0.2]]))
+        >>> vectors, vectors.of(["no", "maybe"])[1].tolist()
+        (WordVectors(2 words, width 2), [True, False])
+    """
 
     words: tuple[str, ...]
     """(n,) words, all different."""
@@ -119,9 +125,13 @@ def read_word_vectors(
     Sources of the layouts: GloVe (Pennington et al. 2014) and word2vec (Mikolov et al. 2013), their published files.
 
     Example:
-        >>> vectors = read_word_vectors("glove.6B.300d.txt", limit=13_000)        # doctest: +SKIP
-        >>> vectors.vectors.shape                                                 # doctest: +SKIP
-        (13000, 300)
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "vectors.txt")
+        ...     _ = path.write_text("the 0.1 0.2 0.3\\ncat 0.5 0.1 0.0\\n")
+        ...     read_word_vectors(path)
+        WordVectors(2 words, width 3)
     """
     source = Path(path)
     if not source.is_file():

@@ -83,8 +83,10 @@ def prefix(model: Any, embeddings: Tensor) -> Prefix:
         embeddings: (1, positions, d_model) token embeddings.
 
     Example:
-        >>> start = prefix(model, embeddings[:, :8])                              # doctest: +SKIP
-        >>> logits = forward(model, many[:, 8:], prefix=start)                    # doctest: +SKIP
+        >>> embeddings = model.token_embeddings(model.tokens("The Eiffel Tower is in the city of"))[None]
+        >>> start = prefix(model, embeddings[:, :5])
+        >>> forward(model, embeddings[:, 5:], prefix=start).shape
+        torch.Size([1, 4, 4096])
     """
     _check_embeddings(model, embeddings, 0)
     if embeddings.shape[0] != 1:

@@ -52,9 +52,12 @@ def interventions(model: Any, changes: Sequence[tuple[str, Change]]) -> Iterator
         ValueError: an unknown hook, or one whose change would not reach the output; then nothing is attached.
 
     Example:
-        >>> late = ("blocks.4.hook_mlp_out", lambda value, positions: value * (positions < 7)[..., None])
-        >>> with interventions(model, [late]):                                    # doctest: +SKIP
-        ...     text = model.generate("The capital of France is")
+        >>> early = ("blocks.0.hook_mlp_out", lambda value, positions: value * (positions < 4)[..., None])
+        >>> with interventions(model, [early]):
+        ...     model.generate("The capital of France is", max_new_tokens=1)
+        ' is'
+        >>> model.generate("The capital of France is", max_new_tokens=1)
+        ' Paris'
     """
     planned = list(changes)
     _check_names(model, [name for name, _ in planned])

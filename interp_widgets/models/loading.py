@@ -61,8 +61,10 @@ def load_model(
     Source: TransformerLens, "Loading models"; the check at load is this package's own.
 
     Example:
-        >>> model = load_model("demo-base")                        # doctest: +SKIP
-        >>> model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)   # doctest: +SKIP
+        >>> model = load_model("demo-base")
+        >>> model
+        Model('demo-base', 6 layers, d_model 192, 3.2M parameters, hooked, cpu)
+        >>> model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
         ' Paris'
     """
     if backend not in ("auto", "hooked", "bridge"):
@@ -384,7 +386,15 @@ def _adopt(
 
 @dataclass(frozen=True)
 class ModelPair:
-    """Two models over one vocabulary, such as a language model before and after instruction tuning."""
+    """Two models over one vocabulary, such as a language model before and after instruction tuning.
+
+    Example:
+        >>> pair.base.name, pair.tuned.name
+        ('demo-base', 'demo-tuned')
+        >>> prompt = "Instruction: Name the capital of France.\\nResponse:"
+        >>> pair.base.generate(prompt, max_new_tokens=3), pair.tuned.generate(prompt, max_new_tokens=3)
+        (' Helsinki\\nVietnam', ' Paris')
+    """
 
     base: Model
     """The model before."""
@@ -409,10 +419,24 @@ class ModelPair:
 
 
 def load_pair(base: str | Path | Any, tuned: str | Path | Any, **options: Any) -> ModelPair:
-    """Load two models of one vocabulary with the same options; see `load_model`."""
+    """Load two models of one vocabulary with the same options; see `load_model`.
+
+    Example:
+        >>> pair = load_pair("demo-base", "demo-tuned")
+        >>> pair.tuned.generate("Instruction: Name the capital of France.\\nResponse:", max_new_tokens=3)
+        ' Paris'
+    """
     return ModelPair(load_model(base, **options), load_model(tuned, **options))
 
 
 def load_demo_pair(**options: Any) -> ModelPair:
-    """The two shipped models: ``demo-base`` and, instruction-tuned from it, ``demo-tuned``; options as `load_model`."""
+    """The two shipped models: ``demo-base`` and, instruction-tuned from it, ``demo-tuned``; options as `load_model`.
+
+    Example:
+        >>> pair = load_demo_pair()
+        >>> pair.base
+        Model('demo-base', 6 layers, d_model 192, 3.2M parameters, hooked, cpu)
+        >>> pair.tuned
+        Model('demo-tuned', 6 layers, d_model 192, 3.2M parameters, hooked, cpu)
+    """
     return load_pair("demo-base", "demo-tuned", **options)

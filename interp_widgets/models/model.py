@@ -39,6 +39,16 @@ class Model:
     d_vocab, n_ctx (positions). `source` is what loads the model again: a demo name, folder or hub name; None for one
     that came from memory. `lock` is held while the model computes, so that a run in a cell and a widget's run never
     see each other's hooks.
+
+    Example:
+        >>> model.n_layers, model.d_model, model.prepend_bos
+        (6, 192, True)
+        >>> ids = model.tokens("Paris is in")
+        >>> model.token_strings(ids)
+        ('<|bos|>', 'P', 'aris', ' is', ' in')
+        >>> run = model.run(ids, capture="blocks.3.hook_resid_post")
+        >>> run.logits.shape, run.activations["blocks.3.hook_resid_post"].shape
+        (torch.Size([1, 5, 4096]), torch.Size([1, 5, 192]))
     """
 
     def __init__(

@@ -85,8 +85,10 @@ def read_out(model: Any) -> ReadOut:
     Raises ValueError where even the model's own modules do not give the model's own logits.
 
     Example:
-        >>> read = read_out(model)                                                # doctest: +SKIP
-        >>> logits = read.block(read.normed(residuals(model, ids)), 0, 100)       # doctest: +SKIP
+        >>> ids = model.tokens("The capital of France is")
+        >>> read = read_out(model)
+        >>> read.block(read.normed(residuals(model, ids)), 0, 100).shape
+        torch.Size([7, 6, 100])
     """
     with model.lock:
         if has_hooks(model.tl_model):

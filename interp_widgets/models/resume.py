@@ -125,7 +125,10 @@ def trace(model: Any, embeddings: Tensor, *, neurons: Sequence[int] = ()) -> Tra
         ValueError: a wrong shape, or more tokens than the model's context.
 
     Example:
-        >>> clean = trace(model, model.token_embeddings(ids)[None])               # doctest: +SKIP
+        >>> ids = model.tokens("The capital of France is")
+        >>> clean = trace(model, model.token_embeddings(ids)[None])
+        >>> len(clean.resid), clean.resid[0].shape
+        (7, torch.Size([1, 6, 192]))
     """
     from . import hook_resume, plain_resume
     from .forward import checked_way, has_hooks
@@ -164,10 +167,13 @@ def resume(
         ValueError: hooks were put on or taken off the model since the trace.
 
     Example:
-        >>> cell, at = torch.arange(2), torch.tensor([3, 4])                                     # doctest: +SKIP
-        >>> gone = Patch("mlp", 5, cell, at, torch.zeros(2, model.d_model))                      # doctest: +SKIP
-        >>> decode(model, resume(model, clean, [gone], 2)).shape                                 # doctest: +SKIP
-        (2, 50257)
+        >>> from interp_widgets.models.forward import decode
+        >>> ids = model.tokens("The capital of France is")
+        >>> clean = trace(model, model.token_embeddings(ids)[None])
+        >>> cell, at = torch.arange(2), torch.tensor([3, 4])
+        >>> gone = Patch("mlp", 5, cell, at, torch.zeros(2, model.d_model))
+        >>> decode(model, resume(model, clean, [gone], 2)).shape
+        torch.Size([2, 4096])
     """
     from . import hook_resume, plain_resume
     from .forward import checked_way, has_hooks

@@ -85,8 +85,14 @@ def load_translators(path: str | os.PathLike[str]) -> Translators:
         ValueError: it is no safetensors file, or a weight or bias is missing, has another shape or is not known.
 
     Example:
-        >>> load_translators("gpt2-lens.safetensors").d_model                     # doctest: +SKIP
-        768
+        >>> import torch
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> weights, biases = [torch.zeros(192, 192)] * 6, [torch.zeros(192)] * 6
+        >>> with TemporaryDirectory() as folder:
+        ...     lens = load_translators(save_translators(Path(folder) / "lens.safetensors", weights, biases))
+        >>> lens.d_model, logit_lens(model, "Paris is in", translators=lens).lens
+        (192, 'tuned')
     """
     from safetensors import SafetensorError, safe_open
 
@@ -135,10 +141,13 @@ def save_translators(
         ValueError: shapes that do not fit, numbers that are not finite, an unknown form.
 
     Example:
-        >>> state = torch.load("params.pt", weights_only=True)                    # doctest: +SKIP
-        >>> layers = range(len(state) // 2)                                       # doctest: +SKIP
-        >>> save_translators("lens.safetensors", [state[f"{i}.weight"] for i in layers],
-        ...                  [state[f"{i}.bias"] for i in layers])                # doctest: +SKIP
+        >>> import torch
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> weights, biases = [torch.zeros(192, 192)] * 6, [torch.zeros(192)] * 6  # they change nothing
+        >>> with TemporaryDirectory() as folder:
+        ...     save_translators(Path(folder) / "lens.safetensors", weights, biases).name
+        'lens.safetensors'
     """
     from safetensors.torch import save_file
 

@@ -22,6 +22,14 @@ class Workbench(T.HasTraits):
     Open widgets on it: ``bench = Workbench(model)``, then ``SaliencyExplorer(bench)`` in one cell, another in the next.
     A change in one panel shows in all the others. Raises ValueError if the two models have different vocabularies, or a
     layer, head or neuron that the model does not have is chosen.
+
+    Example:
+        >>> bench = Workbench(model, prompt="The Eiffel Tower is in the city of")
+        >>> lens, parts = LogitLensExplorer(bench), TokenDecompositionExplorer(bench)
+        >>> bench.select(prompt="Paris is the capital of", layer=3)
+        >>> lens.prompt, parts.prompt
+        ('Paris is the capital of', 'Paris is the capital of')
+        >>> bench.close()
     """
 
     prompt = T.Unicode("")

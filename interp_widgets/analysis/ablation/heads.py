@@ -51,9 +51,9 @@ def ablate_heads(
     (Michel et al. 2019), section 3.
 
     Example:
-        >>> found = ablate_heads(model, "When Mary and John went to the store, John gave a drink to")  # doctest: +SKIP
-        >>> found.strongest(2)                                                                         # doctest: +SKIP
-        ((0, 4), (0, 3))
+        >>> found = ablate_heads(model, "The Eiffel Tower is located in the city of", " Paris")
+        >>> found.effect.shape, found.strongest(1)
+        ((6, 6), ((0, 4),))
     """
     asked = Asked(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check

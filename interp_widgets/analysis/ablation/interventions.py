@@ -147,8 +147,11 @@ def ablation(model: Any, ablations: Iterable[Ablation] | Ablation) -> AbstractCo
     Source: Explainability in Large Language Models (Luo 2024), section 4.1.1.
 
     Example:
-        >>> with ablation(model, [Ablation("mlp", 4, position=3), Ablation("head", 2, index=5)]):   # doctest: +SKIP
-        ...     text = model.generate("The Eiffel Tower is located in the city of")
+        >>> with ablation(model, Ablation("attn", 0)):
+        ...     model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
+        ' Marrakesh'
+        >>> model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
+        ' Paris'
     """
     return interventions(model, changes(model, ablations))
 
@@ -300,9 +303,12 @@ def mean_ablation(
         ValueError: no text, an empty or too long one, or what `ablation` refuses.
 
     Example:
-        >>> usual = mean_ablation(model, Ablation("mlp", 4), ["A man walks in.", "Snow fell."])     # doctest: +SKIP
-        >>> with ablation(model, [usual]):                                                         # doctest: +SKIP
-        ...     text = model.generate("The Eiffel Tower is located in the city of")
+        >>> usual = mean_ablation(model, Ablation("attn", 0), ["A man walks in.", "Snow fell."])
+        >>> usual.replacement, usual.value.shape
+        ('mean', (192,))
+        >>> with ablation(model, usual):
+        ...     model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
+        ' the'
     """
     total, count = None, 0
     for text in [texts] if isinstance(texts, str) else texts:
@@ -327,7 +333,10 @@ def resample_ablation(
         ValueError: an empty or too long prompt, one that ends before a position, or what `ablation` refuses.
 
     Example:
-        >>> other = resample_ablation(model, Ablation("attn", 2, position=5), "When Ann and Bob")   # doctest: +SKIP
+        >>> other = resample_ablation(model, Ablation("attn", 0), "The Trevi Fountain is located in the city of")
+        >>> with ablation(model, other):
+        ...     model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
+        ' Rome'
     """
     rows = _values(model, one, prompt, prepend_bos)
     positions = one.positions or tuple(range(len(rows)))

@@ -90,9 +90,12 @@ def ablate_modules(
     Wild (Wang et al. 2023), section 2 (mean and resample ablation).
 
     Example:
-        >>> found = ablate_modules(model, "The Eiffel Tower is located in the city of", " Paris")      # doctest: +SKIP
-        >>> found.effect.shape, found.of("mlp").argmax()                                               # doctest: +SKIP
-        ((4, 6, 9), 8)
+        >>> found = ablate_modules(model, "The Eiffel Tower is located in the city of", " Paris")
+        >>> found.effect.shape
+        (4, 6, 9)
+        >>> found.to_frame().nlargest(1, "effect").round(1)
+           kind  layer  position token  effect
+        8  attn      0         8    of     8.0
     """
     asked = Asked(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check

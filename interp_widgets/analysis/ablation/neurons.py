@@ -53,8 +53,11 @@ def ablate_neurons(
     Source: Explainability in Large Language Models (Luo 2024), section 2.2.2 (neurons as key and value vectors).
 
     Example:
-        >>> found = ablate_neurons(model, "The nurse said that", " she", layer=4)                      # doctest: +SKIP
-        >>> found.to_frame().nlargest(5, "effect")                                                     # doctest: +SKIP
+        >>> found = ablate_neurons(model, "The Eiffel Tower is located in the city of", " Paris", layer=5)
+        >>> found.to_frame().nlargest(2, "effect")[["neuron", "effect"]].round(1)
+             neuron  effect
+        53       53     1.6
+        233     233     0.3
     """
     asked = Asked(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check

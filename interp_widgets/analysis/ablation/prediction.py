@@ -99,11 +99,10 @@ def ablated_prediction(
             refuses, or logits that are not finite.
 
     Example:
-        >>> prompt = "The Eiffel Tower is in the city of"
-        >>> found = ablated_prediction(model, prompt, Ablation("mlp", 5))                           # doctest: +SKIP
-        >>> found.to_frame().head(1)                                                               # doctest: +SKIP
-             id   token    before     after    change
-        0  1691   Paris  0.997754  0.978478 -0.019276
+        >>> found = ablated_prediction(model, "The Eiffel Tower is in the city of", Ablation("mlp", 5))
+        >>> found.to_frame().head(1).round(2)
+             id   token  before  after  change
+        0  1691   Paris     1.0   0.98   -0.02
     """
     given = read_prompt(model, prompt, prepend_bos=prepend_bos)
     if not 1 <= top <= model.d_vocab:

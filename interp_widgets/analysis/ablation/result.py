@@ -59,6 +59,14 @@ class AblationResult(NextTokenEffect):
     """Effect of removing attention, MLP or both at every layer and position.
 
     Source: Explainability in Large Language Models (Luo 2024), section 4.1.1 and figure 4.3.
+
+    Example:
+        >>> found = ablate_modules(model, "The Eiffel Tower is in the city of", " Paris", kinds=["attn", "mlp"])
+        >>> found.kinds, found.effect.shape
+        (('attn', 'mlp'), (2, 6, 8))
+        >>> found.to_frame().nlargest(1, "effect").round(1)
+           kind  layer  position token  effect
+        7  attn      0         7    of     8.7
     """
 
     effect: NDArray[np.floating[Any]]

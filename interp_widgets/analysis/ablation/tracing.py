@@ -83,9 +83,11 @@ def causal_trace(
     Language Models (Luo 2024), section 3.1.2.
 
     Example:
-        >>> found = causal_trace(model, "The Eiffel Tower is located in the city of", "Eiffel Tower")  # doctest: +SKIP
-        >>> found.effect.shape, found.target_token                                                  # doctest: +SKIP
+        >>> found = causal_trace(model, "The Eiffel Tower is located in the city of", "Eiffel Tower", samples=2)
+        >>> found.effect.shape, found.target_token
         ((3, 6, 9), ' Paris')
+        >>> bool(found.effect[0, 0, -1] > 0.9)  # the clean state at the last position brings Paris back
+        True
     """
     chosen: tuple[Any, ...] = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     size = default_window(model.n_layers) if window is None else window
@@ -315,8 +317,8 @@ def causal_trace_cost(
         first: first position of the subject, if it is known.
 
     Example:
-        >>> causal_trace_cost(model, 12).flops                    # doctest: +SKIP
-        3.8e+10
+        >>> round(causal_trace_cost(model, 12).flops / 1e9, 1)
+        37.7
     """
     layers, runs = model.n_layers, samples * max(1, n_prompt - first)
     size = default_window(layers) if window is None else window

@@ -25,6 +25,14 @@ class CausalTraceResult(Result):
 
     Every axis leaves out the beginning-of-sequence token, which the model still reads.
     Source: Locating and Editing Factual Associations in GPT (Meng et al. 2022), section 2.
+
+    Example:
+        >>> prompt = "The Eiffel Tower is in the city of"
+        >>> found = causal_trace(model, prompt, "Eiffel Tower", kinds="mlp", samples=2)
+        >>> [found.tokens[i] for i in range(*found.subject)], found.layers_of("mlp", 3)
+        ([' Eiffel', ' Tower'], (3, 4))
+        >>> round(found.total_effect, 1), round(float(found.effect[0, 0, -1]), 1)  # at layer 0, last position
+        (1.0, 1.0)
     """
 
     restored: NDArray[np.floating[Any]]

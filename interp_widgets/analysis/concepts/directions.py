@@ -86,9 +86,12 @@ def concept_directions(
     Concept Engineering for Large Language Models (Luo et al. 2024), section 3.1.
 
     Example:
-        >>> found = concept_directions(model, layer=3)                            # doctest: +SKIP
-        >>> found.names[0], round(float(found.auc[0]), 2)                         # doctest: +SKIP
-        ('France', 0.96)
+        >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+        >>> found = concept_directions(model, few, layer=3)
+        >>> found.names, found.directions.shape
+        (('Paris', 'London', 'red', 'blue'), (4, 192))
+        >>> bool(found.auc.min() > 0.7), bool(found.shuffled_auc.max() < 0.6)
+        (True, True)
     """
     given = tuple(demo_concepts() if concepts is None else concepts)
     _check(model, given, layer, method, template, test_template, shuffles)

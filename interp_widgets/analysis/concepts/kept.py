@@ -24,9 +24,12 @@ class KeptStates:
     is not kept. Changed weights and hooks make other states: take another `KeptStates` then.
 
     Example:
-        >>> kept = KeptStates(model)                                              # doctest: +SKIP
-        >>> found = concept_directions(model, layer=3, states=kept)               # doctest: +SKIP
-        >>> other = concept_directions(model, layer=2, states=kept)  # at once    # doctest: +SKIP
+        >>> kept = KeptStates(model)
+        >>> few = demo_concepts()[::60]
+        >>> found = concept_directions(model, few, layer=3, states=kept)
+        >>> other = concept_directions(model, few, layer=2, states=kept)  # at once: no text is read again
+        >>> found.layer, other.layer
+        (3, 2)
     """
 
     def __init__(self, model: Any, *, max_bytes: int = 512 * 2**20) -> None:

@@ -35,7 +35,16 @@ FEWEST = 4
 
 @record
 class ConceptMap(Result):
-    """A place in the plane for every concept of a set. Distances between far places mean little but for ``pca``."""
+    """A place in the plane for every concept of a set. Distances between far places mean little but for ``pca``.
+
+    Example:
+        >>> found = concept_directions(model, demo_concepts()[::60], layer=3)
+        >>> places = concept_map(found, "pca")
+        >>> places.names, places.xy.shape
+        (('France', 'Albert Einstein', 'piano', 'cook'), (4, 2))
+        >>> places.to_frame().columns.tolist()
+        ['concept', 'group', 'x', 'y']
+    """
 
     names: Sequence[str]
     """(concepts,) names."""
@@ -141,9 +150,10 @@ def concept_map(
     Visualizing Data using t-SNE (van der Maaten and Hinton 2008).
 
     Example:
-        >>> places = concept_map(found)                                           # doctest: +SKIP
-        >>> places.xy.shape                                                       # doctest: +SKIP
-        (222, 2)
+        >>> found = concept_directions(model, demo_concepts()[::50], layer=3)
+        >>> places = concept_map(found, "pca")
+        >>> places.names, places.xy.shape
+        (('France', 'Beijing', 'duck', 'car', 'Ophirs'), (5, 2))
     """
     count = len(concepts.names)
     if count < FEWEST:
@@ -232,9 +242,11 @@ def add_to_map(places: ConceptMap, more: ConceptSet, *, other: ConceptSet | None
         ValueError: another width, names that are on the map, a second set missing or too many.
 
     Example:
-        >>> larger = add_to_map(places, more)                                     # doctest: +SKIP
-        >>> len(larger.names), larger.added                                       # doctest: +SKIP
-        (225, 3)
+        >>> concepts = demo_concepts()
+        >>> places = concept_map(concept_directions(model, concepts[::50], layer=3), "pca")
+        >>> larger = add_to_map(places, concept_directions(model, concepts[1:3], layer=3))
+        >>> larger.names, larger.added
+        (('France', 'Beijing', 'duck', 'car', 'Ophirs', 'Germany', 'Italy'), 2)
     """
     if places.parts is None or places.axes is None or places.middle is None:
         raise ValueError("this map does not hold the components that neighbours are found by: make it by concept_map")

@@ -18,7 +18,20 @@ Floats = NDArray[np.floating[Any]]
 
 @record
 class ConceptSet(Result):
-    """One direction per concept in the residual stream that enters a layer."""
+    """One direction per concept in the residual stream that enters a layer.
+
+    Example:
+        >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+        >>> found = concept_directions(model, few, layer=3)
+        >>> found.names, found.direction("red").shape
+        (('Paris', 'London', 'red', 'blue'), (192,))
+        >>> found.to_frame()[["concept", "auc", "shuffled_auc"]].round(1)
+          concept  auc  shuffled_auc
+        0   Paris  1.0           0.5
+        1  London  1.0           0.5
+        2     red  0.9           0.5
+        3    blue  0.7           0.5
+    """
 
     names: Sequence[str]
     """(concepts,) names, each once."""
@@ -117,8 +130,10 @@ def neighbours(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, 
     """The ``k`` concepts whose directions are most like that of one concept, with their cosine, nearest first.
 
     Example:
-        >>> neighbours(concepts, "flute", 2)                                      # doctest: +SKIP
-        [('cello', 0.47), ('piano', 0.46)]
+        >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+        >>> concepts = concept_directions(model, few, layer=3)
+        >>> [(name, round(cosine, 1)) for name, cosine in neighbours(concepts, "red", 2)]
+        [('blue', 0.7), ('Paris', -0.5)]
     """
     if not 1 <= k < len(concepts.names):
         raise ValueError(f"k must be in 1..{len(concepts.names) - 1} for this set, got {k}")

@@ -74,8 +74,11 @@ def dispersion(
         ValueError: sets with other concepts, no group with two concepts, fewer than 3 concepts, a level out of range.
 
     Example:
-        >>> found = dispersion(base_set, tuned_set, pairs="group")                # doctest: +SKIP
-        >>> found.difference, found.difference_interval                           # doctest: +SKIP
+        >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+        >>> one, other = (concept_directions(each, few, layer=3) for each in (base, tuned))
+        >>> found = dispersion(one, other, pairs="group")
+        >>> round(found.value, 1), round(found.other, 1), found.difference_interval.shape
+        (0.7, 0.5, (2,))
     """
     count = len(concepts.names)
     if count < 3:

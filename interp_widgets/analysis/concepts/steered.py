@@ -126,8 +126,12 @@ def compare_steering(
     Source: Activation Addition: Steering Language Models Without Optimization (Turner et al. 2023), section 3.
 
     Example:
-        >>> found = compare_steering(model, concepts, "cat", "Anna saw a")         # doctest: +SKIP
-        >>> found.text(1)                                                         # doctest: +SKIP
+        >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+        >>> concepts = concept_directions(model, few, layer=3)
+        >>> prompt = "The Eiffel Tower is located in the city of"
+        >>> found = compare_steering(model, concepts, "London", prompt, layer=range(3, 6), max_new_tokens=1)
+        >>> [found.text(run) for run in range(3)]  # as it is, steered, along a random direction
+        [' Paris', ' London', ' Paris']
     """
     concepts.check(model, other_weights=other_weights)
     if mode not in get_args(Mode):

@@ -49,8 +49,12 @@ def steer(
     Source: Activation Addition: Steering Language Models Without Optimization (Turner et al. 2023), section 3.
 
     Example:
-        >>> with steer(model, found.direction("cat"), layer=3, strength=8.0):     # doctest: +SKIP
-        ...     text = model.generate("One day, Anna saw a")
+        >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+        >>> found = concept_directions(model, few, layer=3)
+        >>> strength = 2 * found.gap[found.index("London")]
+        >>> with steer(model, found.direction("London"), layer=range(3, 6), strength=strength):
+        ...     model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
+        ' London'
     """
     unit = _units(model, direction, one=True)[0]
     if not np.isfinite(strength):
@@ -81,8 +85,12 @@ def erase(
     layers to keep it out.
 
     Example:
-        >>> with erase(model, found.direction("cat"), layer=range(3, 6)):         # doctest: +SKIP
-        ...     text = model.generate("One day, Anna saw a")
+        >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+        >>> red = concept_directions(model, few, layer=3).direction("red")
+        >>> with erase(model, red, layer=range(3, 7)):
+        ...     states = last_states(model, ["The car is red."], range(3, 7))
+        >>> bool(np.abs(states @ red).max() < 1e-3)
+        True
     """
     units = _units(model, direction, one=False)
     # not QR: of directions that depend on each other it gives as many, some of them outside of their span

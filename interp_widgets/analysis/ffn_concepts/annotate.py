@@ -54,9 +54,9 @@ def annotate_concepts(
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix D.
 
     Example:
-        >>> notes = annotate_concepts(ffn_concepts(model), RuleAnnotator())        # doctest: +SKIP
-        >>> notes.description(5, 2), notes.level(5, 2)                             # doctest: +SKIP
-        ('animals [list: 9 of 15 words]', 'semantics')
+        >>> notes = annotate_concepts(ffn_concepts(model, rank=20), RuleAnnotator())
+        >>> notes.description(4, 19), notes.level(4, 19)
+        ('first names [list: 13 of 15 words]', 'semantics')
     """
     if give_up < 1:
         raise ValueError(f"give_up must be 1 or more, got {give_up}")

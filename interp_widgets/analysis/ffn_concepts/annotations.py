@@ -26,6 +26,13 @@ class ConceptAnnotations(Result):
 
     Immutable: `changed` gives a copy with one component's note edited.
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix D.
+
+    Example:
+        >>> notes = annotate_concepts(ffn_concepts(model, rank=20), RuleAnnotator())
+        >>> notes.description(4, 19), notes.level(4, 19)
+        ('first names [list: 13 of 15 words]', 'semantics')
+        >>> notes.changed(4, 19, description="names of people").description(4, 19)
+        'names of people'
     """
 
     layers: Sequence[int]
@@ -121,8 +128,10 @@ class ConceptAnnotations(Result):
         ``level=None`` and an empty ``description`` say "cannot tell"; ``scenarios=()`` none of them. Raises ValueError
         for a component that is not there or an unknown scenario or level.
 
-        >>> notes = annotate_concepts(found, RuleAnnotator())                      # doctest: +SKIP
-        >>> notes.changed(5, 0, description="names of towns", level="semantics")   # doctest: +SKIP
+        Example:
+            >>> notes = annotate_concepts(ffn_concepts(model, rank=3), None)
+            >>> notes.changed(5, 0, description="names of towns", level="semantics").description(5, 0)
+            'names of towns'
         """
         old = self.annotation(layer, component)
         new = Annotation(

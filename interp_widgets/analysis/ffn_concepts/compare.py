@@ -56,6 +56,13 @@ class ConceptComparison(Result):
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 (tuning rotates the basis of
     the representation space).
+
+    Example:
+        >>> found = compare_concepts(base, tuned, rank=20)
+        >>> found.layer_table()[["layer", "overlap", "chance", "match_cosine"]].head(2).round(2)
+           layer  overlap  chance  match_cosine
+        0      0     0.65     0.1          0.42
+        1      1     0.70     0.1          0.48
     """
 
     layers: Sequence[int]
@@ -193,8 +200,18 @@ def compare_concepts(
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix E.
 
     Example:
-        >>> compare_concepts(llama, vicuna).layer_table()                          # doctest: +SKIP
-        >>> compare_concepts(llama, vicuna, annotator=RuleAnnotator()).level_table()   # doctest: +SKIP
+        >>> found = compare_concepts(base, tuned, rank=20, annotator=RuleAnnotator())
+        >>> found.layer_table()[["layer", "overlap", "chance", "match_cosine"]].head(2).round(1)
+           layer  overlap  chance  match_cosine
+        0      0      0.7     0.1           0.4
+        1      1      0.7     0.1           0.5
+        >>> found.level_table()[["category", "base", "tuned"]].round(1)
+              category  base  tuned
+        0    phonology   0.0    0.0
+        1   morphology   0.0    0.0
+        2       syntax  23.1    8.3
+        3    semantics  76.9   91.7
+        4  cannot tell  89.2   90.0
     """
     if annotator is not None and annotations is not None:
         raise ValueError("give an annotator or ready annotations, not both")

@@ -56,9 +56,9 @@ def ffn_concepts(
     variance is its Figure 8.
 
     Example:
-        >>> found = ffn_concepts(model)                                            # doctest: +SKIP
-        >>> found.words(5, 0), found.cumulative[5, 99]                             # doctest: +SKIP
-        (('red', 'blue', 'green'), 0.71)
+        >>> found = ffn_concepts(model, rank=100)
+        >>> found.words(5, 6)[:4], round(float(found.cumulative[5, 99]), 2)
+        (('sad', 'lonely', 'tired', 'lost'), 0.81)
     """
     for name, value in (("rank", rank), ("top", top)):
         if value < 1:

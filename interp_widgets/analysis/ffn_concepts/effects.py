@@ -27,6 +27,13 @@ class NeuronEffectResult(Result):
     """What the neurons of one layer do on a prompt: activations, and their direct effect on one token's logit.
 
     Source: Explainability in Large Language Models (Luo 2024), section 2.2.2 and appendix D.2.
+
+    Example:
+        >>> found = neuron_effects(model, "The Eiffel Tower is in the city of", " Paris", layer=5)
+        >>> found.activation.shape, found.effect.shape
+        ((8, 512), (512,))
+        >>> bool(abs(found.effect.sum() + found.bias_effect - found.mlp_effect) < 1e-3)
+        True
     """
 
     layer: int
@@ -132,9 +139,9 @@ def neuron_effects(
     appendix D.2.
 
     Example:
-        >>> found = neuron_effects(model, "The Eiffel Tower is in", " Paris", layer=5)         # doctest: +SKIP
-        >>> found.strongest(1)                                                                # doctest: +SKIP
-        [(211, 2.4)]
+        >>> found = neuron_effects(model, "The Eiffel Tower is in the city of", " Paris", layer=5)
+        >>> [(neuron, round(effect, 1)) for neuron, effect in found.strongest(2)]
+        [(53, 1.4), (79, 0.7)]
     """
     values, _ = value_vectors(model, layer, None, normed=False)
     chosen = chosen_neurons(model, neurons)

@@ -27,6 +27,11 @@ class NeuronTokenResult(Result):
     """The tokens whose logits each neuron of one layer raises most, and lowers most, per unit of its activation.
 
     Source: Explainability in Large Language Models (Luo 2024), section 2.2.2 and appendix D.2.
+
+    Example:
+        >>> found = neuron_tokens(model, layer=5, neurons=[53, 79], top=3)
+        >>> [token for token, _ in found.tokens(79)]
+        [' school', ' feeling', ' Gallery']
     """
 
     layer: int
@@ -113,8 +118,9 @@ def neuron_tokens(
     appendix D.2.
 
     Example:
-        >>> neuron_tokens(model, layer=5, neurons=[17]).tokens(17)[0]              # doctest: +SKIP
-        (' France', 3.1)
+        >>> found = neuron_tokens(model, layer=5, neurons=[53], top=3)
+        >>> [(token, round(score, 1)) for token, score in found.tokens(53)]
+        [(' Bizet', 0.8), (' Portugal', 0.7), (' Pakistan', 0.7)]
     """
     if top < 1:
         raise ValueError(f"top must be 1 or more, got {top}")

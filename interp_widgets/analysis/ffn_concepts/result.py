@@ -24,6 +24,13 @@ class FFNConceptResult(Result):
     A component is one direction, 0 the one that explains most variance. Its sign is free in principle; here the word
     with the largest projection of all is on its positive side.
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2.
+
+    Example:
+        >>> found = ffn_concepts(model, rank=20, top=4)
+        >>> found.words(5, 6), found.explained_variance.shape
+        (('sad', 'lonely', 'tired', 'lost'), (6, 20))
+        >>> found.components_with("sad")[0][:2]  # layer and component
+        (5, 6)
     """
 
     vocabulary: Sequence[str]

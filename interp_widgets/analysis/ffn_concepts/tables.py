@@ -52,7 +52,15 @@ def scenario_table(
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2, Table 5.
 
     Example:
-        >>> scenario_table(llama, vicuna, annotator=EndpointAnnotator("gpt-4o-mini"))  # doctest: +SKIP
+        >>> table = scenario_table(base, tuned, rank=10, resamples=99)
+        >>> table[["category", "base", "tuned"]].round(1)
+                category  base  tuned
+        0        writing   0.0    0.0
+        1         coding   0.0    0.0
+        2           math   0.0    0.0
+        3    translation  25.0    0.0
+        4  none of these  75.0  100.0
+        5    cannot tell  93.3   93.3
     """
     return annotated_pair(
         base, tuned, annotator, rank=rank, resamples=resamples, seed=seed, progress=progress, check=check, **options
@@ -79,7 +87,14 @@ def level_table(
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2, Tables 5 and 6.
 
     Example:
-        >>> level_table(llama, vicuna, annotator=EndpointAnnotator("gpt-4o-mini"))  # doctest: +SKIP
+        >>> table = level_table(base, tuned, rank=10, resamples=99)
+        >>> table[["category", "base", "tuned"]].round(1)
+              category  base  tuned
+        0    phonology   0.0    0.0
+        1   morphology   0.0    0.0
+        2       syntax  25.0    0.0
+        3    semantics  75.0  100.0
+        4  cannot tell  93.3   93.3
     """
     return annotated_pair(
         base, tuned, annotator, rank=rank, resamples=resamples, seed=seed, progress=progress, check=check, **options

@@ -27,6 +27,17 @@ class HeadComparison(Result):
     A change is ``1 - |A ∩ B| / |A ∪ B|`` of the two sets of kept pairs: 0 the same, 1 none in common, NaN where
     neither model has a pair. A layer group is a run of layers, as in Figure 2 and Table 3 of the paper.
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1.
+
+    Example:
+        >>> found = compare_heads(base, tuned)
+        >>> found.head_change.shape, found.share.shape
+        ((6, 6), (4, 107))
+        >>> found.change_table()[["layers", "head_mean", "n_heads"]].round(1)
+          layers  head_mean  n_heads
+        0    0-1        0.9       12
+        1      2        0.9        6
+        2    3-4        0.9       12
+        3      5        0.9        6
     """
 
     layers: Sequence[int]
@@ -194,7 +205,13 @@ def compare_heads(
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1, Figure 2 and Table 3.
 
     Example:
-        >>> compare_heads(llama, vicuna, words=words, vectors="glove.txt").verb_table()        # doctest: +SKIP
+        >>> found = compare_heads(base, tuned)
+        >>> found.verb_table()[["layers", "instruction_mean", "general_mean"]].round(1)
+          layers  instruction_mean  general_mean
+        0    0-1              62.5          44.4
+        1      2              50.0          38.0
+        2    3-4              50.0          50.7
+        3      5              75.0          54.9
     """
     if groups < 1:
         raise ValueError(f"groups must be 1 or more, got {groups}")

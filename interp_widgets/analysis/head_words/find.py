@@ -63,9 +63,10 @@ def head_word_pairs(
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1 and appendix F.
 
     Example:
-        >>> found = head_word_pairs(model)                                         # doctest: +SKIP
-        >>> found.pairs(0, 3)[0]                                                   # doctest: +SKIP
-        WordPair(query='France', key='Spain', dimensions=7, score=0.81)
+        >>> found = head_word_pairs(model)
+        >>> best = found.pairs(0, 4)[0]
+        >>> best.query, best.key, best.dimensions, round(best.score, 1)
+        ('One', 'Friends', 11, 0.7)
     """
     for name, value, least in (("top", top, 1), ("keep", keep, 1), ("frequent", frequent, 2)):
         if value < least:

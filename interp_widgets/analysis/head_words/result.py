@@ -54,6 +54,13 @@ class HeadWordResult(Result):
     first. Dimensions keep their `keep` nearest pairs. Layers are named as in the model, also where only some were
     asked for.
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1.
+
+    Example:
+        >>> found = head_word_pairs(model)
+        >>> [(pair.query, pair.key, pair.dimensions) for pair in found.pairs(0, 4)[:2]]
+        [('One', 'Friends', 11), ('Friends', 'One', 11)]
+        >>> found.to_frame().columns.tolist()
+        ['layer', 'head', 'query', 'key', 'count', 'score']
     """
 
     vocabulary: Sequence[str]

@@ -30,6 +30,11 @@ def verb_table(base: Any, tuned: Any, **options: Any) -> pd.DataFrame:
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1, Table 3.
 
     Example:
-        >>> verb_table(llama, vicuna, words=words, vectors="glove.txt")                        # doctest: +SKIP
+        >>> verb_table(base, tuned)[["layers", "instruction_mean", "general_mean"]].round(1)
+          layers  instruction_mean  general_mean
+        0    0-1              62.5          44.4
+        1      2              50.0          38.0
+        2    3-4              50.0          50.7
+        3      5              75.0          54.9
     """
     return compare_heads(base, tuned, **options).verb_table()

@@ -63,9 +63,11 @@ def logit_lens(
     Transformers with the Tuned Lens (Belrose et al. 2023), section 2.
 
     Example:
-        >>> result = logit_lens(model, "The Eiffel Tower is in the city of", target=" Paris")      # doctest: +SKIP
-        >>> result.target_rank[:, -1]                                                              # doctest: +SKIP
-        array([2035,    0,    0,    0,    0,    0,    0])
+        >>> result = logit_lens(model, "The Eiffel Tower is in the city of", target=" Paris")
+        >>> result.target_rank[1:, -1]
+        array([0, 0, 0, 0, 0, 0])
+        >>> [result.token_text(token) for token in result.top_token[:2, -1]]
+        [' of', ' Paris']
     """
     given = read_prompt(model, prompt, prepend_bos=prepend_bos)
     token = None if target is None else single_token(model, target)
@@ -203,8 +205,8 @@ def logit_lens_cost(model: Any, n_tokens: int) -> Cost:
     """Operations and peak bytes of `logit_lens` on a prompt of so many tokens.
 
     Example:
-        >>> logit_lens_cost(model, 12).flops                                      # doctest: +SKIP
-        2.2e+08
+        >>> round(logit_lens_cost(model, 12).flops / 1e9, 2)
+        0.22
     """
     rows = model.n_layers + 1
     attention = 2.0 * model.n_layers * model.n_heads * model.d_head * n_tokens

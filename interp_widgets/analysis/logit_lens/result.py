@@ -24,6 +24,13 @@ class LogitLensResult(Result):
     Row l of an axis (layers + 1) is the reading of the residual stream entering block l; the last row is the model's
     own output (of a mixture of depths: its last route's). A reading at a position is about the token after it.
     Positions leave out the beginning-of-sequence token, which the model still reads (see `bos_id`).
+
+    Example:
+        >>> result = logit_lens(model, "The Eiffel Tower is in the city of")
+        >>> [result.token_text(token) for token in result.top_token[:3, -1]]
+        [' of', ' Paris', ' Paris']
+        >>> int(result.commit_layer[-1])
+        1
     """
 
     tokens: Sequence[str]

@@ -20,6 +20,15 @@ class RoutingResult(Result):
 
     Route i reads the output of layer ``layers[i]``. A reading at a position is about the token after it. Positions
     leave out the beginning-of-sequence token, which the model still reads (see `bos_id`).
+
+    Example:
+        >>> result = routing(untrained_mod(model, 2), "The Eiffel Tower is in the city of")
+        >>> result.weights.shape, result.layers
+        ((8, 2), (4, 5))
+        >>> result.to_frame()[["token", "route", "top_token"]].tail(2)
+           token  route top_token
+        14    of      0     Paris
+        15    of      1     Paris
     """
 
     tokens: Sequence[str]

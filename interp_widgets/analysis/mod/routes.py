@@ -49,9 +49,11 @@ def routing(
     and 5.1.3.
 
     Example:
-        >>> result = routing(model, "The Eiffel Tower is located in the city of")     # doctest: +SKIP
-        >>> result.weights[-1], result.exit_layer[-1]                                # doctest: +SKIP
-        (array([0.12, 0.31, 0.57], dtype=float32), 5)
+        >>> result = routing(untrained_mod(model, 2), "The Eiffel Tower is located in the city of")
+        >>> result.weights.shape, result.layers
+        ((9, 2), (4, 5))
+        >>> result.token_text(result.ensemble_ids[-1, 0])
+        ' Paris'
     """
     if not isinstance(model, ModModel):
         raise TypeError(f"routing needs a mixture of depths, as tune_mod makes it, got {type(model).__name__}")

@@ -68,8 +68,9 @@ def solve(
     Source: LLM-Adapters (Hu et al. 2023), section 4: only the final answer of the generated text counts.
 
     Example:
-        >>> solve(model, demo_problems(n=50)).accuracy                            # doctest: +SKIP
-        0.94
+        >>> found = solve(tuned, demo_problems(n=4))
+        >>> found.accuracy, found.responses[0]
+        (1.0, ' bananas')
     """
     items = list(problems)
     if not items:

@@ -115,8 +115,9 @@ def routing_speed(
     Table 5.3.
 
     Example:
-        >>> routing_speed(model, "The Eiffel Tower is in").speed_up               # doctest: +SKIP
-        array([1.31, 1.08, 1.  ])
+        >>> found = routing_speed(untrained_mod(model, 2), "The Eiffel Tower is in", max_new_tokens=4, repeats=1)
+        >>> found.top_k, found.texts[0], found.speed_up.shape
+        ((1, 2), ' Paris.<|eos|> the', (2,))
     """
     if not isinstance(model, ModModel):
         raise TypeError(f"routing_speed needs a mixture of depths, as tune_mod makes it, got {type(model).__name__}")

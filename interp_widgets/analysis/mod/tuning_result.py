@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
 @record
 class ModReport(Result):
-    """The curves of a tuning run and the count of what it trained; n steps, k routes."""
+    """The curves of a tuning run and the count of what it trained; n steps, k routes.
+
+    Example:
+        >>> mixture, report = tune_mod(base, demo_problems("train", 8), 2, steps=2, batch_size=4)
+        >>> report.stopped, report.done, report.routes.shape
+        ('done', 2, (2, 2))
+        >>> report.to_frame().columns.tolist()[:3]
+        ['step', 'task', 'distillation']
+    """
 
     VERSION: ClassVar[int] = 1
 

@@ -27,6 +27,11 @@ class SaliencyDatasetResult(Result):
 
     Rows are cases, first all of the first model, then all of the second. Failed and dropped cases keep their row.
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.2, Tables 1-2, Fig. 6.
+
+    Example:
+        >>> found = saliency_dataset(tuned, demo_cases(4), min_response=1, resamples=99)
+        >>> found.score.shape, found.n_dropped, found.profile.shape
+        ((4,), 0, (1, 4))
     """
 
     model_names: Sequence[str]

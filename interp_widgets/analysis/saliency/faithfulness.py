@@ -32,6 +32,14 @@ class FaithfulnessResult(Result):
     response tokens, in units of the target. Arrays that begin with (orders, ...) belong to random orders.
     Source: ERASER: A Benchmark to Evaluate Rationalized NLP Models (DeYoung et al. 2020), section 4.1; deletion and
     insertion: RISE (Petsiuk et al. 2018), section 4.3.
+
+    Example:
+        >>> result = prompt_saliency(model, "The Eiffel Tower is in the city of", " Paris")
+        >>> found = faithfulness(model, result)
+        >>> found.aopc_comprehensiveness > found.random_summary()["aopc_comprehensiveness"][0]
+        True
+        >>> found.to_frame().columns.tolist()
+        ['curve', 'fraction', 'value', 'random_mean', 'random_std']
     """
 
     percent: NDArray[np.floating[Any]]
@@ -178,8 +186,11 @@ def faithfulness(
     Source: ERASER (DeYoung et al. 2020), section 4.1; RISE (Petsiuk et al. 2018), section 4.3.
 
     Example:
-        >>> found = faithfulness(model, result)                                  # doctest: +SKIP
-        >>> found.aopc_comprehensiveness, found.random_summary()                 # doctest: +SKIP
+        >>> result = prompt_saliency(model, "The Eiffel Tower is in the city of", " Paris")
+        >>> found = faithfulness(model, result)
+        >>> random, _ = found.random_summary()["aopc_comprehensiveness"]
+        >>> bool(found.aopc_comprehensiveness > random)
+        True
     """
     shares = np.asarray(percent, dtype=float)
     _check(result, shares, steps, random_orders, token)

@@ -72,9 +72,11 @@ def prompt_saliency(
     Attribution for Deep Networks (Sundararajan et al. 2017), section 3.
 
     Example:
-        >>> result = prompt_saliency(model, "The Eiffel Tower is located in the city of")      # doctest: +SKIP
-        >>> result.importance.shape, result.response_tokens                                    # doctest: +SKIP
-        ((9, 1), (' Paris',))
+        >>> result = prompt_saliency(model, "The Eiffel Tower is located in the city of")
+        >>> result.importance.shape, result.response_tokens
+        ((9, 2), (' Paris', '.'))
+        >>> result.prompt_tokens[result.importance[:, 0].argmax()]
+        ' of'
     """
     _check_options(method, target, steps, baseline, batch_size)
     kind = baseline if baseline is not None else default_baseline(model)

@@ -24,6 +24,13 @@ class SaliencyResult(Result):
 
     Every axis leaves out the beginning-of-sequence token, which the model still reads (see `bos_id`).
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1.
+
+    Example:
+        >>> result = prompt_saliency(model, "The Eiffel Tower is in the city of", " Paris")
+        >>> result.normalised()[:, 0].tolist()
+        [1.0, 10.0, 1.0, 1.0, 1.0, 1.0, 0.0, 10.0]
+        >>> round(result.instruction_score(result.mask((4, 16))), 1)  # of the words in these characters
+        0.5
     """
 
     importance: NDArray[np.floating[Any]]

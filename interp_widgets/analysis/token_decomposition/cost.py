@@ -17,8 +17,8 @@ def decomposition_cost(model: Any, n_tokens: int, *, lens: bool = True) -> Cost:
         lens: whether each part is read through the vocabulary.
 
     Example:
-        >>> decomposition_cost(model, 40).flops                   # doctest: +SKIP
-        1.3e+10
+        >>> round(decomposition_cost(model, 40).flops / 1e9, 1)
+        2.4
     """
     n, layers, width = float(n_tokens), model.n_layers, model.d_model
     item, hidden, heads = max(model.dtype.itemsize, 4), float(model.d_mlp or 0), model.n_heads * model.d_head

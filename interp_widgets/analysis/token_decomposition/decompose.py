@@ -79,9 +79,9 @@ def decompose_tokens(
     Eqs 4.1 to 4.3, and appendix B.3.
 
     Example:
-        >>> result = decompose_tokens(model, "The Eiffel Tower is located in the city of")      # doctest: +SKIP
-        >>> result.parts.shape, result.error.max()                                              # doctest: +SKIP
-        ((7, 9, 192), 4.4e-07)
+        >>> result = decompose_tokens(model, "The Eiffel Tower is located in the city of")
+        >>> result.parts.shape, bool(result.error.max() < 1e-4)
+        ((7, 9, 192), True)
     """
     _check_options(biases, lens, batch_size)
     given = read_prompt(model, prompt, prepend_bos=prepend_bos)

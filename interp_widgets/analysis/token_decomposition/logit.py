@@ -56,8 +56,8 @@ def decompose_logit(
     Eqs 4.1 to 4.3, followed backwards.
 
     Example:
-        >>> result = decompose_logit(model, "The Eiffel Tower is located in the city of", " Paris")  # doctest: +SKIP
-        >>> result.tokens[result.share.argmax()]                                                     # doctest: +SKIP
+        >>> result = decompose_logit(model, "The Eiffel Tower is located in the city of", " Paris")
+        >>> result.tokens[result.share.argmax()]
         ' Eiffel'
     """
     given = read_prompt(model, prompt, prepend_bos=prepend_bos)

@@ -43,8 +43,10 @@ def part_tokens(
     Fig. 4.4.
 
     Example:
-        >>> part_tokens(model, result, result.n_layers, 2, top=3).tokens                         # doctest: +SKIP
-        (' Paris', ' Toronto', ' blue')
+        >>> from interp_widgets import decompose_tokens
+        >>> result = decompose_tokens(model, "The Eiffel Tower is in the city of")
+        >>> part_tokens(model, result, result.n_layers, 1, top=3).tokens
+        (' Paris', ' of', ' city')
     """
     rows, sources, width = result.parts.shape
     if not 0 <= layer < rows:

@@ -22,6 +22,14 @@ class TokenDecompositionResult(Result):
     ``parts.sum(axis=1) + bias`` is the residual stream, up to `error`. Layer l is the stream entering block l; the
     last row is what the final norm reads. Source: Explainability in Large Language Models: Pathways to Refinement and
     Alignment (Luo 2024), section 4.1.1, Eqs 4.1 to 4.3, and appendix B.3.
+
+    Example:
+        >>> result = decompose_tokens(model, "The Eiffel Tower is in the city of")
+        >>> bool(np.abs(result.parts.sum(axis=1) + result.bias - result.residual).max() < 1e-3)
+        True
+        >>> # what the parts of the first three tokens alone would predict
+        >>> [result.token_text(token) for token in result.top_token[-1, :3]]
+        [' Delhi', ' Paris', ' Paris']
     """
 
     parts: NDArray[np.floating[Any]]
@@ -171,6 +179,15 @@ class LogitShareResult(Result):
 
     ``share.sum() + bias`` is `logit`, up to `error`. Source: Explainability in Large Language Models: Pathways to
     Refinement and Alignment (Luo 2024), section 4.1.1, Eqs 4.1 to 4.3, followed backwards from one logit.
+
+    Example:
+        >>> result = decompose_logit(model, "The Eiffel Tower is in the city of", " Paris", foil=" London")
+        >>> bool(abs(result.share.sum() + result.bias - result.logit) < 1e-3)
+        True
+        >>> result.to_frame().nlargest(2, "share").round(1)
+           position    token  share
+        1         1   Eiffel   10.1
+        2         2    Tower    1.6
     """
 
     share: NDArray[np.floating[Any]]

@@ -53,7 +53,19 @@ class Annotation:
 
 @runtime_checkable
 class Annotator(Protocol):
-    """Anything that has a name and says what a list of words has in common."""
+    """Anything that has a name and says what a list of words has in common.
+
+    Example:
+        >>> class Long:
+        ...     name = "long words"
+        ...
+        ...     def annotate(self, words, *, check=None):
+        ...         long = sum(len(word) > 5 for word in words) > len(words) / 2
+        ...         return Annotation("long words", level="morphology") if long else Annotation()
+        >>> notes = annotate_concepts(ffn_concepts(model, rank=20), Long())
+        >>> notes.annotator, notes.summary()
+        ('long words', '120 components: 36 described, 84 cannot tell')
+    """
 
     @property
     def name(self) -> str:

@@ -40,9 +40,12 @@ class ConceptMapFigure(Chart):
         options: as of `show`.
 
     Example:
-        >>> chart = ConceptMapFigure(found)                                       # doctest: +SKIP
-        >>> chart.on_click(lambda index: print(found.names[index]))               # doctest: +SKIP
-        >>> BokehFigure(chart.figure)                                             # doctest: +SKIP
+        >>> from interp_widgets import concept_directions, concept_map, demo_concepts
+        >>> places = concept_map(concept_directions(model, demo_concepts()[::50], layer=3), "pca")
+        >>> chart = ConceptMapFigure(places)
+        >>> chart.on_click(lambda index: print(places.names[index]))
+        >>> chart.source.data["name"]
+        ['France', 'Beijing', 'duck', 'car', 'Ophirs']
     """
 
     EMPTY: ClassVar[str] = "No map yet: it needs directions of at least 4 concepts."

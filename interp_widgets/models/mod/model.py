@@ -32,9 +32,11 @@ class ModModel(Model):
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.
 
     Example:
-        >>> model = load_model("folder/of/mixture")                               # doctest: +SKIP
-        >>> model.k, model.top_k                                                  # doctest: +SKIP
-        (3, 3)
+        >>> mixture = untrained_mod(base, 2)
+        >>> mixture.k, mixture.top_k, mixture.route_layers, mixture.added_parameters
+        (2, 2, (4, 5), 768)
+        >>> mixture.generate("The Eiffel Tower is in the city of", max_new_tokens=1)
+        ' Paris'
     """
 
     def __init__(self, tl_model: Any, *, state: MixtureState, **options: Any) -> None:

@@ -65,8 +65,10 @@ def mod_grid(
     Fig. 5.3.
 
     Example:
-        >>> cases, held_out = demo_problems("train", 800), demo_problems(n=60)                  # doctest: +SKIP
-        >>> mod_grid("demo-base", cases, held_out, ks=(1, 2, 3), steps=100).mean               # doctest: +SKIP
+        >>> tasks, held_out = demo_problems("train", 4), demo_problems(n=1)
+        >>> found = mod_grid(base, tasks, held_out, ks=[1, 2], steps=1, max_new_tokens=2)
+        >>> found.mean.shape, bool(np.isnan(found.mean[0, 1]))  # one route cannot have a second one
+        ((2, 2), True)
     """
     _check_options(tuning)
     base = loaded(model, tuning.get("tokenizer"))
@@ -135,7 +137,13 @@ def mod_ablations(
     Fig. 5.4.
 
     Example:
-        >>> mod_ablations("demo-base", cases, held_out, steps=100).to_frame()                  # doctest: +SKIP
+        >>> tasks, held_out = demo_problems("train", 4), demo_problems(n=1)
+        >>> found = mod_ablations(base, tasks, held_out, 2, seeds=[0], steps=1, max_new_tokens=2)
+        >>> found.to_frame()[["variant", "trained_parameters"]]
+                        variant  trained_parameters
+        0                   MoD                 768
+        1         without norms                 384
+        2  without distillation                 768
     """
     _check_options(tuning)
     if not variants:

@@ -63,9 +63,9 @@ def late_layer_losses(
     Figs 4.7 and 4.8.
 
     Example:
-        >>> found = late_layer_losses("demo-base", cases, problems=held_out, steps=100)        # doctest: +SKIP
-        >>> found.overlap()[(3, 4, 5)]                                                        # doctest: +SKIP
-        41
+        >>> found = late_layer_losses(base, demo_problems("train", 4), 2, steps=1)
+        >>> found.layers, found.explicit.shape, found.implicit.shape
+        ((4, 5), (1, 2), (1, 2))
     """
     base = loaded(model, tokenizer)
     options: dict[str, Any] = {

@@ -53,6 +53,12 @@ class AblationPanel(Selecting):
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
     Fig. 4.3; Locating and Editing Factual Associations in GPT (Meng et al. 2022), section 2.
+
+    Example:
+        >>> panel = AblationPanel(model, prompt="The Eiffel Tower is in the city of", tab="modules")
+        >>> panel.run().of("mlp").shape
+        (6, 8)
+        >>> panel.close()
     """
 
     title: ClassVar[str] = "Ablation"

@@ -49,6 +49,12 @@ class ConceptBrowser(Making):
 
     Source: Representation Engineering (Zou et al. 2023), section 3.1; Explainability in Large Language Models: Pathways
     to Refinement and Alignment (Luo 2024), section 4.1.2.
+
+    Example:
+        >>> panel = ConceptBrowser(model, concept="Paris", layer=3)
+        >>> panel.layer, panel.concept
+        (3, 'Paris')
+        >>> panel.close()
     """
 
     title: ClassVar[str] = "Concepts"

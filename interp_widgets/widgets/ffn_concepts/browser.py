@@ -50,6 +50,12 @@ class FFNConceptBrowser(Noting):
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendices D and E;
     Explainability in Large Language Models (Luo 2024), section 2.2.2 and appendix D.2.
+
+    Example:
+        >>> panel = FFNConceptBrowser(model, rank=20, layer=5)
+        >>> panel.run().words(5, 6)[:4]
+        ('sad', 'lonely', 'tired', 'lost')
+        >>> panel.close()
     """
 
     title: ClassVar[str] = "FFN concepts"

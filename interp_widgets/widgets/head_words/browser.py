@@ -44,6 +44,12 @@ class HeadWordBrowser(Panel):
     :class:`HeadWordResult` (a pair of them with two models), which `result` keeps.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1, Figure 2, Table 3.
+
+    Example:
+        >>> panel = HeadWordBrowser(model, layer=2, head=0)
+        >>> panel.run().find("Paris").nearest[-1][:5]
+        (2, 1, 9, 'de', 'Paris')
+        >>> panel.close()
     """
 
     title: ClassVar[str] = "Head words"

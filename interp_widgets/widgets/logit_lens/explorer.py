@@ -32,6 +32,12 @@ class LogitLensExplorer(PredictionPanel):
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
     Figs 4.1 and 4.2, appendix B.1; tuned lens: Eliciting Latent Predictions from Transformers with the Tuned Lens
     (Belrose et al. 2023).
+
+    Example:
+        >>> panel = LogitLensExplorer(model, prompt="The Eiffel Tower is in the city of", target=" Paris")
+        >>> panel.run().target_rank[1:, -1]
+        array([0, 0, 0, 0, 0, 0])
+        >>> panel.close()
     """
 
     title: ClassVar[str] = "Logit lens"

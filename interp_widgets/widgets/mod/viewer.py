@@ -44,6 +44,12 @@ class MoDRoutingViewer(Panel):
     keeps; `mixture` is the `ModModel` that is looked at and `report` how it was tuned.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.
+
+    Example:
+        >>> panel = MoDRoutingViewer(model, k=2, prompt="The Eiffel Tower is in the city of")
+        >>> panel.run().weights.shape
+        (8, 2)
+        >>> panel.close()
     """
 
     title: ClassVar[str] = "Mixture of depths"

@@ -41,6 +41,12 @@ class SaliencyExplorer(Panel):
     and returns the :class:`SaliencyResult` (a pair of them with two models), which `result` keeps.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4, Fig. 1.
+
+    Example:
+        >>> panel = SaliencyExplorer(model, prompt="The Eiffel Tower is in the city of", response=" Paris")
+        >>> panel.run().importance.shape
+        (8, 1)
+        >>> panel.close()
     """
 
     title: ClassVar[str] = "Saliency"

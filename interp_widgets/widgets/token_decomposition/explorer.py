@@ -34,6 +34,12 @@ class TokenDecompositionExplorer(PredictionPanel):
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
     Eqs 4.1 to 4.3, Fig. 4.4, and appendix B.2, Figs B.3 and B.4.
+
+    Example:
+        >>> panel = TokenDecompositionExplorer(model, prompt="The Eiffel Tower is in the city of")
+        >>> panel.run().tokens.parts.shape
+        (7, 8, 192)
+        >>> panel.close()
     """
 
     title: ClassVar[str] = "Token decomposition"
