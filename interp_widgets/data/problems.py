@@ -15,12 +15,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from interp_widgets.arguments import checked
 from interp_widgets.data.instructions import follows, instruction_cases
 from interp_widgets.data.world import Split
 
 Kind = Literal["choice", "truth", "number", "task"]
 
-_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_NUMBER = re.compile(
+    # a dash behind a digit or a word is a range or a hyphen
+    r"(?P<minus>(?<![\w).])[-−–])?[$€£]?(?P<sign>(?<=[$€£])[-−–])?"
+    r"(?P<size>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)(?P<power>[eE][+-]?\d+\b)?"
+)
+_TRUTH = re.compile(r"\b(?:(?P<not>not|\w+n['’]t)\s+)?(?P<word>true|false)\b", re.IGNORECASE)
+_YES = re.compile(r"^\W*(yes|no)\b(?!\s+doubt)|\b(yes|no)(?=\s*(?:[.,;:!?)]|$))", re.IGNORECASE)
+_LATIN = "A-Za-zÀ-ɏ0-9"
+_ARTICLE = r"[Aa](?=\s+(?!(?:is|was|are|and|or|because|since|as|but|not|would|for)\b)[a-zà-ɏ])"
+"""An A before a word that no label stands before: "A dog"."""
 _NAMED = re.compile(r"\b(?:answer|option|solution|ending)\s?\d+\b", re.IGNORECASE)
 CLOSE = 1e-3
 """Largest difference of two numbers that count as one answer."""
@@ -45,8 +55,9 @@ class Problem:
     def solved(self, text: str) -> bool:
         """Whether a response gives the right answer.
 
-        Of choices and truth values the first one named counts, after "answer is" where that is said; of numbers the
-        last, since working comes before the result.
+        Of choices and truth values the first one named counts, after "answer is" where that is said: an article A and
+        the A of "not A" name none, "not true" is false. Of numbers the last counts, since working comes before the
+        result; a dash behind a digit or letter is no minus.
 
         >>> Problem("2 + 2?", " 4", "4", "number").solved("2 + 2 = 4.00, so 4.")
         True
@@ -63,8 +74,8 @@ class Problem:
     def read(self, text: str) -> str | None:
         """The answer that a response gives; None where it names none."""
         if self.kind == "number":
-            numbers = _NUMBER.findall(text)
-            return numbers[-1].replace(",", "") if numbers else None
+            numbers = _numbers(text)
+            return numbers[-1] if numbers else None
         after = re.split(r"answer is:?", text, maxsplit=1, flags=re.IGNORECASE)[-1]
         for part in (after, text):
             found = self._first_label(part)
@@ -74,16 +85,44 @@ class Problem:
 
     def _first_label(self, text: str) -> str | None:
         if self.kind == "truth":
-            match = re.search(r"\b(true|false|yes|no)\b", text, re.IGNORECASE)
-            return None if match is None else {"yes": "true", "no": "false"}.get(match[0].lower(), match[0].lower())
+            return _first_truth(text)
         if not self.labels:
             named = _NAMED.search(text)
             return None if named is None else named[0].replace(" ", "").lower()
-        # a lone capital: "a dog" does not answer A, "A dog" and "(A)" do
-        match = re.search(rf"(?<![A-Za-z0-9])({'|'.join(map(re.escape, self.labels))})(?![A-Za-z0-9])", text)
-        return None if match is None else match[1]
+        any_label = "|".join(map(re.escape, self.labels))
+        # not within a word or number (B12, D'Art, 2.5), nor refused (not B)
+        alone = rf"(?<![{_LATIN}])(?<!\d[.,])(?<!not )(?<!Not )({any_label})(?![{_LATIN}])(?![.,]\d)(?!['’-][{_LATIN}])"
+        # "A dog" answers A only where no other label is named; a small letter by itself or in brackets only
+        small = rf"(?:^\W*|\()({any_label})(?:\)|\W*(?:\n|$))"
+        for pattern, flags in ((rf"(?!{_ARTICLE}){alone}", 0), (alone, 0), (small, re.IGNORECASE)):
+            match = re.search(pattern, text, flags)
+            if match is not None:
+                return next(label for label in self.labels if label.casefold() == match[1].casefold())
+        return None
 
 
+def _first_truth(text: str) -> str | None:
+    """ "true" or "false": a yes or no that opens the text, else the first truth value, else a yes or no by itself."""
+    told, word = _YES.search(text), _TRUTH.search(text)
+    if told is not None and (told[1] or word is None):
+        return "true" if told[0].strip(" ").lower().endswith("yes") else "false"
+    if word is None:
+        return None
+    return "true" if (word["word"].lower() == "true") == (word["not"] is None) else "false"
+
+
+def _numbers(text: str) -> list[str]:
+    """Every number of a text as `float` reads it: no thousands commas, an ASCII minus."""
+    return [
+        ("-" if found["minus"] or found["sign"] else "")
+        + ("0" if found["size"].startswith(".") else "")
+        + found["size"].replace(",", "")
+        + (found["power"] or "")
+        for found in _NUMBER.finditer(text)
+    ]
+
+
+@checked
 def demo_problems(split: Split = "held_out", n: int = 100, seed: int = 0) -> list[Problem]:
     """Draw `n` instruction tasks of the demo models, each with its check.
 
@@ -97,6 +136,7 @@ def demo_problems(split: Split = "held_out", n: int = 100, seed: int = 0) -> lis
     ]
 
 
+@checked
 def read_problems(path: str | Path) -> list[Problem]:
     """Read problems from a .json or .jsonl file; see :func:`parse_problems`.
 
@@ -125,9 +165,9 @@ def parse_problems(content: str | bytes, name: str) -> list[Problem]:
     '2'
     """
     try:
-        text = content if isinstance(content, str) else content.decode("utf-8-sig")
+        text = content.removeprefix("\ufeff") if isinstance(content, str) else content.decode("utf-8-sig")
         if Path(name).suffix.lower() == ".jsonl":
-            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+            rows = _json_lines(text, name)
         elif Path(name).suffix.lower() == ".json":
             rows = json.loads(text)
         else:
@@ -135,10 +175,23 @@ def parse_problems(content: str | bytes, name: str) -> list[Problem]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} is not text in UTF-8: save it in that encoding") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"{name} is not valid JSON: {error}") from error
+        lines = ": one object per line belongs in a file named .jsonl" if error.msg == "Extra data" else ""
+        raise ValueError(f"{name} is not valid JSON: {error}{lines}") from error
     if not isinstance(rows, list) or not rows:
         raise ValueError(f"{name} must hold a list of at least one problem")
     return [_problem(row, index) for index, row in enumerate(rows)]
+
+
+def _json_lines(text: str, name: str) -> list[Any]:
+    rows = []
+    # not splitlines: a line separator of Unicode may stand within a text
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{name} is not valid JSON in line {number}: {error.msg}") from error
+    return rows
 
 
 def _problem(row: Any, index: int) -> Problem:
@@ -189,7 +242,12 @@ def _choices(given: Any, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         labels = texts = None
     if not isinstance(labels, list) or not isinstance(texts, list) or len(labels) != len(texts) or len(labels) < 2:
         raise ValueError(f"problem {index} needs at least two choices, each with a label and a text")
-    return tuple(map(str, labels)), tuple(map(str, texts))
+    named = tuple("" if label is None else str(label).strip() for label in labels)
+    if not all(named) or len({label.casefold() for label in named}) < len(named):
+        raise ValueError(f"problem {index} needs a label of its own for each choice, got {labels}")
+    if any(text is None for text in texts):
+        raise ValueError(f"problem {index} needs a text for each choice, got {texts}")
+    return named, tuple(map(str, texts))
 
 
 def _truth(row: Mapping[str, Any], index: int) -> Problem:
@@ -218,12 +276,13 @@ def _adapters(row: Mapping[str, Any], index: int) -> Problem:
     if _NAMED.fullmatch(answer):
         return Problem(prompt, f" {response}", answer.replace(" ", "").lower(), "choice")
     if re.fullmatch(r"[A-Z]", answer):
-        return Problem(prompt, f" {response}", answer, "choice", tuple("ABCDE" if answer <= "E" else answer))
+        labels = tuple(map(chr, range(ord("A"), ord(max(answer, "E")) + 1)))
+        return Problem(prompt, f" {response}", answer, "choice", labels)
     return Problem(prompt, f" {response}", _number(answer, index), "number")
 
 
 def _number(text: str, index: int) -> str:
-    found = _NUMBER.findall(text)
+    found = _numbers(text)
     if len(found) != 1:
         raise ValueError(f"problem {index}: its answer must be one number or a label, got {text.strip()!r}")
-    return str(found[0].replace(",", ""))
+    return found[0]

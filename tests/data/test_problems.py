@@ -97,6 +97,78 @@ def test_answers_are_read_out_of_text(problem: Problem, text: str, read: str | N
     assert problem.read(text) == read
 
 
+@pytest.mark.parametrize(
+    ("record", "text", "read"),
+    [
+        # an article, a word or a number that begins like a label
+        (ARC, "A plant needs light, so B", "B"),
+        (ARC, "A dog", "A"),
+        (ARC, "A is right, B is not", "A"),
+        (ARC, "Bébé", None),
+        (ARC, "the A-bomb", None),
+        (ARC, "D'Artagnan eats vitamin B12: B", "B"),
+        (ARC, "The answer is not A but B", "B"),
+        (ARC, "the answer is (b)", "B"),
+        (ARC, "b.", "B"),
+        (ARC, "答案是B。", "B"),
+        (ARC_COLUMNS, "2.5 litres in 1,200 days: 1", "1"),
+        (ARC_COLUMNS, "The answer is 2.", "2"),
+        (ARC_COLUMNS, "12", None),
+        (BOOLQ, "There is no doubt: true", "true"),
+        (BOOLQ, "No, it is not true", "false"),
+        (BOOLQ, "that is not true", "false"),
+        (BOOLQ, "it isn't false", "true"),
+        (BOOLQ, "I say no.", "false"),
+        (BOOLQ, "there is no snow", None),
+        (GSM8K, "she has 5,6,7", "7"),
+        (GSM8K, "12,345,678.50 dollars", "12345678.50"),
+        (GSM8K, "10-15", "15"),
+        (GSM8K, "covid-19", "19"),
+        (GSM8K, "it is −5", "-5"),
+        (GSM8K, "-$5", "-5"),
+        (GSM8K, "$-5", "-5"),
+        (GSM8K, "2 - 7 = -5.", "-5"),
+        (GSM8K, ".5", "0.5"),
+        (GSM8K, "2e3", "2e3"),
+    ],
+    ids=str,
+)
+def test_what_looks_like_an_answer_is_none(record: dict[str, Any], text: str, read: str | None) -> None:
+    assert one(record).read(text) == read
+
+
+def test_answers_in_files_are_read_as_meant() -> None:
+    for written, answer in (("−5", "-5"), (".5", "0.5"), ("-1,234.5", "-1234.5"), ("$18", "18")):
+        problem = one({**GSM8K, "answer": f"So. #### {written}"})
+        assert problem.answer == answer
+        assert problem.solved(problem.response)
+        assert problem.solved(f"It is {written}.")
+    for wrong in ("5,6", "10-15", "3/4"):
+        with pytest.raises(ValueError, match="must be one number or a label"):
+            one({**GSM8K, "answer": f"#### {wrong}"})
+    assert one({**ADAPTERS[3], "answer": "G", "output": "G"}).labels == tuple("ABCDEFG")
+    assert not one({**ADAPTERS[3], "answer": "G", "output": "G"}).solved("F, not G")
+    for choices, message in (
+        ({"text": ["a", "b"], "label": ["A", "a"]}, "a label of its own"),
+        ({"text": ["a", "b"], "label": ["A", None]}, "a label of its own"),
+        ({"text": ["a", None], "label": ["A", "B"]}, "a text for each choice"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            one({**OBQA, "choices": choices})
+
+
+def test_lines_end_where_json_lines_end() -> None:
+    """Not at a line separator within a text."""
+    records = [{**BOOLQ, "passage": "one\u2028two\u0085three"}, BOOLQ]
+    content = "\ufeff" + "\r\n".join(json.dumps(record, ensure_ascii=False) for record in records)
+    assert [p.prompt[:3] for p in parse_problems(content, "a.jsonl")] == ["one", "Sno"]
+    assert len(parse_problems(content.encode(), "a.jsonl")) == 2
+    with pytest.raises(ValueError, match="line 3"):
+        parse_problems(content + "\n{", "a.jsonl")
+    with pytest.raises(ValueError, match=r"in a file named \.jsonl"):
+        parse_problems(content, "a.json")
+
+
 def test_numbers_may_be_written_differently() -> None:
     problem = one(ADAPTERS[1])
     assert problem.solved("it is 7")
