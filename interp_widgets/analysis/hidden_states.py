@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.cost import Cost, block_parameters, row_bytes
 from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.analysis.runner import Runner
+from interp_widgets.arguments import checked
 from interp_widgets.models.states import Begun, begin, states, whole_states
 from interp_widgets.models.ways import has_hooks
 
@@ -24,6 +25,7 @@ _KEPT_SHARE = 0.2
 """Share of the free memory for the keys and values of beginnings."""
 
 
+@checked
 def last_states(
     model: Any,
     prompts: Sequence[str | Sequence[int]],
@@ -70,8 +72,6 @@ def last_states(
     wanted = stream_layers(model, layers)
     ids = _read(model, prompts, positions, prepend_bos)
     members = _members(len(ids), groups)
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if check is not None:
         check()
     runner = Runner(model, max(map(len, ids)), batch_size, check, progress)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from interp_widgets.models import Model
+
 R = TypeVar("R")
 
 
@@ -18,8 +20,15 @@ def two_results(
 ) -> tuple[R, R]:
     """The two results: what is no ``kind`` is taken for a model, whose result ``compute(model, **options)`` gives.
 
-    Raises TypeError where options were given and nothing is to be computed.
+    Raises TypeError for what is neither, and where options were given and nothing is to be computed.
     """
+    name = kind.__name__
+    for one in given:
+        if not isinstance(one, (kind, Model)):
+            raise TypeError(
+                f"what is compared must be two loaded models or two of {name}, got {one!r}: use load_model(...), or "
+                f"{name}.load(...) for a saved file"
+            )
     todo = sum(not isinstance(one, kind) for one in given)
     if options and not todo:
         raise TypeError(f"{next(iter(options))!r} is an option for models, but two results were given: leave it out")

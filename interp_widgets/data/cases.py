@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from interp_widgets.arguments import checked
 from interp_widgets.data.instructions import follows, instruction_cases, make_case
 
 
+@checked
 @dataclass(frozen=True)
 class SaliencyCase:
     """One prompt for a saliency map, with what is known about it.
@@ -31,6 +33,7 @@ class SaliencyCase:
     """Says whether a response's text does what the instruction asks, where that can be told."""
 
 
+@checked
 def demo_cases(n: int = 100, seed: int = 0) -> list[SaliencyCase]:
     """Draw `n` saliency cases from the held-out instructions, with their reference responses.
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from interp_widgets.arguments import checked
 from interp_widgets.data import word_tables as wt
 from interp_widgets.data import world
 from interp_widgets.data import world_tables as t
@@ -24,6 +25,7 @@ N_MOST = 30
 """Most concepts of one group."""
 
 
+@checked
 @dataclass(frozen=True)
 class Concept:
     """A name, and short texts (stimuli) in which what it names occurs.
@@ -45,15 +47,7 @@ class Concept:
 
     def __post_init__(self) -> None:
         for name in ("stimuli", "held_out"):
-            texts = getattr(self, name)
-            if isinstance(texts, str):
-                raise ValueError(
-                    f"{name} of {self.name!r} must be a list of texts, got one text: write [{texts[:40]!r}]"
-                )
-            object.__setattr__(self, name, tuple(texts))
-            wrong = next((text for text in getattr(self, name) if not isinstance(text, str)), None)
-            if wrong is not None:
-                raise ValueError(f"{name} of {self.name!r} must be texts, got {wrong!r}")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 def check_concepts(concepts: Sequence[Concept]) -> None:
@@ -256,6 +250,7 @@ def _worded_verb(verb: str, past: str, gerund: str) -> list[tuple[str, str]]:
 # ---- folders
 
 
+@checked
 def read_concepts(
     folder: str | os.PathLike[str], *, limit: int | None = None, held_out: float = HELD_OUT_SHARE
 ) -> tuple[Concept, ...]:

@@ -13,9 +13,12 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.arguments import checked
+
 DEMO_FILE = Path(__file__).resolve().parents[1] / "assets" / "words" / "word_vectors.npz"
 
 
+@checked
 @dataclass(frozen=True, eq=False, repr=False)
 class WordVectors:
     """Words, the most frequent first, and one vector for each.
@@ -97,6 +100,7 @@ def demo_word_vectors() -> WordVectors:
     return read_word_vectors(DEMO_FILE)
 
 
+@checked
 def read_word_vectors(
     path: str | os.PathLike[str],
     *,

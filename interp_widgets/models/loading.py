@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..arguments import checked
 from . import convert, folder
 from .check import SelfCheck, SelfCheckError, check_ids, log_probabilities, self_check
 from .folder import LoadError
@@ -384,6 +385,7 @@ def _adopt(
     )
 
 
+@checked
 @dataclass(frozen=True)
 class ModelPair:
     """Two models over one vocabulary, such as a language model before and after instruction tuning.

@@ -17,6 +17,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from interp_widgets.arguments import checked
+
 Form = Literal["residual", "affine"]
 """``residual``: h + W h + b, the tuned-lens library's; ``affine``: W h + b."""
 
@@ -77,6 +79,7 @@ class Translators:
         return stream + moved if self.form == "residual" else moved
 
 
+@checked
 def load_translators(path: str | os.PathLike[str]) -> Translators:
     """Read the translators of a tuned lens from a safetensors file.
 
@@ -126,6 +129,7 @@ def _by_layer(tensors: dict[str, Tensor], name: str) -> tuple[tuple[Tensor, ...]
     return tuple(tensors[f"{i}.weight"] for i in range(layers)), tuple(tensors[f"{i}.bias"] for i in range(layers))
 
 
+@checked
 def save_translators(
     path: str | os.PathLike[str], weights: Sequence[Tensor], biases: Sequence[Tensor], *, form: Form = "residual"
 ) -> Path:

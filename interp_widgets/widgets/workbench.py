@@ -167,8 +167,9 @@ def as_models(model: Any, tuned: Any = None) -> tuple[Any, ...]:
         if tuned is not None:
             raise TypeError("a model pair has its tuned model already: leave the second model out")
         return (model.base, model.tuned)
-    if model is None or isinstance(model, (str, bytes)):
-        raise TypeError(f"a widget needs a loaded model, got {model!r}: use load_model(...) or load_demo_pair()")
+    for one in (model,) if tuned is None else (model, tuned):
+        if not (isinstance(getattr(one, "name", None), str) and (hasattr(one, "device") or hasattr(one, "backend"))):
+            raise TypeError(f"a widget needs a loaded model, got {one!r}: use load_model(...) or load_demo_pair()")
     if tuned is None:
         return (model,)
     from ..models import ModelPair

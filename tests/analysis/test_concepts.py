@@ -415,7 +415,8 @@ def test_wrong_directions_are_said() -> None:
         (np.ones(32), 4, 1.0, r"layer must be a whole number in 0\.\.3"),
         (np.ones(32), [], 1.0, "got none"),
         (np.ones(32), [1, 1], 1.0, "every stream once"),
-        (np.ones(32), 1, float("nan"), "strength must be a finite"),
+        (np.ones(32), 1, float("inf"), "strength must be a finite"),
+        (np.ones(32), 1, float("nan"), "strength must be a number, got nan"),
     ):
         with pytest.raises(ValueError, match=words), steer(model, direction, layer=layer, strength=strength):
             pass

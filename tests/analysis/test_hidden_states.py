@@ -169,7 +169,9 @@ def test_bad_input() -> None:
         last_states(model, TEXTS, 4)
     with pytest.raises(ValueError, match="at least one text"):
         last_states(model, [], 1)
-    with pytest.raises(ValueError, match="at least one text"):
+    with pytest.raises(
+        TypeError, match=r"prompts must be a list of texts .*got 'one text': write prompts=\['one text'\]"
+    ):
         last_states(model, "one text", 1)
     with pytest.raises(ValueError, match="prompt 1"):
         last_states(model, ["a", ""], 1)

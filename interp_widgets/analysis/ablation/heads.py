@@ -13,8 +13,10 @@ from interp_widgets.analysis.ablation.replacement import Replacement, Text
 from interp_widgets.analysis.ablation.result import HeadAblationResult
 from interp_widgets.analysis.ablation.study import Asked, Study, check_finite, chosen_layers, empty, make_study, read
 from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.arguments import checked
 
 
+@checked
 def ablate_heads(
     model: Any,
     prompt: Text,

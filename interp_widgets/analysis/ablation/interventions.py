@@ -14,6 +14,7 @@ from torch import Tensor
 from interp_widgets.analysis.prompts import read_prompt, whole_number
 from interp_widgets.analysis.result import Record, record
 from interp_widgets.analysis.tensors import to_numpy, wide
+from interp_widgets.arguments import checked
 from interp_widgets.models.interventions import Change, has_mlps, interventions, mlp_branch
 
 Part = Literal["attn", "mlp", "both", "attn_to_mlp", "head", "neuron"]
@@ -24,6 +25,7 @@ Filling = Literal["zero", "mean", "resample", "value"]
 """What takes its place: nothing, a mean, another prompt's, or any other given value."""
 
 
+@checked
 @record
 class Ablation(Record):
     """One part of a model at one layer, where, and what takes its place; checked against a model by `ablation`.
@@ -123,6 +125,7 @@ def _whole(given: Any, what: str) -> int:
     return found
 
 
+@checked
 def ablation(model: Any, ablations: Iterable[Ablation] | Ablation) -> AbstractContextManager[None]:
     """Take parts of the model out inside a ``with``; afterwards nothing of it is left, whatever happens inside.
 
@@ -280,6 +283,7 @@ def _between(block: str, rows: _Rows) -> list[tuple[str, Change]]:
 # ---- means and other prompts
 
 
+@checked
 def mean_ablation(
     model: Any,
     one: Ablation,
@@ -322,6 +326,7 @@ def mean_ablation(
     return Ablation(one.kind, one.layer, one.position, one.index, "mean", np.asarray(total / count))
 
 
+@checked
 def resample_ablation(
     model: Any, one: Ablation, prompt: str | Sequence[int], *, prepend_bos: bool | None = None
 ) -> Ablation:

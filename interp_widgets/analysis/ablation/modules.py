@@ -22,6 +22,7 @@ from interp_widgets.analysis.ablation.study import (
     read,
 )
 from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.arguments import checked
 from interp_widgets.models.resume import Part, Patch
 
 Kind = Literal["attn", "mlp", "both", "attn_to_mlp"]
@@ -35,6 +36,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
 }
 
 
+@checked
 def ablate_modules(
     model: Any,
     prompt: Text,

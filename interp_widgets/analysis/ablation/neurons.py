@@ -13,9 +13,11 @@ from interp_widgets.analysis.ablation.result import NeuronAblationResult
 from interp_widgets.analysis.ablation.study import Asked, check_finite, empty, layer_number, listed, make_study, read
 from interp_widgets.analysis.prompts import whole_number
 from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.arguments import checked
 from interp_widgets.models.interventions import has_mlps
 
 
+@checked
 def ablate_neurons(
     model: Any,
     prompt: Text,

@@ -13,6 +13,7 @@ from torch import Tensor
 from interp_widgets.analysis.ablation.interventions import Ablation, changes
 from interp_widgets.analysis.prompts import Prompt, read_prompt
 from interp_widgets.analysis.result import Result, provenance, record
+from interp_widgets.arguments import checked
 from interp_widgets.models.forward import forward
 from interp_widgets.models.interventions import Change, interventions
 
@@ -75,6 +76,7 @@ class AblatedPrediction(Result):
         )
 
 
+@checked
 def ablated_prediction(
     model: Any,
     prompt: str | Sequence[int],

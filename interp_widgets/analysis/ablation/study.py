@@ -41,8 +41,6 @@ class Asked:
     def __post_init__(self) -> None:
         check_metric(self.metric, self.foil)
         check_replacement(self.replacement, self.reference, self.corrupted)
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
 
 
 @dataclass

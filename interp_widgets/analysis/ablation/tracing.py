@@ -19,9 +19,11 @@ from interp_widgets.analysis.prompts import Prompt, read_prompt
 from interp_widgets.analysis.result import provenance
 from interp_widgets.analysis.runner import Runner
 from interp_widgets.analysis.tensors import to_numpy, wide
+from interp_widgets.arguments import checked
 from interp_widgets.models.resume import Patch, Trace, resume, trace
 
 
+@checked
 def causal_trace(
     model: Any,
     prompt: str | Sequence[int],

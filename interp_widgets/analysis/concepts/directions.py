@@ -16,6 +16,7 @@ from interp_widgets.analysis.concepts.result import ConceptSet
 from interp_widgets.analysis.cost import Cost
 from interp_widgets.analysis.hidden_states import last_states, last_states_cost, stream_layers
 from interp_widgets.analysis.result import provenance
+from interp_widgets.arguments import checked
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts
 
 __all__ = ["NEUTRAL_TEMPLATE", "TEMPLATE", "concept_directions", "concept_directions_cost", "directions_of"]
@@ -31,6 +32,7 @@ _BLOCK = 4096
 """Stimuli whose states are in memory at once."""
 
 
+@checked
 def concept_directions(
     model: Any,
     concepts: Sequence[Concept] | None = None,
@@ -94,7 +96,7 @@ def concept_directions(
         (True, True)
     """
     given = tuple(demo_concepts() if concepts is None else concepts)
-    _check(model, given, layer, method, template, test_template, shuffles)
+    _check(model, given, layer, method, template, test_template)
     layer = int(layer)
     passes = _Passes(model, given, layer, states, batch_size, progress, check)
     moments = Moments(len(given), model.d_model, scatter=method == "discriminant")
@@ -286,15 +288,11 @@ def _kinds(groups: Sequence[str]) -> Ints:
     return np.array([numbers.get(group, -1) for group in groups])
 
 
-def _check(
-    model: Any, concepts: Sequence[Concept], layer: int, method: str, template: str, test_template: str, shuffles: int
-) -> None:
+def _check(model: Any, concepts: Sequence[Concept], layer: int, method: str, template: str, test_template: str) -> None:
     check_concepts(concepts)
     stream_layers(model, [layer])
     if method not in get_args(Method):
         raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
-    if shuffles < 1:
-        raise ValueError(f"shuffles must be at least 1, got {shuffles}")
     for name, text in (("template", template), ("test_template", test_template)):
         if text.count("<stimulus>") != 1:
             raise ValueError(f"{name} must hold <stimulus> once, where the stimulus goes, got {text!r}")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.hidden_states import last_states
+from interp_widgets.arguments import checked
 
 Floats = NDArray[np.floating[Any]]
 
@@ -16,6 +17,7 @@ SLICE = 512
 """Texts that are read and kept at a time: what a cancelled run has finished is not lost."""
 
 
+@checked
 class KeptStates:
     """`last_states` of one model at one layer, remembering what it has read.
 

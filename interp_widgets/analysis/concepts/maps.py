@@ -23,6 +23,7 @@ from interp_widgets.analysis.concepts.placing import (
 from interp_widgets.analysis.concepts.result import ConceptSet
 from interp_widgets.analysis.cost import Cost
 from interp_widgets.analysis.result import Result, record
+from interp_widgets.arguments import checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,6 +114,7 @@ class ConceptMap(Result):
         return pd.DataFrame(rows)
 
 
+@checked
 def concept_map(
     concepts: ConceptSet,
     method: MapMethod = "umap",
@@ -225,6 +227,7 @@ def concept_map_cost(concepts: int, d_model: int, *, two: bool = False, itemsize
     return Cost(flops=reduction + 2.0 * ASKED * rows * d_model + 2e5 * rows, bytes=held)
 
 
+@checked
 def add_to_map(places: ConceptMap, more: ConceptSet, *, other: ConceptSet | None = None) -> ConceptMap:
     """A map with further concepts on it, the old ones staying where they are.
 

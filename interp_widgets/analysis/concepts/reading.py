@@ -14,6 +14,7 @@ from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.analysis.tensors import check_finite, to_numpy
+from interp_widgets.arguments import checked
 from interp_widgets.models.readout import residuals
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class ConceptReading(Result):
         return pd.DataFrame(self.projection, columns=list(self.names), index=pd.Index(self.tokens, name="token"))
 
 
+@checked
 def read_prompt_concepts(
     model: Any,
     concepts: ConceptSet,
@@ -138,6 +140,7 @@ class SparseReading(Result):
         self.array("weights", (len(self.names),))
 
 
+@checked
 def decompose_state(
     state: ArrayLike,
     concepts: ConceptSet,
@@ -187,6 +190,7 @@ def decompose_state(
     )
 
 
+@checked
 def decompose_prompt(
     model: Any,
     concepts: ConceptSet,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.result import Result, record
+from interp_widgets.arguments import checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,6 +127,7 @@ class ConceptSet(Result):
         )
 
 
+@checked
 def neighbours(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, float]]:
     """The ``k`` concepts whose directions are most like that of one concept, with their cosine, nearest first.
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.concepts.result import ConceptSet
 from interp_widgets.analysis.result import Result, record
+from interp_widgets.arguments import checked
 
 Floats = NDArray[np.floating[Any]]
 Pairs = Literal["all", "group"]
@@ -45,6 +46,7 @@ class Dispersion(Result):
             self.array("difference_interval", (2,))
 
 
+@checked
 def dispersion(
     concepts: ConceptSet,
     other: ConceptSet | None = None,

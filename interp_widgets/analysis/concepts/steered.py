@@ -14,6 +14,7 @@ from interp_widgets.analysis.concepts.steering import erase, steer
 from interp_widgets.analysis.hidden_states import stream_layers
 from interp_widgets.analysis.prompts import Prompt, read_prompt
 from interp_widgets.analysis.result import Result, provenance, record
+from interp_widgets.arguments import checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,6 +83,7 @@ class SteeringComparison(Result):
         return pd.DataFrame({"run": RUNS, "text": texts, "probability of " + self.word: self.word_probability})
 
 
+@checked
 def compare_steering(
     model: Any,
     concepts: ConceptSet,
@@ -136,6 +138,8 @@ def compare_steering(
     concepts.check(model, other_weights=other_weights)
     if mode not in get_args(Mode):
         raise ValueError(f"mode must be add or erase, got {mode!r}")
+    if not 1 <= top <= model.d_vocab:
+        raise ValueError(f"top must be in 1..{model.d_vocab} for this vocabulary, got {top}")
     given = read_prompt(model, prompt)
     at = concepts.index(name)
     layers = stream_layers(model, concepts.layer if layer is None else layer)

@@ -13,12 +13,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp_widgets.analysis.hidden_states import stream_layers
+from interp_widgets.arguments import checked
 from interp_widgets.models.interventions import interventions
 
 _DEPENDENT = 1e-6
 """Singular values of directions, of the largest, below which some lie in the span of the others."""
 
 
+@checked
 @contextmanager
 def steer(
     model: Any,
@@ -71,6 +73,7 @@ def steer(
         yield
 
 
+@checked
 @contextmanager
 def erase(
     model: Any,

@@ -11,12 +11,14 @@ import numpy as np
 from interp_widgets.analysis.ffn_concepts.annotations import USER, Cells, ConceptAnnotations
 from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult, Sign
 from interp_widgets.analysis.result import provenance
+from interp_widgets.arguments import checked
 from interp_widgets.data.annotators import SCENARIOS, Annotation, Annotator
 
 _PARTIAL_EVERY = 50
 """Components between two partial results."""
 
 
+@checked
 def annotate_concepts(
     result: FFNConceptResult,
     annotator: Annotator | None,

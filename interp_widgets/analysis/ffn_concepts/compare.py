@@ -16,12 +16,14 @@ from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult
 from interp_widgets.analysis.ffn_concepts.tables import annotated_pair
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.analysis.two import check_same, check_same_words, shifted, two_results
+from interp_widgets.arguments import checked
 from interp_widgets.data.annotators import Annotator
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+@checked
 def subspace_angles(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
     """The principal angles between the subspaces that two sets of directions span, in radians, smallest first.
 
@@ -161,6 +163,7 @@ class ConceptComparison(Result):
         return self.annotated
 
 
+@checked
 def compare_concepts(
     base: Any,
     tuned: Any,

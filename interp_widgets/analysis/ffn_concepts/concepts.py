@@ -14,8 +14,10 @@ from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult
 from interp_widgets.analysis.result import provenance
 from interp_widgets.analysis.tensors import check_finite
 from interp_widgets.analysis.words import Words, chosen_layers, word_table
+from interp_widgets.arguments import checked
 
 
+@checked
 @torch.no_grad()
 def ffn_concepts(
     model: Any,

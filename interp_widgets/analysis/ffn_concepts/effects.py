@@ -15,6 +15,7 @@ from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.analysis.tensors import check_finite, to_numpy, wide
 from interp_widgets.analysis.token_decomposition.lens import PartLens
+from interp_widgets.arguments import checked
 from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
 from interp_widgets.models.frozen import rounds_norms
 
@@ -103,6 +104,7 @@ class NeuronEffectResult(Result):
         )  # fmt: skip
 
 
+@checked
 @torch.no_grad()
 def neuron_effects(
     model: Any,

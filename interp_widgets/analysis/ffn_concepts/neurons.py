@@ -14,6 +14,7 @@ from interp_widgets.analysis.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis.largest import Largest
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.analysis.tensors import check_finite, to_numpy, wide
+from interp_widgets.arguments import checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,6 +87,7 @@ class NeuronTokenResult(Result):
         return pd.DataFrame({"neuron": list(self.neurons), "norm": self.norms, **texts})
 
 
+@checked
 @torch.no_grad()
 def neuron_tokens(
     model: Any,

@@ -16,6 +16,7 @@ from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.analysis.statistics import GroupComparison, compare_groups, holm
 from interp_widgets.analysis.two import check_same
+from interp_widgets.arguments import checked
 from interp_widgets.data.annotators import LEVELS, SCENARIOS
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ class AnnotationComparison(Result):
         return "; ".join(texts)
 
 
+@checked
 def compare_annotations(
     base: Annotated, tuned: Annotated, *, resamples: int = 999, seed: int = 0
 ) -> AnnotationComparison:

@@ -10,12 +10,14 @@ from interp_widgets.analysis.ffn_concepts.concepts import ffn_concepts
 from interp_widgets.analysis.ffn_concepts.proportions import Annotated, AnnotationComparison, compare_annotations
 from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult
 from interp_widgets.analysis.two import check_same, check_same_words, shifted, two_results
+from interp_widgets.arguments import checked
 from interp_widgets.data.annotators import Annotator, RuleAnnotator
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+@checked
 def scenario_table(
     base: Any,
     tuned: Any,
@@ -67,6 +69,7 @@ def scenario_table(
     ).scenario_table()
 
 
+@checked
 def level_table(
     base: Any,
     tuned: Any,

@@ -14,6 +14,7 @@ from interp_widgets.analysis.head_words.result import HeadWordResult
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.analysis.statistics import GroupComparison, compare_groups, holm
 from interp_widgets.analysis.two import check_same, check_same_words, two_results
+from interp_widgets.arguments import checked
 from interp_widgets.data.verbs import GENERAL_VERBS, INSTRUCTION_VERBS
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ class HeadComparison(Result):
         )
 
 
+@checked
 def compare_heads(
     base: Any,
     tuned: Any,

@@ -13,11 +13,13 @@ from interp_widgets.analysis.head_words.pairs import LayerPairs, PairSearch
 from interp_widgets.analysis.head_words.result import HeadWordResult
 from interp_widgets.analysis.result import provenance
 from interp_widgets.analysis.words import Words, chosen_layers, word_list, word_table
+from interp_widgets.arguments import checked
 
 FREQUENT = 1000
 """Most frequent words that a word's threshold is taken from."""
 
 
+@checked
 def head_word_pairs(
     model: Any,
     *,

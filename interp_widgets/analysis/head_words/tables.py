@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from interp_widgets.analysis.head_words.compare import compare_heads
+from interp_widgets.arguments import checked
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+@checked
 def verb_table(base: Any, tuned: Any, **options: Any) -> pd.DataFrame:
     """Table 3 of the paper in one call: the percentage of heads that gained word pairs with a verb, instruction verbs
     against general ones.

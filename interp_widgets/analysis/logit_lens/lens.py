@@ -15,10 +15,12 @@ from interp_widgets.analysis.logit_lens.readings import LOWEST, Readings
 from interp_widgets.analysis.logit_lens.result import LogitLensResult
 from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
 from interp_widgets.analysis.result import provenance
+from interp_widgets.arguments import checked
 from interp_widgets.models.readout import ReadOut, read_out, residuals
 from interp_widgets.models.translators import Translators, load_translators
 
 
+@checked
 def logit_lens(
     model: Any,
     prompt: str | Sequence[int],

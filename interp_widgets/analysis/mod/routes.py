@@ -12,6 +12,7 @@ from interp_widgets.analysis.mod.result import RoutingResult
 from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.analysis.result import provenance
 from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.arguments import checked
 from interp_widgets.models import ModModel
 from interp_widgets.models.forward import decode
 
@@ -19,6 +20,7 @@ _LOGITS = {"cpu": 2**22, "cuda": 2**28}
 """Logits held at once."""
 
 
+@checked
 @torch.no_grad()
 def routing(
     model: Any,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.result import Result, provenance, record
+from interp_widgets.arguments import checked
 from interp_widgets.data.problems import Problem
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class SolveResult(Result):
         return pd.DataFrame({"prompt": self.prompts, "response": self.responses, "solved": self.solved})
 
 
+@checked
 def solve(
     model: Any,
     problems: Sequence[Problem],

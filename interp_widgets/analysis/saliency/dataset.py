@@ -15,10 +15,12 @@ from interp_widgets.analysis.saliency.density import normalise_importance
 from interp_widgets.analysis.saliency.result import Method
 from interp_widgets.analysis.statistics import GroupComparison, bootstrap_mean, compare_groups, holm
 from interp_widgets.analysis.targets import Target
+from interp_widgets.arguments import checked
 
 _PARTIAL_DELIVERIES = 8
 
 
+@checked
 def saliency_dataset(
     model_or_matrices: Any,
     cases: Sequence[Any] | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,6 +96,11 @@ def find_sources(
             if cases is None:
                 raise ValueError("a model needs cases: give a sequence of SaliencyCase")
             source = Source(part.name, list(cases), None, part, _model_saliency(part, generate, options))
+        elif isinstance(part, (str, bytes, Mapping)) or not isinstance(part, Iterable):
+            raise TypeError(
+                "the first argument must be a loaded model, two of them, or a list of saliency results or matrices, "
+                f"got {part!r}"
+            )
         else:
             matrices = list(part)
             if cases is not None and len(cases) != len(matrices):

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from interp_widgets.arguments import checked
 
+
+@checked
 def normalise_importance(importance: ArrayLike, *, levels: int = 10, threshold: float = 0) -> NDArray[np.float64]:
     """Rescale importance so that prompt tokens can be compared across response tokens.
 
@@ -41,6 +44,7 @@ def normalise_importance(importance: ArrayLike, *, levels: int = 10, threshold: 
     return np.where(scores > threshold, scores, 0.0)
 
 
+@checked
 def importance_density(scores: ArrayLike, *, p: float = 4) -> NDArray[np.float64]:
     """How many response tokens each prompt token matters to.
 
@@ -64,6 +68,7 @@ def importance_density(scores: ArrayLike, *, p: float = 4) -> NDArray[np.float64
     return np.asarray(values.sum(axis=1) / (norm + 1e-9))
 
 
+@checked
 def instruction_score(density: ArrayLike, mask: ArrayLike) -> float:
     """How strongly the marked prompt tokens drive the response as a whole.
 
@@ -150,6 +155,7 @@ def sentence_profiles(
     return np.array(rows, dtype=np.float64).reshape(-1, segments)
 
 
+@checked
 def position_profile(
     density: ArrayLike, sentences: Sequence[Sequence[int]], *, segments: int = 4, min_tokens: int = 4
 ) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ from interp_widgets.analysis.saliency.case import Case, make_case
 from interp_widgets.analysis.saliency.result import SaliencyResult
 from interp_widgets.analysis.targets import read
 from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.arguments import checked
 from interp_widgets.models.forward import encode
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class FaithfulnessResult(Result):
         return pd.concat(frames, ignore_index=True)
 
 
+@checked
 def faithfulness(
     model: Any,
     result: SaliencyResult,

@@ -20,8 +20,10 @@ from interp_widgets.analysis.saliency.occlusion import occlusion
 from interp_widgets.analysis.saliency.result import Method, SaliencyResult
 from interp_widgets.analysis.targets import Target
 from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.arguments import checked
 
 
+@checked
 def prompt_saliency(
     model: Any,
     prompt: str | Sequence[int],
@@ -78,7 +80,7 @@ def prompt_saliency(
         >>> result.prompt_tokens[result.importance[:, 0].argmax()]
         ' of'
     """
-    _check_options(method, target, steps, baseline, batch_size)
+    _check_options(method, target, steps, baseline)
     kind = baseline if baseline is not None else default_baseline(model)
     case = make_case(
         model, prompt, response,
@@ -113,7 +115,7 @@ def prompt_saliency(
     return _result(case, found, probability, method, kind, None if gap is None else to_numpy(gap), told)
 
 
-def _check_options(method: str, target: str, steps: int, baseline: str | None, batch_size: int | None) -> None:
+def _check_options(method: str, target: str, steps: int, baseline: str | None) -> None:
     for name, value, allowed in (
         ("method", method, get_args(Method)),
         ("target", target, get_args(Target)),
@@ -122,9 +124,8 @@ def _check_options(method: str, target: str, steps: int, baseline: str | None, b
         if value not in allowed:
             listed = ", ".join(repr(option) for option in allowed if option is not None)
             raise ValueError(f"{name} must be one of {listed}, got {value!r}")
-    for name, number in (("steps", steps), ("batch_size", 1 if batch_size is None else batch_size)):
-        if number < 1:
-            raise ValueError(f"{name} must be at least 1, got {number}")
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
 
 
 def _check_finite(case: Case, importance: NDArray[np.floating[Any]], probability: NDArray[np.floating[Any]]) -> None:

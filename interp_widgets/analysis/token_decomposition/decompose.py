@@ -15,6 +15,7 @@ from interp_widgets.analysis.token_decomposition.adding_up import check_error, c
 from interp_widgets.analysis.token_decomposition.lens import Lens, PartLens
 from interp_widgets.analysis.token_decomposition.parts import Biases, Parts
 from interp_widgets.analysis.token_decomposition.result import TokenDecompositionResult
+from interp_widgets.arguments import checked
 from interp_widgets.models.freeze import Slope, freeze
 
 _DELIVERIES = 4
@@ -26,6 +27,7 @@ _FEWEST_ROWS = 256
 _MOST_ROWS = {"cpu": 768, "cuda": 16384}
 
 
+@checked
 def decompose_tokens(
     model: Any,
     prompt: str | Sequence[int],
@@ -83,7 +85,7 @@ def decompose_tokens(
         >>> result.parts.shape, bool(result.error.max() < 1e-4)
         ((7, 9, 192), True)
     """
-    _check_options(biases, lens, batch_size)
+    _check_options(biases, lens)
     given = read_prompt(model, prompt, prepend_bos=prepend_bos)
     last = given.offset + given.position(position)
     aim = None if target is None else single_token(model, target)
@@ -118,15 +120,13 @@ def decompose_tokens(
     return parts.result(provenance(model.provenance(), **told, largest_chunk=log.largest, chunk_halvings=log.halvings))
 
 
-def _check_options(biases: str, lens: str | None, batch_size: int | None) -> None:
+def _check_options(biases: str, lens: str | None) -> None:
     for name, value, allowed in (
         ("biases", biases, get_args(Biases)),
         ("lens", lens, (*get_args(Lens), None)),
     ):
         if value not in allowed:
             raise ValueError(f"{name} must be one of {', '.join(repr(option) for option in allowed)}, got {value!r}")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
 
 
 def chunk_rows(model: Any, n: int) -> int:

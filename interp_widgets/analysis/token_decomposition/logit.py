@@ -14,10 +14,12 @@ from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.analysis.token_decomposition.adding_up import check_error, check_finite
 from interp_widgets.analysis.token_decomposition.lens import PartLens
 from interp_widgets.analysis.token_decomposition.result import LogitShareResult
+from interp_widgets.arguments import checked
 from interp_widgets.models.freeze import Slope, freeze
-
 from interp_widgets.models.soft_cap import soft_cap
 
+
+@checked
 @torch.no_grad()
 def decompose_logit(
     model: Any,

@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from interp_widgets.arguments import checked
+
 SCENARIOS: tuple[str, ...] = ("writing", "coding", "math", "translation")
 """The tasks of a user that a concept can serve, as in the paper's Table 5."""
 LEVELS: tuple[str, ...] = ("phonology", "morphology", "syntax", "semantics")
 """The linguistic levels, from sound to meaning."""
 
 
+@checked
 @dataclass(frozen=True)
 class Annotation:
     """What one annotator says about one list of words; empty means "cannot tell".
@@ -34,9 +37,6 @@ class Annotation:
     """Why an annotator that was asked gave no answer, in one sentence; empty where it did answer."""
 
     def __post_init__(self) -> None:
-        given: object = self.scenarios
-        if isinstance(given, str):  # a text is a sequence of names to Python
-            raise ValueError(f"scenarios must be a list of names, got the text {self.scenarios!r}")
         if wrong := [name for name in self.scenarios if name not in SCENARIOS]:
             raise ValueError(f"a scenario must be one of {', '.join(SCENARIOS)}, got {wrong[0]!r}")
         if self.level is not None and self.level not in LEVELS:
@@ -78,6 +78,7 @@ class Annotator(Protocol):
         """
 
 
+@checked
 class UserAnnotator:
     """Your own notes about lists of words, looked up by the words.
 

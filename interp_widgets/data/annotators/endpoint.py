@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from interp_widgets.arguments import checked
 from interp_widgets.data.annotators.annotation import Annotation
 from interp_widgets.data.annotators.conversation import NonsenseError, messages, read_answer, short
 
@@ -25,6 +26,7 @@ _FORMAT = 1
 """Of the cached answers; part of the hash."""
 
 
+@checked
 class EndpointAnnotator:
     """Asks a language model what words have in common, through OpenAI's chat completions protocol.
 

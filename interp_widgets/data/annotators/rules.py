@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.arguments import checked
 from interp_widgets.data.annotators import word_lists as lists
 from interp_widgets.data.annotators.annotation import Annotation
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
@@ -39,6 +40,7 @@ class Finding(NamedTuple):
     scenarios: tuple[str, ...] = ()
 
 
+@checked
 class RuleAnnotator:
     """Says what words have in common by rules alone: lists, written form, affixes, rhyme, part of speech, word vectors.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,18 @@ import numpy as np
 from interp_widgets.analysis.mod.late_layers_result import LateLayerLosses
 from interp_widgets.analysis.mod.solving import solve
 from interp_widgets.analysis.result import provenance
+from interp_widgets.arguments import checked
 from interp_widgets.data.problems import Problem
+from interp_widgets.models import Model
 
 from .accuracy import loaded
 from .trainer import ModStep
 from .tune import tune_mod
 
 
+@checked
 def late_layer_losses(
-    model: Any,
+    model: Model | str | Path | Any,
     dataset: Sequence[Any],
     k: int = 3,
     *,
@@ -68,6 +72,8 @@ def late_layer_losses(
         ((4, 5), (1, 2), (1, 2))
     """
     base = loaded(model, tokenizer)
+    if not 1 <= k <= base.n_layers:
+        raise ValueError(f"k must be in 1..{base.n_layers} for this {base.n_layers}-layer model, got {k}")
     options: dict[str, Any] = {
         "k": k,
         "lora": lora,

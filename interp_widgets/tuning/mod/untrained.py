@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
 from interp_widgets.models.mod.assemble import new_mixture, norm_parameters
 from interp_widgets.models.mod.checkpoint import MixtureState, base_hash
@@ -12,6 +13,7 @@ from interp_widgets.models.mod.opening import build_mixture, read_base
 from .trainer import first_router
 
 
+@checked
 def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: int = 0) -> ModModel:
     """A mixture of depths before its first step: a random router, and norms copied from the final norm.
 

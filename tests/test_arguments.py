@@ -1,0 +1,141 @@
+"""Arguments of the public functions: whatever is of another kind is told in one sentence, by one part for all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import ArrayLike
+
+import interp_widgets
+from interp_widgets.arguments import argument_kinds, checked
+from tests.models.tiny import tiny_model
+
+OTHERWISE = {"load_model", "load_pair", "load_demo_pair", "demo_concepts", "demo_word_vectors"}
+"""Functions that take no arguments, or check theirs in words of their own."""
+FUNCTIONS = sorted(
+    name
+    for name in interp_widgets.__all__
+    if inspect.isfunction(getattr(interp_widgets, name)) and name not in OTHERWISE
+)
+OF_A_MODEL = [
+    name
+    for name in FUNCTIONS
+    if "a loaded model" in [kind.name for kind in argument_kinds(getattr(interp_widgets, name)).get("model", ())]
+]
+
+
+@checked
+def example(
+    text: str,
+    ids: str | Sequence[int] = (),
+    *,
+    layers: Sequence[int] | None = None,
+    words: Sequence[str] | Mapping[str, int] | None = None,
+    share: float = 0.5,
+    seed: int = 0,
+    pair: tuple[int, int] = (0, 1),
+    way: Literal["one", "two"] = "one",
+    keep: bool = True,
+    texts: Iterable[str] = (),
+    state: ArrayLike | torch.Tensor = 0.0,
+    progress: Callable[[int, int], None] | None = None,
+    anything: Any = None,
+) -> Iterator[str]:
+    """Takes one of each kind."""
+    return iter(texts)
+
+
+def test_what_is_annotated_passes() -> None:
+    example("a", "b", layers=[0, 1], words=["a"], share=1, seed=3, pair=[1, 2], keep=False, state=[1.0, 2.0])
+    example("a", [1, np.int64(2)], layers=range(3), words={"a": 1}, share=np.float32(0.5), pair=(1, 2), way="two")
+    example("a", torch.tensor([1, 2]), layers=np.array([1, 2]), keep=np.True_, state=torch.ones(2), progress=print)
+    example("a", texts=iter(["a"]), anything=object(), layers=None, words=None)
+    assert list(example("a", texts=(one for one in "bc"))) == ["b", "c"], "an iterator must not be used up"
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"text": None}, TypeError, "text must be a text, got None"),
+        ({"text": b"a"}, TypeError, "text must be a text, got one of type bytes"),
+        ({"ids": 1.5}, TypeError, "ids must be a text or a list of whole numbers, got 1.5"),
+        ({"ids": [1.5]}, TypeError, r"ids must be a text or a list of whole numbers, got \[1.5\]"),
+        ({"layers": 3}, TypeError, r"layers must be a list of whole numbers or None, got 3: write layers=\[3\]"),
+        ({"layers": [True]}, TypeError, r"list of whole numbers or None, got \[True\]"),
+        ({"layers": {1: 2}}, TypeError, "list of whole numbers or None"),
+        ({"layers": np.zeros((2, 2), int)}, TypeError, "got one of type ndarray"),
+        ({"words": "a"}, TypeError, r"a list of texts, a mapping or None, got 'a': write words=\['a'\]"),
+        ({"share": float("nan")}, ValueError, "share must be a number, got nan"),
+        ({"share": "0.5"}, TypeError, "share must be a number, got '0.5'"),
+        ({"share": np.zeros(1)}, TypeError, "share must be a number"),
+        ({"seed": -1}, ValueError, "seed must be a whole number from 0 on, got -1"),
+        ({"seed": 1.0}, TypeError, "seed must be a whole number from 0 on, got 1.0"),
+        ({"pair": (1, 2, 3)}, TypeError, r"pair must be a list of 2 whole numbers, got \(1, 2, 3\)"),
+        ({"way": 1}, TypeError, "way must be 'one' or 'two', got 1"),
+        ({"keep": 1}, TypeError, "keep must be True or False, got 1"),
+        ({"texts": "ab"}, TypeError, "texts must be a list of texts, got 'ab'"),
+        ({"texts": 3}, TypeError, "texts must be a list of texts, got 3"),
+        ({"state": "ab"}, TypeError, "state must be an array of numbers, got 'ab'"),
+        ({"progress": 3}, TypeError, "progress must be a function or None, got 3"),
+        ({"other": 3}, TypeError, "unexpected keyword argument 'other'"),
+    ],
+)
+def test_what_is_not_is_told(given: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        example(**{"text": "a", **given})
+
+
+def test_a_class_is_checked_when_an_object_is_made() -> None:
+    @checked
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    assert Named("a").name == "a"
+    with pytest.raises(TypeError, match="name must be a text, got 3"):
+        Named(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="base must be a Model, got None: use load_model"):
+        interp_widgets.ModelPair(None, None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"instruction must be a list of 2 whole numbers or None, got \(1,\)"):
+        interp_widgets.SaliencyCase("a", instruction=(1,))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_public_function_is_checked(name: str) -> None:
+    function = getattr(interp_widgets, name)
+    assert function.__code__.co_filename.endswith("arguments.py"), "decorate it with @checked, above all others"
+    assert argument_kinds(function), "every annotation must be one that the checks can read"
+
+
+@pytest.mark.parametrize("name", OF_A_MODEL)
+@pytest.mark.parametrize("given", [None, "gpt2", 3])
+def test_what_is_no_model_is_told(name: str, given: Any) -> None:
+    function = getattr(interp_widgets, name)
+    rest = [one.default for one in inspect.signature(function).parameters.values()][1:]
+    needed = {
+        key: None for key, value in inspect.signature(function).parameters.items() if value.default is value.empty
+    }
+    needed.pop("options", None), needed.pop("saliency_options", None)
+    assert len(OF_A_MODEL) > 20
+    assert rest
+    with pytest.raises(TypeError, match=r"model must be a loaded model, got .*: use load_model"):
+        function(**{**needed, "model": given})
+
+
+def test_functions_say_what_only_they_know() -> None:
+    model = tiny_model("gpt2")
+    for wrong in (None, "base", 3, []):
+        for compare in (interp_widgets.compare_heads, interp_widgets.compare_concepts):
+            with pytest.raises(TypeError, match=r"must be two loaded models or two of .*Result, got"):
+                compare(model, wrong)
+        with pytest.raises(TypeError, match="the first argument must be a loaded model, two of them, or a list of"):
+            interp_widgets.saliency_dataset(wrong or None)
+    with pytest.raises(ValueError, match="seeds must be different whole numbers from 0 on, at least one, got"):
+        interp_widgets.mod_ablations(model, [("a", "b")], [], seeds=[])
+    with pytest.raises(ValueError, match=r"k must be in 1\.\.3 for this 3-layer model, got -1"):
+        interp_widgets.late_layer_losses(model, [("a", "b")], -1)
