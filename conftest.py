@@ -1,4 +1,4 @@
-"""Runs the examples in the docstrings: those of public names as a reader would, after the lines of the package's own."""
+"""Runs the examples in docstrings: those of public names as a reader would, after the lines of the package's own."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import subprocess
 import sys
 import tomllib
@@ -140,6 +141,56 @@ def test_public_names_resolve() -> None:
         assert getattr(interp_widgets, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         interp_widgets.nonsense
+
+
+def example_faults(name: str, text: str | None, *, public: bool) -> list[str]:
+    """A public docstring without an example, or an example that is not run and still shows what it would give."""
+    examples = doctest.DocTestParser().get_examples(text or "", name)
+    missing = [f"{name} has no example: add one under Example: in its docstring"] if public and not examples else []
+    return missing + [
+        f"{name}: {one.source.strip()!r} is skipped, so that nobody knows whether it gives {one.want.strip()!r}"
+        for one in examples
+        if one.options.get(doctest.SKIP) and one.want
+    ]
+
+
+def test_every_public_function_and_class_has_an_example() -> None:
+    import interp_widgets
+
+    faults = []
+    for name in interp_widgets.__all__:
+        value = getattr(interp_widgets, name)
+        if callable(value):  # of a class its own docstring: an inherited one tells of its parent
+            text = vars(value).get("__doc__") if isinstance(value, type) else value.__doc__
+            faults += example_faults(name, text, public=True)
+    assert not faults, "\n".join(faults)
+
+
+def test_no_skipped_example_shows_an_output() -> None:
+    faults = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                name = f"{path.relative_to(ROOT)} {getattr(node, 'name', '')}"
+                faults += example_faults(name, ast.get_docstring(node), public=False)
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("text", "public", "found"),
+    [
+        (None, True, "no example"),
+        ("Says nothing more.", True, "no example"),
+        ("Adds.\n\nExample:\n    >>> add(1, 1)  # doctest: +SKIP\n    2\n", True, "is skipped"),
+        ("Adds.\n\nExample:\n    >>> add(1, 1)  # doctest: +SKIP\n    2\n", False, "is skipped"),
+        ("Adds.\n\nExample:\n    >>> add(1, 1)\n    2\n", True, ""),
+        ("Asks.\n\nExample:\n    >>> ask()  # doctest: +SKIP\n", True, ""),
+        ("Says nothing more.", False, ""),
+    ],
+)
+def test_the_example_check_finds_what_is_wrong(text: str | None, public: bool, found: str) -> None:
+    faults = example_faults("add", text, public=public)
+    assert found in faults[0] if found else not faults
 
 
 def test_top_level_is_the_agreed_one() -> None:
