@@ -57,7 +57,21 @@ class Job:
     `check`, `progress` and `partial` have the signatures that the analyses ask for, so they can be handed on directly.
     """
 
-    def __init__(self, owner: Owner, function: Callable[[Job], Any], callbacks: Callbacks) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        function: Callable[[Job], Any],
+        callbacks: Callbacks,
+        *,
+        title: str = "",
+        gives_way: bool = False,
+    ) -> None:
+        self.title = title
+        """What is computed, for those who wait for it."""
+        self.gives_way = gives_way
+        """Whether it calls `give_way` now and then; such jobs do not go before each other."""
+        self.given_away = 0.0
+        """Seconds that others have had of its time."""
         self._owner = owner
         self._function: Callable[[Job], Any] | None = function
         self._callbacks = callbacks
@@ -90,6 +104,18 @@ class Job:
         """Deliver what is known so far, and raise `Cancelled` as `check` does."""
         self.check()
         self._deliver(self._callbacks.on_partial, value)
+
+    def give_way(self) -> None:
+        """Let those who wait for the device go first, and raise `Cancelled` as `check` does.
+
+        A job that takes minutes calls it at moments when no other run can disturb it and it can disturb no other: no
+        hook of its own on a shared model, no lock held.
+        """
+        self.check()
+        began = self._owner.worker.clock()
+        self._owner.worker._serve_others()
+        self.given_away += self._owner.worker.clock() - began
+        self.check()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the job has ended in any way; False if `timeout` seconds passed first."""
@@ -181,6 +207,12 @@ class Worker:
         self._owners: set[Owner] = set()
         self._thread: threading.Thread | None = None
         self._current: Job | None = None
+        self._callers = 0
+
+    @property
+    def current(self) -> Job | None:
+        """The job that the thread is computing."""
+        return self._current
 
     @property
     def busy(self) -> bool:
@@ -204,12 +236,16 @@ class Worker:
         on_progress: Callable[[Progress], object] | None = None,
         on_state: Callable[[State], object] | None = None,
         on_partial: Callable[[Any], object] | None = None,
+        title: str = "",
+        gives_way: bool = False,
     ) -> Job:
         """Queue `function(job)` as the owner's newest request and return at once.
 
-        The callbacks run in the worker's thread. Raises RuntimeError for a closed owner.
+        The callbacks run in the worker's thread. `title` is for those who wait for it; `gives_way` says that the
+        function calls `Job.give_way`. Raises RuntimeError for a closed owner.
         """
-        job = Job(owner, function, Callbacks(on_result, on_error, on_progress, on_state, on_partial))
+        callbacks = Callbacks(on_result, on_error, on_progress, on_state, on_partial)
+        job = Job(owner, function, callbacks, title=title, gives_way=gives_way)
         with owner.lock:
             self._replace(owner, job)
             job._tell("queued")
@@ -235,7 +271,7 @@ class Worker:
             job._tell("queued")
         state: State = "failed"
         try:
-            if not self.lock.acquire(blocking=wait):
+            if not self._take_turn(wait):
                 raise RuntimeError(f"the device {self.device} is busy with another run: wait for it or cancel it")
             try:
                 if not job._begin():
@@ -288,6 +324,46 @@ class Worker:
                 return False
             self._queue.remove(job)
             return True
+
+    def _take_turn(self, wait: bool) -> bool:
+        """Take the device in the calling thread; False if it is busy and `wait` is False."""
+        with self._wake:
+            self._callers += 1
+        try:
+            return self.lock.acquire(blocking=wait)
+        finally:
+            with self._wake:
+                self._callers -= 1
+                self._wake.notify_all()
+
+    def _serve_others(self) -> None:
+        """In a job that gives way: compute what is queued, and let the callers of `run` have the device."""
+        if threading.current_thread() is not self._thread:
+            return
+        while True:
+            with self._wake:
+                job = next((one for one in self._queue if not one.gives_way), None)
+                if job is not None:
+                    self._queue.remove(job)
+                elif not self._callers:
+                    return
+            if job is None:
+                self._lend()
+                continue
+            before, self._current = self._current, job
+            try:
+                job._run()
+            finally:
+                self._current = before
+
+    def _lend(self) -> None:
+        """Give the device to the callers that wait for it, and take it again after them."""
+        self.lock.release()
+        try:
+            with self._wake:
+                self._wake.wait_for(lambda: not self._callers)
+        finally:
+            self.lock.acquire()
 
     def _add(self, owner: Owner) -> None:
         with self._wake:

@@ -75,7 +75,6 @@ class Running(W.VBox):
         self._due: set[str] = set()
         self._identity = Identity()
         self._owners: dict[str, Owner] = {}
-        self._quiet: set[str] = set()
 
     # hooks ------------------------------------------------------------------------------------------------------------
 
@@ -137,34 +136,46 @@ class Running(W.VBox):
         on_partial: Callable[[Any], object] | None = None,
         channel: str = "side",
         quiet: bool = False,
+        gives_way: bool = False,
     ) -> Job:
         """Run `work(job)` in the worker beside the main request and then `done(value)`, with status and Cancel.
 
         `work` must not touch widgets; it hands `job.progress`, `job.check` and `job.partial` on to an analysis. `done`
         and `on_partial` may draw. The newest request of a channel replaces the one before it. With `quiet`, the status
-        line tells of errors only: for milliseconds of work behind a click.
+        line tells of errors only: for milliseconds of work behind a click. With `gives_way`, the work calls
+        `job.give_way` now and then, so that shorter runs of all panels need not wait for its end.
         """
-        began = time.monotonic()
-        (self._quiet.add if quiet else self._quiet.discard)(channel)
+        began, partial = time.monotonic(), False
+        if quiet:
+            self.status.forget(channel)
 
         def finish(value: Any) -> None:
             if done is not None:
                 done(value)
-            heard = (owner for name, owner in self._owners.items() if name not in self._quiet)
-            if not quiet and not any(owner.busy for owner in heard):
-                self.status.done(time.monotonic() - began, title=title)
+            if not quiet:
+                self.status.done(time.monotonic() - began, title=title, channel=channel)
 
         def compute(job: Job) -> Any:
+            nonlocal began
+            began = time.monotonic()  # the time in the queue is no work
             with self._threads():
                 return work(job)
+
+        def show(value: Any) -> None:
+            nonlocal partial
+            partial = True
+            if on_partial is not None:
+                on_partial(value)
 
         return self._owner(channel).submit(
             compute,
             on_result=guarded(self, finish),
             on_error=self.show_error,
-            on_progress=None if quiet else self.status.progress,
-            on_state=None if quiet else lambda state: self._say(state, title),
-            on_partial=None if on_partial is None else guarded(self, on_partial),
+            on_progress=None if quiet else lambda progress: self.status.progress(progress, channel=channel),
+            on_state=None if quiet else lambda state: self._say(state, title, channel, partial=partial),
+            on_partial=None if on_partial is None else guarded(self, show),
+            title=self._named(title),
+            gives_way=gives_way,
         )
 
     @contextmanager
@@ -298,7 +309,7 @@ class Running(W.VBox):
         due, self._due = self._due, set()
         if not due:
             return
-        if self.status.state == "failed" and not self._run_failed:
+        if self.status.error and not self._run_failed:
             self.status.idle()  # that error was about a value that has changed since; if not, it comes back
         drawn = self._drawn
         if "refresh" in due:
@@ -309,11 +320,10 @@ class Running(W.VBox):
     @guard
     def _refresh(self, limit: float = QUICK_SECONDS) -> None:
         """Bring the picture up to the inputs: from the cache, by a run if it is quick, else light the Run button."""
-        main = self._owner("main")
         try:
             request = self.request()
         except Exception:
-            main.drop()  # what runs is about inputs that have changed: its end must not cover the error
+            self._drop()  # what runs is about inputs that have changed: its end must not cover the error
             self._pending = None
             self._restore()
             raise
@@ -321,7 +331,7 @@ class Running(W.VBox):
             return
         held = tuple(self._held(request, model) for model in self.models)
         if all(value is not None for value in held):
-            main.drop()
+            self._drop()
             self._show(Outcome(request, held, 0.0, cached=True))
             return
         forecast = self.forecast(request)
@@ -329,10 +339,19 @@ class Running(W.VBox):
             self._mark(stale=True)
             self._submit(request)
         else:
-            main.drop()
+            self._drop()
             self._pending = None
             self._mark(stale=True, forecast=forecast.describe())
             self.status.waiting(forecast.describe())
+
+    def _drop(self) -> None:
+        """Forget the run of the main request, if there is one."""
+        self._owner("main").drop()
+        self.status.forget("main")
+
+    def _named(self, title: str) -> str:
+        """A run as those on other panels know it."""
+        return f"{title} ({name})" if (name := getattr(self, "title", "")) else title
 
     def _submit(self, request: Hashable) -> None:
         self._owner("main").submit(
@@ -342,6 +361,7 @@ class Running(W.VBox):
             on_progress=self.status.progress,
             on_state=self._say_main,
             on_partial=self._show_partial,
+            title=self._named("Computing"),
         )
         self._pending = request
 
@@ -428,22 +448,25 @@ class Running(W.VBox):
     def _say_main(self, state: State) -> None:
         if state in ("queued", "cancelled"):
             self._pending = None
-        self._say(state)
+        self._say(state, partial=self._shown is not None and self._shown.partial)
         if state == "cancelled" and not self.closed:
             self._mark(stale=True, forecast="")
 
-    def _say(self, state: State, title: str = "Computing") -> None:
+    def _say(self, state: State, title: str = "Computing", channel: str = "main", *, partial: bool = False) -> None:
         """Show the state of a run; done and failed are shown with their result and their error."""
         if self.closed:
             return
         if state == "queued":
-            self.status.queued(title)
+            before = self._owner(channel).worker.current
+            self.status.queued(title, channel=channel, behind="" if before is None else before.title)
         elif state == "running":
-            self.status.running(title)
+            self.status.running(title, channel=channel)
         elif state == "cancelling":
-            self.status.cancelling()
+            self.status.cancelling(channel=channel)
         elif state == "cancelled":
-            self.status.cancelled(partial=self._shown is not None and self._shown.partial)
+            self.status.cancelled(partial=partial, channel=channel)
+        else:
+            self.status.forget(channel)
 
     def _held(self, request: Hashable, model: Any) -> Any:
         """The cached result, if the model's hash is known already: taking it may be long and is left to the worker."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,24 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+@dataclass
+class _Run:
+    """One run that is under way."""
+
+    title: str
+    state: str
+    """queued, running or cancelling"""
+    progress: Progress | None = None
+    behind: str = ""
+    """What it waits for, if that is known."""
+
+
 class StatusLine(View):
     """One line: idle, queued, running with a progress bar and Cancel, done, cancelled or failed with the error below.
 
-    Everything is sent as text, so that nothing in a message can become HTML. It carries the style sheet of its panel.
+    Several runs may be under way, each on a channel of its own: the line stays with the one that is computing as long
+    as there is one, and tells beside it what else happened and what waits. Everything is sent as text, so that nothing
+    in a message can become HTML. It carries the style sheet of its panel.
     """
 
     _esm = (_HERE / "status.js").read_text(encoding="utf-8")
@@ -60,6 +75,8 @@ class StatusLine(View):
 
     def __init__(self, on_cancel: Callable[[], object] | None = None, **traits: Any) -> None:
         super().__init__(**traits)
+        self._runs: dict[str, _Run] = {}
+        self._said = ("idle", "Ready")
         self._on_cancel = on_cancel
         self.on_msg(self._message)
 
@@ -70,50 +87,88 @@ class StatusLine(View):
 
     def idle(self, text: str = "Ready") -> None:
         """Nothing is going on."""
-        self._show("idle", text)
+        self._say("idle", text)
 
     def waiting(self, forecast: str) -> None:
         """The inputs have changed and the run is too long to start by itself."""
-        self._show("waiting", f"Inputs changed: press Run ({forecast})" if forecast else "Inputs changed: press Run")
+        self._say("waiting", f"Inputs changed: press Run ({forecast})" if forecast else "Inputs changed: press Run")
 
-    def queued(self, title: str = "Computing") -> None:
-        """A request waits for the device."""
-        self._show("queued", f"{title}: waiting for its turn", keep_error=True)
+    def queued(self, title: str = "Computing", *, channel: str = "main", behind: str = "") -> None:
+        """A request waits for the device, and for what runs on it."""
+        self._runs.pop(channel, None)
+        self._runs[channel] = _Run(title, "queued", behind=behind)
+        self._said = ("idle", "")
+        self._paint()
 
-    def running(self, title: str = "Computing") -> None:
+    def running(self, title: str = "Computing", *, channel: str = "main") -> None:
         """A request is being computed."""
-        self._show("running", title)
+        self._runs.pop(channel, None)
+        self._runs[channel] = _Run(title, "running")
+        self._said = ("idle", "")
+        self._paint(error="")
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: Progress, *, channel: str = "main") -> None:
         """How far the running request is."""
-        with self.hold_sync():
-            self.done_steps, self.total_steps = int(progress.done), int(progress.total)
-            self.seconds_left = progress.seconds_left
+        run = self._runs.get(channel)
+        if run is not None:
+            run.progress = progress
+        self._paint()
 
-    def cancelling(self) -> None:
+    def cancelling(self, *, channel: str = "main") -> None:
         """The running request has been asked to stop."""
-        self._show("cancelling", "Cancelling")
+        self._runs.setdefault(channel, _Run("", "cancelling")).state = "cancelling"
+        self._paint(error="")
 
-    def cancelled(self, *, partial: bool = False) -> None:
+    def cancelled(self, *, partial: bool = False, channel: str = "main") -> None:
         """The request has stopped."""
-        self._show("cancelled", "Cancelled: the part finished so far is shown" if partial else "Cancelled")
+        self._runs.pop(channel, None)
+        self._say("cancelled", "Cancelled: the part finished so far is shown" if partial else "Cancelled")
 
-    def done(self, seconds: float, *, cached: bool = False, title: str = "Done") -> None:
+    def done(self, seconds: float, *, cached: bool = False, title: str = "", channel: str = "main") -> None:
         """The result is on the screen."""
-        source = "from cache" if cached else "computed"
-        self._show("done", f"{title} in {describe_seconds(seconds)} ({source})")
+        source, begin = "from cache" if cached else "computed", f"{title}: done" if title else "Done"
+        self._runs.pop(channel, None)
+        self._say("done", f"{begin} in {describe_seconds(seconds)} ({source})")
+
+    def forget(self, channel: str) -> None:
+        """Nothing more is heard of a run; what was said of it stays."""
+        if self._runs.pop(channel, None) is not None:
+            self._paint()
 
     def failed(self, error: BaseException) -> None:
         """Show what went wrong; the picture stays."""
         trace = "".join(traceback.format_exception(error))
-        self._show("failed", "Failed", error=describe_error(error), trace=trace[-20_000:])
+        self._said = ("failed", "Failed")
+        self._paint(error=describe_error(error), trace=trace[-20_000:])
 
-    def _show(self, state: str, text: str, *, error: str = "", trace: str = "", keep_error: bool = False) -> None:
+    def _say(self, state: str, text: str) -> None:
+        """Something that is over: the whole line, or beside what is under way."""
+        self._said = (state, text)
+        self._paint(error="")
+
+    def _paint(self, *, error: str | None = None, trace: str = "") -> None:
+        """Show what is under way, or else what was said last; `error` None leaves the error as it is."""
+        computing = [run for run in self._runs.values() if run.state != "queued"]
+        run = computing[-1] if computing else next(iter(self._runs.values()), None)
+        state, text = (run.state, self._told(run)) if run is not None else self._said
+        progress = None if run is None or state != "running" else run.progress
         with self.hold_sync():
             self.state, self.text = state, text
-            self.done_steps, self.total_steps, self.seconds_left = 0, 0, None
-            if not keep_error:
+            self.done_steps, self.total_steps = (int(progress.done), int(progress.total)) if progress else (0, 0)
+            self.seconds_left = progress.seconds_left if progress else None
+            if error is not None:
                 self.error, self.trace = error, trace
+
+    def _told(self, run: _Run) -> str:
+        """What is under way, what waits for it, and what was said meanwhile."""
+        waits = [other.title for other in self._runs.values() if other.state == "queued" and other is not run]
+        if run.state == "queued":
+            text = f"{run.title}: waiting for {f'{run.behind} to end' if run.behind else 'its turn'}"
+        else:
+            text = "Cancelling" if run.state == "cancelling" else run.title
+        then = f"then {', '.join(waits)}" if waits else ""
+        said = self._said[1] if self._said[0] != "failed" else ""
+        return " · ".join(part for part in (text, then, said) if part)
 
     def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if isinstance(content, dict) and content.get("event") == "cancel" and self._on_cancel is not None:

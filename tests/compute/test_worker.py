@@ -252,6 +252,65 @@ def test_nothing_is_kept_of_a_delivered_result(worker: Worker) -> None:
     assert refs[0]() is None
 
 
+def test_a_long_job_gives_way(worker: Worker) -> None:
+    """Short requests and callers of `run` get the device before a long job ends; another long job does not."""
+    owners = [Owner(worker=worker) for _ in range(4)]
+    entered, go, caller = threading.Event(), threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def long(job: Job) -> str:
+        entered.set()
+        while not (caller.is_set() and {"short", "called"} <= set(order)):
+            assert go.wait(5)
+            job.give_way()
+        return "long"
+
+    first = owners[0].submit(long, on_result=order.append, gives_way=True)
+    assert entered.wait(5)
+    assert worker.current is first
+    jobs = [
+        owners[1].submit(lambda job: "other long", on_result=order.append, gives_way=True),
+        owners[2].submit(lambda job: "short", on_result=order.append),
+    ]
+
+    def call() -> None:
+        order.append(owners[3].run(lambda job: "called"))
+        caller.set()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    go.set()
+    assert first.wait(5)
+    assert jobs[0].wait(5)
+    thread.join(5)
+    assert set(order[:2]) == {"short", "called"}
+    assert order[2:] == ["long", "other long"]
+    assert not worker.busy
+
+
+def test_what_runs_in_between_may_fail_or_be_cancelled(worker: Worker) -> None:
+    long_owner, short_owner = Owner(worker=worker), Owner(worker=worker)
+    entered, go = threading.Event(), threading.Event()
+    heard: list[Any] = []
+
+    def long(job: Job) -> str:
+        entered.set()
+        assert go.wait(5)
+        job.give_way()
+        return "long"
+
+    first = long_owner.submit(long, on_result=heard.append, gives_way=True)
+    assert entered.wait(5)
+    short_owner.submit(lambda job: 1 / 0, on_error=lambda error: heard.append(type(error)))
+    go.set()
+    assert first.wait(5)
+    assert heard == [ZeroDivisionError, "long"]
+    second = long_owner.submit(lambda job: job.give_way() or "again", on_result=heard.append, gives_way=True)
+    assert second.wait(5)
+    assert heard[-1] == "again"
+    assert second.given_away == 0.0
+
+
 def test_one_worker_per_device() -> None:
     assert worker_for("test:0") is worker_for("test:0")
     assert worker_for("test:0") is not worker_for("test:1")

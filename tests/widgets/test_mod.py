@@ -15,7 +15,7 @@ import torch
 from interp_widgets import Workbench, load_model
 from interp_widgets.analysis.mod import RoutingResult, routing
 from interp_widgets.data.problems import Problem, read_problems
-from interp_widgets.figures.static import visible
+from interp_widgets.figures.labels import visible
 from interp_widgets.models import ModelPair, ModModel
 from interp_widgets.tuning.mod import ModReport, mod_grid, tune_mod
 from interp_widgets.tuning.mod import trainer as trainer_module
@@ -225,6 +225,35 @@ def test_stop_keeps_and_resume_goes_on(base: Any, view: Any, monkeypatch: pytest
     assert len(panel.shelf.rows[0]) == 3, "the partial one is kept beside the whole one"
     with pytest.raises(ValueError, match="all 6 steps are made"):
         panel.tune.resume()
+
+
+def test_the_routes_are_read_while_a_tuning_goes_on(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of milliseconds does not wait for a tuning of minutes, and the tuning gives the same weights."""
+    whole, _ = tune_mod(base, DATA, 2, steps=4, batch_size=2, learning_rate=1e-2)
+    panel = view(base)
+    other = view(base, tab="grid")
+    real = trainer_module.step_loss
+    seen: list[tuple[Any, ...]] = []
+
+    def step(*args: Any, **options: Any) -> Any:
+        if not seen:
+            panel.prompt = other.prompt = "A pilot flies a"
+            panel.go()
+            other.go()
+            assert panel.status.text == "Tuning · then Computing"
+            assert other.status.text == "Computing: waiting for Tuning (Mixture of depths) to end"
+        seen.append((panel.result.n_positions, other.result.n_positions, panel.status.text, panel.status.state))
+        return real(*args, **options)
+
+    monkeypatch.setattr(trainer_module, "step_loss", step)
+    panel.tune.tune()
+    assert panel.wait(60)
+    expected = len(base.tokens("A pilot flies a", prepend_bos=False))
+    assert [one[:2] != (expected, expected) for one in seen] == [True, False, False, False]
+    assert [one[3] for one in seen] == ["running"] * 4
+    assert seen[1][2].startswith("Tuning · Done in ")
+    for name, value in whole.state.weights.items():
+        assert torch.equal(value, panel.mixture.state.weights[name])
 
 
 def test_a_mixture_given_is_tuned_from_its_base(base: Any, view: Any) -> None:

@@ -376,7 +376,7 @@ def test_side_jobs_run_beside_the_main_one(toy: Any, wire: Any, model: Any) -> N
     toy.start(lambda job: "text", got.append, title="Generating")
     assert toy.wait(5)
     assert got == ["text"]
-    assert toy.status.text.startswith("Generating in ")
+    assert toy.status.text.startswith("Generating: done in ")
     toy.start(lambda job: 1 / 0, got.append, title="Generating")
     assert toy.wait(5)
     assert toy.status.error == "ZeroDivisionError: division by zero"

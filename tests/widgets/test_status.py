@@ -26,6 +26,32 @@ def test_states(wire: Any) -> None:
     status.close()
 
 
+def test_several_runs(wire: Any) -> None:
+    """The line stays with what is computing: what else is said or waits stands beside it, and nothing hides Cancel."""
+    status = StatusLine()
+    status.queued("Computing", behind="Tuning (Mixture of depths)")
+    assert status.text == "Computing: waiting for Tuning (Mixture of depths) to end"
+    status.forget("main")
+    status.running("Tuning", channel="tune")
+    status.progress(Progress(3, 10, 1.5), channel="tune")
+    status.queued("Measuring", channel="speed")
+    assert (status.state, status.text, status.done_steps) == ("running", "Tuning · then Measuring", 3)
+    status.forget("speed")
+    status.running("Computing")
+    assert (status.state, status.text, status.total_steps) == ("running", "Computing", 0)
+    status.done(0.0123)
+    assert (status.state, status.text, status.done_steps) == ("running", "Tuning · Done in 12 ms (computed)", 3)
+    status.waiting("about 2 s")
+    assert (status.busy, status.text) == (True, "Tuning · Inputs changed: press Run (about 2 s)")
+    status.failed(ValueError("not so"))
+    assert (status.state, status.text, status.error) == ("running", "Tuning", "not so")
+    status.progress(Progress(4, 10, 1.0), channel="tune")
+    assert (status.error, status.done_steps) == ("not so", 4)
+    status.done(2.0, title="Tuning", channel="tune")
+    assert (status.state, status.text, status.error) == ("done", "Tuning: done in 2.0 s (computed)", "")
+    status.close()
+
+
 def test_progress_is_one_message(wire: Any) -> None:
     status = StatusLine()
     status.running()

@@ -201,13 +201,18 @@ class GridTab:
         def work(job: Job) -> Any:
             base, began = panel.shelf.base(slot), time.monotonic()
             given = (base, dataset) if name == "late" else (base, dataset, problems)
-            found = study.call(*given, progress=job.progress, check=job.check, on_partial=job.partial, **options)
-            speedometer.learn(_KIND, str(base.device), plain, time.monotonic() - began)
+
+            def progress(done: int, total: int) -> None:
+                job.progress(done, total)
+                job.give_way()  # between two tunings
+
+            found = study.call(*given, progress=progress, check=job.check, on_partial=job.partial, **options)
+            speedometer.learn(_KIND, str(base.device), plain, time.monotonic() - began - job.given_away)
             return found
 
         panel.start(
             work, lambda found: self.take(name, found), title=study.label.replace("Tune", "Tuning"), channel=name,
-            on_partial=lambda found: self.take(name, found),
+            on_partial=lambda found: self.take(name, found), gives_way=True,
         )  # fmt: skip
 
     def take(self, name: str, found: Any) -> None:

@@ -139,7 +139,7 @@ class TuneTab:
         """Stop behind the step that is being made; what was learned is kept."""
         if self._halt is not None and self.going:
             self._halt.set()
-            self.panel.status.cancelling()
+            self.panel.status.cancelling(channel="tune")
 
     def _start(self, before: Entry | None) -> None:
         panel, slot = self.panel, self.panel.slot
@@ -155,7 +155,7 @@ class TuneTab:
             kept: list[tuple[Any, ModReport]] = []
 
             def check() -> None:
-                job.check()
+                job.give_way()  # between two steps: a tuning has its own copy of the weights
                 if halt.is_set():
                     raise _Stopped
 
@@ -170,7 +170,7 @@ class TuneTab:
                     base, dataset, resume=None if before is None else before.model,
                     progress=job.progress, check=check, on_step=on_step, on_partial=kept.append, **options,
                 )  # fmt: skip
-                speedometer.learn(TUNING, str(base.device), flops, time.monotonic() - began)
+                speedometer.learn(TUNING, str(base.device), flops, time.monotonic() - began - job.given_away)
                 return found
             except _Stopped:
                 return kept[-1] if kept else None
@@ -184,7 +184,7 @@ class TuneTab:
         self.words.value = "The data set is read; the first step follows."
         panel.start(
             work, lambda found: self._take(found, slot), title="Tuning", channel="tune",
-            on_partial=lambda curves: self._live(curves, options["steps"]),
+            on_partial=lambda curves: self._live(curves, options["steps"]), gives_way=True,
         )  # fmt: skip
 
     def _live(self, curves: StepCurves, steps: int) -> None:
