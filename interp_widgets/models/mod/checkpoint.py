@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -81,12 +82,42 @@ def is_mixture_folder(source: object) -> bool:
 
 
 def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
-    """Write a folder of safetensors and one JSON file; each file replaces an older one only once it is complete."""
+    """Write a folder of safetensors and one JSON file; a mixture that is there stays until all of it is written.
+
+    Raises ValueError for a path that is a file or holds a transformers model, which a mixture there would hide.
+    """
     from safetensors.torch import save_file
 
     target = Path(folder).expanduser()
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"{target} is a file: give a folder to save the mixture in")
+    if (target / "config.json").exists():
+        raise ValueError(
+            f"{target} holds a model, in whose place load_model would find the mixture: give a folder of its own"
+        )
     target.mkdir(parents=True, exist_ok=True)
-    head = {
+    parts = {WEIGHTS: state.weights, **({TRAINING: state.training} if state.training else {})}
+    drafts = {name: target / f"{name}.part" for name in (*parts, HEADER)}
+    try:
+        for name, tensors in parts.items():
+            save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, drafts[name])
+            drafts[name].chmod(0o644)
+        head = _header(state) | {"sha256": {name: _digest(drafts[name]) for name in parts}}
+        drafts[HEADER].write_text(json.dumps(head, indent=1) + "\n", encoding="utf8")
+        # the header goes first and comes last: a folder without it is not taken for a whole one
+        (target / HEADER).unlink(missing_ok=True)
+        if TRAINING not in parts:
+            (target / TRAINING).unlink(missing_ok=True)
+        for name, draft in drafts.items():
+            draft.replace(target / name)
+    finally:
+        for draft in drafts.values():
+            draft.unlink(missing_ok=True)
+    return target
+
+
+def _header(state: MixtureState) -> dict[str, Any]:
+    return {
         "format": FORMAT,
         "version": VERSION,
         "k": state.k,
@@ -97,18 +128,6 @@ def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
         "settings": dict(state.settings),
         "training": bool(state.training),
     }
-    # the header goes last: a folder without it is not taken for a whole one
-    (target / HEADER).unlink(missing_ok=True)
-    parts = {WEIGHTS: state.weights, **({TRAINING: state.training} if state.training else {})}
-    for name, tensors in parts.items():
-        draft = target / f"{name}.part"
-        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, draft)
-        draft.chmod(0o644)
-        draft.replace(target / name)
-    draft = target / f"{HEADER}.part"
-    draft.write_text(json.dumps(head, indent=1) + "\n", encoding="utf8")
-    draft.replace(target / HEADER)
-    return target
 
 
 def load_state(folder: str | os.PathLike[str]) -> MixtureState:
@@ -118,20 +137,44 @@ def load_state(folder: str | os.PathLike[str]) -> MixtureState:
         raise LoadError(f"{path} has no {HEADER}: give a folder that ModModel.save wrote")
     try:
         head = json.loads((path / HEADER).read_text(encoding="utf8"))
-        if head["format"] != FORMAT or head["version"] != VERSION:
-            raise LoadError(f"{path} was written by another version ({head['version']}): this one reads {VERSION}")
-        lora = None if head["lora"] is None else LoraSetup(**head["lora"])
-        training = _read(path / TRAINING) if head["training"] else {}
+        known, version = head["format"] == FORMAT, head["version"]
+        newer = known and version > VERSION
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path / HEADER, error) from error
+    if newer:
+        raise LoadError(
+            f"{path} was written by a newer version (format {version}, this one reads up to {VERSION}): "
+            "install that version of interp_widgets"
+        )
+    if not known:
+        raise LoadError(f"the {HEADER} in {path} is not that of a mixture: give a folder that ModModel.save wrote")
+    digests = head.get("sha256", {})
+    weights = _read(path / WEIGHTS, digests)
+    training = _read(path / TRAINING, digests) if head.get("training") else {}
+    try:
         base = head["base"]
+        lora = None if head["lora"] is None else LoraSetup(**head["lora"])
+        k, top_k, only = int(head["k"]), int(head["top_k"]), head["only"]
+        routes = weights["router"].shape[1]
+        if not (k == routes and 1 <= top_k <= k and (only is None or only in range(k))):
+            raise ValueError(f"k {k}, top_k {top_k} and only {only} do not go with {routes} routes")
         return MixtureState(
-            int(head["k"]), int(head["top_k"]), lora, base["source"], base["name"], base["weight_hash"],
-            _read(path / WEIGHTS), training, head["settings"], head["only"],
-        )  # fmt: skip
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise LoadError(f"{path / HEADER} is damaged ({error}): copy the folder again") from error
+            k, top_k, lora, base["source"], base["name"], base["weight_hash"], weights, training, head["settings"], only
+        )
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise _damaged(path / HEADER, error) from error
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _damaged(path: Path, error: Exception | str) -> LoadError:
+    return LoadError(f"{path} is damaged ({error}): copy the folder again")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read(path: Path, digests: Mapping[str, str]) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -140,7 +183,10 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         found: dict[str, Tensor] = load_file(path)
     except SafetensorError as error:
-        raise LoadError(f"{path} is damaged ({error}): copy the folder again") from error
+        raise _damaged(path, error) from error
+    # also where one file is from another save than the rest
+    if path.name in digests and _digest(path) != digests[path.name]:
+        raise _damaged(path, f"it is not the file that {HEADER} belongs to")
     bad = next((name for name, value in found.items() if value.is_floating_point()
                 and not bool(torch.isfinite(value).all()) and path.name == WEIGHTS), None)  # fmt: skip
     if bad is not None:

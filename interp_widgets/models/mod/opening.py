@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -18,9 +19,10 @@ from ..loading import (
     read_source,
     tokenizer_beside,
 )
+from ..model import Model
 from ..threads import few_threads
 from .assemble import apply_state
-from .checkpoint import MixtureState, load_state
+from .checkpoint import MixtureState, is_mixture_folder, load_state
 from .model import ModModel
 
 __all__ = ["build_mixture", "open_mixture", "read_base"]
@@ -42,7 +44,19 @@ def open_mixture(
         raise LoadError(
             f"the mixture in {folder} was tuned on {state.base_name}, which came from memory: give that model as base="
         )
-    hf_model, own = read_base(source, tokenizer)
+    if isinstance(base, Model) and base.source is not None:
+        base = source = base.source
+    if isinstance(base, str | Path):
+        state = replace(state, base=address(base))  # saved again, it is found there
+    try:
+        hf_model, own = read_base(source, tokenizer)
+    except LoadError as error:
+        if base is not None:
+            raise
+        raise LoadError(
+            f"the base model of the mixture in {folder} cannot be loaded from where it was: {error}; "
+            "or give the base as base="
+        ) from error
     return build_mixture(
         hf_model, state, tokenizer=own, name=folder.expanduser().resolve().name, source=address(folder),
         device=device, dtype=dtype, backend=backend, processed=processed,
@@ -51,7 +65,14 @@ def open_mixture(
 
 def read_base(source: str | Path | Any, tokenizer: Any = None) -> tuple[Any, Any]:
     """A transformers model in float32 or wider that may be changed, and its tokenizer, from what `load_model` takes."""
+    if isinstance(source, Model):
+        if isinstance(source, ModModel) or source.source is None:
+            kind = "is a mixture itself" if isinstance(source, ModModel) else "came from memory"
+            raise LoadError(f"{source.name} {kind}: give the base's name, its folder or its transformers model")
+        source = source.source
     if isinstance(source, str | Path):
+        if is_mixture_folder(source):
+            raise LoadError(f"{source} holds a mixture of depths: give the base model that it was tuned from")
         hf_model, _, found = read_source(source, tokenizer, torch.float32)
         return hf_model, found
     check_transformers_model(source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from interp_widgets.data.problems import Problem
 from interp_widgets.models import load_model
 from interp_widgets.models.model import Model
 
-from .tune import check_lora, tune_mod
+from .tune import check_base, check_lora, tune_mod
 
 ABLATIONS: Mapping[str, Mapping[str, Any]] = {
     "MoD": {},
@@ -29,7 +30,7 @@ _OURS = ("k", "top_k", "seed", "resume", "on_step", "on_partial")
 
 @checked
 def mod_grid(
-    model: Any,
+    model: Model | str | Path | Any,
     dataset: Sequence[Any],
     problems: Sequence[Problem],
     *,
@@ -75,6 +76,7 @@ def mod_grid(
     rows = _numbers("ks", ks, base.n_layers)
     columns = _numbers("top_ks", range(1, max(rows) + 1) if top_ks is None else top_ks, max(rows))
     check_lora(tuning.get("lora"), tuning.get("lora_layers", "last"), max(rows), base.n_layers)
+    _check_seeds(seeds)
     found = np.full((len(rows), len(columns), len(seeds)), np.nan)
     share = np.full(len(rows), np.nan)
     start = solve(base, problems, max_new_tokens=max_new_tokens, check=check).accuracy
@@ -100,7 +102,7 @@ def mod_grid(
 
 @checked
 def mod_ablations(
-    model: Any,
+    model: Model | str | Path | Any,
     dataset: Sequence[Any],
     problems: Sequence[Problem],
     k: int = 3,
@@ -148,6 +150,7 @@ def mod_ablations(
     _check_options(tuning)
     if not variants:
         raise ValueError("there are no variants to compare: give at least one")
+    _check_seeds(seeds)
     base = loaded(model, tuning.get("tokenizer"))
     names = tuple(variants)
     found, trained = np.full((len(names), len(seeds)), np.nan), np.zeros(len(names), dtype=np.int64)
@@ -187,7 +190,8 @@ def _accuracy(
 
 
 def loaded(model: Any, tokenizer: Any) -> Model:
-    """The base as a `Model`."""
+    """The base as a `Model`; ValueError for a mixture."""
+    check_base(model)
     return model if isinstance(model, Model) else load_model(model, tokenizer=tokenizer)
 
 
@@ -198,6 +202,11 @@ def _numbers(name: str, given: Sequence[int], largest: int) -> tuple[int, ...]:
     if len(set(found)) != len(found):
         raise ValueError(f"{name} must differ, got {list(found)}")
     return tuple(sorted(found))
+
+
+def _check_seeds(seeds: Sequence[int]) -> None:
+    if len(seeds) == 0 or len(set(seeds)) != len(seeds) or min(seeds) < 0:
+        raise ValueError(f"seeds must be different whole numbers from 0 on, at least one, got {list(seeds)}")
 
 
 def _told(tuning: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,14 @@ from interp_widgets.analysis.mod.tuning_result import ModReport
 from interp_widgets.analysis.result import provenance
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel, SelfCheckError, load_model
-from interp_widgets.models.mod.checkpoint import LoraLayers, LoraSetup, MixtureState, base_hash, load_state
+from interp_widgets.models.mod.checkpoint import (
+    LoraLayers,
+    LoraSetup,
+    MixtureState,
+    base_hash,
+    is_mixture_folder,
+    load_state,
+)
 from interp_widgets.models.mod.model import check_top_k
 from interp_widgets.models.mod.opening import build_mixture, read_base
 from interp_widgets.models.threads import few_threads
@@ -151,8 +158,7 @@ class _Asked:
 
 def _base(model: Any, tokenizer: Any) -> tuple[Model, Any]:
     """The model and what reads its transformers model."""
-    if isinstance(model, ModModel):
-        raise ValueError(f"{model.name} already has a mixture: tune its base model, or go on with it by resume=")
+    check_base(model)
     if not isinstance(model, Model):
         return load_model(model, tokenizer=tokenizer), model
     if model.source is None:
@@ -161,6 +167,13 @@ def _base(model: Any, tokenizer: Any) -> tuple[Model, Any]:
             "(with tokenizer=), its name or its folder"
         )
     return model, model.source
+
+
+def check_base(model: Any) -> None:
+    """ValueError for a mixture, or the folder of one, in the place of its base."""
+    if isinstance(model, ModModel) or is_mixture_folder(model):
+        name = model.name if isinstance(model, ModModel) else model
+        raise ValueError(f"{name} already has a mixture: tune its base model, or go on with it by resume=")
 
 
 def _settings(
