@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +103,7 @@ class LogitLensResult(Result):
         """Number of tokens on the axis."""
         return len(self.tokens)
 
-    def token_text(self, token: int) -> str:
+    def token_text(self, token: SupportsIndex) -> str:
         """Readable text of a token id that this result holds; ValueError for another."""
         if token not in self.names:
             raise ValueError(f"token id {token} is neither among the likeliest tokens of this result nor its target")

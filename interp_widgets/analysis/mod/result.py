@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +119,7 @@ class RoutingResult(Result):
         """Share of all layers at all positions that lie above the exit layer, 0..1."""
         return float((self.n_layers - 1 - self.exit_layer).mean() / self.n_layers)
 
-    def token_text(self, token: int) -> str:
+    def token_text(self, token: SupportsIndex) -> str:
         """Readable text of a token id that this result holds; ValueError for another."""
         if token not in self.names:
             raise ValueError(f"token id {token} is not among the likeliest tokens of this result")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,7 +121,7 @@ class TokenDecompositionResult(Result):
         if not 0 <= self.position < sources:
             raise ValueError(f"position must be in 0..{sources - 1} for {sources} tokens, got {self.position}")
 
-    def token_text(self, token: int) -> str:
+    def token_text(self, token: SupportsIndex) -> str:
         """The readable text of a token id that this result holds; empty for -1."""
         return self.names.get(str(int(token)), "")
 
