@@ -82,6 +82,8 @@ def _missing(tl_model: Any, name: str) -> Tensor:
         "b_gate": (cfg.d_mlp,),
         "b_out": (cfg.d_model,),
     }.get(name)
+    if shape is None and getattr(cfg, "attn_only", False):
+        raise ValueError(f"this model has no {name}: its blocks are attention only, there is no MLP to read")
     if shape is None:
         raise ValueError(f"this model has no {name}: its MLP has no gate, use W_in and W_out")
     like = next(tl_model.parameters())

@@ -112,6 +112,16 @@ def test_errors() -> None:
         model.weight("ln_final_w", 0)
 
 
+@pytest.mark.hooked
+def test_a_model_without_mlps_says_so() -> None:
+    from tests.models.test_forward import from_config
+
+    with pytest.raises(ValueError, match="no W_out: its blocks are attention only"):
+        from_config(attn_only=True).weight("W_out", 0)
+    with pytest.raises(ValueError, match="no W_gate: its MLP has no gate"):
+        from_config().weight("W_gate", 0)
+
+
 def test_hash_follows_the_weights() -> None:
     one, same, other = load_model(tiny_hf("gpt2")), load_model(tiny_hf("gpt2")), load_model(tiny_hf("gpt2", seed=1))
     assert len(one.weight_hash) == 64

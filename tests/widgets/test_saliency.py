@@ -46,6 +46,21 @@ def test_opens_with_a_result_on_its_default_prompt(pair: Any, wire: Any) -> None
     panel.close()
 
 
+def test_opens_with_a_result_where_the_context_leaves_little_room(
+    pair: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair.tuned, "n_ctx", 50)
+    panel = SaliencyExplorer(pair.tuned)
+    try:
+        assert settle(panel).status.state == "done", panel.status.error
+        assert 0 < len(panel.result.response_ids) <= 50 - len(panel.result.prompt_ids) < panel.max_new_tokens
+        panel.prompt = "the " * 50
+        assert settle(panel).status.state == "failed"
+        assert "shorten the prompt" in panel.status.error
+    finally:
+        panel.close()
+
+
 def test_run_gives_what_the_function_gives(pair: Any, explore: Any) -> None:
     panel = explore(pair.tuned)
     expected = prompt_saliency(pair.tuned, PROMPT, RESPONSE)

@@ -84,7 +84,7 @@ class SaliencyExplorer(Panel):
     writer = T.Enum(("A", "B"), default_value="B")
     """With two models: which of them writes the response."""
     max_new_tokens = T.Int(40, min=1, max=4096)
-    """Most tokens of a written response."""
+    """Most tokens of a written response; fewer where the model's context has no room for them."""
     temperature = T.Float(0.0, min=0.0, max=10.0)
     """0 writes the likeliest tokens, above 0 samples."""
     seed = T.Int(0, min=0)
@@ -248,7 +248,10 @@ class SaliencyExplorer(Panel):
 
     def _writing(self) -> Writing:
         index = 0 if len(self.models) == 1 or self.writer == "A" else 1
-        return Writing(index, self.max_new_tokens, self.temperature, self.seed)
+        room = min(model.n_ctx for model in self.models) - len(self.models[index].tokens(self.prompt))
+        # a prompt that leaves no room at all is left to the model, which says so
+        most = min(self.max_new_tokens, room) if room > 0 else self.max_new_tokens
+        return Writing(index, most, self.temperature, self.seed)
 
     def _clear_response(self, change: Any) -> None:
         if self.write_anew:
