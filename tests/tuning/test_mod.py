@@ -410,21 +410,54 @@ def test_what_listens_may_stop_it_too(name: str) -> None:
     assert kept[0][1].done == 3
 
 
-def test_a_fault_within_a_step_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weights may be half changed."""
+@pytest.mark.parametrize("where", ["loss", "optimizer"])
+@pytest.mark.parametrize("options", [{}, {"lora": 2, "lora_layers": "all"}], ids=str)
+def test_a_fault_within_a_step_keeps_the_steps_before(
+    where: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that runs out in the loss, an interrupt behind the weights' change: a step is made or it is not."""
     made: list[int] = []
+    step = torch.optim.AdamW.step
 
-    def broken(*given: Any) -> StepLoss:
+    def no_memory(*given: Any) -> StepLoss:
         made.append(1)
         if len(made) == 3:
-            raise RuntimeError("out of memory")
+            raise torch.OutOfMemoryError("no memory left")
         return step_loss(*given)
 
-    monkeypatch.setattr(trainer_module, "step_loss", broken)
+    def interrupted(self: Any) -> None:
+        made.append(1)
+        step(self)
+        if len(made) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if where == "loss":
+            patch.setattr(trainer_module, "step_loss", no_memory)
+        else:
+            patch.setattr(torch.optim.AdamW, "step", interrupted)
+        kept: list[tuple[ModModel, ModReport]] = []
+        with pytest.raises(torch.OutOfMemoryError if where == "loss" else KeyboardInterrupt):
+            tune(steps=6, on_partial=kept.append, **options)
+    ((model, report),) = kept
+    assert (report.done, report.stopped) == (2, "cancelled")
+    assert same(model, tune(steps=2, **options)[0])
+    assert same(tune(steps=6, resume=model, **options)[0], tune(steps=6, **options)[0])
+
+
+def test_what_stopped_a_run_is_told_where_its_model_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*told: Any) -> None:
+        raise KeyboardInterrupt
+
+    def broken(*given: Any, **options: Any) -> None:
+        raise RuntimeError("no memory for a second model")
+
+    monkeypatch.setattr("interp_widgets.tuning.mod.tune.build_mixture", broken)
     kept: list[Any] = []
-    with pytest.raises(RuntimeError, match="out of memory"):
-        tune(steps=6, on_partial=kept.append)
+    with pytest.raises(KeyboardInterrupt) as found:
+        tune(steps=6, on_partial=kept.append, progress=stop)
     assert kept == []
+    assert "No model of the 1 steps made could be kept: no memory" in found.value.__notes__[0]
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])

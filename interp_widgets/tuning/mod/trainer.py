@@ -126,19 +126,19 @@ class Trainer:
         self,
         examples: Sequence[Example],
         steps: int,
-        before: Callable[[int], None],
+        before: Callable[[], None],
         after: Callable[[ModStep], None],
     ) -> Ending:
         """Make steps until there are ``steps``, or until a loss is no number: then the last good weights are put back.
 
-        ``before`` and ``after`` may raise to stop; the weights are whole at these moments.
+        ``before`` and ``after`` may raise to stop. The weights are those of the last whole step whatever is raised.
         """
         chosen = self.settings
         stream = batches(examples, chosen.batch_size, chosen.seed, self.done)
         good = self._snapshot()
         with torch.enable_grad(), grafted(self.parts, self.mixture):
             while self.done < steps:
-                before(self.done)
+                before()
                 found = self._step(next(stream), good)
                 if found is None:
                     return "nan"
@@ -156,13 +156,19 @@ class Trainer:
         if not bool(torch.isfinite(length)):
             return None
         good.update(self._snapshot())
-        self.optimizer.step()
         sparsity, mean, variance = (tuple(x.tolist()) for x in routing_statistics(loss.gates))
         found = ModStep(
             self.done, float(loss.task), float(loss.distillation), tuple(loss.routes.tolist()), sparsity, mean, variance
         )
-        for name in CURVES:
-            self.curves[name].append(getattr(found, name))
+        try:
+            self.optimizer.step()
+            for name in CURVES:
+                self.curves[name].append(getattr(found, name))
+        except BaseException:  # an interrupt comes anywhere: either all of a step is made or nothing
+            self._restore(good)
+            for rows in self.curves.values():
+                del rows[found.step :]
+            raise
         return found
 
     # ---- keeping and going on

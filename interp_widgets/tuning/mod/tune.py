@@ -88,7 +88,8 @@ def tune_mod(
         progress: called with steps done and in all.
         check: called before every step; raises to cancel.
         on_step: receives a `ModStep` after every step.
-        on_partial: receives model and report when `check`, `progress` or `on_step` raises; the exception passes on.
+        on_partial: receives model and report of the steps made when something raises, be it `check`, an interrupt or
+            memory that ran out; the exception passes on.
 
     Returns:
         The tuned model and the curves. If the loss becomes NaN or infinite, tuning stops there and the model has the
@@ -114,31 +115,24 @@ def tune_mod(
     )
     before = None if resume is None else _state(resume)
     run = _Run(base, source, asked.settings, steps if steps is not None else asked.two_epochs, before, each_route)
-    between_steps = False
-
-    def stop_here(step: int) -> None:
-        nonlocal between_steps
-        between_steps = True
-        if check is not None:
-            check()
-        between_steps = False
 
     def tell(step: ModStep) -> None:
-        nonlocal between_steps
-        between_steps = True
         if on_step is not None:
             on_step(step)
         if progress is not None:
             progress(run.trainer.done, run.steps)
-        between_steps = False
 
     try:
         with few_threads(base.parameter_count):
-            ending = run.trainer.run(asked.examples, run.steps, stop_here, tell)
-    except BaseException:
-        # within a step the weights may be half changed
-        if on_partial is not None and between_steps and run.trainer.done:
-            on_partial(run.result("cancelled"))
+            ending = run.trainer.run(asked.examples, run.steps, check or (lambda: None), tell)
+    except BaseException as error:
+        if on_partial is not None and run.trainer.done:
+            try:
+                partial = run.result("cancelled")
+            except Exception as fault:  # what stopped the run is what the caller must see
+                error.add_note(f"No model of the {run.trainer.done} steps made could be kept: {fault}")
+            else:
+                on_partial(partial)
         raise
     return run.result(ending)
 
