@@ -21,6 +21,7 @@ from torch.autograd import forward_ad
 
 from . import plain, plain_slopes, ways
 from .compare import HALF_TOLERANCE, TOLERANCE, agree, difference, probe_ids
+from .mod.graft import dense_routes
 from .plain import KeysValues
 from .slopes import AutogradSlopes, NoForwardMode, PlainSlopes, Slopes
 from .soft_cap import soft_cap, soft_capped
@@ -282,7 +283,8 @@ def _traits(model: Any) -> _Traits:
     """Compared on first use, when the model has no hooks; with hooks on, nothing is taken for granted."""
     found = _KNOWN.get(model.tl_model)
     if found is None:
-        compared = None if has_hooks(model.tl_model) else _compare(model)
+        with dense_routes(model.tl_model):
+            compared = None if has_hooks(model.tl_model) else _compare(model)
         if compared is None:
             return _UNTRIED
         found = _KNOWN[model.tl_model] = compared

@@ -10,13 +10,14 @@ Weights are read from the model at every call, so that edits of weights take eff
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .mod.graft import mixture_of
+from .mod.graft import mixture_in_force, mixture_of, norm_kind
 from .scope import acts
 
 KeysValues = tuple[Tensor, Tensor]
@@ -32,12 +33,7 @@ _NORMS = {"LayerNorm", "LayerNormPre", "RMSNorm", "RMSNormPre", "Identity"}
 
 
 def applies(tl_model: Any) -> bool:
-    """Whether these equations are all that a model computes: it has no hook, and no mixture of depths behind them."""
-    return mixture_of(tl_model) is None and describes(tl_model)
-
-
-def describes(tl_model: Any) -> bool:
-    """Whether a model's blocks are what these equations say and have no hook."""
+    """Whether these equations are all that a model computes, with or without a mixture of depths; it has no hook."""
     cfg = tl_model.cfg
     if type(tl_model).__name__ != "HookedTransformer" or cfg.n_devices != 1 or cfg.attention_dir != "causal":
         return False
@@ -50,6 +46,9 @@ def describes(tl_model: Any) -> bool:
     if any((getattr(cfg, f"{name}_soft_cap", None) or 0) > 0 for name in ("attn_scores", "output_logits")):
         return False
     if any(_is_changed(module) for module in tl_model.modules()):
+        return False
+    mixture = mixture_of(tl_model)
+    if mixture is not None and any(type(norm) is not norm_kind(tl_model.ln_final) for norm in mixture.norms):
         return False
     return all(_known_block(block) for block in tl_model.blocks) and _known_norm(tl_model, "ln_final")
 
@@ -233,6 +232,25 @@ def finish(block: Any, layer: Attention, stream: Tensor, mixed: Tensor, change: 
 # ---- a pass
 
 
+def first_read(tl_model: Any) -> int:
+    """The first block whose entering stream `read_streams` takes; n_layers for a model without a mixture."""
+    mixture = mixture_in_force(tl_model)
+    return len(tl_model.blocks) - (0 if mixture is None else mixture.k)
+
+
+def read_streams(tl_model: Any, streams: Sequence[Tensor]) -> Tensor:
+    """What the unembedding reads, (..., d_model): the final norm of the last stream, or a mixture of depths.
+
+    ``streams``: what enters the blocks from `first_read` on, and last what leaves the last one; each (..., d_model).
+    """
+
+    final = partial(normed, getattr(tl_model, "ln_final", None))
+    mixture = mixture_in_force(tl_model)
+    if mixture is None:
+        return final(streams[-1])
+    return mixture.combine(streams, [*(partial(normed, norm) for norm in mixture.norms), final])
+
+
 def start(tl_model: Any, embeddings: Tensor, first: int) -> Tensor:
     """The first residual stream: token embeddings plus what learned positions add, from position ``first`` on."""
     if tl_model.cfg.positional_embedding_type == "standard":
@@ -261,10 +279,12 @@ def encode(
     batch = embeddings.shape[0]
     stream = start(tl_model, embeddings, first)
     made: list[KeysValues] = []
-    last = len(tl_model.blocks) - 1
+    last, reads, streams = len(tl_model.blocks) - 1, first_read(tl_model), list[Tensor]()
     for index, block in enumerate(tl_model.blocks):
         layer = Attention(block.attn)
         query, key, value = layer.project(normed(block.ln1, stream), slice(first, first + stream.shape[1]))
+        if index >= reads:
+            streams.append(stream if positions is None else stream[:, positions])
         if keep:
             made.append((key, value))
         if past:
@@ -275,8 +295,8 @@ def encode(
             query, stream = query[:, :, skipped:], stream[:, skipped:]
             positions = positions - skipped
         stream = finish(block, layer, stream, attend(layer, query, key, value, fused))
-    chosen = stream if positions is None else stream[:, positions]
-    return normed(getattr(tl_model, "ln_final", None), chosen), made
+    streams.append(stream if positions is None else stream[:, positions])
+    return read_streams(tl_model, streams), made
 
 
 def decode(tl_model: Any, hidden: Tensor, ids: slice | Tensor | None = None) -> Tensor:

@@ -48,7 +48,7 @@ def trace(model: Any, embeddings: Tensor, neurons: tuple[int, ...], hooked: bool
         hooked=hooked,
         backend=model.backend,
         embeddings=embeddings,
-        hidden=normed(getattr(tl_model, "ln_final", None), stream[:, -1]),
+        hidden=plain.read_streams(tl_model, [one[:, -1] for one in (*resid[plain.first_read(tl_model) :], stream)]),
         resid=(*resid, stream),
         attn=tuple(parts["attn"]),
         mlp=tuple(parts["mlp"]),
@@ -71,11 +71,17 @@ class _Rows:
 def run(model: Any, trace: Trace, patches: Sequence[Patch], sequence: Tensor, check: Callable[[], None]) -> Tensor:
     """(cells, d_model) what the unembedding reads; every cell has a patch that the last position can see."""
     walk = _Walk(model, trace, sequence, min(int(patch.at.min()) for patch in patches))
-    for layer in range(min(patch.layer for patch in patches), trace.n_layers):
+    start, reads = min(patch.layer for patch in patches), plain.first_read(model.tl_model)
+    streams = [walk.last(layer) for layer in range(reads, start)]
+    for layer in range(start, trace.n_layers):
         check()
-        walk.step(layer, [patch for patch in patches if patch.layer == layer])
+        here = [patch for patch in patches if patch.layer == layer]
+        walk.enter([patch for patch in here if patch.part == "resid"])
+        if layer >= reads:
+            streams.append(walk.last(layer))
+        walk.step(layer, [patch for patch in here if patch.part != "resid"])
     walk.enter([patch for patch in patches if patch.layer == trace.n_layers])
-    return normed(getattr(model.tl_model, "ln_final", None), walk.last())
+    return plain.read_streams(model.tl_model, [*streams, walk.last(trace.n_layers)])
 
 
 class _Walk:
@@ -102,10 +108,8 @@ class _Walk:
             return value.expand(len(self.sequence), *value.shape[1:])
         return value.index_select(0, self.sequence)
 
-    def step(self, layer: int, patches: Sequence[Patch]) -> None:
-        """Through one block."""
-        self.enter([patch for patch in patches if patch.part == "resid"])
-        inside = [patch for patch in patches if patch.part != "resid"]
+    def step(self, layer: int, inside: Sequence[Patch]) -> None:
+        """Through one block, with patches of its parts."""
         block = self.tl_model.blocks[layer]
         weights = Attention(block.attn)
         if self.stream is None:
@@ -161,12 +165,15 @@ class _Walk:
         key, value = (torch.cat([self.clean(old), new], dim=2) for old, new in zip(before, (key, value), strict=True))
         return stream, attend(weights, query, key, value, True)
 
-    def last(self) -> Tensor:
-        """(cells, d_model) the last row."""
+    def last(self, layer: int) -> Tensor:
+        """(cells, d_model) the last row of the stream entering a block, or behind the last one."""
         if isinstance(self.stream, Tensor):
             return self.stream[:, -1]
-        self.first = self.trace.tokens - 1
-        return self.whole(self.trace.n_layers)[:, 0]
+        found = self.clean(self.trace.resid[layer][:, -1])
+        if self.stream is None:
+            return found
+        here = self.stream.at == self.trace.tokens - 1
+        return found.index_copy(0, self.stream.cell[here], self.stream.values[here])
 
 
 def attend_behind(layer: Attention, query: Tensor, key: Tensor, value: Tensor, before: tuple[Tensor, ...]) -> Tensor:

@@ -14,48 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .plain import Attention, activation, attend, mlp_output, normed, start
+from .plain import Attention, activation, attend, first_read, mlp_output, normed, start
+from .read_slopes import NormSlope, ReadSlope
 
 _QUERY_BLOCK = 64
-
-
-@dataclass(frozen=True)
-class _NormSlope:
-    """A norm's derivative at one sequence: J = weight ∘ S with the symmetric S v = rstd (v - mean v - x̂ mean(x̂ v))."""
-
-    scaled: Tensor | None
-    rstd: Tensor | None
-    centred: bool
-    weight: Tensor | None
-
-    @staticmethod
-    def of(module: Any, x: Tensor) -> _NormSlope:
-        kind = type(module).__name__
-        if kind in ("Identity", "NoneType"):
-            return _NormSlope(None, None, False, None)
-        centred = kind.startswith("Layer")
-        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        wide = wide - wide.mean(-1, keepdim=True) if centred else wide
-        rstd = (wide.pow(2).mean(-1, keepdim=True) + module.eps).rsqrt()
-        return _NormSlope((wide * rstd).to(x.dtype), rstd.to(x.dtype), centred, getattr(module, "w", None))
-
-    def at(self, rows: slice | Tensor) -> _NormSlope:
-        if self.scaled is None or self.rstd is None:
-            return self
-        return _NormSlope(self.scaled[rows], self.rstd[rows], self.centred, self.weight)
-
-    def _symmetric(self, v: Tensor) -> Tensor:
-        if self.scaled is None or self.rstd is None:
-            return v
-        out = torch.addcmul(v, self.scaled, (v * self.scaled).mean(-1, keepdim=True), value=-1)
-        return (out - v.mean(-1, keepdim=True) if self.centred else out).mul_(self.rstd)
-
-    def push(self, v: Tensor) -> Tensor:
-        out = self._symmetric(v)
-        return out if self.weight is None else out * self.weight
-
-    def pull(self, v: Tensor) -> Tensor:
-        return self._symmetric(v if self.weight is None else v * self.weight)
 
 
 @dataclass(frozen=True)
@@ -96,8 +58,8 @@ class _LayerSlope:
     """What the derivative of one layer needs to know about the sequence it is taken at."""
 
     block: Any
-    norm1: _NormSlope
-    norm2: _NormSlope
+    norm1: NormSlope
+    norm2: NormSlope
     mlp: _MlpSlope | None
     query: Tensor
     """(n_heads, positions, d_head), rotated."""
@@ -113,13 +75,15 @@ class PlainSlopes:
     def __init__(self, tl_model: Any, embeddings: Tensor) -> None:
         self.layers: list[_LayerSlope] = []
         with torch.no_grad():
-            stream = start(tl_model, embeddings, 0)
-            for block in tl_model.blocks:
+            self._first_read = first_read(tl_model)
+            stream, reads = start(tl_model, embeddings, 0), list[Tensor]()
+            for index, block in enumerate(tl_model.blocks):
+                if index >= self._first_read:
+                    reads.append(stream)
                 stream = self._add(block, stream)
-            final = getattr(tl_model, "ln_final", None)
-            self.hidden = normed(final, stream)
+            self._read = ReadSlope.of(tl_model, [*reads, stream])
+            self.hidden = self._read.hidden
             """(1, tokens, d_model) what the unembedding reads at every position."""
-            self.final = _NormSlope.of(final, stream[0])
 
     def _add(self, block: Any, stream: Tensor) -> Tensor:
         layer, every = Attention(block.attn), slice(stream.shape[1])
@@ -128,10 +92,10 @@ class PlainSlopes:
         read = attend(layer, query, key, value, fused=True)
         after = stream + F.linear(read, layer.w_out.T, block.attn.b_O)
         mixed = read.view(read.shape[1], layer.heads, layer.size).transpose(0, 1)
-        norm1, norm2, mlp = _NormSlope.of(block.ln1, stream[0]), _NormSlope.of(None, stream[0]), None
+        norm1, norm2, mlp = NormSlope.of(block.ln1, stream[0]), NormSlope.of(None, stream[0]), None
         if getattr(block, "mlp", None) is not None:
             inside = stream if block.cfg.parallel_attn_mlp else after
-            norm2 = _NormSlope.of(block.ln2, inside[0])
+            norm2 = NormSlope.of(block.ln2, inside[0])
             normal = normed(block.ln2, inside)
             mlp = _MlpSlope.of(block.mlp, normal[0])
             after = after + mlp_output(block.mlp, normal)
@@ -148,9 +112,14 @@ class PlainSlopes:
             at: (k,) those positions.
         """
         length = int(at.max()) + 1
-        grad = self._pull_last(self.layers[-1], self.final.at(at).pull(seeds), at, length)
-        for layer in reversed(self.layers[:-1]):
-            grad = self._pull(layer, grad, length)
+        *reads, last = self._read.pull(seeds, at)
+        grad = self._pull_last(self.layers[-1], last, at, length)
+        rows = torch.arange(len(at), device=at.device)
+        for index in reversed(range(len(self.layers))):
+            if index < len(self.layers) - 1:
+                grad = self._pull(self.layers[index], grad, length)
+            if index >= self._first_read:
+                grad[rows, at] += reads[index - self._first_read]
         return grad
 
     @staticmethod
@@ -242,10 +211,13 @@ class PlainSlopes:
         begin, total = int(at.min()), self.hidden.shape[1]
         tangent = tangents.new_zeros(len(at), total - begin, tangents.shape[-1])
         tangent[torch.arange(len(at), device=at.device), at - begin] = tangents
-        for layer in self.layers:
-            wanted = max(first, begin) if layer is self.layers[-1] else begin
+        seen, reads = max(first, begin), list[Tensor]()
+        for index, layer in enumerate(self.layers):
+            if index >= self._first_read:
+                reads.append(tangent[:, seen - begin :])
+            wanted = seen if layer is self.layers[-1] else begin
             tangent, begin = self._push(layer, tangent, begin, wanted), wanted
-        out = self.final.at(slice(begin, None)).push(tangent)
+        out = self._read.push([*reads, tangent], begin)
         if begin > first:
             out = torch.cat([out.new_zeros(len(out), begin - first, out.shape[-1]), out], dim=1)
         return out

@@ -103,6 +103,31 @@ def test_first_order_saliency_is_the_gradient_of_the_mixture(backend: str) -> No
         assert np.abs(found[:, column] - wanted.numpy()).max() < 1e-3 * size
 
 
+@pytest.mark.parametrize("place", [("gpt2", 2, 2), ("llama", 3, 3), ("llama", 3, 2), ("gpt_neox", 3, 1)], ids=str)
+def test_saliency_in_float64_by_its_definition(place: tuple[str, int, int]) -> None:
+    """Both methods against passes of the model itself: differences for the gradient, one zeroed token after another."""
+    family, k, top_k = place
+    model = tiny_mixture(family, "hooked", k, top_k=top_k, dtype=torch.float64)
+    ids, many = [*IDS, *RESPONSE], len(IDS)
+    embeddings = model.token_embeddings(ids)
+
+    def probabilities(n: int, factor: float) -> np.ndarray[Any, Any]:
+        changed = embeddings.clone()
+        changed[n] *= factor
+        found = model.run(ids, embeddings=changed).logits[0, many - 1 : -1].softmax(-1)
+        return found[torch.arange(len(RESPONSE)), RESPONSE].numpy()
+
+    step = 1e-5
+    slope = [(probabilities(n, 1 + step) - probabilities(n, 1 - step)) / (2 * step) for n in range(many)]
+    gone = [probabilities(n, 1.0) - probabilities(n, 0.0) for n in range(many)]
+    for method, wanted in (("first_order", slope), ("exact", gone)):
+        found = prompt_saliency(model, IDS, RESPONSE, method=method).importance  # type: ignore[arg-type]
+        assert np.abs(found - wanted).max() < 1e-6 * np.abs(wanted).max()
+    turned = prompt_saliency(model, ids[:2], ids[2:], method="first_order").importance[:, -1]  # by the other mode
+    assert np.abs(turned - np.array(slope)[:2, 1]).max() < 1e-6 * np.abs(slope).max()
+    assert np.abs(np.array(slope) - gone).max() > 0.1 * np.abs(gone).max()
+
+
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 def test_steering_a_late_layer_acts_on_the_routes_behind_it(backend: str) -> None:
     model = tiny_mixture("llama", backend, 2)

@@ -11,6 +11,7 @@ from torch import Tensor
 from interp_widgets.models import Model, load_model
 from interp_widgets.models import forward as engine
 from interp_widgets.models.slopes import AutogradSlopes
+from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import tiny_config, tiny_hf, tiny_model
 
 IDS = [5, 17, 300, 44, 8, 261, 99, 30, 31, 7, 120, 77, 9, 14, 15, 60]
@@ -18,11 +19,20 @@ FAMILIES = [
     *(pytest.param((name, "hooked"), marks=pytest.mark.hooked) for name in ("gpt2", "llama", "gpt_neox", "qwen3")),
     *((name, "bridge") for name in ("gpt2", "llama", "gpt_neox", "gemma", "gemma2")),
 ]
+MIXTURES = [
+    pytest.param(place, marks=pytest.mark.hooked)
+    for place in (("gpt2", "hooked", 2), ("llama", "hooked", 3, 2), ("gpt_neox", "hooked", 1), ("llama", "hooked", 3))
+]
+"""With the number of routes, and of those that a token uses."""
 
 
-@pytest.fixture(params=FAMILIES, ids="-".join)
+@pytest.fixture(params=[*FAMILIES, *MIXTURES], ids=lambda place: "-".join(map(str, place)))
 def model(request: pytest.FixtureRequest) -> Model:
-    return tiny_model(*request.param, dtype=torch.float64)
+    name, backend, *routes = request.param
+    if not routes:
+        return tiny_model(name, backend, dtype=torch.float64)
+    k, top_k = (*routes, None)[:2]
+    return tiny_mixture(name, backend, k, top_k=top_k, dtype=torch.float64)
 
 
 def own_logits(model: Model, ids: list[int] = IDS) -> Tensor:

@@ -13,6 +13,7 @@ from interp_widgets.models import Model, load_model
 from interp_widgets.models import forward as engine
 from interp_widgets.models.interventions import mlp_branch
 from interp_widgets.models.resume import Patch, Trace, resume, trace
+from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import tiny_hf, tiny_model
 
 IDS = [5, 17, 300, 44, 8, 261, 99, 30, 31, 7]
@@ -21,6 +22,7 @@ HOOKED = pytest.mark.hooked
 MODELS = [
     *(pytest.param((name, "hooked"), marks=HOOKED) for name in ("gpt2", "llama", "gpt_neox", "qwen3")),
     *((name, "bridge") for name in ("gpt2", "llama", "gpt_neox", "gemma2")),
+    *(pytest.param(place, marks=HOOKED) for place in (("gpt2", "hooked", "2 routes"), ("llama", "hooked", "3 routes"))),
 ]
 HOOKS = {
     "resid": "hook_resid_pre",
@@ -33,7 +35,10 @@ HOOKS = {
 
 @pytest.fixture(params=MODELS, ids="-".join)
 def model(request: pytest.FixtureRequest) -> Model:
-    return tiny_model(*request.param, dtype=torch.float64)
+    name, backend, *routes = request.param
+    if not routes:
+        return tiny_model(name, backend, dtype=torch.float64)
+    return tiny_mixture(name, backend, int(routes[0][0]), dtype=torch.float64)
 
 
 def embeddings(model: Model, ids: list[int] = IDS) -> Tensor:

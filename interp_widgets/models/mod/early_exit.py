@@ -68,10 +68,8 @@ class EarlyExit:
         return plain.decode(self.tl_model, mix(weights[..., used], members))
 
     def _norm(self, route: int, stream: Tensor) -> Tensor:
-        if route < self.mixture.k - 1:
-            found: Tensor = self.mixture.norms[route](stream)
-            return found
-        return normed(self.tl_model.ln_final, stream)
+        norms = [*self.mixture.norms, self.tl_model.ln_final]
+        return normed(norms[route], stream)
 
     def _advance(self, index: int) -> Tensor:
         """Compute a layer for all positions that wait in front of it; what it gives for the last of them."""
@@ -96,7 +94,7 @@ class EarlyExit:
 def skips_layers(tl_model: Any) -> bool:
     """Whether a TransformerLens model has a mixture that `EarlyExit` can write with; compared on first use."""
     mixture = mixture_of(tl_model)
-    if mixture is None or not plain.describes(tl_model):
+    if mixture is None or not plain.applies(tl_model):
         return False
     if tl_model not in _AGREES:
         _AGREES[tl_model] = _same_logits(tl_model, mixture)
@@ -107,11 +105,8 @@ def skips_layers(tl_model: Any) -> bool:
 def _same_logits(tl_model: Any, mixture: Mixture) -> bool:
     parameter = next(tl_model.parameters())
     ids = probe_ids(tl_model.cfg.d_vocab, tl_model.cfg.n_ctx).to(parameter.device)
-    kept, mixture.top_k = mixture.top_k, mixture.k
-    try:
+    with mixture.dense():
         wanted = tl_model(ids)
-    finally:
-        mixture.top_k = kept
     write = EarlyExit(tl_model, mixture, mixture.k)
     cut = ids.shape[1] // 2 + 1
     pieces = [ids[:, :cut], *ids[:, cut:].split(1, dim=1)]

@@ -7,6 +7,7 @@ the residual stream reach every route. The final norm then gives the mixture ins
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..compare import agree
+from ..convert import is_hooked
 from ..soft_cap import soft_capped
 from .mixture import Mixture
 
-__all__ = ["LateParts", "by_last_route", "graft", "grafted", "late_parts", "mixture_of"]
+__all__ = [
+    "LateParts",
+    "by_last_route",
+    "graft",
+    "grafted",
+    "late_parts",
+    "mixture_in_force",
+    "mixture_of",
+    "norm_kind",
+]
 
 
 def mixture_of(tl_model: Any) -> Mixture | None:
@@ -27,10 +39,22 @@ def mixture_of(tl_model: Any) -> Mixture | None:
     return found if isinstance(found, Mixture) else None
 
 
+def mixture_in_force(tl_model: Any) -> Mixture | None:
+    """The mixture that this thread's passes read through; None inside `by_last_route`."""
+    found = mixture_of(tl_model)
+    return None if found is None or found.reads_last else found
+
+
 def by_last_route(tl_model: Any) -> contextlib.AbstractContextManager[None]:
     """Inside, the final norm reads any stream as the last route does; nothing changes for a model without a mixture."""
     mixture = mixture_of(tl_model)
     return contextlib.nullcontext() if mixture is None else mixture.by_last()
+
+
+def dense_routes(tl_model: Any) -> contextlib.AbstractContextManager[None]:
+    """Inside, a mixture uses all its routes; nothing changes for a model without one."""
+    mixture = mixture_of(tl_model)
+    return contextlib.nullcontext() if mixture is None else mixture.dense()
 
 
 # ---- a class in front of a module's own, which acts behind the module's hooks
@@ -63,8 +87,34 @@ def _take_away(module: nn.Module, front: type) -> None:
         module.__class__ = type(module).__mro__[2]
 
 
+def norm_kind(final: nn.Module) -> type:
+    """The class of a final norm, without what `graft` put in front of it."""
+    kind = type(final)
+    return kind.__mro__[2] if issubclass(kind, _Mixing) else kind
+
+
+def _norm_like(final: nn.Module, norm: nn.Module) -> nn.Module:
+    """A transformers norm as a module of TransformerLens, as the final norm is; itself where they are not the same."""
+    twin = copy.deepcopy(final)
+    own = dict(twin.named_parameters())
+    given = {{"weight": "w", "bias": "b"}.get(name, name): value for name, value in norm.named_parameters()}
+    if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in given.items()}:
+        return norm
+    like = next(norm.parameters())
+    rows = torch.randn(2, *like.shape, generator=torch.Generator().manual_seed(0)).to(like)
+    rows[1] *= 1e-3  # an epsilon shows here only
+    # some norms of transformers are in float32 within a float64 model
+    dtype = torch.float32 if like.dtype == torch.float64 else like.dtype
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(given[name])
+        return twin if agree(twin(rows), norm(rows), dtype) else norm
+
+
 def graft(tl_model: Any, mixture: Mixture) -> None:
-    """Put a mixture into a TransformerLens model for good."""
+    """Put a mixture into a TransformerLens model for good; in a HookedTransformer its norms become TransformerLens'."""
+    if is_hooked(tl_model):
+        mixture.norms = nn.ModuleList(_norm_like(tl_model.ln_final, norm) for norm in mixture.norms)
     blocks = range(len(tl_model.blocks) - mixture.k, len(tl_model.blocks))
     # partial and bound methods: a deep copy of the model tells its own mixture
     taps: list[tuple[str, Callable[[Tensor], None]]] = [

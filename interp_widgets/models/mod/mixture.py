@@ -117,21 +117,38 @@ class Mixture(nn.Module):
 
     def read(self, last: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
         """What the unembedding reads, where ``last`` entered the final norm ``norm``."""
-        mine = threading.get_ident()
-        current = self._passes.pop(mine, None)
-        if mine in self._by_last:
+        current = self._passes.pop(threading.get_ident(), None)
+        if self.reads_last:
             return norm(last)
         if current is None or current.last is not last or len(current.entering) != self.k:
             raise ValueError(
                 f"this pass did not go through the last {self.k} layers, which a mixture of depths reads: "
                 "run the model from its first layer on"
             )
-        members = [read(stream) for read, stream in zip(self.norms, current.entering[1:], strict=True)]
-        members.append(norm(last))
-        weights = self.weigh(current.entering[0])
-        if mine in self._readings:
-            self._readings[mine].append(Reading(weights, members))
+        return self.combine([*current.entering, last], [*self.norms, norm])
+
+    def combine(self, streams: Sequence[Tensor], norms: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
+        """The mixture of ``streams``, by a norm per route: what entered the last k blocks, then what left the last."""
+        members = [norm(stream) for norm, stream in zip(norms, streams[1:], strict=True)]
+        weights = self.weigh(streams[0])
+        recorded = self._readings.get(threading.get_ident())
+        if recorded is not None:
+            recorded.append(Reading(weights, members))
         return mix(weights, members)
+
+    @property
+    def reads_last(self) -> bool:
+        """Whether this thread is inside `by_last`."""
+        return threading.get_ident() in self._by_last
+
+    @contextmanager
+    def dense(self) -> Iterator[None]:
+        """Inside, every token uses all routes: for comparisons, where rounding must not choose between two of them."""
+        before, self.top_k = self.top_k, self.k
+        try:
+            yield
+        finally:
+            self.top_k = before
 
     @contextmanager
     def by_last(self) -> Iterator[None]:
