@@ -22,6 +22,7 @@ class SaliencyCase:
     """
 
     prompt: str
+    """All text up to where the response begins."""
     response: str | None = None
     """Text that follows the prompt, with its leading space; None lets the model write it."""
     instruction: tuple[int, int] | None = None
@@ -29,6 +30,7 @@ class SaliencyCase:
     label: bool | None = None
     """Whether the response follows the instruction, where that is known."""
     name: str = ""
+    """What the case is called in tables; may be empty."""
     follows: Callable[[str], bool] | None = field(default=None, compare=False, repr=False)
     """Says whether a response's text does what the instruction asks, where that can be told."""
 
@@ -36,6 +38,10 @@ class SaliencyCase:
 @checked
 def demo_cases(n: int = 100, seed: int = 0) -> list[SaliencyCase]:
     """Draw `n` saliency cases from the held-out instructions, with their reference responses.
+
+    Args:
+        n: how many.
+        seed: of the draw; the same seed gives the same cases.
 
     Example:
         >>> case = demo_cases(1)[0]

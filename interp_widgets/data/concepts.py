@@ -38,6 +38,7 @@ class Concept:
     """
 
     name: str
+    """What it is called, in the template of `concept_directions` too."""
     stimuli: Sequence[str]
     """From which a direction is made; kept as a tuple."""
     held_out: Sequence[str] = ()

@@ -126,9 +126,15 @@ def _numbers(text: str) -> list[str]:
 def demo_problems(split: Split = "held_out", n: int = 100, seed: int = 0) -> list[Problem]:
     """Draw `n` instruction tasks of the demo models, each with its check.
 
-    >>> problem = demo_problems(n=1)[0]
-    >>> problem.solved(problem.response), problem.solved(" nonsense")
-    (True, False)
+    Args:
+        split: of wordings and inputs: "train", or "held_out", which the tuned demo model was not trained on.
+        n: how many.
+        seed: of the draw; the same seed gives the same problems.
+
+    Example:
+        >>> problem = demo_problems(n=1)[0]
+        >>> problem.solved(problem.response), problem.solved(" nonsense")
+        (True, False)
     """
     return [
         Problem(case.prompt, case.response, "", "task", check=partial(follows, case))
@@ -139,6 +145,12 @@ def demo_problems(split: Split = "held_out", n: int = 100, seed: int = 0) -> lis
 @checked
 def read_problems(path: str | Path) -> list[Problem]:
     """Read problems from a .json or .jsonl file; see :func:`parse_problems`.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        ValueError: there is no such file, it is no JSON, or a record of it has none of the known layouts.
 
     Example:
         >>> from pathlib import Path

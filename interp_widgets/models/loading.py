@@ -423,6 +423,14 @@ class ModelPair:
 def load_pair(base: str | Path | Any, tuned: str | Path | Any, **options: Any) -> ModelPair:
     """Load two models of one vocabulary with the same options; see `load_model`.
 
+    Args:
+        base: the model before, as for `load_model`.
+        tuned: the model after.
+        options: of `load_model`, for both.
+
+    Raises:
+        ValueError: what `load_model` refuses, or two different vocabularies.
+
     Example:
         >>> pair = load_pair("demo-base", "demo-tuned")
         >>> pair.tuned.generate("Instruction: Name the capital of France.\\nResponse:", max_new_tokens=3)

@@ -83,6 +83,9 @@ class Translators:
 def load_translators(path: str | os.PathLike[str]) -> Translators:
     """Read the translators of a tuned lens from a safetensors file.
 
+    Args:
+        path: of a file as `save_translators` writes it.
+
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is no safetensors file, or a weight or bias is missing, has another shape or is not known.

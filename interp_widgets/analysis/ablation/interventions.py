@@ -334,6 +334,12 @@ def resample_ablation(
 
     An ablation of every position becomes one of the positions of that prompt.
 
+    Args:
+        model: what `load_model` returns.
+        one: which part, layer and positions; its own replacement is not looked at.
+        prompt: the other prompt, text or token ids.
+        prepend_bos: overrides the model's BOS policy for a text.
+
     Raises:
         ValueError: an empty or too long prompt, one that ends before a position, or what `ablation` refuses.
 

@@ -156,8 +156,16 @@ def decompose_state(
     ``alpha`` times the state's largest projection over d_model scales it, so that it does not depend on the state's
     length.
 
+    Args:
+        state: (d_model,) a residual stream such as `last_states` gives, at the set's layer.
+        concepts: from `concept_directions`.
+        solver: "omp" or "elastic_net".
+        n_concepts: most directions of ``omp``; not used by ``elastic_net``.
+        alpha: strength of the penalty of ``elastic_net``, above 0; larger ones leave fewer directions.
+        l1_ratio: share of it that is on absolute weights, 0..1; the rest is on their squares.
+
     Raises:
-        ValueError: a state of another width or not finite, an unknown solver, ``n_concepts`` out of range.
+        ValueError: a state of another width or not finite, an unknown solver, an option out of range.
 
     Source: PaCE: Parsimonious Concept Engineering for Large Language Models (Luo et al. 2024), section 3.3.
 
@@ -204,7 +212,13 @@ def decompose_prompt(
 ) -> SparseReading:
     """`decompose_state` of the hidden state at one token of a prompt (counted from 0 without the BOS, or negative).
 
-    Raises ValueError for what `read_prompt_concepts` and `decompose_state` refuse.
+    Args:
+        model, concepts, prompt, other_weights, prepend_bos: as in `read_prompt_concepts`.
+        position: of the token.
+        solver, n_concepts: as in `decompose_state`.
+
+    Raises:
+        ValueError: what `read_prompt_concepts` and `decompose_state` refuse.
 
     Example:
         >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]

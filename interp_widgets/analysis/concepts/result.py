@@ -131,6 +131,14 @@ class ConceptSet(Result):
 def neighbours(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, float]]:
     """The ``k`` concepts whose directions are most like that of one concept, with their cosine, nearest first.
 
+    Args:
+        concepts: from `concept_directions`.
+        name: of a concept in the set.
+        k: how many, at most all others.
+
+    Raises:
+        ValueError: a concept that is not in the set, ``k`` out of range.
+
     Example:
         >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
         >>> concepts = concept_directions(model, few, layer=3)

@@ -87,7 +87,7 @@ def level_table(
     Arguments and errors are those of `scenario_table`; one row per level and one for "cannot tell", the columns those
     of `AnnotationComparison.level_table`.
 
-    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2, Tables 5 and 6.
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2, Table 6.
 
     Example:
         >>> table = level_table(base, tuned, rank=10, resamples=99)

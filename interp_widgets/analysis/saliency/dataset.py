@@ -52,9 +52,13 @@ def saliency_dataset(
 
     - ``generate=True`` lets the model write each response even where the case has one; `judge(case, response)` then
       says whether a response follows (True, False, None for not known). Without it the case's label counts.
+    - `levels` and `threshold` are those of :func:`normalise_importance`, `p` that of :func:`importance_density`.
     - responses under `min_response` tokens are dropped and counted.
     - `normalised` says that matrices hold levels already; by default records say it themselves.
     - `groups` (cases,) names groups to compare within as well, with Holm's correction over them.
+    - `names` are those of the models, in their order.
+    - `resamples` and `seed` are those of the bootstrap intervals and permutation tests.
+    - `progress` is called with cases done and in all, `check` before every case; it raises to cancel.
     - `method`, `target` and further keywords (``max_new_tokens``, ``steps``...) go to :func:`prompt_saliency`.
     - `on_partial` receives what is done, a few times and when `check` or `progress` raises; that exception passes on.
 

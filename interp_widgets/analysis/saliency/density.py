@@ -161,7 +161,9 @@ def position_profile(
 ) -> NDArray[np.float64]:
     """Where in their sentences the important prompt tokens stand, averaged over the sentences of one prompt.
 
-    Arguments as in :func:`sentence_profiles`. Returns (segments,) shares that sum to 1, NaN when no sentence counts.
+    `density` is (prompt,); `sentences` are (first, past-last) token pairs, each cut into so many equal `segments`.
+    Sentences shorter than `min_tokens` or without density are left out. Returns (segments,) shares that sum to 1, NaN
+    when no sentence counts. Raises ValueError for spans outside the prompt or a number below 1.
 
     Source: Wu et al. 2024, appendix B.3, Fig. 6.
 
