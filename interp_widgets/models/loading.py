@@ -63,8 +63,8 @@ def load_model(
 
     Example:
         >>> model = load_model("demo-base")
-        >>> model
-        Model('demo-base', 6 layers, d_model 192, 3.2M parameters, hooked, cpu)
+        >>> model.name, model.n_layers, model.backend
+        ('demo-base', 6, 'hooked')
         >>> model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
         ' Paris'
     """
@@ -433,8 +433,8 @@ def load_pair(base: str | Path | Any, tuned: str | Path | Any, **options: Any) -
 
     Example:
         >>> pair = load_pair("demo-base", "demo-tuned")
-        >>> pair.tuned.generate("Instruction: Name the capital of France.\\nResponse:", max_new_tokens=3)
-        ' Paris'
+        >>> pair.base.d_vocab == pair.tuned.d_vocab, pair.base.weight_hash == pair.tuned.weight_hash
+        (True, False)
     """
     return ModelPair(load_model(base, **options), load_model(tuned, **options))
 
@@ -444,9 +444,9 @@ def load_demo_pair(**options: Any) -> ModelPair:
 
     Example:
         >>> pair = load_demo_pair()
-        >>> pair.base
-        Model('demo-base', 6 layers, d_model 192, 3.2M parameters, hooked, cpu)
-        >>> pair.tuned
-        Model('demo-tuned', 6 layers, d_model 192, 3.2M parameters, hooked, cpu)
+        >>> [(each.name, each.n_layers, each.d_model) for each in pair]
+        [('demo-base', 6, 192), ('demo-tuned', 6, 192)]
+        >>> pair.tuned.generate("Instruction: Name the capital of France.\\nResponse:", max_new_tokens=3)
+        ' Paris'
     """
     return load_pair("demo-base", "demo-tuned", **options)

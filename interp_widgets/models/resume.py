@@ -170,8 +170,8 @@ def resume(
         >>> from interp_widgets.models.forward import decode
         >>> ids = model.tokens("The capital of France is")
         >>> clean = trace(model, model.token_embeddings(ids)[None])
-        >>> cell, at = torch.arange(2), torch.tensor([3, 4])
-        >>> gone = Patch("mlp", 5, cell, at, torch.zeros(2, model.d_model))
+        >>> cell, at = torch.arange(2, device=model.device), torch.tensor([3, 4], device=model.device)
+        >>> gone = Patch("mlp", 5, cell, at, torch.zeros(2, model.d_model, device=model.device))
         >>> decode(model, resume(model, clean, [gone], 2)).shape
         torch.Size([2, 4096])
     """
