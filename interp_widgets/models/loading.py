@@ -63,8 +63,8 @@ def load_model(
 
     Example:
         >>> model = load_model("demo-base")
-        >>> model.name, model.n_layers, model.backend
-        ('demo-base', 6, 'hooked')
+        >>> model.name, model.n_layers, model.d_model
+        ('demo-base', 6, 192)
         >>> model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
         ' Paris'
     """
