@@ -16,7 +16,7 @@ from interp_widgets.analysis.ablation import ablate_modules
 from interp_widgets.analysis.logit_lens import logit_lens
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
-from interp_widgets.models import LoadError, ModModel, load_model, plain, read_slopes
+from interp_widgets.models import LoadError, ModModel, load_model, load_pair, plain, read_slopes
 from interp_widgets.models import forward as engine
 from interp_widgets.models.mod.assemble import apply_state
 from interp_widgets.models.mod.checkpoint import base_hash, save_state
@@ -258,6 +258,18 @@ def test_the_plain_equations_know_mixtures(family: str) -> None:
         assert largest(last.double() - routes[-1]) < 2e-5 * largest(wanted)
         assert largest(model.forward(embeddings).double() - wanted) < 2e-5 * largest(wanted)
         assert largest(routes[-1] - wanted) > 1e-2 * largest(wanted)
+
+
+@pytest.mark.hooked
+def test_a_pair_of_mixtures_from_memory_takes_the_plain_equations() -> None:
+    one, other = (tiny_mixture("llama", "hooked", k) for k in (2, 3))
+    pair = load_pair(one.tl_model, other.tl_model)
+    for model, own in zip(pair, (one, other), strict=True):
+        assert engine._way(model) == "plain"
+        assert torch.equal(model.run(IDS).logits, own.run(IDS).logits)
+        found, wanted = (prompt_saliency(m, [5, 17, 300], [44, 8], method="exact").importance for m in (model, own))
+        assert (found == wanted).all()
+    assert largest(pair.base.run(IDS).logits - pair.tuned.run(IDS).logits) > 0.1
 
 
 @pytest.mark.hooked

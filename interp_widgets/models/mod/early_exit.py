@@ -4,7 +4,9 @@ A token's prediction needs the layers up to its last route with a weight. What l
 needs it: then the positions that wait there are computed first, all at once, with their own residual streams. Keys and
 values are therefore those of the whole computation, never estimates, and the logits are the same to rounding.
 
-Only models that the equations of `plain` describe are written like this (`skips_layers`).
+Only models that the equations of `plain` describe are written like this (`skips_layers`). A TransformerBridge computes
+all layers: its passes start at the first layer (it has no ``start_at_layer``), so that a position which waits in front
+of a layer could not go on from there.
 """
 
 from __future__ import annotations
