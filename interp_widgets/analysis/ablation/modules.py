@@ -74,8 +74,10 @@ def ablate_modules(
             in the ``corrupted`` prompt, which must have as many tokens.
         reference: texts for ``"mean"``.
         pooled: one mean over all their positions; False: one mean per position, for texts as long as the prompt.
+        corrupted: text or token ids for ``"resample"``.
         metric: ``"logit"`` of the target, its ``"probability"`` or ``"log_prob"`` (nats), ``"logit_difference"`` to the
             ``foil``, or ``"kl"``: KL(before‖after) of the whole next-token distribution, in nats.
+        foil: text or id of one token, for ``"logit_difference"``.
         prepend_bos: overrides the model's BOS policy for texts. A BOS is fed, and is on no axis.
         batch_size: cells per chunk; by default what 60 % of the free memory holds.
         progress: called with (done, total) cells after every chunk.

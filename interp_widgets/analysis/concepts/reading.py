@@ -81,11 +81,11 @@ def read_prompt_concepts(
     concept along other directions: compare one concept between prompts at one place rather than concepts at one token.
 
     Args:
-        model: the model that the set was made from; with ``other_weights`` one of the same sizes, such as the tuned
-            one of a pair.
+        model: the model that the set was made from.
         concepts: from `concept_directions`.
         prompt: text, or token ids (then nothing is added).
         names: some of the set's concepts; all by default.
+        other_weights: let ``model`` be another one of the same sizes, such as the tuned one of a pair.
         prepend_bos: overrides the model's BOS policy for a text.
         check: called before the pass; raises to cancel.
 

@@ -108,7 +108,7 @@ def compare_steering(
     concept's. What both of the other runs do is no effect of the concept.
 
     Args:
-        model: the model that the set was made from; with ``other_weights`` one of the same sizes.
+        model: the model that the set was made from.
         concepts: from `concept_directions`.
         name: of a concept in the set.
         prompt: text, or token ids (then nothing is added).
@@ -118,6 +118,7 @@ def compare_steering(
         max_new_tokens, temperature, seed: of the writing, as in `Model.generate`.
         control_seed: of the random direction.
         top: how many of the likeliest next tokens of either run to keep.
+        other_weights: let ``model`` be another one of the same sizes, such as the tuned one of a pair.
         progress: called with (done, total) tokens.
         check: called before every token; raises to cancel.
 

@@ -53,7 +53,8 @@ def prompt_saliency(
         method: ``"exact"`` (the target's fall when the token's embedding is zeroed), ``"first_order"`` (gradient times
             embedding), ``"integrated_gradients"``, or ``"random"`` to compare with.
         target: ``"probability"`` of the response token, ``"log_prob"`` (nats), its ``"logit"``, or
-            ``"logit_difference"`` to the ``foil``: a token id, the text of one token, or one id per response token.
+            ``"logit_difference"`` to the ``foil``.
+        foil: a token id, the text of one token, or one id per response token.
         steps: of integrated gradients (midpoint rule).
         baseline: of integrated gradients: ``"zero"`` or ``"mean"`` (of all token embeddings). Default ``"mean"`` for
             models with RMSNorm, which has a jump at zero, else ``"zero"``.
