@@ -23,7 +23,7 @@ from bokeh.models import (
 from bokeh.plotting import figure as new_figure
 
 from interp_widgets.analysis.result import Result
-from interp_widgets.figures.static import visible
+from interp_widgets.figures.labels import visible
 
 QUIET = "#8a8f98"
 """Lines and bands to compare with; visible on a light and on a dark page."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.head_words import HeadComparison
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
-from interp_widgets.figures.scene import Item, Line, Rect, Scene, Text
+from interp_widgets.figures.scene import INK, RULE, Item, Line, Rect, Scene, Text
 from interp_widgets.figures.theme import PALETTE8
 
 SERIES = {"dimension": "dimensions", "head": "heads"}
@@ -20,7 +20,6 @@ AXES = ("layers", "1 − M: 0 the same pairs, 1 none in common")
 WIDTH = 0.36
 """Of a bar, where a group takes 1."""
 OTHER = "to another dimension or head"
-_INK, _RULE = "#1f2328", "#d0d4da"
 
 
 class ChangeBars(Chart):
@@ -108,7 +107,7 @@ def change_scene(comparison: HeadComparison, *, width: float = 720, height: floa
     ]
     for tick in np.linspace(0, 1, 6):
         y = level(float(tick))
-        items += [Line(left, y, left + wide, y, _RULE), Text(left - 6, y, f"{tick:.1f}", size=11, anchor="end")]
+        items += [Line(left, y, left + wide, y, RULE), Text(left - 6, y, f"{tick:.1f}", size=11, anchor="end")]
     room = wide / comparison.n_groups
     for group in range(comparison.n_groups):
         middle = left + (group + 0.5) * room
@@ -128,7 +127,7 @@ def change_scene(comparison: HeadComparison, *, width: float = 720, height: floa
                 y, piece = level(float(others[place, group])), WIDTH * room / 9
                 starts = (x - WIDTH * room / 2 + 2 * k * piece for k in range(5))
                 items += [Line(start, y, start + piece, y, QUIET, 2.5) for start in starts]
-    items.append(Line(left, foot, left + wide, foot, _INK))
+    items.append(Line(left, foot, left + wide, foot, INK))
     for place, series in enumerate(SERIES.values()):
         x = width - right - 330 + 90 * place
         items += [Rect(x, 34, 12, 12, fill=PALETTE8[place]), Text(x + 18, 40, series, size=11)]

@@ -8,11 +8,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike
 
-from interp_widgets.figures.scene import Item, Line, Rect, Scene, Text
-from interp_widgets.figures.static import axis_name, number
+from interp_widgets.figures.labels import axis_name, number
+from interp_widgets.figures.scene import INK, MUTED, RULE, Item, Line, Rect, Scene, Text
 from interp_widgets.figures.theme import PALETTE8
 
-_QUIET, _INK, _MUTED, _RULE = "#c3c7cd", "#1f2328", "#5c6370", "#d0d4da"
+_QUIET = "#c3c7cd"
 _LEFT, _TOP, _BOTTOM, _RIGHT = 64.0, 56.0, 48.0, 16.0
 Curve = tuple[str, ArrayLike, bool]
 """Name, numbers, and whether it is marked: only marked ones are named."""
@@ -50,14 +50,14 @@ def curves_scene(
     for value in np.linspace(low, high, 5):
         y = at(1, float(value))[1]
         items += [
-            Line(_LEFT, y, width - _RIGHT, y, _RULE),
-            Text(_LEFT - 6, y, number(round(float(value), 3)), size=11, fill=_MUTED, anchor="end"),
+            Line(_LEFT, y, width - _RIGHT, y, RULE),
+            Text(_LEFT - 6, y, number(round(float(value), 3)), size=11, fill=MUTED, anchor="end"),
         ]
     for place in sorted({1, most, *(round(1 + share * (most - 1)) for share in (0.25, 0.5, 0.75))}):
-        items.append(Text(at(place, low)[0], height - _BOTTOM + 14, str(place), size=11, fill=_MUTED, anchor="middle"))
+        items.append(Text(at(place, low)[0], height - _BOTTOM + 14, str(place), size=11, fill=MUTED, anchor="middle"))
     items += [
-        Text(_LEFT + inner[0] / 2, height - 12, x_label, fill=_MUTED, anchor="middle"),
-        Text(14, _TOP + inner[1] / 2, y_label, fill=_MUTED, anchor="middle", rotate=-90),
+        Text(_LEFT + inner[0] / 2, height - 12, x_label, fill=MUTED, anchor="middle"),
+        Text(14, _TOP + inner[1] / 2, y_label, fill=MUTED, anchor="middle", rotate=-90),
     ]
     color = iter(PALETTE8)
     x = _LEFT
@@ -68,7 +68,7 @@ def curves_scene(
         if marked:
             items += [Rect(x, 32, 14, 4, fill=stroke), Text(x + 18, 34, name, size=11)]
             x += 34 + 6.4 * len(name)
-    items.append(Text(x, 34, subtitle, size=11, fill=_MUTED))
+    items.append(Text(x, 34, subtitle, size=11, fill=MUTED))
     return Scene(width, height, tuple(items), title=title)
 
 
@@ -97,10 +97,10 @@ def table_scene(
             anchored = place in right
             items.append(
                 Text(x + wide - 8 if anchored else x, y, text, size=11, bold=index == 0,
-                     fill=_INK, anchor="end" if anchored else "start")
+                     fill=INK, anchor="end" if anchored else "start")
             )  # fmt: skip
             x += wide
-        items.append(Line(8, y + 10, width - 8, y + 10, _RULE))
+        items.append(Line(8, y + 10, width - 8, y + 10, RULE))
     return Scene(width, top + 20 * len(lines) + 8, tuple(items), title=title)
 
 

@@ -17,6 +17,10 @@ from interp_widgets.figures.theme import rgba
 
 Anchor = Literal["start", "middle", "end"]
 FONT_FAMILY = "Aileron, 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif"
+INK, MUTED, RULE = "#1f2328", "#5c6370", "#d0d4da"
+"""Colours of text, of quieter text and of lines; a saved picture is light in every theme."""
+MARGIN = 12.0
+"""Pixels left free at the edges."""
 
 
 @dataclass(frozen=True)

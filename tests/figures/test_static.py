@@ -12,17 +12,15 @@ import pytest
 from PIL import Image
 
 from interp_widgets.figures import raster
+from interp_widgets.figures.labels import axis_name, number, visible
 from interp_widgets.figures.scene import Line, Pixels, Rect, Scene, Text
 from interp_widgets.figures.static import (
-    axis_name,
     heatmap_scene,
-    number,
     render_png,
     render_svg,
     save_scene,
     stack_scenes,
     strip_scene,
-    visible,
 )
 from interp_widgets.figures.theme import MARK, SEQUENTIAL256, TOKENS256, over, rgba
 

@@ -15,9 +15,9 @@ from interp_widgets.figures.chart import Chart, plain_label
 from interp_widgets.figures.concepts.glyphs import add_tools, draw_arrows, draw_marks, draw_points, legend_item
 from interp_widgets.figures.concepts.groups import GROUP_COLOURS, group_colours, room_for_names
 from interp_widgets.figures.concepts.picture import concept_map_scene
+from interp_widgets.figures.labels import axis_name
 from interp_widgets.figures.raster import text_width
 from interp_widgets.figures.scene import Scene
-from interp_widgets.figures.static import axis_name
 from interp_widgets.figures.theme import MARK, SELECT, rgba
 
 Side = Literal["a", "b", "both"]

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.figures.concepts.groups import GROUP_COLOURS, group_colours, room_for_names
+from interp_widgets.figures.labels import axis_name, number
 from interp_widgets.figures.raster import shorten, text_width
-from interp_widgets.figures.scene import Item, Line, Pixels, Rect, Scene, Text
-from interp_widgets.figures.static import axis_name, number
+from interp_widgets.figures.scene import MARGIN, MUTED, RULE, Item, Line, Pixels, Rect, Scene, Text
 from interp_widgets.figures.theme import MARK, SELECT, hex_color, over, rgba
 
 Floats = NDArray[np.floating[Any]]
@@ -22,8 +22,6 @@ Ranges = tuple[tuple[float, float], tuple[float, float]]
 MOST_CIRCLES = 4_000
 """Above so many concepts in sight the dots are one image; a file of circles would be large and slow to open."""
 
-_MUTED, _RULE = "#5c6370", "#d0d4da"
-_MARGIN = 12.0
 _FINE = 2  # pixels of the image per pixel of the picture
 _PALE = 0.16  # opacity of what is not selected
 
@@ -85,13 +83,13 @@ def concept_map_scene(
             f"a map needs (concepts, 2) places with a name and a group each, got {xy.shape}, {len(names)} names and "
             f"{len(groups)} groups"
         )
-    heading = Text(_MARGIN, _MARGIN + 8, title, size=13, bold=True)
+    heading = Text(MARGIN, MARGIN + 8, title, size=13, bold=True)
     if not len(xy):
-        return Scene(width, 80, (heading, Text(_MARGIN, 52, empty, fill=_MUTED)), title=title)
+        return Scene(width, 80, (heading, Text(MARGIN, 52, empty, fill=MUTED)), title=title)
     kinds, legend = group_colours(groups)
     keys, tall = _legend(legend, width)
-    top = _MARGIN + 26 + tall
-    frame = _Frame(44, top, width - 44 - _MARGIN, 0.62 * width, ranges or _whole(xy))
+    top = MARGIN + 26 + tall
+    frame = _Frame(44, top, width - 44 - MARGIN, 0.62 * width, ranges or _whole(xy))
     at = frame.place(xy)
     items: list[Item] = [heading, *keys, *_axes(frame, labels)]
     items += _dots(frame, at, kinds, [axis_name(name) for name in names], selected)
@@ -110,16 +108,16 @@ def _whole(xy: Floats) -> Ranges:
 def _legend(labels: Sequence[str], width: float) -> tuple[list[Item], float]:
     """A line or more of groups under the title, and how tall they are."""
     items: list[Item] = []
-    x, y = _MARGIN, _MARGIN + 30
+    x, y = MARGIN, MARGIN + 30
     for label, color in zip(labels, GROUP_COLOURS, strict=True):
         if not label:
             continue
         wide = 16 + text_width(label, 11) + 14
-        if x + wide > width - _MARGIN and x > _MARGIN:
-            x, y = _MARGIN, y + 18
+        if x + wide > width - MARGIN and x > MARGIN:
+            x, y = MARGIN, y + 18
         items += [Rect(x, y - 4, 8, 8, fill=color, radius=4), Text(x + 14, y, label, size=11)]
         x += wide
-    return items, y - _MARGIN - 30 + 22 if items else 0.0
+    return items, y - MARGIN - 30 + 22 if items else 0.0
 
 
 def _axes(frame: _Frame, labels: tuple[str, str]) -> list[Item]:
@@ -127,13 +125,13 @@ def _axes(frame: _Frame, labels: tuple[str, str]) -> list[Item]:
     below, beside = frame.y + frame.height, frame.x - 6
     middle = frame.x + frame.width / 2
     return [
-        Rect(frame.x - 0.5, frame.y - 0.5, frame.width + 1, frame.height + 1, stroke=_RULE),
-        Text(frame.x, below + 12, number(left), size=11, fill=_MUTED),
-        Text(frame.x + frame.width, below + 12, number(right), size=11, fill=_MUTED, anchor="end"),
-        Text(beside, below - 6, number(low), size=11, fill=_MUTED, anchor="end"),
-        Text(beside, frame.y + 6, number(high), size=11, fill=_MUTED, anchor="end"),
-        Text(middle, below + 26, labels[0], fill=_MUTED, anchor="middle"),
-        Text(_MARGIN + 4, frame.y + frame.height / 2, labels[1], fill=_MUTED, anchor="middle", rotate=-90),
+        Rect(frame.x - 0.5, frame.y - 0.5, frame.width + 1, frame.height + 1, stroke=RULE),
+        Text(frame.x, below + 12, number(left), size=11, fill=MUTED),
+        Text(frame.x + frame.width, below + 12, number(right), size=11, fill=MUTED, anchor="end"),
+        Text(beside, below - 6, number(low), size=11, fill=MUTED, anchor="end"),
+        Text(beside, frame.y + 6, number(high), size=11, fill=MUTED, anchor="end"),
+        Text(middle, below + 26, labels[0], fill=MUTED, anchor="middle"),
+        Text(MARGIN + 4, frame.y + frame.height / 2, labels[1], fill=MUTED, anchor="middle", rotate=-90),
     ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from interp_widgets.analysis.ablation import AblatedPrediction, ablated_prediction
 from interp_widgets.compute.worker import Cancelled
-from interp_widgets.figures.static import visible
+from interp_widgets.figures.labels import visible
 
 from ..controls import row
 from ..prediction import Prediction

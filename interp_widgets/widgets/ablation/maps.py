@@ -11,7 +11,8 @@ import ipywidgets as W
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.figures.static import Scene, stack_scenes, visible
+from interp_widgets.figures.labels import visible
+from interp_widgets.figures.static import Scene, stack_scenes
 
 from ..views import Heatmap
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from interp_widgets.analysis.ablation import Ablation, mean_ablation, resample_ablation
 from interp_widgets.analysis.prompts import read_prompt
-from interp_widgets.figures.static import visible
+from interp_widgets.figures.labels import visible
 
 from ..prediction import Prediction
 from .request import ZERO, Filler

@@ -10,7 +10,8 @@ import numpy as np
 
 from interp_widgets.analysis.ablation import CausalTraceResult
 from interp_widgets.analysis.prompts import read_prompt
-from interp_widgets.figures.static import Scene, axis_name, stack_scenes
+from interp_widgets.figures.labels import axis_name
+from interp_widgets.figures.static import Scene, stack_scenes
 
 from ..controls import row, shown_if
 from ..views import TokenStrip

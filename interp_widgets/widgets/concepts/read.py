@@ -19,7 +19,7 @@ from interp_widgets.analysis.concepts import (
 )
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE
 from interp_widgets.analysis.prompts import read_prompt
-from interp_widgets.figures.static import visible
+from interp_widgets.figures.labels import visible
 
 from ..controls import row, shown_if
 from ..views import Heatmap, TokenStrip

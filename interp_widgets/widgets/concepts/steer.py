@@ -10,7 +10,7 @@ import ipywidgets as W
 
 from interp_widgets.analysis.concepts.steered import RUNS, SteeringComparison, compare_steering
 from interp_widgets.compute.memory import describe_seconds
-from interp_widgets.figures.static import visible
+from interp_widgets.figures.labels import visible
 
 from ..controls import row, shown_if
 from ..views import Table, TokenStrip

@@ -10,8 +10,9 @@ import numpy as np
 
 from interp_widgets.analysis.ffn_concepts import NeuronTokenResult, neuron_tokens
 from interp_widgets.figures.ffn_concepts import NeuronScatter
+from interp_widgets.figures.labels import visible
 from interp_widgets.figures.plain import table_scene
-from interp_widgets.figures.static import Scene, stack_scenes, visible
+from interp_widgets.figures.static import Scene, stack_scenes
 
 from ..controls import row
 from ..guard import guarded

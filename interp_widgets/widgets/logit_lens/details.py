@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as W
 
 from interp_widgets.analysis.logit_lens import LogitLensResult
+from interp_widgets.figures.labels import visible
 from interp_widgets.figures.logit_lens import LensTrajectory, Trajectory
-from interp_widgets.figures.static import visible
 
 from ..controls import row
 from ..views import BokehFigure, Table

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.logit_lens import LogitLensResult
-from interp_widgets.figures.static import visible
+from interp_widgets.figures.labels import visible
 
 from .controls import UNITS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from interp_widgets.analysis.logit_lens import LogitLensResult
-from interp_widgets.figures.static import visible
+from interp_widgets.figures.labels import visible
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 

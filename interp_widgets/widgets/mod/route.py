@@ -10,7 +10,8 @@ import numpy as np
 
 from interp_widgets.analysis.mod import RoutingResult
 from interp_widgets.figures.chart import visible_token
-from interp_widgets.figures.static import Scene, stack_scenes, visible
+from interp_widgets.figures.labels import visible
+from interp_widgets.figures.static import Scene, stack_scenes
 
 from ..controls import row, shown_if
 from ..views import Heatmap, Table, TokenStrip

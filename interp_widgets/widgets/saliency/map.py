@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.saliency import SaliencyResult
-from interp_widgets.figures.static import visible
+from interp_widgets.figures.labels import visible
 
 from ..controls import row
 from ..views.heatmap import Heatmap

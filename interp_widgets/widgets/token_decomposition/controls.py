@@ -7,7 +7,7 @@ from typing import Any
 
 import ipywidgets as W
 
-from interp_widgets.figures.static import visible
+from interp_widgets.figures.labels import visible
 
 from ..controls import row
 

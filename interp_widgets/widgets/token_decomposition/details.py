@@ -8,7 +8,7 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis.token_decomposition import PartTokens, part_tokens
-from interp_widgets.figures.static import visible
+from interp_widgets.figures.labels import visible
 from interp_widgets.figures.token_decomposition import PartTrajectories
 
 from ..controls import row

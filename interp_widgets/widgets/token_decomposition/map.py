@@ -11,7 +11,7 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis.token_decomposition import LogitShareResult
-from interp_widgets.figures.static import visible
+from interp_widgets.figures.labels import visible
 
 from ..views import Heatmap, TokenStrip
 from .controls import COLOR_LABELS

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.figures.chart import layer_names
-from interp_widgets.figures.static import number, visible
+from interp_widgets.figures.labels import number, visible
 from interp_widgets.figures.token_decomposition import rest_name
 
 from .request import Decomposed

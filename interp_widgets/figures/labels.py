@@ -1,0 +1,48 @@
+"""How texts and numbers are written in figures."""
+
+from __future__ import annotations
+
+import math
+
+_VISIBLE = {32: "·", 9: "⇥", 10: "⏎", 0xA0: "⍽"} | {k: 0x2400 + k for k in range(32) if k not in (9, 10)}
+
+
+def visible(text: str) -> str:
+    """A token as people should see it: blanks, tabs and newlines as marks, control characters as their pictures.
+
+    >>> visible(" a\\n")
+    '·a⏎'
+    """
+    return text.translate(_VISIBLE)
+
+
+def axis_name(text: str) -> str:
+    """A name on an axis, which may be a token or words: blanks are marked at its ends only.
+
+    >>> axis_name(" layer 0")
+    '·layer 0'
+    """
+    body = text.strip(" ")
+    start = len(text) - len(text.lstrip(" ")) if body else 0
+    return visible(text[:start]) + " ".join(map(visible, body.split(" "))) + visible(text[start + len(body) :])
+
+
+def number(value: float) -> str:
+    """Three significant digits.
+
+    >>> number(0.123456), number(-2.0), number(12345.6)
+    ('0.123', '−2', '12346')
+    """
+    if math.isnan(value):
+        return "no value"
+    text = f"{value:.3g}" if abs(value) < 1000 or abs(value) >= 1e6 else f"{value:.0f}"
+    return text.replace("-", "−")
+
+
+def brief(value: float) -> str:
+    """Two significant digits, for the number in a cell.
+
+    >>> brief(0.1234), brief(-2.04), brief(123.4)
+    ('0.12', '−2', '123')
+    """
+    return (f"{value:.2g}" if abs(value) < 99.5 else f"{value:.0f}").replace("-", "−")
