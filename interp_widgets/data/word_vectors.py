@@ -94,8 +94,10 @@ def check_words(words: Sequence[str]) -> None:
 def demo_word_vectors() -> WordVectors:
     """The demo's words and vectors, from the text that its models were trained on.
 
-    >>> demo_word_vectors().words[:3]
-    ('the', 'a', 'to')
+    Example:
+        >>> vectors = demo_word_vectors()
+        >>> vectors, vectors.words[:3]
+        (WordVectors(1674 words, width 96), ('the', 'a', 'to'))
     """
     return read_word_vectors(DEMO_FILE)
 

@@ -36,9 +36,9 @@ def subspace_angles(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
 
     Source: Knyazev and Argentati 2002, through `scipy.linalg.subspace_angles`.
 
-    >>> import numpy as np
-    >>> subspace_angles([[1.0, 0, 0], [0, 1, 0]], [[0, 2.0, 0], [0, 0, 3]]) / np.pi
-    array([0. , 0.5])
+    Example:
+        >>> subspace_angles([[1.0, 0, 0], [0, 1, 0]], [[0, 2.0, 0], [0, 0, 3]]) / np.pi
+        array([0. , 0.5])
     """
     a, b = (np.asarray(directions, dtype=np.float64) for directions in (first, second))
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:

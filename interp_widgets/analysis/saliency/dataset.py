@@ -67,10 +67,11 @@ def saliency_dataset(
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.2, Tables 1-2, App. B.3.
 
-    >>> matrices = [[[1, 1, 1], [0, 0, 1]], [[1, 0, 0], [1, 1, 1]]]
-    >>> found = saliency_dataset(matrices, [[True, False], [True, False]], min_response=1)
-    >>> found.score.round(2).tolist()
-    [0.63, 0.28]
+    Example:
+        >>> matrices = [[[1, 1, 1], [0, 0, 1]], [[1, 0, 0], [1, 1, 1]]]
+        >>> found = saliency_dataset(matrices, [[True, False], [True, False]], min_response=1)
+        >>> found.score.round(2).tolist()
+        [0.63, 0.28]
     """
     options = Options(levels, threshold, p, min_response, normalised, resamples, seed)
     normalise_importance(np.zeros((1, 1)), levels=levels, threshold=threshold)  # refuse bad options before any work

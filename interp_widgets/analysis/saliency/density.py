@@ -25,9 +25,10 @@ def normalise_importance(importance: ArrayLike, *, levels: int = 10, threshold: 
 
     Source: Wu et al. 2024, section 4.1, Eq. 2.
 
-    >>> normalise_importance([[0.2, -0.1], [0.05, 0.3]])
-    array([[10.,  0.],
-           [ 3., 10.]])
+    Example:
+        >>> normalise_importance([[0.2, -0.1], [0.05, 0.3]])
+        array([[10.,  0.],
+               [ 3., 10.]])
     """
     values = np.asarray(importance, dtype=np.float64)
     if values.ndim != 2:
@@ -54,8 +55,9 @@ def importance_density(scores: ArrayLike, *, p: float = 4) -> NDArray[np.float64
 
     Source: Wu et al. 2024, section 4.2.
 
-    >>> importance_density([[8, 8, 8, 8], [0, 9, 0, 0], [0, 0, 0, 0]], p=2).round(3).tolist()
-    [2.0, 1.0, 0.0]
+    Example:
+        >>> importance_density([[8, 8, 8, 8], [0, 9, 0, 0], [0, 0, 0, 0]], p=2).round(3).tolist()
+        [2.0, 1.0, 0.0]
     """
     values = np.abs(np.asarray(scores, dtype=np.float64))
     if values.ndim != 2:
@@ -80,8 +82,9 @@ def instruction_score(density: ArrayLike, mask: ArrayLike) -> float:
 
     Source: Wu et al. 2024, section 4.2, Tables 1 and 2.
 
-    >>> instruction_score([4.0, 2.0, 1.0], [True, True, False])
-    0.75
+    Example:
+        >>> instruction_score([4.0, 2.0, 1.0], [True, True, False])
+        0.75
     """
     values = np.asarray(density, dtype=np.float64)
     marked = np.asarray(mask)
@@ -167,8 +170,9 @@ def position_profile(
 
     Source: Wu et al. 2024, appendix B.3, Fig. 6.
 
-    >>> position_profile([3, 1, 1, 1, 1, 1, 1, 3], [(0, 8)]).round(3).tolist()
-    [0.333, 0.167, 0.167, 0.333]
+    Example:
+        >>> position_profile([3, 1, 1, 1, 1, 1, 1, 3], [(0, 8)]).round(3).tolist()
+        [0.333, 0.167, 0.167, 0.333]
     """
     rows = sentence_profiles(density, sentences, segments=segments, min_tokens=min_tokens)
     return rows.mean(axis=0) if len(rows) else np.full(segments, np.nan)

@@ -21,8 +21,9 @@ class Annotation:
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix D.
 
-    >>> Annotation("names of months", level="semantics").cannot_tell, Annotation().cannot_tell
-    (False, True)
+    Example:
+        >>> Annotation("names of months", level="semantics").cannot_tell, Annotation().cannot_tell
+        (False, True)
     """
 
     description: str = ""
@@ -82,9 +83,10 @@ class Annotator(Protocol):
 class UserAnnotator:
     """Your own notes about lists of words, looked up by the words.
 
-    >>> notes = UserAnnotator().noted(["May", "June"], Annotation("months", level="semantics"))
-    >>> notes.annotate(["June", "May"]).description
-    'months'
+    Example:
+        >>> notes = UserAnnotator().noted(["May", "June"], Annotation("months", level="semantics"))
+        >>> notes.annotate(["June", "May"]).description
+        'months'
     """
 
     name = "user"

@@ -52,8 +52,9 @@ class EndpointAnnotator:
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), appendix D.1, whose three prompts are
     one here: the concept, the tasks, the linguistic level.
 
-    >>> EndpointAnnotator("llama-3", base_url="http://localhost:8000/v1")
-    EndpointAnnotator('llama-3', 'http://localhost:8000/v1')
+    Example:
+        >>> EndpointAnnotator("llama-3", base_url="http://localhost:8000/v1")
+        EndpointAnnotator('llama-3', 'http://localhost:8000/v1')
     """
 
     def __init__(

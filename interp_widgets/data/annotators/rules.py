@@ -59,10 +59,11 @@ class RuleAnnotator:
     Source: the levels and their examples are those of From Language Modeling to Instruction Following (Wu et al.
     2024), section 5.2 and appendix D.1; the rules are this toolkit's own.
 
-    >>> RuleAnnotator().annotate(["hammer", "wrench", "piano", "saw", "shovel", "pliers"])
-    Annotation(description='tools [list: 5 of 6 words]', scenarios=(), level='semantics', source='rules', failure='')
-    >>> RuleAnnotator().annotate(["Monday", "hammer", "of", "seven"]).cannot_tell
-    True
+    Example:
+        >>> RuleAnnotator().annotate(["hammer", "wrench", "piano", "saw", "shovel", "pliers"]).description
+        'tools [list: 5 of 6 words]'
+        >>> RuleAnnotator().annotate(["Monday", "hammer", "of", "seven"]).cannot_tell
+        True
     """
 
     name = "rules"

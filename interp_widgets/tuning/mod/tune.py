@@ -104,10 +104,11 @@ def tune_mod(
     and appendix C.1.
 
     Example:
-        >>> from interp_widgets.data.instructions import instruction_cases
-        >>> model, report = tune_mod("demo-base", instruction_cases("train", 4), k=2, steps=2, batch_size=2)
+        >>> mixture, report = tune_mod(model, demo_problems("train", 4), k=2, steps=2, batch_size=2)
         >>> report.done, report.trained_parameters
         (2, 768)
+        >>> mixture.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
+        ' Paris'
     """
     base, source = _base(model, tokenizer)
     asked = _settings(

@@ -32,9 +32,9 @@ def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: i
     and 5.1.2.
 
     Example:
-        >>> from interp_widgets import load_model
-        >>> untrained_mod(load_model("demo-base"), 2).route_layers
-        (4, 5)
+        >>> mixture = untrained_mod(model, 2)
+        >>> mixture.route_layers, mixture.added_parameters
+        ((4, 5), 768)
     """
     if isinstance(model, ModModel):
         raise ValueError(f"{model.name} already has a mixture: give its base model")
