@@ -9,8 +9,10 @@ import pytest
 
 from interp_widgets.figures.mod import (
     AblationBars,
+    Distillation,
     LateLayerCurves,
     OverlapBars,
+    RouteLosses,
     RouteStatistic,
     StepCurves,
     TuningLoss,
@@ -24,8 +26,9 @@ NAN = float("nan")
 def curves(steps: int, k: int = 3, *, distilled: bool = True) -> StepCurves:
     rng = np.random.default_rng(0)
     per_route = [rng.random((steps, k)) for _ in STATISTICS]
-    apart = rng.random(steps) if distilled else np.full(steps, NAN)
-    return StepCurves(rng.random(steps), apart, *per_route, tuple(range(3, 3 + k)))
+    apart = 20 * rng.random(steps) if distilled else np.full(steps, NAN)
+    alone = rng.random((steps, k)) if distilled else np.full((steps, k), NAN)
+    return StepCurves(rng.random(steps), apart, alone, *per_route, tuple(range(3, 3 + k)))
 
 
 def lines_of(chart: Any) -> dict[str, list[float]]:
@@ -55,11 +58,26 @@ def test_loss() -> None:
     np.testing.assert_allclose(drawn["each batch"], given.task)
     np.testing.assert_allclose(drawn["mean of 10 batches"], naive_mean(given.task.tolist(), 10))
     assert (chart.message, chart.figure.x_range.end > 100) == ("", True)
-    chart.update(curves(40, distilled=False))
-    assert len(lines_of(chart)) == 2, "a term that is left out has no line"
+    assert chart.figure.y_range.end < 1.1, "the divergence, which is many times larger, does not flatten the loss"
     chart.update(curves(0))
     assert "first step" in chart.message
     assert lines_of(chart) == {}
+
+
+def test_losses_of_layers_and_their_divergence() -> None:
+    routes, apart, given = RouteLosses(), Distillation(), curves(40)
+    routes.update(given)
+    apart.update(given)
+    drawn = lines_of(routes)
+    assert list(drawn) == ["layer 3", "layer 4", "layer 5", "ensemble"]
+    for route, layer in enumerate(given.layers):
+        np.testing.assert_allclose(drawn[f"layer {layer}"], naive_mean(given.routes[:, route].tolist(), 10))
+    np.testing.assert_allclose(drawn["ensemble"], naive_mean(given.task.tolist(), 10))
+    np.testing.assert_allclose(lines_of(apart)["sum over layers"], naive_mean(given.distillation.tolist(), 10))
+    for chart in (routes, apart):
+        chart.update(curves(40, distilled=False))
+        assert lines_of(chart) == {}
+        assert "λ = 0" in chart.message, "what is left out is told"
 
 
 @pytest.mark.parametrize("kind", STATISTICS)
@@ -84,6 +102,7 @@ def test_long_runs_are_thinned_and_keep_the_last_step() -> None:
     assert len(xs) <= MOST
     assert (xs[-1], ys[-1]) == (5 * MOST + 3, given.mean[-1, 0])
     np.testing.assert_allclose(ys, given.mean[np.array(xs) - 1, 0])
+    np.testing.assert_array_equal(chart.drawn[0].values, given.mean[:, 0])
 
 
 def ablations(*, partial: bool = False) -> ModAblations:

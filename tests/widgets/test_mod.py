@@ -319,6 +319,10 @@ def test_checkpoints(base: Any, view: Any, tmp_path: Path) -> None:
     fresh.tune.open()
     settle(fresh)
     assert (fresh.k, fresh.learning_rate) == (2, 1e-2), "the options are those it was tuned with"
+    fresh.tab = "tune"
+    pd.testing.assert_frame_equal(fresh.frame(), panel.shelf.rows[0][1].report.to_frame())
+    with pytest.raises(ValueError, match="save them as CSV"):
+        fresh.stored()
     fresh.tune.resume()
     settle(fresh)
     assert fresh.report.done == 5
@@ -462,13 +466,74 @@ def test_copied_code_runs(base: Any, view: Any) -> None:
     settle(panel)
     scope: dict[str, Any] = {}
     exec(panel.code(panel.request()), scope)
-    same(scope["result"], routing(panel.mixture, PROMPT))
+    same(scope["result"], routing(panel.mixture, PROMPT, top=8))
     panel.tab = "tune"
     scope = {}
     exec(panel.code(panel.request()), scope)
     assert isinstance(scope["report"], ModReport)
     panel.tab = "grid"
     compile(panel.code(panel.request()), "cell", "exec")
+
+
+def test_copied_code_is_about_what_is_shown(base: Any, view: Any) -> None:
+    """Inputs that were changed after a tuning or a study do not change the code that repeats it."""
+    panel = view(base, dataset=None, examples=6)
+    panel.tune.tune()
+    settle(panel)
+    panel.grid.start("grid")
+    assert panel.wait(120)
+    assert panel.status.error == "", panel.status.trace
+    codes = []
+    for change in ({}, {"examples": 3, "seed": 5, "steps": 9, "learning_rate": 0.5, "grid_ks": [1], "grid_steps": 7}):
+        for name, value in change.items():
+            setattr(panel, name, value)
+        settle(panel)
+        for tab in ("route", "tune", "grid"):
+            panel.tab = tab
+            codes.append(panel.code(panel.request()))
+    assert codes[:3] == codes[3:]
+    assert "demo_problems('train', 6, 0)" in codes[0]
+    scope: dict[str, Any] = {"problems": PROBLEMS}
+    exec(codes[1], scope)
+    np.testing.assert_array_equal(scope["report"].task, panel.report.task)
+    exec(codes[2], scope)
+    np.testing.assert_array_equal(scope["result"].accuracy, panel.grid.last.accuracy)
+    panel.chosen = [0]
+    panel.tab = "tune"
+    assert "demo_problems('train', 3, 5)" in panel.code(panel.request()), "an untrained one: what Tune would do"
+
+
+def test_what_a_failed_tuning_made_is_kept(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = trainer_module.step_loss
+    made: list[int] = []
+
+    def broken(*args: Any, **options: Any) -> Any:
+        made.append(1)
+        if len(made) == 3:
+            raise MemoryError
+        return real(*args, **options)
+
+    monkeypatch.setattr(trainer_module, "step_loss", broken)
+    panel = view(base)
+    panel.tune.tune()
+    assert panel.wait(60)
+    assert "Out of memory" in panel.tune.words.value
+    assert (panel.report.done, panel.report.stopped) == (2, "cancelled")
+    assert not panel.tune.going
+
+
+def test_curves_of_a_tuning_that_failed_stay(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **options: Any) -> Any:
+        raise ValueError("cannot be relied on")
+
+    monkeypatch.setattr("interp_widgets.tuning.mod.tune.build_mixture", broken)
+    panel = view(base)
+    panel.tune.tune()
+    assert panel.wait(60)
+    assert "cannot be relied on" in panel.status.error
+    assert "failed after 4 steps" in panel.tune.words.value
+    assert len(panel.tune.showing.task) == 4
+    assert panel.chosen == [0]
 
 
 def test_saves(base: Any, view: Any, tmp_path: Path) -> None:

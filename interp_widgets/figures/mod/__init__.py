@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from .bars import AblationBars, OverlapBars
-from .lines import LateLayerCurves, RouteStatistic, StepCurves, TuningLoss
+from .lines import Distillation, LateLayerCurves, RouteLosses, RouteStatistic, StepCurves, TuningLoss
 
-__all__ = ["AblationBars", "LateLayerCurves", "OverlapBars", "RouteStatistic", "StepCurves", "TuningLoss"]
+__all__ = [
+    "AblationBars",
+    "Distillation",
+    "LateLayerCurves",
+    "OverlapBars",
+    "RouteLosses",
+    "RouteStatistic",
+    "StepCurves",
+    "TuningLoss",
+]

@@ -112,6 +112,7 @@ class OverlapBars(Chart):
         self.figure.text(
             x="y", y="x", text="text", x_offset=5, text_baseline="middle", source=self.source, **_NUMBERS
         )  # fmt: skip
+        self.figure.xaxis[0].ticker.min_interval = 1  # there is no half a problem
         self.figure.ygrid.visible = False
         self.hidden = [*self.figure.ygrid]
         self.hover(bars)

@@ -31,6 +31,8 @@ class StepCurves:
     """(n,) nats."""
     distillation: Numbers
     """(n,) nats; NaN where the term is left out."""
+    routes: Numbers
+    """(n, k) nats: each route's own loss; NaN where no route was read out alone."""
     sparsity: Numbers
     """(n, k) share of weights below 1e-5."""
     mean: Numbers
@@ -78,6 +80,7 @@ class StepLines(Chart):
             name, title, ("step", y_label), columns=("x", "y", "name", "color"), tooltips=tips, height=height,
             x_range=Range1d(0, 1), y_range=Range1d(0, 1),
         )  # fmt: skip
+        self.figure.xaxis[0].ticker.min_interval = 1  # there is no half a step
         self.lines = empty_source(f"{name}_lines", ("xs", "ys", "name", "color", "width", "dash"))
         drawn = self.figure.multi_line(
             xs="xs", ys="ys", source=self.lines, line_color="color", line_width="width", line_dash="dash", name="lines"
@@ -86,16 +89,17 @@ class StepLines(Chart):
             x="x", y="y", size=7, source=self.source, fill_color="color", line_color=None, fill_alpha=0.0,
             hover_fill_alpha=1.0, name="points",
         )  # fmt: skip
+        self.drawn: tuple[Drawn, ...] = ()
+        """The lines with all their steps, where the figure has some of them."""
         self.legend([LegendItem(label={"field": "name"}, renderers=[drawn])], columns=4)
         self.hover(points)
 
-    def put(
-        self, lines: Sequence[Drawn], steps: int, *, least: float = 0.0, most: float = 0.0, subtitle: str = ""
-    ) -> None:
-        """Draw lines on an axis of so many steps whose values run at least from ``least`` to ``most``."""
+    def put(self, lines: Sequence[Drawn], steps: int, *, ends: Sequence[float] = (), subtitle: str = "") -> None:
+        """Draw lines on an axis of so many steps, on a scale with all their values and ``ends`` on it."""
         held: dict[str, list[Any]] = {column: [] for column in self.lines.data}
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
-        numbers = [least, most]
+        self.drawn = tuple(lines)
+        numbers = list(ends)
         for line in lines:
             at = _places(len(line.values))
             xs, ys = (at + 1).tolist(), np.asarray(line.values, dtype=np.float64)[at]
@@ -111,8 +115,9 @@ class StepLines(Chart):
         self.lines.data = held
         low, high = min(numbers), max(numbers)
         room = 0.04 * ((high - low) or 1.0)
-        ends = {"start": low - room, "end": high + room}
-        self.figure.y_range.update(**ends, reset_start=ends["start"], reset_end=ends["end"])
+        self.figure.y_range.update(
+            start=low - room, end=high + room, reset_start=low - room, reset_end=high + room
+        )  # fmt: skip
         last = max(steps, 2) + 0.02 * max(steps, 2)
         first = 1 - 0.02 * max(steps, 2)
         self.figure.x_range.update(start=first, end=last, reset_start=first, reset_end=last)
@@ -120,6 +125,7 @@ class StepLines(Chart):
 
     def clear(self, sentence: str = "") -> None:
         """Show a sentence in place of lines."""
+        self.drawn = ()
         self.lines.data = {column: [] for column in self.lines.data}
         self.say(sentence)
 
@@ -132,7 +138,7 @@ def _places(count: int) -> NDArray[np.int64]:
 
 
 class TuningLoss(StepLines):
-    """The loss of a tuning, batch by batch and smoothed, and the distillation term.
+    """The loss of a tuning, batch by batch and smoothed.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.1.
     """
@@ -152,16 +158,65 @@ class TuningLoss(StepLines):
             Drawn("each batch", task, QUIET, 1.0),
             Drawn(f"mean of {WINDOW} batches", running_mean(task), PALETTE8[0], 2.5),
         ]
-        if np.isfinite(curves.distillation).any():
-            lines.append(
-                Drawn("divergence from the last layer", running_mean(curves.distillation), PALETTE8[1], 1.5, "dashed")
-            )
         last = float(running_mean(task)[-1])
         self.put(
             lines,
             max(steps, len(task)),
             subtitle=f"step {len(task)}: {last:.3f} nats (mean of {min(WINDOW, len(task))})",
         )
+
+
+class RouteLosses(StepLines):
+    """The loss of each route read alone beside that of the ensemble, smoothed.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.1.
+    """
+
+    EMPTY: ClassVar[str] = "No tuning yet: press Tune."
+    TITLE: ClassVar[str] = "Loss of each layer read alone"
+
+    def __init__(self) -> None:
+        super().__init__("mod_routes", self.TITLE, "nats per token")
+        self.update(None)
+
+    def update(self, curves: StepCurves | ModReport | None, steps: int = 0) -> None:
+        """Show curves so far of a tuning of so many steps; None shows a sentence instead."""
+        if curves is None or not len(curves.task):
+            return self.clear("The first step is under way." if curves is not None else "")
+        if not np.isfinite(curves.routes).any():
+            return self.clear("With λ = 0 no layer is read alone.")
+        lines = [
+            Drawn(f"layer {layer}", running_mean(curves.routes[:, route]), PALETTE8[route % len(PALETTE8)])
+            for route, layer in enumerate(curves.layers)
+        ]
+        lines.append(Drawn("ensemble", running_mean(np.asarray(curves.task)), QUIET, 2.5, "dashed"))
+        self.put(lines, max(steps, len(curves.task)), subtitle=f"means of {WINDOW} batches")
+
+
+class Distillation(StepLines):
+    """The distillation term: how far the earlier routes are from the last one.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.1.
+    """
+
+    EMPTY: ClassVar[str] = "No tuning yet: press Tune."
+    TITLE: ClassVar[str] = "Divergence of earlier layers from the last"
+
+    def __init__(self) -> None:
+        super().__init__("mod_distillation", self.TITLE, "nats per token")
+        self.update(None)
+
+    def update(self, curves: StepCurves | ModReport | None, steps: int = 0) -> None:
+        """Show curves so far of a tuning of so many steps; None shows a sentence instead."""
+        if curves is None or not len(curves.task):
+            return self.clear("The first step is under way." if curves is not None else "")
+        if not np.isfinite(curves.distillation).any():
+            return self.clear("The distillation term is left out: λ = 0.")
+        lines = [Drawn("sum over layers", running_mean(np.asarray(curves.distillation)), PALETTE8[1])]
+        self.put(
+            lines, max(steps, len(curves.task)), ends=(0.0,),
+            subtitle=f"KL, means of {WINDOW} batches; λ times this is added to the loss",
+        )  # fmt: skip
 
 
 class RouteStatistic(StepLines):
@@ -196,7 +251,7 @@ class RouteStatistic(StepLines):
             Drawn(f"layer {layer}", values[:, route], PALETTE8[route % len(PALETTE8)])
             for route, layer in enumerate(curves.layers)
         ]
-        self.put(lines, max(steps, len(values)), most=self.MOST[self.kind])
+        self.put(lines, max(steps, len(values)), ends=(0.0, self.MOST[self.kind]))
 
 
 class LateLayerCurves(StepLines):

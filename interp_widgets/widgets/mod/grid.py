@@ -22,6 +22,7 @@ from ..controls import row
 from ..views import BokehFigure, Heatmap
 from .cost import study_seconds
 from .data import learned, learned_words, solved
+from .source import study_lines
 
 if TYPE_CHECKING:
     from .viewer import MoDRoutingViewer
@@ -52,6 +53,8 @@ class GridTab:
         self.panel = panel
         self.found: dict[str, Any] = {}
         """The results, whole or partial, by the study's name."""
+        self.made: dict[str, list[str]] = {}
+        """The lines of a cell that make them."""
         self.latest = ""
         self.heat = Heatmap(
             row_name="k", column_name="top-K", y_label="late layers", x_label="top-K: routes per token",
@@ -194,6 +197,7 @@ class GridTab:
             raise ValueError(f"“{study.label}” is under way: cancel it first to start it again")
         panel.shelf.check_numbers(panel.slot)
         slot, options, dataset, problems = panel.slot, study.options(), learned(panel), solved(panel)
+        lines = study_lines(panel, study, "model" if len(panel.models) == 1 else ("base", "tuned")[slot])
         plain = study_seconds(panel, *study.counts())
         if name == "late":
             options["problems"] = problems
@@ -211,13 +215,13 @@ class GridTab:
             return found
 
         panel.start(
-            work, lambda found: self.take(name, found), title=study.label.replace("Tune", "Tuning"), channel=name,
-            on_partial=lambda found: self.take(name, found), gives_way=True,
+            work, lambda found: self.take(name, found, lines), title=study.label.replace("Tune", "Tuning"),
+            channel=name, on_partial=lambda found: self.take(name, found, lines), gives_way=True,
         )  # fmt: skip
 
-    def take(self, name: str, found: Any) -> None:
-        """Hold and draw a result, whole or partial."""
-        self.found[name], self.latest = found, name
+    def take(self, name: str, found: Any, lines: list[str]) -> None:
+        """Hold and draw a result, whole or partial, and the lines of a cell that make it."""
+        self.found[name], self.made[name], self.latest = found, lines, name
         if name == "grid":
             self._draw_grid(found)
         elif name == "ablations":
@@ -276,8 +280,7 @@ class GridTab:
             rows = table.to_numpy().tolist()
             scenes.append(table_scene(heads, rows, title=self.bars.figure.title.text, right=(1, 2, 3, 4)))
         if "late" in self.found:
-            held = self.curves.lines.data
-            lines: list[Curve] = [(name, ys, True) for name, ys in zip(held["name"], held["ys"], strict=True)]
+            lines: list[Curve] = [(line.name, line.values, True) for line in self.curves.drawn]
             title = self.curves.figure.title.text
             scenes.append(curves_scene(lines, title=title, x_label="step", y_label="nats per token"))
         if not scenes:

@@ -18,7 +18,7 @@ class Live:
     """The curves of a run as they grow; the worker adds, the panel draws copies."""
 
     def __init__(self, before: Any, layers: tuple[int, ...]) -> None:
-        names = ("task", "distillation", *STATISTICS)
+        names = ("task", "distillation", "routes", *STATISTICS)
         self.layers = layers
         self.held: dict[str, list[Any]] = {
             name: [] if before is None else np.asarray(getattr(before, name)).tolist() for name in names
@@ -42,5 +42,5 @@ class Live:
         """A copy to draw."""
         k = len(self.layers)
         arrays = {name: np.array(values, dtype=np.float64) for name, values in self.held.items()}
-        sparsity, mean, variance = (arrays[name].reshape(-1, k) for name in STATISTICS)
-        return StepCurves(arrays["task"], arrays["distillation"], sparsity, mean, variance, self.layers)
+        per_route = (arrays[name].reshape(-1, k) for name in ("routes", *STATISTICS))
+        return StepCurves(arrays["task"], arrays["distillation"], *per_route, self.layers)

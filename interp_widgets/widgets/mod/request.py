@@ -59,5 +59,9 @@ class Entry:
     """How it was tuned, where that is known."""
     kept: str = ""
     """The folder that it is in; empty if it was not saved."""
+    data: str = ""
+    """The line of a cell that makes the data it was tuned on; empty if nobody knows."""
+    trouble: str = ""
+    """What ended its tuning before its time; empty for nothing."""
     serial: int = field(default_factory=lambda: next(_SERIALS))
     """Tells it from all others in this kernel."""

@@ -10,12 +10,15 @@ import numpy as np
 from interp_widgets.models import ModModel, load_model
 from interp_widgets.models.mod.checkpoint import is_mixture_folder
 from interp_widgets.models.mod.model import check_top_k
+from interp_widgets.tuning.mod import ModReport
 from interp_widgets.tuning.mod.untrained import untrained_mod
 
 from ..workbench import model_name
 from .request import Entry, Untrained
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from .viewer import MoDRoutingViewer
 
 UNTRAINED = "untrained"
@@ -121,9 +124,19 @@ class SavedCurves:
     def __init__(self, model: ModModel) -> None:
         held = model.state.training
         self.layers = model.route_layers
-        self.task, self.distillation, self.sparsity, self.mean, self.variance = (
-            held[f"curves.{name}"].numpy() for name in ("task", "distillation", "sparsity", "mean", "variance")
+        self.task, self.distillation, self.routes, self.sparsity, self.mean, self.variance = (
+            held[f"curves.{name}"].numpy()
+            for name in ("task", "distillation", "routes", "sparsity", "mean", "variance")
         )
+
+    @property
+    def done(self) -> int:
+        """Steps made."""
+        return len(self.task)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per step, as `ModReport.to_frame` has it."""
+        return ModReport.to_frame(cast(ModReport, self))
 
 
 def curves_of(entry: Entry) -> Any:

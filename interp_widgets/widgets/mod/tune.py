@@ -9,17 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
-import numpy as np
 
 from interp_widgets.compute.memory import describe_seconds, speedometer
 from interp_widgets.compute.worker import Cancelled, Job
-from interp_widgets.figures.mod.lines import STATISTICS, RouteStatistic, StepCurves, TuningLoss, running_mean
+from interp_widgets.figures.mod.lines import (
+    STATISTICS,
+    Distillation,
+    RouteLosses,
+    RouteStatistic,
+    StepCurves,
+    TuningLoss,
+)
 from interp_widgets.figures.plain import Curve, curves_scene
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.tuning.mod import ModReport, ModStep, tune_mod
 
 from ..controls import row
 from ..saving import file_stem, free_name
+from ..status import describe_error
 from ..views import BokehFigure
 from ..workbench import model_name
 from .cost import TUNING, tuning_flops
@@ -27,6 +34,7 @@ from .data import learned
 from .live import Live
 from .request import Entry
 from .shelf import curves_of, steps_of
+from .source import data_line
 from .tune_controls import option_rows
 
 if TYPE_CHECKING:
@@ -38,7 +46,7 @@ class _Stopped(Exception):
 
 
 class TuneTab:
-    """Options and buttons above, the report, and four charts."""
+    """Options and buttons above, the report, and the charts."""
 
     def __init__(self, panel: MoDRoutingViewer) -> None:
         self.panel = panel
@@ -67,10 +75,9 @@ class TuneTab:
         self.words, self.hint = W.HTML(""), W.HTML("")
         self.hint.add_class("iw-hint")
         self.loss = TuningLoss()
-        self.statistics = {name: RouteStatistic(name) for name in STATISTICS}
-        hosts = [
-            BokehFigure(chart.figure, on_error=panel.show_error) for chart in (self.loss, *self.statistics.values())
-        ]
+        self.charts: dict[str, Any] = {"loss": self.loss, "routes": RouteLosses(), "distillation": Distillation()}
+        self.charts |= {name: RouteStatistic(name) for name in STATISTICS}
+        hosts = [BokehFigure(chart.figure, on_error=panel.show_error) for chart in self.charts.values()]
         charts = W.VBox(hosts)
         charts.add_class("iw-maps")
         self.box = W.VBox([
@@ -108,8 +115,7 @@ class TuneTab:
 
     def _draw(self, curves: Any, steps: int) -> None:
         self.showing = curves
-        self.loss.update(curves, steps)
-        for chart in self.statistics.values():
+        for chart in self.charts.values():
             chart.update(curves, steps)
 
     def _mark(self, going: bool) -> None:
@@ -148,6 +154,7 @@ class TuneTab:
         layers = int(panel.models[slot].n_layers)
         made = 0 if before is None else steps_of(before)
         flops = tuning_flops(panel, panel.steps - made, panel.k)
+        line = data_line(panel) if before is None else before.data or data_line(panel)
         halt = self._halt = threading.Event()
         live = Live(None if before is None else curves_of(before), tuple(range(layers - panel.k, layers)))
 
@@ -164,6 +171,7 @@ class TuneTab:
                 if live.due():
                     job.partial(live.curves())
 
+            failure: Exception | None = None
             try:
                 base, began = panel.shelf.base(slot), time.monotonic()
                 found = tune_mod(
@@ -171,19 +179,20 @@ class TuneTab:
                     progress=job.progress, check=check, on_step=on_step, on_partial=kept.append, **options,
                 )  # fmt: skip
                 speedometer.learn(TUNING, str(base.device), flops, time.monotonic() - began - job.given_away)
-                return found
+                return found, None
             except _Stopped:
-                return kept[-1] if kept else None
-            except Exception as error:
-                if isinstance(error, Cancelled):
-                    raise
-                return error  # the buttons have to hear of it too
+                pass
+            except Cancelled:
+                raise
+            except Exception as error:  # the buttons have to hear of it too
+                failure = error
+            return (kept[-1] if kept else None), failure
 
         self._mark(True)
         self._draw(live.curves(), panel.steps)
         self.words.value = "The data set is read; the first step follows."
         panel.start(
-            work, lambda found: self._take(found, slot), title="Tuning", channel="tune",
+            work, lambda ended: self._take(*ended, live, slot, line), title="Tuning", channel="tune",
             on_partial=lambda curves: self._live(curves, options["steps"]), gives_way=True,
         )  # fmt: skip
 
@@ -193,17 +202,27 @@ class TuneTab:
             f"Step {len(curves.task):,} of {steps:,}. Other cells may run meanwhile; Stop keeps what was learned."
         )
 
-    def _take(self, found: Any, slot: int) -> None:
-        """The end of a tuning: a mixture more, or what went wrong."""
+    def _take(self, found: Any, failure: Exception | None, live: Live, slot: int, line: str) -> None:
+        """The end of a tuning: a mixture more, or what went wrong, or both."""
         self._mark(False)
-        if found is None or isinstance(found, Exception):
+        if found is None:
             self.paint()
-            if found is not None:
-                raise found
-            self.words.value = "Stopped before the first step: nothing was learned, and all is as it was."
-            return
+            if failure is None:
+                self.words.value = "Stopped before the first step: nothing was learned, and all is as it was."
+                return
+            curves = live.curves()
+            if len(curves.task):
+                self._draw(curves, len(curves.task))  # they tell more than the sentence
+                self.words.value = (
+                    f"<b role='alert'>The tuning failed after {len(curves.task):,} steps, and no mixture was kept; "
+                    "its curves are below.</b> Why: see the end of the panel."
+                )
+            raise failure
         model, report = found
-        self.panel.shelf.add(slot, Entry(tuned_name(model, report), model, report))
+        trouble = "" if failure is None else describe_error(failure)
+        self.panel.shelf.add(slot, Entry(tuned_name(model, report), model, report, data=line, trouble=trouble))
+        if failure is not None:
+            raise failure
         if report.stopped == "nan":
             raise ValueError(report.message)
 
@@ -241,20 +260,15 @@ class TuneTab:
         panel.start(lambda job: panel.shelf.open(slot, given), done, title="Opening", channel="open")
 
     def scene(self) -> Scene:
-        """The four charts as they are drawn."""
-        curves = self.showing
-        if curves is None or not len(curves.task):
+        """The charts as they are drawn."""
+        if self.showing is None or not len(self.showing.task):
             raise ValueError("there are no curves to draw yet: press Tune first")
-        loss: list[Curve] = [("mean of 10 batches", running_mean(np.asarray(curves.task)), True)]
-        scenes = [curves_scene(loss, title=self.loss.figure.title.text, x_label="step", y_label="nats per token")]
-        for name in STATISTICS:
-            values = np.asarray(getattr(curves, name))
-            lines: list[Curve] = [(f"layer {layer}", values[:, i], True) for i, layer in enumerate(curves.layers)]
-            scenes.append(
-                curves_scene(
-                    lines, title=RouteStatistic.TITLES[name], x_label="step", y_label=RouteStatistic.AXES[name]
-                )
-            )
+        scenes = []
+        for chart in self.charts.values():
+            lines: list[Curve] = [(line.name, line.values, line.width > 1) for line in chart.drawn]
+            if lines:
+                named = {"title": chart.figure.title.text, "y_label": chart.figure.yaxis[0].axis_label}
+                scenes.append(curves_scene(lines, x_label="step", **named))
         return stack_scenes(scenes, columns=2)
 
 
@@ -275,7 +289,7 @@ def tuned_name(model: Any, report: ModReport) -> str:
         parts.append(f"top {model.top_k}")
     if lora is not None:
         parts.append(f"LoRA {lora.rank}")
-    return ", ".join([*parts, f"{report.done:,} steps"])
+    return ", ".join([*parts, f"{report.done:,} step{'' if report.done == 1 else 's'}"])
 
 
 def _words(entry: Entry) -> str:
@@ -297,6 +311,8 @@ def _words(entry: Entry) -> str:
     message = escape(report.message)
     if report.stopped == "nan":
         message = f"<b role='alert'>{message}</b>"
+    if entry.trouble:
+        message = f"<b role='alert'>{escape(entry.trouble)}</b>; {message}"
     return (
         f"<b>{escape(entry.name)}</b>: {message}. Trained parameters: "
         f"<b>{report.trained_parameters:,}</b>, {report.trained_share:.2%} of the base's {report.parameters_base:,} "

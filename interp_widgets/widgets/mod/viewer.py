@@ -20,7 +20,7 @@ from .controls import build_controls, fill_mixtures
 from .grid import GridTab
 from .request import TOP, Entry, Route
 from .route import RouteTab
-from .shelf import Shelf, options_of
+from .shelf import Shelf, curves_of, options_of
 from .source import source
 from .tune import TuneTab
 
@@ -259,6 +259,9 @@ class MoDRoutingViewer(Panel):
     def frame(self) -> Any:
         import pandas as pd
 
+        curves = curves_of(self.shelf.chosen(self.slot))
+        if self.tab == "tune" and curves is not None:
+            return curves.to_frame()
         if self.tab != "route":
             return self._tab_result().to_frame()
         frames = []
@@ -281,6 +284,8 @@ class MoDRoutingViewer(Panel):
 
     def _tab_result(self) -> Any:
         found = self.report if self.tab == "tune" else self.grid.last
+        if found is None and self.tab == "tune" and curves_of(self.shelf.chosen(self.slot)) is not None:
+            raise ValueError("a checkpoint holds the curves of its tuning and no report: save them as CSV or Parquet")
         if found is None:
             what = "Tune" if self.tab == "tune" else "one of its buttons"
             raise ValueError(f"there is nothing to save on the tab {self.tab.title()} yet: press {what} first")
