@@ -594,3 +594,14 @@ def test_what_cannot_be_skipped_is_computed() -> None:
             handle.remove()
         assert len(seen) >= len(wanted), "a hook sees every layer of every pass"
     assert model.skips_layers
+
+
+@pytest.mark.hooked
+def test_weights_that_are_no_numbers_are_told_while_writing() -> None:
+    model = build(random_state("llama", 3), backend="hooked")
+    ids = model.tokens(PROMPT)
+    assert model.skips_layers
+    assert len(model.generate_ids(ids, max_new_tokens=2)) == 2
+    model.mixture.router.data[3, 1] = torch.nan
+    with pytest.raises(ValueError, match="the model's logits are not finite"):
+        model.generate_ids(ids, max_new_tokens=2)

@@ -189,9 +189,9 @@ def test_routing_statistics() -> None:
 
 def test_data_in_every_form_and_what_is_wrong_with_it() -> None:
     model = tiny_model("llama")
-    given = [("a b", " c"), {"prompt": "a b", "response": " c"}, ModCase("a b", " c")]
-    one, two, three = read_examples(model, given)
-    assert one == two == three
+    given = [("a b", " c"), ["a b", " c"], {"prompt": "a b", "response": " c"}, ModCase("a b", " c")]
+    one, *others = read_examples(model, given)
+    assert others == [one] * 3
     prompt, response = model.split("a b", " c")
     assert list(one.ids) == [*prompt, *response, model.eos_token_id]
     assert one.given == len(prompt)
@@ -512,7 +512,7 @@ def test_options_out_of_range() -> None:
         ({"lora": 2, "lora_layers": "below", "k": 3}, "no layer is below the last 3 of 3: give a smaller k"),
         ({"distill": -1.0}, "distill must be 0 or more"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0 and at most 1"),
-        ({"batch_size": 0}, "batch_size must be a whole number of 1 or more"),
+        ({"batch_size": 0}, "batch_size must be a whole number from 1 on"),
         ({"steps": 0}, "steps must be a whole number of 1 or more"),
     ):
         with pytest.raises(ValueError, match=message):

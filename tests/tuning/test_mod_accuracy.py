@@ -50,6 +50,8 @@ def test_solve_checks_what_the_model_writes(tmp_path: Path) -> None:
     assert found.to_frame()["solved"].sum() == 2
     with pytest.raises(ValueError, match="no problems"):
         solve(model, [])
+    with pytest.raises(ValueError, match=r"problem 1 has \d+ tokens, which with 5 new ones do not fit .* of 128"):
+        solve(model, [PROBLEMS[0], problem("word " * 130, True)], max_new_tokens=5)
 
 
 def test_the_grid_has_every_pair_where_it_belongs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -101,6 +103,24 @@ def test_a_grid_of_real_tunings_is_what_single_tunings_give() -> None:
     wanted = [(text == target) / 2 + 0.5 for text in reference]
     assert [found.accuracy[0, 0, 0], found.accuracy[1, 0, 0], found.accuracy[1, 1, 0]] == wanted
     assert np.isnan(found.accuracy[0, 1, 0])
+    assert found.trained_share[1] == pytest.approx(2 * found.trained_share[0])
+
+
+def test_a_tuning_that_diverged_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that grow beyond what float32 can tell apart, in the cells of two routes only."""
+    step = torch.optim.AdamW.step
+
+    def grow(self: Any) -> None:
+        step(self)
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        if parameters[0].shape == (32, 2):
+            for parameter in parameters:
+                parameter.data.mul_(1e15)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", grow)
+    found = mod_grid(tiny_folder("llama"), DATA, PROBLEMS, ks=(1, 2), **QUICK)
+    assert found.accuracy[0, 0, 0] == pytest.approx(2 / 3)
+    assert np.isnan(found.accuracy[1]).all()
     assert found.trained_share[1] == pytest.approx(2 * found.trained_share[0])
 
 

@@ -40,8 +40,8 @@ class ModGrid(Result):
     """(m,) numbers of routes per token, in tuning and in use."""
 
     accuracy: NDArray[np.floating[Any]]
-    """(n, m, seeds) share of problems solved, 0..1; NaN where top-K is above k, not yet computed, or the loss was no
-    number."""
+    """(n, m, seeds) share of problems solved, 0..1; NaN where top-K is above k, not yet computed, or the tuning
+    diverged."""
 
     base_accuracy: float
     """The same of the base model."""
@@ -95,7 +95,7 @@ class ModAblations(Result):
     """(n,) their names."""
 
     accuracy: NDArray[np.floating[Any]]
-    """(n, seeds) share of problems solved, 0..1; NaN where not yet computed, or the loss was no number."""
+    """(n, seeds) share of problems solved, 0..1; NaN where not yet computed, or the tuning diverged."""
 
     trained: NDArray[np.integer[Any]]
     """(n,) trained parameters; 0 where not yet computed."""

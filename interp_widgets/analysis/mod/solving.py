@@ -77,6 +77,13 @@ def solve(
     items = list(problems)
     if not items:
         raise ValueError("there are no problems to solve: give at least one")
+    for index, problem in enumerate(items):  # before hours of work
+        length = len(model.tokens(problem.prompt))
+        if length + max_new_tokens > model.n_ctx:
+            raise ValueError(
+                f"problem {index} has {length} tokens, which with {max_new_tokens} new ones do not fit the model's "
+                f"context of {model.n_ctx}: leave it out, or ask for fewer new tokens"
+            )
     responses = []
     for done, problem in enumerate(items, start=1):
         responses.append(model.generate(problem.prompt, max_new_tokens=max_new_tokens, check=check))

@@ -60,7 +60,7 @@ class EarlyExit:
         for index in range(late):
             self._advance(index)
         weights = self.mixture.weigh(self._waiting[late][-1][:, -1:], self.top_k)
-        used = (weights[0, 0] > 0).nonzero()[:, 0].tolist()
+        used = (weights[0, 0] != 0).nonzero()[:, 0].tolist()  # a NaN goes on into the logits, where it is told
         members = []
         for route in range(used[-1] + 1):
             end = self._advance(late + route)

@@ -17,7 +17,7 @@ from interp_widgets.data.problems import Problem
 from interp_widgets.models import load_model
 from interp_widgets.models.model import Model
 
-from .tune import check_base, check_lora, tune_mod
+from .tune import DivergedError, check_base, check_lora, tune_mod
 
 ABLATIONS: Mapping[str, Mapping[str, Any]] = {
     "MoD": {},
@@ -182,8 +182,11 @@ def _accuracy(
     check: Callable[[], None] | None,
     options: Mapping[str, Any],
 ) -> tuple[float, ModReport]:
-    """Accuracy of one tuning; NaN where its loss was no number."""
-    tuned, report = tune_mod(model, dataset, check=check, **options)
+    """Accuracy of one tuning; NaN where its loss was no number, or its weights too large to compute with."""
+    try:
+        tuned, report = tune_mod(model, dataset, check=check, **options)
+    except DivergedError as error:  # the other runs may be good
+        return float("nan"), error.report
     if report.stopped == "nan":
         return float("nan"), report
     return solve(tuned, problems, max_new_tokens=max_new_tokens, check=check).accuracy, report

@@ -38,7 +38,7 @@ def _parts(item: Any, index: int) -> tuple[str, str]:
     """Prompt and response of one item of a data set."""
     if isinstance(item, Mapping):
         prompt, response = item.get("prompt"), item.get("response")
-    elif isinstance(item, tuple) and len(item) == 2:
+    elif isinstance(item, tuple | list) and len(item) == 2:
         prompt, response = item
     else:
         prompt, response = getattr(item, "prompt", None), getattr(item, "response", None)

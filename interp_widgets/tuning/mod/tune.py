@@ -13,7 +13,7 @@ import numpy as np
 from interp_widgets.analysis.mod.tuning_result import ModReport
 from interp_widgets.analysis.result import provenance
 from interp_widgets.arguments import checked
-from interp_widgets.models import Model, ModModel, SelfCheckError, load_model
+from interp_widgets.models import LoadError, Model, ModModel, SelfCheckError, load_model
 from interp_widgets.models.mod.checkpoint import (
     LoraLayers,
     LoraSetup,
@@ -31,6 +31,14 @@ from .trainer import CURVES, Ending, ModStep, Settings, Trainer
 
 EPOCHS = 2
 """Passes over the data set where ``steps`` is left out (appendix C.1)."""
+
+
+class DivergedError(ValueError):
+    """A tuning gave weights so large that two ways to compute the same differ; `report` has its curves."""
+
+    def __init__(self, message: str, report: ModReport) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 @checked
@@ -282,14 +290,15 @@ class _Run:
                 hf_model, state, tokenizer=tokenizer, name=f"{self.base.name} + MoD", source=None,
                 device=self.base.device, dtype=self.base.dtype, backend=self.base.backend,
             )  # fmt: skip
-        except SelfCheckError as error:
-            raise ValueError(
+        except (SelfCheckError, LoadError) as error:
+            raise DivergedError(
                 f"after {self.trainer.done} steps the tuned model cannot be relied on, its last loss was "
-                f"{self.trainer.curves['task'][-1]:.3g}: {error}. Try a smaller learning rate"
+                f"{self.trainer.curves['task'][-1]:.3g}: {error}. Try a smaller learning rate",
+                self._report(ending),
             ) from error
-        return model, self._report(ending, model)
+        return model, self._report(ending)
 
-    def _report(self, ending: Ending, model: ModModel) -> ModReport:
+    def _report(self, ending: Ending) -> ModReport:
         trainer, done = self.trainer, self.trainer.done
         message = {
             "done": f"{done} steps done",
@@ -302,7 +311,7 @@ class _Run:
             curves |= {name: np.zeros((0, self.settings.k)) for name in ("routes", "sparsity", "mean", "variance")}
         return ModReport(
             **curves,
-            layers=model.route_layers,
+            layers=tuple(range(self.base.n_layers - self.settings.k, self.base.n_layers)),
             steps=self.steps,
             stopped=ending,
             message=message,
