@@ -36,10 +36,10 @@ def export_html(
 ) -> Path:
     """Write the views in their present state into one self-contained HTML file and return its path.
 
-    Boxes and tabs may stand among the views: the views inside them are taken, under the names of the tabs. The file
-    runs the views' own code without a kernel (hover, zoom, select, and the joint shading of a heat map's `strips`);
-    it follows the reader's light or dark preference and asks nothing of any network. Raises ValueError when there is
-    no view to show.
+    Boxes and tabs may stand among the views: the views inside them are taken, under the names of the tabs, but for
+    hidden boxes and tabs of empty tables. The file runs the views' own code without a kernel (hover, zoom, select, and
+    the joint shading of a heat map's `strips`); it follows the reader's light or dark preference and asks nothing of
+    any network. Raises ValueError when there is no view to show.
     """
     path = Path(path)
     path.write_text(html_page(title, views, provenance=provenance, table=table), encoding="utf-8")
@@ -84,15 +84,19 @@ def html_page(
 
 
 def _outline(widget: Any) -> Iterator[Any]:
-    """The views in a widget in reading order, each tab's preceded by its name."""
+    """The views in a widget in reading order, each tab's preceded by its name; what waits to be filled is left out."""
     if getattr(widget, "exported", False):
         yield widget
         return
     children = getattr(widget, "children", ())
     titles = getattr(widget, "titles", ()) or ()
     for k, child in enumerate(children):
+        if "iw-hidden" in getattr(child, "_dom_classes", ()):
+            continue
         inside = list(_outline(child))
-        if inside and k < len(titles) and titles[k]:
+        if k < len(titles) and titles[k]:
+            if all(isinstance(view, Table) and not view.rows for view in inside):
+                continue  # a tab where nothing has been run yet tells to press a button that a page does not have
             yield str(titles[k])
         yield from inside
 

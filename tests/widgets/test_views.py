@@ -20,7 +20,7 @@ from traitlets import TraitError
 from interp_widgets.figures.scene import Text
 from interp_widgets.figures.static import render_png, render_svg
 from interp_widgets.widgets.export import export_html, html_page
-from interp_widgets.widgets.views import BokehFigure, Heatmap, TokenStrip
+from interp_widgets.widgets.views import BokehFigure, Heatmap, Table, TokenStrip
 from interp_widgets.widgets.views.base import bytes_floats, check_spans, data_range, float_bytes
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 
@@ -385,6 +385,21 @@ def test_saved_page_holds_state_numbers_and_provenance(tmp_path: Path, plot: Any
     assert [state["module"] for state in states] == ["TokenStrip", "TokenStrip", "Heatmap", "BokehFigure"]
     assert states[0]["values"]["tokens"] == ["</script>", "<!--"]
     host.close()
+
+
+def test_saved_page_leaves_out_what_waits_to_be_filled() -> None:
+    chart = W.VBox([TokenStrip(tokens=["zebra"])])
+    chart.add_class("iw-hidden")
+    filled, empty = Table(columns=[{"label": "n"}], rows=[[1]]), Table(columns=[{"label": "n"}], empty="press Check")
+    tabs = W.Tab([W.VBox([filled, chart]), W.VBox([empty, chart]), W.VBox([])], titles=["Map", "Check", "Nothing"])
+    page = html_page("t", [tabs])
+    assert re.findall(r"<h2>(.*?)</h2>", page) == ["Map"]
+    assert "zebra" not in page
+    assert "press Check" not in page
+    chart.remove_class("iw-hidden")
+    assert re.findall(r"<h2>(.*?)</h2>", html_page("t", [tabs])) == ["Map", "Check"]
+    chart.add_class("iw-hidden")
+    assert "zebra" in html_page("t", [chart.children[0]])
 
 
 def test_saved_page_needs_a_view() -> None:

@@ -15,7 +15,7 @@ from interp_widgets.figures.ffn_concepts import LayerOverlap, NoteShares, Princi
 from interp_widgets.figures.plain import curves_scene, table_scene
 from interp_widgets.figures.static import Scene, stack_scenes
 
-from ..controls import row
+from ..controls import row, shown_if
 from ..guard import guarded
 from ..views import BokehFigure, Table
 from .words import words_of
@@ -70,8 +70,10 @@ class ComparisonTab:
             "shares",
         )
         panel.watch(panel, "shares", lambda _: self.shares.update(self.annotated, trait=panel.shares))
-        tables = [self.scenarios, self.levels, row(shares), figures[2], self.moved]
-        self.box.children = [self.said, charts, self.matched, self.noted, *tables]
+        self.of_notes = W.VBox([self.levels, row(shares), figures[2], self.moved])
+        self.of_notes.add_class("iw-column")
+        shown_if(self.of_notes, False)  # one empty table says what to do
+        self.box.children = [self.said, charts, self.matched, self.noted, self.scenarios, self.of_notes]
 
     @property
     def rank(self) -> int:
@@ -190,6 +192,7 @@ class ComparisonTab:
 
     def _draw_notes(self) -> None:
         found = self.annotated
+        shown_if(self.of_notes, found is not None)
         self.shares.update(found, trait=self.panel.shares)
         self.noted.value = "" if found is None else _notes_in_words(found)
         for table, what, name in (
