@@ -167,7 +167,7 @@ class StatusLine(View):
         else:
             text = "Cancelling" if run.state == "cancelling" else run.title
         then = f"then {', '.join(waits)}" if waits else ""
-        said = self._said[1] if self._said[0] != "failed" else ""
+        said = "" if self._said in (("idle", "Ready"), ("failed", "Failed")) else self._said[1]
         return " · ".join(part for part in (text, then, said) if part)
 
     def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:

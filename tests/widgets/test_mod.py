@@ -369,6 +369,8 @@ def test_a_cancelled_grid_shows_what_is_done(base: Any, view: Any) -> None:
     assert panel.status.state == "cancelled"
     assert panel.grid.last.partial
     assert np.isfinite(panel.grid.heat.matrix).sum() == 1
+    assert panel.grid.heat.texts[1:] == ["", "…", "…"], "not yet computed looks other than top-K above k"
+    assert panel.status.text == "Cancelled: the part finished so far is shown"
 
 
 def test_a_data_file_is_learned(base: Any, view: Any, tmp_path: Path) -> None:
@@ -436,6 +438,28 @@ def test_bad_input_of_tuning(base: Any, view: Any, wire: Any, options: dict[str,
     assert panel.result is before, "nothing is lost"
     assert not panel.tune.going
     assert not panel.tune.tune_button.disabled
+
+
+def test_what_cannot_run_is_said_at_once_and_forgotten_when_mended(base: Any, view: Any, wire: Any) -> None:
+    panel = view(base, tab="tune")
+    panel.k = 9
+    assert "cannot run yet: k must be a whole number in 1..3" in panel.tune.hint.value
+    panel.k = 2
+    assert "4 steps: about" in panel.tune.hint.value
+    settle(panel)
+    panel.learning_rate = -1.0
+    wire.click(panel.tune.tune_button)
+    assert panel.wait(60)
+    assert "learning_rate must be" in panel.status.error
+    panel.learning_rate = 1e-3
+    assert (panel.status.state, panel.status.error) == ("idle", "")
+    panel.tab = "grid"
+    assert "learning rate 0.001" in panel.grid.words.value
+    panel.grid_ks = [1, 9]
+    assert "cannot run yet: k must be whole numbers in 1..3 for this 3-layer model, got 1, 9" in (
+        panel.grid.hints["grid"].value
+    )
+    assert "k = 2" in panel.grid.hints["ablations"].value
 
 
 def test_bad_input_of_reading(view: Any, wire: Any) -> None:

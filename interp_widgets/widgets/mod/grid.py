@@ -38,7 +38,7 @@ class Study:
 
     name: str
     label: str
-    about: str
+    about: Callable[[], str]
     call: Callable[..., Any]
     options: Callable[[], dict[str, Any]]
     """What `call` gets besides model, data and problems."""
@@ -62,11 +62,13 @@ class GridTab:
         )  # fmt: skip
         self.bars, self.curves, self.overlap = AblationBars(), LateLayerCurves(), OverlapBars()
         self.studies = (
-            Study("grid", "Tune the grid", "Accuracy for every k and top-K (one tuning per cell)", mod_grid,
+            Study("grid", "Tune the grid", lambda: "Accuracy for every k and top-K (one tuning per cell)", mod_grid,
                   self._grid_options, self._grid_counts),
-            Study("ablations", "Tune variants", "The whole method, without its norms, and without distillation",
+            Study("ablations", "Tune variants",
+                  lambda: f"The whole method with k = {panel.k}, without its norms, and without distillation",
                   mod_ablations, self._ablation_options, self._ablation_counts),
-            Study("late", "Tune each layer", "Loss of each of the last k layers, itself tuned or not, LoRA on all",
+            Study("late", "Tune each layer",
+                  lambda: f"Loss of each of the last {panel.k} layers, itself tuned or not, LoRA on all",
                   late_layer_losses, self._late_options, lambda: (panel.k, panel.k, panel.k)),
         )  # fmt: skip
         self.buttons: dict[str, Any] = {}
@@ -85,9 +87,10 @@ class GridTab:
         self.box.add_class("iw-column")
         watched = [
             "slot", "k", "batch_size", "dataset", "data_file", "examples", "n_problems", "grid_ks", "grid_steps",
-            "grid_seeds", "lora", "rank", "distill", "problem_file", "tab",
+            "grid_seeds", "lora", "rank", "distill", "problem_file", "tab", "top_k", "learning_rate", "lora_layers",
         ]  # fmt: skip
         panel.watch(panel, watched, lambda _: self.fit())
+        panel.watch(panel, ["grid_ks", "grid_steps", "n_problems", "problem_file"], lambda _: panel.forget_error())
 
     # inputs -----------------------------------------------------------------------------------------------------------
 
@@ -120,7 +123,7 @@ class GridTab:
 
     def _line(self, study: Study) -> Any:
         button = self.panel.on_click(
-            W.Button(description=study.label, tooltip=study.about), lambda: self.start(study.name)
+            W.Button(description=study.label, tooltip=study.about()), lambda: self.start(study.name)
         )
         hint = W.HTML("")
         hint.add_class("iw-hint")
@@ -132,16 +135,24 @@ class GridTab:
         panel = self.panel
         if panel.tab != "grid":
             return
-        parts = [f"learns {learned_words(panel)}", f"batch {panel.batch_size}", f"λ {panel.distill:g}"]
+        parts = [f"learns {learned_words(panel)}", f"batch {panel.batch_size}"]
+        parts += [f"learning rate {panel.learning_rate:g}", f"λ {panel.distill:g}"]
         if panel.lora:
             parts.append(f"LoRA of rank {panel.rank}")
         self.words.value = f"As on the Tune tab: {', '.join(parts)}. Accuracy is the share of held-out problems solved."
         for study in self.studies:
             try:
+                self._check(study)
                 told = self.forecast(study).describe()
             except (ValueError, OSError) as error:
                 told = f"cannot run yet: {error}"
-            self.hints[study.name].value = escape(f"{study.about}; {told}")
+            self.hints[study.name].value = escape(f"{study.about()}; {told}")
+
+    def _check(self, study: Study) -> None:
+        """ValueError for numbers that the study cannot have."""
+        panel = self.panel
+        panel.shelf.check_numbers(panel.slot)
+        study.options()
 
     def forecast(self, study: Study) -> Forecast:
         """Time that a study will probably take."""
@@ -163,6 +174,11 @@ class GridTab:
         panel = self.panel
         if not panel.grid_ks:
             raise ValueError("k is empty: type at least one number of layers, such as 1, 2, 3")
+        layers = int(panel.models[panel.slot].n_layers)
+        if max(panel.grid_ks) > layers:
+            raise ValueError(
+                f"k must be whole numbers in 1..{layers} for this {layers}-layer model, got {_listed(panel.grid_ks)}"
+            )
         seeds = tuple(range(panel.seed, panel.seed + panel.grid_seeds))
         return {"ks": tuple(panel.grid_ks), "seeds": seeds, "distill": panel.distill, **self.tuning(), **self._lora()}
 
@@ -195,7 +211,7 @@ class GridTab:
         owner = panel._owners.get(name)
         if owner is not None and owner.busy:
             raise ValueError(f"“{study.label}” is under way: cancel it first to start it again")
-        panel.shelf.check_numbers(panel.slot)
+        self._check(study)
         slot, options, dataset, problems = panel.slot, study.options(), learned(panel), solved(panel)
         lines = study_lines(panel, study, "model" if len(panel.models) == 1 else ("base", "tuned")[slot])
         plain = study_seconds(panel, *study.counts())
@@ -246,7 +262,8 @@ class GridTab:
         for i, k in enumerate(found.ks):
             for j, top in enumerate(found.top_ks):
                 value = mean[i, j]
-                texts.append("" if not np.isfinite(value) else f"{value:.0%}")
+                waits = found.partial and top <= k and not known[i, j].any()
+                texts.append(f"{value:.0%}" if np.isfinite(value) else "…" if waits else "")
                 if top > k:
                     notes.append("top-K above k")
                 elif not np.isfinite(value):

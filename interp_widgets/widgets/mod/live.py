@@ -42,5 +42,5 @@ class Live:
         """A copy to draw."""
         k = len(self.layers)
         arrays = {name: np.array(values, dtype=np.float64) for name, values in self.held.items()}
-        per_route = (arrays[name].reshape(-1, k) for name in ("routes", *STATISTICS))
-        return StepCurves(arrays["task"], arrays["distillation"], *per_route, self.layers)
+        routes, sparsity, mean, variance = (arrays[name].reshape(-1, k) for name in ("routes", *STATISTICS))
+        return StepCurves(arrays["task"], arrays["distillation"], routes, sparsity, mean, variance, self.layers)

@@ -87,8 +87,12 @@ class TuneTab:
             self.words, charts,
         ])  # fmt: skip
         self.box.add_class("iw-column")
-        asked = ["tab", "slot", "k", "top_k", "steps", "batch_size", "examples", "data_file", "lora", "rank", "dataset"]
+        asked = [
+            "tab", "slot", "k", "top_k", "steps", "batch_size", "examples", "data_file", "lora", "rank", "lora_layers",
+            "dataset", "learning_rate", "distill", "seed",
+        ]  # fmt: skip
         panel.watch(panel, asked, lambda _: self.fit())
+        panel.watch(panel, asked[1:], lambda _: panel.forget_error())
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
@@ -108,6 +112,11 @@ class TuneTab:
         """Bring the forecast beside the buttons up to the inputs."""
         panel = self.panel
         if panel.tab != "tune":
+            return
+        try:
+            panel.shelf.check_numbers(panel.slot)
+        except ValueError as error:
+            self.hint.value = escape(f"cannot run yet: {error}")
             return
         flops = tuning_flops(panel, panel.steps, panel.k)
         seconds = speedometer.seconds(TUNING, str(panel.models[panel.slot].device), flops)
@@ -192,7 +201,7 @@ class TuneTab:
         self._draw(live.curves(), panel.steps)
         self.words.value = "The data set is read; the first step follows."
         panel.start(
-            work, lambda ended: self._take(*ended, live, slot, line), title="Tuning", channel="tune",
+            work, lambda ended: self._take(ended[0], ended[1], live, slot, line), title="Tuning", channel="tune",
             on_partial=lambda curves: self._live(curves, options["steps"]), gives_way=True,
         )  # fmt: skip
 
@@ -251,6 +260,7 @@ class TuneTab:
         given, panel, slot = self.folder.value.strip(), self.panel, self.panel.slot
         if not given:
             raise ValueError("the checkpoint folder is empty: type the folder to open")
+        given = str(Path(given).expanduser().absolute())  # the copied code has to find it from elsewhere
 
         def done(model: Any) -> None:
             with panel.hold():

@@ -157,6 +157,11 @@ class MoDRoutingViewer(Panel):
             for name, value in options_of(self.shelf.chosen(slot)).items():
                 setattr(self, name, value)
 
+    def forget_error(self) -> None:
+        """An option of tuning has changed: what was said of the one before it is not so any more."""
+        if self.status.error and not self._run_failed:
+            self.status.idle()
+
     def mixtures_changed(self) -> None:
         """Another mixture is looked at, or there are more of them."""
         fill_mixtures(self)
