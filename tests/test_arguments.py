@@ -137,5 +137,5 @@ def test_functions_say_what_only_they_know() -> None:
             interp_widgets.saliency_dataset(wrong or None)
     with pytest.raises(ValueError, match="seeds must be different whole numbers from 0 on, at least one, got"):
         interp_widgets.mod_ablations(model, [("a", "b")], [], seeds=[])
-    with pytest.raises(ValueError, match=r"k must be in 1\.\.3 for this 3-layer model, got -1"):
+    with pytest.raises(ValueError, match=r"k must be a whole number in 1\.\.3 for this 3-layer model, got -1"):
         interp_widgets.late_layer_losses(model, [("a", "b")], -1)

@@ -184,7 +184,7 @@ def test_a_full_context_writes_nothing() -> None:
         ({"name": "lyon"}, "did you mean 'lion'"),
         ({"prompt": ""}, "the prompt"),
         ({"layer": 9}, r"layer must be a whole number in 0\.\.6"),
-        ({"strength": float("nan")}, "finite"),
+        ({"strength": float("inf")}, "finite"),
     ],
 )
 def test_bad_input_is_said(options: dict[str, Any], words: str) -> None:

@@ -23,6 +23,7 @@ from interp_widgets.analysis.token_decomposition import (
     decomposition_cost,
     part_tokens,
 )
+from interp_widgets.arguments import checked
 from interp_widgets.data.world import fact_prompts
 from interp_widgets.models import load_demo_pair, load_model
 from interp_widgets.models.freeze import freeze
@@ -632,14 +633,14 @@ def test_bad_input() -> None:
         ("biases must be one of 'separate', 'spread', got 'none'", {"biases": "none"}),
         ("lens must be one of 'own', 'frozen', None, got 'tuned'", {"lens": "tuned"}),
         ("slope must be one of 'secant', 'step', got 'tangent'", {"slope": "tangent"}),
-        ("batch_size must be at least 1, got 0", {"batch_size": 0}),
+        ("batch_size must be a whole number from 1 on or None, got 0", {"batch_size": 0}),
         ("target must be in 0", {"target": 10**6}),
         (r"target must be one token, ' Eiffel Tower is'", {"target": " Eiffel Tower is"}),
     ]
     for match, options in cases:
         with pytest.raises(ValueError, match=match):
             # unwrapped: the type checker of the tests would refuse some of these before the function does
-            inspect.unwrap(decompose_tokens)(model, IDS, **options)
+            checked(inspect.unwrap(decompose_tokens))(model, IDS, **options)
     for function in (decompose_tokens, decompose_logit):
         with pytest.raises(ValueError, match="prompt is empty"):
             function(model, "")

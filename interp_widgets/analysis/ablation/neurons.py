@@ -10,7 +10,7 @@ import torch
 from interp_widgets.analysis.ablation.question import Metric
 from interp_widgets.analysis.ablation.replacement import Replacement, Text
 from interp_widgets.analysis.ablation.result import NeuronAblationResult
-from interp_widgets.analysis.ablation.study import Asked, check_finite, empty, layer_number, listed, make_study, read
+from interp_widgets.analysis.ablation.study import Asked, check_finite, empty, layer_number, make_study, read
 from interp_widgets.analysis.prompts import whole_number
 from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.arguments import checked
@@ -104,7 +104,7 @@ def _checked_neurons(model: Any, neurons: Any) -> tuple[int, ...]:
     if neurons is None:
         return tuple(range(model.d_mlp))
     allowed = f"0..{model.d_mlp - 1}"
-    found = tuple(whole_number(i, "neuron") for i in listed(neurons, "neurons"))
+    found = tuple(whole_number(i, "neuron") for i in neurons)
     wrong = next((i for i in found if not 0 <= i < model.d_mlp), None)
     if wrong is not None:
         raise ValueError(f"neuron must be in {allowed} for this model, got {wrong}")

@@ -119,7 +119,7 @@ def chosen_layers(model: Any, layers: Any) -> tuple[int, ...]:
     """Layer numbers, negative ones counted from the end; ValueError for an empty list or one out of range."""
     if layers is None:
         return tuple(range(model.n_layers))
-    found = tuple(layer_number(model, layer) for layer in listed(layers, "layers"))
+    found = tuple(layer_number(model, layer) for layer in layers)
     return _without_repeats(found, "layers", f"0..{model.n_layers - 1}")
 
 
@@ -136,15 +136,8 @@ def chosen_positions(prompt: Prompt, positions: Any) -> tuple[int, ...]:
     """Positions on the axis; ValueError for an empty list or one out of range."""
     if positions is None:
         return tuple(range(prompt.n_shown))
-    found = tuple(prompt.position(position) for position in listed(positions, "positions"))
+    found = tuple(prompt.position(position) for position in positions)
     return _without_repeats(found, "positions", f"0..{prompt.n_shown - 1}")
-
-
-def listed(given: Any, what: str) -> Iterable[Any]:
-    """A list as it is; TypeError for a single number."""
-    if not isinstance(given, Iterable):
-        raise TypeError(f"{what} must be a list of whole numbers, got {given!r}: write {what}=[{given!r}]")
-    return given
 
 
 def _without_repeats(found: tuple[int, ...], what: str, allowed: str) -> tuple[int, ...]:

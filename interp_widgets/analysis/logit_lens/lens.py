@@ -73,7 +73,7 @@ def logit_lens(
     """
     given = read_prompt(model, prompt, prepend_bos=prepend_bos)
     token = None if target is None else single_token(model, target)
-    if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= model.d_vocab:
+    if not 1 <= top <= model.d_vocab:
         raise ValueError(f"top must be a whole number in 1..{model.d_vocab} for this vocabulary, got {top!r}")
     maps = _translators(model, translators)
     if check is not None:

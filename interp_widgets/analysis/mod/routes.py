@@ -59,7 +59,7 @@ def routing(
     """
     if not isinstance(model, ModModel):
         raise TypeError(f"routing needs a mixture of depths, as tune_mod makes it, got {type(model).__name__}")
-    if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= model.d_vocab:
+    if not 1 <= top <= model.d_vocab:
         raise ValueError(f"top must be a whole number in 1..{model.d_vocab} for this vocabulary, got {top!r}")
     given = read_prompt(model, prompt, prepend_bos=prepend_bos)
     if check is not None:

@@ -73,7 +73,9 @@ def late_layer_losses(
     """
     base = loaded(model, tokenizer)
     if not 1 <= k <= base.n_layers:
-        raise ValueError(f"k must be in 1..{base.n_layers} for this {base.n_layers}-layer model, got {k}")
+        raise ValueError(
+            f"k must be a whole number in 1..{base.n_layers} for this {base.n_layers}-layer model, got {k}"
+        )
     options: dict[str, Any] = {
         "k": k,
         "lora": lora,

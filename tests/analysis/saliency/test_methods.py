@@ -16,6 +16,7 @@ from torch import Tensor
 
 from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency, saliency_cost
 from interp_widgets.analysis.saliency.gradient import prefers_forward
+from interp_widgets.arguments import checked
 from interp_widgets.models import Model, load_model
 from tests.models.tiny import tiny_config, tiny_hf, tiny_model
 
@@ -462,20 +463,22 @@ def test_a_permanent_hook_changes_the_saliency(backend: str) -> None:
         ),
         ({"baseline": "black"}, "baseline must be one of 'zero', 'mean', got 'black'"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be a whole number from 1 on or None, got 0"),
         ({"target": "logit_difference"}, "needs a foil"),
         ({"target": "logit_difference", "foil": "Eiffel Tower xyz"}, "the foil must be one token, .* is [0-9]+ "),
         ({"target": "logit_difference", "foil": 100_000}, "the foil must be in 0.."),
         ({"target": "logit_difference", "foil": [3, 4]}, r"one per response token \(5\), got 2"),
         ({"foil": 7}, "a foil is only used by target='logit_difference'"),
-        ({"response": None, "max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+        ({"response": None, "max_new_tokens": 0}, "max_new_tokens must be a whole number from 1 on, got 0"),
     ],
 )
 def test_bad_input_is_one_clear_sentence(arguments: dict[str, Any], message: str) -> None:
     options: dict[str, Any] = {"prompt": PROMPT, "response": RESPONSE, **arguments}
     with pytest.raises(ValueError, match=message):
         # unwrapped: the type checker of the tests would refuse some of these before the function does
-        inspect.unwrap(prompt_saliency)(tiny_model("llama"), options.pop("prompt"), options.pop("response"), **options)
+        checked(inspect.unwrap(prompt_saliency))(
+            tiny_model("llama"), options.pop("prompt"), options.pop("response"), **options
+        )
 
 
 @pytest.mark.parametrize("method", ["exact", "first_order"])
