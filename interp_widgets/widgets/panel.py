@@ -1,7 +1,8 @@
 """The base of every widget: layout, running in the background, errors in the panel, saving, and tidy closing.
 
-A subclass declares its traits, says which of them make a new request (`recompute_on`) and which only redraw
-(`redraw_on`), and fills in the hooks below; it never touches threads, locks, the cache or the status line.
+A subclass declares its traits, says which of them make a new request (`recompute_on`), which only redraw (`redraw_on`)
+and which choose something in the results (`chosen_on`), and fills in the hooks below; it never touches threads, locks,
+the cache or the status line.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from .saving import SaveMenu, save
 from .status import StatusLine
 from .workbench import Workbench, model_name
 
+_LISTS = "redraw_on, recompute_on or chosen_on"
+
 
 class Panel(Running):
     """Base class of the widgets. `Panel(model)`, `Panel(base, tuned)`, `Panel(pair)` or `Panel(workbench)`.
@@ -34,6 +37,7 @@ class Panel(Running):
     - `cost(request, model)`: an object with `.flops` and `.bytes`, for the forecast;
     - `leans_on(request)`: other models that a result depends on, so that it is kept for those only;
     - `compute(request, model, progress=, check=, on_partial=)`: the result; runs in the worker, must not touch widgets;
+    - `choices()`: how many or which there are of what a trait of `chosen_on` chooses from, in the results;
     - `draw(results, request)`: show one result per model (fewer while a run of two is under way);
     - `code(request)`, `frame()`, `scene()`, `stored()`: for *Copy as code* and *Save*; without them the button or the
       format is not offered.
@@ -70,6 +74,7 @@ class Panel(Running):
         super().__init__(**({"layout": traits.pop("layout")} if "layout" in traits else {}))
         self.closed = False
         try:
+            self._asked_for = {name: traits[name] for name in self.chosen_on if name in traits}
             for name, value in {**self.defaults({*traits, *self.workbench.given}), **traits}.items():
                 setattr(self, name, value)
             self.workbench.join(self, given=traits)
@@ -213,13 +218,17 @@ class Panel(Running):
         self.build()
 
     def _observe(self) -> None:
-        redraw, recompute = ["view", *self.redraw_on], list(self.recompute_on)
-        for name in (*redraw, *recompute):
-            if not self.has_trait(name):
-                raise TypeError(f"{type(self).__name__} has no trait {name!r} to list in redraw_on or recompute_on")
-        self.observe(self._redraw_due, redraw)
-        if recompute:
-            self.observe(self._refresh_due, recompute)
+        due = {
+            self._redraw_due: ("view", *self.redraw_on),
+            self._refresh_due: self.recompute_on,
+            self._chosen_due: self.chosen_on,
+        }
+        for handler, names in due.items():
+            for name in names:
+                if not self.has_trait(name):
+                    raise TypeError(f"{type(self).__name__} has no trait {name!r} to list in {_LISTS}")
+            if names:
+                self.observe(handler, list(names))
 
     def _mark(self, *, stale: bool, forecast: str | None = None) -> None:
         """Dim a picture that is behind the inputs; with a forecast, light the Run button that waits to be pressed."""

@@ -126,7 +126,10 @@ class PredictionPanel(Panel):
         self.watch(self, ["prompt", "target"], lambda _: self._name_example())
         self.watch(self, ["prompt", "response"], self._texts_changed)
         self.watch(self, "response_token", self._token_chosen)
+        chosen = self.response_token
         self._fill_answer()
+        if self.response_token != chosen:
+            raise ValueError(self._no_token(chosen))
         return [row(prompt, response), row(self._example, target, *beside_target, write), self._answer]
 
     def write(self) -> None:
@@ -180,6 +183,12 @@ class PredictionPanel(Panel):
         """A chosen token of the response is the one to look at, whatever was typed before."""
         if change.new >= 0:
             self.target = ""
+
+    def _no_token(self, chosen: int) -> str:
+        count = len(self.answer_strip.tokens)
+        if not count:
+            return f"response_token {chosen} needs a response, and there is none: give one, or leave response_token out"
+        return f"response_token must be in 0..{count - 1} for this response, got {chosen}"
 
     def _fill_answer(self) -> None:
         tokens: Sequence[str] = ()

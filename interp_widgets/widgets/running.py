@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -46,6 +46,9 @@ class Running(W.VBox):
     redraw_on: ClassVar[tuple[str, ...]] = ()
     """Traits whose change draws the held results again without running the model; `view` always does."""
 
+    chosen_on: ClassVar[tuple[str, ...]] = ()
+    """Traits that choose something in the held results, which `check_chosen` looks at whenever either changes."""
+
     closed = True
     """Whether the panel is closed; True until there is something to close."""
 
@@ -73,6 +76,7 @@ class Running(W.VBox):
         self._holds = 0
         self._settled = 0
         self._due: set[str] = set()
+        self._asked_for: dict[str, Any] = {}
         self._identity = Identity()
         self._owners: dict[str, Owner] = {}
 
@@ -100,6 +104,22 @@ class Running(W.VBox):
     def cost(self, request: Any, model: Any) -> Cost | None:
         """What a request takes on one model; None if it is always quick."""
         return None
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        """For traits that choose: how many or which ones the results on the screen have, and what to call them."""
+        return {}
+
+    def check_chosen(self) -> None:
+        """Raise ValueError for a choice, such as a component, that the results on the screen do not have."""
+        for name, (there, what) in self.choices().items():
+            value = self._asked_for.get(name, getattr(self, name))
+            if isinstance(there, int):
+                if value is not None and value >= there:
+                    raise ValueError(f"{name} must be in 0..{there - 1} for {what}, got {value}")
+                continue
+            for one in [value] if isinstance(value, str) else value:
+                if one and one not in there:
+                    raise ValueError(f"{name} must be of {what}, got {one!r}: check how it is written")
 
     def leans_on(self, request: Any) -> tuple[Any, ...]:
         """Other models of the panel that a model's result hangs on too, such as the one that writes a response."""
@@ -302,6 +322,11 @@ class Running(W.VBox):
         self._settle()
 
     @guard
+    def _chosen_due(self, change: Any) -> None:
+        self._due.add("chosen")
+        self._settle()
+
+    @guard
     def _settle(self) -> None:
         """Do once what several changes have made due."""
         if self._holds:
@@ -312,10 +337,23 @@ class Running(W.VBox):
         if self.status.error and not self._run_failed:
             self.status.idle()  # that error was about a value that has changed since; if not, it comes back
         drawn = self._drawn
+        if "redraw" in due and self._shown is None:
+            due.add("refresh")  # there may be a result that could not be drawn as it was asked for
         if "refresh" in due:
             self._refresh()
         if "redraw" in due and self._drawn is drawn:
             self.redraw()
+        if "chosen" in due:
+            self._check_chosen()
+
+    @guard
+    def _check_chosen(self) -> None:
+        """Tell of a choice that the results do not have, once they are complete."""
+        if self._good is not None and self._shown is self._good:
+            try:
+                self.check_chosen()
+            finally:
+                self._asked_for = {}  # said once, as what it was replaced by is on the screen
 
     @guard
     def _refresh(self, limit: float = QUICK_SECONDS) -> None:
@@ -418,6 +456,7 @@ class Running(W.VBox):
         self._mark(stale=False)
         seconds = time.monotonic() - began if outcome.cached else outcome.seconds
         self.status.done(seconds, cached=outcome.cached)
+        self._check_chosen()
 
     def _show_partial(self, outcome: Outcome) -> None:
         self._put(outcome)
@@ -442,6 +481,7 @@ class Running(W.VBox):
     def _failed(self, error: BaseException) -> None:
         self._pending = None
         self._run_failed = True
+        self.status.forget("main")  # also where the run itself went well, and drawing did not
         self.show_error(error)
         self._restore()
 

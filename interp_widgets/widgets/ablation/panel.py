@@ -11,7 +11,7 @@ import traitlets as T
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.static import Scene
 
-from ..controls import shown_if
+from ..controls import Number, shown_if
 from ..prediction import Prediction, PredictionPanel
 from .cell import Cell
 from .controls import build_controls
@@ -80,7 +80,7 @@ class AblationPanel(Selecting):
     """Texts to take the mean over, for the replacement ``mean``."""
     corrupted = T.Unicode("")
     """A prompt of as many tokens to take values from, for the replacement ``resample``."""
-    noise = T.Float(3.0, min=0.0, max=100.0)
+    noise = Number(3.0, min=0.0, max=100.0)
     """Standard deviation of the noise, in standard deviations of the token embeddings."""
     samples = T.Int(10, min=1, max=1000)
     """How many times noise is drawn."""
@@ -88,13 +88,13 @@ class AblationPanel(Selecting):
     """Seed of the noise."""
     window = T.Int(1, min=1)
     """Layers whose MLPs or attentions are put back together; a fifth of them unless given."""
-    color_range = T.Float(1.0, min=0.05, max=1.0)
+    color_range = Number(1.0, min=0.05, max=1.0)
     """Share of the largest effect from which on the colour is the strongest."""
-    threshold = T.Float(0.2, min=0.0, max=1.0)
+    threshold = Number(0.2, min=0.0, max=1.0)
     """Share of the largest effect from which on a cell shows its number."""
     max_new_tokens = T.Int(20, min=1, max=4096)
     """Most tokens that are written with ablations and without."""
-    temperature = T.Float(0.0, min=0.0, max=10.0)
+    temperature = Number(0.0, min=0.0, max=10.0)
     """0 writes the likeliest tokens, above 0 samples."""
     seed = T.Int(0, min=0)
     """Seed of the sampling."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
 
 import traitlets as T
 
@@ -18,6 +19,8 @@ FROM_PRESET = ("foil", "subject", "corrupted")
 
 class Selecting(PredictionPanel):
     """The half of the panel that knows the tokens that were read, and what is selected: part, place, subject."""
+
+    chosen_on: ClassVar[tuple[str, ...]] = ("position", "prompt_token", "heads_at")
 
     kind = T.Enum(("", *KINDS, "head"), default_value="")
     """The picked part: a module or ``head`` of the selected layer; empty for none."""
@@ -48,6 +51,10 @@ class Selecting(PredictionPanel):
         self._in_prompt = 0
         self._picking = False
         super().__init__(model, tuned, **options)
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        read = len(self.axis), "the tokens that the model has read"
+        return {"position": read, "heads_at": read, "prompt_token": (self._in_prompt, "the tokens of this prompt")}
 
     def preset_values(self, chosen: Preset) -> dict[str, Any]:
         return {name: getattr(chosen, name) for name in FROM_PRESET}

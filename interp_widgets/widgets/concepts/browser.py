@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import ipywidgets as W
@@ -12,7 +12,7 @@ from interp_widgets.analysis.concepts import ConceptSet
 from interp_widgets.data.concepts import demo_concepts
 from interp_widgets.figures.static import Scene
 
-from ..controls import row
+from ..controls import Number, row
 from .controls import build_controls
 from .library import Library
 from .listing import Listing
@@ -59,6 +59,8 @@ class ConceptBrowser(Making):
 
     title: ClassVar[str] = "Concepts"
 
+    chosen_on: ClassVar[tuple[str, ...]] = ("concept", "chosen")
+
     concept = T.Unicode("")
     """The concept that is looked at."""
     chosen = T.List(T.Unicode())
@@ -81,7 +83,7 @@ class ConceptBrowser(Making):
     """Concepts in that sum, and rows of the map of the prompt."""
     mode = T.Enum(("add", "erase"), default_value="add")
     """Whether the direction is added or erased."""
-    strength = T.Float(1.0, min=-10.0, max=10.0)
+    strength = Number(1.0, min=-10.0, max=10.0)
     """What is added, in units of the concept's gap; negative steers away."""
     steer_from = T.Int(-1, min=-1)
     """The first stream that is changed; -1 for that of the directions."""
@@ -89,7 +91,7 @@ class ConceptBrowser(Making):
     """Whether all later streams are changed too."""
     max_new_tokens = T.Int(20, min=1, max=4096)
     """Most tokens that are written."""
-    temperature = T.Float(0.0, min=0.0, max=10.0)
+    temperature = Number(0.0, min=0.0, max=10.0)
     """0 writes the likeliest tokens, above 0 samples."""
     sample_seed = T.Int(0, min=0)
     """Seed of the sampling."""
@@ -108,6 +110,10 @@ class ConceptBrowser(Making):
     def defaults(self, given: set[str]) -> dict[str, Any]:
         found: dict[str, Any] = {} if "prompt" in given else {"prompt": PROMPT}
         return found if "concepts" in given else found | {"concepts": demo_concepts()}
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        there = self.place, f"the {len(self.place)} concepts here"
+        return {"concept": there, "chosen": there}
 
     # layout -----------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import traitlets as T
@@ -53,7 +53,8 @@ class Making(Panel):
 
     @T.validate("concepts")
     def _are_concepts(self, proposal: Any) -> tuple[Concept, ...]:
-        given = tuple(proposal.value)
+        listed = isinstance(proposal.value, Iterable) and not isinstance(proposal.value, str)
+        given = tuple(proposal.value) if listed else (proposal.value,)
         wrong = [one for one in given if not isinstance(one, Concept)]
         if wrong:
             raise T.TraitError(
@@ -61,13 +62,13 @@ class Making(Panel):
             )
         return given
 
-    @T.validate("stream")
+    @T.validate("stream", "steer_from")
     def _stream_is_there(self, proposal: Any) -> int:
         if proposal.value > self.deepest:
             names = " and ".join(model.name for model in self.models)
             raise T.TraitError(
-                f"stream must be in 0..{self.deepest}, the layers of {names} ({self.deepest}: before the final norm), "
-                f"got {proposal.value}"
+                f"{proposal.trait.name} must be in 0..{self.deepest}, the layers of {names} ({self.deepest}: before "
+                f"the final norm), got {proposal.value}"
             )
         return int(proposal.value)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, cast
 
 import ipywidgets as W
@@ -63,6 +63,8 @@ class FFNConceptBrowser(Noting):
         *PredictionPanel.prediction_traits, "tab", "rank", "top", "word_list", "words", "word_file", "vectors",
         "most_words", "position", "_neurons_at",
     )  # fmt: skip
+
+    chosen_on: ClassVar[tuple[str, ...]] = ("component", "prompt_token")
 
     tab = T.Enum(TABS, default_value="concepts")
     """The tab that is looked at: Run, Copy as code and Save are about it."""
@@ -201,6 +203,15 @@ class FFNConceptBrowser(Noting):
 
     def cost(self, request: Request, model: Any) -> Any:
         return request.cost(model)
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        found: dict[str, tuple[int | Collection[str], str]] = {}
+        if self.concepts:
+            count = min(one.rank for one in self.concepts)
+            found["component"] = count, f"the {count} components computed"
+        if self.tab == "neurons":
+            found["prompt_token"] = self._in_prompt(), "the tokens of this prompt"
+        return found
 
     def draw(self, results: tuple[Any, ...], request: Request) -> None:
         if isinstance(request, NeuronsRequest):

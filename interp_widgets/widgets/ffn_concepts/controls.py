@@ -71,7 +71,7 @@ def _words(panel: Any) -> list[Any]:
 
 def _prompt(panel: Any) -> W.VBox:
     """The prompt on which neurons are watched."""
-    box = W.VBox(panel.text_inputs())
+    box = W.VBox([] if panel.saved else panel.text_inputs())
     box.add_class("iw-column")
 
     def fit(_: Any = None) -> None:

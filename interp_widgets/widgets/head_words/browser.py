@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import ipywidgets as W
@@ -58,6 +58,8 @@ class HeadWordBrowser(Panel):
     )  # fmt: skip
     redraw_on: ClassVar[tuple[str, ...]] = ("color",)
 
+    chosen_on: ClassVar[tuple[str, ...]] = ("word", "pair", "dimension")
+
     word_list = T.Enum(tuple(WORD_LISTS), default_value="demo")
     """Where the words come from: the demo's list, `words`, `word_file`, or the first ones of the vectors' file."""
     words = T.List(T.Unicode())
@@ -100,7 +102,7 @@ class HeadWordBrowser(Panel):
         super().__init__(model, tuned, **{**options, **paths})
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
-        self.told = bool({"layer", "head"} & given)
+        self.told = bool({"layer", "head", "pair", "dimension"} & given)
         return meant_list(given)
 
     # layout -----------------------------------------------------------------------------------------------------------
@@ -173,6 +175,17 @@ class HeadWordBrowser(Panel):
             self.dimension = self.about.first_dimension
         if self.changes is not None:
             self.changes.compare()
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        return {
+            "dimension": (self.results[0].d_head, "the dimensions of a head"),
+            "pair": ({word for one in self.results for word in one.vocabulary}, "the words of the list"),
+        }
+
+    def check_chosen(self) -> None:
+        super().check_chosen()
+        if self.word and not any(self.found):
+            self._find()  # in another spelling, or an error that names near ones
 
     def _choose_first(self, result: HeadWordResult) -> None:
         """A first look: at the head whose kept pairs have the most dimensions."""

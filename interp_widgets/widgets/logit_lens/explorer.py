@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
 import traitlets as T
@@ -11,6 +11,7 @@ from interp_widgets.analysis.logit_lens import LogitLensResult
 from interp_widgets.figures.static import Scene
 
 from ..code import cell
+from ..controls import Number
 from ..prediction import PredictionPanel
 from .controls import COLOR_LABELS, MOST_TOP, build_controls
 from .details import Details
@@ -44,9 +45,11 @@ class LogitLensExplorer(PredictionPanel):
     recompute_on: ClassVar[tuple[str, ...]] = (*PredictionPanel.prediction_traits, "top", "translators")
     redraw_on: ClassVar[tuple[str, ...]] = ("color", "threshold", "position", "reading")
 
+    chosen_on: ClassVar[tuple[str, ...]] = ("prompt_token", "position", "reading")
+
     color = T.Enum(tuple(COLOR_LABELS), default_value="probability")
     """Which number colours the map."""
-    threshold = T.Float(0.2, min=0.0, max=1.0)
+    threshold = Number(0.2, min=0.0, max=1.0)
     """The likeliest token is written into its cell from this probability on."""
     top = T.Int(10, min=1, max=MOST_TOP)
     """Number of likeliest tokens listed of a cell."""
@@ -103,6 +106,14 @@ class LogitLensExplorer(PredictionPanel):
         self.in_prompt = len(prompt) - (results[0].bos_id is not None)
         self.map.paint()
         self.about.paint()
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        columns, last = self.results[0].n_positions, max(one.n_layers for one in self.results)
+        return {
+            "prompt_token": (self.in_prompt, "the tokens of this prompt"),
+            "position": (columns, "the tokens of prompt and response"),
+            "reading": (last + 1, "the layers and the output, which comes last"),
+        }
 
     # what is saved ----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
 import ipywidgets as W
@@ -15,6 +15,7 @@ from interp_widgets.data.cases import default_prompt
 from interp_widgets.figures.static import Scene, stack_scenes
 
 from ..code import call, cell
+from ..controls import Number
 from ..panel import Panel
 from ..workbench import as_models
 from .check import CheckTab
@@ -55,6 +56,8 @@ class SaliencyExplorer(Panel):
     )  # fmt: skip
     redraw_on: ClassVar[tuple[str, ...]] = ("values", "levels", "threshold", "density_threshold", "p")
 
+    chosen_on: ClassVar[tuple[str, ...]] = ("prompt_token", "response_token")
+
     prompt = T.Unicode("")
     """What the model is asked; a default prompt where none is given."""
     response = T.Unicode("")
@@ -73,11 +76,11 @@ class SaliencyExplorer(Panel):
     """Shown numbers: scores 0..levels, each column by its own maximum, or the importance itself."""
     levels = T.Int(10, min=1, max=100)
     """Number of levels of a score (L)."""
-    threshold = T.Float(0.0, min=0.0)
+    threshold = Number(0.0, min=0.0)
     """Scores at or under it count as 0 in the map (b)."""
-    density_threshold = T.Float(7.0, min=0.0)
+    density_threshold = Number(7.0, min=0.0)
     """The same for the density (b)."""
-    p = T.Float(4.0, min=1.01, max=64.0)
+    p = Number(4.0, min=1.01, max=64.0)
     """Order of the norm under the density."""
     write_anew = T.Bool(True)
     """Whether a changed prompt gets a new response."""
@@ -85,7 +88,7 @@ class SaliencyExplorer(Panel):
     """With two models: which of them writes the response."""
     max_new_tokens = T.Int(40, min=1, max=4096)
     """Most tokens of a written response; fewer where the model's context has no room for them."""
-    temperature = T.Float(0.0, min=0.0, max=10.0)
+    temperature = Number(0.0, min=0.0, max=10.0)
     """0 writes the likeliest tokens, above 0 samples."""
     seed = T.Int(0, min=0)
     """Seed of the sampling."""
@@ -170,14 +173,25 @@ class SaliencyExplorer(Panel):
             with self.settled():
                 self.response = written_text(self.models[0], first)
         axes = (request.prompt, tuple(first.prompt_ids), tuple(first.response_ids))
+        # what was selected when the panel opened is of these texts; later, another text has other tokens
+        prompt_token, response_token = (-1, -1) if self._axes else (self.prompt_token, self.response_token)
         if axes[:2] != self._axes[:2]:
             self._new_prompt(first)
+            self.prompt_token = prompt_token if prompt_token < len(first.prompt_tokens) else -1
         if axes != self._axes:
             self.response_token = -1
             self.map.set_tokens(first)
+            self.response_token = response_token if response_token < len(first.response_tokens) else -1
         self._axes = axes
         self.map.paint()
         self.check.forget(results)
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        first = self.results[0]
+        return {
+            "prompt_token": (len(first.prompt_tokens), "the tokens of this prompt"),
+            "response_token": (len(first.response_tokens), "the tokens of this response"),
+        }
 
     # what is saved ----------------------------------------------------------------------------------------------------
 

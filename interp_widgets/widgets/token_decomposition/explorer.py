@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
 import traitlets as T
@@ -12,6 +12,7 @@ from interp_widgets.data.presets import Preset
 from interp_widgets.figures.static import Scene, stack_scenes
 
 from ..code import cell
+from ..controls import Number
 from ..prediction import PredictionPanel
 from ..workbench import model_name
 from .controls import BAR_LABELS, COLOR_LABELS, build_controls
@@ -48,6 +49,8 @@ class TokenDecompositionExplorer(PredictionPanel):
     )  # fmt: skip
     redraw_on: ClassVar[tuple[str, ...]] = ("color", "threshold", "bars")
 
+    chosen_on: ClassVar[tuple[str, ...]] = ("prompt_token", "source", "column")
+
     position = T.Int(-1)
     """Token of what the model has read whose residual stream is taken apart, from 0 without a BOS or from the end."""
     foil = T.Unicode("")
@@ -58,7 +61,7 @@ class TokenDecompositionExplorer(PredictionPanel):
     """By what the final norm divides a part when it is read alone: its own scale, or that of the whole stream."""
     color = T.Enum(tuple(COLOR_LABELS), default_value="probability")
     """Which number colours the map."""
-    threshold = T.Float(0.2, min=0.0, max=1.0)
+    threshold = Number(0.2, min=0.0, max=1.0)
     """A part's top token is written into its cell from this probability on."""
     bars = T.Enum(tuple(BAR_LABELS), default_value="logit")
     """Which number the bars beside the rows are."""
@@ -75,6 +78,13 @@ class TokenDecompositionExplorer(PredictionPanel):
         super().__init__(model, tuned, **options)
 
     # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        return {
+            "prompt_token": (self._in_prompt, "the tokens of this prompt"),
+            "source": (len(self._sources or ()) + 1, "the tokens that were read and the biases, which come last"),
+            "column": (max(model.n_layers for model in self.models) + 1, "the layers and the final norm"),
+        }
 
     def preset_values(self, chosen: Preset) -> dict[str, Any]:
         return {"foil": ""}  # one of another example means nothing here
