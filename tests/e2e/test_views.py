@@ -322,6 +322,26 @@ def test_map_without_cells_and_in_a_hidden_tab(nb: Any) -> None:
     expect(nb.page.locator(".iw-heat .iw-empty").nth(1)).to_be_visible()
 
 
+TABLE = """
+from interp_widgets.widgets.views import Table
+names = ["position", "prompt token", "density A", "density B", "density, B - A"]
+columns = [{"label": name, "align": "right"} for name in names]
+Table(columns=columns, rows=[[28, "·country", 2.82, 4.76, -0.459]] * 9, height=200)
+"""
+
+
+def test_a_narrow_table_cuts_no_number(nb: Any) -> None:
+    nb.make("table.ipynb", TABLE)
+    nb.run_all()
+    scroll = nb.page.locator(".iw-table-scroll")
+    heights = []
+    for width in (1400, 620):
+        nb.resize(width)
+        assert scroll.evaluate("node => node.scrollWidth - node.clientWidth") <= 1
+        heights.append(nb.page.locator(".iw-table th").first.bounding_box()["height"])
+    assert heights[1] > heights[0], "in a narrow page the headings take two lines"
+
+
 INK = "node => getComputedStyle(node).color.match(/[\\d.]+/g).slice(0, 3).map(Number)"
 
 
