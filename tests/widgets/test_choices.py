@@ -116,6 +116,8 @@ def test_a_later_choice_is_told_too_and_a_good_one_ends_it(view: Callable[..., A
         (ConceptBrowser, {"strength": float("nan")}, "strength of ConceptBrowser must be a number, got nan"),
         (ConceptBrowser, {"steer_from": 99}, r"steer_from must be in 0\.\.6, the layers of demo-base .*, got 99"),
         (ConceptBrowser, {"concepts": 3}, "concepts must be Concept objects, got 3: make them with"),
+        (HeadWordBrowser, {"top": 1001}, "'top' trait of a HeadWordBrowser instance should not be greater than 1000"),
+        (HeadWordBrowser, {"keep": 10**9}, "'keep' trait of a HeadWordBrowser .* not be greater than 100000"),
         (FFNConceptBrowser, {"layer": 9}, r"layer must be in 0\.\.5 for demo-base, got 9"),
         (AblationPanel, {"head": 9}, r"head must be in 0\.\.5 for demo-base, got 9"),
     ],

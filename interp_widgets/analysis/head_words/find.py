@@ -19,6 +19,10 @@ FREQUENT = 1000
 """Most frequent words that a word's threshold is taken from."""
 
 
+MOST_TOP, MOST_KEEP = 1000, 100_000
+"""Largest K, ten times that of the paper, and most pairs kept of a head."""
+
+
 @checked
 def head_word_pairs(
     model: Any,
@@ -49,8 +53,9 @@ def head_word_pairs(
             words, else the demo's.
         vectors: `WordVectors`, the path of a file of them, a mapping from word to vector, or an array with one row per
             word (zeros: no vector); default: the demo's.
-        top: words per dimension and role (K); at most all words.
-        keep: most pairs kept per head, and per dimension.
+        top: words per dimension and role (K), 1 to 1,000; of a shorter list all words. All top × top pairs of every
+            dimension are looked at.
+        keep: most pairs kept per head, and per dimension, 1 to 100,000.
         frequent: words, from the beginning of the list, that thresholds are taken from; those without a vector do
             not count.
         layers: of the model; default: all.
@@ -70,9 +75,11 @@ def head_word_pairs(
         >>> best.query, best.key, best.dimensions, round(best.score, 1)
         ('One', 'Friends', 11, 0.7)
     """
-    for name, value, least in (("top", top, 1), ("keep", keep, 1), ("frequent", frequent, 2)):
-        if value < least:
-            raise ValueError(f"{name} must be {least} or more, got {value}")
+    if frequent < 2:
+        raise ValueError(f"frequent must be 2 or more, got {frequent}")
+    for name, value, most in (("top", top, MOST_TOP), ("keep", keep, MOST_KEEP)):
+        if not 1 <= value <= most:
+            raise ValueError(f"{name} must be in 1..{most}, got {value}: time and memory grow with top x top and keep")
     numbers = chosen_layers(model, layers)
     listed = word_list(words if words is not None else _own_words(vectors))
     found, present = vectors_of(listed, vectors)

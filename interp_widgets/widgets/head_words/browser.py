@@ -11,6 +11,7 @@ import numpy as np
 import traitlets as T
 
 from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult
+from interp_widgets.analysis.head_words.find import MOST_KEEP, MOST_TOP
 from interp_widgets.analysis.head_words.result import FoundWord
 from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.head_words import change_scene
@@ -70,9 +71,9 @@ class HeadWordBrowser(Panel):
     """Word vectors or the path of a file of them (GloVe or word2vec text, or .npz); empty: the demo's."""
     most_words = T.Int(13_000, min=3)
     """Words taken from the vectors, for the word list ``vectors``."""
-    top = T.Int(100, min=1)
+    top = T.Int(100, min=1, max=MOST_TOP)
     """Words per dimension, as query and as key, that may form pairs (K)."""
-    keep = T.Int(100, min=1)
+    keep = T.Int(100, min=1, max=MOST_KEEP)
     """Pairs kept of each head, and of each dimension."""
     color = T.Enum(tuple(COLOURS), default_value="pairs")
     """Which number colours the grid; ``change`` needs two models."""

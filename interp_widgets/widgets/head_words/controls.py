@@ -6,6 +6,8 @@ from typing import Any
 
 import ipywidgets as W
 
+from interp_widgets.analysis.head_words.find import MOST_KEEP, MOST_TOP
+
 from ..controls import row
 from ..word_source import word_controls
 from .numbers import COLOURS
@@ -15,12 +17,12 @@ from .request import SavedHeads
 def build_controls(panel: Any) -> list[Any]:
     """The rows of inputs, each control joined to its trait."""
     top = panel.bind(
-        W.BoundedIntText(description="Top K", min=1, max=100_000,
+        W.BoundedIntText(description="Top K", min=1, max=MOST_TOP,
                          tooltip="Words that a dimension reacts to most, as query and as key, that may form pairs"),
         "top",
     )  # fmt: skip
     keep = panel.bind(
-        W.BoundedIntText(description="Keep", min=1, max=100_000, tooltip="Pairs kept of each head and each dimension"),
+        W.BoundedIntText(description="Keep", min=1, max=MOST_KEEP, tooltip="Pairs kept of each head and dimension"),
         "keep",
     )
     for box in (top, keep):
