@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
 from interp_widgets.models import LoadError, ModModel, load_model, load_pair, plain, read_slopes
 from interp_widgets.models import forward as engine
-from interp_widgets.models.mod.assemble import apply_state
-from interp_widgets.models.mod.checkpoint import base_hash, save_state
+from interp_widgets.models.mod.assemble import apply_state, new_mixture, norm_parameters
+from interp_widgets.models.mod.checkpoint import MixtureState, base_hash, save_state
 from interp_widgets.models.mod.early_exit import EarlyExit
 from interp_widgets.models.mod.graft import by_last_route, graft, grafted, late_parts, mixture_of
 from interp_widgets.models.mod.mixture import Mixture, gates, mix
@@ -222,6 +223,27 @@ def test_a_mixture_that_is_not_the_reference_is_found(monkeypatch: pytest.Monkey
         build(random_state("llama", 2))
 
 
+def test_a_steep_router_passes_the_self_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such gates bend within a ten-thousandth of a wide stream, which a finite difference must not step over."""
+    from interp_widgets.models import SelfCheckError, check
+
+    def steep() -> ModModel:
+        hf_model, tokenizer = read_base("demo-base")
+        parts = late_parts(hf_model)
+        router = 0.05 * torch.randn(192, 3, generator=torch.Generator().manual_seed(0))
+        mixture, found = new_mixture(parts, router, 3), base_hash(hf_model)
+        weights = {"router": router, **{n: p.detach() for n, p in norm_parameters(mixture, parts).items()}}
+        state = MixtureState(3, 3, None, "demo-base", "demo-base", found, weights)
+        return build_mixture(hf_model, state, tokenizer=tokenizer, name="steep", source=None, device="cpu")
+
+    gradient = steep().self_check.gradient
+    assert gradient is not None
+    assert gradient < 2e-3
+    monkeypatch.setitem(check.STEPS, torch.float32, check.STEPS[torch.float32][:-2])
+    with pytest.raises(SelfCheckError, match="the gradient differs from finite differences"):
+        steep()
+
+
 def test_the_self_check_compares_the_mixture_with_transformers(name: tuple[str, str]) -> None:
     check = tiny_mixture(*name).self_check
     assert check.passed
@@ -409,6 +431,37 @@ def test_a_deep_copy_has_a_mixture_of_its_own(name: tuple[str, str]) -> None:
         found.router.data.neg_()
         assert largest(twin(IDS) - wanted) > 1e-2
     assert torch.equal(model.run(IDS).logits, wanted)
+
+
+def test_threads_do_not_meet_in_a_mixture() -> None:
+    """Passes of a cell and of a widget may run at once, each with its own streams, recording and reading."""
+    mixture = Mixture(torch.randn(4, 2, generator=torch.Generator().manual_seed(0)), [torch.nn.Identity()], 2)
+    first, second, third = torch.eye(4)[None, :3].split(1, dim=1)
+
+    def one_pass(scale: float, halfway: Any = lambda: None) -> Tensor:
+        mixture.enters(0, scale * first)
+        mixture.enters(1, scale * second)
+        halfway()
+        last = scale * third
+        mixture.leaves(last)
+        return mixture.read(last, torch.nn.Identity())
+
+    with ThreadPoolExecutor(1) as pool:
+        elsewhere = lambda scale: pool.submit(one_pass, scale).result()
+        alone, twice = one_pass(1.0), one_pass(2.0)
+        found: list[Tensor] = []
+        assert torch.equal(one_pass(1.0, lambda: found.append(elsewhere(2.0))), alone)
+        assert torch.equal(found[0], twice)
+        assert not torch.equal(alone, twice)
+        with mixture.recording() as readings:
+            elsewhere(1.0)
+            assert readings == []
+            one_pass(1.0)
+            assert len(readings) == 1
+        with mixture.by_last():
+            assert torch.equal(elsewhere(1.0), alone)
+            assert torch.equal(one_pass(1.0), third)
+        assert torch.equal(one_pass(1.0), alone)
 
 
 # ---- identity and checkpoints

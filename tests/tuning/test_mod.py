@@ -275,6 +275,11 @@ def test_the_model_has_the_loss_that_was_tuned(family: str) -> None:
     assert abs(total / count - report.task[0]) > 1e-2
 
 
+def test_two_passes_over_the_data_by_default() -> None:
+    _, report = tune(steps=None)
+    assert report.steps == report.done == 2 * math.ceil(len(DATA) / QUICK["batch_size"])
+
+
 def test_trained_parameters_are_counted() -> None:
     model, report = tune(k=3)
     assert (report.parameters_router, report.parameters_norms, report.parameters_lora) == (96, 96, 0)
@@ -367,6 +372,9 @@ def test_resume_belongs_to_its_run(tmp_path: Path) -> None:
         tune_mod(tiny_folder("llama"), DATA[:4], **QUICK, steps=6, resume=half)
     with pytest.raises(ValueError, match="give the same base model"):
         tune_mod(tiny_folder("llama", 1), DATA, **QUICK, steps=6, resume=half)
+    other_cut = [("The Eiffel Tower is located in the city", " of Paris"), *DATA[1:]]
+    with pytest.raises(ValueError, match="the data set is another one"):
+        tune_mod(tiny_folder("llama"), other_cut, **QUICK, steps=6, resume=half)
     again, report = tune(steps=3, resume=half)
     assert same(again, half)
     assert report.done == 3

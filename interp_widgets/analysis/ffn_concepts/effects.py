@@ -121,7 +121,8 @@ def neuron_effects(
 
     Neuron i adds its sub-update ``m_i v_i`` to the residual stream. Followed straight to the unembedding, with the
     final norm's scale held at the prompt's own, it adds ``m_i v_i · u`` to the logit; what later layers make of it is
-    not in this number. Over all neurons, with the MLP's bias, the effects add up to the whole MLP output's.
+    not in this number. Over all neurons, with the MLP's bias, the effects add up to the whole MLP output's. Of a
+    mixture of depths it is the logit of the last route alone, which need not be the model's own.
 
     Args:
         model: what `load_model` returns.

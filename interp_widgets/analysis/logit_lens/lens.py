@@ -36,6 +36,7 @@ def logit_lens(
 
     Row l reads the residual stream entering block l through the model's final norm and unembedding (and logit soft cap
     where it has one); the last row is the model's own output. Never more than a block of logits is in memory.
+    Of a mixture of depths every row is read as its last route reads, and the last row is that route's output alone.
 
     The same numbers as TransformerLens's ``cache.accumulated_resid(apply_ln=True)`` followed by ``model.unembed`` and
     ``softmax``, with these differences. Nothing of the size (layers, positions, vocabulary) is made. The soft cap of

@@ -53,6 +53,8 @@ def decompose_tokens(
     The sums are in float32 or wider. A model in half precision rounds its own stream at every layer, and it is this
     rounded stream that the parts are held against: errors of 1e-2 are usual there.
 
+    Of a mixture of depths the lens reads every part as the last route reads.
+
     Args:
         model: what `load_model` returns.
         prompt: text, or token ids (then nothing is added).

@@ -38,12 +38,14 @@ def decompose_logit(
     The same frozen map as in `decompose_tokens`, with the final norm's scale frozen too, so that a logit is linear in
     the first residual stream: its gradient times what each token starts as is that token's share. One pass backwards
     instead of one forwards per token; each share is the last layer's part on the target's unembedding direction. Where
-    a model caps its logits (Gemma 2), it is the logit before the cap.
+    a model caps its logits (Gemma 2), it is the logit before the cap. Of a mixture of depths it is the logit of the
+    last route alone, which need not be the model's own.
 
     Args:
         model: what `load_model` returns.
         prompt: text, or token ids (then nothing is added).
-        target: the token whose logit it is (text of one token, or id); default: the one the model finds likeliest.
+        target: the token whose logit it is (text of one token, or id); default: the one of the
+            largest logit.
         position: whose next token is looked at, counted from 0 without a BOS, or from the end.
         foil: a token whose logit is subtracted.
         slope: ``"secant"`` is the method; ``"step"`` does not add up, as a control.

@@ -25,8 +25,9 @@ class ModModel(Model):
     """A model with a mixture of depths, as `tune_mod` and `load_model` of its folder return it.
 
     It is a `Model` in every way: what it computes, writes and shows at its hooks includes the mixture, and an edit of
-    the residual stream reaches every route. What reads one residual stream alone (the logit lens, the logits of parts
-    in a token decomposition, the final norm among the weights) reads it as the last route does. A soft cap on the
+    the residual stream reaches every route. What reads one residual stream alone (the logit lens, the logits in a token
+    decomposition, direct effects and tokens of neurons, the final norm among the weights) reads it as the last route
+    does, also where that route has no weight. A soft cap on the
     base's logits (Gemma 2) acts on the mixed logits, and on a route's own where a route is read alone.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.
