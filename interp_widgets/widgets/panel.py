@@ -8,11 +8,13 @@ the cache or the status line.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import ipywidgets as W
+import traitlets as T
 
 from . import tidy
 from .code import CodeBox
@@ -114,13 +116,23 @@ class Panel(Running):
     # for subclasses ---------------------------------------------------------------------------------------------------
 
     def bind(self, control: Any, name: str, *, key: str = "value") -> Any:
-        """Join a control and a trait both ways; what the trait refuses is shown as an error. Returns the control."""
+        """Join a control and a trait both ways; returns the control.
+
+        What the trait refuses is shown as an error, and the control goes back: it must not show what is not used.
+        """
         if getattr(control, key) != getattr(self, name):
             setattr(control, key, getattr(self, name))
 
         def to_trait(change: Any) -> None:
-            if change.new != getattr(self, name):
+            if change.new == getattr(self, name):
+                return
+            try:
                 setattr(self, name, change.new)
+            except T.TraitError as error:
+                kept = getattr(self, name)
+                setattr(control, key, kept)
+                said = _refusal(self.traits()[name], control.description or name, change.new) or str(error)
+                raise ValueError(f"{said}; it stays {kept!r}") from error
 
         def to_control(change: Any) -> None:
             if change.new != getattr(control, key):
@@ -244,6 +256,19 @@ class Panel(Running):
     @guard
     def _show_code(self) -> None:
         self.code_box.show(self.code(self.request()))
+
+
+def _refusal(trait: Any, label: str, value: Any) -> str:
+    """Why a trait refused a value, in the words on the screen; empty where only the trait can say."""
+    low, high = (end if isinstance(end, (int, float)) and math.isfinite(end) else None for end in _ends(trait))
+    if low is None or not isinstance(value, (int, float)) or (value >= low and (high is None or value <= high)):
+        return ""
+    return f"{label} must be {f'{low:g} or more' if high is None else f'in {low:g}..{high:g}'}, got {value:g}"
+
+
+def _ends(trait: Any) -> tuple[Any, Any]:
+    """The bounds of a trait for numbers; None for one that has none."""
+    return getattr(trait, "min", None), getattr(trait, "max", None)
 
 
 def _workbench(model: Any, tuned: Any, workbench: Workbench | None) -> Workbench:

@@ -462,6 +462,17 @@ def test_what_cannot_run_is_said_at_once_and_forgotten_when_mended(base: Any, vi
     assert "k = 2" in panel.grid.hints["ablations"].value
 
 
+def test_a_refused_number_does_not_stay_in_its_box(base: Any, view: Any, wire: Any) -> None:
+    panel = view(base, tab="tune")
+    row = next(
+        row for row in panel.tune.box.children if any(getattr(c, "description", "") == "λ" for c in row.children)
+    )
+    box = next(control for control in row.children if control.description == "λ")
+    wire.type(box, value=-1.0)
+    assert panel.status.error == "λ must be 0 or more, got -1; it stays 0.0001"
+    assert (box.value, panel.distill) == (1e-4, 1e-4)
+
+
 def test_bad_input_of_reading(view: Any, wire: Any) -> None:
     panel = view(tiny_mixture("llama", k=2))
     before = panel.result

@@ -237,7 +237,8 @@ def test_an_error_on_a_browser_message_is_shown(toy: Any, wire: Any) -> None:
     assert toy.status.error == "n must be 0 or more, got -2"
     wire.type(toy.box, value="bad")
     assert "'kind' trait" in toy.status.error
-    assert toy.kind == "good"
+    assert toy.status.error.endswith("; it stays 'good'")
+    assert (toy.kind, toy.box.value) == ("good", "good"), "the control shows what is used"
     wire.type(toy.slider, value=3)
     assert toy.status.error == ""
     assert toy.status.state == "done"
