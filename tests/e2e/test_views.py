@@ -426,6 +426,37 @@ def test_bokeh_both_ways(nb: Any) -> None:
     nb.page.wait_for_function("() => Bokeh.documents.length <= 1")
 
 
+def test_a_tooltip_goes_with_what_it_was_about(nb: Any) -> None:
+    hover = "from bokeh.models import HoverTool\nplot.add_tools(HoverTool(tooltips=[('y', '@y')]))"
+    nb.make("bokeh_tip.ipynb", STRIP, BOKEH.replace("host = ", f"{hover}\nhost = "))
+    nb.run_all()
+    shown = nb.page.locator(".iw-bokeh-tip:visible")
+
+    def rest_on_a_bar() -> None:
+        nb.page.mouse.move(2, 2)
+        nb.py(
+            code="plot.renderers[0].visible, plot.y_range.end = True, 14\n"
+            "source.data = {'x': list(range(6)), 'y': [1, 2, 3, 4, 5, 6]}"
+        )
+        nb.frames(5)
+        nb.bokeh_idle()
+        nb.page.mouse.move(*nb.bokeh_point("bars", 3, 3.4))
+        expect(shown).to_have_text("y: 4")
+
+    for name, change in {
+        "the bar is lower": "source.data = {**source.data, 'y': [1, 2, 3, 1, 5, 6]}",
+        "longer labels move the frame": "source.data = {**source.data, 'y': [1] * 6}; plot.y_range.end = 4e9",
+        "nothing is left": "source.data = {'x': [], 'y': []}",
+        "the bars are hidden": "plot.renderers[0].visible = False",
+    }.items():
+        rest_on_a_bar()
+        nb.py(code=change)
+        expect(shown, f"{name}: its tooltip stays").to_have_count(0)
+    rest_on_a_bar()
+    nb.py(code="source.data = {**source.data, 'y': [5e7] * 6}; plot.y_range.end = 6e7")
+    expect(shown, "the number that is there now is told").to_have_text("y: 50000000")
+
+
 def test_bokeh_rerun_leaves_nothing(nb: Any) -> None:
     nb.make("bokeh_again.ipynb", STRIP, "host = None", "if host is not None: host.close()\n" + BOKEH)
     nb.run_all()

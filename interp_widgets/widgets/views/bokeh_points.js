@@ -169,6 +169,8 @@ function paintEachFrame(plot) {
 // What a tooltip wears: the colours of the page, which Bokeh's own do not follow.
 const TIP_STYLE = '.bk-tooltip-row-label { color: var(--iw-tip-muted); }';
 
+const LOOKS_AFTER_CHANGE = 4;  // paintings after a change: sizes of labels and frame settle in two or three
+
 // Makes the tooltips of a hover tool follow the theme, and keeps them away while the figure is dragged or zoomed.
 function dressTooltips(hover) {
   const dress = () => { for (const tip of hover.ttmodels.values()) tip.setv({ css_classes: ['iw-bokeh-tip'], stylesheets: [TIP_STYLE] }); };
@@ -177,8 +179,26 @@ function dressTooltips(hover) {
   hover._inspect = function (sx, sy, dims) {
     const moving = hover.plot_view.model.document?.interactive_duration() >= 0;
     inspect.call(hover, moving ? Infinity : sx, moving ? Infinity : sy, dims);
+    for (const [renderer, tip] of hover.ttmodels) if (!renderer.visible) tip.clear();
   };
   dress();
+  lookAgain(hover);
+}
+
+// Looks again at what is under a resting pointer after the figure has changed. Bokeh does so only while the frame keeps
+// its place, lest a tooltip that moves the frame call itself for ever: hence only a few times after each change.
+function lookAgain(hover) {
+  const plot = hover.plot_view;
+  let left = 0;
+  plot.model.document.on_change(() => { left = LOOKS_AFTER_CHANGE; });
+  hover.connect(plot.repainted, () => {
+    const at = hover._current_sxy, frame = plot.frame.bbox;
+    if (!left || !at || !hover.model.active) return;
+    left -= 1;
+    hover._current_bbox = frame.clone();
+    if (frame.contains(at[0], at[1])) hover._inspect(...at);
+    else hover._clear();
+  });
 }
 
 // All views below `views`, each once: Bokeh keeps some as children and others by role.
