@@ -18,7 +18,7 @@ LENGTH = 48
 # (order of summation, rotary tables in float32); wrong ones by more than 1. Half precision rounds logits themselves.
 LOGIT_TOLERANCE = {torch.float64: 1e-3, torch.float32: 2e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 GRADIENT_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-2}
-STEPS = {torch.float64: (1e-3, 1e-4, 1e-5), torch.float32: (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)}
+STEPS = {torch.float64: (1e-3, 1e-4, 1e-5), torch.float32: (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)}
 
 
 class SelfCheckError(ValueError):
