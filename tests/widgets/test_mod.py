@@ -14,6 +14,7 @@ import torch
 
 from interp_widgets import Workbench, load_model
 from interp_widgets.analysis.mod import RoutingResult, routing
+from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.problems import Problem, read_problems
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import ModelPair, ModModel
@@ -471,6 +472,23 @@ def test_a_refused_number_does_not_stay_in_its_box(base: Any, view: Any, wire: A
     wire.type(box, value=-1.0)
     assert panel.status.error == "λ must be 0 or more, got -1; it stays 0.0001"
     assert (box.value, panel.distill) == (1e-4, 1e-4)
+
+
+def test_only_the_routes_wait_for_run(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Routes that are behind the inputs dim; the tabs beside them stay clear and do not ask for a button they lack."""
+    panel = view(base)
+    monkeypatch.setattr(type(panel), "forecast", lambda self, request: Forecast(5.0, 1))
+    panel.prompt = "One two three"
+    assert panel.status.state == "waiting"
+    hidden = {}
+    for tab in ("route", "tune", "grid"):
+        panel.tab = tab
+        hidden[tab] = "iw-hidden" in panel.forecast_label._dom_classes
+    assert hidden == {"route": False, "tune": True, "grid": True}
+    assert "iw-stale" in panel.route.box._dom_classes
+    assert "iw-stale" not in panel.plot._dom_classes
+    panel.run()
+    assert "iw-stale" not in panel.route.box._dom_classes
 
 
 def test_bad_input_of_reading(view: Any, wire: Any) -> None:

@@ -54,7 +54,8 @@ class RouteTab:
         below = row(self.listed, self.speed.box)
         below.layout.align_items = "flex-start"
         self.box = W.VBox([self.state, self.strip, self.heat, self.key, below])
-        self.box.add_class("iw-column")
+        for name in ("iw-column", "iw-dims"):
+            self.box.add_class(name)
         self._painting = False
         panel.watch(self.strip, "selected", self._strip_clicked)
         panel.watch(self.heat, "pinned", self._cell_clicked)
@@ -273,7 +274,7 @@ def _fill(table: Table, one: RoutingResult, at: int, letter: str) -> None:
     heads: list[dict[str, Any]] = [{"label": "ensemble"}]
     for route, layer in enumerate(one.layers):
         tip = f"KL from the ensemble: {max(float(one.kl[route, at]), 0.0):.2f} nats"
-        heads.append({"label": f"layer {layer}, weight {one.weights[at, route]:.2f}", "title": tip})
+        heads.append({"label": f"layer {layer} · {one.weights[at, route]:.2f}", "title": tip})
     columns = [
         (one.ensemble_ids[at], one.ensemble_probability[at]),
         *zip(one.route_ids[:, at], one.route_probability[:, at], strict=True),
@@ -285,7 +286,10 @@ def _fill(table: Table, one: RoutingResult, at: int, letter: str) -> None:
     with table.hold_sync():
         table.rows, table.selected = [], -1
         table.columns, table.rows = heads, rows
-        table.caption = f"{letter}Likeliest next tokens after “{visible(one.tokens[at])}” ({at}), with probabilities"
+        table.caption = (
+            f"{letter}Likeliest next tokens after “{visible(one.tokens[at])}” ({at}), with probabilities; beside each "
+            "layer its weight"
+        )
 
 
 def _chance(value: float) -> str:

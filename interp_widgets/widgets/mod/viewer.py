@@ -150,6 +150,14 @@ class MoDRoutingViewer(Panel):
         self.tabs.selected_index = TABS.index(self.tab)
         for part in (self.inputs, self.run_button):
             shown_if(part, self.tab == "route")
+        shown_if(self.forecast_label, self.tab == "route" and bool(self.forecast_label.value))
+
+    def _mark(self, *, stale: bool, forecast: str | None = None) -> None:
+        """Dim the routes, which Run is about, and not the tabs of tunings."""
+        super()._mark(stale=stale, forecast=forecast)
+        self.plot.remove_class("iw-stale")
+        (self.route.box.add_class if stale else self.route.box.remove_class)("iw-stale")
+        shown_if(self.forecast_label, self.tab == "route" and bool(forecast))
 
     def adopt(self, slot: int) -> None:
         """Set the options to those that the mixture looked at was tuned with, so that Resume goes on with them."""
