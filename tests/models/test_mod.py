@@ -295,6 +295,22 @@ def test_a_pair_of_mixtures_from_memory_takes_the_plain_equations() -> None:
 
 
 @pytest.mark.hooked
+@pytest.mark.parametrize("only", [0, 1])
+def test_a_route_alone_by_the_plain_equations(only: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weight hangs on nothing; the blocks and autograd say the same."""
+    state = dataclasses.replace(random_state("llama", 2), only=only)
+    model = build(state, backend="hooked", dtype=torch.float64)
+    assert engine._way(model) == "plain"
+    cases = [([5, 17, 300, 44], [8, 99]), ([5, 17], [300, 44, 8, 99])]
+    found = [prompt_saliency(model, *case, method="first_order").importance for case in cases]
+    monkeypatch.setattr(plain, "applies", lambda tl_model: False)
+    assert engine._way(model) == "blocks"
+    for one, case in zip(found, cases, strict=True):
+        wanted = prompt_saliency(model, *case, method="first_order").importance
+        assert abs(one - wanted).max() < 1e-9 * abs(wanted).max()
+
+
+@pytest.mark.hooked
 @pytest.mark.parametrize("fault", ["no change of the weights", "no route but the last", "another norm", "none"])
 def test_wrong_equations_are_found_and_left_out(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: every model is compared with its own logits and a gradient before the equations stand in for it."""
@@ -647,6 +663,18 @@ def test_what_cannot_be_skipped_is_computed() -> None:
             handle.remove()
         assert len(seen) >= len(wanted), "a hook sees every layer of every pass"
     assert model.skips_layers
+
+
+@pytest.mark.hooked
+def test_layers_are_skipped_only_where_that_gives_the_models_own_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the comparison on first use: equations that are another model's write no text."""
+    own = EarlyExit._norm
+    monkeypatch.setattr(EarlyExit, "_norm", lambda write, route, stream: 1.01 * own(write, route, stream))
+    model = build(random_state("llama", 3), backend="hooked")
+    assert not model.skips_layers
+    monkeypatch.undo()
+    assert not model.skips_layers, "compared once"
+    assert build(random_state("llama", 3), backend="hooked").skips_layers
 
 
 @pytest.mark.hooked
