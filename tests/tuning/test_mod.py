@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -451,6 +453,32 @@ def test_a_fault_within_a_step_keeps_the_steps_before(
     assert (report.done, report.stopped) == (2, "cancelled")
     assert same(model, tune(steps=2, **options)[0])
     assert same(tune(steps=6, resume=model, **options)[0], tune(steps=6, **options)[0])
+
+
+def test_the_trained_model_is_gone_before_the_new_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one device there is room for few copies of a large model."""
+    from interp_widgets.tuning.mod import tune as module
+
+    trained: list[weakref.ref[Any]] = []
+
+    class Watched(module.Trainer):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            trained.append(weakref.ref(self.hf_model))
+
+    build, there = module.build_mixture, []
+
+    def watched_build(*given: Any, **options: Any) -> ModModel:
+        gc.collect()
+        there.append(trained[0]() is not None)
+        return build(*given, **options)
+
+    monkeypatch.setattr(module, "Trainer", Watched)
+    monkeypatch.setattr(module, "build_mixture", watched_build)
+    for options in ({}, {"lora": 2}):
+        trained.clear()
+        tune(steps=1, **options)
+    assert there == [False, False]
 
 
 def test_what_stopped_a_run_is_told_where_its_model_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:

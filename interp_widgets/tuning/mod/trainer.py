@@ -202,6 +202,11 @@ class Trainer:
         curves = {f"curves.{name}": torch.tensor(rows, dtype=torch.float64) for name, rows in self.curves.items()}
         return weights, curves | {n: v.detach().cpu().clone() for n, v in self._optimizer_tensors().items()}
 
+    def release(self) -> None:
+        """Let go of model and optimizer; what was done and the curves stay."""
+        for name in ("hf_model", "parts", "mixture", "named", "trained", "optimizer"):
+            delattr(self, name)
+
     def go_on(self, state: MixtureState) -> None:
         """Take up where ``state`` stopped."""
         read_weights(self.named, state.weights)

@@ -283,7 +283,9 @@ class _Run:
         )  # fmt: skip
 
     def result(self, ending: Ending) -> tuple[ModModel, ModReport]:
-        state = self.state(ending)
+        """Model and report; the trainer's own model is let go, so that its memory is there for the new one."""
+        state, report = self.state(ending), self._report(ending)
+        self.trainer.release()
         hf_model, tokenizer = read_base(self.source, self.base.tokenizer)
         try:
             model = build_mixture(
@@ -292,11 +294,11 @@ class _Run:
             )  # fmt: skip
         except (SelfCheckError, LoadError) as error:
             raise DivergedError(
-                f"after {self.trainer.done} steps the tuned model cannot be relied on, its last loss was "
-                f"{self.trainer.curves['task'][-1]:.3g}: {error}. Try a smaller learning rate",
-                self._report(ending),
+                f"after {report.done} steps the tuned model cannot be relied on, its last loss was "
+                f"{report.task[-1] if report.done else math.nan:.3g}: {error}. Try a smaller learning rate",
+                report,
             ) from error
-        return model, self._report(ending)
+        return model, report
 
     def _report(self, ending: Ending) -> ModReport:
         trainer, done = self.trainer, self.trainer.done
