@@ -36,9 +36,10 @@ class Panel(Running):
     - `defaults(given)`: what to start with where the user and the workbench say nothing;
     - `build()`: make controls and views and put them into `self.inputs`, `self.plot` and `self.details`;
     - `request()`: what to compute, as a frozen, hashable object, read from the traits; ValueError if it cannot be done;
-    - `cost(request, model)`: an object with `.flops` and `.bytes`, for the forecast;
+    - `cost(request, model)`: an object with `.flops` and `.bytes`, for the forecast; usually `request.cost(model)`;
     - `leans_on(request)`: other models that a result depends on, so that it is kept for those only;
     - `compute(request, model, progress=, check=, on_partial=)`: the result; runs in the worker, must not touch widgets;
+      usually `request.answer(model, progress=, check=, on_partial=)`;
     - `choices()`: how many or which there are of what a trait of `chosen_on` chooses from, in the results;
     - `draw(results, request)`: show one result per model (fewer while a run of two is under way);
     - `code(request)`, `frame()`, `scene()`, `stored()`: for *Copy as code* and *Save*; without them the button or the

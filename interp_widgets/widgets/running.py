@@ -95,15 +95,21 @@ class Running(W.VBox):
         check: Callable[[], None],
         on_partial: Callable[[Any], None],
     ) -> Any:
-        """The result of a request on one model; called in the worker's thread, must not touch widgets or traits."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how to compute")
+        """The result of a request on one model: what the request answers, unless a panel does it itself.
+
+        Called in the worker's thread; must not touch widgets or traits.
+        """
+        if not hasattr(request, "answer"):
+            raise NotImplementedError(f"{type(self).__name__} does not say how to compute")
+        return request.answer(model, progress=progress, check=check, on_partial=on_partial)
 
     def draw(self, results: tuple[Any, ...], request: Any) -> None:
         """Show the results, one per model; `self.shown` says which of them is looked at."""
 
     def cost(self, request: Any, model: Any) -> Cost | None:
-        """What a request takes on one model; None if it is always quick."""
-        return None
+        """What a request takes on one model: what it says itself; None if it is always quick."""
+        found: Cost | None = request.cost(model) if hasattr(request, "cost") else None
+        return found
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         """For traits that choose: how many or which ones the results on the screen have, and what to call them."""

@@ -29,6 +29,7 @@ from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.presets import PRESETS
 from tests.models.tiny import tiny_model
 from tests.widgets.opening import opening, settle
+from tests.widgets.trouble import told_of_full_memory
 
 PROMPT, TARGET = PRESETS[0].prompt, PRESETS[0].target
 CORRUPTED, SUBJECT = PRESETS[0].corrupted, PRESETS[0].subject
@@ -635,16 +636,7 @@ def test_an_exception_in_a_users_hook_is_shown_and_leaves_no_hook(pair: Any, abl
 
 def test_out_of_memory_is_a_sentence(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = ablate(pair.base, prompt="A cat")  # few cells: every halving collects garbage
-    good = panel.result
-
-    def full(*args: Any, **kwargs: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr("interp_widgets.analysis.ablation.study.resume", full)
-    with pytest.raises(MemoryError):
-        panel.run(fresh=True)
-    assert "memory" in panel.status.error.lower()
-    assert panel.result is good
+    told_of_full_memory(panel, monkeypatch, "interp_widgets.analysis.ablation.study.resume")
 
 
 def test_cancel_keeps_partial_maps_and_closing_ends_the_run(pair: Any, ablate: Any, monkeypatch: Any) -> None:

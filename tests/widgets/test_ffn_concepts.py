@@ -32,6 +32,7 @@ from interp_widgets.widgets.views.base import bytes_floats
 from tests.data.chat_server import GOOD, KEY, Server
 from tests.models.tiny import tiny_model
 from tests.widgets.opening import opening, settle
+from tests.widgets.trouble import cancelled_and_closed
 
 PROMPT, TARGET = PRESETS[0].prompt, PRESETS[0].target
 LAST = 5
@@ -662,32 +663,7 @@ def test_partial_results_are_drawn(pair: Any, browse: Any) -> None:
 
 def test_cancel_and_close_during_a_run(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = browse(pair.base)
-    good = panel.result
-    entered, stopped = threading.Event(), threading.Event()
-
-    def endless(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
-        entered.set()
-        try:
-            while True:
-                progress(1, 10)
-                check()
-        finally:
-            stopped.set()
-
-    monkeypatch.setattr(panel, "compute", endless)
-    panel.rank = 7
-    panel.go()
-    assert entered.wait(10)
-    panel.cancel()
-    assert stopped.wait(10)
-    assert panel.wait(10)
-    assert (panel.status.state, panel.result) == ("cancelled", good)
-    entered.clear()
-    stopped.clear()
-    panel.go()
-    assert entered.wait(10)
-    panel.close()
-    assert stopped.wait(10), "closing must stop the run"
+    cancelled_and_closed(panel, monkeypatch, lambda: setattr(panel, "rank", 7))
 
 
 # ---- what is taken away

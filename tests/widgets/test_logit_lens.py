@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,12 @@ from interp_widgets.widgets.logit_lens import LogitLensExplorer
 from interp_widgets.widgets.logit_lens.controls import COLOR_LABELS
 from tests.models.tiny import tiny_hf, tiny_model, tiny_tokenizer
 from tests.widgets.opening import hooks_on, opening, settle
+from tests.widgets.trouble import (
+    cancelled_and_closed,
+    told_of_a_failing_hook,
+    told_of_broken_weights,
+    told_of_full_memory,
+)
 
 PROMPT, RESPONSE = "The Eiffel Tower is located in", " the city of Paris"
 
@@ -411,82 +416,20 @@ def test_odd_texts_are_shown_as_they_are(pair: Any, explore: Any, prompt: str) -
 
 
 def test_weights_that_are_not_finite_are_an_error(pair: Any, explore: Any) -> None:
-    panel = explore(pair.base)
-    good = panel.result
-    weight = pair.base.tl_model.blocks[2].mlp.W_out
-    kept = weight.data.clone()
-    try:
-        with torch.no_grad():
-            weight[0, 0] = float("nan")
-        with pytest.raises(ValueError, match="is not finite"):
-            panel.run(fresh=True)
-        assert panel.status.state == "failed"
-        assert panel.result is good
-    finally:
-        with torch.no_grad():
-            weight.copy_(kept)
+    told_of_broken_weights(explore(pair.base), pair.base, "is not finite")
 
 
 def test_an_exception_in_a_users_hook_is_shown_and_leaves_no_hook(pair: Any, explore: Any) -> None:
-    panel = explore(pair.base)
-
-    def broken(activation: Any, hook: Any) -> Any:
-        raise RuntimeError("the user's hook failed")
-
-    with pair.base.tl_model.hooks(fwd_hooks=[("blocks.1.hook_resid_pre", broken)]):
-        with pytest.raises(RuntimeError, match="the user's hook failed"):
-            panel.run(fresh=True)
-        assert "the user's hook failed" in panel.status.error
-    assert hooks_on(pair.base) == 0
-    panel.run(fresh=True)
-    assert panel.status.state == "done"
+    told_of_a_failing_hook(explore(pair.base), pair.base)
 
 
 def test_out_of_memory_is_a_sentence(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    panel = explore(pair.base)
-    good = panel.result
-
-    def full(*args: Any, **kwargs: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr("interp_widgets.analysis.logit_lens.lens.residuals", full)
-    with pytest.raises(Exception, match=r"(?i)memory"):
-        panel.run(fresh=True)
-    assert "memory" in panel.status.error.lower()
-    assert panel.result is good
+    told_of_full_memory(explore(pair.base), monkeypatch, "interp_widgets.analysis.logit_lens.lens.residuals")
 
 
 def test_cancel_and_close_during_a_run(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explore(pair.base)
-    good = panel.result
-    entered, stopped = threading.Event(), threading.Event()
-
-    def endless(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
-        entered.set()
-        try:
-            while True:
-                progress(1, 10)
-                check()
-        finally:
-            stopped.set()
-
-    monkeypatch.setattr(panel, "compute", endless)
-    panel.target = " Rome"
-    panel.go()
-    assert entered.wait(10)
-    panel.cancel()
-    assert stopped.wait(10)
-    assert panel.wait(10)
-    assert panel.status.state == "cancelled"
-    assert panel.result is good
-    entered.clear()
-    stopped.clear()
-    panel.go()
-    assert entered.wait(10)
-    panel.close()
-    assert stopped.wait(10), "closing must stop the run"
-    with pytest.raises(RuntimeError, match="is closed"):
-        panel.run()
+    cancelled_and_closed(panel, monkeypatch, lambda: setattr(panel, "target", " Rome"))
 
 
 def test_cost_and_keywords(pair: Any, explore: Any) -> None:

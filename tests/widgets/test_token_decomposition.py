@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.views.base import bytes_floats
 from tests.models.tiny import tiny_hf, tiny_model, tiny_tokenizer
 from tests.widgets.opening import hooks_on, opening, settle
+from tests.widgets.trouble import cancelled_and_closed, told_of_broken_weights
 
 PROMPT, TARGET = PRESETS[0].prompt, PRESETS[0].target
 RESPONSE = " Paris and"
@@ -475,20 +475,7 @@ def test_odd_texts_are_shown_as_they_are(pair: Any, explore: Any, prompt: str) -
 
 
 def test_weights_that_are_not_finite_are_an_error(pair: Any, explore: Any) -> None:
-    panel = explore(pair.base)
-    good = panel.result
-    weight = pair.base.tl_model.blocks[2].mlp.W_out
-    kept = weight.data.clone()
-    try:
-        with torch.no_grad():
-            weight[0, 0] = float("nan")
-        with pytest.raises(ValueError, match=r"(?i)nan|finite|add up"):
-            panel.run(fresh=True)
-        assert panel.status.state == "failed"
-        assert panel.result is good
-    finally:
-        with torch.no_grad():
-            weight.copy_(kept)
+    told_of_broken_weights(explore(pair.base), pair.base, r"(?i)nan|finite|add up")
 
 
 def test_partial_results_are_drawn(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,35 +495,7 @@ def test_partial_results_are_drawn(pair: Any, explore: Any, monkeypatch: pytest.
 
 def test_cancel_and_close_during_a_run(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explore(pair.base)
-    good = panel.result
-    entered, stopped = threading.Event(), threading.Event()
-
-    def endless(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
-        entered.set()
-        try:
-            while True:
-                progress(1, 10)
-                check()
-        finally:
-            stopped.set()
-
-    monkeypatch.setattr(panel, "compute", endless)
-    panel.lens = "frozen"
-    panel.go()
-    assert entered.wait(10)
-    panel.cancel()
-    assert stopped.wait(10)
-    assert panel.wait(10)
-    assert panel.status.state == "cancelled"
-    assert panel.result is good
-    entered.clear()
-    stopped.clear()
-    panel.go()
-    assert entered.wait(10)
-    panel.close()
-    assert stopped.wait(10), "closing must stop the run"
-    with pytest.raises(RuntimeError, match="closed"):
-        panel.run()
+    cancelled_and_closed(panel, monkeypatch, lambda: setattr(panel, "lens", "frozen"))
 
 
 def test_200_moves_of_the_threshold_end_where_they_end(pair: Any, explore: Any, wire: Any) -> None:

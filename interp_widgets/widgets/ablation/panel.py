@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import ipywidgets as W
@@ -159,20 +158,6 @@ class AblationPanel(Selecting):
                 raise ValueError("there is no corrupted prompt yet: type one of as many tokens as the prompt")
             return Filler("resample", corrupted=self.corrupted)
         return Filler()
-
-    def compute(
-        self,
-        request: Request,
-        model: Any,
-        *,
-        progress: Callable[[int, int], None],
-        check: Callable[[], None],
-        on_partial: Callable[[Any], None],
-    ) -> Any:
-        return request.answer(model, progress=progress, check=check, on_partial=on_partial)
-
-    def cost(self, request: Request, model: Any) -> Any:
-        return request.cost(model)
 
     def draw(self, results: tuple[Any, ...], request: Request) -> None:
         if isinstance(request, TraceRequest):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, cast
 
 import ipywidgets as W
@@ -189,20 +189,6 @@ class FFNConceptBrowser(Noting):
         numbers = max(min(self.rank, model.d_model) * model.d_model * model.n_layers for model in self.models)
         keep = len(self.models) == 2 or numbers <= KEPT
         return ConceptsRequest(self.source(), self.rank, self.top, directions=keep)
-
-    def compute(
-        self,
-        request: Request,
-        model: Any,
-        *,
-        progress: Callable[[int, int], None],
-        check: Callable[[], None],
-        on_partial: Callable[[Any], None],
-    ) -> Any:
-        return request.answer(model, progress=progress, check=check, on_partial=on_partial)
-
-    def cost(self, request: Request, model: Any) -> Any:
-        return request.cost(model)
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         found: dict[str, tuple[int | Collection[str], str]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import ipywidgets as W
@@ -151,21 +151,6 @@ class HeadWordBrowser(Panel):
             self.word_list, words=self.words, path=self.word_file, vectors=self.vectors, most=self.most_words
         )
         return HeadWordRequest(source, self.top, self.keep)
-
-    def compute(
-        self,
-        request: Any,
-        model: Any,
-        *,
-        progress: Callable[[int, int], None],
-        check: Callable[[], None],
-        on_partial: Callable[[Any], None],
-    ) -> HeadWordResult:
-        found: HeadWordResult = request.answer(model, progress=progress, check=check, on_partial=on_partial)
-        return found
-
-    def cost(self, request: Any, model: Any) -> Any:
-        return request.cost(model)
 
     def draw(self, results: tuple[HeadWordResult, ...], request: Any) -> None:
         if not self.told:

@@ -98,9 +98,6 @@ class LogitLensExplorer(PredictionPanel):
     def leans_on(self, request: LensRequest) -> tuple[Any, ...]:
         return (self.models[-1],) if request.target is None else ()
 
-    def cost(self, request: LensRequest, model: Any) -> Any:
-        return request.cost(model)
-
     def draw(self, results: tuple[LogitLensResult, ...], request: LensRequest) -> None:
         prompt, _ = self.models[0].split(request.prompt, request.response)
         self.in_prompt = len(prompt) - (results[0].bos_id is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import traitlets as T
@@ -109,20 +109,6 @@ class TokenDecompositionExplorer(PredictionPanel):
         position = -1 if self.position == last else self.position
         asked = DecompositionRequest(prediction, position, foil=self.foil, biases=self.biases, lens=self.lens)
         return asked.checked(self.models[0])
-
-    def compute(
-        self,
-        request: DecompositionRequest,
-        model: Any,
-        *,
-        progress: Callable[[int, int], None],
-        check: Callable[[], None],
-        on_partial: Callable[[Any], None],
-    ) -> Decomposed:
-        return request.answer(model, progress=progress, check=check, on_partial=on_partial)
-
-    def cost(self, request: DecompositionRequest, model: Any) -> Any:
-        return request.cost(model)
 
     def draw(self, results: tuple[Decomposed, ...], request: DecompositionRequest) -> None:
         held = {id(one.result): one for one in self.rows}
