@@ -3,6 +3,7 @@
     python benchmarks/mod.py --threads 1 --cpu-time        # on a machine that does other things too
     python benchmarks/mod.py --quick                       # small shapes, seconds
     python benchmarks/mod.py --train 300                   # tune the demo mixtures for longer first
+    python benchmarks/mod.py --only analyses               # one of read-out, writing, analyses
 
 *Read-out.* Logits of 64 positions, width 768, 50,257 tokens, from k normed states and their weights: the sum of k
 logit tensors as the definition has it, against one unembedding of the mixed states. Rivals take turns; a ratio is the
@@ -12,6 +13,10 @@ median of the pairs' ratios. The aim is 0.8 k.
 same loop, which computes a layer only when a token needs it; *dense* is all k routes, *base* a mixture of one route
 with the base's own norm, which is the base model in that loop. First on the demo model with tuned mixtures, then on
 random weights of the GPT-2-small shape, where a random router sends every token somewhere else.
+
+*Analyses.* Saliency and ablation of a demo mixture by the plain equations, against the same through TransformerLens'
+own blocks and autograd, as before these equations knew mixtures; *base* is the demo model itself. Rivals take turns; a
+ratio is the median of the pairs' ratios.
 """
 
 from __future__ import annotations
@@ -21,14 +26,20 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import saliency
 import torch
 from saliency import hf_model, machine, table
 from torch import Tensor
 
+from interp_widgets.analysis.ablation import ablate_modules
 from interp_widgets.analysis.mod import routing_speed
+from interp_widgets.analysis.saliency import prompt_saliency
+from interp_widgets.models import load_model, plain
 from interp_widgets.models.mod.assemble import new_mixture, norm_parameters
 from interp_widgets.models.mod.checkpoint import MixtureState, base_hash
 from interp_widgets.models.mod.graft import late_parts
@@ -40,7 +51,7 @@ warnings.simplefilter("ignore")
 PROMPT = "The Eiffel Tower is located in the city of"
 
 
-def seconds(action: Callable[[], Tensor], clock: Callable[[], float]) -> float:
+def seconds(action: Callable[[], Any], clock: Callable[[], float]) -> float:
     start = clock()
     action()
     return clock() - start
@@ -102,6 +113,45 @@ def writing(name: str, model: Any, base: Any, prompt: Any, tokens: int, repeats:
     return rows
 
 
+def through_blocks() -> Any:
+    """Inside, no model is known to the plain equations."""
+    return mock.patch.object(plain, "applies", return_value=False)
+
+
+def analyses(quick: bool, repeats: int, clock: Callable[[], float]) -> str:
+    model, base = random_mixture("demo-base", 3, 0.02), load_model("demo-base", device="cpu")
+    ids = torch.randint(1, model.d_vocab, (256,), generator=torch.Generator().manual_seed(0)).tolist()
+    sizes = [(8, 8), (24, 4)] if quick else [(64, 64), (200, 32), (32, 200)]
+    places = 8 if quick else 32
+    tasks: list[tuple[str, str, Callable[[Any], Any]]] = [
+        (method, f"{n}, {m}", partial(saliency_of, method=method, prompt=ids[:n], response=ids[n : n + m]))
+        for method in ("first_order", "exact")
+        for n, m in sizes
+    ]
+    tasks.append(("ablation of modules", str(places), lambda model: ablate_modules(model, ids[:places], 99).effect))
+    rows = []
+    for name, size, task in tasks:
+        with through_blocks():
+            slow = task(model)
+        error = np.abs(task(model) - slow).max() / np.abs(slow).max()
+        times = []
+        for _ in range(repeats):
+            with through_blocks():
+                before = seconds(partial(task, model), clock)
+            times.append((before, seconds(partial(task, model), clock), seconds(partial(task, base), clock)))
+        before, after, _ = (1000 * statistics.median(column) for column in zip(*times, strict=True))
+        ratio = statistics.median(one / other for one, other, _ in times)
+        over = statistics.median(one / other for _, one, other in times)
+        label = name.replace("_", " ")
+        rows.append([label, size, f"{before:.0f}", f"{after:.0f}", f"{ratio:.1f}", f"{over:.2f}", f"{error:.0e}"])
+    head = ["analysis", "prompt, response", "through blocks (ms)", "plain (ms)", "ratio", "over base", "difference"]
+    return table(head, rows)
+
+
+def saliency_of(model: Any, method: Any, prompt: list[int], response: list[int]) -> Any:
+    return prompt_saliency(model, prompt, response, method=method).importance
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
@@ -109,13 +159,24 @@ def main() -> None:
     parser.add_argument("--cpu-time", action="store_true", help="processor time instead of wall time")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--train", type=int, default=100, help="steps of the demo mixtures")
+    parser.add_argument("--only", choices=["read-out", "writing", "analyses"])
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     clock = saliency.clock = time.process_time if options.cpu_time else time.perf_counter
     print(machine("cpu"))
-    print("\n### Read-out\n")
-    print(read_out(options.quick, options.repeats, clock))
+    if options.only in (None, "read-out"):
+        print("\n### Read-out\n")
+        print(read_out(options.quick, options.repeats, clock))
+    if options.only in (None, "analyses"):
+        print("\n### Analyses\n")
+        print(analyses(options.quick, options.repeats, clock))
+    if options.only in (None, "writing"):
+        print("\n### Writing\n")
+        print(all_writing(options, clock))
+
+
+def all_writing(options: argparse.Namespace, clock: Callable[[], float]) -> str:
     from interp_widgets.data.instructions import instruction_cases
     from interp_widgets.tuning.mod import tune_mod
 
@@ -132,21 +193,8 @@ def main() -> None:
     name = f"random, {model.n_layers} layers of {model.d_model}, k 6"
     prompt = list(range(100, 116))
     rows += writing(name, model, one_route(source), prompt, tokens, min(3, options.repeats), clock)
-    print("\n### Writing\n")
-    print(
-        table(
-            [
-                "model",
-                "routes per token",
-                "tokens/s",
-                "over dense",
-                "layers run",
-                "positions computed",
-                "text of dense",
-            ],
-            rows,
-        )
-    )
+    head = ["model", "routes per token", "tokens/s", "over dense", "layers run", "positions computed", "text of dense"]
+    return table(head, rows)
 
 
 if __name__ == "__main__":
