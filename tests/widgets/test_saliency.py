@@ -61,6 +61,21 @@ def test_opens_with_a_result_where_the_context_leaves_little_room(
         panel.close()
 
 
+def test_no_error_passes_by_while_a_new_prompt_is_drawn(
+    pair: Any, explore: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[BaseException] = []
+    monkeypatch.setattr(SaliencyExplorer, "show_error", lambda _, error: errors.append(error))
+    panel = settle(explore(pair.tuned))
+    for prompt, response in (("The nurse said that", " she"), ("The", " cat sat on the mat.")):
+        wire.type(panel.map.prompt_strip, selected=1)
+        wire.type(panel.map.response_strip, selected=0)
+        with panel.hold():
+            panel.prompt, panel.response = prompt, response
+        assert settle(panel).status.state == "done"
+    assert not errors
+
+
 def test_run_gives_what_the_function_gives(pair: Any, explore: Any) -> None:
     panel = explore(pair.tuned)
     expected = prompt_saliency(pair.tuned, PROMPT, RESPONSE)

@@ -173,6 +173,8 @@ class SaliencyExplorer(Panel):
             with self.settled():
                 self.response = written_text(self.models[0], first)
         axes = (request.prompt, tuple(first.prompt_ids), tuple(first.response_ids))
+        if axes != self._axes:
+            self.map.forget()
         # what was selected when the panel opened is of these texts; later, another text has other tokens
         prompt_token, response_token = (-1, -1) if self._axes else (self.prompt_token, self.response_token)
         if axes[:2] != self._axes[:2]:

@@ -63,6 +63,10 @@ class MapTab:
 
     # tokens -----------------------------------------------------------------------------------------------------------
 
+    def forget(self) -> None:
+        """Let go of the numbers: they are of other texts, and a selection must not look them up."""
+        self._matrices = self._densities = ()
+
     def set_prompt(self, result: SaliencyResult) -> None:
         """Show another prompt."""
         self.prompt_strip.set_tokens(result.prompt_tokens, special=result.prompt_special)
@@ -171,7 +175,7 @@ class MapTab:
 
     def paint_selection(self) -> None:
         """Shade the strips by the selection and list the numbers."""
-        if not self.panel.results:
+        if not self._matrices:
             return
         self._shade()
         column, line = self._selected()
@@ -187,7 +191,7 @@ class MapTab:
 
     def _shade(self) -> None:
         """Prompt by the chosen response token's column, response by the chosen prompt tokens' rows."""
-        if not self.panel.results:
+        if not self._matrices:
             return
         rows, columns = self.shown.shape
         column, line = self._selected()
