@@ -31,7 +31,7 @@ def opened(nb: Any, **options: Any) -> Any:
 
 
 def test_journey(nb: Any) -> None:
-    panel = opened(nb, steps=24, batch_size=4, examples=100)
+    panel = opened(nb, steps=2000, batch_size=4, examples=100)
 
     # a result at once, and it says what it is
     expect(panel.get_by_text("This mixture is untrained", exact=True)).to_be_visible()
@@ -44,15 +44,27 @@ def test_journey(nb: Any) -> None:
     assert nb.py("6 * 7") == 42, "another cell runs meanwhile"
     assert nb.py("panel.tune.going") is True
     nb.bokeh_idle()
-    expect(panel.get_by_text("of 24. Other cells may run meanwhile", exact=False)).to_be_visible()
+    expect(panel.get_by_text("of 2,000. Other cells may run meanwhile", exact=False)).to_be_visible()
     nb.screenshot("mod_live", panel)
+
+    # and read on the other tab, which does not wait for the end of the tuning
+    open_tab(nb, "Route")
+    prompt = panel.locator("textarea").first
+    prompt.fill("The capital of Italy is")
+    prompt.press("Tab")
+    nb.wait_py("panel.result.n_positions", 5, seconds=60)
+    assert nb.py("(panel.tune.going, panel.status.state)") == (True, "running")
+    expect(panel.get_by_role("button", name="Cancel")).to_be_visible()
+    nb.py(code="panel.prompt = 'Instruction: Please name the capital of the country.\nInput: France\nResponse:'")
+    open_tab(nb, "Tune")
     panel.get_by_role("button", name="Stop", exact=True).click()
     nb.wait_py("(panel.tune.going, panel.busy)", (False, False), seconds=60)
     done = nb.py("panel.report.done")
-    assert 3 <= done < 24
-    expect(panel.get_by_text(f"cancelled after {done} of 24 steps", exact=False)).to_be_visible()
+    assert 3 <= done < 2000
+    expect(panel.get_by_text(f"cancelled after {done} of 2000 steps", exact=False)).to_be_visible()
+    nb.py(code=f"panel.steps = {done + 6}")
     panel.get_by_role("button", name="Resume", exact=True).click()
-    nb.wait_py("(panel.tune.going, panel.report.done)", (False, 24), seconds=240)
+    nb.wait_py("(panel.tune.going, panel.report.done)", (False, done + 6), seconds=240)
     nb.wait_py("panel.busy", False, seconds=60)
     nb.bokeh_idle()
     nb.looks("mod_tune", panel_of(nb), height=2200)

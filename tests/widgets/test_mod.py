@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -179,12 +181,16 @@ def test_shares_prompt_and_token(base: Any, view: Any) -> None:
 # ---- tuning
 
 
-def test_tune_gives_what_the_library_gives(base: Any, view: Any) -> None:
+def test_tune_gives_what_the_library_gives(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the routes follow by themselves, also where a changed input would wait for Run."""
     panel = view(base)
+    monkeypatch.setattr(type(panel), "forecast", lambda self, request: Forecast(5.0, 1))
+    panel.tab = "tune"
     seen: list[int] = []
     panel.tune.loss.source.on_change("data", lambda attr, old, new: seen.append(len(new["x"])))
     panel.tune.tune()
-    assert settle(panel).status.error == ""
+    assert panel.wait(60)
+    assert panel.status.error == ""
     expected, report = tune_mod(base, DATA, 2, steps=4, batch_size=2, learning_rate=1e-2)
     for name, value in expected.state.weights.items():
         assert torch.equal(value, panel.mixture.state.weights[name])
@@ -194,7 +200,7 @@ def test_tune_gives_what_the_library_gives(base: Any, view: Any) -> None:
     assert panel.chosen == [1]
     assert "untrained" not in panel.route.state.value
     assert f"{report.trained_parameters:,}" in panel.tune.words.value
-    assert len(seen) >= 2, "drawn while it was tuned and at the end"
+    assert len(seen) >= 3, "drawn at the beginning, while it was tuned and at the end"
     panel.chosen = [0]
     settle(panel)
     assert "untrained" in panel.route.state.value, "the untrained one is still there"
@@ -336,6 +342,25 @@ def test_checkpoints(base: Any, view: Any, tmp_path: Path) -> None:
     other.tune.open()
     assert other.wait(60)
     assert "was tuned on" in other.status.error
+
+
+def test_a_mixture_is_forgotten_and_its_weights_leave_the_memory(base: Any, view: Any, wire: Any) -> None:
+    panel = view(base)
+    assert panel.tune.forget_button.disabled, "the first one stays"
+    panel.tune.tune()
+    settle(panel)
+    model = weakref.ref(panel.mixture)
+    wire.click(panel.tune.forget_button)
+    assert "Press Forget once more" in panel.tune.words.value
+    assert panel.chosen == [1]
+    wire.click(panel.tune.forget_button)
+    settle(panel)
+    assert (panel.chosen, [label for label, _ in panel.mixture_boxes[0].options]) == ([0], ["untrained"])
+    assert "untrained" in panel.route.state.value
+    gc.collect()
+    assert model() is None
+    with pytest.raises(ValueError, match="was opened on and stays"):
+        panel.shelf.forget(0)
 
 
 # ---- the grid

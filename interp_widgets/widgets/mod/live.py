@@ -10,7 +10,7 @@ import numpy as np
 from interp_widgets.figures.mod.lines import STATISTICS, StepCurves
 from interp_widgets.tuning.mod import ModStep
 
-INTERVAL = 0.5
+INTERVAL = 1.0
 """Least seconds between two drawings of the curves."""
 
 

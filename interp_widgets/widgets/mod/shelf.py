@@ -1,4 +1,4 @@
-"""The mixtures that a viewer holds for each of its models: untrained, given, tuned, opened. None of them is dropped."""
+"""The mixtures that a viewer holds for each of its models: untrained, given, tuned, opened, until one is forgotten."""
 
 from __future__ import annotations
 
@@ -54,6 +54,20 @@ class Shelf:
         chosen[slot] = len(self.rows[slot]) - 1
         self.panel.chosen = chosen
 
+    def forget(self, slot: int) -> None:
+        """Let go of the mixture that is looked at, whose weights then leave the memory, and look at the one before it.
+
+        ValueError for the first one, which the viewer was opened on.
+        """
+        row, entry = self.rows[slot], self.chosen(slot)
+        place = row.index(entry)
+        if not place:
+            raise ValueError(f"“{entry.name}” is what the viewer was opened on and stays: look at another one first")
+        del row[place]
+        chosen = [*self.panel.chosen]
+        chosen[slot] = place - 1
+        self.panel.chosen = chosen
+
     def key(self, slot: int) -> Any:
         """What tells the chosen mixture from others, in a request; ValueError where it cannot be made."""
         entry = self.chosen(slot)
@@ -92,7 +106,9 @@ class Shelf:
         if isinstance(key, Untrained):
             self.prepare(slot, key)
             return self._made[slot, key]
-        found: ModModel = next(entry.model for entry in self.rows[slot] if entry.serial == key[0])
+        found: ModModel | None = next((entry.model for entry in self.rows[slot] if entry.serial == key[0]), None)
+        if found is None:
+            raise ValueError("this mixture was forgotten meanwhile: look at another one")
         return found
 
     def base(self, slot: int) -> Any:

@@ -72,6 +72,11 @@ class TuneTab:
         self.folder.add_class("iw-grow")
         self.save_button = panel.on_click(W.Button(description="Save checkpoint"), self.save)
         self.open_button = panel.on_click(W.Button(description="Open checkpoint"), self.open)
+        self.forget_button = panel.on_click(
+            W.Button(description="Forget", tooltip="Let go of the mixture looked at; its weights leave the memory"),
+            self.forget,
+        )
+        self._unsaved: Entry | None = None
         self.words, self.hint = W.HTML(""), W.HTML("")
         self.hint.add_class("iw-hint")
         self.loss = TuningLoss()
@@ -83,7 +88,7 @@ class TuneTab:
         self.box = W.VBox([
             *option_rows(panel),
             row(self.tune_button, self.stop_button, self.resume_button, self.hint),
-            row(self.folder, self.save_button, self.open_button),
+            row(self.folder, self.save_button, self.open_button, self.forget_button),
             self.words, charts,
         ])  # fmt: skip
         self.box.add_class("iw-column")
@@ -105,7 +110,9 @@ class TuneTab:
         self._draw(curves, 0 if entry.report is None else entry.report.steps)
         self.fit()
         self.words.value = _words(entry)
+        self._unsaved = None
         self.save_button.disabled = entry.model is None
+        self.forget_button.disabled = entry is self.panel.shelf.rows[self.panel.slot][0]
         self.resume_button.disabled = entry.model is None or not entry.model.state.training
 
     def fit(self) -> None:
@@ -206,7 +213,9 @@ class TuneTab:
         )  # fmt: skip
 
     def _live(self, curves: StepCurves, steps: int) -> None:
-        self._draw(curves, steps)
+        if self.panel.tab == "tune":
+            self._draw(curves, steps)
+        self.showing = curves  # drawn with the next steps once somebody looks
         self.words.value = (
             f"Step {len(curves.task):,} of {steps:,}. Other cells may run meanwhile; Stop keeps what was learned."
         )
@@ -230,6 +239,7 @@ class TuneTab:
         model, report = found
         trouble = "" if failure is None else describe_error(failure)
         self.panel.shelf.add(slot, Entry(tuned_name(model, report), model, report, data=line, trouble=trouble))
+        self.panel.follow()
         if failure is not None:
             raise failure
         if report.stopped == "nan":
@@ -255,6 +265,16 @@ class TuneTab:
         self.words.value = _words(entry)
         panel.status.idle(f"Saved {written}")
 
+    def forget(self) -> None:
+        """Let go of the mixture that is looked at; one that was not saved has to be asked for twice."""
+        panel = self.panel
+        entry = panel.shelf.chosen(panel.slot)
+        if entry.model is not None and not entry.kept and self._unsaved is not entry:
+            self._unsaved = entry
+            self.words.value = f"<b>{escape(entry.name)}</b> is not saved. Press Forget once more to let go of it."
+            return
+        panel.shelf.forget(panel.slot)
+
     def open(self) -> None:
         """Read a mixture from a folder; one that was made on another base is refused."""
         given, panel, slot = self.folder.value.strip(), self.panel, self.panel.slot
@@ -266,6 +286,7 @@ class TuneTab:
             with panel.hold():
                 panel.shelf.add(slot, Entry(Path(given).name, model, kept=given))
                 panel.adopt(slot)
+            panel.follow()
 
         panel.start(lambda job: panel.shelf.open(slot, given), done, title="Opening", channel="open")
 

@@ -16,6 +16,7 @@ from interp_widgets.models import ModModel
 
 from ..controls import shown_if
 from ..panel import Panel
+from ..running import FIRST_BACKGROUND_SECONDS
 from .controls import build_controls, fill_mixtures
 from .grid import GridTab
 from .request import TOP, Entry, Route
@@ -164,6 +165,10 @@ class MoDRoutingViewer(Panel):
         if slot == self.slot:
             for name, value in options_of(self.shelf.chosen(slot)).items():
                 setattr(self, name, value)
+
+    def follow(self) -> None:
+        """Read the routes of a mixture that has just been tuned or opened, unless that takes long."""
+        self._refresh(limit=FIRST_BACKGROUND_SECONDS)
 
     def forget_error(self) -> None:
         """An option of tuning has changed: what was said of the one before it is not so any more."""
