@@ -174,6 +174,17 @@ def test_speed_is_measured_for_every_number_of_routes(tmp_path: Path, family: st
     assert model.top_k == 3
 
 
+def test_the_first_text_of_every_number_of_routes_is_not_counted() -> None:
+    """It fills caches; and with different times each is where it belongs."""
+    model = tiny_mixture("llama", "bridge", 2)
+    lengths = [100.0, 100.0, 1.0, 3.0, 2.0, 8.0]  # of the texts in turn: one route, two routes, one route, ..
+    clock = iter([tick for length in lengths for tick in (0.0, length)])
+    found = routing_speed(model, IDS, max_new_tokens=6, repeats=2, clock=lambda: next(clock))
+    assert found.seconds.tolist() == [[1, 2], [3, 8]]
+    assert found.tokens_per_second.tolist() == [6 / 1.5, 6 / 5.5]
+    assert found.speed_up.tolist() == [3.5, 1]
+
+
 def test_speed_of_what_cannot_be_measured() -> None:
     model = tiny_mixture("llama", "auto", 2)
     with pytest.raises(TypeError, match="needs a mixture of depths"):

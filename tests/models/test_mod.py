@@ -449,6 +449,13 @@ def test_a_deep_copy_has_a_mixture_of_its_own(name: tuple[str, str]) -> None:
     assert torch.equal(model.run(IDS).logits, wanted)
 
 
+def test_comparisons_leave_the_number_of_routes() -> None:
+    mixture = Mixture(torch.zeros(4, 3), [torch.nn.Identity()] * 2, 1)
+    with mixture.dense():
+        assert mixture.top_k == 3
+    assert mixture.top_k == 1
+
+
 def test_threads_do_not_meet_in_a_mixture() -> None:
     """Passes of a cell and of a widget may run at once, each with its own streams, recording and reading."""
     mixture = Mixture(torch.randn(4, 2, generator=torch.Generator().manual_seed(0)), [torch.nn.Identity()], 2)

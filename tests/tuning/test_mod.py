@@ -628,6 +628,15 @@ def test_a_route_alone(tmp_path: Path) -> None:
         assert text == greedy[4:]
 
 
+def test_a_route_alone_trains_its_own_norm() -> None:
+    final = tiny_hf("llama").model.norm.weight
+    for route in (0, 1):
+        model, report = tune(only=route, steps=2)
+        assert (report.parameters_router, report.parameters_norms) == (0, 32)
+        changed = [not torch.equal(model.state.weights[f"norms.{i}.weight"], final) for i in range(2)]
+        assert changed == [route == 0, route == 1]
+
+
 def test_the_last_route_alone_with_adapters_is_ordinary_lora() -> None:
     """By hand: peft and AdamW on the transformers model, the same batches."""
     import peft

@@ -139,6 +139,20 @@ def test_ablations_leave_out_what_they_say() -> None:
     assert found.base_accuracy == pytest.approx(2 / 3)
 
 
+def test_ablations_may_be_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def tuned(model: Any, dataset: Any, *, check: Any, **options: Any) -> tuple[Any, Any]:
+        asked.append(options)
+        return tune_mod(model, dataset, **options)
+
+    monkeypatch.setattr(accuracy, "tune_mod", tuned)
+    mod_ablations(tiny_folder("llama"), DATA, PROBLEMS[:1], k=2, top_k=1, variants={"MoD": {}}, seeds=(0,), **QUICK)
+    assert [(options["k"], options["top_k"]) for options in asked] == [(2, 1)]
+    with pytest.raises(TypeError, match="'top_k' is set by the comparison itself"):
+        mod_grid(tiny_folder("llama"), DATA, PROBLEMS, top_k=1)
+
+
 def test_intervals_are_those_of_student(tmp_path: Path) -> None:
     values = np.array([[0.5, 0.6, 0.8], [0.2, 0.2, 0.2]])
     low, high = stats.t.interval(0.95, 2, loc=values[0].mean(), scale=stats.sem(values[0]))

@@ -25,7 +25,7 @@ ABLATIONS: Mapping[str, Mapping[str, Any]] = {
     "without distillation": {"distill": 0.0},
 }
 """The method and its two ablations (Fig. 5.4), as options of `tune_mod`."""
-_OURS = ("k", "top_k", "seed", "resume", "on_step", "on_partial")
+_OURS = ("k", "seed", "resume", "on_step", "on_partial")
 
 
 @checked
@@ -71,7 +71,7 @@ def mod_grid(
         >>> found.mean.shape, bool(np.isnan(found.mean[0, 1]))  # one route cannot have a second one
         ((2, 2), True)
     """
-    _check_options(tuning)
+    _check_options(tuning, *_OURS, "top_k")
     base = loaded(model, tuning.get("tokenizer"))
     rows = _numbers("ks", ks, base.n_layers)
     columns = _numbers("top_ks", range(1, max(rows) + 1) if top_ks is None else top_ks, max(rows))
@@ -147,7 +147,7 @@ def mod_ablations(
         1         without norms                 384
         2  without distillation                 768
     """
-    _check_options(tuning)
+    _check_options(tuning, *_OURS)
     if not variants:
         raise ValueError("there are no variants to compare: give at least one")
     _check_seeds(seeds)
@@ -217,7 +217,7 @@ def _told(tuning: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in tuning.items() if name != "tokenizer"}
 
 
-def _check_options(tuning: Mapping[str, Any]) -> None:
-    taken = next((name for name in tuning if name in _OURS), None)
+def _check_options(tuning: Mapping[str, Any], *ours: str) -> None:
+    taken = next((name for name in tuning if name in ours), None)
     if taken is not None:
         raise TypeError(f"{taken!r} is set by the comparison itself: leave it out")
