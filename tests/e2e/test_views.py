@@ -457,6 +457,29 @@ def test_a_tooltip_goes_with_what_it_was_about(nb: Any) -> None:
     expect(shown, "the number that is there now is told").to_have_text("y: 50000000")
 
 
+def test_views_that_a_busy_page_starts_late_go_on(nb: Any) -> None:
+    """What happens where a module takes more than anywidget's two seconds: here they are over at once."""
+    nb.page.add_init_script(
+        """AbortSignal.timeout = () => {
+            const over = new AbortController();
+            setTimeout(() => over.abort(), 0);
+            return over.signal;
+        };"""
+    )
+    nb.make("late.ipynb", STRIP, HEAT, BOKEH)
+    nb.run_all()
+    expect(tokens(nb)).to_have_count(11)
+    nb.bokeh_idle()
+    nb.py(code="strip.set_tokens(['one', ' two'])\nsource.data = {'x': [1], 'y': [9]}")
+    expect(tokens(nb)).to_have_count(2)
+    nb.page.wait_for_function(f"() => {SHOWN}.every(doc => doc.get_model_by_name('source').data.y[0] === 9)")
+    tokens(nb).nth(1).click()
+    nb.wait_py("strip.selected", 1)
+    assert nb.errors, "the page was not late: the test shows nothing"
+    assert all("Failed to initialize model" in error for error in nb.errors)
+    nb.errors.clear()
+
+
 def test_bokeh_rerun_leaves_nothing(nb: Any) -> None:
     nb.make("bokeh_again.ipynb", STRIP, "host = None", "if host is not None: host.close()\n" + BOKEH)
     nb.run_all()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import anywidget
 import numpy as np
+import traitlets as t
 from numpy.typing import ArrayLike, NDArray
 
 _HERE = Path(__file__).parent
@@ -60,13 +62,27 @@ class View(anywidget.AnyWidget):
     exported: ClassVar[bool] = False
     """Whether `export_html` puts the view into a saved page, where its module runs without Python."""
 
+    _own_id = t.Unicode("").tag(sync=True)
+    # by which its module finds the model behind it, to take messages where anywidget has given up on a busy page
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        source = cls.__dict__.get("_esm")
+        if isinstance(source, str):  # not where anywidget makes a trait of it
+            before, found, after = source.rpartition("export default ")
+            if not found:
+                raise TypeError(f"the module of {cls.__name__} must have an 'export default'")
+            guard = (_HERE / "sturdy.js").read_text(encoding="utf-8")
+            cls._esm = f"{guard}\n{before}const ownView = {after}\nexport default sturdy(ownView);\n"
+        super().__init_subclass__(**options)
+
     def __init__(self, **traits: Any) -> None:
         unknown = sorted(set(traits) - set(self.trait_names()))
         if unknown:
             raise TypeError(
                 f"{type(self).__name__} has no trait {unknown[0]!r}; see {type(self).__name__}.trait_names()"
             )
-        super().__init__(**traits)
+        own_id = uuid.uuid4().hex
+        super().__init__(model_id=own_id, _own_id=own_id, **traits)
 
     def close(self) -> None:
         """End the view and its layout; ipywidgets leaves the layout's comm open."""

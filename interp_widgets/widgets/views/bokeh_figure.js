@@ -76,6 +76,13 @@ export default () => {
         apply(JSON.parse(message.patch), new Map(parts));
       };
       model.on('msg:custom', receive);
+      // Python sends the whole figure where patches were lost
+      const renew = () => {
+        state.muted = true;
+        try { for (const doc of everyone()) doc.replace_with_json(JSON.parse(model.get('_document'))); }
+        finally { state.muted = false; }
+      };
+      model.on('change:_document', renew);
       state.ready = bokehEntry(model.get('_version')).ready.then(Bokeh => {
         state.Bokeh = Bokeh;
         const { Document } = Bokeh.require('document');
@@ -84,6 +91,7 @@ export default () => {
       });
       return () => {
         model.off('msg:custom', receive);
+        model.off('change:_document', renew);
         const docs = everyone();
         state.shown.clear();
         state.master = null;

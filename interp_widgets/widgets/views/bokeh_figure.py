@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-import anywidget
 import bokeh
 import traitlets as t
 from bokeh.core.json_encoder import serialize_json
@@ -51,7 +50,7 @@ def _current_document_kept() -> Iterator[None]:
         raise
 
 
-class BokehSource(anywidget.AnyWidget):
+class BokehSource(View):
     """Carries BokehJS to the page as a message, never as state, so that no notebook stores it."""
 
     _esm = view_source("bokeh_page", "bokeh_source")
