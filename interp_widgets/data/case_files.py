@@ -39,9 +39,10 @@ def parse_cases(content: str | bytes, name: str) -> list[SaliencyCase]:
         if suffix == ".json":
             rows = json.loads(text)
         elif suffix == ".jsonl":
-            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+            # splitlines() would also split at a line separator (U+2028) inside a text
+            rows = [json.loads(line) for line in text.split("\n") if line.strip()]
         elif suffix == ".csv":
-            rows = list(csv.DictReader(io.StringIO(text)))
+            rows = _csv_rows(text, name)
         else:
             raise ValueError(f"cannot read cases from {name!r}: the name must end in .json, .jsonl or .csv")
     except UnicodeDecodeError as error:
@@ -51,6 +52,24 @@ def parse_cases(content: str | bytes, name: str) -> list[SaliencyCase]:
     if not isinstance(rows, list) or not rows:
         raise ValueError(f"{name} must hold a list of at least one case, each with a prompt")
     return [_case(row, index) for index, row in enumerate(rows)]
+
+
+def _csv_rows(text: str, name: str) -> list[dict[str, str]]:
+    """Rows of a CSV; a text cut by its own comma, or a quote that swallows the rest, is an error, no shorter case."""
+    advice = 'put a text with commas or line breaks between double quotes, and write a quote in it twice ("")'
+    lines = csv.reader(io.StringIO(text), strict=True)
+    rows: list[dict[str, str]] = []
+    try:
+        heading = next(lines, [])
+        for line in filter(None, lines):
+            if any(line[len(heading) :]):  # empty fields at the end are what spreadsheets write
+                raise ValueError(
+                    f"case {len(rows)} of {name} has {len(line)} fields under {len(heading)} headings: {advice}"
+                )
+            rows.append(dict(zip(heading, line, strict=False)))
+    except csv.Error as error:
+        raise ValueError(f"case {len(rows)} of {name} is not valid CSV ({error}): {advice}") from error
+    return rows
 
 
 def _case(row: Any, index: int) -> SaliencyCase:

@@ -51,3 +51,25 @@ def test_bytes_that_are_no_text_are_refused() -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no file"):
         read_cases(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prompt,response\nfirst,x\nHi Ann, how are you, then,x\n", r"case 1 of a\.csv has 4 fields under 2 headings"),
+        ('prompt,response\n"never closed,x\nsecond,y\n', r"case 0 of a\.csv is not valid CSV"),
+        ('prompt,response\n"He said "hi" to me",x\n', r"case 0 of a\.csv is not valid CSV"),
+    ],
+)
+def test_a_csv_that_cuts_a_text_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message + ".*between double quotes"):
+        parse_cases(text, "a.csv")
+
+
+def test_quoted_texts_and_line_separators_come_whole() -> None:
+    cases = parse_cases('prompt,response\n\n"He said ""hi"", then\nleft."," ok",,\n', "a.csv")
+    assert [(case.prompt, case.response) for case in cases] == [('He said "hi", then\nleft.', " ok")]
+    assert [case.prompt for case in parse_cases('{"prompt": "a\u2028b\x85c"}\r\n{"prompt": "d"}', "a.jsonl")] == [
+        "a\u2028b\x85c",
+        "d",
+    ]
