@@ -21,6 +21,8 @@ MOST = 600
 """Points per line; of more steps evenly spaced ones are drawn."""
 WINDOW = 10
 """Steps that the smoothed loss is the mean of."""
+NOISY = 100
+"""From so many steps on the statistics are smoothed as well: single batches would fill the plot."""
 
 
 @dataclass(frozen=True)
@@ -247,11 +249,16 @@ class RouteStatistic(StepLines):
         if curves is None or not len(curves.task):
             return self.clear("The first step is under way." if curves is not None else "")
         values = np.asarray(getattr(curves, self.kind))
+        smooth = len(values) >= NOISY
         lines = [
-            Drawn(f"layer {layer}", values[:, route], PALETTE8[route % len(PALETTE8)])
+            Drawn(
+                f"layer {layer}", running_mean(values[:, route]) if smooth else values[:, route],
+                PALETTE8[route % len(PALETTE8)],
+            )
             for route, layer in enumerate(curves.layers)
-        ]
-        self.put(lines, max(steps, len(values)), ends=(0.0, self.MOST[self.kind]))
+        ]  # fmt: skip
+        subtitle = f"means of {WINDOW} batches" if smooth else ""
+        self.put(lines, max(steps, len(values)), ends=(0.0, self.MOST[self.kind]), subtitle=subtitle)
 
 
 class LateLayerCurves(StepLines):
