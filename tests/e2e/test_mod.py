@@ -55,7 +55,7 @@ def test_journey(nb: Any) -> None:
     nb.wait_py("panel.result.n_positions", 5, seconds=60)
     assert nb.py("(panel.tune.going, panel.status.state)") == (True, "running")
     expect(panel.get_by_role("button", name="Cancel")).to_be_visible()
-    nb.py(code="panel.prompt = 'Instruction: Please name the capital of the country.\nInput: France\nResponse:'")
+    nb.py(code="from interp_widgets.widgets.mod.viewer import PROMPT; panel.prompt = PROMPT")
     open_tab(nb, "Tune")
     panel.get_by_role("button", name="Stop", exact=True).click()
     nb.wait_py("(panel.tune.going, panel.busy)", (False, False), seconds=60)
