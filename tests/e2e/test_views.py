@@ -342,6 +342,19 @@ def test_a_narrow_table_cuts_no_number(nb: Any) -> None:
     assert heights[1] > heights[0], "in a narrow page the headings take two lines"
 
 
+TEXTS = """
+from interp_widgets.widgets.views import Table
+columns = [{"label": "A no.", "align": "right"}, {"label": "turned °", "align": "right"}, {"label": "words", "wrap": True}]
+Table(columns=columns, rows=[[0, 11.4, "tea, forest, children, workers, shops, " * 12]], height=200)
+"""
+
+
+def test_long_texts_do_not_squeeze_the_headings(nb: Any) -> None:
+    nb.make("texts.ipynb", TEXTS)
+    nb.run_all()
+    assert nb.page.locator(".iw-table th").nth(1).bounding_box()["height"] < 40
+
+
 INK = "node => getComputedStyle(node).color.match(/[\\d.]+/g).slice(0, 3).map(Number)"
 
 
