@@ -344,7 +344,8 @@ def test_a_narrow_table_cuts_no_number(nb: Any) -> None:
 
 TEXTS = """
 from interp_widgets.widgets.views import Table
-columns = [{"label": "A no.", "align": "right"}, {"label": "turned °", "align": "right"}, {"label": "words", "wrap": True}]
+right = {"align": "right"}
+columns = [{"label": "A no.", **right}, {"label": "turned °", **right}, {"label": "words", "wrap": True}]
 Table(columns=columns, rows=[[0, 11.4, "tea, forest, children, workers, shops, " * 12]], height=200)
 """
 
