@@ -47,7 +47,8 @@ class Running(W.VBox):
     """Traits whose change draws the held results again without running the model; `view` always does."""
 
     chosen_on: ClassVar[tuple[str, ...]] = ()
-    """Traits that choose something in the held results, which `check_chosen` looks at whenever either changes."""
+    """Traits that choose something in the held results: `check_chosen` looks at them when they change, and those given as
+    keywords when the first result is there."""
 
     closed = True
     """Whether the panel is closed; True until there is something to close."""
@@ -462,7 +463,8 @@ class Running(W.VBox):
         self._mark(stale=False)
         seconds = time.monotonic() - began if outcome.cached else outcome.seconds
         self.status.done(seconds, cached=outcome.cached)
-        self._check_chosen()
+        if self._asked_for:  # later, what was chosen in the results before is no error in these
+            self._check_chosen()
 
     def _show_partial(self, outcome: Outcome) -> None:
         self._put(outcome)

@@ -46,9 +46,9 @@ def sources() -> dict[type, tuple[Any, dict[str, Any]]]:
 
 @pytest.fixture
 def view(sources: dict[type, tuple[Any, dict[str, Any]]]) -> Iterator[Callable[..., Any]]:
-    def make(kind: Any, **options: Any) -> Any:
-        model, usual = sources[kind]
-        return kind(model, **{**usual, **options})
+    def make(kind: Any, *, model: Any = None, **options: Any) -> Any:
+        usual_model, usual = sources[kind]
+        return kind(usual_model if model is None else model, **{**usual, **options})
 
     with opening(make) as build:
         yield build
@@ -103,6 +103,14 @@ def test_a_later_choice_is_told_too_and_a_good_one_ends_it(view: Callable[..., A
     panel.component = 2
     assert not panel.status.error
     assert panel.status.state == "idle"
+
+
+def test_what_was_chosen_in_results_before_is_no_error(view: Callable[..., Any]) -> None:
+    panel = settle(view(FFNConceptBrowser, model=load_demo_pair().base, words=WORDS, rank=5, top=4, component=4))
+    assert panel.status.state == "done"
+    panel.rank = 3
+    settle(panel)
+    assert (panel.result.rank, panel.status.state, panel.status.error) == (3, "done", "")
 
 
 @pytest.mark.parametrize(
