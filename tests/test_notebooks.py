@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from pathlib import Path
@@ -75,6 +76,22 @@ def solutions(book: Any) -> dict[str, str]:
     text = "\n".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
     blocks = re.findall(r"<details>.*?```python\n(.*?)```", text, re.DOTALL)
     return dict(line.split(" = ", 1) for block in blocks for line in block.splitlines() if line.startswith("answer_"))
+
+
+JUDGED_BY_RULE = [path for path in NOTEBOOKS if "def check(answer, is_right, hint)" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", JUDGED_BY_RULE, ids=lambda path: path.stem)
+def test_an_answer_of_another_kind_is_told_too(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    book = nbformat.read(path, as_version=4)
+    (source,) = [cell.source for cell in book.cells if "\ndef check(" in cell.source]
+    (judge,) = [part for part in ast.parse(source).body if isinstance(part, ast.FunctionDef) and part.name == "check"]
+    names: dict[str, Any] = {}
+    exec(compile(ast.Module([judge], []), path.name, "exec"), names)
+    for answer in (None, "three", [1, 2], 3, 2):
+        names["check"](answer, lambda number: abs(number - 2) < 1e-6, "It is a number.")
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["Your turn: replace None and run the cell again.", *["Not yet. It is a number."] * 3, "Right."]
 
 
 def with_answers(book: Any, *answers: dict[str, str]) -> Any:
