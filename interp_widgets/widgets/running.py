@@ -47,8 +47,8 @@ class Running(W.VBox):
     """Traits whose change draws the held results again without running the model; `view` always does."""
 
     chosen_on: ClassVar[tuple[str, ...]] = ()
-    """Traits that choose something in the held results: `check_chosen` looks at them when they change, and at those given
-    as keywords when the first result is there."""
+    """Traits that choose something in the held results: `check_chosen` looks at them when they change and,
+    where they were given as keywords, when the first result is there."""
 
     closed = True
     """Whether the panel is closed; True until there is something to close."""

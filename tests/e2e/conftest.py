@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,6 +166,7 @@ class Notebook:
 
     def __init__(self, page: Any, lab: Lab, pictures: Path) -> None:
         self.page, self.lab, self.pictures = page, lab, pictures
+        self.shown = "panel"
         self.errors: list[str] = []
         self.console: list[str] = []
         self.outside: list[str] = []
@@ -206,6 +207,37 @@ class Notebook:
         # The run-all promise, not the kernel's idle flag: the flag is idle between two cells too.
         self.page.evaluate("async () => { await jupyterapp.commands.execute('notebook:run-all-cells'); }")
         self.no_error_outputs()
+
+    def show(self, widget: str, *, name: str = "panel") -> Notebook:
+        """Open a notebook that calls a widget of the demo `pair` by a name, and wait for its first result."""
+        self.shown = name
+        kind = widget.partition("(")[0]
+        self.make(
+            f"{kind}.ipynb",
+            f"from interp_widgets import {kind}, load_demo_pair\npair = load_demo_pair()\n{name} = {widget}\n{name}",
+        )
+        self.run_all()
+        self.done()
+        return self
+
+    @property
+    def panel(self) -> Any:
+        """The first panel of the page."""
+        return self.page.locator(".iw-panel").first
+
+    def done(self) -> None:
+        """Wait until nothing of the shown widget runs; on a busy machine its forecast asks for Run first."""
+        if self.py(f"{self.shown}.status.state") == "waiting":
+            self.panel.get_by_role("button", name="Run", exact=True).click()
+        self.wait_py(f"({self.shown}.status.state, {self.shown}.busy)", ("done", False), seconds=150)
+
+    def map_cell(self, row: int, column: int, shape: Sequence[int]) -> tuple[float, float]:
+        """Page pixels of the middle of a cell of the panel's first heat map, scrolled into view."""
+        canvas = self.panel.locator(".iw-heat canvas.iw-top").first
+        canvas.evaluate("node => node.scrollIntoView({ block: 'center' })")
+        x, y, width, height = canvas.evaluate("node => node.dataset.frame.split(' ').map(Number)")
+        box, (rows, columns) = canvas.bounding_box(), shape
+        return box["x"] + x + (column + 0.5) / columns * width, box["y"] + y + (row + 0.5) / rows * height
 
     def no_error_outputs(self) -> None:
         found = self.page.evaluate(

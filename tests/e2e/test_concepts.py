@@ -16,29 +16,11 @@ OWN = [
 @pytest.fixture
 def opened(nb: Any) -> Any:
     """A browser of the demo pair and all of the demo's concepts, on the tuned model."""
-    nb.make(
-        "concepts.ipynb",
-        "from interp_widgets import ConceptBrowser, load_demo_pair\n"
-        "pair = load_demo_pair()\npanel = ConceptBrowser(pair, view='B')\npanel",
-    )
-    nb.run_all()
-    done(nb)
-    return nb
-
-
-def done(nb: Any) -> None:
-    """Wait until nothing runs, pressing Run where the forecast asks for it."""
-    if nb.py("panel.status.state") == "waiting":
-        panel_of(nb).get_by_role("button", name="Run", exact=True).click()
-    nb.wait_py("(panel.status.state, panel.busy)", ("done", False), seconds=150)
-
-
-def panel_of(nb: Any) -> Any:
-    return nb.page.locator(".iw-panel").first
+    return nb.show("ConceptBrowser(pair, view='B')")
 
 
 def open_tab(nb: Any, name: str) -> None:
-    panel_of(nb).get_by_role("tab", name=name, exact=True).click()
+    nb.panel.get_by_role("tab", name=name, exact=True).click()
     nb.page.wait_for_timeout(300)
     nb.wait_py("panel.busy", False, seconds=60)
 
@@ -56,14 +38,14 @@ def place(nb: Any, name: str) -> tuple[float, float]:
 
 def test_journey(opened: Any) -> None:
     nb = opened
-    panel = panel_of(nb)
+    panel = nb.panel
     nb.bokeh_idle()
     assert nb.py("[len(one.concepts.names) for one in panel.result]") == [222, 222]
     assert nb.py("panel.concept") == "lion"
     row = panel.locator(".iw-side .iw-table tr[aria-selected=true]")
     expect(row).to_contain_text("lion")
     expect(row).to_be_in_viewport()
-    nb.looks("concepts_map", panel_of(nb), height=2600)
+    nb.looks("concepts_map", nb.panel, height=2600)
 
     # search, and a click on what is found
     search = panel.get_by_label("Search", exact=True)
@@ -104,20 +86,20 @@ def test_journey(opened: Any) -> None:
     open_tab(nb, "Quality")
     expect(panel.get_by_text("89%", exact=True)).to_be_visible()
     expect(panel.get_by_text("42%", exact=True)).to_be_visible()
-    nb.looks("concepts_quality", panel_of(nb), height=2600)
+    nb.looks("concepts_quality", nb.panel, height=2600)
     open_tab(nb, "Read")
     token = panel.locator(".iw-strip:visible .iw-tok").filter(has_text="red").first
     token.click()
     nb.wait_py("panel.prompt_token >= 0", True)
     nb.wait_py("panel.busy", False)
     expect(panel.get_by_text("as a sum;", exact=False).first).to_contain_text("red")
-    nb.looks("concepts_read", panel_of(nb), height=2600)
+    nb.looks("concepts_read", nb.panel, height=2600)
 
     # steering: the sliders are live
     open_tab(nb, "Steer")
     nb.wait_py("len(panel.steer.found)", 1, seconds=30)
     assert nb.py("[round(float(p), 2) for p in panel.steer.found[0].word_probability]")[1] > 0.5
-    nb.looks("concepts_steer", panel_of(nb), height=2600)
+    nb.looks("concepts_steer", nb.panel, height=2600)
     strength = handle(panel, "α")
     strength.focus()
     strength.press("ArrowLeft")

@@ -11,31 +11,12 @@ from playwright.sync_api import expect
 @pytest.fixture
 def opened(nb: Any) -> Any:
     """A browser of the demo pair."""
-    nb.make(
-        "ffn_concepts.ipynb",
-        "from interp_widgets import load_demo_pair\n"
-        "from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser\n"
-        "pair = load_demo_pair()\npanel = FFNConceptBrowser(pair)\npanel",
-    )
-    nb.run_all()
-    done(nb)
-    return nb
-
-
-def done(nb: Any) -> None:
-    """Wait until nothing runs, pressing Run where the forecast asks for it."""
-    if nb.py("panel.status.state") == "waiting":
-        panel_of(nb).get_by_role("button", name="Run", exact=True).click()
-    nb.wait_py("(panel.status.state, panel.busy)", ("done", False), seconds=60)
-
-
-def panel_of(nb: Any) -> Any:
-    return nb.page.locator(".iw-panel").first
+    return nb.show("FFNConceptBrowser(pair)")
 
 
 def components(nb: Any) -> Any:
     """The table of components."""
-    return panel_of(nb).locator(".iw-table").nth(1)
+    return nb.panel.locator(".iw-table").nth(1)
 
 
 def cell(nb: Any, component: int, column: str) -> Any:
@@ -46,7 +27,7 @@ def cell(nb: Any, component: int, column: str) -> Any:
 
 def test_journey(opened: Any) -> None:
     nb = opened
-    panel = panel_of(nb)
+    panel = nb.panel
     expect(components(nb).locator("tbody tr")).to_have_count(20)
     nb.bokeh_idle()
 
@@ -95,11 +76,11 @@ def test_journey(opened: Any) -> None:
     panel.get_by_label("Annotate", exact=True).select_option("all layers")
     panel.get_by_role("button", name="Annotate").click()
     nb.wait_py("len(panel.notes_of('A'))", 120, seconds=60)
-    done(nb)
+    nb.done()
     assert nb.py("panel.annotations[0].description(5, 4)") == "<b>moods</b> & feelings"
     components(nb).locator("tr[data-key='A/5/4']").click()
     nb.wait_py("panel.component", 4)
-    nb.looks("ffn_concepts", panel_of(nb), height=3200)
+    nb.looks("ffn_concepts", nb.panel, height=3200)
 
     # another layer: by its row, by the slider
     panel.locator(".iw-table").first.locator("tbody tr").nth(3).click()
@@ -130,29 +111,29 @@ def test_journey(opened: Any) -> None:
     # neurons
     panel.get_by_role("tab", name="Neurons").click()
     nb.wait_py("panel.tab", "neurons")
-    done(nb)
+    nb.done()
     nb.bokeh_idle()
     rows = panel.locator(".iw-table:visible").nth(1).locator("tbody tr")
     expect(rows).to_have_count(100)
     rows.nth(2).click()
     nb.wait_py("panel.neuron == panel.tabs_of['neurons'].table.rows[2][0]", True)
-    nb.looks("ffn_neurons", panel_of(nb), height=3200)
+    nb.looks("ffn_neurons", nb.panel, height=3200)
     panel.locator(".iw-strip:visible .iw-tok").nth(1).click()
     nb.wait_py("panel.position", 1)
-    done(nb)
+    nb.done()
 
     # two models
     panel.get_by_role("tab", name="Comparison").click()
     nb.wait_py("panel.tab", "comparison")
-    done(nb)
+    nb.done()
     nb.py(code="panel.scope, panel.annotator, panel.view = 'all', 'rules', 'B'")
     nb.py(code="panel.tabs_of['concepts'].annotating.ask()")
     nb.wait_py("len(panel.notes_of('B'))", 120, seconds=60)
     nb.wait_py("panel.comparing.annotated is not None", True, seconds=60)
-    done(nb)
+    nb.done()
     nb.bokeh_idle()
     expect(panel.get_by_text("Concepts by linguistic level")).to_be_visible()
-    nb.looks("ffn_comparison", panel_of(nb), height=3200)
+    nb.looks("ffn_comparison", nb.panel, height=3200)
     panel.get_by_role("button", name="difference").click()
     panel.get_by_role("tab", name="Concepts").click()
     nb.wait_py("(panel.view, panel.busy)", ("difference", False), seconds=30)

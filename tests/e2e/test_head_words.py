@@ -12,47 +12,25 @@ from playwright.sync_api import expect
 @pytest.fixture
 def opened(nb: Any) -> Any:
     """A browser of the demo pair on the demo's words."""
-    nb.make(
-        "head_words.ipynb",
-        "from interp_widgets import load_demo_pair\n"
-        "from interp_widgets.widgets.head_words import HeadWordBrowser\n"
-        "pair = load_demo_pair()\nheads = HeadWordBrowser(pair)\nheads",
-    )
-    nb.run_all()
-    done(nb)
-    return nb
-
-
-def panel_of(nb: Any) -> Any:
-    return nb.page.locator(".iw-panel").first
-
-
-def done(nb: Any) -> None:
-    """Wait for the answer; on a busy machine the panel asks for Run first."""
-    if nb.py("heads.status.state") == "waiting":
-        panel_of(nb).get_by_role("button", name="Run", exact=True).click()
-    nb.wait_py("(heads.status.state, heads.busy)", ("done", False), seconds=120)
+    return nb.show("HeadWordBrowser(pair)", name="heads")
 
 
 def cell(nb: Any, row: int, column: int) -> tuple[float, float]:
     """Page pixels of the middle of a cell of the grid."""
-    canvas = panel_of(nb).locator(".iw-heat canvas.iw-top").first
-    canvas.evaluate("node => node.scrollIntoView({ block: 'center' })")
-    x, y, width, height = canvas.evaluate("node => node.dataset.frame.split(' ').map(Number)")
-    box, (rows, columns) = canvas.bounding_box(), nb.py("heads.grid.heat.shape")
-    return box["x"] + x + (column + 0.5) / columns * width, box["y"] + y + (row + 0.5) / rows * height
+    found: tuple[float, float] = nb.map_cell(row, column, nb.py("heads.grid.heat.shape"))
+    return found
 
 
 def table(nb: Any, text: str) -> Any:
     """The table whose caption has this text."""
-    return panel_of(nb).locator(".iw-table", has=nb.page.locator(".iw-table-caption", has_text=text))
+    return nb.panel.locator(".iw-table", has=nb.page.locator(".iw-table-caption", has_text=text))
 
 
 def test_journey(opened: Any) -> None:
-    nb, panel = opened, panel_of(opened)
+    nb, panel = opened, opened.panel
     assert nb.py("(heads.grid.heat.shape, heads.comparison is not None)") == ([6, 6], True)
     nb.resize(1400, 1700)
-    nb.looks("head_words_opened", panel_of(nb), height=2600)
+    nb.looks("head_words_opened", nb.panel, height=2600)
 
     # a head, the pairs it relates, the dimensions behind one, the pairs of another
     nb.page.mouse.click(*cell(nb, 2, 3))
@@ -89,12 +67,12 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("{row[4] for row in heads.about.pairs.rows}", {"gained"})
     panel.get_by_label("Colour", exact=True).select_option(label="change of the pairs, 1 − M")
     nb.wait_py("(heads.color, heads.grid.heat.vmax)", ("change", 1.0))
-    nb.looks("head_words_difference", panel_of(nb), height=2600)
+    nb.looks("head_words_difference", nb.panel, height=2600)
 
     panel.get_by_role("tab", name="Comparison").click()
     nb.wait_py("heads.tab", "comparison")
     expect(panel.get_by_text("Too few verbs for a test:")).to_be_visible()
-    nb.looks("head_words_comparison", panel_of(nb), height=2600)
+    nb.looks("head_words_comparison", nb.panel, height=2600)
     rows = table(nb, "a click finds its pairs").locator("tbody tr")
     verb = rows.first.locator("td").nth(1).inner_text()
     rows.first.click()
@@ -113,7 +91,7 @@ def test_journey(opened: Any) -> None:
     own.fill("cat dog bear plane ship bus nurse teacher zzyzx")
     own.blur()
     nb.wait_py("heads.words[:2]", ["cat", "dog"])
-    done(nb)
+    nb.done()
     expect(panel.get_by_text("1 word has no word vector")).to_be_visible()
     nb.screenshot("head_words_own", panel)
 

@@ -13,50 +13,28 @@ PROMPT = "When Mary and John went to the store, John gave a drink to"
 @pytest.fixture
 def opened(nb: Any) -> Any:
     """An explorer of the demo pair on its default prompt."""
-    nb.make(
-        "logit_lens.ipynb",
-        "from interp_widgets import load_demo_pair\n"
-        "from interp_widgets.widgets.logit_lens import LogitLensExplorer\n"
-        "pair = load_demo_pair()\nlens = LogitLensExplorer(pair)\nlens",
-    )
-    nb.run_all()
-    done(nb)
-    return nb
-
-
-def panel_of(nb: Any) -> Any:
-    return nb.page.locator(".iw-panel").first
-
-
-def done(nb: Any) -> None:
-    """Wait for the answer; on a busy machine the panel asks for Run first."""
-    if nb.py("lens.status.state") == "waiting":
-        panel_of(nb).get_by_role("button", name="Run", exact=True).click()
-    nb.wait_py("(lens.status.state, lens.busy)", ("done", False), seconds=60)
+    return nb.show("LogitLensExplorer(pair)", name="lens")
 
 
 def cell(nb: Any, row: int, column: int) -> tuple[float, float]:
     """Page pixels of the middle of a cell of the map."""
-    canvas = panel_of(nb).locator(".iw-heat canvas.iw-top").first
-    canvas.evaluate("node => node.scrollIntoView({ block: 'center' })")
-    x, y, width, height = canvas.evaluate("node => node.dataset.frame.split(' ').map(Number)")
-    box, (rows, columns) = canvas.bounding_box(), nb.py("lens.map.heat.shape")
-    return box["x"] + x + (column + 0.5) / columns * width, box["y"] + y + (row + 0.5) / rows * height
+    found: tuple[float, float] = nb.map_cell(row, column, nb.py("lens.map.heat.shape"))
+    return found
 
 
 def test_journey(opened: Any) -> None:
-    nb, panel = opened, panel_of(opened)
+    nb, panel = opened, opened.panel
     story = panel.locator(".iw-plot .widget-html").first
     expect(story).to_contain_text("“·Paris”")
     expect(panel.locator(".iw-table tbody tr")).to_have_count(10)
-    nb.looks("logit_lens_opened", panel_of(nb), height=2400)
+    nb.looks("logit_lens_opened", nb.panel, height=2400)
 
     # another prompt, typed, with a response and a target
     box = panel.get_by_label("Prompt", exact=True)
     box.fill(PROMPT)
     box.blur()
     nb.wait_py("(lens.prompt, lens.target)", (PROMPT, ""))
-    done(nb)
+    nb.done()
     expect(story).to_contain_text("“·Mary”")
     answer = panel.get_by_label("Response", exact=True)
     answer.fill(" Mary.")
@@ -65,7 +43,7 @@ def test_journey(opened: Any) -> None:
     target.fill(" John")
     target.blur()
     nb.wait_py("(lens.response, lens.target)", (" Mary.", " John"))
-    done(nb)
+    nb.done()
     assert nb.py("[one.target_token for one in lens.result]") == [" John", " John"]
 
     # the pointer lists a cell, a click chooses it, the arrows move on
@@ -87,10 +65,10 @@ def test_journey(opened: Any) -> None:
     # a listed token is followed
     panel.locator(".iw-table tbody tr").nth(1).click()
     nb.wait_py("lens.target != ' John'", True)
-    done(nb)
+    nb.done()
     assert nb.py("lens.result[0].target_token == lens.target")
     nb.py(code="lens.target = ' John'")
-    done(nb)
+    nb.done()
 
     # fewer labels, without a run
     before = nb.py("sum(map(bool, lens.map.heat.texts))")
@@ -108,12 +86,12 @@ def test_journey(opened: Any) -> None:
     panel.get_by_role("button", name="B: demo-tuned").click()
     nb.wait_py("lens.view", "B")
     expect(panel.locator(".iw-title", has_text="B · Logit lens")).to_be_visible()
-    nb.looks("logit_lens_rank", panel_of(nb), height=2400)
+    nb.looks("logit_lens_rank", nb.panel, height=2400)
     panel.get_by_label("Colour", exact=True).select_option(label="probability of the likeliest token")
     panel.get_by_role("button", name="difference B − A").click()
     nb.wait_py("(lens.view, lens.map.heat.vmin < 0)", ("difference", True))
     assert any(" → " in text for text in nb.py("lens.map.heat.texts"))
-    nb.looks("logit_lens_difference", panel_of(nb), height=2400)
+    nb.looks("logit_lens_difference", nb.panel, height=2400)
 
     # what cannot be done is said, and the map stays
     target.fill("nothing like it")

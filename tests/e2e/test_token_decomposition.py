@@ -13,25 +13,7 @@ PROMPT = "The Colosseum is located in the city of"
 @pytest.fixture
 def opened(nb: Any) -> Any:
     """An explorer of the demo pair on its default prompt."""
-    nb.make(
-        "token_decomposition.ipynb",
-        "from interp_widgets import TokenDecompositionExplorer, load_demo_pair\n"
-        "pair = load_demo_pair()\npanel = TokenDecompositionExplorer(pair)\npanel",
-    )
-    nb.run_all()
-    done(nb)
-    return nb
-
-
-def done(nb: Any) -> None:
-    """Wait until nothing runs, pressing Run where the forecast asks for it."""
-    if nb.py("panel.status.state") == "waiting":
-        panel_of(nb).get_by_role("button", name="Run", exact=True).click()
-    nb.wait_py("(panel.status.state, panel.busy)", ("done", False), seconds=60)
-
-
-def panel_of(nb: Any) -> Any:
-    return nb.page.locator(".iw-panel").first
+    return nb.show("TokenDecompositionExplorer(pair)")
 
 
 def handle(panel: Any, name: str) -> Any:
@@ -41,17 +23,13 @@ def handle(panel: Any, name: str) -> Any:
 
 def cell(nb: Any, row: int, column: int) -> tuple[float, float]:
     """Page pixels of the middle of a cell."""
-    box = nb.page.locator(".iw-heat canvas.iw-top").first
-    box.evaluate("node => node.scrollIntoView({ block: 'center' })")
-    x, y, w, h = box.evaluate("node => node.dataset.frame.split(' ').map(Number)")
-    rows, columns = nb.py("panel.map.heat.shape")
-    at = box.bounding_box()
-    return at["x"] + x + (column + 0.5) / columns * w, at["y"] + y + (row + 0.5) / rows * h
+    found: tuple[float, float] = nb.map_cell(row, column, nb.py("panel.map.heat.shape"))
+    return found
 
 
 def test_journey(opened: Any) -> None:
     nb = opened
-    panel = panel_of(nb)
+    panel = nb.panel
     expect(panel.locator(".iw-heat canvas").first).to_be_visible()
     nb.bokeh_idle()
     for theme in ("Light", "Dark"):
@@ -68,7 +46,7 @@ def test_journey(opened: Any) -> None:
     box.fill(PROMPT)
     box.blur()
     nb.wait_py("(panel.prompt, panel.target)", (PROMPT, ""))
-    done(nb)
+    nb.done()
     assert nb.py("panel.result[0].logit.target_token") == " Rome"
     expect(panel.get_by_text("Logit of “·Rome”", exact=False).first).to_be_visible()
     expect(panel.locator(".iw-strip .iw-tok")).to_have_count(nb.py("len(panel.result[0].tokens.tokens)"))
@@ -101,7 +79,7 @@ def test_journey(opened: Any) -> None:
     ):
         panel.get_by_label(control, exact=True).select_option(option)
         nb.wait_py(f"panel.{trait}", value)
-        done(nb)
+        nb.done()
     nb.screenshot("token_decomposition_logit", panel)
 
     # another position
@@ -109,11 +87,11 @@ def test_journey(opened: Any) -> None:
     place.focus()
     place.press("ArrowLeft")
     nb.wait_py("panel.position", nb.py("len(panel.place.tokens)") - 2)
-    done(nb)
+    nb.done()
     assert nb.py("panel.result[0].tokens.position == panel.position")
     place.press("End")
     nb.wait_py("panel.position", -1)
-    done(nb)
+    nb.done()
 
     # the difference of the two models
     panel.get_by_role("button", name="difference").click()
