@@ -73,6 +73,7 @@ bench: $(VENV)/.tested
 	$(PY) benchmarks/concept_map.py
 	$(PY) benchmarks/concept_map_frames.py
 	$(PY) benchmarks/mod.py
+	$(PY) benchmarks/mod_viewer_frames.py
 
 doctor: $(VENV)/.installed
 	$(PY) -m interp_widgets.doctor
