@@ -1,20 +1,17 @@
-"""How a panel runs: requests in the background, the newest wins, the cache, forecasts, and what the screen holds."""
+"""How a panel runs: requests in the background, the newest wins, and what the screen holds."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import ipywidgets as W
 import traitlets as T
 
-from ..compute.cache import results as cache
-from ..compute.memory import Cost, Forecast, speedometer
 from ..compute.worker import Cancelled, Job, Owner, State
-from ..models.threads import SMALL, few_threads
+from .computing import Computing, Outcome
 from .guard import guard, guarded, handling, inside_handler, ui_lock
 from .identity import Identity
 from .status import StatusLine
@@ -27,18 +24,7 @@ FIRST_BACKGROUND_SECONDS = 30.0
 """and starts in the background if it takes less than this."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run brought: one result per model, for the request it answers."""
-
-    request: Hashable
-    results: tuple[Any, ...]
-    seconds: float
-    cached: bool = False
-    partial: bool = False
-
-
-class Running(W.VBox):
+class Running(Computing, W.VBox):
     """The half of `Panel` that runs: it knows requests, results and the status line, but no layout."""
 
     recompute_on: ClassVar[tuple[str, ...]] = ()
@@ -58,8 +44,6 @@ class Running(W.VBox):
     result = T.Any(None, read_only=True)
     """The last good result (a tuple of two with two models); None before the first."""
 
-    models: tuple[Any, ...]
-    """The model, or the base model and the tuned one."""
     results: tuple[Any, ...]
     """The results on the screen, one per model."""
     status: StatusLine
@@ -83,34 +67,8 @@ class Running(W.VBox):
 
     # hooks ------------------------------------------------------------------------------------------------------------
 
-    def request(self) -> Hashable:
-        """What to compute, read from the traits, as a frozen and hashable object."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what to compute")
-
-    def compute(
-        self,
-        request: Any,
-        model: Any,
-        *,
-        progress: Callable[[int, int], None],
-        check: Callable[[], None],
-        on_partial: Callable[[Any], None],
-    ) -> Any:
-        """The result of a request on one model: what the request answers, unless a panel does it itself.
-
-        Called in the worker's thread; must not touch widgets or traits.
-        """
-        if not hasattr(request, "answer"):
-            raise NotImplementedError(f"{type(self).__name__} does not say how to compute")
-        return request.answer(model, progress=progress, check=check, on_partial=on_partial)
-
     def draw(self, results: tuple[Any, ...], request: Any) -> None:
         """Show the results, one per model; `self.shown` says which of them is looked at."""
-
-    def cost(self, request: Any, model: Any) -> Cost | None:
-        """What a request takes on one model: what it says itself; None if it is always quick."""
-        found: Cost | None = request.cost(model) if hasattr(request, "cost") else None
-        return found
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         """For traits that choose: how many or which ones the results on the screen have, and what to call them."""
@@ -119,7 +77,9 @@ class Running(W.VBox):
     def check_chosen(self) -> None:
         """Raise ValueError for a choice, such as a component, that the results on the screen do not have."""
         for name, (there, what) in self.choices().items():
-            value = self._asked_for.get(name, getattr(self, name))
+            if name not in self._asked_for:
+                continue
+            value = self._asked_for[name]
             if isinstance(there, int):
                 if value is not None and value >= there:
                     raise ValueError(f"{name} must be in 0..{there - 1} for {what}, got {value}")
@@ -127,10 +87,6 @@ class Running(W.VBox):
             for one in [value] if isinstance(value, str) else value:
                 if one and one not in there:
                     raise ValueError(f"{name} must be of {what}, got {one!r}: check how it is written")
-
-    def leans_on(self, request: Any) -> tuple[Any, ...]:
-        """Other models of the panel that a model's result hangs on too, such as the one that writes a response."""
-        return ()
 
     def _mark(self, *, stale: bool, forecast: str | None = None) -> None:
         """Show whether the picture is behind the inputs and whether Run is to be pressed; `Panel` does."""
@@ -215,10 +171,6 @@ class Running(W.VBox):
             finally:
                 self._settled -= 1
 
-    def remember(self, request: Hashable, model: Any, result: Any) -> None:
-        """Keep a result for another request that it answers as well."""
-        cache.put(self._key(request, model), result)
-
     @guard
     def go(self) -> None:
         """Bring the picture up to the inputs, however long it takes: what the Run button does."""
@@ -291,11 +243,6 @@ class Running(W.VBox):
             if not jobs[0].wait(None if end is None else max(0.0, end - time.monotonic())):
                 return False
 
-    def forecast(self, request: Hashable) -> Forecast:
-        """Time and memory that a request will take on all models, without the results that are in the cache."""
-        parts = [self._forecast(request, model) for model in self.models if self._held(request, model) is None]
-        return sum(parts[1:], parts[0]) if parts else Forecast(0.0, 0)
-
     # inside -----------------------------------------------------------------------------------------------------------
 
     def _owner(self, channel: str) -> Owner:
@@ -330,6 +277,7 @@ class Running(W.VBox):
 
     @guard
     def _chosen_due(self, change: Any) -> None:
+        self._asked_for[change.name] = change.new
         self._due.add("chosen")
         self._settle()
 
@@ -410,43 +358,6 @@ class Running(W.VBox):
         )
         self._pending = request
 
-    def _work(self, request: Hashable, job: Job, fresh: bool) -> Outcome:
-        """Compute a request on every model; in the worker's thread, or in the caller's for `run`."""
-        began = time.monotonic()
-        results: list[Any] = []
-        computed = 0
-        for index, model in enumerate(self.models):
-            job.check()
-            key = self._key(request, model)
-            value = None if fresh else cache.get(key)
-            if value is None:
-                value = self._compute(request, model, job, index, tuple(results))
-                cache.put(key, value)
-                computed += 1
-            results.append(value)
-        return Outcome(request, tuple(results), time.monotonic() - began, cached=not computed)
-
-    def _compute(self, request: Hashable, model: Any, job: Job, index: int, before: tuple[Any, ...]) -> Any:
-        count = len(self.models)
-        began = time.monotonic()
-        with self._threads():
-            value = self.compute(
-                request,
-                model,
-                progress=lambda done, total: job.progress(done + index * total, count * total),
-                check=job.check,
-                on_partial=lambda part: job.partial(Outcome(request, (*before, part), 0.0, partial=True)),
-            )
-        job.check()
-        cost = self.cost(request, model)
-        flops = 0.0 if cost is None else float(cost.flops)
-        speedometer.learn(self._kind(request), self._device(model), flops, time.monotonic() - began)
-        return value
-
-    def _threads(self) -> AbstractContextManager[None]:
-        """As many processor threads as the largest model is worth."""
-        return few_threads(max(getattr(model, "parameter_count", SMALL) for model in self.models))
-
     def _show(self, outcome: Outcome) -> None:
         """Draw a complete outcome and hold it as the last good one."""
         if self.closed:
@@ -515,26 +426,3 @@ class Running(W.VBox):
             self.status.cancelled(partial=partial, channel=channel)
         else:
             self.status.forget(channel)
-
-    def _held(self, request: Hashable, model: Any) -> Any:
-        """The cached result, if the model's hash is known already: taking it may be long and is left to the worker."""
-        if not all(self._identity.knows(one) for one in (model, *self.leans_on(request))):
-            return None
-        return cache.get(self._key(request, model))
-
-    def _key(self, request: Hashable, model: Any) -> Hashable:
-        others = tuple(self._identity.of(other) for other in self.leans_on(request))
-        return (type(self).__qualname__, self._identity.of(model), others, request)
-
-    def _kind(self, request: Hashable) -> Hashable:
-        return (type(self).__qualname__, getattr(request, "method", None))
-
-    def _device(self, model: Any) -> str:
-        return str(getattr(model, "device", "cpu"))
-
-    def _forecast(self, request: Hashable, model: Any) -> Forecast:
-        cost, kind, device = self.cost(request, model), self._kind(request), self._device(model)
-        if cost is not None:
-            return speedometer.forecast(kind, device, cost)
-        known = speedometer.knows(kind, device)
-        return Forecast(speedometer.seconds(kind, device, 0.0) if known else 0.0, 0)
