@@ -62,6 +62,7 @@ class Running(Computing, W.VBox):
         self._settled = 0
         self._due: set[str] = set()
         self._asked_for: dict[str, Any] = {}
+        self._changed: set[str] = set()
         self._identity = Identity()
         self._owners: dict[str, Owner] = {}
 
@@ -77,9 +78,9 @@ class Running(Computing, W.VBox):
     def check_chosen(self) -> None:
         """Raise ValueError for a choice, such as a component, that the results on the screen do not have."""
         for name, (there, what) in self.choices().items():
-            if name not in self._asked_for:
-                continue
-            value = self._asked_for[name]
+            if name not in self._asked_for and name not in self._changed:
+                continue  # chosen in results before
+            value = self._asked_for.get(name, getattr(self, name))
             if isinstance(there, int):
                 if value is not None and value >= there:
                     raise ValueError(f"{name} must be in 0..{there - 1} for {what}, got {value}")
@@ -277,7 +278,7 @@ class Running(Computing, W.VBox):
 
     @guard
     def _chosen_due(self, change: Any) -> None:
-        self._asked_for[change.name] = change.new
+        self._changed.add(change.name)
         self._due.add("chosen")
         self._settle()
 
@@ -308,7 +309,7 @@ class Running(Computing, W.VBox):
             try:
                 self.check_chosen()
             finally:
-                self._asked_for = {}  # said once, as what it was replaced by is on the screen
+                self._asked_for, self._changed = {}, set()  # said once: what it was replaced by is on the screen
 
     @guard
     def _refresh(self, limit: float = QUICK_SECONDS) -> None:

@@ -289,7 +289,7 @@ def test_vectors_come_in_many_forms(tmp_path: Path) -> None:
 
 
 def test_more_words_asked_for_than_there_are_means_all() -> None:
-    found = few(tiny_model("gpt2"), top=10_000)
+    found = few(tiny_model("gpt2"), top=1000)
     assert found.top == len(WORDS)
 
 

@@ -170,7 +170,7 @@ class HeadWordBrowser(Panel):
 
     def check_chosen(self) -> None:
         super().check_chosen()
-        if self.word and not any(self.found):
+        if self.word and "word" in {*self._asked_for, *self._changed} and not any(self.found):
             self._find()  # in another spelling, or an error that names near ones
 
     def _choose_first(self, result: HeadWordResult) -> None:
