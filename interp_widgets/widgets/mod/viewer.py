@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any, ClassVar, cast
 
 import ipywidgets as W
@@ -14,7 +14,7 @@ from interp_widgets.compute.worker import Job
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import ModModel
 
-from ..controls import shown_if
+from ..controls import Number, shown_if
 from ..panel import Panel
 from ..running import FIRST_BACKGROUND_SECONDS
 from .controls import build_controls, fill_mixtures
@@ -56,6 +56,7 @@ class MoDRoutingViewer(Panel):
     title: ClassVar[str] = "Mixture of depths"
     recompute_on: ClassVar[tuple[str, ...]] = ("prompt", "routes", "chosen", "k", "top_k", "seed")
     redraw_on: ClassVar[tuple[str, ...]] = ()
+    chosen_on: ClassVar[tuple[str, ...]] = ("prompt_token",)
 
     tab = T.Enum(TABS, default_value="route")
     """The tab that is looked at: Copy as code and Save are about it."""
@@ -78,14 +79,14 @@ class MoDRoutingViewer(Panel):
     rank = T.Int(8, min=1)
     """Their rank."""
     lora_layers = T.Enum(("last", "below", "all"), default_value="last")
-    """On the last k layers or on all."""
-    distill = T.Float(1e-4, min=0.0)
+    """On the last k layers, on those below them or on all."""
+    distill = Number(1e-4, min=0.0)
     """λ of the distillation term."""
     steps = T.Int(100, min=1)
     """Steps in all, those before a resume included."""
     batch_size = T.Int(16, min=1)
     """Examples per step."""
-    learning_rate = T.Float(3e-4)
+    learning_rate = Number(3e-4)
     """Of AdamW."""
     seed = T.Int(0, min=0)
     """Of the router's first weights, the adapters' and the order of the data."""
@@ -126,6 +127,26 @@ class MoDRoutingViewer(Panel):
         if proposal.value >= len(self.models):
             raise T.TraitError("slot 1 is the second model, and there is one model only: leave slot at 0")
         return int(proposal.value)
+
+    @T.validate("chosen")
+    def _mixtures_are_there(self, proposal: Any) -> list[int]:
+        rows = self.shelf.rows if hasattr(self, "shelf") else [[None]] * len(self.models)
+        if len(proposal.value) != len(rows):
+            raise T.TraitError(f"chosen must name one mixture per model, {len(rows)} in all, got {proposal.value}")
+        for letter, place, row in zip("AB", proposal.value, rows, strict=False):
+            if place >= len(row):
+                raise T.TraitError(f"chosen must be in 0..{len(row) - 1} for the mixtures of {letter}, got {place}")
+        return list(proposal.value)
+
+    @T.validate("dataset", "problems")
+    def _examples_are_a_list(self, proposal: Any) -> Any:
+        given = proposal.value
+        if given is not None and (isinstance(given, str | Mapping) or not isinstance(given, Iterable)):
+            raise T.TraitError(
+                f"{proposal.trait.name} must be a list of examples or None, got {given!r:.60}: "
+                "demo_problems() or read_problems(...) gives some"
+            )
+        return given
 
     # layout -----------------------------------------------------------------------------------------------------------
 
@@ -232,6 +253,9 @@ class MoDRoutingViewer(Panel):
             return found
         seconds = _BUILD_SECONDS_PER_PARAMETER * float(getattr(model, "parameter_count", 0))
         return found + Forecast(seconds, 4 * int(getattr(model, "parameter_count", 0)))
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        return {"prompt_token": (max(one.n_positions for one in self.results), "the tokens of this prompt")}
 
     def draw(self, results: tuple[RoutingResult, ...], request: Route) -> None:
         self.route.paint()
