@@ -68,7 +68,7 @@ def load_model(
         >>> model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
         ' Paris'
     """
-    if backend not in ("auto", "hooked", "bridge"):
+    if not isinstance(backend, str) or backend not in ("auto", "hooked", "bridge"):
         raise ValueError(f"backend must be 'auto', 'hooked' or 'bridge', got {backend!r}")
     if isinstance(dtype, str):
         dtype = getattr(torch, dtype.removeprefix("torch."), dtype)

@@ -146,6 +146,7 @@ def save_translators(
 
     Raises:
         ValueError: shapes that do not fit, numbers that are not finite, an unknown form.
+        FileNotFoundError: a folder that is not there.
 
     Example:
         >>> import torch
@@ -160,6 +161,8 @@ def save_translators(
 
     target = Path(path).expanduser()
     checked = Translators(tuple(weights), tuple(biases), form, str(target))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {target.parent} to write {target.name} into: make it first")
     tensors: dict[str, Tensor] = {}
     for layer, (weight, bias) in enumerate(zip(checked.weights, checked.biases, strict=True)):
         # copies: safetensors refuses tensors that share memory

@@ -130,12 +130,12 @@ class MoDRoutingViewer(Panel):
 
     @T.validate("chosen")
     def _mixtures_are_there(self, proposal: Any) -> list[int]:
-        rows = self.shelf.rows if hasattr(self, "shelf") else [[None]] * len(self.models)
-        if len(proposal.value) != len(rows):
-            raise T.TraitError(f"chosen must name one mixture per model, {len(rows)} in all, got {proposal.value}")
-        for letter, place, row in zip("AB", proposal.value, rows, strict=False):
-            if place >= len(row):
-                raise T.TraitError(f"chosen must be in 0..{len(row) - 1} for the mixtures of {letter}, got {place}")
+        held = [len(row) for row in self.shelf.rows] if hasattr(self, "shelf") else [1] * len(self.models)
+        if len(proposal.value) != len(held):
+            raise T.TraitError(f"chosen must name one mixture per model, {len(held)} in all, got {proposal.value}")
+        for letter, place, count in zip("AB", proposal.value, held, strict=False):
+            if place >= count:
+                raise T.TraitError(f"chosen must be in 0..{count - 1} for the mixtures of {letter}, got {place}")
         return list(proposal.value)
 
     @T.validate("dataset", "problems")
