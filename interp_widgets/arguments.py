@@ -13,7 +13,7 @@ import os
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, SupportsIndex, TypeVar, cast
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -96,13 +96,14 @@ def checked(function: C) -> C:
 def argument_kinds(function: Callable[..., Any]) -> dict[str, tuple[Kind, ...]]:
     """What each argument may be; nothing for one that may be anything. NameError for a name that is not there."""
     inner = inspect.unwrap(function)
+    # what a function returns is no argument, and its name may be there for type checkers only
+    given = {name: hint for name, hint in inner.__annotations__.items() if name != "return"}
+    hints = typing.get_type_hints(SimpleNamespace(__annotations__=given), inner.__globals__)
     found = {}
     for name, parameter in inspect.signature(inner).parameters.items():
-        hint = parameter.annotation
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or hint is parameter.empty:
+        if name not in hints or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        if isinstance(hint, str):
-            hint = eval(hint, inner.__globals__)  # the annotation as the module wrote it
+        hint = hints[name]
         kinds = (_model(),) if name == "model" and hint is Any else _kinds(hint)
         found[name] = tuple(_at_least(_LEAST[name]) if kind is _WHOLE and name in _LEAST else kind for kind in kinds)
     return found

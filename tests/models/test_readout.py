@@ -262,7 +262,7 @@ def test_bad_translators_are_named(tmp_path: Any) -> None:
         Translators(tuple(weights[:2]), tuple(biases))
     with pytest.raises(ValueError, match="form must be 'residual'"):
         save_translators(tmp_path / "d", weights, biases, form="other")  # type: ignore[arg-type]
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*gone to write e\.safetensors into: make it first"):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*gone to write e\.safetensors into: make"):
         save_translators(tmp_path / "gone" / "e.safetensors", weights, biases)
     with pytest.raises(ValueError, match="layer 0 holds NaN"):
         save_translators(tmp_path / "e", [weights[0] * torch.nan, *weights[1:]], biases)
