@@ -34,7 +34,7 @@ _FROM = {
 }
 """Where an object of a class comes from."""
 
-_LEAST = {"seed": 0, "control_seed": 0, "batch_size": 1, "max_new_tokens": 1, "resamples": 1, "shuffles": 1}
+_LEAST = {"seed": 0, "control_seed": 0, "batch_size": 1, "max_new_tokens": 0, "resamples": 1, "shuffles": 1}
 """Smallest value of whole numbers that mean the same in every function that has them."""
 
 

@@ -115,7 +115,8 @@ def compare_steering(
         strength: in units of the concept's `ConceptSet.gap`, negative to steer away; not used by "erase".
         layer: the streams that are changed, by default the one that the directions were made in.
         mode: "add" `strength` times the direction, or "erase" it.
-        max_new_tokens, temperature, seed: of the writing, as in `Model.generate`.
+        max_new_tokens: most tokens to write; 0 for the probabilities alone.
+        temperature, seed: of the writing, as in `Model.generate`.
         control_seed: of the random direction.
         top: how many of the likeliest next tokens of either run to keep.
         other_weights: let ``model`` be another one of the same sizes, such as the tuned one of a pair.
