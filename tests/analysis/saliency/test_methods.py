@@ -469,7 +469,7 @@ def test_a_permanent_hook_changes_the_saliency(backend: str) -> None:
         ({"target": "logit_difference", "foil": 100_000}, "the foil must be in 0.."),
         ({"target": "logit_difference", "foil": [3, 4]}, r"one per response token \(5\), got 2"),
         ({"foil": 7}, "a foil is only used by target='logit_difference'"),
-        ({"response": None, "max_new_tokens": 0}, "max_new_tokens must be a whole number from 1 on, got 0"),
+        ({"response": None, "max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
     ],
 )
 def test_bad_input_is_one_clear_sentence(arguments: dict[str, Any], message: str) -> None:
