@@ -378,6 +378,9 @@ function render({ model, el, signal }) {
   }
 
   const flatLabels = () => columnWide <= size()[0] - 6;
+  // Where a column's name ends that leans by 45°, and how long it may be.
+  const leaning = (on, x) => { on.translate(x + 4, L.columnsTop + 8); on.rotate(-Math.PI / 4); };
+  const leaningRoom = x => Math.min(110, (x - 2) / 0.7071);
 
   function drawColumns() {
     const [cw] = size(), spans = model.get('column_marks'), flat = flatLabels();
@@ -392,10 +395,9 @@ function render({ model, el, signal }) {
         pen.fillText(isolate(columnNames[c]), x, L.columnsTop + 12);
       } else {
         pen.save();
-        pen.translate(x + 4, L.columnsTop + 8);
-        pen.rotate(-Math.PI / 4);
+        leaning(pen, x);
         pen.textAlign = 'right';
-        pen.fillText(isolate(cut(columnNames[c], Math.min(110, (x - 2) / 0.7071))), 0, 0);
+        pen.fillText(isolate(cut(columnNames[c], leaningRoom(x))), 0, 0);
         pen.restore();
       }
       if (step > 1) { pen.fillStyle = theme.line; pen.fillRect(Math.round(x), L.columnsTop + 1, 1, 3); }
@@ -524,7 +526,18 @@ function render({ model, el, signal }) {
   function chips([r, c]) {
     const y = yOf(r + 0.5), x = xOf(c + 0.5);
     if (r >= 0 && y >= L.y && y <= L.y + L.h) chip(rowNames[r], L.x - 2 - L.band, y, 'right', Math.max(L.rowRoom, 24));
-    if (c >= 0 && x >= L.x && x <= L.x + L.w) chip(columnNames[c], x, L.columnsTop + 12, 'center', 220);
+    if (c >= 0 && x >= L.x && x <= L.x + L.w) columnChip(columnNames[c], x);
+  }
+  // A name that leans is covered by a chip that leans, if it fits there whole.
+  function columnChip(name, x) {
+    if (flatLabels() || cut(name, leaningRoom(x)) !== name) return chip(name, x, L.columnsTop + 12, 'center', 220);
+    ink.save();
+    leaning(ink, x);
+    ink.fillStyle = theme.select;
+    ink.beginPath(); ink.roundRect(-wide(name) - 4, -9, wide(name) + 8, 18, 3); ink.fill();
+    ink.fillStyle = theme.dark ? '#111111' : '#ffffff'; ink.textAlign = 'right'; ink.font = FONT();
+    ink.fillText(isolate(name), 0, 0);
+    ink.restore();
   }
   function pointer(at) {
     const v = value(...at);
