@@ -13,11 +13,13 @@ from interp_widgets.figures.theme import lut
 
 
 def table_of(colors: Sequence[str] | bytes) -> NDArray[np.uint8]:
+    """(256, 4) red, green, blue and opacity of a palette, from its low end to its high one."""
     packed = colors if isinstance(colors, bytes) else lut(colors)
     return np.frombuffer(packed, dtype=np.uint8).reshape(256, 4)
 
 
 def levels_of(values: NDArray[np.floating], vmin: float, vmax: float) -> NDArray[np.intp]:
+    """The entry 0..255 of each number between ``vmin`` and ``vmax``; what is beyond them gets the entry at that end."""
     span = (vmax - vmin) or 1.0
     return np.clip(np.rint(np.nan_to_num((values - vmin) / span) * 255), 0, 255).astype(np.intp)
 
