@@ -18,6 +18,12 @@ from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workb
 from interp_widgets.analysis.saliency import prompt_saliency
 from tests.models.tiny import tiny_model
 from tests.widgets.opening import hooks_on, opening, settle
+from tests.widgets.trouble import (
+    cancelled_and_closed,
+    told_of_a_failing_hook,
+    told_of_broken_weights,
+    told_of_full_memory,
+)
 
 PROMPT = "Instruction: Please give the plural of the word.\nInput: cat\nResponse:"
 RESPONSE = " cats"
@@ -223,81 +229,20 @@ def test_odd_texts_are_shown_as_they_are(pair: Any, explore: Any, prompt: str) -
 
 
 def test_weights_that_are_not_finite_are_an_error(pair: Any, explore: Any) -> None:
-    panel = explore(pair.tuned)
-    good = panel.result
-    weight = pair.tuned.tl_model.blocks[2].mlp.W_out
-    kept = weight.data.clone()
-    try:
-        with torch.no_grad():
-            weight[0, 0] = float("nan")
-        with pytest.raises(ValueError, match=r"(?i)nan|finite|number"):
-            panel.run(fresh=True)
-        assert panel.status.state == "failed"
-        assert panel.result is good
-    finally:
-        with torch.no_grad():
-            weight.copy_(kept)
+    told_of_broken_weights(explore(pair.tuned), pair.tuned, r"(?i)nan|finite|number")
 
 
 def test_an_exception_in_a_users_hook_is_shown_and_leaves_no_hook(pair: Any, explore: Any) -> None:
-    panel = explore(pair.tuned)
-
-    def broken(activation: Any, hook: Any) -> Any:
-        raise RuntimeError("the user's hook failed")
-
-    with pair.tuned.tl_model.hooks(fwd_hooks=[("blocks.1.hook_resid_pre", broken)]):
-        with pytest.raises(RuntimeError, match="the user's hook failed"):
-            panel.run(fresh=True)
-        assert "the user's hook failed" in panel.status.error
-    assert hooks_on(pair.tuned) == 0
-    panel.run(fresh=True)
-    assert panel.status.state == "done"
+    told_of_a_failing_hook(explore(pair.tuned), pair.tuned)
 
 
 def test_out_of_memory_is_a_sentence(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    panel = explore(pair.tuned)
-    good = panel.result
-
-    def full(*args: Any, **kwargs: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr("interp_widgets.analysis.saliency.occlusion.encode", full)
-    with pytest.raises(Exception, match=r"(?i)memory"):
-        panel.run(fresh=True)
-    assert "memory" in panel.status.error.lower()
-    assert panel.result is good
+    told_of_full_memory(explore(pair.tuned), monkeypatch, "interp_widgets.analysis.saliency.occlusion.encode")
 
 
 def test_cancel_and_close_during_a_run(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explore(pair.tuned)
-    good = panel.result
-    entered, stopped = threading.Event(), threading.Event()
-
-    def endless(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
-        entered.set()
-        try:
-            while True:
-                progress(1, 10)
-                check()
-        finally:
-            stopped.set()
-
-    monkeypatch.setattr(panel, "compute", endless)
-    panel.method = "first_order"
-    panel.go()
-    assert entered.wait(10)
-    panel.cancel()
-    assert stopped.wait(10)
-    assert panel.wait(10)
-    assert panel.status.state == "cancelled"
-    assert panel.result is good
-    entered.clear()
-    stopped.clear()
-    panel.go()
-    assert entered.wait(10)
-    panel.close()
-    assert stopped.wait(10), "closing must stop the run"
-    assert hooks_on(pair.tuned) == 0
+    cancelled_and_closed(panel, monkeypatch, lambda: setattr(panel, "method", "first_order"))
 
 
 def test_200_rapid_moves_of_a_slider_end_where_they_end(pair: Any, explore: Any, wire: Any) -> None:
