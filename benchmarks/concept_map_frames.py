@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import math
 import os
-import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+from lab_page import lab_page
 
 MADE = """
 import numpy as np
@@ -143,20 +140,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--plain", action="store_true", help="Bokeh's own drawing, with fewer dots while it moves")
     chosen = parser.parse_args()
-    place = Path(__file__).parents[1] / "tests/e2e/conftest.py"
-    spec = importlib.util.spec_from_file_location("e2e", place)
-    assert spec is not None
-    assert spec.loader is not None
-    e2e = importlib.util.module_from_spec(spec)
-    sys.modules["e2e"] = e2e
-    spec.loader.exec_module(e2e)
     plain = "chart._points.tags = []" if chosen.plain else ""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        e2e.lab_server(Path(folder)) as lab,
-        e2e.launched_chromium() as chromium,
-        e2e.notebook_page(lab, chromium, Path(folder)) as nb,
-    ):
+    with lab_page() as nb:
         nb.make("frames.ipynb", MADE.format(points=chosen.points, plain=plain))
         nb.run_all()
         nb.bokeh_idle()

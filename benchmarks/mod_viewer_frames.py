@@ -12,17 +12,14 @@ from the button's release to the frame that shows the token's table, through the
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import math
 import os
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lab_page import lab_page
 
 MADE = """
 from interp_widgets import MoDRoutingViewer, load_model
@@ -155,19 +152,7 @@ def main() -> None:
     parser.add_argument("--k", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=5)
     chosen = parser.parse_args()
-    place = Path(__file__).parents[1] / "tests/e2e/conftest.py"
-    spec = importlib.util.spec_from_file_location("e2e", place)
-    assert spec is not None
-    assert spec.loader is not None
-    e2e = importlib.util.module_from_spec(spec)
-    sys.modules["e2e"] = e2e
-    spec.loader.exec_module(e2e)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        e2e.lab_server(Path(folder)) as lab,
-        e2e.launched_chromium() as chromium,
-        e2e.notebook_page(lab, chromium, Path(folder)) as nb,
-    ):
+    with lab_page() as nb:
         nb.make("frames.ipynb", MADE.format(tokens=chosen.tokens, k=chosen.k))
         nb.run_all()
         nb.page.wait_for_timeout(2000)
