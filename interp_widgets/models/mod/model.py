@@ -27,8 +27,8 @@ class ModModel(Model):
     It is a `Model` in every way: what it computes, writes and shows at its hooks includes the mixture, and an edit of
     the residual stream reaches every route. What reads one residual stream alone (the logit lens, the logits in a token
     decomposition, direct effects and tokens of neurons, the final norm among the weights) reads it as the last route
-    does, also where that route has no weight. A soft cap on the
-    base's logits (Gemma 2) acts on the mixed logits, and on a route's own where a route is read alone.
+    does, also where that route has no weight. A soft cap on the base's logits (Gemma 2) acts on the mixed logits, and
+    on a route's own where a route is read alone.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.
 
@@ -136,6 +136,12 @@ class ModModel(Model):
         base model itself is not copied.
         """
         return save_state(replace(self.state, top_k=self.top_k), folder)
+
+
+def check_k(value: Any, n_layers: int) -> None:
+    """Raise ValueError unless so many of the last layers of a model can be routes."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= n_layers:
+        raise ValueError(f"k must be a whole number in 1..{n_layers} for this {n_layers}-layer model, got {value!r}")
 
 
 def check_top_k(value: Any, k: int) -> None:

@@ -17,7 +17,7 @@ from interp_widgets.data.problems import Problem
 from interp_widgets.models import load_model
 from interp_widgets.models.model import Model
 
-from .tune import DivergedError, check_base, check_lora, tune_mod
+from .tune import DivergedError, check_adapters, check_base, tune_mod
 
 ABLATIONS: Mapping[str, Mapping[str, Any]] = {
     "MoD": {},
@@ -75,7 +75,7 @@ def mod_grid(
     base = loaded(model, tuning.get("tokenizer"))
     rows = _numbers("ks", ks, base.n_layers)
     columns = _numbers("top_ks", range(1, max(rows) + 1) if top_ks is None else top_ks, max(rows))
-    check_lora(tuning.get("lora"), tuning.get("lora_layers", "last"), max(rows), base.n_layers)
+    check_adapters(tuning.get("lora"), tuning.get("lora_layers", "last"), max(rows), base.n_layers)
     _check_seeds(seeds)
     found = np.full((len(rows), len(columns), len(seeds)), np.nan)
     share = np.full(len(rows), np.nan)

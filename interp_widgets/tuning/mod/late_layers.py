@@ -14,6 +14,7 @@ from interp_widgets.analysis.result import provenance
 from interp_widgets.arguments import checked
 from interp_widgets.data.problems import Problem
 from interp_widgets.models import Model
+from interp_widgets.models.mod.model import check_k
 
 from .accuracy import loaded
 from .trainer import ModStep
@@ -72,10 +73,7 @@ def late_layer_losses(
         ((4, 5), (1, 2), (1, 2))
     """
     base = loaded(model, tokenizer)
-    if not 1 <= k <= base.n_layers:
-        raise ValueError(
-            f"k must be a whole number in 1..{base.n_layers} for this {base.n_layers}-layer model, got {k}"
-        )
+    check_k(k, base.n_layers)
     options: dict[str, Any] = {
         "k": k,
         "lora": lora,

@@ -22,7 +22,7 @@ from interp_widgets.models.mod.checkpoint import (
     is_mixture_folder,
     load_state,
 )
-from interp_widgets.models.mod.model import check_top_k
+from interp_widgets.models.mod.model import check_k, check_top_k
 from interp_widgets.models.mod.opening import build_mixture, read_base
 from interp_widgets.models.threads import few_threads
 
@@ -195,11 +195,10 @@ def _settings(
 ) -> _Asked:
     """Check every option against the model."""
     layers = base.n_layers
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= layers:
-        raise ValueError(f"k must be a whole number in 1..{layers} for this {layers}-layer model, got {k!r}")
+    check_k(k, layers)
     top = k if top_k is None else top_k
     check_top_k(top, k)
-    check_lora(lora, lora_layers, k, layers)
+    check_adapters(lora, lora_layers, k, layers)
     if not (distill >= 0 and math.isfinite(distill)):
         raise ValueError(f"distill must be 0 or more, got {distill}")
     if not 0 < learning_rate <= 1:
@@ -219,7 +218,7 @@ def _settings(
     return _Asked(settings, examples)
 
 
-def check_lora(lora: int | None, lora_layers: str, k: int, layers: int) -> None:
+def check_adapters(lora: int | None, lora_layers: str, k: int, layers: int) -> None:
     """ValueError if there can be no such adapters beside k routes in a model of ``layers`` layers."""
     if lora is not None and (isinstance(lora, bool) or not isinstance(lora, int) or lora < 1):
         raise ValueError(f"lora must be a rank of 1 or more, or None, got {lora!r}")

@@ -7,7 +7,7 @@ from interp_widgets.models import Model, ModModel
 from interp_widgets.models.mod.assemble import new_mixture, norm_parameters
 from interp_widgets.models.mod.checkpoint import MixtureState, base_hash
 from interp_widgets.models.mod.graft import late_parts
-from interp_widgets.models.mod.model import check_top_k
+from interp_widgets.models.mod.model import check_k, check_top_k
 from interp_widgets.models.mod.opening import build_mixture, read_base
 
 from .trainer import first_router
@@ -38,10 +38,7 @@ def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: i
     """
     if isinstance(model, ModModel):
         raise ValueError(f"{model.name} already has a mixture: give its base model")
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= model.n_layers:
-        raise ValueError(
-            f"k must be a whole number in 1..{model.n_layers} for this {model.n_layers}-layer model, got {k!r}"
-        )
+    check_k(k, model.n_layers)
     used = k if top_k is None else top_k
     check_top_k(used, k)
     if model.source is None:

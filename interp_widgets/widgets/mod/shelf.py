@@ -9,7 +9,7 @@ import numpy as np
 
 from interp_widgets.models import ModModel, load_model
 from interp_widgets.models.mod.checkpoint import is_mixture_folder
-from interp_widgets.models.mod.model import check_top_k
+from interp_widgets.models.mod.model import check_k, check_top_k
 from interp_widgets.tuning.mod import ModReport
 from interp_widgets.tuning.mod.untrained import untrained_mod
 
@@ -78,9 +78,8 @@ class Shelf:
 
     def check_numbers(self, slot: int) -> None:
         """ValueError unless a model can have so many routes."""
-        panel, layers = self.panel, int(self.panel.models[slot].n_layers)
-        if panel.k > layers:
-            raise ValueError(f"k must be a whole number in 1..{layers} for this {layers}-layer model, got {panel.k}")
+        panel = self.panel
+        check_k(panel.k, int(panel.models[slot].n_layers))
         if panel.top_k:
             check_top_k(panel.top_k, panel.k)
 
