@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from interp_widgets.models import Model
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Cost:
     """Bytes at the peak, beyond the model, if no smaller chunk is asked for."""
 
 
-def block_parameters(model: Any) -> float:
+def block_parameters(model: Model) -> float:
     """Weights in the matrices of all layers, embeddings left out."""
     heads = 2 * model.n_heads + 2 * model.n_kv_heads
     attention = model.n_layers * model.d_model * heads * model.d_head
@@ -27,12 +28,12 @@ def block_parameters(model: Any) -> float:
     return float(attention + max(rest - tables * table, mlps))
 
 
-def flops_per_token(model: Any) -> float:
+def flops_per_token(model: Model) -> float:
     """Operations of one token through all layers, without attention over positions and without the unembedding."""
     return 2.0 * block_parameters(model)
 
 
-def row_bytes(model: Any, tokens: int, total: int) -> float:
+def row_bytes(model: Model, tokens: int, total: int) -> float:
     """Bytes that one more sequence in a batch takes at the widest point of a layer."""
     widths = 6 * model.d_model + 3 * model.d_mlp + 4 * (model.n_heads + 2 * model.n_kv_heads) * model.d_head
     numbers = tokens * widths + 3 * model.n_heads * tokens * total + 2 * total * model.d_model

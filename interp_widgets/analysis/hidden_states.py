@@ -16,6 +16,7 @@ from interp_widgets.analysis.cost import Cost, block_parameters, row_bytes
 from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.analysis.runner import Runner
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 from interp_widgets.models.states import Begun, begin, states, whole_states
 from interp_widgets.models.ways import has_hooks
 
@@ -27,7 +28,7 @@ _KEPT_SHARE = 0.2
 
 @checked
 def last_states(
-    model: Any,
+    model: Model,
     prompts: Sequence[str | Sequence[int]],
     layers: int | Sequence[int],
     *,
@@ -88,7 +89,7 @@ def last_states(
 class _Work:
     """The prompts of one call, and where their states go."""
 
-    model: Any
+    model: Model
     ids: list[tuple[int, ...]]
     layers: tuple[int, ...]
     runner: Runner
@@ -152,7 +153,7 @@ class _Work:
 # ---- reading the arguments
 
 
-def stream_layers(model: Any, layers: Any) -> tuple[int, ...]:
+def stream_layers(model: Model, layers: Any) -> tuple[int, ...]:
     """The residual streams asked for, by the layer they enter; ValueError for one that is not there, or none."""
     wanted = tuple(layers) if isinstance(layers, Iterable) else (layers,)
     wrong = [layer for layer in wanted if not isinstance(layer, Integral) or not 0 <= int(layer) <= model.n_layers]
@@ -165,7 +166,7 @@ def stream_layers(model: Any, layers: Any) -> tuple[int, ...]:
 
 
 def _read(
-    model: Any, prompts: Sequence[str | Sequence[int]], positions: Sequence[int] | None, prepend_bos: bool | None
+    model: Model, prompts: Sequence[str | Sequence[int]], positions: Sequence[int] | None, prepend_bos: bool | None
 ) -> list[tuple[int, ...]]:
     """The ids to feed, up to the token that is read."""
     if isinstance(prompts, str) or len(prompts) == 0:
@@ -218,7 +219,7 @@ def _check_finite(found: NDArray[np.floating[Any]]) -> None:
         )
 
 
-def last_states_cost(model: Any, lengths: Sequence[int], layer: int) -> Cost:
+def last_states_cost(model: Model, lengths: Sequence[int], layer: int) -> Cost:
     """Operations and peak bytes of `last_states` up to ``layer`` for prompts of so many tokens.
 
     Beginnings that groups share are not taken off.

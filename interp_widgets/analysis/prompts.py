@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from interp_widgets.models import Model
+
 
 @dataclass(frozen=True)
 class Prompt:
     """The tokens of one sequence. Positions that a user gives or sees leave out a BOS; `offset` leads to those fed."""
 
-    model: Any
+    model: Model
     ids: tuple[int, ...]
     """Fed, with the BOS if there is one."""
     offset: int
@@ -83,7 +85,7 @@ class Prompt:
 
 
 def read_prompt(
-    model: Any, prompt: str | Sequence[int], *, prepend_bos: bool | None = None, what: str = "prompt"
+    model: Model, prompt: str | Sequence[int], *, prepend_bos: bool | None = None, what: str = "prompt"
 ) -> Prompt:
     """Check a prompt, text or ids, and tokenise it; ids are taken as they are.
 
@@ -104,7 +106,7 @@ def read_prompt(
     return Prompt(model, tuple(ids), offset, token_spans(model, prompt, len(ids) - offset), text)
 
 
-def token_spans(model: Any, prompt: str | Sequence[int], count: int) -> tuple[tuple[int, int], ...] | None:
+def token_spans(model: Model, prompt: str | Sequence[int], count: int) -> tuple[tuple[int, int], ...] | None:
     """Characters [start, end) of each of the ``count`` shown tokens; None where the prompt is no text."""
     if not isinstance(prompt, str):
         return None
@@ -114,7 +116,7 @@ def token_spans(model: Any, prompt: str | Sequence[int], count: int) -> tuple[tu
     return spans if len(spans) == count else None
 
 
-def single_token(model: Any, given: str | int, *, what: str = "target") -> int:
+def single_token(model: Model, given: str | int, *, what: str = "target") -> int:
     """The id of one token, given as text or id; ValueError that names the pieces of a longer text."""
     if isinstance(given, str):
         ids = model.tokens(given, prepend_bos=False)

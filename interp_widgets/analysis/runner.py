@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from interp_widgets.analysis.chunks import ChunkLog, chunk_size, run_chunks
 from interp_widgets.analysis.cost import flops_per_token, row_bytes
+from interp_widgets.models import Model
 
 _CHUNK_FLOPS = {"cpu": 6e9, "cuda": 3e13}
 """Work per chunk: a few hundred milliseconds, so that a cancel is heard soon."""
@@ -20,7 +20,7 @@ _CHUNK_TOKENS = {"cpu": 1024, "cuda": 4096}
 class Runner:
     """Runs chunks of sequences: sizes, progress, cancel, and partial results a few times."""
 
-    model: Any
+    model: Model
     length: int
     """Tokens of a whole sequence."""
     batch_size: int | None = None

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from interp_widgets.analysis.tensors import log_sum, wide
+from interp_widgets.models import Model
 from interp_widgets.models.forward import decode, decode_blocks, in_blocks
 
 Target = Literal["probability", "log_prob", "logit", "logit_difference"]
@@ -82,7 +83,7 @@ def _pick(before: Tensor | None, block: Tensor, ids: Tensor, first: int) -> Tens
     return found if before is None else torch.where((place >= 0) & (place < block.shape[-1]), found, before)
 
 
-def _row_blocks(model: Any, rows: int, columns: int) -> Iterator[slice]:
+def _row_blocks(model: Model, rows: int, columns: int) -> Iterator[slice]:
     kind = "cuda" if model.device.type == "cuda" else "cpu"
     size = max(16, _BLOCK[kind] // columns)
     for start in range(0, rows, size):
@@ -90,7 +91,7 @@ def _row_blocks(model: Any, rows: int, columns: int) -> Iterator[slice]:
 
 
 @torch.no_grad()
-def read(model: Any, hidden: Tensor, aim: Aim) -> Tensor:
+def read(model: Model, hidden: Tensor, aim: Aim) -> Tensor:
     """(batch, response) the aimed numbers from hidden states (batch, response, width)."""
     rows, many = hidden.flatten(0, 1), aim.repeated(hidden.shape[0])
     columns = model.d_vocab if model.device.type == "cuda" or not in_blocks(model) else _COLUMNS
@@ -100,7 +101,7 @@ def read(model: Any, hidden: Tensor, aim: Aim) -> Tensor:
     return torch.cat(parts).view(hidden.shape[:2])
 
 
-def seeds(model: Any, hidden: Tensor, aim: Aim) -> tuple[Tensor, Tensor]:
+def seeds(model: Model, hidden: Tensor, aim: Aim) -> tuple[Tensor, Tensor]:
     """The aimed numbers (response,) and the gradient of each at its own hidden state (response, width)."""
     values, gradients = [], []
     with torch.enable_grad():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from interp_widgets.analysis.tensors import wide
 from interp_widgets.data.word_vectors import WordVectors, check_words, demo_word_vectors
+from interp_widgets.models import Model
 
 Side = Literal["input", "output"]
 """``input``: rows of the token embedding; ``output``: columns of the unembedding."""
@@ -59,7 +60,7 @@ def word_list(words: Words) -> tuple[str, ...]:
 
 
 def word_table(
-    model: Any, words: Words = None, *, side: Side = "input", check: Callable[[], None] | None = None
+    model: Model, words: Words = None, *, side: Side = "input", check: Callable[[], None] | None = None
 ) -> WordTable:
     """One embedding per word: the mean of its tokens' embeddings, the word written as after a space.
 
@@ -97,7 +98,7 @@ def word_table(
     )
 
 
-def word_ids(model: Any, words: Sequence[str]) -> list[list[int]]:
+def word_ids(model: Model, words: Sequence[str]) -> list[list[int]]:
     """The token ids of each word as it stands after a space; none for a word that the tokenizer cannot write."""
     # LLaMA's kind of tokenizer puts the space in front by itself, GPT-2's takes it from the text
     by_itself = model.token_strings(model.tokens("a", prepend_bos=False))[0].startswith(" ")
@@ -128,7 +129,7 @@ def _means(table: Tensor, ids: Sequence[Sequence[int]], check: Callable[[], None
     return found
 
 
-def chosen_layers(model: Any, layers: Sequence[int] | None) -> list[int]:
+def chosen_layers(model: Model, layers: Sequence[int] | None) -> list[int]:
     """The layers asked for, rising; all where none are named. ValueError for one that is not there or named twice."""
     if layers is None:
         return list(range(model.n_layers))

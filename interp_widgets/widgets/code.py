@@ -8,6 +8,8 @@ from typing import Any
 
 import traitlets as T
 
+from interp_widgets.models import Model
+
 from .views.base import View
 
 _HERE = Path(__file__).parent
@@ -36,7 +38,7 @@ def load_lines(models: Sequence[Any]) -> list[str]:
     return [_load_line(name, model) for name, model in zip(names, models, strict=True)]
 
 
-def _load_line(name: str, model: Any) -> str:
+def _load_line(name: str, model: Model) -> str:
     source = getattr(model, "source", None)
     title = str(getattr(model, "name", ""))
     if source is None and title in ("demo-base", "demo-tuned"):

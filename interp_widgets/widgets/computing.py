@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from interp_widgets.models import Model
+
 from ..compute.cache import results as cache
 from ..compute.memory import Cost, Forecast, speedometer
 from ..compute.worker import Job
@@ -42,7 +44,7 @@ class Computing:
     def compute(
         self,
         request: Any,
-        model: Any,
+        model: Model,
         *,
         progress: Callable[[int, int], None],
         check: Callable[[], None],
@@ -56,7 +58,7 @@ class Computing:
             raise NotImplementedError(f"{type(self).__name__} does not say how to compute")
         return request.answer(model, progress=progress, check=check, on_partial=on_partial)
 
-    def cost(self, request: Any, model: Any) -> Cost | None:
+    def cost(self, request: Any, model: Model) -> Cost | None:
         """What a request takes on one model: what it says itself; None if it is always quick."""
         found: Cost | None = request.cost(model) if hasattr(request, "cost") else None
         return found
@@ -67,7 +69,7 @@ class Computing:
 
     # for subclasses ---------------------------------------------------------------------------------------------------
 
-    def remember(self, request: Hashable, model: Any, result: Any) -> None:
+    def remember(self, request: Hashable, model: Model, result: Any) -> None:
         """Keep a result for another request that it answers as well."""
         cache.put(self._key(request, model), result)
 
@@ -94,7 +96,7 @@ class Computing:
             results.append(value)
         return Outcome(request, tuple(results), time.monotonic() - began, cached=not computed)
 
-    def _compute(self, request: Hashable, model: Any, job: Job, index: int, before: tuple[Any, ...]) -> Any:
+    def _compute(self, request: Hashable, model: Model, job: Job, index: int, before: tuple[Any, ...]) -> Any:
         count = len(self.models)
         began = time.monotonic()
         with self._threads():
@@ -115,23 +117,23 @@ class Computing:
         """As many processor threads as the largest model is worth."""
         return few_threads(max(getattr(model, "parameter_count", SMALL) for model in self.models))
 
-    def _held(self, request: Hashable, model: Any) -> Any:
+    def _held(self, request: Hashable, model: Model) -> Any:
         """The cached result, if the model's hash is known already: taking it may be long and is left to the worker."""
         if not all(self._identity.knows(one) for one in (model, *self.leans_on(request))):
             return None
         return cache.get(self._key(request, model))
 
-    def _key(self, request: Hashable, model: Any) -> Hashable:
+    def _key(self, request: Hashable, model: Model) -> Hashable:
         others = tuple(self._identity.of(other) for other in self.leans_on(request))
         return (type(self).__qualname__, self._identity.of(model), others, request)
 
     def _kind(self, request: Hashable) -> Hashable:
         return (type(self).__qualname__, getattr(request, "method", None))
 
-    def _device(self, model: Any) -> str:
+    def _device(self, model: Model) -> str:
         return str(getattr(model, "device", "cpu"))
 
-    def _forecast(self, request: Hashable, model: Any) -> Forecast:
+    def _forecast(self, request: Hashable, model: Model) -> Forecast:
         cost, kind, device = self.cost(request, model), self._kind(request), self._device(model)
         if cost is not None:
             return speedometer.forecast(kind, device, cost)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from interp_widgets.models import Model
+
 from .workbench import model_name
 
 
@@ -17,7 +19,7 @@ def heading(title: str, models: Sequence[Any]) -> str:
     return f"<div class='iw-heading'>{what}{parts}</div>"
 
 
-def _model(letter: str, model: Any) -> str:
+def _model(letter: str, model: Model) -> str:
     facts = [
         str(getattr(model, name)).removeprefix("torch.")
         for name in ("device", "dtype", "backend")
@@ -29,7 +31,7 @@ def _model(letter: str, model: Any) -> str:
     return f"{escape(label)}<b>{escape(model_name(model))}</b> {escape(' · '.join(facts))}{_badge(model)}"
 
 
-def _badge(model: Any) -> str:
+def _badge(model: Model) -> str:
     """Whether the model's self-check passed, the figures in the tooltip and in the label for screen readers."""
     check = getattr(model, "self_check", None)
     if check is None:

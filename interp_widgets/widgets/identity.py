@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+from interp_widgets.models import Model
+
 from ..models.scope import acts
 
 
@@ -14,11 +16,11 @@ class Identity:
     def __init__(self) -> None:
         self._hashes: dict[int, Hashable] = {}
 
-    def knows(self, model: Any) -> bool:
+    def knows(self, model: Model) -> bool:
         """Whether the model's hash has been taken."""
         return id(model) in self._hashes
 
-    def of(self, model: Any) -> Hashable:
+    def of(self, model: Model) -> Hashable:
         """The weights' hash, how often weights were changed in place, and the hooks that act in the calling thread.
 
         So it is to be asked in the thread that computes: an ablation holds in the thread that entered it only.

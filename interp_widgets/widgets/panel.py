@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 import ipywidgets as W
 import traitlets as T
 
+from interp_widgets.models import Model
+
 from . import tidy
 from .code import CodeBox
 from .guard import guard, guarded, ui_lock
@@ -70,7 +72,7 @@ class Panel(Running):
     title: ClassVar[str] = "Panel"
     """What the panel shows, in its title line."""
 
-    def __init__(self, model: Any, tuned: Any = None, *, workbench: Workbench | None = None, **traits: Any) -> None:
+    def __init__(self, model: Model, tuned: Any = None, *, workbench: Workbench | None = None, **traits: Any) -> None:
         self._check_keywords(traits)
         self.workbench = _workbench(model, tuned, workbench)
         self._prepare(self.workbench.models)
@@ -272,7 +274,7 @@ def _ends(trait: Any) -> tuple[Any, Any]:
     return getattr(trait, "min", None), getattr(trait, "max", None)
 
 
-def _workbench(model: Any, tuned: Any, workbench: Workbench | None) -> Workbench:
+def _workbench(model: Model, tuned: Any, workbench: Workbench | None) -> Workbench:
     """The workbench that a panel belongs to: the one given, or one of its own."""
     if isinstance(model, Workbench):
         if tuned is not None or workbench is not None:

@@ -10,6 +10,7 @@ import ipywidgets as W
 import traitlets as T
 
 from interp_widgets.data.presets import PRESETS, Preset, preset
+from interp_widgets.models import Model
 
 from .controls import row, shown_if
 from .panel import Panel
@@ -31,12 +32,12 @@ class Prediction:
     target: str = ""
     """Text of one token; empty: the response's own token, or without a response what the model finds likeliest."""
 
-    def whole(self, model: Any) -> tuple[list[int], list[int]]:
+    def whole(self, model: Model) -> tuple[list[int], list[int]]:
         """Ids of the prompt (with the BOS where the model has one) and of the response."""
         prompt, response = model.split(self.prompt, self.response)
         return list(prompt), list(response)
 
-    def read(self, model: Any) -> tuple[list[int], str | int | None]:
+    def read(self, model: Model) -> tuple[list[int], str | int | None]:
         """Ids that the model has read when it makes the prediction, and the target: text, id, or None for the top."""
         prompt, response = self.whole(model)
         if self.response and self.at >= len(response):

@@ -8,6 +8,8 @@ from typing import Any
 
 import traitlets as T
 
+from interp_widgets.models import Model
+
 from .guard import handling
 
 SHARED = ("prompt", "response", "prompt_token", "response_token", "layer", "head", "neuron")
@@ -47,7 +49,7 @@ class Workbench(T.HasTraits):
     neuron = T.Int(0, min=0)
     """The selected MLP neuron of that layer."""
 
-    def __init__(self, model: Any, tuned: Any = None, **traits: Any) -> None:
+    def __init__(self, model: Model, tuned: Any = None, **traits: Any) -> None:
         unknown = sorted(set(traits) - set(SHARED))
         if unknown:
             raise TypeError(f"Workbench got an unknown keyword {unknown[0]!r}; allowed: {', '.join(SHARED)}")
@@ -149,12 +151,12 @@ class Workbench(T.HasTraits):
             panel.show_error(error)
 
 
-def model_name(model: Any) -> str:
+def model_name(model: Model) -> str:
     """What to call a model."""
     return str(getattr(model, "name", "") or type(model).__name__)
 
 
-def as_models(model: Any, tuned: Any = None) -> tuple[Any, ...]:
+def as_models(model: Model, tuned: Any = None) -> tuple[Any, ...]:
     """One or two models out of what a widget was opened on: a model, two models, a pair or a workbench.
 
     Raises TypeError if there is no model in it, and ValueError for two different vocabularies.

@@ -6,7 +6,6 @@ import inspect
 import sys
 import tracemalloc
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from interp_widgets.analysis.concepts.moments import PARTNERS, SHRINKAGE, Moment
 from interp_widgets.analysis.concepts.quality import auc
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.data.concepts import Concept
+from interp_widgets.models import Model
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
 CONCEPTS = tuple(
@@ -112,7 +112,9 @@ def test_memory_does_not_grow_with_the_stimuli(monkeypatch: pytest.MonkeyPatch) 
     rng, width = np.random.default_rng(0), 768
     shape = {"n_layers": 2, "n_ctx": 4096, "d_model": width, "n_heads": 4, "n_kv_heads": 4, "d_head": 64, "d_mlp": 512,
              "d_vocab": 100, "parameter_count": 10**6, "dtype": torch.float32}  # fmt: skip
-    model: Any = SimpleNamespace(**shape, token_lists=lambda texts: [[0] * 8 for _ in texts], provenance=dict)
+    methods = {"__init__": lambda self: None, "token_lists": lambda self, texts: [[0] * 8 for _ in texts],
+               "provenance": lambda self: {}}  # fmt: skip
+    model: Any = type("SizesAlone", (Model,), {**shape, **methods})()
     monkeypatch.setattr(module, "_BLOCK", 256)
     monkeypatch.setattr(module, "MOST_DEALT", 300)
     monkeypatch.setattr(module, "MOST_OTHERS", 200)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from interp_widgets.analysis.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.models import Model
 from interp_widgets.models.forward import in_blocks
 
 
 def ablation_cost(
-    model: Any,
+    model: Model,
     n_tokens: int,
     kinds: Sequence[str] = ("attn", "mlp", "both", "attn_to_mlp"),
     *,
@@ -58,7 +59,7 @@ def ablation_cost(
     return Cost(flops=float(flops), bytes=float(rows * row_bytes(model, n_tokens, n_tokens) + kept + logits))
 
 
-def _tokens(model: Any, n_tokens: int, layer: int, place: int, short: bool) -> float:
+def _tokens(model: Model, n_tokens: int, layer: int, place: int, short: bool) -> float:
     """Positions times layers that one cell computes."""
     if not short:
         return float(n_tokens * (model.n_layers if model.backend == "bridge" else model.n_layers - layer))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,11 +13,12 @@ from interp_widgets.analysis.ablation.result import HeadAblationResult
 from interp_widgets.analysis.ablation.study import Asked, Study, check_finite, chosen_layers, empty, make_study, read
 from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 
 
 @checked
 def ablate_heads(
-    model: Any,
+    model: Model,
     prompt: Text,
     target: str | int | None = None,
     *,

@@ -15,6 +15,7 @@ from interp_widgets.analysis.prompts import read_prompt, whole_number
 from interp_widgets.analysis.result import Record, record
 from interp_widgets.analysis.tensors import to_numpy, wide
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 from interp_widgets.models.interventions import Change, has_mlps, interventions, mlp_branch
 
 Part = Literal["attn", "mlp", "both", "attn_to_mlp", "head", "neuron"]
@@ -126,7 +127,7 @@ def _whole(given: Any, what: str) -> int:
 
 
 @checked
-def ablation(model: Any, ablations: Iterable[Ablation] | Ablation) -> AbstractContextManager[None]:
+def ablation(model: Model, ablations: Iterable[Ablation] | Ablation) -> AbstractContextManager[None]:
     """Take parts of the model out inside a ``with``; afterwards nothing of it is left, whatever happens inside.
 
     It holds for `Model.run`, `Model.forward`, `Model.generate` and every analysis, in the thread that entered; widgets
@@ -159,7 +160,7 @@ def ablation(model: Any, ablations: Iterable[Ablation] | Ablation) -> AbstractCo
     return interventions(model, changes(model, ablations))
 
 
-def changes(model: Any, ablations: Iterable[Ablation] | Ablation) -> list[tuple[str, Change]]:
+def changes(model: Model, ablations: Iterable[Ablation] | Ablation) -> list[tuple[str, Change]]:
     """The hook names and functions that `interventions` takes, checked against the model."""
     given = [ablations] if isinstance(ablations, Ablation) else list(ablations)
     for one in given:
@@ -169,7 +170,7 @@ def changes(model: Any, ablations: Iterable[Ablation] | Ablation) -> list[tuple[
     return [change for one in given for change in _changes(model, one)]
 
 
-def _check(model: Any, one: Ablation) -> None:
+def _check(model: Model, one: Ablation) -> None:
     counts = {"layer": (one.layer, model.n_layers, f"this {model.n_layers}-layer model")}
     if one.kind == "head":
         counts["head"] = (one.index or 0, model.n_heads, f"this model of {model.n_heads} heads per layer")
@@ -192,7 +193,7 @@ def _check(model: Any, one: Ablation) -> None:
         raise ValueError(f"the value of this {one.kind} ablation must have shape {wanted}, got {one.value.shape}")
 
 
-def _row_shape(model: Any, one: Ablation) -> tuple[int, ...]:
+def _row_shape(model: Model, one: Ablation) -> tuple[int, ...]:
     return {"head": (model.d_head,), "neuron": ()}.get(one.kind, (model.d_model,))
 
 
@@ -202,7 +203,7 @@ def _row_shape(model: Any, one: Ablation) -> tuple[int, ...]:
 class _Rows:
     """The new rows of one ablation, found by position."""
 
-    def __init__(self, model: Any, one: Ablation, *, zero: bool = False) -> None:
+    def __init__(self, model: Model, one: Ablation, *, zero: bool = False) -> None:
         row = _row_shape(model, one)
         value = np.zeros(row) if one.value is None or zero else one.value
         each = value.ndim > len(row)
@@ -225,7 +226,7 @@ class _Rows:
         return number >= 0, self.values[number.clamp(min=0)]
 
 
-def _changes(model: Any, one: Ablation) -> list[tuple[str, Change]]:
+def _changes(model: Model, one: Ablation) -> list[tuple[str, Change]]:
     block, rows = f"blocks.{one.layer}.", _Rows(model, one)
     match one.kind:
         case "attn":
@@ -285,7 +286,7 @@ def _between(block: str, rows: _Rows) -> list[tuple[str, Change]]:
 
 @checked
 def mean_ablation(
-    model: Any,
+    model: Model,
     one: Ablation,
     texts: Iterable[str | Sequence[int]],
     *,
@@ -328,7 +329,7 @@ def mean_ablation(
 
 @checked
 def resample_ablation(
-    model: Any, one: Ablation, prompt: str | Sequence[int], *, prepend_bos: bool | None = None
+    model: Model, one: Ablation, prompt: str | Sequence[int], *, prepend_bos: bool | None = None
 ) -> Ablation:
     """The same ablation with what the part computes on another prompt, at the same positions, put in its place.
 
@@ -363,7 +364,7 @@ def resample_ablation(
 
 
 def _values(
-    model: Any, one: Ablation, prompt: str | Sequence[int], prepend_bos: bool | None
+    model: Model, one: Ablation, prompt: str | Sequence[int], prepend_bos: bool | None
 ) -> NDArray[np.floating[Any]]:
     """(positions, ...) what the part computes at every shown position of a prompt."""
     _check(model, Ablation(one.kind, one.layer, one.position, one.index))

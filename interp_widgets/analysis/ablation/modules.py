@@ -23,6 +23,7 @@ from interp_widgets.analysis.ablation.study import (
 )
 from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 from interp_widgets.models.resume import Part, Patch
 
 Kind = Literal["attn", "mlp", "both", "attn_to_mlp"]
@@ -38,7 +39,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
 
 @checked
 def ablate_modules(
-    model: Any,
+    model: Model,
     prompt: Text,
     target: str | int | None = None,
     *,

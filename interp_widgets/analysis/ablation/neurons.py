@@ -14,12 +14,13 @@ from interp_widgets.analysis.ablation.study import Asked, check_finite, empty, l
 from interp_widgets.analysis.prompts import whole_number
 from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 from interp_widgets.models.interventions import has_mlps
 
 
 @checked
 def ablate_neurons(
-    model: Any,
+    model: Model,
     prompt: Text,
     target: str | int | None = None,
     *,
@@ -100,7 +101,7 @@ def ablate_neurons(
     return found
 
 
-def _checked_neurons(model: Any, neurons: Any) -> tuple[int, ...]:
+def _checked_neurons(model: Model, neurons: Any) -> tuple[int, ...]:
     if neurons is None:
         return tuple(range(model.d_mlp))
     allowed = f"0..{model.d_mlp - 1}"

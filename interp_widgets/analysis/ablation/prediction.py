@@ -14,6 +14,7 @@ from interp_widgets.analysis.ablation.interventions import Ablation, changes
 from interp_widgets.analysis.prompts import Prompt, read_prompt
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 from interp_widgets.models.forward import forward
 from interp_widgets.models.interventions import Change, interventions
 
@@ -78,7 +79,7 @@ class AblatedPrediction(Result):
 
 @checked
 def ablated_prediction(
-    model: Any,
+    model: Model,
     prompt: str | Sequence[int],
     ablations: Iterable[Ablation] | Ablation,
     *,

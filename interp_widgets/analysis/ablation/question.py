@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from interp_widgets.analysis.prompts import single_token
 from interp_widgets.analysis.targets import Aim, read
 from interp_widgets.analysis.tensors import log_sum, wide
+from interp_widgets.models import Model
 from interp_widgets.models.forward import decode, decode_blocks, in_blocks, token_logits
 
 Metric = Literal["logit", "probability", "log_prob", "logit_difference", "kl"]
@@ -24,7 +25,7 @@ _ROWS, _COLUMNS = 256, 2048
 class Question:
     """A metric of the next token, and its value before anything is changed."""
 
-    model: Any
+    model: Model
     metric: Metric
     target: int
     """Token id."""
@@ -66,7 +67,7 @@ def check_metric(metric: str, foil: str | int | None) -> None:
 
 @torch.no_grad()
 def ask(
-    model: Any, hidden: Tensor, target: str | int | None, *, metric: Metric = "logit", foil: str | int | None = None
+    model: Model, hidden: Tensor, target: str | int | None, *, metric: Metric = "logit", foil: str | int | None = None
 ) -> Question:
     """The question about the token that follows a hidden state (1, width) of the last position.
 
@@ -94,7 +95,7 @@ def ask(
 
 
 @torch.no_grad()
-def divergence(model: Any, before: Tensor, after: Tensor) -> Tensor:
+def divergence(model: Model, before: Tensor, after: Tensor) -> Tensor:
     """(n,) KL(before‖after) in nats of the next-token distributions of hidden states (1, width) and (n, width).
 
     Summed in float64 block by block: a divergence is far smaller than the terms that it is the difference of.

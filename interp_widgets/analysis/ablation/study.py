@@ -16,6 +16,7 @@ from interp_widgets.analysis.ablation.replacement import Replacement, StandIn, T
 from interp_widgets.analysis.prompts import Prompt, read_prompt, whole_number
 from interp_widgets.analysis.result import provenance
 from interp_widgets.analysis.runner import Runner
+from interp_widgets.models import Model
 from interp_widgets.models.resume import Part, Patch, Trace, resume, trace
 
 Check = Callable[[], None] | None
@@ -47,7 +48,7 @@ class Asked:
 class Study:
     """One prompt, what is asked of its next token, and what takes the place of removed values."""
 
-    model: Any
+    model: Model
     prompt: Prompt
     clean: Trace
     question: Question
@@ -85,7 +86,7 @@ class Study:
 
 
 def make_study(
-    model: Any,
+    model: Model,
     prompt: Prompt,
     asked: Asked,
     places: Sequence[tuple[Part, int]],
@@ -110,12 +111,12 @@ def make_study(
     return Study(model, prompt, clean, question, filler, runner, asked)
 
 
-def read(model: Any, prompt: Text, asked: Asked) -> Prompt:
+def read(model: Model, prompt: Text, asked: Asked) -> Prompt:
     """The prompt, checked."""
     return read_prompt(model, prompt, prepend_bos=asked.prepend_bos)
 
 
-def chosen_layers(model: Any, layers: Any) -> tuple[int, ...]:
+def chosen_layers(model: Model, layers: Any) -> tuple[int, ...]:
     """Layer numbers, negative ones counted from the end; ValueError for an empty list or one out of range."""
     if layers is None:
         return tuple(range(model.n_layers))
@@ -123,7 +124,7 @@ def chosen_layers(model: Any, layers: Any) -> tuple[int, ...]:
     return _without_repeats(found, "layers", f"0..{model.n_layers - 1}")
 
 
-def layer_number(model: Any, layer: Any) -> int:
+def layer_number(model: Model, layer: Any) -> int:
     """One layer, negative ones counted from the end."""
     count: int = model.n_layers
     found = whole_number(layer, "layer")

@@ -20,12 +20,13 @@ from interp_widgets.analysis.result import provenance
 from interp_widgets.analysis.runner import Runner
 from interp_widgets.analysis.tensors import to_numpy, wide
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 from interp_widgets.models.resume import Patch, Trace, resume, trace
 
 
 @checked
 def causal_trace(
-    model: Any,
+    model: Model,
     prompt: str | Sequence[int],
     subject: str | Sequence[int],
     target: str | int | None = None,
@@ -172,7 +173,7 @@ def default_window(n_layers: int) -> int:
 
 
 @torch.no_grad()
-def embedding_std(model: Any) -> float:
+def embedding_std(model: Model) -> float:
     """Standard deviation of all numbers in the model's token embeddings, as they are fed in."""
     total = square = torch.zeros((), dtype=torch.float64, device=model.device)
     for start in range(0, model.d_vocab, model.n_ctx):
@@ -182,7 +183,7 @@ def embedding_std(model: Any) -> float:
     return float((square / (model.d_vocab * model.d_model) - mean * mean).clamp(min=0).sqrt())
 
 
-def _kept_bytes(model: Any, tokens: int) -> float:
+def _kept_bytes(model: Model, tokens: int) -> float:
     """Bytes that the trace of one sequence keeps: streams, what modules add, what heads read, queries, keys, values."""
     numbers = tokens * model.n_layers * (3 * model.d_model + 4 * model.n_heads * model.d_head)
     return float(numbers * model.dtype.itemsize)
@@ -277,7 +278,7 @@ def _subject(given: Prompt, subject: Any) -> tuple[int, int]:
 
 
 def _check_options(
-    model: Any, kinds: Sequence[str], window: int, noise: float, samples: int, seed: int, batch_size: int | None
+    model: Model, kinds: Sequence[str], window: int, noise: float, samples: int, seed: int, batch_size: int | None
 ) -> None:
     allowed = get_args(TracedKind)
     if not kinds or len(set(kinds)) < len(kinds) or not set(kinds) <= set(allowed):
@@ -302,7 +303,7 @@ def _check_finite(*found: Tensor) -> None:
 
 
 def causal_trace_cost(
-    model: Any,
+    model: Model,
     n_prompt: int,
     *,
     kinds: Sequence[TracedKind] = ("state", "mlp", "attn"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from interp_widgets.analysis.hidden_states import last_states, last_states_cost,
 from interp_widgets.analysis.result import provenance
 from interp_widgets.arguments import checked
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts
+from interp_widgets.models import Model
 
 __all__ = ["NEUTRAL_TEMPLATE", "TEMPLATE", "concept_directions", "concept_directions_cost", "directions_of"]
 
@@ -34,7 +35,7 @@ _BLOCK = 4096
 
 @checked
 def concept_directions(
-    model: Any,
+    model: Model,
     concepts: Sequence[Concept] | None = None,
     *,
     layer: int,
@@ -134,7 +135,7 @@ def concept_directions(
 
 
 def concept_directions_cost(
-    model: Any, concepts: Sequence[Concept] | None = None, *, layer: int, method: Method = "mean_difference"
+    model: Model, concepts: Sequence[Concept] | None = None, *, layer: int, method: Method = "mean_difference"
 ) -> Cost:
     """Operations and peak bytes of `concept_directions`; lengths are those of 500 stimuli spread evenly, scaled up."""
     given = tuple(demo_concepts() if concepts is None else concepts)
@@ -161,7 +162,7 @@ def concept_directions_cost(
 class _Passes:
     """The states of all stimuli, block by block."""
 
-    model: Any
+    model: Model
     concepts: Sequence[Concept]
     layer: int
     read: States
@@ -215,7 +216,7 @@ def _blocks(sizes: Ints) -> Iterator[tuple[int, int]]:
 class _Kept:
     """The states of some of the concepts, kept whole."""
 
-    def __init__(self, model: Any, chosen: NDArray[np.bool_], sizes: Ints) -> None:
+    def __init__(self, model: Model, chosen: NDArray[np.bool_], sizes: Ints) -> None:
         self.owner = np.repeat(np.arange(len(chosen)), np.where(chosen, sizes, 0))
         kind = np.float64 if model.dtype == torch.float64 else np.float32
         self.states: Floats = np.empty((len(self.owner), model.d_model), dtype=kind)
@@ -231,7 +232,7 @@ class _Kept:
 class _HeldOut:
     """What is left of held-out states: projections on their own directions, and the states that stand for others."""
 
-    def __init__(self, model: Any, dealt: NDArray[np.bool_], sizes: Ints, directions: Floats, seed: int) -> None:
+    def __init__(self, model: Model, dealt: NDArray[np.bool_], sizes: Ints, directions: Floats, seed: int) -> None:
         self.kept = _Kept(model, dealt, sizes)
         self.owner = np.repeat(np.arange(len(sizes)), sizes)
         self.own = np.empty(len(self.owner))
@@ -288,7 +289,9 @@ def _kinds(groups: Sequence[str]) -> Ints:
     return np.array([numbers.get(group, -1) for group in groups])
 
 
-def _check(model: Any, concepts: Sequence[Concept], layer: int, method: str, template: str, test_template: str) -> None:
+def _check(
+    model: Model, concepts: Sequence[Concept], layer: int, method: str, template: str, test_template: str
+) -> None:
     check_concepts(concepts)
     stream_layers(model, [layer])
     if method not in get_args(Method):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 
 Floats = NDArray[np.floating[Any]]
 
@@ -34,7 +35,7 @@ class KeptStates:
         (3, 2)
     """
 
-    def __init__(self, model: Any, *, max_bytes: int = 512 * 2**20) -> None:
+    def __init__(self, model: Model, *, max_bytes: int = 512 * 2**20) -> None:
         self.model = model
         self.max_bytes = max_bytes
         self.depth = -1
@@ -52,7 +53,7 @@ class KeptStates:
 
     def __call__(
         self,
-        model: Any,
+        model: Model,
         prompts: Sequence[str],
         layers: int,
         *,
@@ -96,7 +97,7 @@ class KeptStates:
 
     def _keep(self, texts: list[str], deepest: int, groups: list[int], **options: Any) -> None:
         # as ids: nobody asks for their places in the text, which take half of the time
-        bos = [self.model.bos_token_id] if self.model.prepend_bos else []
+        bos = self.model.tokens("")
         ids = [[*bos, *some] for some in self.model.token_lists(texts)]
         block = last_states(self.model, ids, list(range(deepest + 1)), groups=groups, **options)
         self._held |= {text: (block, row) for row, text in enumerate(texts)}

@@ -15,6 +15,7 @@ from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.analysis.tensors import check_finite, to_numpy
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 from interp_widgets.models.readout import residuals
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class ConceptReading(Result):
 
 @checked
 def read_prompt_concepts(
-    model: Any,
+    model: Model,
     concepts: ConceptSet,
     prompt: str | Sequence[int],
     *,
@@ -200,7 +201,7 @@ def decompose_state(
 
 @checked
 def decompose_prompt(
-    model: Any,
+    model: Model,
     concepts: ConceptSet,
     prompt: str | Sequence[int],
     *,

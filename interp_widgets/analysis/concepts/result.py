@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.result import Result, record
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +103,7 @@ class ConceptSet(Result):
         found: Floats = self.directions @ self.directions.T
         return found
 
-    def check(self, model: Any, *, other_weights: bool = False) -> None:
+    def check(self, model: Model, *, other_weights: bool = False) -> None:
         """Raise a ValueError unless the set was made from this model; with ``other_weights`` only the sizes count."""
         if self.d_model != model.d_model or self.layer > model.n_layers:
             raise ValueError(

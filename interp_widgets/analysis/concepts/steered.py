@@ -15,6 +15,7 @@ from interp_widgets.analysis.hidden_states import stream_layers
 from interp_widgets.analysis.prompts import Prompt, read_prompt
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +86,7 @@ class SteeringComparison(Result):
 
 @checked
 def compare_steering(
-    model: Any,
+    model: Model,
     concepts: ConceptSet,
     name: str,
     prompt: str | Sequence[int],
@@ -193,7 +194,7 @@ def compare_steering(
     )  # fmt: skip
 
 
-def _next_token(model: Any, given: Prompt) -> Floats:
+def _next_token(model: Model, given: Prompt) -> Floats:
     """(d_vocab,) probability of every next token."""
     logits = model.forward(given.embeddings(), positions=slice(-1, None))[0, -1]
     found: Floats = logits.double().softmax(-1).detach().cpu().numpy()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from interp_widgets.analysis.hidden_states import stream_layers
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 from interp_widgets.models.interventions import interventions
 
 _DEPENDENT = 1e-6
@@ -23,7 +24,7 @@ _DEPENDENT = 1e-6
 @checked
 @contextmanager
 def steer(
-    model: Any,
+    model: Model,
     direction: ArrayLike | Tensor,
     *,
     layer: SupportsIndex | Sequence[SupportsIndex],
@@ -76,7 +77,7 @@ def steer(
 @checked
 @contextmanager
 def erase(
-    model: Any,
+    model: Model,
     direction: ArrayLike | Tensor,
     *,
     layer: SupportsIndex | Sequence[SupportsIndex],
@@ -111,7 +112,7 @@ def erase(
         yield
 
 
-def _chosen(model: Any, positions: Any) -> Tensor | None:
+def _chosen(model: Model, positions: Any) -> Tensor | None:
     """The positions as numbers on the model's device; None for everywhere."""
     if positions is None:
         return None
@@ -125,7 +126,7 @@ def _chosen(model: Any, positions: Any) -> Tensor | None:
     return torch.tensor([int(at) for at in given], dtype=torch.long, device=model.device)
 
 
-def _units(model: Any, direction: ArrayLike | Tensor, *, one: bool) -> Tensor:
+def _units(model: Model, direction: ArrayLike | Tensor, *, one: bool) -> Tensor:
     """(n, d_model) directions of unit length in float64 on the model's device."""
     given = torch.as_tensor(
         direction.detach() if isinstance(direction, Tensor) else np.array(direction, dtype=np.float64),
@@ -146,7 +147,7 @@ def _units(model: Any, direction: ArrayLike | Tensor, *, one: bool) -> Tensor:
 
 
 def _planned(
-    model: Any, layer: SupportsIndex | Sequence[SupportsIndex], change: Callable[[Tensor, Tensor], Tensor]
+    model: Model, layer: SupportsIndex | Sequence[SupportsIndex], change: Callable[[Tensor, Tensor], Tensor]
 ) -> list[tuple[str, Callable[[Tensor, Tensor], Tensor]]]:
     layers = stream_layers(model, layer)
     if len(set(layers)) != len(layers):

@@ -15,12 +15,13 @@ from interp_widgets.analysis.result import provenance
 from interp_widgets.analysis.tensors import check_finite
 from interp_widgets.analysis.words import Words, chosen_layers, word_table
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 
 
 @checked
 @torch.no_grad()
 def ffn_concepts(
-    model: Any,
+    model: Model,
     *,
     words: Words = None,
     rank: int = 300,

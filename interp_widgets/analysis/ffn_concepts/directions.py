@@ -15,6 +15,7 @@ from torch import Tensor
 from interp_widgets.analysis.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis.largest import Largest
 from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.models import Model
 
 _FLOPS = {"cpu": 1e10, "cuda": 1e13}
 _NUMBERS = {"cpu": 2**22, "cuda": 2**27}
@@ -23,7 +24,7 @@ _NUMBERS = {"cpu": 2**22, "cuda": 2**27}
 Check = Callable[[], None] | None
 
 
-def most_components(model: Any) -> int:
+def most_components(model: Model) -> int:
     """Directions in which centred output weights can vary."""
     return int(min(model.d_mlp - 1, model.d_model))
 

@@ -16,6 +16,7 @@ from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.analysis.tensors import check_finite, to_numpy, wide
 from interp_widgets.analysis.token_decomposition.lens import PartLens
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
 from interp_widgets.models.frozen import rounds_norms
 
@@ -107,7 +108,7 @@ class NeuronEffectResult(Result):
 @checked
 @torch.no_grad()
 def neuron_effects(
-    model: Any,
+    model: Model,
     prompt: str | Sequence[int],
     target: str | int | None = None,
     *,
@@ -190,7 +191,7 @@ def _told(given: Prompt, layer: int, at: int, n: int) -> dict[str, Any]:
     return {"layer": layer, "position": at - given.offset, "neurons": n, "bos": given.offset == 1}
 
 
-def _names(model: Any, layer: int) -> dict[str, str]:
+def _names(model: Model, layer: int) -> dict[str, str]:
     return {
         "post": f"blocks.{layer}.mlp.hook_post",
         "out": f"blocks.{layer}.hook_mlp_out",
@@ -198,7 +199,7 @@ def _names(model: Any, layer: int) -> dict[str, str]:
     }
 
 
-def _gain(model: Any, layer: int, raw: Tensor, written: Tensor, values: Tensor) -> Tensor:
+def _gain(model: Model, layer: int, raw: Tensor, written: Tensor, values: Tensor) -> Tensor:
     """(d_model,) or () by which the MLP's own output is multiplied before it enters the stream: 1, unless it is normed.
 
     A norm's frozen scale is one number per token: it follows from what the norm was given and what came out.

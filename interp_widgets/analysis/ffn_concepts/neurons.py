@@ -15,6 +15,7 @@ from interp_widgets.analysis.largest import Largest
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.analysis.tensors import check_finite, to_numpy, wide
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +91,7 @@ class NeuronTokenResult(Result):
 @checked
 @torch.no_grad()
 def neuron_tokens(
-    model: Any,
+    model: Model,
     *,
     layer: int,
     neurons: Sequence[int] | None = None,
@@ -160,7 +161,7 @@ def neuron_tokens(
     )
 
 
-def chosen_neurons(model: Any, neurons: Sequence[int] | None) -> tuple[int, ...]:
+def chosen_neurons(model: Model, neurons: Sequence[int] | None) -> tuple[int, ...]:
     """The neurons asked for; all where none are named. ValueError for one that is not there or named twice."""
     if neurons is None:
         return tuple(range(model.d_mlp))
@@ -173,7 +174,7 @@ def chosen_neurons(model: Any, neurons: Sequence[int] | None) -> tuple[int, ...]
 
 
 def value_vectors(
-    model: Any, layer: int, neurons: Sequence[int] | None, *, normed: bool = True
+    model: Model, layer: int, neurons: Sequence[int] | None, *, normed: bool = True
 ) -> tuple[Tensor, tuple[int, ...]]:
     """Value vectors (neurons, d_model) in float32 or wider and the neurons' numbers.
 
@@ -187,6 +188,6 @@ def value_vectors(
     return values, chosen
 
 
-def norms_output(model: Any, layer: int) -> bool:
+def norms_output(model: Model, layer: int) -> bool:
     """Whether a norm stands between the MLP and the residual stream, as in Gemma 2."""
     return f"blocks.{layer}.ln2_post.hook_scale" in model.hook_names

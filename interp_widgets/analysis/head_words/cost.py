@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from interp_widgets.analysis.cost import Cost
+from interp_widgets.models import Model
 
 _TILES = 64e6
 """Bytes of activations and cosines held at once."""
 
 
-def head_words_cost(model: Any, words: int, *, width: int, top: int = 100, keep: int = 100) -> Cost:
+def head_words_cost(model: Model, words: int, *, width: int, top: int = 100, keep: int = 100) -> Cost:
     """Operations and peak bytes of `head_word_pairs` on so many words.
 
     Args:

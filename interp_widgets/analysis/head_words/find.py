@@ -14,6 +14,7 @@ from interp_widgets.analysis.head_words.result import HeadWordResult
 from interp_widgets.analysis.result import provenance
 from interp_widgets.analysis.words import Words, chosen_layers, word_list, word_table
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 
 FREQUENT = 1000
 """Most frequent words that a word's threshold is taken from."""
@@ -25,7 +26,7 @@ MOST_TOP, MOST_KEEP = 1000, 100_000
 
 @checked
 def head_word_pairs(
-    model: Any,
+    model: Model,
     *,
     words: Words = None,
     vectors: Vectors = None,

@@ -16,6 +16,7 @@ from interp_widgets.analysis.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis.head_words.cosines import Cosines
 from interp_widgets.analysis.largest import Largest
 from interp_widgets.analysis.tensors import wide
+from interp_widgets.models import Model
 
 _WORDS = 16384
 """Most words per tile: their activations are reduced before the next tile."""
@@ -54,7 +55,7 @@ class LayerPairs:
 class PairSearch:
     """Finds the word pairs of a model's heads, layer by layer."""
 
-    model: Any
+    model: Model
     embeddings: Tensor
     """(words, d_model) input embedding of each word."""
     cosines: Cosines

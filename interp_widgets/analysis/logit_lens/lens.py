@@ -16,13 +16,14 @@ from interp_widgets.analysis.logit_lens.result import LogitLensResult
 from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
 from interp_widgets.analysis.result import provenance
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 from interp_widgets.models.readout import ReadOut, read_out, residuals
 from interp_widgets.models.translators import Translators, load_translators
 
 
 @checked
 def logit_lens(
-    model: Any,
+    model: Model,
     prompt: str | Sequence[int],
     *,
     target: str | int | None = None,
@@ -97,7 +98,7 @@ def logit_lens(
     return _result(given, readings, token, maps, read.in_blocks)
 
 
-def _translators(model: Any, given: str | os.PathLike[str] | Translators | None) -> Translators | None:
+def _translators(model: Model, given: str | os.PathLike[str] | Translators | None) -> Translators | None:
     if given is None:
         return None
     if not isinstance(given, str | os.PathLike | Translators):
@@ -204,7 +205,7 @@ def _check_finite(prompt: Prompt, entropy: NDArray[Any]) -> None:
         )
 
 
-def logit_lens_cost(model: Any, n_tokens: int) -> Cost:
+def logit_lens_cost(model: Model, n_tokens: int) -> Cost:
     """Operations and peak bytes of `logit_lens` on a prompt of so many tokens.
 
     Example:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.analysis.result import provenance
 from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.arguments import checked
-from interp_widgets.models import ModModel
+from interp_widgets.models import Model, ModModel
 from interp_widgets.models.forward import decode
 
 _LOGITS = {"cpu": 2**22, "cuda": 2**28}
@@ -23,7 +22,7 @@ _LOGITS = {"cpu": 2**22, "cuda": 2**28}
 @checked
 @torch.no_grad()
 def routing(
-    model: Any,
+    model: Model,
     prompt: str | Sequence[int],
     *,
     top: int = 5,

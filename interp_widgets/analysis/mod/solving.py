@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.arguments import checked
 from interp_widgets.data.problems import Problem
+from interp_widgets.models import Model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +49,7 @@ class SolveResult(Result):
 
 @checked
 def solve(
-    model: Any,
+    model: Model,
     problems: Sequence[Problem],
     *,
     max_new_tokens: int = 40,

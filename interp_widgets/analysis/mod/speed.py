@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.arguments import checked
-from interp_widgets.models import ModModel
+from interp_widgets.models import Model, ModModel
 from interp_widgets.models.generation import generate_ids, stepper
 from interp_widgets.models.mod.early_exit import EarlyExit
 
@@ -85,7 +85,7 @@ class RoutingSpeed(Result):
 
 @checked
 def routing_speed(
-    model: Any,
+    model: Model,
     prompt: str | Sequence[int],
     *,
     max_new_tokens: int = 48,

@@ -14,6 +14,7 @@ from torch import Tensor
 from interp_widgets.analysis.prompts import single_token, token_spans
 from interp_widgets.analysis.targets import Aim, Target, read
 from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.models import Model
 from interp_widgets.models.forward import encode
 
 
@@ -25,7 +26,7 @@ class Case:
     response token; prompt tokens shown are at positions `offset`..first.
     """
 
-    model: Any
+    model: Model
     prompt_ids: tuple[int, ...]
     """Fed, with the BOS if there is one."""
     response_ids: tuple[int, ...]
@@ -73,7 +74,7 @@ class Case:
 
 
 def make_case(
-    model: Any,
+    model: Model,
     prompt: str | Sequence[int],
     response: str | Sequence[int] | None,
     *,
@@ -117,7 +118,7 @@ def make_case(
     )
 
 
-def _write(model: Any, prompt_ids: Sequence[int], max_new_tokens: int, check: Callable[[], None] | None) -> list[int]:
+def _write(model: Model, prompt_ids: Sequence[int], max_new_tokens: int, check: Callable[[], None] | None) -> list[int]:
     _check_length(model, len(prompt_ids), 1)
     room = min(max_new_tokens, model.n_ctx - len(prompt_ids))
     written: list[int] = model.generate_ids(prompt_ids, max_new_tokens=room, check=check)
@@ -126,7 +127,7 @@ def _write(model: Any, prompt_ids: Sequence[int], max_new_tokens: int, check: Ca
     return written
 
 
-def _check_length(model: Any, n_prompt: int, n_response: int) -> None:
+def _check_length(model: Model, n_prompt: int, n_response: int) -> None:
     if n_prompt >= model.n_ctx:
         raise ValueError(
             f"the prompt has {n_prompt} tokens and the model reads {model.n_ctx} with the response: "
@@ -140,7 +141,7 @@ def _check_length(model: Any, n_prompt: int, n_response: int) -> None:
         )
 
 
-def _foil_ids(model: Any, foil: str | int | Sequence[int] | None, target: Target, count: int) -> list[int] | None:
+def _foil_ids(model: Model, foil: str | int | Sequence[int] | None, target: Target, count: int) -> list[int] | None:
     if target != "logit_difference":
         if foil is not None:
             raise ValueError(f"a foil is only used by target='logit_difference', got target={target!r}: leave foil out")

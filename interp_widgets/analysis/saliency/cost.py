@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from interp_widgets.analysis.cost import Cost, flops_per_token, row_bytes
 from interp_widgets.analysis.saliency.result import Method
+from interp_widgets.models import Model
 
 
-def saliency_cost(model: Any, n_prompt: int, n_response: int, method: Method | str, *, steps: int = 32) -> Cost:
+def saliency_cost(model: Model, n_prompt: int, n_response: int, method: Method | str, *, steps: int = 32) -> Cost:
     """Operations and peak bytes of `prompt_saliency` for so many prompt and response tokens.
 
     Args:

@@ -18,6 +18,7 @@ from interp_widgets.analysis.saliency.density import (
     sentence_spans,
 )
 from interp_widgets.analysis.saliency.result import SaliencyResult, spans_to_mask
+from interp_widgets.models import Model
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Source:
     name: str
     cases: Sequence[Any]
     matrices: Sequence[Any] | None
-    model: Any
+    model: Model | None
     saliency: Callable[[Any], SaliencyResult] | None
 
 
@@ -124,7 +125,7 @@ def _is_model(value: Any) -> bool:
     return hasattr(value, "tl_model") or (hasattr(value, "run") and hasattr(value, "tokens"))
 
 
-def _model_saliency(model: Any, generate: bool, options: dict[str, Any]) -> Callable[[Any], SaliencyResult]:
+def _model_saliency(model: Model, generate: bool, options: dict[str, Any]) -> Callable[[Any], SaliencyResult]:
     def saliency(case: Any) -> SaliencyResult:
         from interp_widgets.analysis.saliency.methods import prompt_saliency
 
@@ -201,7 +202,7 @@ def _scores(item: Any, case: Any, options: Options) -> NDArray[np.float64]:
     return np.where(values > options.threshold, values, 0.0)
 
 
-def _mask(item: Any, case: Any, model: Any) -> NDArray[np.bool_]:
+def _mask(item: Any, case: Any, model: Model | None) -> NDArray[np.bool_]:
     """(prompt,) which prompt tokens belong to the instruction, from whatever the case or the record says."""
     for holder in (case, item):
         if getattr(holder, "mask", None) is not None and not callable(holder.mask):

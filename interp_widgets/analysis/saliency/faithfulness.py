@@ -16,6 +16,7 @@ from interp_widgets.analysis.saliency.result import SaliencyResult
 from interp_widgets.analysis.targets import read
 from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 from interp_widgets.models.forward import encode
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class FaithfulnessResult(Result):
 
 @checked
 def faithfulness(
-    model: Any,
+    model: Model,
     result: SaliencyResult,
     *,
     percent: Sequence[float] = PERCENTS,
@@ -244,7 +245,7 @@ def _check(
         raise ValueError(f"token must be in 0..{count - 1} for this response of {count} tokens, got {token}")
 
 
-def _case(model: Any, result: SaliencyResult, check: Callable[[], None] | None) -> Case:
+def _case(model: Model, result: SaliencyResult, check: Callable[[], None] | None) -> Case:
     front = [] if result.bos_id is None else [result.bos_id]
     foil = list(result.foil) if isinstance(result.foil, Sequence) else result.foil
     return make_case(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,13 +11,14 @@ from interp_widgets.analysis.runner import Runner
 from interp_widgets.analysis.saliency.case import Case
 from interp_widgets.analysis.saliency.gradient import add_products, prefers_forward
 from interp_widgets.analysis.targets import read
+from interp_widgets.models import Model
 from interp_widgets.models.forward import encode, mean_embedding
 
 Baseline = Literal["zero", "mean"]
 """What a token's embedding is replaced by: nothing, or the mean of all token embeddings."""
 
 
-def default_baseline(model: Any) -> Baseline:
+def default_baseline(model: Model) -> Baseline:
     """``mean`` for models with RMSNorm, which has a jump at zero where the rule does not converge; else ``zero``."""
     return "mean" if model.normalization == "RMSNorm" else "zero"
 

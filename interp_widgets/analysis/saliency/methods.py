@@ -21,11 +21,12 @@ from interp_widgets.analysis.saliency.result import Method, SaliencyResult
 from interp_widgets.analysis.targets import Target
 from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 
 
 @checked
 def prompt_saliency(
-    model: Any,
+    model: Model,
     prompt: str | Sequence[int],
     response: str | Sequence[int] | None = None,
     *,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from interp_widgets.models import Model
 from interp_widgets.models.compare import TOLERANCE
 from interp_widgets.models.frozen_pass import FrozenPass
 
@@ -13,7 +12,7 @@ _HALF = 0.05
 """Rounding of the stream at every layer stays below 0.01; a missing part does not."""
 
 
-def check_finite(model: Any, frozen: FrozenPass) -> None:
+def check_finite(model: Model, frozen: FrozenPass) -> None:
     """Raise ValueError where the model's own residual stream holds NaN or infinity."""
     bad = (~torch.isfinite(frozen.residual)).any(-1).nonzero()[:, 0].tolist()
     if bad:
@@ -23,7 +22,7 @@ def check_finite(model: Any, frozen: FrozenPass) -> None:
         )
 
 
-def check_error(model: Any, what: str, error: float, slope: str, tolerance: float | None) -> None:
+def check_error(model: Model, what: str, error: float, slope: str, tolerance: float | None) -> None:
     """Raise ValueError where a relative error is above the tolerance, by default that of the model's type."""
     limit = TOLERANCE.get(model.dtype, _HALF) if tolerance is None else tolerance
     if error <= limit:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from interp_widgets.analysis.cost import Cost, block_parameters
 from interp_widgets.analysis.token_decomposition.decompose import chunk_rows, row_width
+from interp_widgets.models import Model
 
 
-def decomposition_cost(model: Any, n_tokens: int, *, lens: bool = True) -> Cost:
+def decomposition_cost(model: Model, n_tokens: int, *, lens: bool = True) -> Cost:
     """Operations and peak bytes of `decompose_tokens` at the last of so many tokens.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 
@@ -16,6 +16,7 @@ from interp_widgets.analysis.token_decomposition.lens import Lens, PartLens
 from interp_widgets.analysis.token_decomposition.parts import Biases, Parts
 from interp_widgets.analysis.token_decomposition.result import TokenDecompositionResult
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 from interp_widgets.models.freeze import Slope, freeze
 
 _DELIVERIES = 4
@@ -29,7 +30,7 @@ _MOST_ROWS = {"cpu": 768, "cuda": 16384}
 
 @checked
 def decompose_tokens(
-    model: Any,
+    model: Model,
     prompt: str | Sequence[int],
     *,
     position: int = -1,
@@ -131,19 +132,19 @@ def _check_options(biases: str, lens: str | None) -> None:
             raise ValueError(f"{name} must be one of {', '.join(repr(option) for option in allowed)}, got {value!r}")
 
 
-def chunk_rows(model: Any, n: int) -> int:
+def chunk_rows(model: Model, n: int) -> int:
     """(source, position) rows that go through the layers together, of n tokens."""
     whole = (model.n_layers + 1) * n * n * model.d_model
     most = _MOST_ROWS["cuda" if model.device.type == "cuda" else "cpu"]
     return max(_FEWEST_ROWS, min(most, int(_MEMORY_SHARE * whole / row_width(model))))
 
 
-def row_width(model: Any) -> int:
+def row_width(model: Model) -> int:
     """Numbers that one row holds at the widest point of a layer."""
     return int(max(5 * model.d_model, 4 * model.d_model + (model.d_mlp or 0)))
 
 
-def sources_at_once(model: Any, n: int, begin: int) -> int:
+def sources_at_once(model: Model, n: int, begin: int) -> int:
     """Sources from ``begin`` on whose rows, each at its own position and those behind it, make one chunk."""
     rows, count = chunk_rows(model, n) - (n if begin == 0 else 0), 0
     while begin + count < n and (count == 0 or rows >= n - begin - count):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from interp_widgets.analysis.tensors import log_sum
+from interp_widgets.models import Model
 from interp_widgets.models.frozen import rounded_gain, rounds_norms
 from interp_widgets.models.readout import ReadOut, read_out
 
@@ -24,7 +25,7 @@ _ROWS = 128
 class PartLens:
     """The lens of the parts of one residual stream, made once per decomposition."""
 
-    model: Any
+    model: Model
     read: ReadOut
     gain: Tensor
     """(layers + 1, d_model) by which the final norm multiplies the whole (centred) stream."""
@@ -32,7 +33,7 @@ class PartLens:
     """(d_model,) its bias."""
 
     @staticmethod
-    def of(model: Any, residual: Tensor) -> PartLens:
+    def of(model: Model, residual: Tensor) -> PartLens:
         """For the stream ``residual`` (layers + 1, d_model)."""
         weight, shift = (model.weight(name).to(residual.dtype) for name in ("ln_final_w", "ln_final_b"))
         lens = PartLens(model, read_out(model), weight.expand_as(residual), shift)

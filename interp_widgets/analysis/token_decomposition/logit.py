@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from interp_widgets.analysis.token_decomposition.adding_up import check_error, c
 from interp_widgets.analysis.token_decomposition.lens import PartLens
 from interp_widgets.analysis.token_decomposition.result import LogitShareResult
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 from interp_widgets.models.freeze import Slope, freeze
 from interp_widgets.models.soft_cap import soft_cap
 
@@ -22,7 +22,7 @@ from interp_widgets.models.soft_cap import soft_cap
 @checked
 @torch.no_grad()
 def decompose_logit(
-    model: Any,
+    model: Model,
     prompt: str | Sequence[int],
     target: str | int | None = None,
     *,
@@ -106,7 +106,7 @@ def decompose_logit(
     )
 
 
-def _uncapped(model: Any, logits: Tensor) -> Tensor:
+def _uncapped(model: Model, logits: Tensor) -> Tensor:
     """The logits before a soft cap, cap · tanh(logit / cap), in float64."""
     cap = soft_cap(model.tl_model)
     return cap * torch.atanh(logits.double() / cap) if cap > 0 else logits.double()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from interp_widgets.analysis.token_decomposition.lens import Lens, PartLens
 from interp_widgets.analysis.token_decomposition.result import TokenDecompositionResult
+from interp_widgets.models import Model
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class PartTokens:
 
 @torch.no_grad()
 def part_tokens(
-    model: Any, result: TokenDecompositionResult, layer: int, source: int | None, *, top: int = 10
+    model: Model, result: TokenDecompositionResult, layer: int, source: int | None, *, top: int = 10
 ) -> PartTokens:
     """The likeliest next tokens in the lens of one part of a decomposition.
 

@@ -175,7 +175,7 @@ def mod_ablations(
 
 
 def _accuracy(
-    model: Any,
+    model: Model | str | Path | Any,
     dataset: Sequence[Any],
     problems: Sequence[Problem],
     max_new_tokens: int,
@@ -192,7 +192,7 @@ def _accuracy(
     return solve(tuned, problems, max_new_tokens=max_new_tokens, check=check).accuracy, report
 
 
-def loaded(model: Any, tokenizer: Any) -> Model:
+def loaded(model: Model | Any, tokenizer: Any) -> Model:
     """The base as a `Model`; ValueError for a mixture."""
     check_base(model)
     return model if isinstance(model, Model) else load_model(model, tokenizer=tokenizer)

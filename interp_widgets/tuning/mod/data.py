@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from interp_widgets.models import Model
+
 IGNORED = -100
 """Label of positions that do not count in the loss."""
 
@@ -51,7 +53,7 @@ def _parts(item: Any, index: int) -> tuple[str, str]:
     return prompt, response
 
 
-def read_examples(model: Any, dataset: Sequence[Any]) -> list[Example]:
+def read_examples(model: Model, dataset: Sequence[Any]) -> list[Example]:
     """Token ids of a data set.
 
     Args:

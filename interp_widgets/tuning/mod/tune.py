@@ -159,7 +159,7 @@ class _Asked:
         return EPOCHS * math.ceil(len(self.examples) / self.settings.batch_size)
 
 
-def _base(model: Any, tokenizer: Any) -> tuple[Model, Any]:
+def _base(model: Model | Any, tokenizer: Any) -> tuple[Model, Any]:
     """The model and what reads its transformers model."""
     check_base(model)
     if not isinstance(model, Model):
@@ -172,7 +172,7 @@ def _base(model: Any, tokenizer: Any) -> tuple[Model, Any]:
     return model, model.source
 
 
-def check_base(model: Any) -> None:
+def check_base(model: Model) -> None:
     """ValueError for a mixture, or the folder of one, in the place of its base."""
     if isinstance(model, ModModel) or is_mixture_folder(model):
         name = model.name if isinstance(model, ModModel) else model

@@ -11,6 +11,7 @@ import numpy as np
 from interp_widgets.analysis.ablation import AblatedPrediction, ablated_prediction
 from interp_widgets.compute.worker import Cancelled
 from interp_widgets.figures.labels import visible
+from interp_widgets.models import Model
 
 from ..controls import row
 from ..prediction import Prediction
@@ -33,7 +34,7 @@ class CellRequest:
     prediction: Prediction
     planned: Planned
 
-    def answer(self, model: Any, check: Any) -> AblatedPrediction:
+    def answer(self, model: Model, check: Any) -> AblatedPrediction:
         """Run it on one model."""
         one = self.planned.make(model, self.prediction, check=check)
         check()

@@ -9,6 +9,7 @@ from typing import Any
 from interp_widgets.analysis.ablation import Ablation, mean_ablation, resample_ablation
 from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.figures.labels import visible
+from interp_widgets.models import Model
 
 from ..prediction import Prediction
 from .request import ZERO, Filler
@@ -37,7 +38,7 @@ class Planned:
         """The same at every token."""
         return replace(self, position=None)
 
-    def make(self, model: Any, prediction: Prediction, *, ahead: int = 0, check: Any = None) -> Ablation:
+    def make(self, model: Model, prediction: Prediction, *, ahead: int = 0, check: Any = None) -> Ablation:
         """The ablation for one model; ``ahead`` tokens may be written behind what it has read."""
         plain = Ablation(self.kind, self.layer, self.position, self.head)  # type: ignore[arg-type]
         if self.filler.replacement == "mean":

@@ -22,6 +22,7 @@ from interp_widgets.analysis.ablation import (
 from interp_widgets.analysis.ablation.replacement import same_length
 from interp_widgets.analysis.cost import Cost
 from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
+from interp_widgets.models import Model
 
 from ..code import call
 from ..prediction import Prediction
@@ -41,11 +42,11 @@ class Filler:
     corrupted: str = ""
     """The prompt that values are taken from; only for ``resample``."""
 
-    def other(self, model: Any, prediction: Prediction) -> list[int]:
+    def other(self, model: Model, prediction: Prediction) -> list[int]:
         """Ids of the corrupted prompt, going on as the looked-at one does."""
         return replace(prediction, prompt=self.corrupted).read(model)[0]
 
-    def options(self, model: Any, prediction: Prediction) -> dict[str, Any]:
+    def options(self, model: Model, prediction: Prediction) -> dict[str, Any]:
         """Keywords of the ablation functions."""
         if self.replacement == "mean":
             return {"replacement": "mean", "reference": list(self.reference)}
@@ -80,12 +81,12 @@ class Question:
     """The token that the target is set against; only for ``logit_difference``."""
     filler: Filler = ZERO
 
-    def options(self, model: Any) -> dict[str, Any]:
+    def options(self, model: Model) -> dict[str, Any]:
         """Keywords of the ablation functions."""
         found: dict[str, Any] = {"metric": self.metric, **self.filler.options(model, self.prediction)}
         return found | ({"foil": self.foil} if self.metric == "logit_difference" else {})
 
-    def check(self, model: Any) -> Prompt:
+    def check(self, model: Model) -> Prompt:
         """Refuse at once what the analysis would refuse after a wait; returns the prompt."""
         given = check_target(self.prediction, model)
         if self.foil:
@@ -97,7 +98,7 @@ class Question:
             read_prompt(model, text, what="reference text")
         return given
 
-    def length(self, model: Any) -> int:
+    def length(self, model: Model) -> int:
         """Tokens that the model has read, with the BOS."""
         return len(self.prediction.read(model)[0])
 
@@ -110,7 +111,7 @@ class Question:
         return [*before, *ahead, f"{found} = {call(function, name, ids, target, *more, *asked, *filling)}"]
 
 
-def check_target(prediction: Prediction, model: Any) -> Prompt:
+def check_target(prediction: Prediction, model: Model) -> Prompt:
     """The prompt that a prediction reads; ValueError for a target of several tokens or a prompt that does not fit."""
     if prediction.target:
         single_token(model, prediction.target)
@@ -123,12 +124,12 @@ class ModulesRequest(Question):
 
     method: ClassVar[str] = "modules"
 
-    def answer(self, model: Any, **reports: Any) -> AblationResult:
+    def answer(self, model: Model, **reports: Any) -> AblationResult:
         """Run it on one model."""
         ids, target = self.prediction.read(model)
         return ablate_modules(model, ids, target, **self.options(model), **reports)
 
-    def cost(self, model: Any) -> Cost:
+    def cost(self, model: Model) -> Cost:
         """What it takes."""
         return ablation_cost(model, self.length(model))
 
@@ -145,18 +146,18 @@ class HeadsRequest(Question):
     position: int | None = None
     """Where they are removed; None: everywhere."""
 
-    def check(self, model: Any) -> Prompt:
+    def check(self, model: Model) -> Prompt:
         given = super().check(model)
         if self.position is not None:
             given.position(self.position)
         return given
 
-    def answer(self, model: Any, **reports: Any) -> HeadAblationResult:
+    def answer(self, model: Model, **reports: Any) -> HeadAblationResult:
         """Run it on one model."""
         ids, target = self.prediction.read(model)
         return ablate_heads(model, ids, target, position=self.position, **self.options(model), **reports)
 
-    def cost(self, model: Any) -> Cost:
+    def cost(self, model: Model) -> Cost:
         """What it takes."""
         where = None if self.position is None else [self.position]
         return ablation_cost(model, self.length(model), what="heads", positions=where)
@@ -182,11 +183,11 @@ class TraceRequest:
     words: str = field(default="", compare=False)
     """The subject as it was typed; empty where tokens were marked."""
 
-    def check(self, model: Any) -> Prompt:
+    def check(self, model: Model) -> Prompt:
         """Refuse at once what the analysis would refuse after a wait."""
         return check_target(self.prediction, model)
 
-    def answer(self, model: Any, **reports: Any) -> CausalTraceResult:
+    def answer(self, model: Model, **reports: Any) -> CausalTraceResult:
         """Run it on one model."""
         ids, target = self.prediction.read(model)
         return causal_trace(
@@ -194,7 +195,7 @@ class TraceRequest:
             seed=self.seed, **reports,
         )  # fmt: skip
 
-    def cost(self, model: Any) -> Cost:
+    def cost(self, model: Model) -> Cost:
         """What it takes."""
         given = read_prompt(model, self.prediction.read(model)[0])
         return causal_trace_cost(

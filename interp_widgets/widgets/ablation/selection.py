@@ -9,6 +9,7 @@ import traitlets as T
 
 from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.data.presets import PRESETS, Preset
+from interp_widgets.models import Model
 
 from ..prediction import PredictionPanel
 from .request import KINDS
@@ -42,7 +43,7 @@ class Selecting(PredictionPanel):
     stack: Any
     """The tabs, the picked cell and the list, which `build` makes."""
 
-    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.axis: tuple[str, ...] = ()
         """Readable tokens of what the model has read, without a BOS."""
         self.axis_special: tuple[bool, ...] = ()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as W
 
 from interp_widgets.analysis.ablation import ablation
+from interp_widgets.models import Model
 
 from .. import tidy
 from ..controls import row, shown_if
@@ -161,7 +162,7 @@ class Stack:
 
 
 def _write(
-    model: Any, ids: list[int], ablations: list[Any], options: dict[str, Any], job: Any, done: int, steps: int
+    model: Model, ids: list[int], ablations: list[Any], options: dict[str, Any], job: Any, done: int, steps: int
 ) -> tuple[int, ...]:
     """Token ids that the model writes behind ``ids`` under some ablations."""
     new: list[int] = []

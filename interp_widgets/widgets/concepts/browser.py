@@ -11,6 +11,7 @@ import traitlets as T
 from interp_widgets.analysis.concepts import ConceptSet
 from interp_widgets.data.concepts import demo_concepts
 from interp_widgets.figures.static import Scene
+from interp_widgets.models import Model
 
 from ..controls import Number, row
 from .controls import build_controls
@@ -100,7 +101,7 @@ class ConceptBrowser(Making):
     pairs = T.Enum(("group", "all"), default_value="group")
     """Which pairs of concepts dispersion is over."""
 
-    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self._wished, self._stand_in = CONCEPT, ""
         self._parts: dict[str, Any] = {}
         self.place: dict[str, int] = {}

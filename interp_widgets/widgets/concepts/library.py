@@ -11,6 +11,7 @@ import ipywidgets as W
 
 from interp_widgets.analysis.concepts.directions import TEMPLATE
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts, read_concepts, split_stimuli
+from interp_widgets.models import Model
 
 from ..controls import row
 from ..saving import file_stem, free_name
@@ -156,7 +157,7 @@ class Library:
         panel.status.idle(f"Saved {' and '.join(written)}")
 
 
-def check_lengths(model: Any, concepts: Sequence[Concept]) -> None:
+def check_lengths(model: Model, concepts: Sequence[Concept]) -> None:
     """ValueError for the first stimulus that is longer, in its template, than what the model reads."""
     for concept in concepts:
         for text in (*concept.stimuli, *concept.held_out):

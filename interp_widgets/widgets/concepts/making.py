@@ -14,6 +14,7 @@ from interp_widgets.analysis.concepts.directions import concept_directions_cost
 from interp_widgets.analysis.cost import Cost
 from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.data.concepts import Concept, check_concepts
+from interp_widgets.models import Model
 
 from ..panel import Panel
 from .request import MAP_METHODS, METHODS, BrowseRequest, Listed, MadeSet, MappedConcepts, OpenedSet
@@ -45,7 +46,7 @@ class Making(Panel):
     seed = T.Int(0, min=0)
     """Of the map, and of the labels dealt for the control."""
 
-    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self._kept: dict[int, tuple[Hashable, KeptStates]] = {}
         self._listed = Listed(())
         self._flops: tuple[Any, float, float] = (None, 0.0, 0.0)
@@ -96,7 +97,7 @@ class Making(Panel):
     def compute(
         self,
         request: BrowseRequest,
-        model: Any,
+        model: Model,
         *,
         progress: Callable[[int, int], None],
         check: Callable[[], None],
@@ -135,7 +136,7 @@ class Making(Panel):
         return places
 
     def _set_of(
-        self, asked: MadeSet | OpenedSet, model: Any, progress: Any, check: Any, draft: Callable[[ConceptSet], None]
+        self, asked: MadeSet | OpenedSet, model: Model, progress: Any, check: Any, draft: Callable[[ConceptSet], None]
     ) -> ConceptSet:
         """A model's directions: those kept, or made or read now."""
         held = self._held(asked, model)
@@ -156,7 +157,7 @@ class Making(Panel):
 
     # what it takes ----------------------------------------------------------------------------------------------------
 
-    def _kept_of(self, model: Any) -> KeptStates:
+    def _kept_of(self, model: Model) -> KeptStates:
         """The states kept of a model, if its weights and hooks are still those; in the worker."""
         key = self._identity.of(model)
         held = self._kept.get(id(model))
@@ -164,7 +165,7 @@ class Making(Panel):
             held = self._kept[id(model)] = key, KeptStates(model)
         return held[1]
 
-    def _missing(self, asked: MadeSet, model: Any) -> float:
+    def _missing(self, asked: MadeSet, model: Model) -> float:
         """Share of the stimuli that the model has to read."""
         held = self._kept.get(id(model))
         if held is None or not len(held[1]):
@@ -172,7 +173,7 @@ class Making(Panel):
         texts = list(asked.listed.texts())
         return len(held[1].missing(texts, asked.layer)) / max(len(texts), 1)
 
-    def _reading(self, asked: MadeSet, model: Any) -> tuple[float, float]:
+    def _reading(self, asked: MadeSet, model: Model) -> tuple[float, float]:
         """Operations and bytes of reading all stimuli."""
         key = (asked, id(model))
         if self._flops[0] != key:
@@ -181,7 +182,7 @@ class Making(Panel):
             self._flops = key, cost.flops, cost.bytes
         return self._flops[1:]
 
-    def _forecast(self, request: Any, model: Any) -> Forecast:
+    def _forecast(self, request: Any, model: Model) -> Forecast:
         """Time to the directions and the map; the shuffled control comes behind them and is not counted."""
         asked, found = request.source, Forecast(0.0, 0)
         if isinstance(asked, MadeSet) and asked.listed.concepts and self._held(asked, model) is None:

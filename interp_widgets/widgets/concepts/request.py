@@ -18,6 +18,7 @@ from interp_widgets.analysis.concepts.kept import KeptStates
 from interp_widgets.analysis.concepts.maps import FEWEST
 from interp_widgets.analysis.result import Scalar
 from interp_widgets.data.concepts import Concept
+from interp_widgets.models import Model
 
 METHODS = ("mean_difference", "pca", "discriminant")
 MAP_METHODS = ("pca", "tsne", "umap")
@@ -92,7 +93,7 @@ class MadeSet:
 
     def answer(
         self,
-        model: Any,
+        model: Model,
         kept: KeptStates,
         *,
         progress: Callable[[int, int], None],

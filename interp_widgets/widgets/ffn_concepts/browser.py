@@ -13,6 +13,7 @@ from interp_widgets.analysis.ffn_concepts import FFNConceptResult
 from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.static import Scene
+from interp_widgets.models import Model
 
 from ..prediction import PredictionPanel
 from ..saved_result import opened_pair
@@ -109,7 +110,7 @@ class FFNConceptBrowser(Noting):
     _neurons_at = T.Int(-1)
     # the layer whose neurons are looked at; -1 on the other tabs, whose results hold all layers
 
-    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.neuron_told = "neuron" in options
         """Whether somebody has chosen a neuron."""
         self._picking = False

@@ -9,6 +9,7 @@ from typing import Any
 import traitlets as T
 
 from interp_widgets.analysis.ffn_concepts import ConceptAnnotations, FFNConceptResult
+from interp_widgets.models import Model
 
 from ..prediction import PredictionPanel
 from .notes import Notes
@@ -22,7 +23,7 @@ class Noting(PredictionPanel):
 
     tab: str
 
-    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.concepts: tuple[FFNConceptResult, ...] = ()
         """The components on the screen, one result per model."""
         self._notes: dict[tuple[str, Any], Notes] = {}

@@ -19,6 +19,7 @@ from interp_widgets.analysis.ffn_concepts import (
 )
 from interp_widgets.analysis.prompts import read_prompt, single_token
 from interp_widgets.analysis.result import Scalar
+from interp_widgets.models import Model
 
 from ..code import call
 from ..prediction import Prediction
@@ -43,7 +44,7 @@ class ConceptsRequest:
     directions: bool = False
     """Whether the result holds the components themselves, which only a comparison needs."""
 
-    def answer(self, model: Any, **reports: Any) -> FFNConceptResult:
+    def answer(self, model: Model, **reports: Any) -> FFNConceptResult:
         """Run it on one model."""
         words = self.words()
         return ffn_concepts(
@@ -54,7 +55,7 @@ class ConceptsRequest:
         """The word list; None for the demo's."""
         return None if self.source.kind == "demo" else self.source.read()[0]
 
-    def cost(self, model: Any) -> Cost:
+    def cost(self, model: Model) -> Cost:
         """Operations and bytes: covariances, their eigenvectors, and projections of all words."""
         width, rank = model.d_model, min(self.rank, model.d_model)
         layer = 2.0 * model.d_mlp * width**2 + 10.0 * width**3 + 2.0 * rank * width * self.source.count
@@ -102,21 +103,21 @@ class NeuronsRequest:
     position: int = -1
     """In what the model has read, from 0 without a BOS or from the end."""
 
-    def read(self, model: Any) -> tuple[list[int], str | int | None]:
+    def read(self, model: Model) -> tuple[list[int], str | int | None]:
         """Ids that the model has read, and the target; the response's own token is predicted at their end only."""
         ids, target = self.prediction.read(model)
         given = read_prompt(model, ids)
         at_end = given.position(self.position) == given.n_shown - 1
         return ids, target if at_end else self.prediction.target or None
 
-    def checked(self, model: Any) -> NeuronsRequest:
+    def checked(self, model: Model) -> NeuronsRequest:
         """The request itself, if the model can be asked that: a wrong token or place is told before a run."""
         self.read(model)
         if self.prediction.target:
             single_token(model, self.prediction.target)
         return self
 
-    def answer(self, model: Any, *, progress: Any, check: Any, on_partial: Any) -> NeuronReading:
+    def answer(self, model: Model, *, progress: Any, check: Any, on_partial: Any) -> NeuronReading:
         """Run it on one model."""
         ids, target = self.read(model)
         effects = neuron_effects(model, ids, target, layer=self.layer, position=self.position, check=check)
@@ -126,7 +127,7 @@ class NeuronsRequest:
         )  # fmt: skip
         return NeuronReading(effects, tokens)
 
-    def cost(self, model: Any) -> Cost:
+    def cost(self, model: Model) -> Cost:
         """Operations and bytes."""
         tokens = len(self.prediction.read(model)[0])
         reading = 2.0 * min(LISTED, model.d_mlp) * model.d_model * model.d_vocab

@@ -16,6 +16,7 @@ from interp_widgets.analysis.head_words.result import FoundWord
 from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.head_words import change_scene
 from interp_widgets.figures.static import Scene
+from interp_widgets.models import Model
 
 from ..panel import Panel
 from ..saved_result import opened_pair
@@ -94,7 +95,7 @@ class HeadWordBrowser(Panel):
     tab = T.Enum(TABS, default_value="heads")
     """The tab that is looked at: Save is about it."""
 
-    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.told = False
         """Whether a head has been chosen."""
         self._found: tuple[Any, str, tuple[FoundWord | None, ...]] = ((), "", ())

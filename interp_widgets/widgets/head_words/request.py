@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from interp_widgets.analysis.cost import Cost
 from interp_widgets.analysis.head_words import HeadWordResult, head_word_pairs, head_words_cost
+from interp_widgets.models import Model
 
 from ..code import call
 from ..saved_result import SavedAnswer, SavedResult
@@ -24,7 +24,7 @@ class HeadWordRequest:
 
     def answer(
         self,
-        model: Any,
+        model: Model,
         *,
         progress: Callable[[int, int], None],
         check: Callable[[], None],
@@ -39,7 +39,7 @@ class HeadWordRequest:
         )  # fmt: skip
         return replace(found, provenance={**found.provenance, "vectors": str(self.source.vectors or "demo")})
 
-    def cost(self, model: Any) -> Cost:
+    def cost(self, model: Model) -> Cost:
         """Operations and bytes."""
         return head_words_cost(model, self.source.count, width=self.source.width, top=self.top, keep=self.keep)
 

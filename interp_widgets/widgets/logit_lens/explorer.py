@@ -9,6 +9,7 @@ import traitlets as T
 
 from interp_widgets.analysis.logit_lens import LogitLensResult
 from interp_widgets.figures.static import Scene
+from interp_widgets.models import Model
 
 from ..code import cell
 from ..controls import Number
@@ -60,7 +61,7 @@ class LogitLensExplorer(PredictionPanel):
     reading = T.Int(-1, min=-1)
     """Chosen row: the stream entering that layer, `n_layers` for the model's output; -1 for the output."""
 
-    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.in_prompt = 0
         """Columns of the map that are tokens of the prompt; the rest are the response's."""
         super().__init__(model, tuned, **options)
@@ -87,7 +88,7 @@ class LogitLensExplorer(PredictionPanel):
     def compute(
         self,
         request: LensRequest,
-        model: Any,
+        model: Model,
         *,
         progress: Callable[[int, int], None],
         check: Callable[[], None],

@@ -9,6 +9,7 @@ from typing import Any
 
 from interp_widgets.analysis.logit_lens import Cost, LogitLensResult, logit_lens, logit_lens_cost
 from interp_widgets.analysis.prompts import read_prompt, single_token
+from interp_widgets.models import Model
 
 from ..code import call
 from ..prediction import Prediction
@@ -32,13 +33,13 @@ class LensRequest:
     stamp: tuple[int, int] | None = None
     """Size and time of that file, so that another file under the same name is another request."""
 
-    def ids(self, model: Any) -> list[int]:
+    def ids(self, model: Model) -> list[int]:
         """Ids of prompt and response, with the BOS where the model has one."""
         prompt, response = model.split(self.prompt, self.response)
         return [*prompt, *response]
 
     def answer(
-        self, model: Any, chooser: Any, *, progress: Callable[[int, int], None], check: Callable[[], None]
+        self, model: Model, chooser: Any, *, progress: Callable[[int, int], None], check: Callable[[], None]
     ) -> LogitLensResult:
         """Run the lens on one model; `chooser` is the model whose likeliest token is the target where none is given."""
         ids = self.ids(model)
@@ -51,7 +52,7 @@ class LensRequest:
             progress=progress, check=check,
         )  # fmt: skip
 
-    def cost(self, model: Any) -> Cost:
+    def cost(self, model: Model) -> Cost:
         """Operations and bytes."""
         return logit_lens_cost(model, len(self.ids(model)))
 
@@ -73,7 +74,7 @@ class LensRequest:
         return lines
 
 
-def likeliest(model: Any, ids: list[int]) -> int:
+def likeliest(model: Model, ids: list[int]) -> int:
     """The token that a model finds likeliest after a sequence."""
     read_prompt(model, ids)  # says what is wrong with an empty or too long one
     logits = model.forward(model.token_embeddings(ids)[None], positions=slice(-1, None))
@@ -93,7 +94,7 @@ def stamp(path: str) -> tuple[int, int] | None:
     return found.st_size, found.st_mtime_ns
 
 
-def request_of(prediction: Prediction, model: Any, *, top: int, translators: str) -> LensRequest:
+def request_of(prediction: Prediction, model: Model, *, top: int, translators: str) -> LensRequest:
     """The request that answers a prediction: its response token, chosen by place, becomes a target by id.
 
     Raises ValueError for a text that does not fit or a target of several tokens, before there is a run to wait for.
@@ -106,7 +107,7 @@ def request_of(prediction: Prediction, model: Any, *, top: int, translators: str
     return request
 
 
-def token_text(model: Any, token: int) -> str | None:
+def token_text(model: Model, token: int) -> str | None:
     """The text that is read as just this token; None where there is none, as for a part of a character."""
     text: str = model.token_strings([token])[0]
     return text if model.tokens(text, prepend_bos=False) == [token] else None

@@ -13,6 +13,7 @@ from interp_widgets.analysis.saliency import SaliencyResult
 from interp_widgets.analysis.saliency.result import spans_to_mask
 from interp_widgets.data.cases import default_prompt
 from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.models import Model
 
 from ..code import call, cell
 from ..controls import Number
@@ -103,7 +104,7 @@ class SaliencyExplorer(Panel):
     cases = T.List()
     """The :class:`SaliencyCase` list of the data set tab; the demo's own where none is given."""
 
-    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self._spans: list[tuple[int, int]] = []
         if "view" not in options and len(as_models(model, tuned)) > 1:
             options["view"] = "B"  # the model that writes the response
@@ -149,7 +150,7 @@ class SaliencyExplorer(Panel):
     def compute(
         self,
         request: SaliencyRequest,
-        model: Any,
+        model: Model,
         *,
         progress: Callable[[int, int], None],
         check: Callable[[], None],
@@ -164,7 +165,7 @@ class SaliencyExplorer(Panel):
     def leans_on(self, request: SaliencyRequest) -> tuple[Any, ...]:
         return () if request.writing is None else (self.models[request.writing.writer],)
 
-    def cost(self, request: SaliencyRequest, model: Any) -> Any:
+    def cost(self, request: SaliencyRequest, model: Model) -> Any:
         return request_cost(request, model)
 
     def draw(self, results: tuple[SaliencyResult, ...], request: SaliencyRequest) -> None:

@@ -11,6 +11,7 @@ from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency
 from interp_widgets.analysis.saliency.cost import saliency_cost
 from interp_widgets.analysis.saliency.result import Method
 from interp_widgets.analysis.targets import Target
+from interp_widgets.models import Model
 
 METHODS: tuple[str, ...] = get_args(Method)
 TARGETS: tuple[str, ...] = get_args(Target)
@@ -74,12 +75,12 @@ def write_response(request: SaliencyRequest, models: tuple[Any, ...], check: Cal
     return text
 
 
-def attribute(request: SaliencyRequest, model: Any, response: str, **reports: Any) -> SaliencyResult:
+def attribute(request: SaliencyRequest, model: Model, response: str, **reports: Any) -> SaliencyResult:
     """Run the attribution that a request describes."""
     return prompt_saliency(model, request.prompt, response, **request.options(), **reports)
 
 
-def request_cost(request: SaliencyRequest, model: Any) -> Cost:
+def request_cost(request: SaliencyRequest, model: Model) -> Cost:
     """Operations and bytes of a request, with the writing of the response where there is none yet."""
     n_prompt = len(model.tokens(request.prompt))
     if request.writing is None:
@@ -88,7 +89,7 @@ def request_cost(request: SaliencyRequest, model: Any) -> Cost:
     return saliency_cost(model, n_prompt, n_response, request.method)
 
 
-def written_text(model: Any, result: SaliencyResult) -> str:
+def written_text(model: Model, result: SaliencyResult) -> str:
     """Text of a result's response, cut from the decoded whole because some tokenizers drop a leading space."""
     before = model.decode(list(result.prompt_ids))
     whole = model.decode([*result.prompt_ids, *result.response_ids])

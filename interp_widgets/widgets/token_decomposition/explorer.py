@@ -10,6 +10,7 @@ import traitlets as T
 from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.data.presets import Preset
 from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.models import Model
 
 from ..code import cell
 from ..controls import Number
@@ -70,7 +71,7 @@ class TokenDecompositionExplorer(PredictionPanel):
     column = T.Int(-1, min=-1)
     """The selected column: the stream entering that layer, `n_layers` for what the final norm reads; -1 for that."""
 
-    def __init__(self, model: Any, tuned: Any = None, **options: Any) -> None:
+    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.rows: tuple[Rows, ...] = ()
         """The results on the screen as rows of the map, one per model."""
         self._sources: tuple[int, ...] | None = None

@@ -18,6 +18,7 @@ from interp_widgets.analysis.token_decomposition import (
     decompose_tokens,
     decomposition_cost,
 )
+from interp_widgets.models import Model
 
 from ..code import call
 from ..prediction import Prediction
@@ -61,14 +62,14 @@ class DecompositionRequest:
     biases: str = "separate"
     lens: str = "own"
 
-    def read(self, model: Any) -> tuple[list[int], str | int | None]:
+    def read(self, model: Model) -> tuple[list[int], str | int | None]:
         """Ids that the model has read, and the target; the response's own token is predicted at their end only."""
         ids, target = self.prediction.read(model)
         given = read_prompt(model, ids)
         at_end = given.position(self.position) == given.n_shown - 1
         return ids, target if at_end else self.prediction.target or None
 
-    def checked(self, model: Any) -> DecompositionRequest:
+    def checked(self, model: Model) -> DecompositionRequest:
         """The request itself, if the model can be asked that: a wrong token or place is told before a long run."""
         self.read(model)
         for what, text in (("target", self.prediction.target), ("foil", self.foil)):
@@ -78,7 +79,7 @@ class DecompositionRequest:
 
     def answer(
         self,
-        model: Any,
+        model: Model,
         *,
         progress: Callable[[int, int], None],
         check: Callable[[], None],
@@ -98,7 +99,7 @@ class DecompositionRequest:
         """Keywords of :func:`decompose_tokens` beside prompt, position and target."""
         return {"biases": self.biases, "lens": self.lens}
 
-    def cost(self, model: Any) -> Cost:
+    def cost(self, model: Model) -> Cost:
         """Operations and bytes; what comes after the position costs nothing."""
         given = read_prompt(model, self.prediction.read(model)[0])
         return decomposition_cost(model, given.offset + given.position(self.position) + 1)

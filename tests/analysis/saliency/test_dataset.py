@@ -14,6 +14,7 @@ import pytest
 from interp_widgets.analysis.saliency import SaliencyDatasetResult, SaliencyResult, prompt_saliency, saliency_dataset
 from interp_widgets.data.attribution_archive import AttributionRecord, read_importance_archive
 from interp_widgets.data.cases import SaliencyCase
+from interp_widgets.models import Model
 from tests.models.tiny import tiny_model
 
 RNG = np.random.default_rng(0)
@@ -67,7 +68,7 @@ def test_matrices_with_masks_equal_their_records(archive: dict[str, list[Attribu
 
 
 @dataclass(frozen=True)
-class FakeModel:
+class FakeModel(Model):
     """Stands for a model: one token per word, importance planted in `weights` (prompt word → importance)."""
 
     name: str
