@@ -20,7 +20,8 @@ from .mod.checkpoint import MixtureState, is_mixture_folder
 from .mod.graft import graft, grafted, late_parts
 from .mod.mixture import Mixture
 from .mod.model import ModModel
-from .model import Backend, Model
+from .model import Model
+from .network import Backend
 from .threads import few_threads
 from .weights import first_bad_tensor
 

@@ -1,0 +1,201 @@
+"""`Network`: a model without its text: weights, hooks, sizes and the state they are in. Engines work on it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from . import weights
+from .hooks import Edit, Objective, Run, canonical_hook_names, run_hooked
+
+Backend = Literal["hooked", "bridge"]
+
+
+class Network:
+    """A TransformerLens model under one set of names, whichever backend holds it; `Model` adds text to it.
+
+    Sizes: n_layers, n_heads, n_kv_heads (key/value heads, n_heads unless they are shared), d_model, d_head, d_mlp,
+    d_vocab, n_ctx (positions). `lock` is held while the model computes, so that a cell's run and a widget's run never
+    see each other's hooks. `bos_token_id` and `prepend_bos` say how a text begins; see `Model`.
+    """
+
+    def __init__(
+        self,
+        tl_model: Any,
+        *,
+        name: str,
+        backend: Backend,
+        processed: bool = False,
+        bos_token_id: int | None = None,
+        prepend_bos: bool = False,
+        parameters: int | None = None,
+    ) -> None:
+        cfg = tl_model.cfg
+        self._parameters = parameters
+        self.lock = threading.RLock()
+        self.tl_model = tl_model
+        self.name = name
+        self.backend: Backend = backend
+        self.processed = processed
+        self.n_layers: int = cfg.n_layers
+        self.n_heads: int = cfg.n_heads
+        self.n_kv_heads: int = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
+        self.d_model: int = cfg.d_model
+        self.d_head: int = cfg.d_head
+        self.d_mlp: int = cfg.d_mlp
+        self.d_vocab: int = cfg.d_vocab
+        self.n_ctx: int = cfg.n_ctx
+        self.normalization: Literal["LayerNorm", "RMSNorm"] = (
+            "RMSNorm" if str(cfg.normalization_type).upper().startswith("RMS") else "LayerNorm"
+        )
+        self.bos_token_id = bos_token_id
+        self.prepend_bos = bool(prepend_bos and bos_token_id is not None)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.tl_model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The weights' floating-point type."""
+        return next(self.tl_model.parameters()).dtype
+
+    @functools.cached_property
+    def parameter_count(self) -> int:
+        """Number of parameters as the transformers model counts them: a table that input and output share counts once.
+
+        Of a model that TransformerLens made, TransformerLens's own count, in which it counts twice.
+        """
+        own = (parameter.numel() for parameter in self.tl_model.parameters())
+        return sum(own) if self._parameters is None else self._parameters
+
+    @functools.cached_property
+    def weight_hash(self) -> str:
+        """SHA-256 of all weights as they run (64 hexadecimal digits), computed on first use and then kept."""
+        return weights.weight_hash(self.tl_model)
+
+    @property
+    def hook_names(self) -> tuple[str, ...]:
+        """The hook names for `run`; they are HookedTransformer's on both backends."""
+        return canonical_hook_names(self.tl_model)
+
+    def free_memory(self) -> int:
+        """Bytes that a computation on the model's device could still take."""
+        if self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+            return int(free + unused)
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+
+    # ---- token ids
+
+    def _checked_ids(self, ids: Sequence[int] | Tensor) -> list[int]:
+        try:
+            found = [operator.index(i) for i in (ids.flatten().tolist() if isinstance(ids, Tensor) else ids)]
+        except TypeError as error:
+            raise TypeError(f"give text, or token ids as a list of whole numbers, got {str(ids)[:60]}") from error
+        wrong = next((i for i in found if not 0 <= i < self.d_vocab), None)
+        if wrong is not None:
+            raise ValueError(f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {wrong}")
+        return found
+
+    def _batch(self, ids: Sequence[int] | Tensor) -> Tensor:
+        batch = torch.as_tensor(ids, dtype=torch.long, device=self.device)
+        batch = batch[None] if batch.ndim == 1 else batch
+        if batch.ndim != 2 or batch.numel() == 0:
+            raise ValueError(
+                "ids must be a non-empty list of token ids or a (batch, positions) tensor, "
+                f"got shape {tuple(batch.shape)}"
+            )
+        if batch.shape[1] > self.n_ctx:
+            raise ValueError(
+                f"{batch.shape[1]} tokens do not fit the model's context of {self.n_ctx} tokens: shorten the text"
+            )
+        low, high = int(batch.min()), int(batch.max())
+        if low < 0 or high >= self.d_vocab:
+            raise ValueError(
+                f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {low if low < 0 else high}"
+            )
+        return batch
+
+    # ---- looking inside
+
+    def run(
+        self,
+        ids: Sequence[int] | Tensor,
+        *,
+        capture: str | Iterable[str] = (),
+        edit: Mapping[str, Edit] | None = None,
+        grad: Objective | None = None,
+        embeddings: Tensor | None = None,
+    ) -> Run:
+        """One forward pass, reading, changing and differentiating values at named hooks.
+
+        Args:
+            ids: token ids, a list or a (batch, positions) tensor.
+            capture: hook names to read, such as ``"blocks.0.hook_resid_pre"``; the value after any edit is kept.
+            edit: for a hook name, a function from its value to a new value of the same shape (batch axis first).
+            grad: a function from the logits (batch, positions, d_vocab) to one number; fills ``gradients`` for every
+                captured name. No parameter's ``.grad`` is touched.
+            embeddings: (positions, d_model) or (batch, positions, d_model) token embeddings used instead of the ids'
+                own; position information is still added by the model.
+
+        Raises:
+            ValueError: unknown hook names (the nearest are named), too many tokens, an edit that changes a shape.
+        """
+        batch = self._batch(ids)
+        if embeddings is not None:
+            embeddings = embeddings[None] if embeddings.ndim == 2 else embeddings
+            if embeddings.shape[1:] != (batch.shape[1], self.d_model):
+                wanted = f"(batch, {batch.shape[1]}, {self.d_model})"
+                raise ValueError(f"embeddings must have shape {wanted}, got {tuple(embeddings.shape)}")
+            batch = batch.expand(embeddings.shape[0], -1)
+            embeddings = embeddings.to(device=self.device, dtype=self.dtype)
+        with self.lock, self.frozen() if grad is not None else contextlib.nullcontext():
+            return run_hooked(
+                self.tl_model, batch, backend=self.backend, capture=capture, edit=edit, grad=grad, embeddings=embeddings
+            )
+
+    def token_embeddings(self, ids: Sequence[int] | Tensor) -> Tensor:
+        """(positions, d_model) token embedding of each id, as the model feeds it in: no position information."""
+        batch = self._batch(ids)
+        with torch.no_grad():
+            # the bridge's embedding runs hook_embed itself; hooks belong to the pass that the rows are fed to
+            embed = getattr(self.tl_model.embed, "original_component", self.tl_model.embed)
+            return embed(batch)[0].detach()
+
+    def weight(self, name: str, layer: int | None = None) -> Tensor:
+        """One weight in HookedTransformer's orientation (input axis first), detached and not copied where possible.
+
+        Whole model: W_E (d_vocab, d_model), W_pos (n_ctx, d_model), W_U (d_model, d_vocab), b_U (d_vocab), and the
+        final norm's scale ln_final_w and bias ln_final_b (d_model).
+        Per layer: W_Q, W_K, W_V (n_heads, d_model, d_head), W_O (n_heads, d_head, d_model), b_Q, b_K, b_V
+        (n_heads, d_head), b_O (d_model), W_in, W_gate (d_model, d_mlp), W_out (d_mlp, d_model), b_in (d_mlp),
+        b_out (d_model); the norms before attention and MLP ln1_w, ln1_b, ln2_w, ln2_b (d_model), and ln1_post_w,
+        ln1_post_b, ln2_post_w, ln2_post_b of models that norm what both write. Shared key/value heads are repeated per
+        query head; an absent bias is zero, the scale of a norm without one (or folded away) is one, and Gemma's is what
+        it multiplies by.
+        """
+        return weights.weight(self.tl_model, name, layer)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Inside, no parameter asks for a gradient; each one's flag is put back after, also after an error."""
+        flags = [(parameter, parameter.requires_grad) for parameter in self.tl_model.parameters()]
+        try:
+            for parameter, _ in flags:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter, flag in flags:
+                parameter.requires_grad_(flag)
