@@ -34,6 +34,9 @@ _FROM = {
 }
 """Where an object of a class comes from."""
 
+_CALLED = {"ndarray": "array", "Model": "loaded model"}
+"""Classes whose name says less to a user than these words."""
+
 _LEAST = {"seed": 0, "control_seed": 0, "batch_size": 1, "max_new_tokens": 0, "resamples": 1, "shuffles": 1}
 """Smallest value of whole numbers that mean the same in every function that has them."""
 
@@ -58,9 +61,8 @@ def checked(function: C) -> C:
     """Decorate a function or a class: an argument of another kind than annotated raises an error in one sentence.
 
     That is a TypeError; of a NaN or a negative seed, which have the right type, a ValueError. Whole numbers are those
-    that `operator.index` takes, a text is no list, and what is called ``model`` and annotated as Any is what
-    `load_model` returns. Entries of lists are looked at too; those of an iterator, which can be read once only, and of
-    arrays of numbers are left to the function.
+    that `operator.index` takes, and a text is no list. Entries of lists are looked at too; those of an iterator, which
+    can be read once only, and of arrays of numbers are left to the function.
 
     >>> @checked
     ... def pick(text: str, layers: Sequence[int] | None = None) -> None: ...
@@ -104,7 +106,7 @@ def argument_kinds(function: Callable[..., Any]) -> dict[str, tuple[Kind, ...]]:
         if name not in hints or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         hint = hints[name]
-        kinds = (_model(),) if name == "model" and hint is Any else _kinds(hint)
+        kinds = _kinds(hint)
         found[name] = tuple(_at_least(_LEAST[name]) if kind is _WHOLE and name in _LEAST else kind for kind in kinds)
     return found
 
@@ -166,10 +168,10 @@ def _of_class(found: Any, parts: tuple[Any, ...]) -> Kind:
         return _row_of([_kinds(part) for part in parts])
     if issubclass(found, Iterable) and found.__module__ in ("builtins", "collections.abc"):
         return _list_of(_kinds(parts[0]) if parts else (), sized=hasattr(found, "__len__"))
-    name = "array" if found.__name__ == "ndarray" else found.__name__
+    name = _CALLED.get(found.__name__, found.__name__)
     plural = name if name.endswith("s") else f"{name}s"
     article = "" if name.endswith("s") else "an " if name[0] in "AEIOUaeiou" or name.startswith("FFN") else "a "
-    return Kind(article + name, plural, lambda value: isinstance(value, found), advice=_FROM.get(name, ""))
+    return Kind(article + name, plural, lambda value: isinstance(value, found), advice=_FROM.get(found.__name__, ""))
 
 
 def _list_of(entries: tuple[Kind, ...], *, sized: bool) -> Kind:
@@ -234,17 +236,6 @@ def _is_array(value: Any) -> bool:
         return np.asarray(value).dtype.kind in "biuf"
     except (TypeError, ValueError):
         return False
-
-
-def _model() -> Kind:
-    """What `load_model` returns; looked up when it is asked for, since loading it takes PyTorch."""
-
-    def fits(value: Any) -> bool:
-        from interp_widgets.models import Model
-
-        return isinstance(value, Model)
-
-    return Kind("a loaded model", "loaded models", fits, advice=_FROM["Model"])
 
 
 def _at_least(least: int) -> Kind:

@@ -99,7 +99,7 @@ def test_a_class_is_checked_when_an_object_is_made() -> None:
     assert Named("a").name == "a"
     with pytest.raises(TypeError, match="name must be a text, got 3"):
         Named(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="base must be a Model, got None: use load_model"):
+    with pytest.raises(TypeError, match="base must be a loaded model, got None: use load_model"):
         interp_widgets.ModelPair(None, None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"instruction must be a list of 2 whole numbers or None, got \(1,\)"):
         interp_widgets.SaliencyCase("a", instruction=(1,))  # type: ignore[arg-type]
