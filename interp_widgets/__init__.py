@@ -105,10 +105,10 @@ _HOMES = {
     "compare_annotations": "analysis.ffn_concepts",
     "AnnotationComparison": "analysis.ffn_concepts",
     "ModModel": "models.mod.model",
-    "routing": "analysis.mod",
-    "routing_speed": "analysis.mod",
-    "solve": "analysis.mod",
-    "RoutingResult": "analysis.mod",
+    "routing": "analysis.mixture_of_depths",
+    "routing_speed": "analysis.mixture_of_depths",
+    "solve": "analysis.mixture_of_depths",
+    "RoutingResult": "analysis.mixture_of_depths",
     "mod_grid": "tuning.mod",
     "mod_ablations": "tuning.mod",
     "late_layer_losses": "tuning.mod",
@@ -293,7 +293,7 @@ if TYPE_CHECKING:
     )
     from interp_widgets.analysis.hidden_states import last_states
     from interp_widgets.analysis.logit_lens import LogitLensResult, load_translators, logit_lens, save_translators
-    from interp_widgets.analysis.mod import RoutingResult, routing, routing_speed, solve
+    from interp_widgets.analysis.mixture_of_depths import RoutingResult, routing, routing_speed, solve
     from interp_widgets.analysis.saliency import (
         SaliencyDatasetResult,
         SaliencyResult,

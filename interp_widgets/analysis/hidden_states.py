@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.cost import Cost, block_parameters, row_bytes
-from interp_widgets.analysis.prompts import read_prompt
-from interp_widgets.analysis.runner import Runner
+from interp_widgets.analysis._core.cost import Cost, block_parameters, row_bytes
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.runner import Runner
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.states import Begun, begin, states, whole_states

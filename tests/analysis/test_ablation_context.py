@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.ablation import (
     AblatedPrediction,
     Ablation,
@@ -22,7 +23,6 @@ from interp_widgets.analysis.ablation import (
     resample_ablation,
 )
 from interp_widgets.analysis.ablation.interventions import changes
-from interp_widgets.analysis.result import Result
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.models import Model
 from interp_widgets.models.forward import decode

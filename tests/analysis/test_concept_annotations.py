@@ -16,6 +16,8 @@ import torch
 from scipy import stats
 from statsmodels.stats.proportion import proportions_ztest
 
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis._core.statistics import compare_groups
 from interp_widgets.analysis.ffn_concepts import (
     AnnotationComparison,
     ConceptAnnotations,
@@ -28,10 +30,8 @@ from interp_widgets.analysis.ffn_concepts import (
     level_table,
     scenario_table,
 )
-from interp_widgets.analysis.ffn_concepts.proportions import _student, description_words
+from interp_widgets.analysis.ffn_concepts.annotation_comparison import _student, description_words
 from interp_widgets.analysis.head_words import HeadWordResult, compare_heads, head_word_pairs, verb_table
-from interp_widgets.analysis.result import Result
-from interp_widgets.analysis.statistics import compare_groups
 from interp_widgets.data.annotators import (
     LEVELS,
     SCENARIOS,

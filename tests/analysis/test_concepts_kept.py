@@ -12,7 +12,7 @@ import torch
 
 from interp_widgets.analysis.concepts import ConceptSet, concept_directions, steer
 from interp_widgets.analysis.concepts import kept as kept_module
-from interp_widgets.analysis.concepts.kept import KeptStates
+from interp_widgets.analysis.concepts.state_cache import KeptStates
 from interp_widgets.analysis.concepts.steered import SteeringComparison, compare_steering
 from interp_widgets.data.concepts import Concept, demo_concepts
 from interp_widgets.models import load_demo_pair

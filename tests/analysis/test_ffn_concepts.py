@@ -14,6 +14,8 @@ import pytest
 import scipy.linalg
 import torch
 
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis._core.word_embeddings import word_table
 from interp_widgets.analysis.ffn_concepts import (
     ConceptComparison,
     FFNConceptResult,
@@ -27,8 +29,6 @@ from interp_widgets.analysis.ffn_concepts import (
     neurons,
     subspace_angles,
 )
-from interp_widgets.analysis.result import Result
-from interp_widgets.analysis.words import word_table
 from interp_widgets.data.word_vectors import demo_word_vectors
 from interp_widgets.models import load_demo_pair, load_model
 from tests.analysis.reference_llama import reference, reference_model

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis._core.word_embeddings import word_table
 from interp_widgets.analysis.head_words import (
     HeadComparison,
     HeadWordResult,
@@ -23,9 +25,7 @@ from interp_widgets.analysis.head_words import (
     head_words_cost,
 )
 from interp_widgets.analysis.head_words import pairs as pairs_module
-from interp_widgets.analysis.head_words.cosines import cosines
-from interp_widgets.analysis.result import Result
-from interp_widgets.analysis.words import word_table
+from interp_widgets.analysis.head_words.word_cosines import cosines
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
 from interp_widgets.models import load_demo_pair, load_model
 from tests.analysis.reference_llama import reference, reference_model

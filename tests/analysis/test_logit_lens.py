@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from interp_widgets import load_demo_pair
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.logit_lens import (
     LogitLensResult,
     Translators,
@@ -22,7 +23,6 @@ from interp_widgets.analysis.logit_lens import (
     logit_lens_cost,
     save_translators,
 )
-from interp_widgets.analysis.result import Result
 from interp_widgets.data.world import fact_prompts
 from interp_widgets.models import load_model
 from tests.models.tiny import tiny_folder, tiny_model
@@ -154,7 +154,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_large_logits_neither_overflow_nor_vanish() -> None:
     """Sums are kept relative to the largest logit so far: it grows from block to block here."""
-    from interp_widgets.analysis.logit_lens.readings import Readings
+    from interp_widgets.analysis.logit_lens.online_softmax import Readings
 
     generator = torch.Generator().manual_seed(0)
     logits = 200 * torch.randn(5, 3, 400, generator=generator).double() + torch.linspace(0, 3000, 400).double()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from interp_widgets.analysis.mod import RoutingResult, RoutingSpeed, routing, routing_speed
+from interp_widgets.analysis.mixture_of_depths import RoutingResult, RoutingSpeed, routing, routing_speed
 from tests.models.mixtures import naive, tiny_mixture
 from tests.models.tiny import tiny_model
 
@@ -86,12 +86,14 @@ def test_text_leaves_the_bos_off_the_axis() -> None:
 
 
 def test_blocks_of_positions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from interp_widgets.analysis.mod import routing as module
+    from interp_widgets.analysis.mixture_of_depths import routing as module
 
     model = tiny_mixture("llama", "auto", 2)
     wanted = routing(model, IDS)
     told: list[tuple[int, int]] = []
-    monkeypatch.setitem(__import__("sys").modules["interp_widgets.analysis.mod.routes"]._LOGITS, "cpu", 3 * 460)
+    monkeypatch.setitem(
+        __import__("sys").modules["interp_widgets.analysis.mixture_of_depths.routes"]._LOGITS, "cpu", 3 * 460
+    )
     found = routing(model, IDS, progress=lambda a, b: told.append((a, b)))
     assert module is routing
     assert len(told) > 2

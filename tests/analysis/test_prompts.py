@@ -7,7 +7,7 @@ import inspect
 import pytest
 import torch
 
-from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
 from tests.models.tiny import tiny_model
 
 TEXT = "The cat sat on the mat"

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from interp_widgets.analysis.statistics import bootstrap_mean, compare_groups, compare_many, holm
+from interp_widgets.analysis._core.statistics import bootstrap_mean, compare_groups, compare_many, holm
 
 FIRST, SECOND = [3.0, 4.5, 5.0, 6.0], [1.0, 2.0, 4.0]
 

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from interp_widgets.analysis.prompts import read_prompt
-from interp_widgets.analysis.result import Result
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.token_decomposition import (
     TokenDecompositionResult,
     decompose_logit,

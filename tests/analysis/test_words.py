@@ -11,8 +11,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from interp_widgets.analysis.largest import Largest
-from interp_widgets.analysis.words import WordTable, chosen_layers, word_ids, word_list, word_table
+from interp_widgets.analysis._core.top_k import Largest
+from interp_widgets.analysis._core.word_embeddings import WordTable, chosen_layers, word_ids, word_list, word_table
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
 from interp_widgets.models import load_demo_pair, load_model
 from tests.models.tiny import tiny_hf, tiny_model
@@ -56,7 +56,7 @@ def test_batches_do_not_change_the_means(monkeypatch: pytest.MonkeyPatch) -> Non
     model = load_demo_pair().base
     whole = word_table(model).embeddings
     calls: list[int] = []
-    monkeypatch.setattr("interp_widgets.analysis.words._GATHERED", 7 * model.d_model)
+    monkeypatch.setattr("interp_widgets.analysis._core.word_embeddings._GATHERED", 7 * model.d_model)
     assert torch.equal(word_table(model, check=lambda: calls.append(1)).embeddings, whole)
     assert len(calls) > 100
 

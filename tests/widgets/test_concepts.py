@@ -110,7 +110,7 @@ def test_the_layer_slider_reads_no_stimulus_again(pair: Any, browse: Any, monkey
     cache.clear()
     panel = browse(pair.tuned)
     monkeypatch.setattr(
-        "interp_widgets.analysis.concepts.kept.last_states", lambda *a, **k: pytest.fail("the model ran")
+        "interp_widgets.analysis.concepts.state_cache.last_states", lambda *a, **k: pytest.fail("the model ran")
     )
     drafts: list[bool] = []
     panel.observe(lambda change: drafts.append(bool(np.isnan(change.new.concepts.shuffled_auc).all())), "result")

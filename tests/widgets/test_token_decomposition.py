@@ -482,7 +482,7 @@ def test_partial_results_are_drawn(pair: Any, explore: Any, monkeypatch: pytest.
     panel = explore(pair.base)
     parts: list[Any] = []
     request = panel.request()
-    monkeypatch.setattr("interp_widgets.analysis.token_decomposition.decompose.chunk_rows", lambda model, n: 1)
+    monkeypatch.setattr("interp_widgets.analysis.token_decomposition.decomposition.chunk_rows", lambda model, n: 1)
     request.answer(pair.base, progress=lambda *_: None, check=lambda: None, on_partial=parts.append)
     assert parts, "several chunks give partial results"
     panel.results = (parts[0],)

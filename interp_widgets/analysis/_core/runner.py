@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from interp_widgets.analysis.chunks import ChunkLog, chunk_size, run_chunks
-from interp_widgets.analysis.cost import flops_per_token, row_bytes
+from interp_widgets.analysis._core.chunks import ChunkLog, chunk_size, run_chunks
+from interp_widgets.analysis._core.cost import flops_per_token, row_bytes
 from interp_widgets.models import Model
 
 _CHUNK_FLOPS = {"cpu": 6e9, "cuda": 3e13}

@@ -10,7 +10,7 @@ import numpy as np
 import scipy  # scipy.stats takes a second to import: scipy itself loads it on first use
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.analysis.result import Record, record
+from interp_widgets.analysis._core.result import Record, record
 
 Alternative = Literal["greater", "less", "two-sided"]
 """What is claimed of the first group's mean against the second's."""

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.tensors import log_sum, wide
+from interp_widgets.analysis._core.tensors import log_sum, wide
 from interp_widgets.models import Model
 from interp_widgets.models.forward import decode, decode_blocks, in_blocks
 

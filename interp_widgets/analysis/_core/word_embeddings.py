@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.tensors import wide
+from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.data.word_vectors import WordVectors, check_words, demo_word_vectors
 from interp_widgets.models import Model
 

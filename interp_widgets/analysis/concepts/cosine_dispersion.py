@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.concepts.result import ConceptSet
-from interp_widgets.analysis.result import Result, record
+from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.arguments import checked
 
 Floats = NDArray[np.floating[Any]]

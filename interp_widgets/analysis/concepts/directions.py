@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.concepts.moments import Floats, Ints, Method, Moments, directions_of, maker
-from interp_widgets.analysis.concepts.quality import MOST_OTHERS, add_projections, compared, drawn, shuffled_aucs
-from interp_widgets.analysis.concepts.result import ConceptSet
-from interp_widgets.analysis.cost import Cost
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis.concepts.auc import MOST_OTHERS, add_projections, compared, drawn, shuffled_aucs
+from interp_widgets.analysis.concepts.concept_set import ConceptSet
+from interp_widgets.analysis.concepts.direction_methods import Floats, Ints, Method, Moments, directions_of, maker
 from interp_widgets.analysis.hidden_states import last_states, last_states_cost, stream_layers
-from interp_widgets.analysis.result import provenance
 from interp_widgets.arguments import checked
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts
 from interp_widgets.models import Model

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.concepts.placing import (
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis.concepts.concept_set import ConceptSet
+from interp_widgets.analysis.concepts.plane import (
     ASKED,
     WIDTH,
     among_neighbours,
@@ -20,9 +23,6 @@ from interp_widgets.analysis.concepts.placing import (
     tsne_places,
     umap_places,
 )
-from interp_widgets.analysis.concepts.result import ConceptSet
-from interp_widgets.analysis.cost import Cost
-from interp_widgets.analysis.result import Result, record
 from interp_widgets.arguments import checked
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.analysis.concepts.result import ConceptSet
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.tensors import check_finite, to_numpy
+from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.hidden_states import last_states
-from interp_widgets.analysis.prompts import read_prompt
-from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.tensors import check_finite, to_numpy
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.readout import residuals

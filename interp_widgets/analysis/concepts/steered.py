@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.concepts.result import ConceptSet
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt
+from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.concepts.steering import erase, steer
 from interp_widgets.analysis.hidden_states import stream_layers
-from interp_widgets.analysis.prompts import Prompt, read_prompt
-from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from .annotate import annotate_concepts
+from .annotation_comparison import AnnotationComparison, compare_annotations
 from .annotations import ConceptAnnotations
-from .compare import ConceptComparison, compare_concepts, subspace_angles
-from .concepts import ffn_concepts
+from .components import ffn_concepts
+from .components_result import FFNConceptResult, Sign
+from .concept_comparison import ConceptComparison, compare_concepts, subspace_angles
 from .effects import NeuronEffectResult, neuron_effects
 from .neurons import NeuronTokenResult, neuron_tokens
-from .proportions import AnnotationComparison, compare_annotations
-from .result import FFNConceptResult, Sign
 from .tables import level_table, scenario_table
 
 __all__ = [

@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
+from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis.ffn_concepts.annotations import USER, Cells, ConceptAnnotations
-from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult, Sign
-from interp_widgets.analysis.result import provenance
+from interp_widgets.analysis.ffn_concepts.components_result import FFNConceptResult, Sign
 from interp_widgets.arguments import checked
 from interp_widgets.data.annotators import SCENARIOS, Annotation, Annotator
 

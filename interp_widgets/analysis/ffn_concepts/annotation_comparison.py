@@ -12,10 +12,10 @@ import numpy as np
 import scipy  # scipy.stats loads on first use
 from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.comparing import check_same
+from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.statistics import GroupComparison, compare_groups, holm
 from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
-from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.statistics import GroupComparison, compare_groups, holm
-from interp_widgets.analysis.two import check_same
 from interp_widgets.arguments import checked
 from interp_widgets.data.annotators import LEVELS, SCENARIOS
 

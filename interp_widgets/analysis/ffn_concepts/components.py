@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from interp_widgets.analysis.chunks import ChunkLog
+from interp_widgets.analysis._core.chunks import ChunkLog
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis._core.tensors import check_finite
+from interp_widgets.analysis._core.word_embeddings import Words, chosen_layers, word_table
+from interp_widgets.analysis.ffn_concepts.components_result import FFNConceptResult
 from interp_widgets.analysis.ffn_concepts.directions import most_components, nearest_words, principal_directions
-from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult
-from interp_widgets.analysis.result import provenance
-from interp_widgets.analysis.tensors import check_finite
-from interp_widgets.analysis.words import Words, chosen_layers, word_table
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 

@@ -9,13 +9,13 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
+from interp_widgets.analysis._core.comparing import check_same, check_same_words, shifted, two_results
+from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis.ffn_concepts.annotation_comparison import Annotated, AnnotationComparison, Trait
 from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
-from interp_widgets.analysis.ffn_concepts.concepts import ffn_concepts
-from interp_widgets.analysis.ffn_concepts.proportions import Annotated, AnnotationComparison, Trait
-from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult
+from interp_widgets.analysis.ffn_concepts.components import ffn_concepts
+from interp_widgets.analysis.ffn_concepts.components_result import FFNConceptResult
 from interp_widgets.analysis.ffn_concepts.tables import annotated_pair
-from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.two import check_same, check_same_words, shifted, two_results
 from interp_widgets.arguments import checked
 from interp_widgets.data.annotators import Annotator
 

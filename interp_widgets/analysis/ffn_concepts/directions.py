@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.chunks import ChunkLog, run_chunks
-from interp_widgets.analysis.largest import Largest
-from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
+from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis._core.top_k import Largest
 from interp_widgets.models import Model
 
 _FLOPS = {"cpu": 1e10, "cuda": 1e13}

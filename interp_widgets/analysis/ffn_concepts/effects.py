@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
+from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.tensors import check_finite, to_numpy, wide
 from interp_widgets.analysis.ffn_concepts.neurons import chosen_neurons, norms_output, value_vectors
-from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
-from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.tensors import check_finite, to_numpy, wide
-from interp_widgets.analysis.token_decomposition.lens import PartLens
+from interp_widgets.analysis.token_decomposition.part_lens import PartLens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.chunks import ChunkLog, run_chunks
-from interp_widgets.analysis.largest import Largest
-from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.tensors import check_finite, to_numpy, wide
+from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
+from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.tensors import check_finite, to_numpy, wide
+from interp_widgets.analysis._core.top_k import Largest
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 

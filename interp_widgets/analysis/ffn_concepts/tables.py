@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from interp_widgets.analysis._core.comparing import check_same, check_same_words, shifted, two_results
 from interp_widgets.analysis.ffn_concepts.annotate import annotate_concepts
-from interp_widgets.analysis.ffn_concepts.concepts import ffn_concepts
-from interp_widgets.analysis.ffn_concepts.proportions import Annotated, AnnotationComparison, compare_annotations
-from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult
-from interp_widgets.analysis.two import check_same, check_same_words, shifted, two_results
+from interp_widgets.analysis.ffn_concepts.annotation_comparison import (
+    Annotated,
+    AnnotationComparison,
+    compare_annotations,
+)
+from interp_widgets.analysis.ffn_concepts.components import ffn_concepts
+from interp_widgets.analysis.ffn_concepts.components_result import FFNConceptResult
 from interp_widgets.arguments import checked
 from interp_widgets.data.annotators import Annotator, RuleAnnotator
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .compare import HeadComparison, compare_heads
 from .cost import head_words_cost
-from .find import head_word_pairs
-from .result import HeadWordResult, WordPair
+from .head_comparison import HeadComparison, compare_heads
+from .head_word_result import HeadWordResult, WordPair
 from .tables import verb_table
+from .word_pairs import head_word_pairs
 
 __all__ = [
     "HeadComparison",

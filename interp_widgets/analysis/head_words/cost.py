@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interp_widgets.analysis.cost import Cost
+from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.models import Model
 
 _TILES = 64e6

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.head_words.find import head_word_pairs
+from interp_widgets.analysis._core.comparing import check_same, check_same_words, two_results
+from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.statistics import GroupComparison, compare_groups, holm
+from interp_widgets.analysis.head_words.head_word_result import HeadWordResult
 from interp_widgets.analysis.head_words.overlap import changes, dimension_sets, head_sets, other_changes
-from interp_widgets.analysis.head_words.result import HeadWordResult
-from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.statistics import GroupComparison, compare_groups, holm
-from interp_widgets.analysis.two import check_same, check_same_words, two_results
+from interp_widgets.analysis.head_words.word_pairs import head_word_pairs
 from interp_widgets.arguments import checked
 from interp_widgets.data.verbs import GENERAL_VERBS, INSTRUCTION_VERBS
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.head_words.result import HeadWordResult
+from interp_widgets.analysis.head_words.head_word_result import HeadWordResult
 
 Sets = tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]
 """Members of many sets: the set of each, its query and key word as one number, and the shape of the sets."""

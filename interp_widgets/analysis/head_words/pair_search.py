@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.chunks import ChunkLog, run_chunks
-from interp_widgets.analysis.head_words.cosines import Cosines
-from interp_widgets.analysis.largest import Largest
-from interp_widgets.analysis.tensors import wide
+from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
+from interp_widgets.analysis._core.tensors import wide
+from interp_widgets.analysis._core.top_k import Largest
+from interp_widgets.analysis.head_words.word_cosines import Cosines
 from interp_widgets.models import Model
 
 _WORDS = 16384

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from interp_widgets.analysis.head_words.compare import compare_heads
+from interp_widgets.analysis.head_words.head_comparison import compare_heads
 from interp_widgets.arguments import checked
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from interp_widgets.analysis.chunks import ChunkLog
-from interp_widgets.analysis.head_words.cosines import Vectors, cosines, vectors_of
-from interp_widgets.analysis.head_words.pairs import LayerPairs, PairSearch
-from interp_widgets.analysis.head_words.result import HeadWordResult
-from interp_widgets.analysis.result import provenance
-from interp_widgets.analysis.words import Words, chosen_layers, word_list, word_table
+from interp_widgets.analysis._core.chunks import ChunkLog
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis._core.word_embeddings import Words, chosen_layers, word_list, word_table
+from interp_widgets.analysis.head_words.head_word_result import HeadWordResult
+from interp_widgets.analysis.head_words.pair_search import LayerPairs, PairSearch
+from interp_widgets.analysis.head_words.word_cosines import Vectors, cosines, vectors_of
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 

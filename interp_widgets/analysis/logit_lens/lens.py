@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.cost import Cost, flops_per_token, row_bytes
-from interp_widgets.analysis.logit_lens.readings import LOWEST, Readings
-from interp_widgets.analysis.logit_lens.result import LogitLensResult
-from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
-from interp_widgets.analysis.result import provenance
+from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis.logit_lens.lens_result import LogitLensResult
+from interp_widgets.analysis.logit_lens.online_softmax import LOWEST, Readings
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.readout import ReadOut, read_out, residuals

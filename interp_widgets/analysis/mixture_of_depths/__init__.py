@@ -8,7 +8,7 @@ from .result import RoutingResult
 from .routes import routing
 from .solving import SolveResult, solve
 from .speed import RoutingSpeed, routing_speed
-from .tuning_result import ModReport
+from .tuning_results import ModReport
 
 __all__ = [
     "LateLayerLosses",

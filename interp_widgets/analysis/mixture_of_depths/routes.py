@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.mod.result import RoutingResult
-from interp_widgets.analysis.prompts import read_prompt
-from interp_widgets.analysis.result import provenance
-from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis.mixture_of_depths.result import RoutingResult
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
 from interp_widgets.models.forward import decode

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.result import Result, provenance, record
+from interp_widgets.analysis._core.result import Result, provenance, record
 from interp_widgets.arguments import checked
 from interp_widgets.data.problems import Problem
 from interp_widgets.models import Model

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.prompts import read_prompt
-from interp_widgets.analysis.result import Result, provenance, record
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import Result, provenance, record
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
 from interp_widgets.models.generation import generate_ids, stepper

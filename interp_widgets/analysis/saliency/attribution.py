@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.result import Scalar, provenance
-from interp_widgets.analysis.runner import Runner
+from interp_widgets.analysis._core.result import Scalar, provenance
+from interp_widgets.analysis._core.runner import Runner
+from interp_widgets.analysis._core.targets import Target
+from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis.saliency.case import Case, make_case
-from interp_widgets.analysis.saliency.gradient import first_order
 from interp_widgets.analysis.saliency.integrated import Baseline, default_baseline, integrated_gradients
+from interp_widgets.analysis.saliency.methods import first_order
 from interp_widgets.analysis.saliency.occlusion import occlusion
-from interp_widgets.analysis.saliency.result import Method, SaliencyResult
-from interp_widgets.analysis.targets import Target
-from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyResult
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 

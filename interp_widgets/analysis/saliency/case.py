@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.prompts import single_token, token_spans
-from interp_widgets.analysis.targets import Aim, Target, read
-from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.analysis._core.prompts import single_token, token_spans
+from interp_widgets.analysis._core.targets import Aim, Target, read
+from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.models import Model
 from interp_widgets.models.forward import encode
 

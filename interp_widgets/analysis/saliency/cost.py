@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from interp_widgets.analysis.cost import Cost, flops_per_token, row_bytes
-from interp_widgets.analysis.saliency.result import Method
+from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis.saliency.saliency_result import Method
 from interp_widgets.models import Model
 
 

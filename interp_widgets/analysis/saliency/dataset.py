@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from interp_widgets.analysis.result import Scalar, provenance
+from interp_widgets.analysis._core.result import Scalar, provenance
+from interp_widgets.analysis._core.statistics import GroupComparison, bootstrap_mean, compare_groups, holm
+from interp_widgets.analysis._core.targets import Target
 from interp_widgets.analysis.saliency.dataset_case import Options, Relay, Row, Source, find_sources, score_row
 from interp_widgets.analysis.saliency.dataset_result import SEGMENTS, UNKNOWN, SaliencyDatasetResult
 from interp_widgets.analysis.saliency.density import normalise_importance
-from interp_widgets.analysis.saliency.result import Method
-from interp_widgets.analysis.statistics import GroupComparison, bootstrap_mean, compare_groups, holm
-from interp_widgets.analysis.targets import Target
+from interp_widgets.analysis.saliency.saliency_result import Method
 from interp_widgets.arguments import checked
 
 _PARTIAL_DELIVERIES = 8

@@ -17,7 +17,7 @@ from interp_widgets.analysis.saliency.density import (
     sentence_profiles,
     sentence_spans,
 )
-from interp_widgets.analysis.saliency.result import SaliencyResult, spans_to_mask
+from interp_widgets.analysis.saliency.saliency_result import SaliencyResult, spans_to_mask
 from interp_widgets.models import Model
 
 
@@ -127,7 +127,7 @@ def _is_model(value: Any) -> bool:
 
 def _model_saliency(model: Model, generate: bool, options: dict[str, Any]) -> Callable[[Any], SaliencyResult]:
     def saliency(case: Any) -> SaliencyResult:
-        from interp_widgets.analysis.saliency.methods import prompt_saliency
+        from interp_widgets.analysis.saliency.attribution import prompt_saliency
 
         return prompt_saliency(model, case.prompt, None if generate else case.response, **options)
 

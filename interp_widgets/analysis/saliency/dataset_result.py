@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.result import Result, record
-from interp_widgets.analysis.statistics import GroupComparison
+from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.statistics import GroupComparison
 
 if TYPE_CHECKING:
     import pandas as pd

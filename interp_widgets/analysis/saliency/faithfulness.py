@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.result import Record, Result, provenance, record
-from interp_widgets.analysis.runner import Runner
+from interp_widgets.analysis._core.result import Record, Result, provenance, record
+from interp_widgets.analysis._core.runner import Runner
+from interp_widgets.analysis._core.targets import read
+from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis.saliency.case import Case, make_case
-from interp_widgets.analysis.saliency.result import SaliencyResult
-from interp_widgets.analysis.targets import read
-from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.analysis.saliency.saliency_result import SaliencyResult
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.forward import encode

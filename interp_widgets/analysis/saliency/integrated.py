@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.runner import Runner
+from interp_widgets.analysis._core.runner import Runner
+from interp_widgets.analysis._core.targets import read
 from interp_widgets.analysis.saliency.case import Case
-from interp_widgets.analysis.saliency.gradient import add_products, prefers_forward
-from interp_widgets.analysis.targets import read
+from interp_widgets.analysis.saliency.methods import add_products, prefers_forward
 from interp_widgets.models import Model
 from interp_widgets.models.forward import encode, mean_embedding
 

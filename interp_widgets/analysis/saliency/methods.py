@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.runner import Runner
+from interp_widgets.analysis._core.runner import Runner
+from interp_widgets.analysis._core.targets import seeds
+from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.analysis.saliency.case import Case
-from interp_widgets.analysis.targets import seeds
-from interp_widgets.analysis.tensors import wide
 from interp_widgets.models.forward import NoForwardMode, Slopes, slopes
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.runner import Runner
+from interp_widgets.analysis._core.runner import Runner
+from interp_widgets.analysis._core.targets import read
 from interp_widgets.analysis.saliency.case import Case
-from interp_widgets.analysis.targets import read
 from interp_widgets.models.forward import encode, prefix
 
 

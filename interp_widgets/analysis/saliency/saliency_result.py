@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.analysis.result import Result, record
+from interp_widgets.analysis._core.result import Result, record
 from interp_widgets.analysis.saliency.density import importance_density, instruction_score, normalise_importance
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from interp_widgets.analysis.cost import Cost, block_parameters
-from interp_widgets.analysis.token_decomposition.decompose import chunk_rows, row_width
+from interp_widgets.analysis._core.cost import Cost, block_parameters
+from interp_widgets.analysis.token_decomposition.decomposition import chunk_rows, row_width
 from interp_widgets.models import Model
 
 

@@ -8,13 +8,13 @@ from typing import get_args
 
 import torch
 
-from interp_widgets.analysis.chunks import ChunkLog, run_chunks
-from interp_widgets.analysis.prompts import read_prompt, single_token
-from interp_widgets.analysis.result import provenance
+from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
+from interp_widgets.analysis._core.prompts import read_prompt, single_token
+from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis.token_decomposition.adding_up import check_error, check_finite
-from interp_widgets.analysis.token_decomposition.lens import Lens, PartLens
+from interp_widgets.analysis.token_decomposition.decomposition_result import TokenDecompositionResult
+from interp_widgets.analysis.token_decomposition.part_lens import Lens, PartLens
 from interp_widgets.analysis.token_decomposition.parts import Biases, Parts
-from interp_widgets.analysis.token_decomposition.result import TokenDecompositionResult
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.freeze import Slope, freeze

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.prompts import read_prompt, single_token
-from interp_widgets.analysis.result import provenance
-from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.analysis._core.prompts import read_prompt, single_token
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis.token_decomposition.adding_up import check_error, check_finite
-from interp_widgets.analysis.token_decomposition.lens import PartLens
-from interp_widgets.analysis.token_decomposition.result import LogitShareResult
+from interp_widgets.analysis.token_decomposition.decomposition_result import LogitShareResult
+from interp_widgets.analysis.token_decomposition.part_lens import PartLens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.freeze import Slope, freeze

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.tensors import log_sum
+from interp_widgets.analysis._core.tensors import log_sum
 from interp_widgets.models import Model
 from interp_widgets.models.frozen import rounded_gain, rounds_norms
 from interp_widgets.models.readout import ReadOut, read_out

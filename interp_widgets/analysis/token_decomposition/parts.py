@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.prompts import Prompt
-from interp_widgets.analysis.tensors import to_numpy
-from interp_widgets.analysis.token_decomposition.lens import Lens, PartLens
-from interp_widgets.analysis.token_decomposition.result import TokenDecompositionResult
+from interp_widgets.analysis._core.prompts import Prompt
+from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis.token_decomposition.decomposition_result import TokenDecompositionResult
+from interp_widgets.analysis.token_decomposition.part_lens import Lens, PartLens
 from interp_widgets.models.frozen_pass import FrozenPass
 
 Biases = Literal["separate", "spread"]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from interp_widgets.analysis.token_decomposition.lens import Lens, PartLens
-from interp_widgets.analysis.token_decomposition.result import TokenDecompositionResult
+from interp_widgets.analysis.token_decomposition.decomposition_result import TokenDecompositionResult
+from interp_widgets.analysis.token_decomposition.part_lens import Lens, PartLens
 from interp_widgets.models import Model
 
 

@@ -107,7 +107,7 @@ def fake_saliency(model: FakeModel, prompt: str, response: str | None, **options
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    module = ModuleType("interp_widgets.analysis.saliency.methods")
+    module = ModuleType("interp_widgets.analysis.saliency.attribution")
     module.prompt_saliency = fake_saliency  # type: ignore[attr-defined]
     monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
     return lambda: None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency, saliency_cost
-from interp_widgets.analysis.saliency.gradient import prefers_forward
+from interp_widgets.analysis.saliency.methods import prefers_forward
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, load_model
 from tests.models.tiny import tiny_config, tiny_hf, tiny_model
@@ -176,7 +176,7 @@ def test_both_are_the_same_on_a_linear_model() -> None:
 
 
 def test_forward_mode_and_reverse_mode_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = "interp_widgets.analysis.saliency.gradient.prefers_forward"
+    place = "interp_widgets.analysis.saliency.methods.prefers_forward"
     for family, backend in (("gpt2", "auto"), ("llama", "auto"), ("llama", "bridge")):
         model, found = tiny_model(family, backend, dtype=torch.float64), []
         for mode in (True, False):
@@ -227,7 +227,7 @@ def test_half_precision_runs_and_says_so() -> None:
 @HOOKED
 @pytest.mark.parametrize("target", TARGETS)
 def test_blocks_of_the_vocabulary_change_nothing(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from interp_widgets.analysis import targets
+    from interp_widgets.analysis._core import targets
 
     model = tiny_model("llama", "hooked", dtype=torch.float64)
     whole = saliency(model, "exact", target)
@@ -530,7 +530,7 @@ def test_the_cost_follows_the_work() -> None:
 
 
 def test_the_counted_operations_are_those_of_the_weights() -> None:
-    from interp_widgets.analysis.cost import block_parameters
+    from interp_widgets.analysis._core.cost import block_parameters
 
     for family in ("gpt2", "llama"):
         config = tiny_config(family)
