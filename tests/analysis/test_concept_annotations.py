@@ -167,7 +167,7 @@ def test_questions_at_the_same_time_change_no_answer(result: FFNConceptResult) -
 
 
 def test_partial_results_and_cancel(result: FFNConceptResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interp_widgets.analysis.ffn_concepts.annotate._PARTIAL_EVERY", 5)
+    monkeypatch.setattr("interp_widgets.analysis.ffn_concepts.annotations._PARTIAL_EVERY", 5)
     seen: list[ConceptAnnotations] = []
     found = annotate_concepts(result, Scripted(), on_partial=seen.append)
     assert [int(one.done.sum()) for one in seen] == [5, 10, 15]

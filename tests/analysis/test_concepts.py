@@ -33,7 +33,7 @@ from interp_widgets.analysis.concepts import (
 )
 from interp_widgets.analysis.concepts.auc import auc, concept_aucs
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, directions_of
-from interp_widgets.analysis.concepts.plane import nearest_rows, neighbour_recall
+from interp_widgets.analysis.concepts.maps import nearest_rows, neighbour_recall
 from interp_widgets.data.concepts import Concept, demo_concepts
 from interp_widgets.models import load_demo_pair, load_model
 

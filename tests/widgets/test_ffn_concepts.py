@@ -22,7 +22,7 @@ from interp_widgets import (
     neuron_effects,
     neuron_tokens,
 )
-from interp_widgets.analysis.ffn_concepts.annotate import annotate_concepts
+from interp_widgets.analysis.ffn_concepts.annotations import annotate_concepts
 from interp_widgets.analysis.ffn_concepts.annotation_comparison import compare_annotations
 from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
 from interp_widgets.data.annotators import Annotation, RuleAnnotator

@@ -1,4 +1,4 @@
-"""A loop over chunks that fit the memory: chunk sizes from a budget, halved when memory runs out after all."""
+"""Loops over chunks that fit the memory: sizes from work and a memory budget, halved when memory runs out after all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ from dataclasses import dataclass, field
 
 import torch
 
+from interp_widgets.analysis._core.cost import flops_per_token, row_bytes
+from interp_widgets.analysis._core.run import Check, Progress, partial_is_due
+from interp_widgets.analysis._core.tensors import for_device
+from interp_widgets.models import Model
+
 BUDGET_SHARE = 0.6
 """Share of the free memory that a chunk may plan to use."""
+
+_CHUNK_FLOPS = {"cpu": 6e9, "cuda": 3e13}
+"""Work per chunk: a few hundred milliseconds, so that a cancel is heard soon."""
+_CHUNK_TOKENS = {"cpu": 1024, "cuda": 4096}
+"""Fewest tokens that keep matrix products efficient."""
+_DELIVERIES = 4
+"""Partial results before the end of a run."""
 
 _OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate", "cannot allocate", "bad alloc", "bad_alloc")
 
@@ -59,7 +71,7 @@ def run_chunks(
     *,
     what: str = "item",
     log: ChunkLog | None = None,
-    check: Callable[[], None] | None = None,
+    check: Check = None,
     after: Callable[[int], None] | None = None,
 ) -> ChunkLog:
     """Call ``work(start, stop)`` for consecutive chunks of 0..total.
@@ -115,3 +127,47 @@ def _release() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+@dataclass
+class Runner:
+    """Runs chunks of sequences: sizes, progress, cancel, and partial results a few times."""
+
+    model: Model
+    length: int
+    """Tokens of a whole sequence."""
+    batch_size: int | None = None
+    check: Check = None
+    progress: Progress = None
+    deliver: Callable[[], None] | None = None
+    """Hands out what is done so far; called a few times before the end."""
+    fewest_tokens: int | None = None
+    """Tokens per chunk that are never too many; by default 1,024 on a CPU and 4,096 on a GPU."""
+    log: ChunkLog = field(default_factory=ChunkLog)
+    done: int = 0
+    total: int = 1
+
+    def size(self, tokens: int) -> int:
+        """Rows of ``tokens`` tokens per chunk."""
+        model = self.model
+        fewest = for_device(_CHUNK_TOKENS, model.device) if self.fewest_tokens is None else self.fewest_tokens
+        most = max(fewest, for_device(_CHUNK_FLOPS, model.device) / flops_per_token(model)) / tokens
+        return chunk_size(
+            row_bytes(model, tokens, self.length), model.free_memory(), most=int(most), batch_size=self.batch_size
+        )
+
+    def run(self, count: int, tokens: Callable[[int], int], work: Callable[[int, int], None]) -> None:
+        """`run_chunks` over ``count`` rows; ``tokens`` gives the length of the row that a chunk starts with."""
+        before = self.done
+
+        def after(finished: int) -> None:
+            due = partial_is_due(self.done, before + finished, self.total, _DELIVERIES)
+            self.done = before + finished
+            if self.progress is not None:
+                self.progress(self.done, self.total)
+            if self.deliver is not None and due:
+                self.deliver()
+
+        what = f"sequence of {self.length} tokens"
+        run_chunks(count, lambda start: self.size(tokens(start)), work,
+                   what=what, log=self.log, check=self.check, after=after)  # fmt: skip

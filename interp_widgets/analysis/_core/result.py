@@ -1,4 +1,4 @@
-"""What every analysis hands back: a frozen dataclass of numbers and strings that saves itself to one file.
+"""`Result`, what every analysis returns: a frozen dataclass of numbers and strings that saves itself to one file.
 
 A result is declared with :func:`record`, derives from :class:`Result`, checks its shapes in ``__post_init__`` with
 :meth:`Record.array`, and holds NumPy arrays on the CPU, token strings and plain settings, never a model. Files are
@@ -165,15 +165,15 @@ def provenance(model: Mapping[str, Scalar] | None = None, **options: Any) -> dic
     >>> provenance({"model": "demo"}, steps=32)["steps"]
     32
     """
-    found: dict[str, Scalar] = dict(model or {})
-    found |= {name: value if isinstance(value, Scalar) else str(value) for name, value in options.items()}
-    found |= {"python": platform.python_version(), "numpy": np.__version__}
+    facts: dict[str, Scalar] = dict(model or {})
+    facts |= {name: value if isinstance(value, Scalar) else str(value) for name, value in options.items()}
+    facts |= {"python": platform.python_version(), "numpy": np.__version__}
     for package in ("interp_widgets", "torch", "transformer-lens", "transformers"):
         try:
-            found[package] = _version(package)
+            facts[package] = _version(package)
         except metadata.PackageNotFoundError:  # analyses of ready arrays run without the model packages
             continue
-    return found
+    return facts
 
 
 def _read(source: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -216,26 +216,26 @@ def _wanted_class(cls: type[Any], head: Mapping[str, Any], source: Path) -> type
     return kind
 
 
-def _encode(value: Any, place: str, arrays: dict[str, NDArray[Any]]) -> Any:
-    """Turn a field's value into JSON, putting arrays into `arrays` under their place in the record."""
+def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
+    """Turn a field's value into JSON, putting arrays into `arrays` under their path in the record."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "fiub":
-            raise TypeError(f"{place} holds an array of {value.dtype}, a result may hold float, int or bool arrays")
-        arrays[place] = value
-        return {"kind": "array", "name": place}
+            raise TypeError(f"{path} holds an array of {value.dtype}, a result may hold float, int or bool arrays")
+        arrays[path] = value
+        return {"kind": "array", "name": path}
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Scalar):
         return value
     if isinstance(value, Record):
-        inner = {f.name: _encode(getattr(value, f.name), f"{place}.{f.name}".strip("."), arrays) for f in fields(value)}  # type: ignore[arg-type]
+        inner = {f.name: _encode(getattr(value, f.name), f"{path}.{f.name}".strip("."), arrays) for f in fields(value)}  # type: ignore[arg-type]
         return {"kind": "record", "class": type(value).__name__, "fields": inner}
     if isinstance(value, tuple | list):
-        return [_encode(part, f"{place}.{i}", arrays) for i, part in enumerate(value)]
+        return [_encode(part, f"{path}.{i}", arrays) for i, part in enumerate(value)]
     if isinstance(value, Mapping):
-        items = {str(key): _encode(part, f"{place}.{key}", arrays) for key, part in value.items()}
+        items = {str(key): _encode(part, f"{path}.{key}", arrays) for key, part in value.items()}
         return {"kind": "mapping", "items": items}
-    raise TypeError(f"{place} holds a {type(value).__name__}, a result may hold arrays, text, numbers and records only")
+    raise TypeError(f"{path} holds a {type(value).__name__}, a result may hold arrays, text, numbers and records only")
 
 
 def _decode(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
@@ -253,21 +253,25 @@ def _decode(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     return _RECORDS[value["class"]](**{key: _decode(part, arrays) for key, part in value["fields"].items()})
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Record):
-        return type(one) is type(other) and all(
-            _same(getattr(one, item.name), getattr(other, item.name))
-            for item in fields(one)  # type: ignore[arg-type]
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, Record):
+        return type(first) is type(second) and all(
+            _same(getattr(first, item.name), getattr(second, item.name))
+            for item in fields(first)  # type: ignore[arg-type]
         )
-    if isinstance(one, np.ndarray):
-        if not isinstance(other, np.ndarray) or one.shape != other.shape or one.dtype != other.dtype:
+    if isinstance(first, np.ndarray):
+        if not isinstance(second, np.ndarray) or first.shape != second.shape or first.dtype != second.dtype:
             return False
-        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-    if isinstance(one, tuple | list):
-        return isinstance(other, tuple | list) and len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, Mapping):
-        return isinstance(other, Mapping) and one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
-    return bool(one == other) or (isinstance(one, float) and one != one and other != other)
+        return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+    if isinstance(first, tuple | list):
+        return isinstance(second, tuple | list) and len(first) == len(second) and all(map(_same, first, second))
+    if isinstance(first, Mapping):
+        return (
+            isinstance(second, Mapping)
+            and first.keys() == second.keys()
+            and all(_same(first[k], second[k]) for k in first)
+        )
+    return bool(first == second) or (isinstance(first, float) and first != first and second != second)
 
 
 def _brief(value: Any) -> str:

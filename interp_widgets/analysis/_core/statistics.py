@@ -1,4 +1,4 @@
-"""Comparing the scores of two groups of responses: test, interval, effect size, correction over several groups."""
+"""Two groups of scores compared: tests, intervals, effect size, correction over several groups."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpy as np
 import scipy  # scipy.stats takes a second to import: scipy itself loads it on first use
 from numpy.typing import ArrayLike, NDArray
 
+from interp_widgets.analysis._core.checks import check_choice, check_range
 from interp_widgets.analysis._core.result import Record, record
 
 Alternative = Literal["greater", "less", "two-sided"]
-"""What is claimed of the first group's mean against the second's."""
+"""The claim that a test is of: how the first group's mean compares with the second's."""
 
 _BATCH_ELEMENTS = 2_000_000
 _ROUNDING = 1e-10
@@ -81,10 +82,10 @@ class GroupComparison(Record):
     """Level of the bootstrap intervals."""
 
     kind: str = ""
-    """What is compared, when several comparisons stand in one result: ``followed`` or ``models``."""
+    """What is compared, in a result with several comparisons: ``followed`` or ``models``."""
 
     model: str = ""
-    """The model whose responses are compared, when several models stand in one result."""
+    """The model whose responses are compared, in a result with several models."""
 
     group: str = "all"
     """The group of cases compared, ``all`` for every case."""
@@ -146,15 +147,15 @@ def compare_groups(
     Source: Wu et al. 2024, section 4.2: Welch, one-sided, is Table 2; Spearman, two-sided, gives the p-values
     printed in Table 1.
 
-    >>> found = compare_groups([3, 4, 5, 6], [1, 2, 3, 2], resamples=99)
-    >>> found.difference, found.welch_p < 0.05
+    >>> comparison = compare_groups([3, 4, 5, 6], [1, 2, 3, 2], resamples=99)
+    >>> comparison.difference, comparison.welch_p < 0.05
     (2.5, True)
     """
     groups = _checked(first, second, names)
-    if alternative not in ("greater", "less", "two-sided"):
-        raise ValueError(f"alternative must be greater, less or two-sided, got {alternative!r}")
-    if resamples < 1 or not 0 < confidence < 1:
-        raise ValueError(f"resamples must be 1 or more and confidence in 0..1, got {resamples} and {confidence}")
+    check_choice("alternative", alternative, Alternative)
+    check_range("resamples", resamples)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be above 0 and below 1, got {confidence}")
     scores, label = np.concatenate(groups), np.repeat([1, 0], [len(groups[0]), len(groups[1])])
     spread = np.sqrt(sum(g.var(ddof=1) * (len(g) - 1) for g in groups) / (len(scores) - 2))
     difference = float(groups[0].mean() - groups[1].mean())
@@ -199,11 +200,11 @@ def holm(comparisons: Sequence[GroupComparison]) -> tuple[GroupComparison, ...]:
     """The same comparisons with Welch's p-values corrected over all of them (Holm 1979); NaN stays out of the family.
 
     >>> pairs = [([3, 4, 5], [1, 2, 3]), ([1, 2, 3], [1, 2, 4])]
-    >>> found = holm([compare_groups(*pair, resamples=9) for pair in pairs])
-    >>> found[0].holm_p == 2 * found[0].welch_p
+    >>> corrected = holm([compare_groups(*pair, resamples=9) for pair in pairs])
+    >>> corrected[0].holm_p == 2 * corrected[0].welch_p
     True
     """
-    tested = [i for i, found in enumerate(comparisons) if np.isfinite(found.welch_p)]
+    tested = [i for i, comparison in enumerate(comparisons) if np.isfinite(comparison.welch_p)]
     corrected = list(comparisons)
     # not statsmodels' multipletests, which collects garbage at every call: a second in a large process
     tested.sort(key=lambda i: comparisons[i].welch_p)
@@ -278,7 +279,7 @@ def _interval(
     resamples: int,
     rng: np.random.Generator,
 ) -> tuple[float, float]:
-    found = scipy.stats.bootstrap(
+    interval = scipy.stats.bootstrap(
         data,
         statistic,
         n_resamples=resamples,
@@ -288,13 +289,13 @@ def _interval(
         batch=max(1, _BATCH_ELEMENTS // sum(map(len, data))),
         rng=rng,
     ).confidence_interval
-    return float(found.low), float(found.high)
+    return float(interval.low), float(interval.high)
 
 
 def _permutation_p(
     groups: tuple[NDArray[np.float64], ...], alternative: Alternative, resamples: int, rng: np.random.Generator
 ) -> float:
-    found = scipy.stats.permutation_test(
+    test = scipy.stats.permutation_test(
         groups,
         _mean_difference,
         n_resamples=resamples,
@@ -303,7 +304,7 @@ def _permutation_p(
         batch=max(1, _BATCH_ELEMENTS // sum(map(len, groups))),
         rng=rng,
     )
-    return float(found.pvalue)
+    return float(test.pvalue)
 
 
 def _paired_p(paired: tuple[ArrayLike, ArrayLike] | None, alternative: Alternative) -> float | None:

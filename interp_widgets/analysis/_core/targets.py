@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis._core.tensors import log_sum, wide
+from interp_widgets.analysis._core.tensors import for_device, log_sum, wide
 from interp_widgets.models import Model
 from interp_widgets.models.forward import decode, decode_blocks, in_blocks
 
@@ -77,15 +77,14 @@ def score(blocks: Iterable[tuple[int, Tensor]], aim: Aim) -> Tensor:
 
 
 def _pick(before: Tensor | None, block: Tensor, ids: Tensor, first: int) -> Tensor:
-    """The logits of ``ids`` (rows,) that lie in this block, else those found before."""
-    place = ids - first
-    found = block.gather(-1, place.clamp(0, block.shape[-1] - 1)[:, None])[:, 0]
-    return found if before is None else torch.where((place >= 0) & (place < block.shape[-1]), found, before)
+    """The logits of ``ids`` (rows,) that lie in this block, else those of blocks before."""
+    column = ids - first
+    picked = block.gather(-1, column.clamp(0, block.shape[-1] - 1)[:, None])[:, 0]
+    return picked if before is None else torch.where((column >= 0) & (column < block.shape[-1]), picked, before)
 
 
 def _row_blocks(model: Model, rows: int, columns: int) -> Iterator[slice]:
-    kind = "cuda" if model.device.type == "cuda" else "cpu"
-    size = max(16, _BLOCK[kind] // columns)
+    size = max(16, for_device(_BLOCK, model.device) // columns)
     for start in range(0, rows, size):
         yield slice(start, min(start + size, rows))
 
@@ -101,7 +100,7 @@ def read(model: Model, hidden: Tensor, aim: Aim) -> Tensor:
     return torch.cat(parts).view(hidden.shape[:2])
 
 
-def seeds(model: Model, hidden: Tensor, aim: Aim) -> tuple[Tensor, Tensor]:
+def target_gradients(model: Model, hidden: Tensor, aim: Aim) -> tuple[Tensor, Tensor]:
     """The aimed numbers (response,) and the gradient of each at its own hidden state (response, width)."""
     values, gradients = [], []
     with torch.enable_grad():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+
+from interp_widgets.analysis._core.arrays import Floats
+
+T = TypeVar("T")
 
 
 def wide(x: Tensor) -> Tensor:
@@ -15,10 +19,9 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def to_numpy(x: Tensor) -> NDArray[np.floating[Any]]:
+def to_numpy(x: Tensor) -> Floats:
     """The numbers on the CPU, in float32 or wider."""
-    found: NDArray[np.floating[Any]] = wide(x.detach()).cpu().numpy()
-    return found
+    return np.asarray(wide(x.detach()).cpu())
 
 
 def log_sum(total: Tensor | None, block: Tensor) -> Tensor:
@@ -35,10 +38,6 @@ def log_sum(total: Tensor | None, block: Tensor) -> Tensor:
     return part if total is None else torch.logaddexp(total, part.to(total.dtype))
 
 
-def check_finite(what: str, values: Tensor) -> None:
-    """Raise a ValueError, naming ``what`` (a plural), where a number is NaN or infinite."""
-    if not bool(torch.isfinite(values).all()):
-        raise ValueError(
-            f"{what} are not all finite numbers: look for broken weights, an edit by a hook, or half precision that "
-            "overflows"
-        )
+def for_device(numbers: Mapping[str, T], device: torch.device) -> T:
+    """That of the numbers by kind of device, ``cpu`` and ``cuda``, which holds for this one: of others, the CPU's."""
+    return numbers["cuda" if device.type == "cuda" else "cpu"]

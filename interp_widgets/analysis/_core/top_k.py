@@ -1,20 +1,36 @@
-"""The largest numbers of long rows that come in tiles."""
+"""The largest numbers: of arrays, and of long rows that come in tiles."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from interp_widgets.analysis._core.arrays import Ints
 
-class Largest:
-    """Keeps the ``count`` largest numbers of every row, and where they stand, while the rows come in tiles.
+
+def largest(values: ArrayLike, count: int | None = None, *, by_size: bool = False) -> Ints:
+    """Indices of the ``count`` largest numbers along the last axis, falling; of equal ones the earlier comes first.
+
+    All of them without a count; with ``by_size`` ordered by their absolute value. NaN comes last.
+
+    >>> largest([1.0, -5.0, 3.0], 2, by_size=True).tolist()
+    [1, 2]
+    """
+    keys = np.abs(values) if by_size else np.asarray(values)
+    return np.argsort(-keys, axis=-1, kind="stable")[..., :count]
+
+
+class TopK:
+    """Keeps the ``count`` largest numbers of every row and their indices, while the rows come in tiles.
 
     With ``by_size`` the numbers are ordered by their absolute value and keep their sign.
 
-    >>> best = Largest(2)
+    >>> best = TopK(2)
     >>> best.add(torch.tensor([[1.0, 5.0, 3.0]]), 0)
     >>> best.add(torch.tensor([[4.0, 0.0]]), 3)
-    >>> best.places
+    >>> best.indices
     tensor([[1, 3]])
     """
 
@@ -23,27 +39,26 @@ class Largest:
         self.by_size = by_size
         self.values = torch.empty(0, 0)
         """(rows, count) the largest numbers, falling; of equal ones the earlier stands first."""
-        self.places = torch.empty(0, 0, dtype=torch.long)
-        """(rows, count) their places in the row."""
+        self.indices = torch.empty(0, 0, dtype=torch.long)
+        """(rows, count) their indices in the row."""
 
     def add(self, tile: Tensor, first: int) -> None:
-        """Take in (rows, size) numbers that stand at ``first`` and after; tiles come in order."""
-        places = _largest(tile, min(self.count, tile.shape[-1]), by_size=self.by_size)
-        places = places.sort(dim=-1).values  # by place first: the sort by value then keeps ties in this order
-        values = tile.gather(-1, places)
-        places = places + first
+        """Take in (rows, size) numbers whose first has the index ``first``; tiles come in order."""
+        inside = _largest(tile, min(self.count, tile.shape[-1]), by_size=self.by_size)
+        inside = inside.sort(dim=-1).values  # by index first: the sort by value then keeps ties in this order
+        values, indices = tile.gather(-1, inside), inside + first
         if self.values.numel():
-            values, places = torch.cat([self.values, values], -1), torch.cat([self.places, places], -1)
+            values, indices = torch.cat([self.values, values], -1), torch.cat([self.indices, indices], -1)
         order = (values.abs() if self.by_size else values).sort(dim=-1, descending=True, stable=True).indices
         order = order[..., : self.count]
-        self.values, self.places = values.gather(-1, order), places.gather(-1, order)
+        self.values, self.indices = values.gather(-1, order), indices.gather(-1, order)
 
 
 _BLOCK = 8
 
 
 def _largest(rows: Tensor, count: int, *, by_size: bool) -> Tensor:
-    """(rows, count) places of the largest numbers, in no order.
+    """(rows, count) indices of the largest numbers, in no order.
 
     The largest ``count`` numbers lie in the ``count`` blocks with the largest maxima: long rows are first cut down to
     these, since a maximum over blocks is far cheaper than a selection.
@@ -59,6 +74,6 @@ def _largest(rows: Tensor, count: int, *, by_size: bool) -> Tensor:
     best = peaks.topk(count, dim=-1, sorted=False).indices
     inside = torch.arange(_BLOCK, device=rows.device) * length
     rest = torch.arange(length * _BLOCK, rows.shape[-1], device=rows.device).expand(*rows.shape[:-1], -1)
-    places = torch.cat([(best[..., None] + inside).flatten(-2), rest], -1)
-    values = rows.gather(-1, places)
-    return places.gather(-1, (values.abs() if by_size else values).topk(count, dim=-1, sorted=False).indices)
+    indices = torch.cat([(best[..., None] + inside).flatten(-2), rest], -1)
+    values = rows.gather(-1, indices)
+    return indices.gather(-1, (values.abs() if by_size else values).topk(count, dim=-1, sorted=False).indices)

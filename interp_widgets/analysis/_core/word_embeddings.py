@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp_widgets.analysis._core.checks import check_choice
+from interp_widgets.analysis._core.run import Check
 from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.data.word_vectors import WordVectors, check_words, demo_word_vectors
 from interp_widgets.models import Model
@@ -82,19 +84,18 @@ def word_table(
         >>> word_table(model, ["dog", "quickly"]).embeddings.shape
         torch.Size([2, 192])
     """
-    if side not in ("input", "output"):
-        raise ValueError(f"side must be 'input' or 'output', got {side!r}")
+    check_choice("side", side, Side)
     listed = word_list(words)
     ids = word_ids(model, listed)
-    known = [place for place, found in enumerate(ids) if found]
+    known = [number for number, own in enumerate(ids) if own]
     if not known:
         raise ValueError(f"the tokenizer of {model.name} can write none of the {len(listed)} words: give other words")
     table = model.weight("W_E") if side == "input" else model.weight("W_U").T
     return WordTable(
-        words=tuple(listed[place] for place in known),
-        embeddings=_means(table, [ids[place] for place in known], check),
-        n_tokens=np.array([len(ids[place]) for place in known], dtype=np.int64),
-        unknown=tuple(word for word, found in zip(listed, ids, strict=True) if not found),
+        words=tuple(listed[i] for i in known),
+        embeddings=_means(table, [ids[i] for i in known], check),
+        n_tokens=np.array([len(ids[i]) for i in known], dtype=np.int64),
+        unknown=tuple(word for word, own in zip(listed, ids, strict=True) if not own),
     )
 
 
@@ -106,15 +107,15 @@ def word_ids(model: Model, words: Sequence[str]) -> list[list[int]]:
     unknown = getattr(model.tokenizer, "unk_token_id", None)
     first = {ids[0] for ids in encoded if len(ids) > 1}
     blank = {token for token in first if model.token_strings([token])[0] == " "}
-    found = [ids[1:] if len(ids) > 1 and ids[0] in blank else ids for ids in encoded]
-    return [[] if unknown is not None and unknown in ids else ids for ids in found]
+    written = [ids[1:] if len(ids) > 1 and ids[0] in blank else ids for ids in encoded]
+    return [[] if unknown is not None and unknown in ids else ids for ids in written]
 
 
 @torch.no_grad()
-def _means(table: Tensor, ids: Sequence[Sequence[int]], check: Callable[[], None] | None) -> Tensor:
+def _means(table: Tensor, ids: Sequence[Sequence[int]], check: Check) -> Tensor:
     """(words, width) means of the table's rows, gathered in batches: a wide copy of the whole table is never made."""
     kind = wide(table[:1]).dtype
-    found = torch.empty(len(ids), table.shape[1], dtype=kind, device=table.device)
+    means = torch.empty(len(ids), table.shape[1], dtype=kind, device=table.device)
     longest = max(map(len, ids))
     step = max(1, _GATHERED // (table.shape[1] * longest))
     for start in range(0, len(ids), step):
@@ -125,17 +126,5 @@ def _means(table: Tensor, ids: Sequence[Sequence[int]], check: Callable[[], None
         rows = table[torch.tensor([token for word in batch for token in word], device=table.device)].to(kind)
         owner = torch.repeat_interleave(torch.arange(len(batch), device=table.device), lengths)
         sums = torch.zeros(len(batch), table.shape[1], dtype=kind, device=table.device).index_add_(0, owner, rows)
-        found[start : start + len(batch)] = sums / lengths[:, None]
-    return found
-
-
-def chosen_layers(model: Model, layers: Sequence[int] | None) -> list[int]:
-    """The layers asked for, rising; all where none are named. ValueError for one that is not there or named twice."""
-    if layers is None:
-        return list(range(model.n_layers))
-    wrong = next((layer for layer in layers if not 0 <= layer < model.n_layers), None)
-    if wrong is not None:
-        raise ValueError(f"layer must be in 0..{model.n_layers - 1} for this {model.n_layers}-layer model, got {wrong}")
-    if len(layers) == 0 or len(set(layers)) != len(layers):
-        raise ValueError(f"layers must be different layers of the model, at least one, got {list(layers)}")
-    return sorted(int(layer) for layer in layers)
+        means[start : start + len(batch)] = sums / lengths[:, None]
+    return means

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis._core.prompts import read_prompt, whole_number
+from interp_widgets.analysis._core.checks import whole_number
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Record, record
 from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.arguments import checked

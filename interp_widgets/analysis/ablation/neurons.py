@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from interp_widgets.analysis._core.prompts import whole_number
+from interp_widgets.analysis._core.checks import whole_number
 from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis.ablation.question import Metric
 from interp_widgets.analysis.ablation.replacement import Replacement, Text

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis._core.chunks import chunk_size, run_chunks
+from interp_widgets.analysis._core.chunks import Runner, chunk_size, run_chunks
 from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import provenance
-from interp_widgets.analysis._core.runner import Runner
 from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.analysis.ablation.question import Question, ask
 from interp_widgets.analysis.ablation.tracing_result import CausalTraceResult, TracedKind, window_layers

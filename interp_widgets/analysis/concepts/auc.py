@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.integer[Any]]
+from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
+from interp_widgets.analysis._core.run import Check
 
 MOST_OTHERS = 5000
 """Held-out stimuli of other concepts that a concept is compared with; of more, a random draw."""
@@ -31,23 +29,23 @@ def auc(positive: Floats, negative: Floats) -> float:
 
 
 def concept_aucs(
-    directions: Floats, states: Floats, owner: Ints, kinds: Ints | None = None, *, seed: int = 0
+    directions: Floats, states: Floats, owner: Ints, groups: Ints | None = None, *, seed: int = 0
 ) -> tuple[Floats, Floats]:
-    """(concepts,) AUC of each direction's projections, against all other states and against those of its own kind.
+    """(concepts,) AUC of each direction's projections, against all other states and against those of its own group.
 
     Args:
         directions: (concepts, d_model).
         states: (n, d_model) held-out states, and their concepts ``owner`` (n,).
-        kinds: (concepts,) number of each concept's group, -1 for none.
+        groups: (concepts,) number of each concept's group, -1 for none.
         seed: of the draw of others, where there are more than `MOST_OTHERS`.
     """
     picked = drawn(len(states), seed)
     own = np.empty(len(states))
     add_projections(own, directions, states, owner)
-    return compared(own, owner, directions, states[picked], owner[picked], kinds)
+    return aucs_of_projections(own, owner, directions, states[picked], owner[picked], groups)
 
 
-def drawn(count: int, seed: int) -> NDArray[np.bool_]:
+def drawn(count: int, seed: int) -> Bools:
     """(count,) which held-out states stand for the others: all, or `MOST_OTHERS` of them drawn at random."""
     picked = np.ones(count, dtype=bool)
     if count > MOST_OTHERS:
@@ -56,15 +54,15 @@ def drawn(count: int, seed: int) -> NDArray[np.bool_]:
     return picked
 
 
-def add_projections(found: Floats, directions: Floats, states: Floats, owner: Ints) -> None:
-    """Write into ``found`` (n,) the projection of each state (n, d_model) on the direction of its concept."""
+def add_projections(projections: Floats, directions: Floats, states: Floats, owner: Ints) -> None:
+    """Write into ``projections`` (n,) the projection of each state (n, d_model) on the direction of its concept."""
     order = np.argsort(owner, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(owner[order])) + 1) if len(order) else ():
-        found[rows] = states[rows] @ directions[owner[rows[0]]]
+        projections[rows] = states[rows] @ directions[owner[rows[0]]]
 
 
-def compared(
-    own: Floats, owner: Ints, directions: Floats, others: Floats, owner_others: Ints, kinds: Ints | None
+def aucs_of_projections(
+    own: Floats, owner: Ints, directions: Floats, others: Floats, owner_others: Ints, groups: Ints | None
 ) -> tuple[Floats, Floats]:
     """The AUCs of `concept_aucs` from the projections ``own`` (n,) of held-out states on their own directions.
 
@@ -82,8 +80,8 @@ def compared(
             ours = own[order[bounds[i] : bounds[i + 1]]]
             column, foreign = projected[:, i - start], owner_others != i
             whole[i] = auc(ours, column[foreign])
-            if kinds is not None and kinds[i] >= 0:
-                within[i] = auc(ours, column[foreign & (kinds[owner_others] == kinds[i])])
+            if groups is not None and groups[i] >= 0:
+                within[i] = auc(ours, column[foreign & (groups[owner_others] == groups[i])])
     return whole, within
 
 
@@ -95,7 +93,7 @@ def shuffled_aucs(
     *,
     times: int,
     seed: int,
-    check: Callable[[], None] | None = None,
+    check: Check = None,
 ) -> Floats:
     """(concepts,) mean AUC over ``times`` deals of the labels, of the stimuli and of the held-out ones alike.
 
@@ -107,9 +105,8 @@ def shuffled_aucs(
         if check is not None:
             check()
         directions = make(rng.permutation(owner), seed + deal)
-        found, _ = concept_aucs(directions, states, rng.permutation(owner_held_out), seed=seed)
-        total = found if total is None else total + found
+        aucs, _ = concept_aucs(directions, states, rng.permutation(owner_held_out), seed=seed)
+        total = aucs if total is None else total + aucs
     if total is None:
         raise ValueError(f"shuffles must be at least 1, got {times}")
-    mean: Floats = total / times
-    return mean
+    return np.asarray(total / times)

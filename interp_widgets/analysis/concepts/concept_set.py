@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.top_k import largest
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Floats = NDArray[np.floating[Any]]
 
 
 @record
@@ -24,10 +24,10 @@ class ConceptSet(Result):
 
     Example:
         >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
-        >>> found = concept_directions(model, few, layer=3)
-        >>> found.names, found.direction("red").shape
+        >>> concepts = concept_directions(model, few, layer=3)
+        >>> concepts.names, concepts.direction("red").shape
         (('Paris', 'London', 'red', 'blue'), (192,))
-        >>> found.to_frame()[["concept", "auc", "shuffled_auc"]].round(1)
+        >>> concepts.to_frame()[["concept", "auc", "shuffled_auc"]].round(1)
           concept  auc  shuffled_auc
         0   Paris  1.0           0.5
         1  London  1.0           0.5
@@ -45,7 +45,7 @@ class ConceptSet(Result):
     """Which residual stream: the one entering block ``layer``; n_layers is the one before the final norm."""
 
     groups: Sequence[str]
-    """(concepts,) what kind of concept each is; empty where nobody said."""
+    """(concepts,) what kind of concept each is; empty where it has none."""
 
     centre: Floats
     """(d_model,) mean of the states that the directions were made from."""
@@ -84,7 +84,7 @@ class ConceptSet(Result):
         return int(self.directions.shape[1])
 
     def index(self, name: str) -> int:
-        """Place of a concept; ValueError for a name that is not in the set."""
+        """The number of a concept in the set; ValueError for a name that is not in it."""
         if name not in self.names:
             import difflib
 
@@ -95,13 +95,11 @@ class ConceptSet(Result):
 
     def direction(self, name: str) -> Floats:
         """(d_model,) the unit direction of one concept."""
-        found: Floats = self.directions[self.index(name)]
-        return found
+        return np.asarray(self.directions[self.index(name)])
 
     def cosine(self) -> Floats:
         """(concepts, concepts) cosine similarity of all pairs."""
-        found: Floats = self.directions @ self.directions.T
-        return found
+        return np.asarray(self.directions @ self.directions.T)
 
     def check(self, model: Model, *, other_weights: bool = False) -> None:
         """Raise a ValueError unless the set was made from this model; with ``other_weights`` only the sizes count."""
@@ -146,28 +144,25 @@ def neighbours(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, 
         >>> [(name, round(cosine, 1)) for name, cosine in neighbours(concepts, "red", 2)]
         [('blue', 0.7), ('Paris', -0.5)]
     """
-    if not 1 <= k < len(concepts.names):
-        raise ValueError(f"k must be in 1..{len(concepts.names) - 1} for this set, got {k}")
+    check_range("k", k, most=len(concepts.names) - 1, owner="this set")
     own = concepts.index(name)
     cosine = concepts.directions @ concepts.directions[own]
-    order = [i for i in np.argsort(-cosine, kind="stable") if i != own][:k]
+    order = [i for i in largest(cosine) if i != own][:k]
     return [(concepts.names[i], float(cosine[i])) for i in order]
 
 
 def neighbour_agreement(concepts: ConceptSet, k: int = 5) -> tuple[float, float]:
     """Share of the ``k`` nearest concepts that are of the same group, and the share that chance gives.
 
-    Concepts without a group are not asked, but can be neighbours.
+    Concepts without a group do not count, but can be neighbours.
     """
     groups = np.array(concepts.groups)
-    asked = groups != ""
-    if not asked.any():
+    grouped = groups != ""
+    if not grouped.any():
         raise ValueError("no concept of this set has a group: give the concepts groups")
-    if not 1 <= k < len(groups):
-        raise ValueError(f"k must be in 1..{len(groups) - 1} for this set, got {k}")
+    check_range("k", k, most=len(groups) - 1, owner="this set")
     cosine = concepts.cosine().copy()
     np.fill_diagonal(cosine, -np.inf)
-    nearest = np.argsort(-cosine, axis=1, kind="stable")[:, :k]
     same = groups[:, None] == groups[None]
-    found = np.take_along_axis(same, nearest, axis=1)[asked].mean()
-    return float(found), float(((same.sum(axis=1) - 1) / (len(groups) - 1))[asked].mean())
+    share = np.take_along_axis(same, largest(cosine, k), axis=1)[grouped].mean()
+    return float(share), float(((same.sum(axis=1) - 1) / (len(groups) - 1))[grouped].mean())

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.arrays import Floats, Ints, ratio
+from interp_widgets.analysis._core.checks import check_choice, check_range
 from interp_widgets.analysis._core.result import Result, record
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.arguments import checked
 
-Floats = NDArray[np.floating[Any]]
 Pairs = Literal["all", "group"]
 
 
@@ -77,9 +78,9 @@ def dispersion(
 
     Example:
         >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
-        >>> one, other = (concept_directions(each, few, layer=3) for each in (base, tuned))
-        >>> found = dispersion(one, other, pairs="group")
-        >>> round(found.value, 1), round(found.other, 1), found.difference_interval.shape
+        >>> first, second = (concept_directions(model, few, layer=3) for model in (base, tuned))
+        >>> spread = dispersion(first, second, pairs="group")
+        >>> round(spread.value, 1), round(spread.other, 1), spread.difference_interval.shape
         (0.7, 0.5, (2,))
     """
     count = len(concepts.names)
@@ -87,16 +88,16 @@ def dispersion(
         raise ValueError(f"a bootstrap needs at least 3 concepts, got {count}")
     if other is not None and tuple(other.names) != tuple(concepts.names):
         raise ValueError("the two sets must hold the same concepts in the same order")
-    if not 0 < level < 1 or resamples < 1:
-        raise ValueError(f"level must be between 0 and 1 and resamples at least 1, got {level} and {resamples}")
-    if pairs not in get_args(Pairs):
-        raise ValueError(f"pairs must be one of {', '.join(get_args(Pairs))}, got {pairs!r}")
-    kinds = _members(concepts, pairs)
+    if not 0 < level < 1:
+        raise ValueError(f"level must be above 0 and below 1, got {level}")
+    check_range("resamples", resamples)
+    check_choice("pairs", pairs, Pairs)
+    members = _members(concepts, pairs)
     draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
     tail = [(1 - level) / 2, (1 + level) / 2]
-    value, samples = _distances(concepts, np.ones((1, count)), kinds)[0], _distances(concepts, draws, kinds)
-    second = None if other is None else float(_distances(other, np.ones((1, count)), kinds)[0])
-    apart = None if other is None else np.nanquantile(_distances(other, draws, kinds) - samples, tail)
+    value, samples = _distances(concepts, np.ones((1, count)), members)[0], _distances(concepts, draws, members)
+    second = None if other is None else float(_distances(other, np.ones((1, count)), members)[0])
+    apart = None if other is None else np.nanquantile(_distances(other, draws, members) - samples, tail)
     return Dispersion(
         value=float(value),
         interval=np.nanquantile(samples, tail),
@@ -109,30 +110,26 @@ def dispersion(
     )
 
 
-def _members(concepts: ConceptSet, pairs: Pairs) -> list[NDArray[np.integer[Any]]]:
+def _members(concepts: ConceptSet, pairs: Pairs) -> list[Ints]:
     """The concepts of each group, or all as one."""
     if pairs == "all":
         return [np.arange(len(concepts.names))]
     groups = np.array(concepts.groups)
-    found: list[NDArray[np.integer[Any]]] = [
-        np.flatnonzero(groups == group) for group in dict.fromkeys(concepts.groups) if group
-    ]
-    if not any(len(some) > 1 for some in found):
+    members: list[Ints] = [np.flatnonzero(groups == group) for group in dict.fromkeys(concepts.groups) if group]
+    if not any(len(own) > 1 for own in members):
         raise ValueError('no group of this set has two concepts: give the concepts groups, or take pairs="all"')
-    return found
+    return members
 
 
-def _distances(concepts: ConceptSet, times: NDArray[Any], kinds: list[NDArray[np.integer[Any]]]) -> Floats:
-    """(samples,) mean distance of pairs within a kind; ``times`` (samples, concepts) counts each concept.
+def _distances(concepts: ConceptSet, times: NDArray[Any], members: list[Ints]) -> Floats:
+    """(samples,) mean distance of pairs within a group; ``times`` (samples, concepts) counts each concept.
 
     NaN for a sample without such a pair, as where one concept was drawn every time.
     """
     directions = np.asarray(concepts.directions, dtype=np.float64)
     alike, pairs = np.zeros(len(times)), np.zeros(len(times))
-    for kind in kinds:
-        count, rows = times[:, kind].astype(np.float64), directions[kind]
+    for own in members:
+        count, rows = times[:, own].astype(np.float64), directions[own]
         alike += ((count @ rows) ** 2).sum(axis=1) - (count**2) @ (rows**2).sum(axis=1)
         pairs += count.sum(axis=1) ** 2 - (count**2).sum(axis=1)
-    found: Floats = np.full(len(times), np.nan)
-    np.divide(alike, pairs, out=found, where=pairs > 0)
-    return 1 - found
+    return np.asarray(1 - ratio(alike, pairs))

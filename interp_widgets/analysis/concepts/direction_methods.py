@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+
+from interp_widgets.analysis._core.arrays import Floats, Ints
 
 Method = Literal["mean_difference", "pca", "discriminant"]
-Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.integer[Any]]
 
 SHRINKAGE = 0.01
 """Of the covariance within concepts, for ``discriminant``."""
@@ -56,8 +55,7 @@ class Moments:
     @property
     def mean(self) -> Floats:
         """(d_model,) the mean of all states."""
-        found: Floats = self.sums.sum(axis=0) / self.sizes.sum()
-        return found
+        return np.asarray(self.sums.sum(axis=0) / self.sizes.sum())
 
     def take_directions(
         self, make: Callable[[int, Floats], Floats], names: Sequence[str] | None = None
@@ -68,11 +66,11 @@ class Moments:
         all other states into directions of any length. Raises ValueError, with the concept's name or number, where a
         mean does not differ from that of the others.
         """
-        total, n, found = self.sums.sum(axis=0), self.sizes.sum(), self.sums
+        total, n, directions = self.sums.sum(axis=0), self.sizes.sum(), self.sums
         least = _ROUNDING * float(np.linalg.norm(total / n))
-        gap = np.empty(len(found))
-        for start in range(0, len(found), _ROWS):
-            rows, size = found[start : start + _ROWS], self.sizes[start : start + _ROWS, None]
+        gap = np.empty(len(directions))
+        for start in range(0, len(directions), _ROWS):
+            rows, size = directions[start : start + _ROWS], self.sizes[start : start + _ROWS, None]
             difference = rows / size - (total - rows) / (n - size)
             same = np.linalg.norm(difference, axis=1) <= least
             if same.any():
@@ -86,8 +84,8 @@ class Moments:
             length = np.linalg.norm(made, axis=1)
             rows[:] = made / length[:, None]
             gap[start : start + _ROWS] = (difference * rows).sum(axis=1)
-        self.sums = np.zeros((0, found.shape[1]))
-        return found, gap
+        self.sums = np.zeros((0, directions.shape[1]))
+        return directions, gap
 
 
 def directions_of(states: Floats, owner: Ints, count: int, *, method: Method, seed: int = 0) -> Floats:
@@ -117,9 +115,9 @@ def _components(states: Floats, owner: Ints, count: int, seed: int) -> Callable[
     components = _first_components(states, owner, count, seed)
 
     def make(first: int, difference: Floats) -> Floats:
-        found: Floats = np.stack([next(components) for _ in difference])
-        found[(found * difference).sum(axis=1) < 0] *= -1
-        return found
+        axes = np.stack([next(components) for _ in difference])
+        axes[(axes * difference).sum(axis=1) < 0] *= -1
+        return axes
 
     return make
 
@@ -148,7 +146,6 @@ def _discriminants(moments: Moments) -> Callable[[int, Floats], Floats]:
     factors = lu_factor(within, overwrite_a=True)
 
     def make(first: int, difference: Floats) -> Floats:
-        found: Floats = lu_solve(factors, difference.T).T
-        return found
+        return np.asarray(lu_solve(factors, difference.T).T)
 
     return make

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record
-from interp_widgets.analysis._core.tensors import check_finite, to_numpy
+from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis._core.top_k import largest
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.arguments import checked
@@ -21,7 +24,6 @@ from interp_widgets.models.readout import residuals
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = NDArray[np.floating[Any]]
 Solver = Literal["omp", "elastic_net"]
 
 
@@ -54,9 +56,12 @@ class ConceptReading(Result):
         self.array("projection", (len(self.tokens), len(self.names)))
 
     def strongest(self, position: int, k: int = 5) -> list[tuple[str, float]]:
-        """The ``k`` concepts with the largest projection at a token, with it; largest first."""
-        row = self.projection[position]
-        return [(self.names[i], float(row[i])) for i in np.argsort(-row, kind="stable")[:k]]
+        """The ``k`` concepts with the largest projection at a token, with it; largest first.
+
+        The position counts from 0, or from the end where it is negative; ValueError outside of the prompt.
+        """
+        row = self.projection[index(position, len(self.tokens), "position", f"prompt of {len(self.tokens)} tokens")]
+        return [(self.names[i], float(row[i])) for i in largest(row, k)]
 
     def to_frame(self) -> pd.DataFrame:
         """One row per token, one column per concept."""
@@ -104,19 +109,18 @@ def read_prompt_concepts(
         ['Paris', 'blue']
     """
     concepts.check(model, other_weights=other_weights)
-    given = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
     chosen = range(len(concepts.names)) if names is None else [concepts.index(name) for name in names]
     if check is not None:
         check()
-    streams = residuals(model, given.fed_ids()[0])[concepts.layer, given.offset :]
-    check_finite("the hidden states of the prompt", streams)
-    states = to_numpy(streams)
+    states = to_numpy(residuals(model, tokens.fed_ids()[0])[concepts.layer, tokens.offset :])
+    check_finite(states, lambda position, _: f"the hidden state at position {position}")
     return ConceptReading(
-        tokens=given.tokens(),
+        tokens=tokens.tokens(),
         names=[concepts.names[i] for i in chosen],
         projection=(states - concepts.centre) @ concepts.directions[list(chosen)].T,
         layer=concepts.layer,
-        provenance=provenance(model.provenance(), layer=concepts.layer, method=concepts.method, bos=given.offset == 1),
+        provenance=provenance(model.provenance(), layer=concepts.layer, method=concepts.method, bos=tokens.offset == 1),
     )
 
 
@@ -180,16 +184,13 @@ def decompose_state(
     rest = np.asarray(state, dtype=np.float64)
     if rest.shape != (concepts.d_model,) or not np.isfinite(rest).all():
         raise ValueError(f"state must be {concepts.d_model} finite numbers for this set, got shape {rest.shape}")
-    if solver not in get_args(Solver):
-        raise ValueError(f"solver must be one of {', '.join(get_args(Solver))}, got {solver!r}")
-    most = min(len(concepts.names), concepts.d_model)
-    if not 1 <= n_concepts <= most:
-        raise ValueError(f"n_concepts must be in 1..{most} for this set, got {n_concepts}")
+    check_choice("solver", solver, Solver)
+    check_range("n_concepts", n_concepts, most=min(len(concepts.names), concepts.d_model), owner="this set")
     rest = rest - concepts.centre
     atoms = np.asarray(concepts.directions, dtype=np.float64).T
     weights = _pursue(atoms, rest, n_concepts) if solver == "omp" else _penalised(atoms, rest, alpha, l1_ratio)
     length = float(np.linalg.norm(rest))
-    used = [i for i in np.argsort(-np.abs(weights), kind="stable") if weights[i] != 0]
+    used = [i for i in largest(weights, by_size=True) if weights[i] != 0]
     return SparseReading(
         names=[concepts.names[i] for i in used],
         weights=weights[used],
@@ -239,8 +240,7 @@ def _pursue(atoms: Floats, rest: Floats, count: int) -> Floats:
     with warnings.catch_warnings():
         # it stops early when the rest is a sum of fewer directions, which is no fault
         warnings.simplefilter("ignore", RuntimeWarning)
-        found: Floats = orthogonal_mp(atoms, rest, n_nonzero_coefs=count)
-    return found
+        return np.asarray(orthogonal_mp(atoms, rest, n_nonzero_coefs=count))
 
 
 def _penalised(atoms: Floats, rest: Floats, alpha: float, l1_ratio: float) -> Floats:
@@ -248,9 +248,8 @@ def _penalised(atoms: Floats, rest: Floats, alpha: float, l1_ratio: float) -> Fl
 
     if not alpha > 0 or not 0 <= l1_ratio <= 1:
         raise ValueError(f"alpha must be above 0 and l1_ratio in 0..1, got {alpha} and {l1_ratio}")
-    largest = float(np.abs(atoms.T @ rest).max()) / len(rest)
-    if largest == 0:
+    highest = float(np.abs(atoms.T @ rest).max()) / len(rest)
+    if highest == 0:
         return np.zeros(atoms.shape[1])
-    net = ElasticNet(alpha=alpha * largest, l1_ratio=l1_ratio, fit_intercept=False, max_iter=20_000)
-    found: Floats = net.fit(atoms, rest).coef_
-    return found
+    net = ElasticNet(alpha=alpha * highest, l1_ratio=l1_ratio, fit_intercept=False, max_iter=20_000)
+    return np.asarray(net.fit(atoms, rest).coef_)

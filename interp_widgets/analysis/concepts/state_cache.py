@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import stream_indices
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-
-Floats = NDArray[np.floating[Any]]
 
 SLICE = 512
 """Texts that are read and kept at a time: what a cancelled run has finished is not lost."""
@@ -29,9 +29,9 @@ class KeptStates:
     Example:
         >>> kept = KeptStates(model)
         >>> few = demo_concepts()[::60]
-        >>> found = concept_directions(model, few, layer=3, states=kept)
-        >>> other = concept_directions(model, few, layer=2, states=kept)  # at once: no text is read again
-        >>> found.layer, other.layer
+        >>> third = concept_directions(model, few, layer=3, states=kept)
+        >>> second = concept_directions(model, few, layer=2, states=kept)  # at once: no text is read again
+        >>> third.layer, second.layer
         (3, 2)
     """
 
@@ -68,20 +68,22 @@ class KeptStates:
         """
         if model is not self.model:
             raise ValueError(f"these states are kept for {self.model.name}: make another KeptStates for {model.name}")
-        deepest = self._reach(layers)
+        (layer,) = stream_indices(model, layers)
+        deepest = self._reach(layer)
         absent = [i for i, text in enumerate(prompts) if text not in self._held]
         options: dict[str, Any] = {"batch_size": batch_size, "check": check}
         if not self._fits(len(absent), deepest):
-            return last_states(model, prompts, layers, groups=groups, progress=progress, **options)
+            return last_states(model, prompts, layer, groups=groups, progress=progress, **options)
         for start in range(0, len(absent), SLICE):
             some = absent[start : start + SLICE]
             done = len(prompts) - len(absent) + start
-            told = None if progress is None else _behind(progress, done, len(prompts))
-            self._keep([prompts[i] for i in some], deepest, [groups[i] for i in some], progress=told, **options)
+            part = RunOptions(progress).after(done, len(prompts))
+            self._keep(
+                [prompts[i] for i in some], deepest, [groups[i] for i in some], progress=part.progress, **options
+            )
         if progress is not None:
             progress(len(prompts), len(prompts))
-        found: Floats = np.stack([block[row, layers] for block, row in (self._held[text] for text in prompts)])
-        return found[:, None]
+        return np.stack([block[row, [layer]] for block, row in (self._held[text] for text in prompts)])
 
     def _reach(self, layer: int) -> int:
         """The layer to read up to; forgets what does not go as deep."""
@@ -96,13 +98,9 @@ class KeptStates:
         return self._bytes + count * (deepest + 1) * int(self.model.d_model) * item <= self.max_bytes
 
     def _keep(self, texts: list[str], deepest: int, groups: list[int], **options: Any) -> None:
-        # as ids: nobody asks for their places in the text, which take half of the time
+        # as ids: the characters of each token, which take half of the time, are not needed
         bos = self.model.tokens("")
         ids = [[*bos, *some] for some in self.model.token_lists(texts)]
         block = last_states(self.model, ids, list(range(deepest + 1)), groups=groups, **options)
         self._held |= {text: (block, row) for row, text in enumerate(texts)}
         self._bytes += block.nbytes
-
-
-def _behind(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int, int], None]:
-    return lambda done, _: progress(before + done, total)

@@ -1,23 +1,27 @@
-"""`compare_annotations`: which task scenarios and linguistic levels the components of two models have, and where."""
+"""Task scenarios and linguistic levels of two models' components: `compare_annotations`, and the paper's tables."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import scipy  # scipy.stats loads on first use
 from numpy.typing import NDArray
 
-from interp_widgets.analysis._core.comparing import check_same
+from interp_widgets.analysis._core.arrays import Bools
+from interp_widgets.analysis._core.checks import check_choice, check_range
+from interp_widgets.analysis._core.comparing import check_same, check_same_words, pair_provenance, two_results
 from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.statistics import GroupComparison, compare_groups, holm
-from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
+from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations, annotate_concepts
+from interp_widgets.analysis.ffn_concepts.components import FFNConceptResult, ffn_concepts
 from interp_widgets.arguments import checked
-from interp_widgets.data.annotators import LEVELS, SCENARIOS
+from interp_widgets.data.annotators import LEVELS, SCENARIOS, Annotator, RuleAnnotator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,8 +122,8 @@ class AnnotationComparison(Result):
             row |= {"low": low, "high": high}
             row["student_p"] = np.nan if test is None else _student(test)
             for name in ("welch_p", "holm_p", "permutation_p"):
-                found = None if test is None else getattr(test, name)
-                row[name] = np.nan if found is None else found
+                value = None if test is None else getattr(test, name)
+                row[name] = np.nan if value is None else value
             rows.append(row)
         return pd.DataFrame(rows)
 
@@ -131,13 +135,13 @@ class AnnotationComparison(Result):
         """
         import pandas as pd
 
-        _check_trait(trait)
+        check_choice("trait", trait, Trait)
         rows = []
         for row, layer in enumerate(self.layers):
             both = [_joined([_flags(run, trait, row) for run in notes]) for notes in (self.base, self.tuned)]
             for category in (*_CATEGORIES[trait], CANNOT_TELL):
-                shares = [100 * one[category].mean() if len(one[category]) else np.nan for one in both]
-                sizes = [len(one[category]) for one in both]
+                shares = [100 * flags[category].mean() if len(flags[category]) else np.nan for flags in both]
+                sizes = [len(flags[category]) for flags in both]
                 rows.append((layer, category, *shares, *sizes))
         return pd.DataFrame(rows, columns=["layer", "category", "base", "tuned", "base_concepts", "tuned_concepts"])
 
@@ -151,9 +155,9 @@ class AnnotationComparison(Result):
         """
         import pandas as pd
 
-        if span < 1 or top < 1:
-            raise ValueError(f"span and top must be 1 or more, got {span} and {top}")
-        found: list[dict[str, Any]] = []
+        check_range("span", span)
+        check_range("top", top)
+        table_rows: list[dict[str, Any]] = []
         for start in range(0, len(self.layers), span):
             rows = range(start, min(start + span, len(self.layers)))
             name = "-".join(dict.fromkeys(str(self.layers[row]) for row in (rows[0], rows[-1])))
@@ -163,13 +167,13 @@ class AnnotationComparison(Result):
             change = {word: second - first for word, (first, second) in counts.items()}
             for kind, sign in (("more", 1), ("less", -1)):
                 moved = sorted((w for w in change if sign * change[w] > 0), key=lambda w: (-abs(change[w]), w))[:top]
-                found += [
+                table_rows += [
                     {"layers": name, "direction": kind, "word": word, "base": counts[word][0], "tuned": counts[word][1],
                      "change": change[word], "base_rank": ranks[0].get(word), "tuned_rank": ranks[1].get(word)}
                     for word in moved
                 ]  # fmt: skip
         columns = ["layers", "direction", "word", "base", "tuned", "change", "base_rank", "tuned_rank"]
-        table = pd.DataFrame(found, columns=columns)
+        table = pd.DataFrame(table_rows, columns=columns)
         for column in ("base_rank", "tuned_rank"):
             table[column] = table[column].astype("Int64")
         table["rank_shift"] = table["base_rank"] - table["tuned_rank"]
@@ -236,17 +240,16 @@ def compare_annotations(
             "numbers of components": (first.components, run.components),
         })  # fmt: skip
     options = {"names": ("tuned", "base"), "alternative": "two-sided", "resamples": resamples, "seed": seed}
-    told: dict[str, Any] = {"runs_base": len(runs[0]), "runs_tuned": len(runs[1])}
-    told |= {"resamples": resamples, "seed": seed, "annotator": first.annotator}
-    for name, notes in zip(("base", "tuned"), runs, strict=True):
-        told |= {name: notes[0].provenance.get("model"), f"{name}_weights": notes[0].provenance.get("weight_hash")}
+    sizes = {"runs_base": len(runs[0]), "runs_tuned": len(runs[1])}
     return AnnotationComparison(
         base=runs[0],
         tuned=runs[1],
         scenario_tests=_tests(runs, "scenario", options),
         level_tests=_tests(runs, "level", options),
         partial=any(run.partial for notes in runs for run in notes),
-        provenance=provenance(None, **told),
+        provenance=provenance(
+            pair_provenance(runs[0][0], runs[1][0]), **sizes, resamples=resamples, seed=seed, annotator=first.annotator
+        ),
     )
 
 
@@ -265,7 +268,7 @@ def _tests(
     return tuple({**tests, **dict(zip(family, corrected, strict=True))}.values())
 
 
-Flags = dict[str, NDArray[np.bool_]]
+Flags = dict[str, Bools]
 """For each category whether each concept that counts is of it."""
 
 
@@ -276,12 +279,12 @@ def _flags(notes: ConceptAnnotations, trait: Trait, row: int | None = None) -> F
     scenarios, level = notes.scenario_flags[at], notes.level_index[at]
     if trait == "scenario":
         known = done & (described | scenarios.any(axis=-1))
-        found = {name: scenarios[known][:, i] for i, name in enumerate(SCENARIOS)}
-        found[NONE] = np.asarray(~scenarios[known].any(axis=-1))
+        flags = {name: scenarios[known][:, i] for i, name in enumerate(SCENARIOS)}
+        flags[NONE] = np.asarray(~scenarios[known].any(axis=-1))
     else:
         known = done & (level >= 0)
-        found = {name: np.asarray(level[known] == i) for i, name in enumerate(LEVELS)}
-    return {**found, CANNOT_TELL: ~known[done]}
+        flags = {name: np.asarray(level[known] == i) for i, name in enumerate(LEVELS)}
+    return {**flags, CANNOT_TELL: ~known[done]}
 
 
 def _student(test: GroupComparison) -> float:
@@ -309,8 +312,8 @@ def description_words(description: str) -> list[str]:
     >>> description_words("words related to foreign-language terms [list: 9 of 15 words]")
     ['foreign-language', 'terms']
     """
-    found = _WORD.findall(_EVIDENCE.sub("", description))
-    return [word for word in found if len(word) >= _FEWEST_LETTERS and word.lower() not in _STOP.split()]
+    words = _WORD.findall(_EVIDENCE.sub("", description))
+    return [word for word in words if len(word) >= _FEWEST_LETTERS and word.lower() not in _STOP.split()]
 
 
 def _word_counts(notes: Sequence[ConceptAnnotations], rows: Sequence[int]) -> dict[str, float]:
@@ -321,11 +324,129 @@ def _word_counts(notes: Sequence[ConceptAnnotations], rows: Sequence[int]) -> di
 
 
 def _ranks(counts: dict[str, float]) -> dict[str, int]:
-    """The place of each word by frequency, from 1; words equally frequent share the best place."""
+    """The rank of each word by frequency, from 1; equally frequent words share the best rank."""
     order = sorted(counts.values(), reverse=True)
     return {word: order.index(count) + 1 for word, count in counts.items()}
 
 
-def _check_trait(trait: str) -> None:
-    if trait not in get_args(Trait):
-        raise ValueError(f"trait must be 'scenario' or 'level', got {trait!r}")
+# the tables of the paper --------------------------------------------------------------------------------------------
+
+
+@checked
+def scenario_table(
+    base: Any,
+    tuned: Any,
+    *,
+    annotator: Annotator | None = None,
+    rank: int | None = None,
+    resamples: int = 999,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Table 5 of the paper in one call: what share of each model's concepts serves writing, coding, math, translation.
+
+    Args:
+        base: what `load_model` returns, or the `FFNConceptResult` of such a model.
+        tuned: the same for the other model, with the same words and options.
+        annotator: who says what a concept is; default: `RuleAnnotator`, offline. The paper's is a language model:
+            `EndpointAnnotator`.
+        rank: components annotated per layer, from the first; default: all of the results (300, as in the paper).
+        resamples: of the bootstrap intervals and permutation tests.
+        seed: of both.
+        progress: called with (done, total).
+        check: called between components; raises to cancel.
+        options: for `ffn_concepts`, where models are given, such as ``words``.
+
+    Returns:
+        One row per scenario, one for none of them, one for "cannot tell"; the columns are those of
+        `AnnotationComparison.level_table`.
+
+    Raises:
+        ValueError: results of different words or layers, or with fewer components.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2, Table 5.
+
+    Example:
+        >>> table = scenario_table(base, tuned, rank=10, resamples=99)
+        >>> table[["category", "base", "tuned"]].round(1)
+                category  base  tuned
+        0        writing   0.0    0.0
+        1         coding   0.0    0.0
+        2           math   0.0    0.0
+        3    translation  25.0    0.0
+        4  none of these  75.0  100.0
+        5    cannot tell  93.3   93.3
+    """
+    return annotated_pair(
+        base, tuned, annotator, rank=rank, resamples=resamples, seed=seed, progress=progress, check=check, **options
+    ).scenario_table()
+
+
+@checked
+def level_table(
+    base: Any,
+    tuned: Any,
+    *,
+    annotator: Annotator | None = None,
+    rank: int | None = None,
+    resamples: int = 999,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Table 6 of the paper in one call: the share of each model's concepts at each linguistic level.
+
+    Arguments and errors are those of `scenario_table`; one row per level and one for "cannot tell", the columns those
+    of `AnnotationComparison.level_table`.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2, Table 6.
+
+    Example:
+        >>> table = level_table(base, tuned, rank=10, resamples=99)
+        >>> table[["category", "base", "tuned"]].round(1)
+              category  base  tuned
+        0    phonology   0.0    0.0
+        1   morphology   0.0    0.0
+        2       syntax  25.0    0.0
+        3    semantics  75.0  100.0
+        4  cannot tell  93.3   93.3
+    """
+    return annotated_pair(
+        base, tuned, annotator, rank=rank, resamples=resamples, seed=seed, progress=progress, check=check, **options
+    ).level_table()
+
+
+def annotated_pair(
+    base: Any,
+    tuned: Any,
+    annotator: Annotator | None = None,
+    *,
+    annotations: tuple[Annotated, Annotated] | None = None,
+    rank: int | None = None,
+    resamples: int = 999,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    **options: Any,
+) -> AnnotationComparison:
+    """Two models' concepts, annotated (or with the annotations given) and compared; see `scenario_table`."""
+    if annotations is not None:
+        return compare_annotations(*annotations, resamples=resamples, seed=seed)
+    run = RunOptions(progress, check)
+    a, b = two_results((base, tuned), FFNConceptResult, ffn_concepts, options, run.part(0, 2))
+    check_same({"layers": (tuple(a.layers), tuple(b.layers)), "top": (a.top, b.top)})
+    check_same_words(a.vocabulary, b.vocabulary)
+    most = min(a.rank, b.rank)
+    rank = most if rank is None else rank
+    check_range("rank", rank, most=most, owner="the components of these results")
+    annotator = RuleAnnotator() if annotator is None else annotator
+    notes = []
+    for number, result in enumerate((a, b)):
+        part = run.part(1, 2).part(number, 2)
+        notes.append(
+            annotate_concepts(result, annotator, components=range(rank), progress=part.progress, check=part.check)
+        )
+    return compare_annotations(notes[0], notes[1], resamples=resamples, seed=seed)

@@ -9,13 +9,19 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.analysis._core.comparing import check_same, check_same_words, shifted, two_results
+from interp_widgets.analysis._core.arrays import Floats, Ints
+from interp_widgets.analysis._core.checks import check_range
+from interp_widgets.analysis._core.comparing import check_same, check_same_words, pair_provenance, two_results
 from interp_widgets.analysis._core.result import Result, provenance, record
-from interp_widgets.analysis.ffn_concepts.annotation_comparison import Annotated, AnnotationComparison, Trait
+from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis.ffn_concepts.annotation_comparison import (
+    Annotated,
+    AnnotationComparison,
+    Trait,
+    annotated_pair,
+)
 from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
-from interp_widgets.analysis.ffn_concepts.components import ffn_concepts
-from interp_widgets.analysis.ffn_concepts.components_result import FFNConceptResult
-from interp_widgets.analysis.ffn_concepts.tables import annotated_pair
+from interp_widgets.analysis.ffn_concepts.components import FFNConceptResult, ffn_concepts
 from interp_widgets.arguments import checked
 from interp_widgets.data.annotators import Annotator
 
@@ -48,8 +54,7 @@ def subspace_angles(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
             raise ValueError(
                 f"directions must be 1 to {directions.shape[1]} rows of finite numbers, got {len(directions)}"
             )
-    found: NDArray[np.float64] = scipy.linalg.subspace_angles(a.T, b.T)[::-1].copy()
-    return found
+    return np.asarray(scipy.linalg.subspace_angles(a.T, b.T)[::-1].copy())
 
 
 @record
@@ -60,8 +65,8 @@ class ConceptComparison(Result):
     the representation space).
 
     Example:
-        >>> found = compare_concepts(base, tuned, rank=20)
-        >>> found.layer_table()[["layer", "overlap", "chance", "match_cosine"]].head(2).round(2)
+        >>> comparison = compare_concepts(base, tuned, rank=20)
+        >>> comparison.layer_table()[["layer", "overlap", "chance", "match_cosine"]].head(2).round(2)
            layer  overlap  chance  match_cosine
         0      0     0.65     0.1          0.42
         1      1     0.70     0.1          0.48
@@ -70,25 +75,25 @@ class ConceptComparison(Result):
     layers: Sequence[int]
     """(layers,) layers of the model."""
 
-    angles: NDArray[np.floating[Any]]
+    angles: Floats
     """(layers, rank) principal angles between the two subspaces in radians, 0..π/2, smallest first."""
 
-    overlap: NDArray[np.floating[Any]]
+    overlap: Floats
     """(layers,) mean squared cosine of the angles, 0..1: the share of one subspace that lies in the other."""
 
     chance: float
     """The overlap expected of two random subspaces of this rank: rank / d_model."""
 
-    match: NDArray[np.integer[Any]]
+    match: Ints
     """(layers, rank) for each component of the base model the tuned one's it is matched with, one to one."""
 
-    match_cosine: NDArray[np.floating[Any]]
+    match_cosine: Floats
     """(layers, rank) absolute cosine of the two matched components, 0..1."""
 
-    shared_words: NDArray[np.floating[Any]]
+    shared_words: Floats
     """(layers, rank) |A ∩ B| / |A ∪ B| of the words of the two matched components, 0..1."""
 
-    variance: NDArray[np.floating[Any]]
+    variance: Floats
     """(2, layers) share of the variance that the compared components explain, base and tuned."""
 
     annotated: AnnotationComparison | None = None
@@ -203,12 +208,12 @@ def compare_concepts(
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix E.
 
     Example:
-        >>> found = compare_concepts(base, tuned, rank=20, annotator=RuleAnnotator())
-        >>> found.layer_table()[["layer", "overlap", "chance", "match_cosine"]].head(2).round(1)
+        >>> comparison = compare_concepts(base, tuned, rank=20, annotator=RuleAnnotator())
+        >>> comparison.layer_table()[["layer", "overlap", "chance", "match_cosine"]].head(2).round(1)
            layer  overlap  chance  match_cosine
         0      0      0.7     0.1           0.4
         1      1      0.7     0.1           0.5
-        >>> found.level_table()[["category", "base", "tuned"]].round(1)
+        >>> comparison.level_table()[["category", "base", "tuned"]].round(1)
               category  base  tuned
         0    phonology   0.0    0.0
         1   morphology   0.0    0.0
@@ -218,45 +223,40 @@ def compare_concepts(
     """
     if annotator is not None and annotations is not None:
         raise ValueError("give an annotator or ready annotations, not both")
-    parts = [None if progress is None else shifted(progress, place, 2) for place in range(2)]
-    early = parts[0] if annotator is not None else progress
-    a, b = two_results((base, tuned), FFNConceptResult, ffn_concepts, options, early, check)
+    run = RunOptions(progress, check)
+    early = run.part(0, 2) if annotator is not None else run
+    a, b = two_results((base, tuned), FFNConceptResult, ffn_concepts, options, early)
     first, second = _directions(a, b)
     width = first.shape[2]
     most = min(a.rank, b.rank)
     rank = min(most, max(1, width // 2)) if rank is None else rank
-    if not 1 <= rank <= most:
-        raise ValueError(f"rank must be in 1..{most}, the components of these results, got {rank}")
+    check_range("rank", rank, most=most, owner="the components of these results")
     rows: dict[str, list[Any]] = {"angles": [], "match": [], "match_cosine": [], "shared_words": []}
-    for place in range(len(a.layers)):
-        if check is not None:
-            check()
-        one, other = first[place, :rank].astype(np.float64), second[place, :rank].astype(np.float64)
-        cosines = np.abs(one @ other.T)
+    for row, layer in enumerate(a.layers):
+        run.stop_if_cancelled()
+        own, other = first[row, :rank].astype(np.float64), second[row, :rank].astype(np.float64)
+        cosines = np.abs(own @ other.T)
         match = scipy.optimize.linear_sum_assignment(cosines, maximize=True)[1]
-        rows["angles"].append(subspace_angles(one, other))
+        rows["angles"].append(subspace_angles(own, other))
         rows["match"].append(match)
         rows["match_cosine"].append(np.minimum(cosines[np.arange(rank), match], 1))
-        rows["shared_words"].append(_shared(a, b, a.layers[place], match))
-    angles = np.stack(rows.pop("angles"))
-    explained = [result.explained_variance[:, :rank].sum(axis=1) for result in (a, b)]
+        rows["shared_words"].append(_shared(a, b, layer, match))
+    arrays = {name: np.stack(values) for name, values in rows.items()}
     annotated = None
     if annotator is not None or annotations is not None:
-        given: dict[str, Any] = {"annotations": _fitting(annotations, a), "rank": rank, "progress": parts[1]}
-        annotated = annotated_pair(a, b, annotator, resamples=resamples, seed=seed, check=check, **given)
-    names = {"model": "", "weight_hash": "_weights"}
-    told = {f"base{end}": a.provenance.get(key) for key, end in names.items()}
-    told |= {f"tuned{end}": b.provenance.get(key) for key, end in names.items()}
+        annotated = annotated_pair(
+            a, b, annotator, annotations=_fitting(annotations, a), rank=rank, resamples=resamples, seed=seed,
+            progress=run.part(1, 2).progress, check=check,
+        )  # fmt: skip
     return ConceptComparison(
         layers=tuple(a.layers),
-        angles=angles,
-        overlap=(np.cos(angles) ** 2).mean(axis=1),
+        overlap=(np.cos(arrays["angles"]) ** 2).mean(axis=1),
         chance=rank / width,
-        variance=np.stack(explained),
+        variance=np.stack([result.explained_variance[:, :rank].sum(axis=1) for result in (a, b)]),
         annotated=annotated,
         partial=a.partial or b.partial or (annotated is not None and annotated.partial),
-        provenance=provenance(None, **told, rank=rank, words=len(a.vocabulary), top=a.top),
-        **{name: np.stack(values) for name, values in rows.items()},
+        provenance=provenance(pair_provenance(a, b), rank=rank, words=len(a.vocabulary), top=a.top),
+        **arrays,
     )
 
 
@@ -270,9 +270,7 @@ def _fitting(
     return annotations
 
 
-def _directions(
-    a: FFNConceptResult, b: FFNConceptResult
-) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]:
+def _directions(a: FFNConceptResult, b: FFNConceptResult) -> tuple[Floats, Floats]:
     """The directions of two results that can be compared."""
     if a.directions is None or b.directions is None:
         raise ValueError("a result without its directions cannot be compared: compute it with keep_directions=True")
@@ -282,12 +280,10 @@ def _directions(
     return a.directions, b.directions
 
 
-def _shared(
-    a: FFNConceptResult, b: FFNConceptResult, layer: int, match: NDArray[np.integer[Any]]
-) -> NDArray[np.float64]:
+def _shared(a: FFNConceptResult, b: FFNConceptResult, layer: int, match: Ints) -> NDArray[np.float64]:
     """(rank,) |A ∩ B| / |A ∪ B| of the words of matched components."""
-    found = []
+    shares = []
     for component, other in enumerate(match.tolist()):
-        one, two = set(a.words(layer, component)), set(b.words(layer, other))
-        found.append(len(one & two) / len(one | two))
-    return np.array(found)
+        own, others = set(a.words(layer, component)), set(b.words(layer, other))
+        shares.append(len(own & others) / len(own | others))
+    return np.array(shares)

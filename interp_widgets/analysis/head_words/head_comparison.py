@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis._core.comparing import check_same, check_same_words, two_results
+from interp_widgets.analysis._core.arrays import Bools, Floats, Ints, ratio
+from interp_widgets.analysis._core.checks import check_range, index
+from interp_widgets.analysis._core.comparing import check_same, check_same_words, pair_provenance, two_results
 from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.run import Check, RunOptions
 from interp_widgets.analysis._core.statistics import GroupComparison, compare_groups, holm
 from interp_widgets.analysis.head_words.head_word_result import HeadWordResult
-from interp_widgets.analysis.head_words.overlap import changes, dimension_sets, head_sets, other_changes
 from interp_widgets.analysis.head_words.word_pairs import head_word_pairs
 from interp_widgets.arguments import checked
 from interp_widgets.data.verbs import GENERAL_VERBS, INSTRUCTION_VERBS
@@ -30,10 +32,10 @@ class HeadComparison(Result):
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1.
 
     Example:
-        >>> found = compare_heads(base, tuned)
-        >>> found.head_change.shape, found.share.shape
+        >>> comparison = compare_heads(base, tuned)
+        >>> comparison.head_change.shape, comparison.share.shape
         ((6, 6), (4, 107))
-        >>> found.change_table()[["layers", "head_mean", "n_heads"]].round(1)
+        >>> comparison.change_table()[["layers", "head_mean", "n_heads"]].round(1)
           layers  head_mean  n_heads
         0    0-1        0.9       12
         1      2        0.9        6
@@ -44,35 +46,35 @@ class HeadComparison(Result):
     layers: Sequence[int]
     """(layers,) layers of the model."""
 
-    group: NDArray[np.integer[Any]]
+    group: Ints
     """(layers,) the layer group of each layer."""
 
-    head_change: NDArray[np.floating[Any]]
+    head_change: Floats
     """(layers, heads) change of each head's pairs, 0..1."""
 
-    dimension_change: NDArray[np.floating[Any]]
+    dimension_change: Floats
     """(layers, heads, d_head) change of each dimension's pairs, 0..1."""
 
-    other_head_change: NDArray[np.floating[Any]]
+    other_head_change: Floats
     """(layers, heads) what unrelated heads would give: mean change from a head of base to the other heads of its layer
     in tuned; NaN where there is no other with pairs."""
 
-    other_dimension_change: NDArray[np.floating[Any]]
+    other_dimension_change: Floats
     """(layers, heads, d_head) the same of dimensions: from one of base to the next one of its head in tuned."""
 
-    pair_change: NDArray[np.integer[Any]]
+    pair_change: Ints
     """(layers, heads) tuned minus base of the number of different pairs of a head."""
 
     verbs: Sequence[str]
     """(verbs,) the verbs looked for that are in the word list."""
 
-    instruction: NDArray[np.bool_]
+    instruction: Bools
     """(verbs,) whether a verb is one that instructions ask with."""
 
-    gained: NDArray[np.integer[Any]]
+    gained: Ints
     """(groups, verbs) heads whose kept pairs with the verb became more."""
 
-    lost: NDArray[np.integer[Any]]
+    lost: Ints
     """(groups, verbs) heads whose kept pairs with the verb became fewer."""
 
     tests: Sequence[GroupComparison | None]
@@ -106,18 +108,15 @@ class HeadComparison(Result):
 
     def group_name(self, group: int) -> str:
         """The layers of a group, as 0-7; ValueError for a group that is not there."""
-        if not 0 <= group < self.n_groups:
-            raise ValueError(f"group must be in 0..{self.n_groups - 1}, got {group}")
+        group = index(group, self.n_groups, "group", f"comparison of {self.n_groups} layer groups")
         inside = [layer for layer, own in zip(self.layers, self.group.tolist(), strict=True) if own == group]
         return f"{inside[0]}-{inside[-1]}" if len(inside) > 1 else str(inside[0])
 
     @property
-    def share(self) -> NDArray[np.floating[Any]]:
+    def share(self) -> Floats:
         """(groups, verbs) of the heads whose pairs with a verb changed in number, the share that gained; else NaN."""
         changed = self.gained + self.lost
-        found: NDArray[np.floating[Any]] = np.full(changed.shape, np.nan)
-        np.divide(self.gained, changed, out=found, where=changed > 0)
-        return found
+        return ratio(self.gained, changed)
 
     def change_table(self) -> pd.DataFrame:
         """Figure 2: one row per layer group, mean and population standard deviation of the change of dimensions and of
@@ -207,19 +206,18 @@ def compare_heads(
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1, Figure 2 and Table 3.
 
     Example:
-        >>> found = compare_heads(base, tuned)
-        >>> found.verb_table()[["layers", "instruction_mean", "general_mean"]].round(1)
+        >>> comparison = compare_heads(base, tuned)
+        >>> comparison.verb_table()[["layers", "instruction_mean", "general_mean"]].round(1)
           layers  instruction_mean  general_mean
         0    0-1              62.5          44.4
         1      2              50.0          38.0
         2    3-4              50.0          50.7
         3      5              75.0          54.9
     """
-    if groups < 1:
-        raise ValueError(f"groups must be 1 or more, got {groups}")
+    check_range("groups", groups)
     if both := sorted(set(instruction_verbs) & set(general_verbs)):
         raise ValueError(f"the verb {both[0]!r} is among instruction verbs and general verbs: leave it out of one")
-    a, b = two_results((base, tuned), HeadWordResult, head_word_pairs, options, progress, check)
+    a, b = two_results((base, tuned), HeadWordResult, head_word_pairs, options, RunOptions(progress, check))
     check_same_words(a.vocabulary, b.vocabulary)
     shapes = a.energy.shape[1:], b.energy.shape[1:]
     layers = tuple(a.layers), tuple(b.layers)
@@ -231,9 +229,6 @@ def compare_heads(
     kind = np.array([verb in set(instruction_verbs) for verb in verbs], dtype=bool)
     more, fewer = _gains(a, b, verbs, group)
     heads, dimensions, words = (head_sets(a), head_sets(b)), (dimension_sets(a), dimension_sets(b)), len(a.vocabulary)
-    told = {"groups": groups, "resamples": resamples, "seed": seed, "base": a.provenance.get("model"),
-            "tuned": b.provenance.get("model"), "base_weights": a.provenance.get("weight_hash"),
-            "tuned_weights": b.provenance.get("weight_hash")}  # fmt: skip
     return HeadComparison(
         layers=tuple(a.layers),
         group=group,
@@ -249,12 +244,45 @@ def compare_heads(
         tests=_tests(more, fewer, kind, resamples, seed),
         missing_verbs=[verb for verb in wanted if verb not in listed],
         partial=a.partial or b.partial,
-        provenance=provenance(None, **told, words=words, top=a.top, keep=a.keep),
+        provenance=provenance(
+            pair_provenance(a, b), groups=groups, resamples=resamples, seed=seed, words=words, top=a.top, keep=a.keep
+        ),
     )
 
 
+@checked
+def verb_table(base: Any, tuned: Any, **options: Any) -> pd.DataFrame:
+    """Table 3 of the paper in one call: the percentage of heads that gained word pairs with a verb, instruction verbs
+    against general ones.
+
+    Args:
+        base: what `load_model` returns, or the `HeadWordResult` of such a model.
+        tuned: the same for the other model, with the same words and options.
+        options: of `compare_heads`, such as ``groups`` (4, as in the paper), and where models are given of
+            `head_word_pairs`, such as ``words`` and ``vectors``.
+
+    Returns:
+        One row per layer group: mean and population standard deviation over the verbs of both kinds, their number,
+        Welch's p-value (two-sided), the same after Holm's correction, and Cohen's d.
+
+    Raises:
+        ValueError: those of `compare_heads`.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1, Table 3.
+
+    Example:
+        >>> verb_table(base, tuned)[["layers", "instruction_mean", "general_mean"]].round(1)
+          layers  instruction_mean  general_mean
+        0    0-1              62.5          44.4
+        1      2              50.0          38.0
+        2    3-4              50.0          50.7
+        3      5              75.0          54.9
+    """
+    return compare_heads(base, tuned, **options).verb_table()
+
+
 def _gains(
-    a: HeadWordResult, b: HeadWordResult, verbs: Sequence[str], group: NDArray[np.integer[Any]]
+    a: HeadWordResult, b: HeadWordResult, verbs: Sequence[str], group: Ints
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(groups, verbs) heads with more, and with fewer, kept pairs with a verb in ``b`` than in ``a``."""
     before, after = _word_counts(a, verbs), _word_counts(b, verbs)
@@ -267,17 +295,17 @@ def _gains(
 
 def _word_counts(result: HeadWordResult, verbs: Sequence[str]) -> NDArray[np.int64]:
     """(layers, heads, verbs) kept pairs of a head that hold a verb."""
-    place = {word: i for i, word in enumerate(result.vocabulary)}
+    number = {word: i for i, word in enumerate(result.vocabulary)}
     column = np.full(len(result.vocabulary) + 1, len(verbs))  # the last entry is the -1 of cells without a pair
-    column[[place[verb] for verb in verbs]] = np.arange(len(verbs))
+    column[[number[verb] for verb in verbs]] = np.arange(len(verbs))
     flat = column[result.head_pairs].reshape(result.n_pairs.size, -1)
-    found = np.zeros((result.n_pairs.size, len(verbs) + 1), dtype=np.int64)
-    np.add.at(found, (np.arange(len(flat))[:, None], flat), 1)
-    return found[:, :-1].reshape(*result.n_pairs.shape, len(verbs))
+    counts = np.zeros((result.n_pairs.size, len(verbs) + 1), dtype=np.int64)
+    np.add.at(counts, (np.arange(len(flat))[:, None], flat), 1)
+    return counts[:, :-1].reshape(*result.n_pairs.shape, len(verbs))
 
 
 def _tests(
-    more: NDArray[np.int64], fewer: NDArray[np.int64], kind: NDArray[np.bool_], resamples: int, seed: int
+    more: NDArray[np.int64], fewer: NDArray[np.int64], kind: Bools, resamples: int, seed: int
 ) -> tuple[GroupComparison | None, ...]:
     tests: list[GroupComparison | None] = []
     for gained, lost in zip(more, fewer, strict=True):
@@ -292,9 +320,72 @@ def _tests(
     return tuple(None if test is None else next(corrected) for test in tests)
 
 
-def _mean(values: NDArray[np.floating[Any]]) -> float:
+def _mean(values: Floats) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
-def _std(values: NDArray[np.floating[Any]]) -> float:
+def _std(values: Floats) -> float:
     return float(values.std()) if len(values) else float("nan")
+
+
+# overlap of sets of pairs --------------------------------------------------------------------------------------------
+
+Sets = tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]
+"""Members of many sets: the set of each, its query and key word as one number, and the shape of the sets."""
+
+
+def head_sets(result: HeadWordResult) -> Sets:
+    """The kept pairs of every head."""
+    heads = np.arange(result.n_pairs.size).reshape(result.n_pairs.shape)
+    known = result.head_counts > 0
+    owner = np.broadcast_to(heads[:, :, None], known.shape)[known]
+    return owner, _codes(result.head_pairs[known], len(result.vocabulary)), result.n_pairs.shape
+
+
+def dimension_sets(result: HeadWordResult) -> Sets:
+    """The kept pairs of every dimension."""
+    sizes = np.diff(result.dimension_offsets)
+    codes = _codes(result.dimension_word_pairs, len(result.vocabulary))
+    return np.repeat(np.arange(len(sizes)), sizes), codes, result.energy.shape
+
+
+def _codes(pairs: Ints, words: int) -> NDArray[np.int64]:
+    return np.asarray(pairs[:, 0].astype(np.int64) * words + pairs[:, 1])
+
+
+def changes(a: Sets, b: Sets, words: int, *, check: Check = None) -> NDArray[np.float64]:
+    """1 - |A ∩ B| / |A ∪ B| of every pair of sets; NaN for two empty ones."""
+    shape = a[2]
+    size = int(np.prod(shape[1:]))
+    # layer by layer: many short sorts are faster than a long one, and can be cancelled
+    ends = np.arange(shape[0] + 1) * size
+    bounds = [np.searchsorted(owner // size * size, ends) for owner in (a[0], b[0])]
+    shares = np.empty((shape[0], size))
+    for layer in range(shape[0]):
+        if check is not None:
+            check()
+        parts = [slice(bound[layer], bound[layer + 1]) for bound in bounds]
+        owner = np.concatenate([a[0][parts[0]], b[0][parts[1]]]) - layer * size
+        codes = np.concatenate([a[1][parts[0]], b[1][parts[1]]])
+        keys, times = np.unique(owner * words**2 + codes, return_counts=True)
+        owners = keys // words**2
+        union = np.bincount(owners, minlength=size)
+        shared = np.bincount(owners[times == 2], minlength=size)
+        shares[layer] = ratio(shared, union)
+    return np.asarray(1 - shares.reshape(shape))
+
+
+def other_changes(a: Sets, b: Sets, words: int, *, most: int | None = None, check: Check = None) -> NDArray[np.float64]:
+    """Mean change from each set of A to other sets of B that differ in the last axis only, at most ``most`` of them.
+
+    What two unrelated heads (or dimensions) have in common all the same: some pairs are frequent everywhere.
+    """
+    shape = a[2]
+    total, known = np.zeros(shape), np.zeros(shape, dtype=int)
+    for shift in range(1, min(shape[-1] - 1, shape[-1] if most is None else most) + 1):
+        row, last = np.divmod(b[0], shape[-1])
+        change = changes(a, (row * shape[-1] + (last - shift) % shape[-1], b[1], shape), words, check=check)
+        finite = np.isfinite(change)
+        total[finite] += change[finite]
+        known += finite
+    return ratio(total, known)

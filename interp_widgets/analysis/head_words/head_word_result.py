@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.arrays import Floats, Ints, ratio
+from interp_widgets.analysis._core.checks import index, place_of
 from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.top_k import largest
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 class WordPair(NamedTuple):
-    """Two words that a head relates: one where it asks, one where it is asked."""
+    """Two words that a head relates: one on the query side, one on the key side."""
 
     query: str
     key: str
@@ -38,9 +40,9 @@ class WordPlace(NamedTuple):
 
 
 class FoundWord(NamedTuple):
-    """Where a word stands in the pairs that dimensions keep."""
+    """The pairs that dimensions keep with a word."""
 
-    counts: NDArray[np.integer[Any]]
+    counts: Ints
     """(layers, heads, d_head) how many of a dimension's pairs hold the word."""
     nearest: list[WordPlace]
     """The nearest such pair of every head that has one, layer by layer."""
@@ -56,44 +58,44 @@ class HeadWordResult(Result):
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1.
 
     Example:
-        >>> found = head_word_pairs(model)
-        >>> [(pair.query, pair.key, pair.dimensions) for pair in found.pairs(0, 4)[:2]]
+        >>> result = head_word_pairs(model)
+        >>> [(pair.query, pair.key, pair.dimensions) for pair in result.pairs(0, 4)[:2]]
         [('One', 'Friends', 11), ('Friends', 'One', 11)]
-        >>> found.to_frame().columns.tolist()
+        >>> result.to_frame().columns.tolist()
         ['layer', 'head', 'query', 'key', 'count', 'score']
     """
 
     vocabulary: Sequence[str]
-    """(words,) the words, the most frequent first; pairs hold places in this list."""
+    """(words,) the words, the most frequent first; pairs hold their numbers in this list."""
 
     layers: Sequence[int]
     """(layers,) layers of the model, rising."""
 
-    energy: NDArray[np.floating[Any]]
+    energy: Floats
     """(layers, heads, d_head) sum over the words of the squared query and key activations of a dimension."""
 
-    n_pairs: NDArray[np.integer[Any]]
+    n_pairs: Ints
     """(layers, heads) different pairs in all dimensions of a head, before cutting to `keep`."""
 
-    head_pairs: NDArray[np.integer[Any]]
+    head_pairs: Ints
     """(layers, heads, keep, 2) query and key word of the head's pairs, most frequent first; -1 past the last."""
 
-    head_counts: NDArray[np.integer[Any]]
+    head_counts: Ints
     """(layers, heads, keep) dimensions of the head that have the pair; 0 where there are fewer."""
 
-    head_scores: NDArray[np.floating[Any]]
+    head_scores: Floats
     """(layers, heads, keep) cosine of the two word vectors; NaN where there are fewer."""
 
-    dimension_counts: NDArray[np.integer[Any]]
+    dimension_counts: Ints
     """(layers, heads, d_head) pairs of each dimension, before cutting to `keep`."""
 
-    dimension_offsets: NDArray[np.integer[Any]]
+    dimension_offsets: Ints
     """(layers * heads * d_head + 1,) where each dimension's pairs begin in `dimension_word_pairs`."""
 
-    dimension_word_pairs: NDArray[np.integer[Any]]
+    dimension_word_pairs: Ints
     """(pairs, 2) query and key word of the pairs of all dimensions, nearest first; see :meth:`dimension_pairs`."""
 
-    dimension_scores: NDArray[np.floating[Any]]
+    dimension_scores: Floats
     """(pairs,) their cosines."""
 
     missing: Sequence[str] = ()
@@ -140,18 +142,14 @@ class HeadWordResult(Result):
         return int(self.energy.shape[-1])
 
     def row(self, layer: int) -> int:
-        """Place of a layer of the model in this result; ValueError where it was not computed."""
-        if layer not in self.layers:
-            raise ValueError(f"layer must be one of {_spans(self.layers)}, which were computed, got {layer}")
-        return list(self.layers).index(layer)
+        """The row of a layer of the model; negative numbers count from the last row. ValueError without the layer."""
+        return place_of(layer, self.layers, "layer")
 
     def _cell(self, layer: int, head: int) -> tuple[int, int]:
-        if not 0 <= head < self.n_heads:
-            raise ValueError(f"head must be in 0..{self.n_heads - 1}, got {head}")
-        return self.row(layer), head
+        return self.row(layer), index(head, self.n_heads, "head", f"result with {self.n_heads} heads per layer")
 
     def place(self, word: str) -> int:
-        """Place of a word in the list; ValueError where it is not there."""
+        """The number of a word in the list; ValueError for a word that is not in it."""
         if word not in self.vocabulary:
             raise ValueError(f"the word {word!r} is not in the list of {len(self.vocabulary)} words of this result")
         return list(self.vocabulary).index(word)
@@ -174,16 +172,15 @@ class HeadWordResult(Result):
         Raises ValueError for a layer, head or dimension that is not in the result.
         """
         row, head = self._cell(layer, head)
-        if not 0 <= dimension < self.d_head:
-            raise ValueError(f"dimension must be in 0..{self.d_head - 1}, got {dimension}")
+        dimension = index(dimension, self.d_head, "dimension", f"result with {self.d_head} dimensions per head")
         at = (row * self.n_heads + head) * self.d_head + dimension
         part = slice(int(self.dimension_offsets[at]), int(self.dimension_offsets[at + 1]))
-        found = self.dimension_word_pairs[part]
-        return self._named(found, np.ones(len(found), dtype=int), self.dimension_scores[part])
+        pairs = self.dimension_word_pairs[part]
+        return self._named(pairs, np.ones(len(pairs), dtype=int), self.dimension_scores[part])
 
     def dimensions(self, layer: int, head: int) -> list[int]:
         """The dimensions of one head, the one with the largest energy first."""
-        return [int(d) for d in np.argsort(-self.energy[self._cell(layer, head)], kind="stable")]
+        return [int(dimension) for dimension in largest(self.energy[self._cell(layer, head)])]
 
     def dimensions_with(self, layer: int, head: int, query: str, key: str) -> list[int]:
         """Dimensions of a head that hold a pair among the `keep` nearest that each keeps, the largest energy first.
@@ -195,8 +192,8 @@ class HeadWordResult(Result):
         row, head = self._cell(layer, head)
         start = (row * self.n_heads + head) * self.d_head
         first, last = (int(self.dimension_offsets[start + end]) for end in (0, self.d_head))
-        places = first + np.flatnonzero((self.dimension_word_pairs[first:last] == wanted).all(axis=1))
-        own = set((self._owners(places) - start).tolist())
+        pairs = first + np.flatnonzero((self.dimension_word_pairs[first:last] == wanted).all(axis=1))
+        own = set((self._owners(pairs) - start).tolist())
         return [dimension for dimension in self.dimensions(layer, head) if dimension in own]
 
     def places_of(self, word: str) -> list[WordPlace]:
@@ -204,31 +201,35 @@ class HeadWordResult(Result):
 
         Raises ValueError for a word that is not in the list.
         """
-        found = np.flatnonzero((self.dimension_word_pairs == self.place(word)).any(axis=1))
-        return self._places(found[np.argsort(-self.dimension_scores[found], kind="stable")])
+        pairs = self._pairs_with(word)
+        return self._places(pairs[largest(self.dimension_scores[pairs])])
 
-    def _places(self, found: NDArray[np.integer[Any]]) -> list[WordPlace]:
+    def _pairs_with(self, word: str) -> Ints:
+        """Rows of `dimension_word_pairs` that hold a word."""
+        return np.flatnonzero((self.dimension_word_pairs == self.place(word)).any(axis=1))
+
+    def _places(self, rows: Ints) -> list[WordPlace]:
         """Rows of `dimension_word_pairs` by their names."""
-        row, head, dimension = np.unravel_index(self._owners(found), self.energy.shape)
-        names, pairs = self.vocabulary, self.dimension_word_pairs[found].tolist()
-        cells = zip(row.tolist(), head.tolist(), dimension.tolist(), pairs, self.dimension_scores[found].tolist(),
+        row, head, dimension = np.unravel_index(self._owners(rows), self.energy.shape)
+        names, pairs = self.vocabulary, self.dimension_word_pairs[rows].tolist()
+        cells = zip(row.tolist(), head.tolist(), dimension.tolist(), pairs, self.dimension_scores[rows].tolist(),
                     strict=True)  # fmt: skip
         return [
             WordPlace(self.layers[row], head, dim, names[q], names[k], score) for row, head, dim, (q, k), score in cells
         ]
 
     def find(self, word: str) -> FoundWord:
-        """Where a word stands in the pairs that dimensions keep; ValueError where it is not in the list."""
-        found = np.flatnonzero((self.dimension_word_pairs == self.place(word)).any(axis=1))
-        owners = self._owners(found)
+        """The pairs that dimensions keep with a word; ValueError for a word that is not in the list."""
+        pairs = self._pairs_with(word)
+        owners = self._owners(pairs)
         counts = np.bincount(owners, minlength=self.energy.size).reshape(self.energy.shape)
         heads, starts = np.unique(owners // self.d_head, return_index=True)
         if not len(heads):
             return FoundWord(counts, [])
-        scores = self.dimension_scores[found]
-        best = np.repeat(np.maximum.reduceat(scores, starts), np.diff([*starts, len(found)]))
+        scores = self.dimension_scores[pairs]
+        best = np.repeat(np.maximum.reduceat(scores, starts), np.diff([*starts, len(pairs)]))
         first = np.unique(owners[scores == best] // self.d_head, return_index=True)[1]
-        return FoundWord(counts, self._places(found[np.flatnonzero(scores == best)[first]]))
+        return FoundWord(counts, self._places(pairs[np.flatnonzero(scores == best)[first]]))
 
     def head_words(self) -> list[tuple[str, int]]:
         """The words that stand in kept pairs of heads, each with the number of such heads; those in most come first."""
@@ -236,32 +237,27 @@ class HeadWordResult(Result):
         words = len(self.vocabulary)
         cells = (row * self.n_heads + head)[:, None] * words + self.head_pairs[row, head, rank]
         counts = np.bincount(np.unique(cells) % words, minlength=words)
-        order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        order = largest(counts, int(np.count_nonzero(counts)))
         return [(self.vocabulary[word], int(counts[word])) for word in order.tolist()]
 
-    def _owners(self, places: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+    def _owners(self, rows: Ints) -> Ints:
         """The dimension, counted through all heads, of each of these rows of `dimension_word_pairs`."""
-        found: NDArray[np.integer[Any]] = np.searchsorted(self.dimension_offsets, places, side="right") - 1
-        return found
+        return np.asarray(np.searchsorted(self.dimension_offsets, rows, side="right") - 1)
 
     @property
-    def head_energy(self) -> NDArray[np.floating[Any]]:
+    def head_energy(self) -> Floats:
         """(layers, heads) sum of the energy of a head's dimensions."""
-        found: NDArray[np.floating[Any]] = self.energy.sum(axis=-1)
-        return found
+        return np.asarray(self.energy.sum(axis=-1))
 
     @property
-    def mean_count(self) -> NDArray[np.floating[Any]]:
+    def mean_count(self) -> Floats:
         """(layers, heads) mean number of dimensions that have one of the head's kept pairs; NaN without a pair."""
         kept = (self.head_counts > 0).sum(axis=-1)
-        found: NDArray[np.floating[Any]] = np.full(kept.shape, np.nan)
-        np.divide(self.head_counts.sum(axis=-1), kept, out=found, where=kept > 0)
-        return found
+        return ratio(self.head_counts.sum(axis=-1), kept)
 
-    def word_counts(self, word: str) -> NDArray[np.integer[Any]]:
-        """(layers, heads) how many of a head's kept pairs hold a word, asking or asked."""
-        found: NDArray[np.integer[Any]] = (self.head_pairs == self.place(word)).sum(axis=(2, 3))
-        return found
+    def word_counts(self, word: str) -> Ints:
+        """(layers, heads) how many of a head's kept pairs hold a word, as query or key."""
+        return np.asarray((self.head_pairs == self.place(word)).sum(axis=(2, 3)))
 
     def heads_with(self, word: str) -> list[tuple[int, int, int]]:
         """Layer, head and number of kept pairs of every head that holds a word, those with most pairs first."""
@@ -269,9 +265,7 @@ class HeadWordResult(Result):
         cells = [(self.layers[row], int(head), int(counts[row, head])) for row, head in np.argwhere(counts)]
         return sorted(cells, key=lambda cell: (-cell[2], cell[0], cell[1]))
 
-    def _named(
-        self, pairs: NDArray[np.integer[Any]], counts: NDArray[np.integer[Any]], scores: NDArray[np.floating[Any]]
-    ) -> list[WordPair]:
+    def _named(self, pairs: Ints, counts: Ints, scores: Floats) -> list[WordPair]:
         rows = zip(pairs.tolist(), counts.tolist(), scores.tolist(), strict=True)
         return [WordPair(self.vocabulary[q], self.vocabulary[k], count, score) for (q, k), count, score in rows]
 
@@ -292,9 +286,3 @@ class HeadWordResult(Result):
                 "score": self.head_scores[at],
             }
         )
-
-
-def _spans(numbers: Sequence[int]) -> str:
-    """Whole numbers in words for an error: 0..5, or the single ones."""
-    first, last = numbers[0], numbers[-1]
-    return f"{first}..{last}" if len(numbers) == last - first + 1 > 1 else ", ".join(map(str, numbers))

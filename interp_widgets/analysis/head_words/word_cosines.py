@@ -6,17 +6,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from interp_widgets.analysis._core.arrays import Bools, Floats
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
 
 Vectors = (
-    WordVectors | str | os.PathLike[str] | NDArray[np.floating[Any]] | Mapping[str, Sequence[float]] | None
+    WordVectors | str | os.PathLike[str] | Floats | Mapping[str, Sequence[float]] | None
 )  # fmt: skip
 """Word vectors: as read from a file, a file's path, one row per word of the list, a vector by word, or the demo's."""
 
@@ -37,40 +36,38 @@ class Cosines:
     """(words,) at least 0; infinity for a word without a vector."""
 
 
-def vectors_of(words: Sequence[str], vectors: Vectors) -> tuple[NDArray[np.floating[Any]], NDArray[np.bool_]]:
+def vectors_of(words: Sequence[str], vectors: Vectors) -> tuple[Floats, Bools]:
     """(words, width) a vector for each word of the list, and (words,) whether it has one.
 
     Raises ValueError where an array has another number of rows than the list has words, or no word has a vector.
     """
     if vectors is None:
-        found, present = demo_word_vectors().of(words)
+        rows, present = demo_word_vectors().of(words)
     elif isinstance(vectors, str | os.PathLike):
-        found, present = read_word_vectors(Path(vectors), words=words).of(words)
+        rows, present = read_word_vectors(Path(vectors), words=words).of(words)
     elif isinstance(vectors, WordVectors):
-        found, present = vectors.of(words)
+        rows, present = vectors.of(words)
     elif isinstance(vectors, Mapping):
-        found, present = WordVectors(tuple(vectors), np.array(list(vectors.values()))).of(words)
+        rows, present = WordVectors(tuple(vectors), np.array(list(vectors.values()))).of(words)
     else:
         if len(vectors) != len(words):
             raise ValueError(f"vectors as an array must have one row per word ({len(words)}), got {len(vectors)}")
-        found = WordVectors(tuple(words), vectors).vectors
-        present = np.abs(found).max(axis=1) > 0
+        rows = WordVectors(tuple(words), vectors).vectors
+        present = np.abs(rows).max(axis=1) > 0
     if present.sum() < 3:
         raise ValueError(
             f"only {int(present.sum())} of the {len(words)} words have a vector: give vectors of the same language"
         )
-    return found, present
+    return rows, present
 
 
-def cosines(
-    found: NDArray[np.floating[Any]], present: NDArray[np.bool_], *, frequent: int, device: torch.device
-) -> Cosines:
+def cosines(vectors: Floats, present: Bools, *, frequent: int, device: torch.device) -> Cosines:
     """Unit vectors and thresholds for vectors (words, width) of words in falling order of frequency.
 
     A word's threshold is the mean of its cosines to the ``frequent`` most frequent words (those with a vector) plus
     1.96 times their population standard deviation; a cosine of 0 or less is never above it.
     """
-    table = torch.from_numpy(found)
+    table = torch.from_numpy(vectors)
     known = torch.from_numpy(present).to(device)
 
     def unit(rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the logit lens read at every layer and position."""
+"""`LogitLensResult`: the readings of the logit lens at every layer and position."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
+from interp_widgets.analysis._core.checks import index
 from interp_widgets.analysis._core.result import Result, record
 
 if TYPE_CHECKING:
@@ -42,16 +44,16 @@ class LogitLensResult(Result):
     special: Sequence[bool]
     """(positions,) whether a token of the prompt is special."""
 
-    top_ids: NDArray[np.integer[Any]]
+    top_ids: Ints
     """(layers + 1, positions, top) ids of the likeliest next tokens, best first; of equal ones the lower id first."""
 
-    top_probability: NDArray[np.floating[Any]]
+    top_probability: Floats
     """(layers + 1, positions, top) their probabilities, 0..1."""
 
-    entropy: NDArray[np.floating[Any]]
+    entropy: Floats
     """(layers + 1, positions) entropy of the next-token distribution in nats."""
 
-    kl: NDArray[np.floating[Any]]
+    kl: Floats
     """(layers + 1, positions) KL(reading ‖ model's own output) in nats; 0 in the last row."""
 
     names: Mapping[Any, str]
@@ -60,10 +62,10 @@ class LogitLensResult(Result):
     target: int | None = None
     """Id of the token that is followed through the layers; None where none was given."""
 
-    target_rank: NDArray[np.integer[Any]] | None = None
+    target_rank: Ints | None = None
     """(layers + 1, positions) number of tokens likelier than the target, 0 = best (tokens as likely do not count)."""
 
-    target_probability: NDArray[np.floating[Any]] | None = None
+    target_probability: Floats | None = None
     """(layers + 1, positions) probability of the target, 0..1."""
 
     lens: str = "logit"
@@ -117,24 +119,24 @@ class LogitLensResult(Result):
     # ---- what the map shows
 
     @property
-    def top_token(self) -> NDArray[np.integer[Any]]:
+    def top_token(self) -> Ints:
         """(layers + 1, positions) id of the likeliest next token."""
         return self.top_ids[..., 0]
 
     @property
-    def probability(self) -> NDArray[np.floating[Any]]:
+    def probability(self) -> Floats:
         """(layers + 1, positions) probability of the likeliest next token, 0..1."""
         return self.top_probability[..., 0]
 
     @property
-    def commit_layer(self) -> NDArray[np.integer[Any]]:
+    def commit_layer(self) -> Ints:
         """(positions,) first row from which the likeliest token never changes again; layers where it does at last."""
         same = self.top_token == self.top_token[-1]
-        unbroken: NDArray[np.integer[Any]] = np.logical_and.accumulate(same[::-1]).sum(axis=0)
+        unbroken: Ints = np.logical_and.accumulate(same[::-1]).sum(axis=0)
         return len(same) - unbroken
 
     @property
-    def interference(self) -> NDArray[np.bool_] | None:
+    def interference(self) -> Bools | None:
         """(layers + 1, positions) True where the target is lost: best one row before, not best here; None without one.
 
         The block that pushed the target out at row l is block l - 1.
@@ -161,21 +163,11 @@ class LogitLensResult(Result):
     def row(self, layer: int) -> int:
         """A row counted from 0; negative ones count from the end. ValueError outside of the result."""
         rows = self.n_layers + 1
-        if not -rows <= layer < rows:
-            raise ValueError(
-                f"layer must be in 0..{self.n_layers} ({self.n_layers}: the model's own output) or negative from the "
-                f"end, got {layer}"
-            )
-        return layer % rows
+        return index(layer, rows, "layer", f"result of {rows} rows, the last the model's own output")
 
     def position(self, position: int) -> int:
         """A position counted from 0; negative ones count from the end. ValueError outside of the prompt."""
-        if not -self.n_positions <= position < self.n_positions:
-            raise ValueError(
-                f"position must be in 0..{self.n_positions - 1} for this prompt of {self.n_positions} tokens or "
-                f"negative from the end, got {position}"
-            )
-        return position % self.n_positions
+        return index(position, self.n_positions, "position", f"prompt of {self.n_positions} tokens")
 
     def trajectory(self, position: int = -1) -> dict[str, NDArray[Any]]:
         """One position over the layers: arrays (layers + 1,) by name, ``target_rank`` and so on only with a target.
@@ -185,8 +177,8 @@ class LogitLensResult(Result):
         """
         column = self.position(position)
         names = ("top_token", "probability", "entropy", "kl", "target_rank", "target_probability", "interference")
-        found = {name: getattr(self, name) for name in names}
-        return {name: values[:, column] for name, values in found.items() if values is not None}
+        arrays = {name: getattr(self, name) for name in names}
+        return {name: values[:, column] for name, values in arrays.items() if values is not None}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per layer and position: the token there, the likeliest next token, and all numbers."""

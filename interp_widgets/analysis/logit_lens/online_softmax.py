@@ -1,4 +1,4 @@
-"""What the lens keeps of the logits of many cells, which it sees block by block and forgets."""
+"""Entropy, KL divergence, ranks and top tokens of many softmaxes whose logits come in blocks (online softmax)."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class Readings:
         self.mass[at] = scale * self.mass[at] + weights.sum(-1)
         self.peak[at] = peak
 
-    def _count(self, at: tuple[slice, slice], place: int, logits: Tensor, scratch: Tensor) -> None:
+    def _count(self, at: tuple[slice, slice], column: int, logits: Tensor, scratch: Tensor) -> None:
         """Count the logits above the target's."""
-        if 0 <= place < logits.shape[-1]:
-            self.target_logit[at] = logits[..., place]  # the same again, to the last bit: it must not count itself
+        if 0 <= column < logits.shape[-1]:
+            self.target_logit[at] = logits[..., column]  # the same again, to the last bit: it must not count itself
         # ones in the logits' type: a sum of booleans would make a copy of 8 bytes each
         torch.gt(logits, self.target_logit[at][..., None], out=scratch)
         self.above[at] += scratch.sum(-1).long()
@@ -75,13 +75,13 @@ class Readings:
         """Merge a block's largest logits into those kept; most cells of later blocks have nothing to give."""
         best, best_ids = self.best[at], self.best_ids[at]
         better = highest > best[..., -1]
-        found, places = logits[better].topk(min(self.top, logits.shape[-1]), dim=-1)
-        both = torch.cat([best[better], found], dim=-1)
-        ids = torch.cat([best_ids[better], places + first], dim=-1)
+        values, columns = logits[better].topk(min(self.top, logits.shape[-1]), dim=-1)
+        both = torch.cat([best[better], values], dim=-1)
+        ids = torch.cat([best_ids[better], columns + first], dim=-1)
         kept, order = both.topk(self.top, dim=-1)
         best[better], best_ids[better] = kept, ids.gather(-1, order)
 
-    # ---- what the sums say
+    # ---- what follows from the sums
 
     def log_mass(self) -> Tensor:
         """(positions, rows) log of the sum of exp(logit), float64."""
@@ -102,5 +102,5 @@ class Readings:
     def ordered(self) -> tuple[Tensor, Tensor]:
         """(positions, rows, top) probabilities and ids of the largest logits; equal ones by id."""
         by_id, order = self.best_ids.sort(-1)
-        best, places = self.best.gather(-1, order).sort(dim=-1, descending=True, stable=True)
-        return (best.double() - self.log_mass()[..., None]).exp(), by_id.gather(-1, places)
+        best, falling = self.best.gather(-1, order).sort(dim=-1, descending=True, stable=True)
+        return (best.double() - self.log_mass()[..., None]).exp(), by_id.gather(-1, falling)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from .accuracy_result import ModAblations, ModGrid
-from .late_layers_result import LateLayerLosses
-from .result import RoutingResult
-from .routes import routing
+from .routes import RoutingResult, routing
 from .solving import SolveResult, solve
 from .speed import RoutingSpeed, routing_speed
-from .tuning_results import ModReport
+from .tuning_results import LateLayerLosses, ModAblations, ModGrid, ModReport
 
 __all__ = [
     "LateLayerLosses",

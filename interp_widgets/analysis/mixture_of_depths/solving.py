@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.arrays import Bools
 from interp_widgets.analysis._core.result import Result, provenance, record
 from interp_widgets.arguments import checked
 from interp_widgets.data.problems import Problem
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SolveResult(Result):
     """What a model wrote for a list of problems, and whether it is right."""
 
-    solved: NDArray[np.bool_]
+    solved: Bools
     """(problems,) whether the response gives the right answer."""
 
     responses: Sequence[str]
@@ -71,8 +71,8 @@ def solve(
     Source: LLM-Adapters (Hu et al. 2023), section 4: only the final answer of the generated text counts.
 
     Example:
-        >>> found = solve(tuned, demo_problems(n=4))
-        >>> found.accuracy, found.responses[0]
+        >>> result = solve(tuned, demo_problems(n=4))
+        >>> result.accuracy, result.responses[0]
         (1.0, ' bananas')
     """
     items = list(problems)
@@ -91,7 +91,7 @@ def solve(
         if progress is not None:
             progress(done, len(items))
     return SolveResult(
-        solved=np.array([one.solved(text) for one, text in zip(items, responses, strict=True)]),
+        solved=np.array([problem.solved(text) for problem, text in zip(items, responses, strict=True)]),
         responses=responses,
         prompts=[problem.prompt for problem in items],
         provenance=provenance(model.provenance(), max_new_tokens=max_new_tokens),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record
 from interp_widgets.arguments import checked
@@ -28,16 +29,16 @@ class RoutingSpeed(Result):
     top_k: Sequence[int]
     """(n,) routes per token, rising; the last is dense: all k."""
 
-    seconds: NDArray[np.floating[Any]]
+    seconds: Floats
     """(n, repeats) seconds for the whole text, prompt included."""
 
     n_tokens: int
     """Tokens written."""
 
-    computed: NDArray[np.floating[Any]]
+    computed: Floats
     """(n,) share of all layers at all positions that were computed in the end, 0..1."""
 
-    runs: NDArray[np.floating[Any]]
+    runs: Floats
     """(n,) times that a layer ran, over layers times passes, 0..1: positions that wait run together, so that a layer
     which is needed now and then reads its weights now and then only."""
 
@@ -56,16 +57,14 @@ class RoutingSpeed(Result):
         self.array("runs", (n,))
 
     @property
-    def tokens_per_second(self) -> NDArray[np.floating[Any]]:
+    def tokens_per_second(self) -> Floats:
         """(n,) written tokens over the median of the seconds."""
-        found: NDArray[np.floating[Any]] = self.n_tokens / np.median(self.seconds, axis=1)
-        return found
+        return np.asarray(self.n_tokens / np.median(self.seconds, axis=1))
 
     @property
-    def speed_up(self) -> NDArray[np.floating[Any]]:
+    def speed_up(self) -> Floats:
         """(n,) median over the repeats of the dense model's seconds over these; 1 in the last row."""
-        found: NDArray[np.floating[Any]] = np.median(self.seconds[-1] / self.seconds, axis=1)
-        return found
+        return np.asarray(np.median(self.seconds[-1] / self.seconds, axis=1))
 
     def to_frame(self) -> pd.DataFrame:
         """One row per number of routes."""
@@ -117,18 +116,16 @@ def routing_speed(
     Table 5.3.
 
     Example:
-        >>> found = routing_speed(untrained_mod(model, 2), "The Eiffel Tower is in", max_new_tokens=4, repeats=1)
-        >>> found.top_k, found.texts[0], found.speed_up.shape
+        >>> result = routing_speed(untrained_mod(model, 2), "The Eiffel Tower is in", max_new_tokens=4, repeats=1)
+        >>> result.top_k, result.texts[0], result.speed_up.shape
         ((1, 2), ' Paris.<|eos|> the', (2,))
     """
     if not isinstance(model, ModModel):
         raise TypeError(f"routing_speed needs a mixture of depths, as tune_mod makes it, got {type(model).__name__}")
-    given = read_prompt(model, prompt, prepend_bos=prepend_bos)
-    room = model.n_ctx - len(given.ids)
-    if isinstance(max_new_tokens, bool) or not 1 <= max_new_tokens <= room:
-        raise ValueError(f"max_new_tokens must be in 1..{room} behind this prompt, got {max_new_tokens}")
-    if isinstance(repeats, bool) or repeats < 1:
-        raise ValueError(f"repeats must be 1 or more, got {repeats}")
+    tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    room = model.n_ctx - len(tokens.ids)
+    check_range("max_new_tokens", max_new_tokens, most=room, owner="the context that this prompt leaves")
+    check_range("repeats", repeats)
     counts = list(range(1, model.k + 1))
     seconds = np.zeros((len(counts), repeats + 1))
     computed, runs, texts = np.ones(len(counts)), np.ones(len(counts)), [""] * len(counts)
@@ -139,7 +136,7 @@ def routing_speed(
                 write = EarlyExit(model.tl_model, model.mixture, count) if skips else None
                 started = clock()
                 new = generate_ids(
-                    stepper(model) if write is None else write.feed, given.ids, device=model.device,
+                    stepper(model) if write is None else write.feed, tokens.ids, device=model.device,
                     max_new_tokens=max_new_tokens, temperature=0, seed=0, stop=(), check=check, on_token=None,
                 )  # fmt: skip
                 if model.device.type == "cuda":
@@ -160,6 +157,6 @@ def routing_speed(
         texts=texts,
         skips_layers=skips,
         provenance=provenance(
-            model.provenance(), max_new_tokens=max_new_tokens, repeats=repeats, bos=given.offset == 1
+            model.provenance(), max_new_tokens=max_new_tokens, repeats=repeats, bos=tokens.offset == 1
         ),
     )

@@ -3,8 +3,7 @@
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.statistics import GroupComparison, compare_groups, compare_many, holm
 from interp_widgets.analysis._core.targets import Target
-from interp_widgets.analysis.saliency.attribution import prompt_saliency
-from interp_widgets.analysis.saliency.cost import saliency_cost
+from interp_widgets.analysis.saliency.attribution import prompt_saliency, saliency_cost
 from interp_widgets.analysis.saliency.dataset import saliency_dataset
 from interp_widgets.analysis.saliency.dataset_result import SaliencyDatasetResult
 from interp_widgets.analysis.saliency.density import (

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range
+from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
 from interp_widgets.analysis._core.result import Scalar, provenance
-from interp_widgets.analysis._core.runner import Runner
 from interp_widgets.analysis._core.targets import Target
 from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis.saliency.case import Case, make_case
-from interp_widgets.analysis.saliency.integrated import Baseline, default_baseline, integrated_gradients
-from interp_widgets.analysis.saliency.methods import first_order
-from interp_widgets.analysis.saliency.occlusion import occlusion
+from interp_widgets.analysis.saliency.methods import (
+    Baseline,
+    default_baseline,
+    first_order,
+    integrated_gradients,
+    occlusion,
+)
 from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyResult
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
@@ -82,16 +88,19 @@ def prompt_saliency(
         >>> result.prompt_tokens[result.importance[:, 0].argmax()]
         ' of'
     """
-    _check_options(method, target, steps, baseline)
+    check_choice("method", method, Method)
+    check_choice("target", target, Target)
+    check_choice("baseline", baseline, Baseline, none=True)
+    check_range("steps", steps)
     kind = baseline if baseline is not None else default_baseline(model)
     case = make_case(
         model, prompt, response,
         target=target, foil=foil, max_new_tokens=max_new_tokens, prepend_bos=prepend_bos, check=check,
     )  # fmt: skip
-    told: dict[str, Any] = {"method": method, "target": target, "bos": case.offset == 1}
-    told |= {"foil": case.foil} if case.foil is not None else {}
-    told |= {"steps": steps, "baseline": kind} if method == "integrated_gradients" else {}
-    told |= {"seed": seed} if method == "random" else {}
+    options: dict[str, Any] = {"method": method, "target": target, "bos": case.prompt.offset == 1}
+    options |= {"foil": case.foil} if case.foil is not None else {}
+    options |= {"steps": steps, "baseline": kind} if method == "integrated_gradients" else {}
+    options |= {"seed": seed} if method == "random" else {}
     shape = (case.n_prompt, case.n_response)
     double = torch.float64 if model.dtype == torch.float64 else torch.float32
     importance = torch.full(shape, math.nan, dtype=double, device=model.device)
@@ -99,7 +108,7 @@ def prompt_saliency(
     runner = Runner(model, case.n_fed, batch_size, check, progress)
     if on_partial is not None and method != "integrated_gradients":  # a part of the steps is not a part of the matrix
         runner.deliver = lambda: on_partial(
-            _result(case, to_numpy(importance), probability, method, kind, None, told, partial=True)
+            _result(case, to_numpy(importance), probability, method, kind, None, options, partial=True)
         )
     gap: Tensor | None = None
     match method:
@@ -111,71 +120,88 @@ def prompt_saliency(
             gap = integrated_gradients(case, runner, importance, steps=steps, baseline=kind)
         case "random":
             importance = torch.from_numpy(np.random.default_rng(seed).random(shape))
-    told |= {"largest_chunk": runner.log.largest, "chunk_halvings": runner.log.halvings}
-    found = to_numpy(importance)
-    _check_finite(case, found, probability)
-    return _result(case, found, probability, method, kind, None if gap is None else to_numpy(gap), told)
+    options |= {"largest_chunk": runner.log.largest, "chunk_halvings": runner.log.halvings}
+    matrix = to_numpy(importance)
+    _check_finite(case, matrix, probability)
+    return _result(case, matrix, probability, method, kind, None if gap is None else to_numpy(gap), options)
 
 
-def _check_options(method: str, target: str, steps: int, baseline: str | None) -> None:
-    for name, value, allowed in (
-        ("method", method, get_args(Method)),
-        ("target", target, get_args(Target)),
-        ("baseline", baseline, (*get_args(Baseline), None)),
-    ):
-        if value not in allowed:
-            listed = ", ".join(repr(option) for option in allowed if option is not None)
-            raise ValueError(f"{name} must be one of {listed}, got {value!r}")
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
-
-
-def _check_finite(case: Case, importance: NDArray[np.floating[Any]], probability: NDArray[np.floating[Any]]) -> None:
-    """NaN and infinity are an error that says where they begin."""
-    tokens = case.model.token_strings(case.response_ids)
-    advice = "look for broken weights, an edit by a hook, or half precision that overflows"
-    bad = np.flatnonzero(~np.isfinite(probability))
-    if bad.size:
-        m = int(bad[0])
-        raise ValueError(f"the model's probability of response token {m} ({tokens[m]!r}) is not a number: {advice}")
-    places = np.argwhere(~np.isfinite(importance))
-    if places.size:
-        n, m = (int(i) for i in places[0])
-        word = case.model.token_strings(case.prompt_ids[case.offset :])[n]
-        raise ValueError(
-            f"the importance of prompt token {n} ({word!r}) for response token {m} ({tokens[m]!r}) is not finite, "
-            f"like {len(places)} of {importance.size} in all: {advice}"
-        )
+def _check_finite(case: Case, importance: Floats, probability: Floats) -> None:
+    prompt, response = case.prompt.tokens(), case.model.token_strings(case.response_ids)
+    check_finite(probability, lambda m: f"the model's probability of response token {m} ({response[m]!r})")
+    check_finite(
+        importance,
+        lambda n, m: f"the importance of prompt token {n} ({prompt[n]!r}) for response token {m} ({response[m]!r})",
+    )
 
 
 def _result(
     case: Case,
-    importance: NDArray[np.floating[Any]],
-    probability: NDArray[np.floating[Any]],
+    importance: Floats,
+    probability: Floats,
     method: str,
     baseline: str,
-    gap: NDArray[np.floating[Any]] | None,
-    told: Mapping[str, Scalar],
+    gap: Floats | None,
+    options: Mapping[str, Scalar],
     *,
     partial: bool = False,
 ) -> SaliencyResult:
-    model, shown = case.model, case.prompt_ids[case.offset :]
+    model, prompt = case.model, case.prompt
     return SaliencyResult(
         importance=importance.copy(),
         # tokens of the prompt are shown whole, also where the response completes a character
-        prompt_tokens=model.token_strings(shown),
+        prompt_tokens=prompt.tokens(),
         response_tokens=model.token_strings(case.response_ids),
-        prompt_ids=shown,
+        prompt_ids=prompt.shown_ids,
         response_ids=case.response_ids,
-        prompt_special=tuple(model.is_special(shown)),
+        prompt_special=prompt.special(),
         probability=probability,
         method=method,
         target=case.aim.target,
         foil=case.foil,
         baseline=baseline if method == "integrated_gradients" else "zero",
         completeness_gap=gap,
-        bos_id=case.prompt_ids[0] if case.offset else None,
-        prompt_spans=case.spans,
+        bos_id=prompt.bos_id,
+        prompt_spans=prompt.spans,
         partial=partial,
-        provenance=provenance(model.provenance(), **told),
+        provenance=provenance(model.provenance(), **options),
     )
+
+
+def saliency_cost(model: Model, n_prompt: int, n_response: int, method: Method | str, *, steps: int = 32) -> Cost:
+    """Operations and peak bytes of `prompt_saliency` for so many prompt and response tokens.
+
+    Args:
+        model: a `Model`.
+        n_prompt, n_response: numbers of tokens.
+        method: a `Method`.
+        steps: of integrated gradients.
+
+    Example:
+        >>> round(saliency_cost(model, 60, 40, "exact").flops / 1e9, 1)
+        25.5
+    """
+    fed = n_prompt + max(n_response, 1) - 1
+    unembedding = 2.0 * model.d_model * model.d_vocab
+    mixing = 4.0 * model.n_layers * model.n_heads * model.d_head
+
+    def through(tokens: float, length: float) -> float:
+        return float(tokens * (flops_per_token(model) + mixing * length / 2))
+
+    single = through(fed, fed) + n_response * unembedding
+    match method:
+        case "random":
+            flops = single
+        case "exact":
+            flops = single + n_prompt * (through(fed - n_prompt / 2, fed) + n_response * unembedding)
+        case _:
+            # forward mode: every prompt token's change at the positions after it; reverse: every response token's
+            # gradient at the positions before it; attention has twice the products of a plain pass
+            rows = min(n_prompt * (fed - n_prompt / 2), n_response * (n_prompt + n_response / 2))
+            gradient = 2 * single + n_response * unembedding + through(rows, 2 * fed)
+            flops = gradient * (steps if method == "integrated_gradients" else 1)
+    item = max(model.dtype.itemsize, 4)
+    logits = item * min(2**23, n_response * model.d_vocab) * 3
+    rows = max(1.0, min(n_prompt, 1e10 / flops_per_token(model) / max(fed, 1)))
+    kept = fed * model.n_layers * (2 * model.d_model + 2 * model.d_mlp + 4 * model.n_heads * model.d_head) * item
+    return Cost(flops=float(flops), bytes=float(logits + rows * row_bytes(model, fed, fed) + kept))

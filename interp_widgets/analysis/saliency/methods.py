@@ -1,15 +1,49 @@
-"""Gradients of every response token's target along directions of the prompt's token embeddings."""
+"""How the importance of prompt tokens is computed: exact occlusion, gradient times embedding, integrated gradients."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
+from einops import einsum
 from torch import Tensor
 
-from interp_widgets.analysis._core.runner import Runner
-from interp_widgets.analysis._core.targets import seeds
+from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.targets import read, target_gradients
 from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.analysis.saliency.case import Case
-from interp_widgets.models.forward import NoForwardMode, Slopes, slopes
+from interp_widgets.models import Model
+from interp_widgets.models.forward import NoForwardMode, Slopes, encode, mean_embedding, prefix, slopes
+
+Baseline = Literal["zero", "mean"]
+"""What a token's embedding is replaced by: nothing, or the mean of all token embeddings."""
+
+
+@torch.no_grad()
+def occlusion(case: Case, runner: Runner, importance: Tensor) -> None:
+    """Fill ``importance`` (prompt, response) with I[n, m] = f_m(all) - f_m(embedding of token n set to zero).
+
+    The row of zeros stays in the sequence and keeps its position; what the model adds for positions is untouched.
+    Tokens before the zeroed one compute what they always do, so that their keys and values are made once and shared:
+    tokens are taken in order, and a chunk starts at its first token. Only the positions that predict the response are
+    unembedded.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1, Eq. 1, and appendix A.
+    """
+    model, embeddings = case.model, case.embeddings
+    runner.total = case.n_prompt
+    full = read(model, case.clean(), case.aim)[0]
+    shared = prefix(model, embeddings[:, : len(case.prompt.ids)])
+
+    def work(start: int, stop: int) -> None:
+        begin = case.prompt.offset + start
+        rest = embeddings[:, begin:].repeat(stop - start, 1, 1)
+        index = torch.arange(stop - start, device=rest.device)
+        rest[index, index] = 0
+        hidden = encode(model, rest, positions=slice(case.first - begin, None), prefix=shared.first(begin))
+        importance[start:stop] = full - read(model, hidden, case.aim)
+
+    runner.run(case.n_prompt, lambda start: case.n_fed - case.prompt.offset - start, work)
 
 
 def prefers_forward(n_prompt: int, n_response: int) -> bool:
@@ -50,9 +84,9 @@ def add_products(
     """
     if fresh:
         importance.fill_(torch.nan)
-    slope = slopes(case.model, embeddings, case.first)
-    _, gradient = seeds(case.model, slope.hidden, case.aim)
-    arguments = (case, runner, slope, gradient, directions, importance, weight, fresh)
+    jacobian = slopes(case.model, embeddings, case.first)
+    _, gradient = target_gradients(case.model, jacobian.hidden, case.aim)
+    arguments = (case, runner, jacobian, gradient, directions, importance, weight, fresh)
     if prefers_forward(case.n_prompt, case.n_response):
         done = runner.done
         try:
@@ -65,7 +99,7 @@ def add_products(
 def _forward(
     case: Case,
     runner: Runner,
-    slope: Slopes,
+    jacobian: Slopes,
     gradient: Tensor,
     directions: Tensor,
     importance: Tensor,
@@ -76,17 +110,17 @@ def _forward(
     rows, columns = case.rows(), wide(gradient)
 
     def work(start: int, stop: int) -> None:
-        change = slope.push(directions[start:stop], rows[start:stop])
-        product = torch.einsum("kmd,md->km", wide(change), columns).mul_(weight)
+        change = jacobian.push(directions[start:stop], rows[start:stop])
+        product = einsum(wide(change), columns, "prompt response d, response d -> prompt response").mul_(weight)
         importance[start:stop] = product if fresh else importance[start:stop] + product
 
-    runner.run(case.n_prompt, lambda start: case.n_fed - case.offset - start, work)
+    runner.run(case.n_prompt, lambda start: case.n_fed - case.prompt.offset - start, work)
 
 
 def _reverse(
     case: Case,
     runner: Runner,
-    slope: Slopes,
+    jacobian: Slopes,
     gradient: Tensor,
     directions: Tensor,
     importance: Tensor,
@@ -98,8 +132,37 @@ def _reverse(
 
     def work(start: int, stop: int) -> None:
         at = torch.arange(case.first + start, case.first + stop, device=gradient.device)
-        found = slope.pull(gradient[start:stop], at)[:, wanted]
-        product = torch.einsum("knd,nd->nk", wide(found), rows).mul_(weight)
+        gradients = jacobian.pull(gradient[start:stop], at)[:, wanted]
+        product = einsum(wide(gradients), rows, "response prompt d, prompt d -> prompt response").mul_(weight)
         importance[:, start:stop] = product if fresh else importance[:, start:stop] + product
 
-    runner.run(case.n_response, lambda start: len(case.prompt_ids) + start, work)
+    runner.run(case.n_response, lambda start: len(case.prompt.ids) + start, work)
+
+
+def default_baseline(model: Model) -> Baseline:
+    """``mean`` for models with RMSNorm, which has a jump at zero where the rule does not converge; else ``zero``."""
+    return "mean" if model.normalization == "RMSNorm" else "zero"
+
+
+def integrated_gradients(case: Case, runner: Runner, importance: Tensor, *, steps: int, baseline: Baseline) -> Tensor:
+    """Fill ``importance`` (prompt, response), and return the completeness gap (response,).
+
+    I[n, m] = (E[n] - B) · mean over the midpoints α = (s + ½)/steps of ∂f_m/∂E[n] at B + α(E - B), for all shown prompt
+    tokens together. The gap is Σ_n I[n, m] - (f_m(E) - f_m(B)): 0 for enough steps.
+
+    Source: Axiomatic Attribution for Deep Networks (Sundararajan et al. 2017), section 3; the midpoint rule is ours.
+    """
+    model, rows = case.model, case.rows()
+    start = case.embeddings.clone()
+    start[:, rows] = 0 if baseline == "zero" else mean_embedding(model)
+    whole = case.embeddings - start
+    forward = prefers_forward(case.n_prompt, case.n_response)
+    runner.total = steps * (case.n_prompt if forward else case.n_response)
+    importance.fill_(0.0)
+    for step in range(steps):
+        point = start + (step + 0.5) / steps * whole
+        add_products(case, runner, point, whole[0, rows], importance, 1.0 / steps)
+    with torch.no_grad():
+        both = torch.cat([case.embeddings, start])
+        ends = read(model, encode(model, both, positions=slice(case.first, None)), case.aim)
+    return importance.sum(0) - (ends[0] - ends[1]).to(importance.dtype)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from interp_widgets.analysis._core.arrays import Bools, Floats
 from interp_widgets.analysis._core.result import Result, record
 from interp_widgets.analysis.saliency.density import importance_density, instruction_score, normalise_importance
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Method = Literal["exact", "first_order", "integrated_gradients", "random"]
-"""How the importance of a prompt token is found."""
+"""How the importance of a prompt token is computed."""
 
 
 @record
@@ -33,7 +34,7 @@ class SaliencyResult(Result):
         0.5
     """
 
-    importance: NDArray[np.floating[Any]]
+    importance: Floats
     """(prompt, response) importance in units of the target; NaN where a partial result has not got to."""
 
     prompt_tokens: Sequence[str]
@@ -51,11 +52,11 @@ class SaliencyResult(Result):
     prompt_special: Sequence[bool]
     """(prompt,) whether a prompt token is special (written by a template, say)."""
 
-    probability: NDArray[np.floating[Any]]
+    probability: Floats
     """(response,) probability the model gives each response token, 0..1."""
 
     method: str
-    """How the importance was found: a :data:`Method`, or the name of an outside one."""
+    """How the importance was computed: a :data:`Method`, or the name of an outside one."""
 
     target: str = "probability"
     """Which number of the response token was attributed: a :data:`Target`."""
@@ -66,7 +67,7 @@ class SaliencyResult(Result):
     baseline: str = "zero"
     """What a token's embedding is replaced by: ``zero``, ``mean`` or another name."""
 
-    completeness_gap: NDArray[np.floating[Any]] | None = None
+    completeness_gap: Floats | None = None
     """(response,) what integrated gradients leave unexplained, in units of the target; None for other methods."""
 
     bos_id: int | None = None
@@ -92,7 +93,7 @@ class SaliencyResult(Result):
             self.sequence("foil")
 
     def normalised(self, *, levels: int = 10, threshold: float = 0) -> NDArray[np.float64]:
-        """(prompt, response) scores 0..levels (see :func:`normalise_importance`); uncomputed places score 0."""
+        """(prompt, response) scores 0..levels (see :func:`normalise_importance`); uncomputed cells score 0."""
         importance = np.nan_to_num(self.importance, nan=0.0) if self.partial else self.importance
         return normalise_importance(importance, levels=levels, threshold=threshold)
 
@@ -109,7 +110,7 @@ class SaliencyResult(Result):
         rest = ~np.asarray(mask, dtype=bool) & ~np.asarray(self.prompt_special, dtype=bool)
         return self.instruction_score(rest, levels=levels, threshold=threshold, p=p)
 
-    def mask(self, *spans: Sequence[int]) -> NDArray[np.bool_]:
+    def mask(self, *spans: Sequence[int]) -> Bools:
         """(prompt,) which prompt tokens share a character with one of the (start, stop) spans of the prompt's text.
 
         Raises ValueError when the result does not know where its tokens lie (the prompt was given as ids).
@@ -134,7 +135,7 @@ class SaliencyResult(Result):
         )
 
 
-def spans_to_mask(token_spans: Sequence[Sequence[int]] | None, spans: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+def spans_to_mask(token_spans: Sequence[Sequence[int]] | None, spans: Sequence[Sequence[int]]) -> Bools:
     """(tokens,) which tokens overlap one of the marked (start, stop) spans; a piece without width counts when inside.
 
     >>> spans_to_mask([(0, 3), (3, 8), (8, 9)], [(4, 9)]).tolist()
@@ -145,8 +146,8 @@ def spans_to_mask(token_spans: Sequence[Sequence[int]] | None, spans: Sequence[S
     for span in spans:
         if len(span) != 2 or span[0] > span[1]:
             raise ValueError(f"a span must be (start, stop) with start <= stop, got {tuple(span)}")
-    places = np.asarray(token_spans, dtype=int).reshape(-1, 2)
-    mask = np.zeros(len(places), dtype=bool)
+    first, last = np.asarray(token_spans, dtype=int).reshape(-1, 2).T
+    mask = np.zeros(len(first), dtype=bool)
     for start, stop in spans:
-        mask |= (places[:, 0] < stop) & (places[:, 1] > start)
+        mask |= (first < stop) & (last > start)
     return mask

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import get_args
+from dataclasses import dataclass
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from interp_widgets.analysis._core.checks import check_choice, check_finite
 from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
-from interp_widgets.analysis._core.prompts import read_prompt, single_token
+from interp_widgets.analysis._core.cost import Cost, block_parameters
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
 from interp_widgets.analysis._core.result import provenance
-from interp_widgets.analysis.token_decomposition.adding_up import check_error, check_finite
+from interp_widgets.analysis._core.run import RunOptions, partial_is_due
+from interp_widgets.analysis._core.tensors import for_device, to_numpy
 from interp_widgets.analysis.token_decomposition.decomposition_result import TokenDecompositionResult
 from interp_widgets.analysis.token_decomposition.part_lens import Lens, PartLens
-from interp_widgets.analysis.token_decomposition.parts import Biases, Parts
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.compare import TOLERANCE
 from interp_widgets.models.freeze import Slope, freeze
+from interp_widgets.models.frozen_pass import FrozenPass
 
+Biases = Literal["separate", "spread"]
+"""Where the model's biases go: a part of their own, or onto the tokens' parts in proportion to their norms."""
+
+_HALF = 0.05
+"""Rounding of the stream at every layer stays below 0.01; a missing part does not."""
 _DELIVERIES = 4
 """Partial results at most."""
 _MEMORY_SHARE = 0.025
@@ -88,25 +100,25 @@ def decompose_tokens(
         >>> result.parts.shape, bool(result.error.max() < 1e-4)
         ((7, 9, 192), True)
     """
-    _check_options(biases, lens)
-    given = read_prompt(model, prompt, prepend_bos=prepend_bos)
-    last = given.offset + given.position(position)
-    aim = None if target is None else single_token(model, target)
-    frozen = freeze(model, given.ids, last, slope=slope)
-    check_finite(model, frozen)
-    reading = PartLens.of(model, frozen.residual)
-    parts = Parts(given, frozen, reading, last, biases, lens, aim)
-    told = {"position": last - given.offset, "biases": biases, "slope": slope, "lens": lens, "bos": given.offset == 1}
-
-    every, delivered = math.ceil((last + 1) / (_DELIVERIES + 1)), 0
+    check_choice("biases", biases, Biases)
+    check_choice("lens", lens, Lens, none=True)
+    tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    last = tokens.offset + tokens.position(position)
+    target_id = None if target is None else single_token(model, target)
+    frozen = freeze(model, tokens.ids, last, slope=slope)
+    check_stream(model, frozen)
+    parts = _Parts(tokens, frozen, PartLens.of(model, frozen.residual), last, biases, lens, target_id)
+    options = {
+        "position": last - tokens.offset, "biases": biases, "slope": slope, "lens": lens, "bos": tokens.offset == 1,
+    }  # fmt: skip
+    run, before = RunOptions(progress), 0
 
     def after(done: int) -> None:
-        nonlocal delivered
-        if progress is not None:
-            progress(done, last + 1)
-        if on_partial is not None and biases == "separate" and done < last + 1 and done // every > delivered:
-            delivered = done // every
-            on_partial(parts.result(provenance(model.provenance(), **told), partial=True))
+        nonlocal before
+        run.report(done, last + 1)
+        if on_partial is not None and biases == "separate" and partial_is_due(before, done, last + 1, _DELIVERIES):
+            on_partial(parts.result(provenance(model.provenance(), **options), partial=True))
+        before = done
 
     log = ChunkLog()
     with torch.no_grad():
@@ -120,22 +132,15 @@ def decompose_tokens(
     check_error(
         model, f"the parts of {model.name} do not add up at layer {worst}", float(error[worst]), slope, tolerance
     )
-    return parts.result(provenance(model.provenance(), **told, largest_chunk=log.largest, chunk_halvings=log.halvings))
-
-
-def _check_options(biases: str, lens: str | None) -> None:
-    for name, value, allowed in (
-        ("biases", biases, get_args(Biases)),
-        ("lens", lens, (*get_args(Lens), None)),
-    ):
-        if value not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(repr(option) for option in allowed)}, got {value!r}")
+    return parts.result(
+        provenance(model.provenance(), **options, largest_chunk=log.largest, chunk_halvings=log.halvings)
+    )
 
 
 def chunk_rows(model: Model, n: int) -> int:
     """(source, position) rows that go through the layers together, of n tokens."""
     whole = (model.n_layers + 1) * n * n * model.d_model
-    most = _MOST_ROWS["cuda" if model.device.type == "cuda" else "cpu"]
+    most = for_device(_MOST_ROWS, model.device)
     return max(_FEWEST_ROWS, min(most, int(_MEMORY_SHARE * whole / row_width(model))))
 
 
@@ -151,3 +156,162 @@ def sources_at_once(model: Model, n: int, begin: int) -> int:
         rows -= n - begin - count
         count += 1
     return count
+
+
+@dataclass
+class _Parts:
+    """The parts of one position's stream while they are computed, chunk of sources by chunk."""
+
+    prompt: Prompt
+    frozen: FrozenPass
+    lens: PartLens
+    last: int
+    biases: Biases
+    kind: Lens | None
+    target: int | None
+
+    def __post_init__(self) -> None:
+        layers, width = self.frozen.residual.shape
+        start, sources = self.frozen.start, self.last + 1
+        self.parts = start.new_full((layers, sources, width), math.nan)
+        self.bias = start.new_full((layers, width), math.nan)
+        self.top = start.new_full((layers, sources + 1), -1, dtype=torch.long)
+        """The lens of every source and, last, of what no shown token brought."""
+        self.probability = start.new_full((layers, sources + 1), math.nan, dtype=torch.float64)
+        self.target_probability = self.probability.clone()
+
+    def propagate(self, start: int, stop: int) -> None:
+        """The sources start..stop through all layers; the biases go with the first."""
+        bias = start == 0
+        rows = self.frozen.parts(start, stop, bias=bias)
+        self.parts[:, start:stop] = rows[:, int(bias) :]
+        if bias:
+            self.bias[:] = rows[:, 0]
+        if self.biases == "separate":
+            self._read(start, stop)
+
+    def _read(self, start: int, stop: int) -> None:
+        """The lens of the sources start..stop, and with the first of what no shown token brought."""
+        self._apply_lens(slice(start, stop), self.parts[:, start:stop])
+        if start == 0:
+            self._apply_lens(slice(self.last + 1, None), self._rest()[:, None])
+
+    def _apply_lens(self, sources: slice, parts: Tensor) -> None:
+        if self.kind is None:
+            return
+        self.top[:, sources], self.probability[:, sources], wanted = self.lens.top(parts, self.kind, self.target)
+        if wanted is not None:
+            self.target_probability[:, sources] = wanted
+
+    def _rest(self) -> Tensor:
+        """(layers + 1, d_model) biases and BOS."""
+        return self.bias + self.parts[:, 0] if self.prompt.offset else self.bias
+
+    def finish(self) -> None:
+        """Spread the biases where asked, and read what was not read yet."""
+        if self.biases == "separate":
+            return
+        norms = torch.linalg.vector_norm(self.parts, dim=-1, keepdim=True)
+        self.parts += norms / norms.sum(1, keepdim=True) * self.bias[:, None]
+        self.bias.zero_()
+        self._read(0, self.last + 1)
+
+    def error(self) -> Tensor:
+        """(layers + 1,) relative error of the sum."""
+        residual = self.frozen.residual
+        missing = self.parts.sum(1) + self.bias - residual
+        error: Tensor = missing.norm(dim=-1) / residual.norm(dim=-1)
+        return error
+
+    def result(self, facts: dict[str, Any], *, partial: bool = False) -> TokenDecompositionResult:
+        prompt, offset, later = self.prompt, self.prompt.offset, len(self.prompt.ids) - 1 - self.last
+        shown = slice(offset, self.last + 1)
+        bias = self._rest()
+        fields: dict[str, Any] = {}
+        if self.kind is not None:
+            fields |= {"top_token": _padded(self.top[:, shown], later, -1).cpu().numpy()}
+            fields |= {"probability": to_numpy(_padded(self.probability[:, shown], later, 0))}
+            fields |= {"bias_top_token": self.top[:, -1].cpu().numpy()}
+            fields |= {"bias_probability": to_numpy(self.probability[:, -1])}
+            held = np.unique(np.concatenate([fields["top_token"].ravel(), fields["bias_top_token"]]))
+        else:
+            held = np.zeros(0, dtype=int)
+        if self.target is not None:
+            fields |= {"target": self.target, "target_token": prompt.model.token_strings([self.target])[0]}
+            fields |= {"target_logit": to_numpy(_padded(self.lens.logit(self.parts[:, shown], self.target), later, 0))}
+            share = self.lens.logit(bias[:, None], self.target)[:, 0] + self.lens.constant(self.target)
+            fields |= {"target_bias": to_numpy(share)}
+            if self.kind is not None:
+                fields |= {"target_probability": to_numpy(_padded(self.target_probability[:, shown], later, 0))}
+        ids = sorted(
+            {*held[held >= 0].tolist(), *prompt.shown_ids, *([self.target] if self.target is not None else [])}
+        )
+        texts = [prompt.model.token_strings([token])[0] for token in ids]
+        return TokenDecompositionResult(
+            parts=to_numpy(_padded(self.parts[:, shown], later, 0)),
+            bias=to_numpy(bias),
+            error=to_numpy(self.error()),
+            tokens=prompt.tokens(),
+            ids=prompt.shown_ids,
+            special=prompt.special(),
+            position=self.last - offset,
+            residual=to_numpy(self.frozen.residual),
+            bos=to_numpy(self.parts[:, 0]) if offset else None,
+            bos_id=prompt.bos_id,
+            biases=self.biases,
+            lens=self.kind,
+            names={str(token): text for token, text in zip(ids, texts, strict=True)},
+            partial=partial,
+            provenance=facts,
+            **fields,
+        )
+
+
+def _padded(values: Tensor, later: int, fill: float) -> Tensor:
+    """With sources after the position, which brought nothing; a copy."""
+    more = values.new_full((values.shape[0], later, *values.shape[2:]), fill)
+    return torch.cat([values, more], dim=1)
+
+
+def check_stream(model: Model, frozen: FrozenPass) -> None:
+    """Raise ValueError where the model's own residual stream holds NaN or infinity."""
+    check_finite(frozen.residual, lambda layer, _: f"the residual stream of {model.name} at layer {layer}")
+
+
+def check_error(model: Model, what: str, error: float, slope: str, tolerance: float | None) -> None:
+    """Raise ValueError where a relative error is above the tolerance, by default that of the model's type."""
+    limit = TOLERANCE.get(model.dtype, _HALF) if tolerance is None else tolerance
+    if error <= limit:
+        return
+    why = "" if slope == "secant" else f" (slope {slope!r} is a control that does not add up)"
+    raise ValueError(
+        f"{what}: relative error {error:.1e}, allowed {limit:.0e}{why}: use a model of ordinary blocks "
+        "without hooks that change what they write, a wider dtype, or a larger tolerance"
+    )
+
+
+def decomposition_cost(model: Model, n_tokens: int, *, lens: bool = True) -> Cost:
+    """Operations and peak bytes of `decompose_tokens` at the last of so many tokens.
+
+    Args:
+        model: a `Model`.
+        n_tokens: tokens fed.
+        lens: whether each part is read through the vocabulary.
+
+    Example:
+        >>> round(decomposition_cost(model, 40).flops / 1e9, 1)
+        2.4
+    """
+    n, layers, width = float(n_tokens), model.n_layers, model.d_model
+    item, hidden, heads = max(model.dtype.itemsize, 4), float(model.d_mlp or 0), model.n_heads * model.d_head
+    pairs = n * (n + 1) / 2 + n  # a source with every position behind it, and the biases
+    attention = 2.0 * width * (heads + model.n_kv_heads * model.d_head)  # queries and keys are frozen
+    mlp = 2.0 * width * hidden  # each of its two products; a gate is frozen
+    whole = max(layers - 3, 0) * (attention + 2 * mlp) + (layers > 2) * (attention + mlp) + (layers > 1) * mlp
+    once = 2.0 * width * heads + (model.n_heads + 1) * mlp + 2 * (attention + 2 * mlp)  # in the first and last blocks
+    mixing = 2.0 * heads * n**3 / 3 * max(layers - 2, 0)
+    flops = pairs * whole + n * once + mixing + 2.0 * n * block_parameters(model)
+    flops += lens * 2.0 * layers * n * width * model.d_vocab
+    kept = layers * (model.n_heads * n * n + n * hidden) + 2 * (layers + 1) * n * width
+    rows = max(chunk_rows(model, n_tokens), 2 * n_tokens)
+    return Cost(flops=float(flops), bytes=float(item * (kept + rows * row_width(model))))

@@ -1,4 +1,4 @@
-"""What a token decomposition gives back: parts of the residual stream, and shares of one logit."""
+"""Results of a token decomposition: parts of the residual stream, and shares of one logit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
-from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.arrays import Floats, Ints
 from interp_widgets.analysis._core.result import Result, record
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ class TokenDecompositionResult(Result):
         [' Delhi', ' Paris', ' Paris']
     """
 
-    parts: NDArray[np.floating[Any]]
+    parts: Floats
     """(layers + 1, sources, d_model) what each shown token brought; zero for tokens after `position`."""
 
-    bias: NDArray[np.floating[Any]]
+    bias: Floats
     """(layers + 1, d_model) what no shown token brought: the model's biases (zero if spread) and a BOS (see `bos`)."""
 
-    error: NDArray[np.floating[Any]]
+    error: Floats
     """(layers + 1,) relative error of the sum: norm of (sum - residual) over norm of the residual."""
 
     tokens: Sequence[str]
@@ -53,26 +53,26 @@ class TokenDecompositionResult(Result):
     position: int
     """The position that is decomposed, counted from 0."""
 
-    residual: NDArray[np.floating[Any]]
+    residual: Floats
     """(layers + 1, d_model) the model's own residual stream there."""
 
-    bos: NDArray[np.floating[Any]] | None = None
+    bos: Floats | None = None
     """(layers + 1, d_model) what of `bias` a beginning-of-sequence token brought; None where none was fed."""
 
     bos_id: int | None = None
     """Id of the beginning-of-sequence token fed before the prompt; None when there was none."""
 
-    top_token: NDArray[np.integer[Any]] | None = None
+    top_token: Ints | None = None
     """(layers + 1, sources) id of the token that each part's lens puts first; -1 where the part is zero. None without
     a lens."""
 
-    probability: NDArray[np.floating[Any]] | None = None
+    probability: Floats | None = None
     """(layers + 1, sources) its probability, 0..1; 0 where the part is zero."""
 
-    bias_top_token: NDArray[np.integer[Any]] | None = None
+    bias_top_token: Ints | None = None
     """(layers + 1,) the same for `bias`."""
 
-    bias_probability: NDArray[np.floating[Any]] | None = None
+    bias_probability: Floats | None = None
     """(layers + 1,) the same for `bias`."""
 
     target: int | None = None
@@ -81,14 +81,14 @@ class TokenDecompositionResult(Result):
     target_token: str = ""
     """Its text."""
 
-    target_logit: NDArray[np.floating[Any]] | None = None
+    target_logit: Floats | None = None
     """(layers + 1, sources) each part's share of the target's logit in the lens of the whole stream; with
     `target_bias` they sum to that logit, before a soft cap where the model has one (Gemma 2)."""
 
-    target_bias: NDArray[np.floating[Any]] | None = None
+    target_bias: Floats | None = None
     """(layers + 1,) share of `bias`, the final norm's bias and the unembedding's."""
 
-    target_probability: NDArray[np.floating[Any]] | None = None
+    target_probability: Floats | None = None
     """(layers + 1, sources) the target's probability in the lens of each part, 0..1; None without a lens."""
 
     biases: str = "separate"
@@ -131,24 +131,21 @@ class TokenDecompositionResult(Result):
         return int(self.parts.shape[0]) - 1
 
     @property
-    def norm(self) -> NDArray[np.floating[Any]]:
+    def norm(self) -> Floats:
         """(layers + 1, sources) Euclidean norm of every part; NaN where a partial result has not got to."""
-        found: NDArray[np.floating[Any]] = np.linalg.norm(self.parts, axis=-1)
-        return found
+        return np.asarray(np.linalg.norm(self.parts, axis=-1))
 
     @property
-    def norm_share(self) -> NDArray[np.floating[Any]]:
+    def norm_share(self) -> Floats:
         """(layers + 1, sources) each part's norm over the sum of all parts' norms at that layer, `bias` left out."""
         norm = self.norm
         total = np.nansum(norm, axis=1, keepdims=True)
-        share: NDArray[np.floating[Any]] = norm / np.where(total > 0, total, 1)
-        return share
+        return np.asarray(norm / np.where(total > 0, total, 1))
 
     @property
-    def bias_norm(self) -> NDArray[np.floating[Any]]:
+    def bias_norm(self) -> Floats:
         """(layers + 1,) Euclidean norm of `bias`."""
-        found: NDArray[np.floating[Any]] = np.linalg.norm(self.bias, axis=-1)
-        return found
+        return np.asarray(np.linalg.norm(self.bias, axis=-1))
 
     def to_frame(self) -> pd.DataFrame:
         """One row per layer and token: layer, position, token, norm, share of the norms, and the lens where there is
@@ -156,11 +153,11 @@ class TokenDecompositionResult(Result):
         import pandas as pd
 
         rows, sources = self.parts.shape[:2]
-        layer, place = np.repeat(np.arange(rows), sources), np.tile(np.arange(sources), rows)
+        layer, position = np.repeat(np.arange(rows), sources), np.tile(np.arange(sources), rows)
         table: dict[str, Any] = {
             "layer": layer,
-            "position": place,
-            "token": np.asarray(self.tokens, dtype=object)[place],
+            "position": position,
+            "token": np.asarray(self.tokens, dtype=object)[position],
             "norm": self.norm.ravel(),
             "norm_share": self.norm_share.ravel(),
         }
@@ -190,7 +187,7 @@ class LogitShareResult(Result):
         2         2    Tower    1.6
     """
 
-    share: NDArray[np.floating[Any]]
+    share: Floats
     """(sources,) what each shown token brought, in logits; zero for tokens after `position`."""
 
     bias: float

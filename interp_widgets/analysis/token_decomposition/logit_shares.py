@@ -10,7 +10,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis._core.tensors import to_numpy
-from interp_widgets.analysis.token_decomposition.adding_up import check_error, check_finite
+from interp_widgets.analysis.token_decomposition.decomposition import check_error, check_stream
 from interp_widgets.analysis.token_decomposition.decomposition_result import LogitShareResult
 from interp_widgets.analysis.token_decomposition.part_lens import PartLens
 from interp_widgets.arguments import checked
@@ -64,12 +64,12 @@ def decompose_logit(
         >>> result.tokens[result.share.argmax()]
         ' Eiffel'
     """
-    given = read_prompt(model, prompt, prepend_bos=prepend_bos)
-    last = given.offset + given.position(position)
+    tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    last = tokens.offset + tokens.position(position)
     token = None if target is None else single_token(model, target)
     against = None if foil is None else single_token(model, foil, what="foil")
-    frozen = freeze(model, given.ids, last, slope=slope)
-    check_finite(model, frozen)
+    frozen = freeze(model, tokens.ids, last, slope=slope)
+    check_stream(model, frozen)
     lens = PartLens.of(model, frozen.residual)
     logits = _uncapped(model, lens.logits(frozen.residual[-1], -1, "own"))
     token = int(logits.argmax()) if token is None else token
@@ -84,25 +84,25 @@ def decompose_logit(
     bias += inside
     error = float((share.sum() + bias - logit).abs() / (share.abs().sum() + abs(bias)))
     check_error(model, f"the shares of {model.name} do not add up to its logit", error, slope, tolerance)
-    shown = torch.cat([share[given.offset :], share.new_zeros(len(given.ids) - 1 - last)])
-    bos = float(share[0]) if given.offset else None
-    told = {"position": last - given.offset, "slope": slope, "bos": given.offset == 1}
+    shown = torch.cat([share[tokens.offset :], share.new_zeros(len(tokens.ids) - 1 - last)])
+    bos = float(share[0]) if tokens.offset else None
+    options = {"position": last - tokens.offset, "slope": slope, "bos": tokens.offset == 1}
     return LogitShareResult(
         share=to_numpy(shown),
         bias=bias + (bos or 0.0),
         logit=logit,
         error=error,
-        tokens=given.tokens(),
-        ids=given.shown_ids,
-        special=given.special(),
-        position=last - given.offset,
+        tokens=tokens.tokens(),
+        ids=tokens.shown_ids,
+        special=tokens.special(),
+        position=last - tokens.offset,
         target=token,
         target_token=model.token_strings([token])[0],
         foil=against,
         foil_token="" if against is None else model.token_strings([against])[0],
         bos=bos,
-        bos_id=given.bos_id,
-        provenance=provenance(model.provenance(), **told),
+        bos_id=tokens.bos_id,
+        provenance=provenance(model.provenance(), **options),
     )
 
 

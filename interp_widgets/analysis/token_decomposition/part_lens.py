@@ -1,14 +1,17 @@
-"""What each part of a residual stream says: the final norm and the unembedding applied to the part alone."""
+"""The lens of single parts of a residual stream: the final norm and the unembedding applied to each alone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis._core.tensors import log_sum
+from interp_widgets.analysis._core.checks import check_top, index
+from interp_widgets.analysis._core.tensors import for_device, log_sum
+from interp_widgets.analysis.token_decomposition.decomposition_result import TokenDecompositionResult
 from interp_widgets.models import Model
 from interp_widgets.models.frozen import rounded_gain, rounds_norms
 from interp_widgets.models.readout import ReadOut, read_out
@@ -80,22 +83,22 @@ class PartLens:
     def _reduce(self, rows: Tensor, kind: Lens, target: int | None) -> tuple[Tensor, Tensor, Tensor]:
         """Top id, its probability and the target's, of rows (rows, d_model), over blocks of the vocabulary."""
         total = torch.full((len(rows),), -torch.inf, dtype=torch.float64, device=rows.device)
-        best, found = total.clone(), total.clone()
+        best, wanted = total.clone(), total.clone()
         ids = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
         for first, logits in self._blocks(rows, kind):
-            high, place = logits.max(-1)
+            high, column = logits.max(-1)
             better = high > best
             best = torch.where(better, high.double(), best)
-            ids = torch.where(better, place + first, ids)
+            ids = torch.where(better, column + first, ids)
             total = log_sum(total, logits)
             if target is not None and 0 <= target - first < logits.shape[-1]:
-                found = logits[:, target - first].double()
-        return ids, (best - total).exp(), (found - total).exp()
+                wanted = logits[:, target - first].double()
+        return ids, (best - total).exp(), (wanted - total).exp()
 
-    def _blocks(self, rows: Tensor, kind: Lens) -> Any:
+    def _blocks(self, rows: Tensor, kind: Lens) -> Iterator[tuple[int, Tensor]]:
         """Logits of rows (rows, d_model) in blocks of the vocabulary: (first id, (rows, block))."""
         whole = self.model.d_vocab
-        columns = max(256, _LOGITS["cuda" if rows.is_cuda else "cpu"] // max(len(rows), 1))
+        columns = max(256, for_device(_LOGITS, rows.device) // max(len(rows), 1))
         if kind == "own":
             if not self.read.in_blocks:
                 yield 0, self.read.whole(rows[:, None])[:, 0]
@@ -113,3 +116,63 @@ class PartLens:
         if kind == "frozen":
             part = self._centred(part) * self.gain[layer]
         return torch.cat([block[0] for _, block in self._blocks(part[None], kind)])
+
+
+@dataclass(frozen=True)
+class PartTokens:
+    """What one part alone would predict."""
+
+    ids: tuple[int, ...]
+    """(top,) token ids, likeliest first; empty where the part is zero."""
+    tokens: tuple[str, ...]
+    """(top,) their texts."""
+    probability: tuple[float, ...]
+    """(top,) their probabilities, 0..1."""
+
+
+@torch.no_grad()
+def part_tokens(
+    model: Model, result: TokenDecompositionResult, layer: int, source: int | None, *, top: int = 10
+) -> PartTokens:
+    """The likeliest next tokens in the lens of one part of a decomposition.
+
+    Args:
+        model: the `Model` that the result is of.
+        result: what `decompose_tokens` gave, with a lens.
+        layer: the stream entering that block; ``n_layers`` (or -1) is what the final norm reads.
+        source: position of the token whose part it is, negative from the end; None for what no shown token brought
+            (biases, BOS).
+        top: how many.
+
+    Raises:
+        ValueError: a layer, source or number out of range, a result without a lens, or of a model of another size.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
+    Fig. 4.4.
+
+    Example:
+        >>> from interp_widgets import decompose_tokens
+        >>> result = decompose_tokens(model, "The Eiffel Tower is in the city of")
+        >>> part_tokens(model, result, result.n_layers, 1, top=3).tokens
+        (' Paris', ' of', ' city')
+    """
+    rows, sources, width = result.parts.shape
+    layer = index(layer, rows, "layer", f"result of {rows} streams, the last that before the final norm")
+    source = None if source is None else index(source, sources, "source", f"result of {sources} tokens")
+    if (model.n_layers + 1, model.d_model) != (rows, width):
+        raise ValueError(
+            f"the result is of a model of {rows - 1} layers and d_model {width}, {model.name} has "
+            f"{model.n_layers} and {model.d_model}: give the model that was decomposed"
+        )
+    check_top(top, model)
+    if result.lens is None:
+        raise ValueError("the result has no lens: decompose with lens='own' or lens='frozen'")
+    kind: Lens = "frozen" if result.lens == "frozen" else "own"
+    vector = result.bias[layer] if source is None else result.parts[layer, source]
+    part = torch.from_numpy(vector.copy()).to(model.device)
+    if not bool(part.any()):
+        return PartTokens((), (), ())
+    lens = PartLens.of(model, torch.from_numpy(result.residual.copy()).to(model.device))
+    chance, ids = lens.logits(part, layer, kind).double().softmax(-1).topk(top)
+    texts = tuple(model.token_strings([token])[0] for token in ids.tolist())  # each by itself: they are no sequence
+    return PartTokens(tuple(ids.tolist()), texts, tuple(chance.tolist()))

@@ -176,7 +176,7 @@ def test_both_are_the_same_on_a_linear_model() -> None:
 
 
 def test_forward_mode_and_reverse_mode_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = "interp_widgets.analysis.saliency.methods.prefers_forward"
+    place = "interp_widgets.analysis.saliency.attribution.prefers_forward"
     for family, backend in (("gpt2", "auto"), ("llama", "auto"), ("llama", "bridge")):
         model, found = tiny_model(family, backend, dtype=torch.float64), []
         for mode in (True, False):
