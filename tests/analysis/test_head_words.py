@@ -23,8 +23,8 @@ from interp_widgets.analysis.head_words import (
     compare_heads,
     head_word_pairs,
     head_words_cost,
+    word_pairs,
 )
-from interp_widgets.analysis.head_words import pairs as pairs_module
 from interp_widgets.analysis.head_words.word_cosines import cosines
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
 from interp_widgets.models import load_demo_pair, load_model
@@ -258,9 +258,9 @@ def test_tiles_chunks_backends_and_chosen_layers_do_not_change_pairs(monkeypatch
     assert tuple(part.layers) == (1, 2)
     assert part.pairs(2, 3) == whole.pairs(2, 3)
     assert part.dimension_pairs(1, 0, 5) == whole.dimension_pairs(1, 0, 5)
-    monkeypatch.setattr(pairs_module, "_WORDS", 7)
-    monkeypatch.setattr(pairs_module, "_NUMBERS", {"cpu": 7 * 16})
-    monkeypatch.setattr(pairs_module, "_COSINES", {"cpu": 3 * TOP**2})
+    monkeypatch.setattr(word_pairs, "_WORDS", 7)
+    monkeypatch.setattr(word_pairs, "_NUMBERS", {"cpu": 7 * 16})
+    monkeypatch.setattr(word_pairs, "_COSINES", {"cpu": 3 * TOP**2})
     tiled = few(model)
     assert np.array_equal(tiled.head_pairs, whole.head_pairs)
     assert np.array_equal(tiled.dimension_word_pairs, whole.dimension_word_pairs)

@@ -281,9 +281,11 @@ def test_texts_of_cells() -> None:
             assert [p for _, p in cell] == sorted((p for _, p in cell), reverse=True)
             assert [t for t, _ in cell] == [model.token_strings([i])[0] for i in result.top_ids[row, position].tolist()]
     assert result.target_token == model.token_strings([result.target])[0]
-    with pytest.raises(ValueError, match=r"layer must be in 0\.\.3 .* got 4"):
+    with pytest.raises(ValueError, match=r"layer must be in -4\.\.3 .* got 4"):
         result.top(4, 0)
-    with pytest.raises(ValueError, match=rf"position must be in 0\.\.{len(result.tokens) - 1} .* got 99"):
+    with pytest.raises(
+        ValueError, match=rf"position must be in -{len(result.tokens)}\.\.{len(result.tokens) - 1} .* got 99"
+    ):
         result.top(0, 99)
     with pytest.raises(ValueError, match="token id 5000 is neither"):
         result.token_text(5000)
@@ -345,7 +347,7 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="reads 128"):
         logit_lens(model, [5] * 129)
     for top in (0, 421):
-        with pytest.raises(ValueError, match=r"top must be a whole number in 1\.\.420"):
+        with pytest.raises(ValueError, match=r"top must be in 1\.\.420 for this vocabulary"):
             logit_lens(model, "the city", top=top)
     with pytest.raises(TypeError, match="top must be a whole number, got True"):
         logit_lens(model, "the city", top=True)

@@ -42,7 +42,9 @@ def test_positions_count_on_the_axis_and_from_the_end() -> None:
     assert prompt.position(0) == 0
     assert prompt.position(-1) == prompt.n_shown - 1
     for wrong in (prompt.n_shown, -prompt.n_shown - 1):
-        with pytest.raises(ValueError, match=rf"position must be in 0\.\.{prompt.n_shown - 1} .* got {wrong}"):
+        with pytest.raises(
+            ValueError, match=rf"position must be in -{prompt.n_shown}\.\.{prompt.n_shown - 1} .* got {wrong}"
+        ):
             prompt.position(wrong)
     for half in (1.5, True, "2"):  # 1.5 would be cut off to 1 further on
         with pytest.raises(TypeError, match=f"position must be a whole number, got {half!r}"):

@@ -131,9 +131,9 @@ def test_holm_steps_down() -> None:
     [
         ([1.0], {}, r"2 or more scores, group 'first' has shape \(1,\)"),
         ([1.0, float("nan")], {}, "NaN or infinite"),
-        ([1.0, 2.0], {"alternative": "bigger"}, "alternative must be greater, less or two-sided"),
+        ([1.0, 2.0], {"alternative": "bigger"}, "alternative must be 'greater', 'less' or 'two-sided'"),
         ([1.0, 2.0], {"resamples": 0}, "resamples must be 1 or more"),
-        ([1.0, 2.0], {"confidence": 1.0}, "confidence in 0..1"),
+        ([1.0, 2.0], {"confidence": 1.0}, "confidence must be above 0 and below 1"),
         ([1.0, 2.0], {"names": ("a", "b", "c")}, "names must be two names, got 3"),
     ],
 )

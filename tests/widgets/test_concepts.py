@@ -140,9 +140,9 @@ def test_drafts_come_before_the_whole(pair: Any, browse: Any, wire: Any) -> None
 
 
 def test_cancel_keeps_what_is_read_and_run_goes_on(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from interp_widgets.analysis.concepts import kept
+    from interp_widgets.analysis.concepts import state_cache
 
-    monkeypatch.setattr(kept, "SLICE", 64)
+    monkeypatch.setattr(state_cache, "SLICE", 64)
     cache.clear()
     panel = browse(pair.tuned, layer=3)
     read = len(panel._kept[id(pair.tuned)][1])

@@ -108,15 +108,14 @@ def place_of(value: Any, computed: Sequence[int], name: str) -> int:
     (1, 0)
     >>> place_of(3, (2, 4), "layer")
     Traceback (most recent call last):
-    ValueError: layer must be one of 2, 4, which were computed, or -2..-1 from the end, got 3
+    ValueError: layer must be one of 2, 4, which were computed, or negative from the end, got 3
     """
     number = whole_number(value, name)
     if number < 0 and number >= -len(computed):
         return number % len(computed)
     if number not in computed:
         raise ValueError(
-            f"{name} must be one of {_listed(computed)}, which were computed, or {-len(computed)}..-1 from the end, "
-            f"got {number}"
+            f"{name} must be one of {_listed(computed)}, which were computed, or negative from the end, got {number}"
         )
     return list(computed).index(number)
 

@@ -441,7 +441,7 @@ def annotated_pair(
     check_same_words(a.vocabulary, b.vocabulary)
     most = min(a.rank, b.rank)
     rank = most if rank is None else rank
-    check_range("rank", rank, most=most, owner="the components of these results")
+    check_range("rank", rank, most=most, owner="these results")
     annotator = RuleAnnotator() if annotator is None else annotator
     notes = []
     for number, result in enumerate((a, b)):

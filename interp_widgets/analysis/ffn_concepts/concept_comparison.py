@@ -230,7 +230,7 @@ def compare_concepts(
     width = first.shape[2]
     most = min(a.rank, b.rank)
     rank = min(most, max(1, width // 2)) if rank is None else rank
-    check_range("rank", rank, most=most, owner="the components of these results")
+    check_range("rank", rank, most=most, owner="these results")
     rows: dict[str, list[Any]] = {"angles": [], "match": [], "match_cosine": [], "shared_words": []}
     for row, layer in enumerate(a.layers):
         run.stop_if_cancelled()

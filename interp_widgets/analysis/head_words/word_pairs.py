@@ -127,7 +127,7 @@ def head_word_pairs(
             unknown=table.unknown,
             top=search.top,
             partial=partial,
-            provenance=provenance(model.provenance(), **options, frequent=frequent, chunk_halvings=log.halvings),
+            provenance=provenance(model.provenance(), **options, chunk_halvings=log.halvings),
         )
 
     def step(rows: int) -> None:

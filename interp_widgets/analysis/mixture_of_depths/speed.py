@@ -124,7 +124,7 @@ def routing_speed(
         raise TypeError(f"routing_speed needs a mixture of depths, as tune_mod makes it, got {type(model).__name__}")
     tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
     room = model.n_ctx - len(tokens.ids)
-    check_range("max_new_tokens", max_new_tokens, most=room, owner="the context that this prompt leaves")
+    check_range("max_new_tokens", max_new_tokens, most=room, owner="what this prompt leaves of the context")
     check_range("repeats", repeats)
     counts = list(range(1, model.k + 1))
     seconds = np.zeros((len(counts), repeats + 1))
