@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 
 from . import plain, plain_slopes, ways
 from .compare import HALF_TOLERANCE, TOLERANCE, agree, difference, probe_ids
-from .mod.graft import dense_routes
+from .mixture_of_depths.graft import dense_routes
 from .plain import KeysValues
 from .slopes import AutogradSlopes, NoForwardMode, PlainSlopes, Slopes
 from .soft_cap import soft_cap, soft_capped

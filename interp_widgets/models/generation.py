@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .mod.early_exit import EarlyExit, skips_layers
-from .mod.graft import mixture_of
+from .mixture_of_depths.early_exit import EarlyExit, skips_layers
+from .mixture_of_depths.graft import mixture_of
 
 
 def _hooked_step(tl_model: Any, device: torch.device) -> Callable[[Tensor], Tensor]:

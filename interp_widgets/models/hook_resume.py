@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .hooks import attached, check_hook_names
 from .interventions import has_mlps, mlp_branch
-from .mod.graft import mixture_of
+from .mixture_of_depths.graft import mixture_of
 from .ways import blocks_start
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .mod.graft import mixture_in_force, mixture_of, norm_kind
+from .mixture_of_depths.graft import mixture_in_force, mixture_of, norm_kind
 from .scope import acts
 
 KeysValues = tuple[Tensor, Tensor]

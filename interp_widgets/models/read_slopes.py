@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .mod.graft import mixture_in_force
-from .mod.mixture import mix
+from .mixture_of_depths.graft import mixture_in_force
+from .mixture_of_depths.mixture import mix
 from .plain import read_streams
 
 __all__ = ["NormSlope", "ReadSlope"]

@@ -23,7 +23,7 @@ from torch import Tensor
 from . import plain, ways
 from .compare import agree, probe_ids
 from .hooks import attached
-from .mod.graft import by_last_route
+from .mixture_of_depths.graft import by_last_route
 from .soft_cap import soft_cap, soft_capped
 from .ways import has_hooks
 

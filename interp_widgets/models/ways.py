@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .mod.graft import mixture_of
+from .mixture_of_depths.graft import mixture_of
 from .plain import KeysValues, hooks_of
 
 OWN_HOOKS = ("transformer_lens.model_bridge", __name__)

@@ -19,12 +19,12 @@ from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
 from interp_widgets.models import LoadError, ModModel, load_model, load_pair, plain, read_slopes
 from interp_widgets.models import forward as engine
-from interp_widgets.models.mod.assemble import apply_state, new_mixture, norm_parameters
-from interp_widgets.models.mod.checkpoint import MixtureState, base_hash, save_state
-from interp_widgets.models.mod.early_exit import EarlyExit
-from interp_widgets.models.mod.graft import by_last_route, graft, grafted, late_parts, mixture_of
-from interp_widgets.models.mod.mixture import Mixture, gates, mix
-from interp_widgets.models.mod.opening import build_mixture, read_base
+from interp_widgets.models.mixture_of_depths.assemble import apply_state, new_mixture, norm_parameters
+from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, base_hash, save_state
+from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
+from interp_widgets.models.mixture_of_depths.graft import by_last_route, graft, grafted, late_parts, mixture_of
+from interp_widgets.models.mixture_of_depths.mixture import Mixture, gates, mix
+from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
 from interp_widgets.models.readout import read_out, residuals
 from tests.models.mixtures import naive, random_state, tiny_mixture
 from tests.models.tiny import tiny_folder, tiny_hf, tiny_model
@@ -212,13 +212,14 @@ def test_half_precision_loads(backend: str) -> None:
 
 def test_a_mixture_that_is_not_the_reference_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the check: a graft that mixes wrongly does not load."""
-    from interp_widgets.models import SelfCheckError, loading
+    from interp_widgets.models import SelfCheckError
+    from interp_widgets.models.mixture_of_depths import opening
 
     def wrong(tl_model: Any, mixture: Mixture) -> None:
         mixture.router.data.neg_()
         graft(tl_model, mixture)
 
-    monkeypatch.setattr(loading, "graft", wrong)
+    monkeypatch.setattr(opening, "graft", wrong)
     with pytest.raises(SelfCheckError, match="log-probabilities differ from Hugging Face"):
         build(random_state("llama", 2))
 

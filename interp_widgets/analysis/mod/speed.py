@@ -15,7 +15,7 @@ from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
 from interp_widgets.models.generation import generate_ids, stepper
-from interp_widgets.models.mod.early_exit import EarlyExit
+from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
 
 if TYPE_CHECKING:
     import pandas as pd
