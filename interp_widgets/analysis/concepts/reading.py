@@ -16,7 +16,7 @@ from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.analysis.tensors import check_finite, to_numpy
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.readout import residuals
+from interp_widgets.models.engine import residual_streams
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,7 +108,7 @@ def read_prompt_concepts(
     chosen = range(len(concepts.names)) if names is None else [concepts.index(name) for name in names]
     if check is not None:
         check()
-    streams = residuals(model, given.fed_ids()[0])[concepts.layer, given.offset :]
+    streams = residual_streams(model, given.fed_ids()[0])[concepts.layer, given.offset :]
     check_finite("the hidden states of the prompt", streams)
     states = to_numpy(streams)
     return ConceptReading(

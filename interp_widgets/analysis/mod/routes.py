@@ -13,7 +13,7 @@ from interp_widgets.analysis.result import provenance
 from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
-from interp_widgets.models.forward import decode
+from interp_widgets.models.engine import decode
 
 _LOGITS = {"cpu": 2**22, "cuda": 2**28}
 """Logits held at once."""

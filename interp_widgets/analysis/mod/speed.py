@@ -136,7 +136,7 @@ def routing_speed(
     for turn in range(repeats + 1):
         for row, count in enumerate(counts):
             with model.lock, model.with_top_k(count):
-                write = EarlyExit(model.tl_model, model.mixture, count) if skips else None
+                write = EarlyExit(model, model.mixture, count) if skips else None
                 started = clock()
                 new = generate_ids(
                     stepper(model) if write is None else write.feed, given.ids, device=model.device,

@@ -15,7 +15,7 @@ from interp_widgets.analysis.prompts import single_token, token_spans
 from interp_widgets.analysis.targets import Aim, Target, read
 from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.models import Model
-from interp_widgets.models.forward import encode
+from interp_widgets.models.engine import encode
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from interp_widgets.analysis.targets import read
 from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.forward import encode
+from interp_widgets.models.engine import encode
 
 if TYPE_CHECKING:
     import pandas as pd

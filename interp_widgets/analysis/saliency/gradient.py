@@ -9,7 +9,7 @@ from interp_widgets.analysis.runner import Runner
 from interp_widgets.analysis.saliency.case import Case
 from interp_widgets.analysis.targets import seeds
 from interp_widgets.analysis.tensors import wide
-from interp_widgets.models.forward import NoForwardMode, Slopes, slopes
+from interp_widgets.models.engine import Jacobian, NoForwardMode, jacobian
 
 
 def prefers_forward(n_prompt: int, n_response: int) -> bool:
@@ -50,9 +50,9 @@ def add_products(
     """
     if fresh:
         importance.fill_(torch.nan)
-    slope = slopes(case.model, embeddings, case.first)
-    _, gradient = seeds(case.model, slope.hidden, case.aim)
-    arguments = (case, runner, slope, gradient, directions, importance, weight, fresh)
+    derivative = jacobian(case.model, embeddings, case.first)
+    _, gradient = seeds(case.model, derivative.hidden, case.aim)
+    arguments = (case, runner, derivative, gradient, directions, importance, weight, fresh)
     if prefers_forward(case.n_prompt, case.n_response):
         done = runner.done
         try:
@@ -65,7 +65,7 @@ def add_products(
 def _forward(
     case: Case,
     runner: Runner,
-    slope: Slopes,
+    derivative: Jacobian,
     gradient: Tensor,
     directions: Tensor,
     importance: Tensor,
@@ -76,7 +76,7 @@ def _forward(
     rows, columns = case.rows(), wide(gradient)
 
     def work(start: int, stop: int) -> None:
-        change = slope.push(directions[start:stop], rows[start:stop])
+        change = derivative.jvp(directions[start:stop], rows[start:stop])
         product = torch.einsum("kmd,md->km", wide(change), columns).mul_(weight)
         importance[start:stop] = product if fresh else importance[start:stop] + product
 
@@ -86,7 +86,7 @@ def _forward(
 def _reverse(
     case: Case,
     runner: Runner,
-    slope: Slopes,
+    derivative: Jacobian,
     gradient: Tensor,
     directions: Tensor,
     importance: Tensor,
@@ -98,7 +98,7 @@ def _reverse(
 
     def work(start: int, stop: int) -> None:
         at = torch.arange(case.first + start, case.first + stop, device=gradient.device)
-        found = slope.pull(gradient[start:stop], at)[:, wanted]
+        found = derivative.vjp(gradient[start:stop], at)[:, wanted]
         product = torch.einsum("knd,nd->nk", wide(found), rows).mul_(weight)
         importance[:, start:stop] = product if fresh else importance[:, start:stop] + product
 

@@ -12,7 +12,7 @@ from interp_widgets.analysis.saliency.case import Case
 from interp_widgets.analysis.saliency.gradient import add_products, prefers_forward
 from interp_widgets.analysis.targets import read
 from interp_widgets.models import Model
-from interp_widgets.models.forward import encode, mean_embedding
+from interp_widgets.models.engine import encode, mean_embedding
 
 Baseline = Literal["zero", "mean"]
 """What a token's embedding is replaced by: nothing, or the mean of all token embeddings."""

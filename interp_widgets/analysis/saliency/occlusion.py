@@ -8,7 +8,7 @@ from torch import Tensor
 from interp_widgets.analysis.runner import Runner
 from interp_widgets.analysis.saliency.case import Case
 from interp_widgets.analysis.targets import read
-from interp_widgets.models.forward import encode, prefix
+from interp_widgets.models.engine import encode, prefix
 
 
 @torch.no_grad()

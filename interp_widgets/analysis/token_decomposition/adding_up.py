@@ -6,13 +6,13 @@ import torch
 
 from interp_widgets.models import Model
 from interp_widgets.models.compare import TOLERANCE
-from interp_widgets.models.frozen_pass import FrozenPass
+from interp_widgets.models.engine.linearised import LinearisedPass
 
 _HALF = 0.05
 """Rounding of the stream at every layer stays below 0.01; a missing part does not."""
 
 
-def check_finite(model: Model, frozen: FrozenPass) -> None:
+def check_finite(model: Model, frozen: LinearisedPass) -> None:
     """Raise ValueError where the model's own residual stream holds NaN or infinity."""
     bad = (~torch.isfinite(frozen.residual)).any(-1).nonzero()[:, 0].tolist()
     if bad:

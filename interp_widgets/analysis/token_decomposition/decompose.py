@@ -17,7 +17,7 @@ from interp_widgets.analysis.token_decomposition.parts import Biases, Parts
 from interp_widgets.analysis.token_decomposition.result import TokenDecompositionResult
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.freeze import Slope, freeze
+from interp_widgets.models.engine.linearised import ActivationSlope, linearise
 
 _DELIVERIES = 4
 """Partial results at most."""
@@ -35,7 +35,7 @@ def decompose_tokens(
     *,
     position: int = -1,
     biases: Biases = "separate",
-    slope: Slope = "secant",
+    slope: ActivationSlope = "secant",
     lens: Lens | None = "own",
     target: str | int | None = None,
     tolerance: float | None = None,
@@ -92,7 +92,7 @@ def decompose_tokens(
     given = read_prompt(model, prompt, prepend_bos=prepend_bos)
     last = given.offset + given.position(position)
     aim = None if target is None else single_token(model, target)
-    frozen = freeze(model, given.ids, last, slope=slope)
+    frozen = linearise(model, given.ids, last, slope=slope)
     check_finite(model, frozen)
     reading = PartLens.of(model, frozen.residual)
     parts = Parts(given, frozen, reading, last, biases, lens, aim)

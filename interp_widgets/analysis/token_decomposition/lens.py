@@ -10,8 +10,8 @@ from torch import Tensor
 
 from interp_widgets.analysis.tensors import log_sum
 from interp_widgets.models import Model
-from interp_widgets.models.frozen import rounded_gain, rounds_norms
-from interp_widgets.models.readout import ReadOut, read_out
+from interp_widgets.models.engine import ReadOut, read_out
+from interp_widgets.models.engine.linearised import rounded_gain, rounds_norms
 
 Lens = Literal["own", "frozen"]
 """By what the final norm divides a part: by the part's ``own`` scale, or by the ``frozen`` one of the whole stream."""

@@ -15,7 +15,7 @@ from interp_widgets.analysis.token_decomposition.lens import PartLens
 from interp_widgets.analysis.token_decomposition.result import LogitShareResult
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.freeze import Slope, freeze
+from interp_widgets.models.engine.linearised import ActivationSlope, linearise
 from interp_widgets.models.soft_cap import soft_cap
 
 
@@ -28,7 +28,7 @@ def decompose_logit(
     *,
     position: int = -1,
     foil: str | int | None = None,
-    slope: Slope = "secant",
+    slope: ActivationSlope = "secant",
     tolerance: float | None = None,
     prepend_bos: bool | None = None,
     check: Callable[[], None] | None = None,
@@ -68,7 +68,7 @@ def decompose_logit(
     last = given.offset + given.position(position)
     token = None if target is None else single_token(model, target)
     against = None if foil is None else single_token(model, foil, what="foil")
-    frozen = freeze(model, given.ids, last, slope=slope)
+    frozen = linearise(model, given.ids, last, slope=slope)
     check_finite(model, frozen)
     lens = PartLens.of(model, frozen.residual)
     logits = _uncapped(model, lens.logits(frozen.residual[-1], -1, "own"))

@@ -14,7 +14,7 @@ from interp_widgets.analysis.prompts import Prompt
 from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.analysis.token_decomposition.lens import Lens, PartLens
 from interp_widgets.analysis.token_decomposition.result import TokenDecompositionResult
-from interp_widgets.models.frozen_pass import FrozenPass
+from interp_widgets.models.engine.linearised import LinearisedPass
 
 Biases = Literal["separate", "spread"]
 """Where the model's biases go: a part of their own, or onto the tokens' parts in proportion to their norms."""
@@ -25,7 +25,7 @@ class Parts:
     """The parts of one position's stream while they are computed, chunk of sources by chunk."""
 
     prompt: Prompt
-    frozen: FrozenPass
+    frozen: LinearisedPass
     lens: PartLens
     last: int
     biases: Biases
