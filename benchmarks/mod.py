@@ -40,11 +40,11 @@ from interp_widgets.analysis.ablation import ablate_modules
 from interp_widgets.analysis.mixture_of_depths import routing_speed
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.models import load_model, plain
-from interp_widgets.models.mod.assemble import new_mixture, norm_parameters
-from interp_widgets.models.mod.checkpoint import MixtureState, base_hash
-from interp_widgets.models.mod.graft import late_parts
-from interp_widgets.models.mod.mixture import mix
-from interp_widgets.models.mod.opening import build_mixture, read_base
+from interp_widgets.models.mixture_of_depths.assemble import new_mixture, norm_parameters
+from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, base_hash
+from interp_widgets.models.mixture_of_depths.graft import late_parts
+from interp_widgets.models.mixture_of_depths.mixture import mix
+from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
 
 warnings.simplefilter("ignore")
 

@@ -104,7 +104,7 @@ _HOMES = {
     "ConceptBrowser": "widgets.concepts",
     "compare_annotations": "analysis.ffn_concepts",
     "AnnotationComparison": "analysis.ffn_concepts",
-    "ModModel": "models.mod.model",
+    "ModModel": "models.mixture_of_depths.model",
     "routing": "analysis.mixture_of_depths",
     "routing_speed": "analysis.mixture_of_depths",
     "solve": "analysis.mixture_of_depths",
@@ -317,7 +317,7 @@ if TYPE_CHECKING:
     from interp_widgets.data.problems import demo_problems, read_problems
     from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
     from interp_widgets.models import Model, ModelPair, load_demo_pair, load_model, load_pair
-    from interp_widgets.models.mod.model import ModModel
+    from interp_widgets.models.mixture_of_depths.model import ModModel
     from interp_widgets.tuning.mod import ModReport, late_layer_losses, mod_ablations, mod_grid, tune_mod
     from interp_widgets.tuning.mod.untrained import untrained_mod
     from interp_widgets.widgets.ablation import AblationPanel

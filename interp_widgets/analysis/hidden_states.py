@@ -16,8 +16,7 @@ from interp_widgets.analysis._core.cost import Cost, block_parameters, row_bytes
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.states import Begun, begin, states, whole_states
-from interp_widgets.models.ways import has_hooks
+from interp_widgets.models.engine import Beginnings, beginnings, has_hooks, streams_at
 
 _SHORTEST_BEGINNING = 4
 """A common beginning of fewer tokens is not worth its own pass."""
@@ -104,7 +103,7 @@ class _Work:
             for first in range(0, len(every), size):
                 some = every[first : first + size]
                 starts = torch.tensor([self.ids[group[0]][:length] for group in some], device=self.model.device)
-                begun = begin(self.model, starts.view(len(some), length), self.layers[-1])
+                begun = beginnings(self.model, starts.view(len(some), length), self.layers[-1])
                 rows = [(i, number) for number, group in enumerate(some) for i in group]
                 rows.sort(key=lambda row: (-len(self.ids[row[0]]), row[0]))  # the first of a chunk is its longest
                 self._padded(rows, begun)
@@ -115,7 +114,7 @@ class _Work:
         kept = 2 * model.n_kv_heads * model.d_head * self.layers[-1] * length * model.dtype.itemsize
         return max(1, min(self.runner.size(length), int(_KEPT_SHARE * model.free_memory() / max(kept, 1))))
 
-    def _padded(self, rows: Sequence[tuple[int, int]], begun: Begun | None) -> None:
+    def _padded(self, rows: Sequence[tuple[int, int]], begun: Beginnings | None) -> None:
         skip = 0 if begun is None else begun.length
 
         def tokens(start: int) -> int:
@@ -128,7 +127,7 @@ class _Work:
             last = torch.tensor([len(some) - 1 for some in rest], device=device)
             which = torch.tensor([number for _, number in rows[start:stop]], device=device)
             self._keep([i for i, _ in rows[start:stop]],
-                       states(self.model, batch, last, self.layers, begun=begun, which=which))  # fmt: skip
+                       streams_at(self.model, batch, last, self.layers, begun=begun, which=which))  # fmt: skip
 
         self.runner.run(len(rows), tokens, work)
 
@@ -141,7 +140,8 @@ class _Work:
 
             def work(start: int, stop: int, rows: list[int] = rows) -> None:
                 batch = torch.tensor([self.ids[i] for i in rows[start:stop]], device=self.model.device)
-                self._keep(rows[start:stop], whole_states(self.model, batch, self.layers))
+                last = torch.full((stop - start,), batch.shape[1] - 1, device=self.model.device)
+                self._keep(rows[start:stop], streams_at(self.model, batch, last, self.layers))
 
             self.runner.run(len(rows), lambda start, length=length: length, work)  # type: ignore[misc]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from .check import SelfCheck, SelfCheckError
-from .folder import LoadError
 from .hooks import Run
-from .loading import ModelPair, load_demo_pair, load_model, load_pair
-from .mod.model import ModModel
+from .hub_files import LoadError
+from .loading import load_model, register_opener
+from .mixture_of_depths.model import ModModel
+from .mixture_of_depths.opening import MixtureFolders
 from .model import Model
+from .pair import ModelPair, load_demo_pair, load_pair
 
 __all__ = [
     "LoadError",
@@ -21,3 +23,5 @@ __all__ = [
     "load_model",
     "load_pair",
 ]
+
+register_opener(MixtureFolders())  # Mixture of Depths plugs into `load_model` here, and nowhere else

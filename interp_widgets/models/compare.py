@@ -26,7 +26,7 @@ def agree(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> bool:
     return found.shape == wanted.shape and difference(found, wanted) <= TOLERANCE.get(dtype, HALF_TOLERANCE)
 
 
-def probe_ids(d_vocab: int, n_ctx: int) -> Tensor:
-    """(1, tokens) the ids that every comparison runs on."""
+def probe_ids(d_vocab: int, n_ctx: int, *, at_least: int = 0) -> Tensor:
+    """(1, tokens) the ids that comparisons run on; more of them where something shows in longer sequences only."""
     generator = torch.Generator().manual_seed(11)
-    return torch.randint(0, d_vocab, (1, min(PROBE_TOKENS, n_ctx)), generator=generator)
+    return torch.randint(0, d_vocab, (1, min(max(PROBE_TOKENS, at_least), n_ctx)), generator=generator)

@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from .mod.early_exit import EarlyExit, skips_layers
-from .mod.graft import mixture_of
+from .engine import writer
+from .mixture_of_depths.early_exit import EarlyExit, skips_layers
+from .mixture_of_depths.graft import mixture_of
+from .network import Network
 
 
-def _hooked_step(tl_model: Any, device: torch.device) -> Callable[[Tensor], Tensor]:
-    from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
-
-    cache = TransformerLensKeyValueCache.init_cache(tl_model.cfg, device, 1)
-
-    def step(ids: Tensor) -> Tensor:
-        # the mask is given because TransformerLens would otherwise ask a tokenizer for it
-        return tl_model(ids, past_kv_cache=cache, attention_mask=torch.ones_like(ids))
-
-    return step
-
-
-def _bridge_step(tl_model: Any) -> Callable[[Tensor], Tensor]:
-    past: list[Any] = [None]
-
-    def step(ids: Tensor) -> Tensor:
-        output = tl_model.original_model(ids, past_key_values=past[0], use_cache=True)
-        past[0] = output.past_key_values
-        return output.logits
-
-    return step
-
-
-def stepper(model: Any) -> Callable[[Tensor], Tensor]:
+def stepper(network: Network) -> Callable[[Tensor], Tensor]:
     """A function from more token ids (1, n) of one sequence to the logits after them; it keeps keys and values."""
-    if model.backend == "bridge":
-        return _bridge_step(model.tl_model)
-    mixture = mixture_of(model.tl_model)
-    if mixture is not None and skips_layers(model.tl_model):
-        return EarlyExit(model.tl_model, mixture, mixture.top_k).feed
-    return _hooked_step(model.tl_model, model.device)
+    mixture = mixture_of(network.tl_model)
+    if mixture is not None and skips_layers(network):
+        return EarlyExit(network, mixture, mixture.top_k).feed
+    return writer(network)
 
 
 @torch.no_grad()

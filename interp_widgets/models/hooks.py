@@ -1,13 +1,18 @@
-"""Run a TransformerLens model with values read, changed and differentiated at named hooks, alike on both backends."""
+"""The one hook mechanism: values read, changed and differentiated at named hooks, alike on both backends.
+
+Hooks are always taken off again. Those that stay for longer than one pass act in one thread only (`Scope`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
 import re
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,6 +40,68 @@ _SWITCHES = {
     "hook_attn_in": "use_attn_in",
     "hook_mlp_in": "use_hook_mlp_in",
 }
+
+
+_OWN_HOOKS = ("transformer_lens.model_bridge", "interp_widgets.models.engine.modules")
+"""Modules whose hooks are part of how a pass works."""
+MLP_IN = re.compile(r"blocks\.(\d+)\.hook_mlp_in$")
+
+
+# ---- whose a hook is
+
+
+_MARK = "_interp_widgets_scope"
+_local = threading.local()
+
+
+def _this_thread() -> object:
+    """A mark of the calling thread. Thread numbers are given again when a thread ends, this object never is."""
+    if not hasattr(_local, "mark"):
+        _local.mark = object()
+    return _local.mark
+
+
+class Scope:
+    """The time from entering a ``with`` to leaving it, in the thread that entered."""
+
+    def __init__(self) -> None:
+        self._thread = _this_thread()
+        self.open = True
+
+    def acts(self) -> bool:
+        """Whether its hooks act here and now."""
+        return self.open and self._thread is _this_thread()
+
+
+def mark(hook: Any, scope: Scope) -> None:
+    """Say that a function registered at a PyTorch module acts in this scope only."""
+    setattr(hook, _MARK, scope)
+
+
+def acts(hook: Any) -> bool:
+    """Whether a registered function acts in the calling thread; one without a mark does so in all."""
+    scope: Scope | None = getattr(hook, _MARK, None)
+    return scope is None or scope.acts()
+
+
+def hooks_of(module: Any) -> list[Any]:
+    """The hooks of a PyTorch module that act in this thread; HookPoints keep theirs there too."""
+    tables = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    # copied first: another thread may put a hook of its own on at this moment
+    return [hook for table in tables if table for hook in list(table.values()) if acts(hook)]
+
+
+def has_hooks(tl_model: Any) -> bool:
+    """Whether anyone has a hook on the model that acts in this thread, permanent or not; those that are part of how a
+    pass works do not count."""
+    return any(
+        not str(getattr(hook, "__module__", "")).startswith(_OWN_HOOKS)
+        for module in tl_model.modules()
+        for hook in hooks_of(module)
+    )
+
+
+# ---- names
 
 
 @dataclass(frozen=True)
@@ -75,21 +142,52 @@ def _suggest(name: str, known: Mapping[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def attached(tl_model: Any, hooks: Iterable[tuple[str, Callable[..., Tensor]]]) -> Iterator[None]:
+def attached(
+    tl_model: Any,
+    hooks: Iterable[tuple[str, Callable[..., Tensor | None]]],
+    *,
+    backend: str = "",
+    scope: Scope | None = None,
+) -> Iterator[None]:
     """Add hooks and take exactly these away again, whatever happens inside; other people's hooks stay.
 
     The hook points are used directly: the bridge's own context manager calls a function once per alias of a name,
-    so that an edit would be applied twice.
+    so that an edit would be applied twice. ``hook_mlp_in``, the residual stream as the MLP's branch reads it, has no
+    hook that every model runs: with a ``backend`` it is the input of that branch's first module.
+
+    Args:
+        hooks: names and functions of (value, hook); what they return, unless it is None, replaces the value.
+        scope: the hooks act in it only, and outlive TransformerLens' own resets.
     """
-    points = tl_model.hook_dict
-    added: list[tuple[Any, Any]] = []
-    try:
+    with contextlib.ExitStack() as stack:
         for name, function in hooks:
-            added.append((points[name], add_hook(points[name], function)))
+            act = _within(function, scope)
+            block = MLP_IN.match(name) if backend else None
+            if block is None:
+                point = tl_model.hook_dict[name]
+                handle = add_hook(point, act, permanent=scope is not None)
+                stack.callback(remove_hook, point, handle)
+                registered = point._forward_hooks.get(handle.hook.id)
+            else:
+                registered = _entering(act)
+                part = getattr(tl_model.blocks[int(block.group(1))], mlp_branch(tl_model, backend).entry)
+                stack.callback(part.register_forward_pre_hook(registered).remove)
+            if scope is not None:
+                mark(registered, scope)
         yield
-    finally:
-        for point, handle in reversed(added):
-            remove_hook(point, handle)
+
+
+def _within(function: Callable[..., Tensor | None], scope: Scope | None) -> Callable[..., Tensor | None]:
+    """The function as TransformerLens calls it, with a keyword; in a scope it acts there only."""
+    return lambda value, hook: function(value, hook) if scope is None or scope.acts() else None
+
+
+def _entering(function: Callable[..., Tensor | None]) -> Callable[..., tuple[Any, ...] | None]:
+    def enter(module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        changed = function(inputs[0], None)
+        return None if changed is None else (changed, *inputs[1:])
+
+    return enter
 
 
 def add_hook(point: Any, function: Callable[..., Tensor | None], *, permanent: bool = False) -> Any:
@@ -232,3 +330,64 @@ def _gradients(objective: Tensor, recorders: Mapping[str, _Recorder]) -> dict[st
             total = total if part is None else total + part
         gradients[name] = total.detach()
     return gradients
+
+
+# ---- how the stream comes to the MLP
+
+
+@dataclass(frozen=True)
+class MlpBranch:
+    """How the residual stream comes to the MLP of a block."""
+
+    entry: Literal["ln2", "mlp"]
+    """The part of a block that the stream enters: the MLP's norm, or the MLP itself where no norm is before it."""
+    reads_attention: bool
+    """Whether it has the output of the same block's attention in it; parallel blocks read the stream before that."""
+
+
+_MLP_BRANCHES: weakref.WeakKeyDictionary[Any, MlpBranch] = weakref.WeakKeyDictionary()
+
+
+def mlp_branch(tl_model: Any, backend: str) -> MlpBranch:
+    """How the MLPs of a model read the residual stream, found by comparing values in the first block.
+
+    Raises ValueError for an architecture whose MLPs read something else.
+    """
+    branch = _MLP_BRANCHES.get(tl_model)
+    if branch is None:
+        if has_hooks(tl_model):  # values may be changed: what the library says must do
+            return MlpBranch("ln2", not getattr(tl_model.cfg, "parallel_attn_mlp", False))
+        branch = _MLP_BRANCHES[tl_model] = _find_branch(tl_model, backend)
+    return branch
+
+
+@torch.no_grad()
+def _find_branch(tl_model: Any, backend: str) -> MlpBranch:
+    block, seen = tl_model.blocks[0], dict[str, Tensor]()
+    entries: tuple[Literal["ln2", "mlp"], ...] = ("ln2", "mlp")
+    handles = [
+        getattr(block, entry).register_forward_pre_hook(
+            lambda module, inputs, entry=entry: seen.__setitem__(entry, inputs[0])
+        )
+        for entry in entries
+        if isinstance(getattr(block, entry, None), torch.nn.Module)
+    ]
+    try:
+        device = next(tl_model.parameters()).device
+        ids = torch.arange(min(4, tl_model.cfg.n_ctx, tl_model.cfg.d_vocab), device=device)[None]
+        names = ["blocks.0.hook_resid_pre", "blocks.0.hook_attn_out"]
+        run = run_hooked(tl_model, ids, backend=backend, capture=names)
+    finally:
+        for handle in handles:
+            handle.remove()
+    before, attention = (run.activations[name].double() for name in names)
+    for entry in entries:
+        if entry not in seen or seen[entry].shape != before.shape:
+            continue
+        value = seen[entry].double()
+        after, apart = float((value - before - attention).norm()), float((value - before).norm())
+        if min(after, apart) <= 0.03 * float(value.norm()):  # rounding in half precision
+            return MlpBranch(entry, after <= apart)
+    raise ValueError(
+        "the MLPs of this model do not read the residual stream directly, so that what they read cannot be replaced"
+    )

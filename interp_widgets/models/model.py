@@ -5,18 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from interp_widgets import __version__
 
-from . import generation, tokens
+from . import engine, generation, tokens
 from .check import SelfCheck
 from .network import Backend, Network
-
-if TYPE_CHECKING:
-    from .forward import Prefix
 
 _version = functools.cache(metadata.version)  # reads a file each time
 
@@ -250,17 +247,13 @@ class Model(Network):
 
     # ---- the fast engine
 
-    def prefix(self, embeddings: Tensor) -> Prefix:
-        """Keys and values of the first positions, computed once; see `interp_widgets.models.forward.prefix`."""
-        from .forward import prefix
-
-        return prefix(self, embeddings)
+    def prefix(self, embeddings: Tensor) -> engine.Prefix:
+        """Keys and values of the first positions, computed once; see `interp_widgets.models.engine.prefix`."""
+        return engine.prefix(self, embeddings)
 
     def forward(
-        self, embeddings: Tensor, *, positions: slice | Tensor | None = None, prefix: Prefix | None = None
+        self, embeddings: Tensor, *, positions: slice | Tensor | None = None, prefix: engine.Prefix | None = None
     ) -> Tensor:
         """Logits (batch, positions, d_vocab) from token embeddings (batch, tokens, d_model); see
-        `interp_widgets.models.forward.forward`."""
-        from .forward import forward
-
-        return forward(self, embeddings, positions=positions, prefix=prefix)
+        `interp_widgets.models.engine.forward`."""
+        return engine.forward(self, embeddings, positions=positions, prefix=prefix)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import weights
-from .hooks import Edit, Objective, Run, canonical_hook_names, run_hooked
+from .hooks import Edit, Objective, Run, canonical_hook_names, mlp_branch, run_hooked
 
 Backend = Literal["hooked", "bridge"]
 
@@ -168,13 +168,33 @@ class Network:
 
     def token_embeddings(self, ids: Sequence[int] | Tensor) -> Tensor:
         """(positions, d_model) token embedding of each id, as the model feeds it in: no position information."""
-        batch = self._batch(ids)
-        with torch.no_grad():
-            # the bridge's embedding runs hook_embed itself; hooks belong to the pass that the rows are fed to
-            embed = getattr(self.tl_model.embed, "original_component", self.tl_model.embed)
-            return embed(batch)[0].detach()
+        return self.embed(self._batch(ids))[0]
 
-    def weight(self, name: str, layer: int | None = None) -> Tensor:
+    @torch.no_grad()
+    def embed(self, batch: Tensor) -> Tensor:
+        """(batch, positions, d_model) token embeddings of ids (batch, positions), which are not checked."""
+        # the bridge's embedding runs hook_embed itself; hooks belong to the pass that the rows are fed to
+        embedding = getattr(self.tl_model.embed, "original_component", self.tl_model.embed)
+        rows: Tensor = embedding(batch)
+        return rows.detach()
+
+    @property
+    def has_mlps(self) -> bool:
+        """Whether every block has an MLP; attention-only models have hooks for its output that never run."""
+        return all(getattr(block, "mlp", None) is not None for block in self.tl_model.blocks)
+
+    @property
+    def mlp_reads_attention(self) -> bool:
+        """Whether an MLP reads what the attention of its block writes; parallel blocks read the stream before that."""
+        with self.lock:
+            return mlp_branch(self.tl_model, self.backend).reads_attention
+
+    @property
+    def gated(self) -> bool:
+        """Whether the MLPs multiply a linear branch with a gate."""
+        return bool(getattr(self.tl_model.cfg, "gated_mlp", False))
+
+    def weight(self, name: str, layer: int | None = None, *, grouped: bool = False) -> Tensor:
         """One weight in HookedTransformer's orientation (input axis first), detached and not copied where possible.
 
         Whole model: W_E (d_vocab, d_model), W_pos (n_ctx, d_model), W_U (d_model, d_vocab), b_U (d_vocab), and the
@@ -183,10 +203,10 @@ class Network:
         (n_heads, d_head), b_O (d_model), W_in, W_gate (d_model, d_mlp), W_out (d_mlp, d_model), b_in (d_mlp),
         b_out (d_model); the norms before attention and MLP ln1_w, ln1_b, ln2_w, ln2_b (d_model), and ln1_post_w,
         ln1_post_b, ln2_post_w, ln2_post_b of models that norm what both write. Shared key/value heads are repeated per
-        query head; an absent bias is zero, the scale of a norm without one (or folded away) is one, and Gemma's is what
-        it multiplies by.
+        query head unless ``grouped``; an absent bias is zero, the scale of a norm without one (or folded away) is one,
+        and Gemma's is what it multiplies by.
         """
-        return weights.weight(self.tl_model, name, layer)
+        return weights.weight(self.tl_model, name, layer, grouped=grouped)
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 ATTENTION = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O")
+SHARED = ("W_K", "W_V", "b_K", "b_V")
+"""Of heads that several query heads may share."""
 MLP = ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out")
 NORMS = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln1_post_w", "ln1_post_b", "ln2_post_w", "ln2_post_b")
 FINAL_NORM = ("ln_final_w", "ln_final_b")
 GLOBAL = ("W_E", "W_pos", "W_U", "b_U", *FINAL_NORM)
 
 
-def weight(tl_model: Any, name: str, layer: int | None) -> Tensor:
-    """One weight matrix or bias; see `Model.weight`."""
+def weight(tl_model: Any, name: str, layer: int | None, *, grouped: bool = False) -> Tensor:
+    """One weight matrix or bias; see `Network.weight`."""
     if name in GLOBAL:
         if layer is not None:
             raise ValueError(f"{name} belongs to the whole model, so layer must be left out, got {layer}")
@@ -24,17 +26,16 @@ def weight(tl_model: Any, name: str, layer: int | None) -> Tensor:
     if name not in ATTENTION + MLP + NORMS:
         raise ValueError(f"name must be one of {', '.join(GLOBAL + ATTENTION + MLP + NORMS)}, got {name!r}")
     n_layers = tl_model.cfg.n_layers
-    if layer is None or not 0 <= layer < n_layers:
-        raise ValueError(f"layer must be in 0..{n_layers - 1} for this {n_layers}-layer model, got {layer}")
+    if layer is None or not -n_layers <= layer < n_layers:
+        raise ValueError(f"layer must be in {-n_layers}..{n_layers - 1} for this {n_layers}-layer model, got {layer}")
     if name in NORMS:
         return _norm(tl_model, tl_model.blocks[layer], name)
     part = getattr(tl_model.blocks[layer], "attn" if name in ATTENTION else "mlp", None)
-    value = getattr(part, name, None)
-    if value is None:
-        return _missing(tl_model, name)
-    value = value.detach()
+    # HookedTransformer keeps shared key/value heads once, under a name of their own
+    value = getattr(part, f"_{name}" if name in SHARED and hasattr(part, f"_{name}") else name, None)
+    value = _missing(tl_model, name) if value is None else value.detach()
     heads = tl_model.cfg.n_heads
-    if name in ("W_K", "W_V", "b_K", "b_V") and value.shape[0] != heads:
+    if name in SHARED and value.shape[0] != heads and not grouped:
         value = value.repeat_interleave(heads // value.shape[0], 0)
     return value
 
@@ -73,10 +74,11 @@ def _global(tl_model: Any, name: str) -> Tensor:
 def _missing(tl_model: Any, name: str) -> Tensor:
     """An absent bias is a zero bias; an absent gate is an error."""
     cfg = tl_model.cfg
+    shared = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
     shape = {
         "b_Q": (cfg.n_heads, cfg.d_head),
-        "b_K": (cfg.n_heads, cfg.d_head),
-        "b_V": (cfg.n_heads, cfg.d_head),
+        "b_K": (shared, cfg.d_head),
+        "b_V": (shared, cfg.d_head),
         "b_O": (cfg.d_model,),
         "b_in": (cfg.d_mlp,),
         "b_gate": (cfg.d_mlp,),

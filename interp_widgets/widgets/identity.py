@@ -7,7 +7,7 @@ from typing import Any
 
 from interp_widgets.models import Model
 
-from ..models.scope import acts
+from ..models.hooks import acts
 
 
 class Identity:

@@ -22,11 +22,11 @@ from interp_widgets.analysis.ablation import (
     mean_ablation,
     resample_ablation,
 )
-from interp_widgets.analysis.ablation.interventions import changes
+from interp_widgets.analysis.ablation.interventions import patches_of
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.models import Model
-from interp_widgets.models.forward import decode
-from interp_widgets.models.resume import Patch, resume, trace
+from interp_widgets.models.engine import decode, patched, trace
+from interp_widgets.models.patching import Patch
 from tests.models.tiny import tiny_model
 
 IDS = [5, 17, 300, 44, 8, 9, 120]
@@ -134,8 +134,8 @@ def test_the_resume_engine_agrees(family: str, backend: str) -> None:
             parts = {"both": ("attn", "mlp")}.get(one.kind, (one.kind,))
             index = None if one.index is None else torch.tensor([one.index])
             zero = torch.zeros(1, model.d_head if one.kind == "head" else model.d_model, dtype=torch.float64)
-            patches = [Patch(part, 1, cell, at, zero, index) for part in parts]  # type: ignore[arg-type]
-            found = decode(model, resume(model, kept, patches, 1))[0]
+            patches = [Patch(part, 1, zero, at, cell, index) for part in parts]  # type: ignore[arg-type]
+            found = decode(model, patched(model, kept, patches, 1))[0]
             torch.testing.assert_close(found, wanted, atol=1e-10, rtol=0)
 
 
@@ -439,8 +439,8 @@ def test_what_a_model_does_not_have_is_one_clear_sentence(options: dict[str, Any
 def test_more_bad_input() -> None:
     model = tiny_model("gpt2")
     with pytest.raises(TypeError, match="ablations must be Ablation objects, got str"):
-        inspect.unwrap(changes)(model, ["mlp"])
-    with pytest.raises(ValueError, match=r"position must be in 0\.\.6 for this prompt of 7 tokens"):
+        inspect.unwrap(patches_of)(model, ["mlp"])
+    with pytest.raises(ValueError, match=r"position must be in -7\.\.6 for this prompt of 7 tokens"):
         ablated_prediction(model, IDS, [Ablation("mlp", 1, position=7)])
     with pytest.raises(ValueError, match=r"top must be in 1\.\.420"):
         ablated_prediction(model, IDS, [], top=0)

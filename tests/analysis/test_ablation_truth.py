@@ -29,8 +29,8 @@ from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis.ablation import Ablation, ablate_heads, ablate_modules, ablation, mean_ablation
 from interp_widgets.data.world import IOIPrompt, fact_prompts, indirect_object_prompts
 from interp_widgets.models import Model, load_demo_pair
-from interp_widgets.models.forward import decode
-from interp_widgets.models.resume import Patch, resume, trace
+from interp_widgets.models.engine import decode, patched, trace
+from interp_widgets.models.patching import Patch
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -170,11 +170,11 @@ def accuracies(model: Model, groups: Sequence[Sequence[tuple[int, int]]]) -> Ten
         )
         at = torch.arange(clean.tokens)
         patches = [
-            Patch("head", layer, at * 0 + cell, at, other.head[layer][0, :, head], at * 0 + head)
+            Patch("head", layer, other.head[layer][0, :, head], at, at * 0 + cell, at * 0 + head)
             for cell, group in enumerate(groups)
             for layer, head in group
         ]
-        logits = decode(model, resume(model, clean, patches, len(groups)))
+        logits = decode(model, patched(model, clean, patches, len(groups)))
         right.append(logits.argmax(-1) == first_token(model, case.answer))
     return torch.stack(right).double().mean(0)
 

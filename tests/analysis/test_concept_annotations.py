@@ -103,7 +103,7 @@ def test_some_layers_components_and_signs(result: FFNConceptResult, sign: Any) -
     assert script.asked == [result.words(*cell, sign=sign) for cell in cells]
     assert [found.description(*cell) for cell in cells] == [f"about {i}" for i in range(4)]
     assert calls == [(i + 1, 4) for i in range(4)]
-    with pytest.raises(ValueError, match="layer must be one of 0, 2, which were computed, .* got 1"):
+    with pytest.raises(ValueError, match=r"layer must be one of 0, 2, which were computed, .* got 1"):
         found.level(1, 1)
     with pytest.raises(ValueError, match=r"component must be one of 1, 3, which were computed, .* got 0"):
         found.description(0, 0)

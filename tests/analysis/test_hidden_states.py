@@ -16,7 +16,7 @@ from tiny import tiny_model
 from interp_widgets.analysis import hidden_states
 from interp_widgets.analysis.hidden_states import last_states, last_states_cost
 from interp_widgets.models import plain, states
-from interp_widgets.models.interventions import interventions
+from interp_widgets.models.patching import interventions
 
 START = "When Mary and John went to the store"
 TEXTS = (

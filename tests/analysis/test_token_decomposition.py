@@ -26,7 +26,7 @@ from interp_widgets.analysis.token_decomposition import (
 from interp_widgets.arguments import checked
 from interp_widgets.data.world import fact_prompts
 from interp_widgets.models import load_demo_pair, load_model
-from interp_widgets.models.freeze import freeze
+from interp_widgets.models.engine.linearised import linearise
 from tests.models.tiny import BRIDGE_ONLY, FAMILIES, tiny_hf, tiny_model
 
 IDS = [7, 17, 300, 44, 8, 9, 120, 33, 210, 5]
@@ -262,14 +262,14 @@ def test_a_neuron_at_zero_takes_the_limit_of_the_slope() -> None:
         hf.transformer.h[1].mlp.c_fc.weight.data[:, 3] = 0
         hf.transformer.h[1].mlp.c_fc.bias.data[3] = 0
         model = load_model(hf, backend=backend, dtype=torch.float64)
-        slope = freeze(model, IDS, 9).layers[1].slope
+        slope = linearise(model, IDS, 9).layers[1].slope
         assert slope is not None
         assert slope[:, 3].tolist() == pytest.approx([0.5] * 10)
         assert decompose_tokens(model, IDS, lens=None).error.max() < 1e-10
         hf = tiny_hf("llama", dtype=torch.float64)
         hf.model.layers[1].mlp.up_proj.weight.data[3] = 0
         model = load_model(hf, backend=backend, dtype=torch.float64)
-        slope = freeze(model, IDS, 9).layers[1].slope
+        slope = linearise(model, IDS, 9).layers[1].slope
         gate = model.run(IDS, capture="blocks.1.mlp.hook_pre").activations["blocks.1.mlp.hook_pre"][0]
         assert slope is not None
         torch.testing.assert_close(slope, torch.nn.functional.silu(gate), atol=1e-10, rtol=1e-10)
@@ -629,7 +629,7 @@ def test_bad_input() -> None:
     model = tiny_model("gpt2", "hooked")
     cases: list[tuple[str, dict[str, Any]]] = [
         (r"position must be in -10\.\.9 for this prompt of 10 tokens, got 10", {"position": 10}),
-        (r"position must be in 0\.\.9", {"position": -11}),
+        (r"position must be in -10\.\.9", {"position": -11}),
         ("biases must be one of 'separate', 'spread', got 'none'", {"biases": "none"}),
         ("lens must be one of 'own', 'frozen', None, got 'tuned'", {"lens": "tuned"}),
         ("slope must be one of 'secant', 'step', got 'tangent'", {"slope": "tangent"}),
@@ -648,7 +648,7 @@ def test_bad_input() -> None:
             function(model, [model.eos_token_id])
     with pytest.raises(ValueError, match="foil must be in 0"):
         decompose_logit(model, IDS, 44, foil=-1)
-    with pytest.raises(ValueError, match=r"position must be in 0\.\.9"):
+    with pytest.raises(ValueError, match=r"position must be in -10\.\.9"):
         decompose_logit(model, IDS, 44, position=12)
     with pytest.raises(ValueError, match="slope must be one of"):
         inspect.unwrap(decompose_logit)(model, IDS, 44, slope="tangent")

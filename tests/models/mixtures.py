@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from interp_widgets.models import ModModel
-from interp_widgets.models.mod.assemble import new_mixture, norm_parameters
-from interp_widgets.models.mod.checkpoint import MixtureState, base_hash
-from interp_widgets.models.mod.graft import late_parts
-from interp_widgets.models.mod.opening import build_mixture, read_base
+from interp_widgets.models.mixture_of_depths.assemble import new_mixture, norm_parameters
+from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, base_hash
+from interp_widgets.models.mixture_of_depths.graft import late_parts
+from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
 from tests.models.tiny import tiny_folder, tiny_hf
 
 

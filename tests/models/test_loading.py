@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from interp_widgets.models import LoadError, ModelPair, SelfCheckError, folder, load_model, load_pair, loading
+from interp_widgets.models import LoadError, ModelPair, SelfCheckError, hub_files, load_demo_pair, load_model, load_pair
 from interp_widgets.models.threads import SMALL, few_threads
 from tests.models.tiny import (
     BRIDGE_ONLY,
@@ -178,12 +178,12 @@ def test_hub_name_without_network() -> None:
 
 def test_hub_is_asked_once_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(folder, "getproxies", dict)
+    monkeypatch.setattr(hub_files, "getproxies", dict)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
-        assert folder.hub_reachable()
-    assert not folder.hub_reachable()
+        assert hub_files.hub_reachable()
+    assert not hub_files.hub_reachable()
     with pytest.raises(LoadError, match="the Hugging Face hub could not give it"):
         load_model("some-team/some-model")
 
@@ -199,8 +199,8 @@ def test_no_part_of_transformers_asks_a_hub_that_is_not_there(monkeypatch: pytes
     monkeypatch.setattr(auto_factory, "is_peft_available", lambda: True)
     monkeypatch.setattr(auto_factory, "find_adapter_config_file", find)
     with pytest.raises(LoadError, match="the Hugging Face hub could not give it"):
-        folder.read_model("some-team/some-model", dtype=torch.float32, local=False, offline=True)
-    folder.read_model(tiny_folder("llama"), dtype=torch.float32, local=True)
+        hub_files.read_model("some-team/some-model", dtype=torch.float32, local=False, offline=True)
+    hub_files.read_model(tiny_folder("llama"), dtype=torch.float32, local=True)
     assert asked == [False, False]
 
 
@@ -394,12 +394,12 @@ def test_pair_of_two_vocabularies() -> None:
 
 
 def test_demo_names_resolve_to_the_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "DEMO", tmp_path)
+    monkeypatch.setattr(hub_files, "DEMO", tmp_path)
     with pytest.raises(LoadError, match="shipped model demo-base is not there"):
         load_model("demo-base")
     copy_of("llama", tmp_path / "base")
     copy_of("llama", tmp_path / "tuned")
-    pair = loading.load_demo_pair()
+    pair = load_demo_pair()
     assert (pair.base.name, pair.tuned.name) == ("demo-base", "demo-tuned")
 
 

@@ -17,15 +17,14 @@ from interp_widgets.analysis.ablation import ablate_modules
 from interp_widgets.analysis.logit_lens import logit_lens
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
-from interp_widgets.models import LoadError, ModModel, load_model, load_pair, plain, read_slopes
-from interp_widgets.models import forward as engine
-from interp_widgets.models.mod.assemble import apply_state, new_mixture, norm_parameters
-from interp_widgets.models.mod.checkpoint import MixtureState, base_hash, save_state
-from interp_widgets.models.mod.early_exit import EarlyExit
-from interp_widgets.models.mod.graft import by_last_route, graft, grafted, late_parts, mixture_of
-from interp_widgets.models.mod.mixture import Mixture, gates, mix
-from interp_widgets.models.mod.opening import build_mixture, read_base
-from interp_widgets.models.readout import read_out, residuals
+from interp_widgets.models import LoadError, ModModel, engine, load_model, load_pair, plain, read_slopes
+from interp_widgets.models.engine import read_out, residual_streams
+from interp_widgets.models.mixture_of_depths.assemble import apply_state, new_mixture, norm_parameters
+from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, base_hash, save_state
+from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
+from interp_widgets.models.mixture_of_depths.graft import by_last_route, graft, grafted, late_parts, mixture_of
+from interp_widgets.models.mixture_of_depths.mixture import Mixture, gates, mix
+from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
 from tests.models.mixtures import naive, random_state, tiny_mixture
 from tests.models.tiny import tiny_folder, tiny_hf, tiny_model
 
@@ -212,13 +211,14 @@ def test_half_precision_loads(backend: str) -> None:
 
 def test_a_mixture_that_is_not_the_reference_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the check: a graft that mixes wrongly does not load."""
-    from interp_widgets.models import SelfCheckError, loading
+    from interp_widgets.models import SelfCheckError
+    from interp_widgets.models.mixture_of_depths import opening
 
     def wrong(tl_model: Any, mixture: Mixture) -> None:
         mixture.router.data.neg_()
         graft(tl_model, mixture)
 
-    monkeypatch.setattr(loading, "graft", wrong)
+    monkeypatch.setattr(opening, "graft", wrong)
     with pytest.raises(SelfCheckError, match="log-probabilities differ from Hugging Face"):
         build(random_state("llama", 2))
 
@@ -272,7 +272,7 @@ def test_the_plain_equations_know_mixtures(family: str) -> None:
     """In float64 too, where norms of transformers would stay in float32."""
     for dtype in (torch.float64, torch.float32):
         model = tiny_mixture(family, "hooked", 3, dtype=dtype)
-        assert engine._way(model) == "plain"
+        assert engine.in_blocks(model)
         embeddings = model.token_embeddings(IDS[0])[None]
         wanted, routes, _ = naive(family, model.state, IDS[:1])
         with torch.no_grad(), by_last_route(model.tl_model):
@@ -287,7 +287,7 @@ def test_a_pair_of_mixtures_from_memory_takes_the_plain_equations() -> None:
     one, other = (tiny_mixture("llama", "hooked", k) for k in (2, 3))
     pair = load_pair(one.tl_model, other.tl_model)
     for model, own in zip(pair, (one, other), strict=True):
-        assert engine._way(model) == "plain"
+        assert engine.in_blocks(model)
         assert torch.equal(model.run(IDS).logits, own.run(IDS).logits)
         found, wanted = (prompt_saliency(m, [5, 17, 300], [44, 8], method="exact").importance for m in (model, own))
         assert (found == wanted).all()
@@ -300,11 +300,11 @@ def test_a_route_alone_by_the_plain_equations(only: int, monkeypatch: pytest.Mon
     """Its weight hangs on nothing; the blocks and autograd say the same."""
     state = dataclasses.replace(random_state("llama", 2), only=only)
     model = build(state, backend="hooked", dtype=torch.float64)
-    assert engine._way(model) == "plain"
+    assert engine.in_blocks(model)
     cases = [([5, 17, 300, 44], [8, 99]), ([5, 17], [300, 44, 8, 99])]
     found = [prompt_saliency(model, *case, method="first_order").importance for case in cases]
     monkeypatch.setattr(plain, "applies", lambda tl_model: False)
-    assert engine._way(model) == "blocks"
+    assert not engine.in_blocks(model)
     for one, case in zip(found, cases, strict=True):
         wanted = prompt_saliency(model, *case, method="first_order").importance
         assert abs(one - wanted).max() < 1e-9 * abs(wanted).max()
@@ -323,7 +323,7 @@ def test_wrong_equations_are_found_and_left_out(fault: str, monkeypatch: pytest.
         case "another norm":
             monkeypatch.setattr(plain, "normed", lambda norm, x, own=plain.normed: own(None, x))
     model = build(random_state("llama", 3, top_k=2), backend="hooked")
-    assert engine._way(model) == ("plain" if fault == "none" else "blocks")
+    assert engine.in_blocks(model) == (fault == "none")
     found = prompt_saliency(model, [5, 17, 300], [44, 8], method="first_order").importance
     monkeypatch.undo()
     wanted = prompt_saliency(tiny_mixture("llama", "hooked", 3, top_k=2), [5, 17, 300], [44, 8], method="first_order")
@@ -400,7 +400,7 @@ def test_one_stream_alone_is_read_as_the_last_route_does(name: tuple[str, str]) 
     assert largest(torch.from_numpy(lens.probability[-1].copy()).double() - wanted.values) < 1e-4
     assert lens.top_ids[-1, :, 0].tolist() == wanted.indices.tolist()
     read = read_out(model)
-    streams = residuals(model, IDS[0])[-1:]
+    streams = residual_streams(model, IDS[0])[-1:]
     assert largest(read.whole(streams).double() - routes[-1]) < 1e-4 * largest(routes[-1])
     # and what follows is a mixture again
     assert largest(model.run(ids).logits.double() - naive(name[0], model.state, IDS[:1])[0]) < 1e-3

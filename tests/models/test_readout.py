@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp_widgets.models import Model, load_model, readout
-from interp_widgets.models.readout import ReadOut, read_out, residuals
+from interp_widgets.models import Model, engine, load_model
+from interp_widgets.models.engine import ReadOut, read_out, residual_streams
 from interp_widgets.models.translators import Translators, load_translators, save_translators
 from tests.models.tiny import tiny_config, tiny_hf, tiny_model
 
@@ -35,7 +35,7 @@ def largest(x: Tensor) -> float:
 
 def all_logits(read: ReadOut, streams: Tensor, size: int = 100) -> Tensor:
     """Logits of every row, put together from blocks."""
-    hidden, vocab = read.normed(streams), read.model.d_vocab
+    hidden, vocab = read.normed(streams), read.network.d_vocab
     return torch.cat([read.block(hidden, a, min(a + size, vocab)) for a in range(0, vocab, size)], dim=-1)
 
 
@@ -44,7 +44,7 @@ def test_the_last_row_is_the_models_own_output(name: tuple[str, str], dtype: tor
     model = tiny_model(*name, dtype=dtype)
     read, wanted = read_out(model), model.run(IDS).logits[0]
     assert read.in_blocks
-    streams = residuals(model, IDS)
+    streams = residual_streams(model, IDS)
     assert streams.shape == (4, 8, model.d_model)
     assert largest(all_logits(read, streams)[-1] - wanted) < limit * largest(wanted)
     assert largest(read.whole(streams[-1:])[0] - wanted) < limit * largest(wanted)
@@ -53,7 +53,7 @@ def test_the_last_row_is_the_models_own_output(name: tuple[str, str], dtype: tor
 def test_every_row_is_read_like_a_last_one(name: tuple[str, str]) -> None:
     """The model itself is run with its last residual stream replaced by each earlier one."""
     model = tiny_model(*name, dtype=torch.float64)
-    streams = residuals(model, IDS)
+    streams = residual_streams(model, IDS)
     found = all_logits(read_out(model), streams)
     for row, stream in enumerate(streams):
         wanted = model.run(IDS, edit={"blocks.2.hook_resid_post": lambda _, stream=stream: stream[None]}).logits[0]
@@ -65,14 +65,14 @@ def test_residuals_are_the_hooked_values(name: tuple[str, str]) -> None:
     model = tiny_model(*name, dtype=torch.float64)
     hooks = [f"blocks.{layer}.hook_resid_pre" for layer in range(3)] + ["blocks.2.hook_resid_post"]
     run = model.run(IDS, capture=hooks)
-    assert torch.equal(residuals(model, IDS), torch.cat([run.activations[hook] for hook in hooks]))
+    assert torch.equal(residual_streams(model, IDS), torch.cat([run.activations[hook] for hook in hooks]))
 
 
 @pytest.mark.parametrize("name", [pytest.param(("gpt2", "hooked"), marks=pytest.mark.hooked), ("llama", "bridge"),
                                   ("gpt_neox", "bridge"), ("gemma2", "bridge")])  # fmt: skip
 def test_half_precision_is_read_in_float32(name: tuple[str, str]) -> None:
     model = tiny_model(*name, dtype=torch.bfloat16)
-    read, streams = read_out(model), residuals(model, IDS)
+    read, streams = read_out(model), residual_streams(model, IDS)
     assert read.in_blocks
     assert streams.dtype == torch.float32
     logits = all_logits(read, streams)
@@ -107,7 +107,7 @@ def test_a_soft_cap_is_applied() -> None:
     config.final_logit_softcapping = 1.5
     torch.manual_seed(0)
     model = load_model(AutoModelForCausalLM.from_config(config).double().eval(), backend="bridge")
-    logits = all_logits(read_out(model), residuals(model, IDS))
+    logits = all_logits(read_out(model), residual_streams(model, IDS))
     assert largest(logits[-1] - model.run(IDS).logits[0]) < 1e-10
     assert 1.0 < largest(logits) < 1.5
 
@@ -116,7 +116,7 @@ def test_a_bridge_is_left_without_patterns() -> None:
     """TransformerLens would keep those of every layer, at 128 tokens more than all residual streams together."""
     model = tiny_model("gpt2", "bridge")
     model.run(IDS)
-    residuals(model, IDS)
+    residual_streams(model, IDS)
     assert not any(getattr(module, "_pattern", None) is not None for module in model.tl_model.modules())
 
 
@@ -127,13 +127,13 @@ def test_a_bridge_is_left_without_patterns() -> None:
 def test_hooks_on_the_model_are_heard(backend: str) -> None:
     model = tiny_model("gpt2", backend, dtype=torch.float64)
     point = model.tl_model.hook_dict["ln_final.hook_normalized"]
-    plain = all_logits(read_out(model), residuals(model, IDS))
+    plain = all_logits(read_out(model), residual_streams(model, IDS))
 
     def double(value: Tensor, hook: Any) -> Tensor:
         return 2 * value
 
     with model.tl_model.hooks(fwd_hooks=[("ln_final.hook_normalized", double)]):
-        read, streams = read_out(model), residuals(model, IDS)
+        read, streams = read_out(model), residual_streams(model, IDS)
         assert not read.in_blocks
         found, own = read.whole(streams), model.run(IDS).logits[0]
     assert largest(found[-1] - own) < 1e-10
@@ -145,9 +145,9 @@ def test_hooks_on_the_model_are_heard(backend: str) -> None:
 @pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
 def test_a_hook_in_a_block_moves_the_streams_after_it(backend: str) -> None:
     model = tiny_model("llama", backend, dtype=torch.float64)
-    before = residuals(model, IDS)
+    before = residual_streams(model, IDS)
     with model.tl_model.hooks(fwd_hooks=[("blocks.1.hook_mlp_out", lambda value, hook: 0 * value)]):
-        after = residuals(model, IDS)
+        after = residual_streams(model, IDS)
         own = model.run(IDS).logits[0]
         assert largest(read_out(model).whole(after)[-1] - own) < 1e-10
     assert torch.equal(after[:2], before[:2])
@@ -164,7 +164,7 @@ def test_logits_that_are_scaled_afterwards_are_noticed() -> None:
         num_key_value_heads=2, logits_scaling=3.0, initializer_range=0.3, pad_token_id=None,
     )  # fmt: skip
     model = load_model(GraniteForCausalLM(config).double().eval(), backend="bridge")
-    read, streams = read_out(model), residuals(model, IDS)
+    read, streams = read_out(model), residual_streams(model, IDS)
     assert not read.in_blocks
     own = model.run(IDS).logits[0]
     assert largest(read.whole(streams)[-1] - own) < 1e-10
@@ -174,16 +174,11 @@ def test_logits_that_are_scaled_afterwards_are_noticed() -> None:
 def test_a_wrong_epsilon_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It shows at the first stream only, which is small."""
     model = load_model(tiny_hf("gpt2", dtype=torch.float64), dtype=torch.float64)
-    right = readout.plain.normed
-
-    def wrong(module: Any, x: Tensor) -> Tensor:
-        return torch.nn.functional.layer_norm(x, x.shape[-1:], module.w, module.b, 1e-3)
-
     if model.backend == "hooked":
-        monkeypatch.setattr(readout.plain, "normed", wrong)
-        assert not read_out(model).in_blocks
-        monkeypatch.setattr(readout.plain, "normed", right)
-    readout._IN_BLOCKS.pop(model.tl_model, None)
+        with monkeypatch.context() as patch:
+            patch.setattr("interp_widgets.models.engine.equations._epsilon", lambda module: 1e-3)
+            assert not read_out(model).in_blocks
+    engine._VERDICTS.pop(model.tl_model, None)
     assert read_out(model).in_blocks
 
 
@@ -195,12 +190,12 @@ def test_no_rows_have_no_logits(backend: str) -> None:
 
 def test_edited_weights_take_effect() -> None:
     model = load_model(tiny_hf("gpt2"))
-    read, streams = read_out(model), residuals(model, IDS)
+    read, streams = read_out(model), residual_streams(model, IDS)
     before = all_logits(read, streams)
     with torch.no_grad():
         model.weight("W_U").mul_(2)
     assert largest(all_logits(read, streams) - before) > 0.1
-    again = residuals(model, IDS)  # a bridge's unembedding may be its embedding too
+    again = residual_streams(model, IDS)  # a bridge's unembedding may be its embedding too
     assert largest(all_logits(read, again)[-1] - model.run(IDS).logits[0]) < 1e-4
 
 

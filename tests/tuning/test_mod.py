@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from interp_widgets.models import ModModel, load_model
-from interp_widgets.models.mod.assemble import new_mixture
-from interp_widgets.models.mod.graft import grafted, late_parts
+from interp_widgets.models.mixture_of_depths.assemble import new_mixture
+from interp_widgets.models.mixture_of_depths.graft import grafted, late_parts
 from interp_widgets.tuning.mod import ModReport, tune_mod
 from interp_widgets.tuning.mod import trainer as trainer_module
 from interp_widgets.tuning.mod.data import IGNORED, Batch, batches, read_examples

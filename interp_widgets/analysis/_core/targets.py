@@ -15,7 +15,7 @@ from torch import Tensor
 
 from interp_widgets.analysis._core.tensors import for_device, log_sum, wide
 from interp_widgets.models import Model
-from interp_widgets.models.forward import decode, decode_blocks, in_blocks
+from interp_widgets.models.engine import decode, decode_blocks, in_blocks
 
 Target = Literal["probability", "log_prob", "logit", "logit_difference"]
 """Which number of a token is looked at."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
 from interp_widgets.models import Model
-from interp_widgets.models.forward import in_blocks
+from interp_widgets.models.engine import in_blocks
 
 
 def ablation_cost(

@@ -88,12 +88,11 @@ def ablate_heads(
 def _layer(study: Study, layer: int, where: int | None, effect: Tensor) -> None:
     """Fill ``effect`` (heads,) of one layer."""
     tokens = study.clean.tokens
-    at = torch.arange(tokens, device=effect.device) if where is None else effect.new_tensor([where]).long()
-    at = at if where is None else at + study.prompt.offset
+    at = torch.arange(tokens) if where is None else torch.tensor([where + study.prompt.offset])
 
     def work(start: int, stop: int) -> None:
-        cell = torch.arange(stop - start, device=effect.device).repeat_interleave(len(at))
-        patch = study.filler.patch("head", layer, cell, at.repeat(stop - start), cell + start)
+        cell = torch.arange(stop - start).repeat_interleave(len(at))
+        patch = study.replacement.patch("head", layer, cell, at.repeat(stop - start), cell + start)
         effect[start:stop] = study.run([patch], stop - start)
 
-    study.runner.run(len(effect), lambda start: study.clean.length(int(at[0])), work)
+    study.runner.run(len(effect), lambda start: study.clean.computed(int(at[0])), work)

@@ -17,7 +17,7 @@ from interp_widgets.analysis._core.result import Record, record
 from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.interventions import Change, has_mlps, interventions, mlp_branch
+from interp_widgets.models.patching import Patch, patched_passes
 
 Part = Literal["attn", "mlp", "both", "attn_to_mlp", "head", "neuron"]
 """What is taken out: a layer's attention output, its MLP output, both (the whole block), the attention output as the
@@ -158,17 +158,17 @@ def ablation(model: Model, ablations: Iterable[Ablation] | Ablation) -> Abstract
         >>> model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
         ' Paris'
     """
-    return interventions(model, changes(model, ablations))
+    return patched_passes(model, patches_of(model, ablations))
 
 
-def changes(model: Model, ablations: Iterable[Ablation] | Ablation) -> list[tuple[str, Change]]:
-    """The hook names and functions that `interventions` takes, checked against the model."""
+def patches_of(model: Model, ablations: Iterable[Ablation] | Ablation) -> list[Patch]:
+    """The patches that ablations are made of, checked against the model."""
     given = [ablations] if isinstance(ablations, Ablation) else list(ablations)
     for one in given:
         if not isinstance(one, Ablation):
             raise TypeError(f"ablations must be Ablation objects, got {type(one).__name__}")
         _check(model, one)
-    return [change for one in given for change in _changes(model, one)]
+    return [patch for one in given for patch in _patches(model, one)]
 
 
 def _check(model: Model, one: Ablation) -> None:
@@ -182,7 +182,7 @@ def _check(model: Model, one: Ablation) -> None:
     for what, (found, count, whose) in counts.items():
         if not 0 <= found < count:
             raise ValueError(f"{what} must be in 0..{count - 1} for {whose}, got {found}")
-    if one.kind not in ("attn", "head") and not has_mlps(model):
+    if one.kind not in ("attn", "head") and not model.has_mlps:
         raise ValueError(f"{model.name} has no MLPs, so that it has no {one.kind!r}: ablate 'attn' or a head instead")
     if one.value is None:
         return
@@ -198,88 +198,18 @@ def _row_shape(model: Model, one: Ablation) -> tuple[int, ...]:
     return {"head": (model.d_head,), "neuron": ()}.get(one.kind, (model.d_model,))
 
 
-# ---- what is put where
-
-
-class _Rows:
-    """The new rows of one ablation, found by position."""
-
-    def __init__(self, model: Model, one: Ablation, *, zero: bool = False) -> None:
-        row = _row_shape(model, one)
-        value = np.zeros(row) if one.value is None or zero else one.value
-        each = value.ndim > len(row)
-        self.values = torch.tensor(value, device=model.device, dtype=model.dtype)
-        self.values = self.values if each else self.values[None]
-        self.table: Tensor | None = None
-        if one.positions is not None:
-            # entry 0 is the BOS, at position -1; the last one stands for everything behind
-            table = torch.full((max(one.positions) + 3,), -1, dtype=torch.long)
-            for number, position in enumerate(one.positions):
-                table[position + 1] = number if each else 0
-            self.table = table.to(model.device)
-
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """(batch, rows) where something is put, and (batch, rows, ...) what."""
-        if self.table is None:
-            number = torch.zeros_like(positions)
-        else:
-            number = self.table[(positions + 1).clamp(0, len(self.table) - 1)]
-        return number >= 0, self.values[number.clamp(min=0)]
-
-
-def _changes(model: Model, one: Ablation) -> list[tuple[str, Change]]:
-    block, rows = f"blocks.{one.layer}.", _Rows(model, one)
-    match one.kind:
-        case "attn":
-            return [(block + "hook_attn_out", _put(rows))]
-        case "mlp":
-            return [(block + "hook_mlp_out", _put(rows))]
-        case "both":  # together they add the value to the stream
-            return [
-                (block + "hook_attn_out", _put(_Rows(model, one, zero=True))),
-                (block + "hook_mlp_out", _put(rows)),
-            ]
-        case "attn_to_mlp":
-            return _between(block, rows) if mlp_branch(model).reads_attention else []
-        case "head":
-            return [(block + "attn.hook_z", _put_one(rows, one.index or 0))]
-        case "neuron":
-            return [(block + "mlp.hook_post", _put_one(rows, one.index or 0))]
-
-
-def _put(rows: _Rows) -> Change:
-    def change(value: Tensor, positions: Tensor) -> Tensor:
-        hit, new = rows.at(positions)
-        return torch.where(hit[..., None], new, value)
-
-    return change
-
-
-def _put_one(rows: _Rows, index: int) -> Change:
-    """For one entry of the third axis: of heads (batch, rows, n_heads, d_head) or neurons (batch, rows, d_mlp)."""
-
-    def change(value: Tensor, positions: Tensor) -> Tensor:
-        hit, new = rows.at(positions)
-        one = torch.arange(value.shape[2], device=value.device) == index
-        mask = hit[..., None] & one
-        return torch.where(mask[..., None] if value.ndim == 4 else mask, new.unsqueeze(2), value)
-
-    return change
-
-
-def _between(block: str, rows: _Rows) -> list[tuple[str, Change]]:
-    """The MLP reads the stream as it entered the block (plus the value), which is the stream without attention."""
-    held: list[Tensor] = []
-
-    def keep(value: Tensor, positions: Tensor) -> Tensor:
-        held[:] = [value]
-        return value
-
-    def enter(value: Tensor, positions: Tensor) -> Tensor:
-        hit, new = rows.at(positions)
-        return torch.where(hit[..., None], held.pop() + new, value)
-
-    return [(block + "hook_resid_pre", keep), (block + "hook_mlp_in", enter)]
+def _patches(model: Model, one: Ablation) -> list[Patch]:
+    """What one checked ablation puts in place, at which sites."""
+    row = _row_shape(model, one)
+    value = np.zeros(row) if one.value is None else one.value
+    rows = torch.tensor(value if value.ndim > len(row) else value[None], device=model.device, dtype=model.dtype)
+    rows = rows[:, None] if one.kind == "neuron" else rows
+    positions = None if one.positions is None else torch.tensor(one.positions)
+    index = None if one.index is None else torch.tensor([one.index])
+    if one.kind == "both":  # together they add the value to the stream
+        nothing = Patch("attn", one.layer, torch.zeros_like(rows), positions)
+        return [nothing, Patch("mlp", one.layer, rows, positions)]
+    return [Patch(one.kind, one.layer, rows, positions, index=index)]
 
 
 # ---- means and other prompts

@@ -24,12 +24,12 @@ from interp_widgets.analysis.ablation.study import (
 )
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.resume import Part, Patch
+from interp_widgets.models.patching import Patch, Site
 
 Kind = Literal["attn", "mlp", "both", "attn_to_mlp"]
 """What is removed at one layer and position."""
 
-PARTS: dict[str, tuple[Part, ...]] = {
+SITES: dict[str, tuple[Site, ...]] = {
     "attn": ("attn",),
     "mlp": ("mlp",),
     "both": ("attn", "mlp"),
@@ -109,9 +109,9 @@ def ablate_modules(
     at_layers = chosen_layers(model, layers)
     given = read(model, prompt, asked)
     at_positions = chosen_positions(given, positions)
-    parts = dict.fromkeys(part for kind in names for part in PARTS[kind])
-    places = [(part, layer) for layer in at_layers for part in parts]
-    study = make_study(model, given, asked, places, len(names) * len(at_layers) * len(at_positions))
+    used = dict.fromkeys(site for kind in names for site in SITES[kind])
+    sites = [(site, layer) for layer in at_layers for site in used]
+    study = make_study(model, given, asked, sites, len(names) * len(at_layers) * len(at_positions))
     effect = empty(study, len(names), len(at_layers), len(at_positions))
 
     def result(*, partial: bool = False) -> AblationResult:
@@ -147,24 +147,24 @@ def _checked_kinds(kinds: Sequence[str]) -> tuple[Kind, ...]:
 
 def _layer(study: Study, layer: int, kinds: Sequence[str], positions: Sequence[int], effect: Tensor) -> None:
     """Fill ``effect`` (kinds, positions) of one layer: cells in order of position, the kinds of one side by side."""
-    order = torch.tensor(positions, device=effect.device).argsort()
-    fed = torch.tensor(positions, device=effect.device)[order] + study.prompt.offset
+    order = torch.tensor(positions).argsort()
+    fed = torch.tensor(positions)[order] + study.prompt.offset
     count = len(kinds)
 
     def work(start: int, stop: int) -> None:
-        cell = torch.arange(start, stop, device=effect.device)
+        cell = torch.arange(start, stop)
         kind, place = cell % count, cell // count
         patches = _patches(study, layer, kinds, kind, fed[place])
         effect[kind, order[place]] = study.run(patches, stop - start)
 
-    study.runner.run(count * len(positions), lambda start: study.clean.length(int(fed[start // count])), work)
+    study.runner.run(count * len(positions), lambda start: study.clean.computed(int(fed[start // count])), work)
 
 
 def _patches(study: Study, layer: int, kinds: Sequence[str], kind: Tensor, at: Tensor) -> list[Patch]:
-    """What replaces the parts of cells (n,) of one layer, each of one kind at one position."""
+    """The patches of cells (n,) of one layer, each of one kind at one position."""
     patches = []
-    for part in dict.fromkeys(part for name in kinds for part in PARTS[name]):
-        wanted = torch.tensor([part in PARTS[name] for name in kinds], device=at.device)
+    for site in dict.fromkeys(site for name in kinds for site in SITES[name]):
+        wanted = torch.tensor([site in SITES[name] for name in kinds])
         cell = wanted[kind].nonzero()[:, 0]
-        patches.append(study.filler.patch(part, layer, cell, at[cell]))
+        patches.append(study.replacement.patch(site, layer, cell, at[cell]))
     return patches

@@ -15,7 +15,6 @@ from interp_widgets.analysis.ablation.result import NeuronAblationResult
 from interp_widgets.analysis.ablation.study import Asked, check_finite, empty, layer_number, make_study, read
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.interventions import has_mlps
 
 
 @checked
@@ -69,12 +68,11 @@ def ablate_neurons(
     given = read(model, prompt, asked)
     where = given.position(position)
     chosen = _checked_neurons(model, neurons)
-    if not has_mlps(model):
+    if not model.has_mlps:
         raise ValueError(f"{model.name} has no MLP in every layer, so that it has no neurons: ablate heads instead")
     study = make_study(model, given, asked, [("neuron", at_layer)], len(chosen))
     effect = empty(study, len(chosen))
-    index = torch.tensor(chosen, device=effect.device)
-    fed = torch.tensor(where + given.offset, device=effect.device)
+    index, fed = torch.tensor(chosen), where + given.offset
     activation = to_numpy(study.clean.value("neuron", at_layer)[0, fed, index, 0])
 
     def result(*, partial: bool = False) -> NeuronAblationResult:
@@ -89,13 +87,13 @@ def ablate_neurons(
         )
 
     def work(start: int, stop: int) -> None:
-        cell = torch.arange(stop - start, device=effect.device)
-        patch = study.filler.patch("neuron", at_layer, cell, fed.expand(stop - start), index[start:stop])
+        cell = torch.arange(stop - start)
+        patch = study.replacement.patch("neuron", at_layer, cell, torch.full_like(cell, fed), index[start:stop])
         effect[start:stop] = study.run([patch], stop - start)
 
     if on_partial is not None:
         study.runner.deliver = lambda: on_partial(result(partial=True))
-    study.runner.run(len(chosen), lambda start: study.clean.length(int(fed)), work)
+    study.runner.run(len(chosen), lambda start: study.clean.computed(fed), work)
     found = result()
     check_finite(found.effect, lambda i: f"neuron {chosen[i[0]]} of layer {at_layer}")
     return found

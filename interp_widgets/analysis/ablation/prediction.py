@@ -12,11 +12,11 @@ from torch import Tensor
 
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record
-from interp_widgets.analysis.ablation.interventions import Ablation, changes
+from interp_widgets.analysis.ablation.interventions import Ablation, patches_of
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.forward import forward
-from interp_widgets.models.interventions import Change, interventions
+from interp_widgets.models.engine import forward
+from interp_widgets.models.patching import Patch, patched_passes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,11 +111,11 @@ def ablated_prediction(
     if not 1 <= top <= model.d_vocab:
         raise ValueError(f"top must be in 1..{model.d_vocab} for this vocabulary, got {top}")
     wanted = [ablations] if isinstance(ablations, Ablation) else list(ablations)
-    planned = changes(model, wanted)
+    patches = patches_of(model, wanted)
     for one in wanted:
         for position in one.positions or ():
             given.position(position)
-    before, after = _log_probabilities(given, []), _log_probabilities(given, planned)
+    before, after = _log_probabilities(given, []), _log_probabilities(given, patches)
     ids = [int(i) for i in before.topk(top).indices]
     ids += [int(i) for i in after.topk(top).indices if int(i) not in ids]
     kl = torch.where(before > -torch.inf, before.exp() * (before - after), 0.0).sum()
@@ -132,14 +132,14 @@ def ablated_prediction(
 
 
 @torch.no_grad()
-def _log_probabilities(given: Prompt, planned: Sequence[tuple[str, Change]]) -> Tensor:
+def _log_probabilities(given: Prompt, patches: Sequence[Patch]) -> Tensor:
     """(d_vocab,) natural log-probabilities of the next token, float64 on the CPU."""
-    unchanged = ("blocks.0.hook_resid_pre", lambda value, positions: value)
-    with interventions(given.model, [unchanged, *planned]):
+    unchanged = Patch("resid", 0, lambda value: value)
+    with patched_passes(given.model, [unchanged, *patches]):
         last = torch.tensor([len(given.ids) - 1], device=given.model.device)
         logits = forward(given.model, given.embeddings(), positions=last)[0, 0].double().cpu()
     if not bool(torch.isfinite(logits.max())):
-        what = "with these ablations" if planned else "on this prompt"
+        what = "with these ablations" if patches else "on this prompt"
         raise ValueError(
             f"the model's logits {what} are not finite (NaN or infinity): look for broken weights, values that are too "
             "large, or half precision that overflows"

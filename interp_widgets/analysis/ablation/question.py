@@ -12,7 +12,7 @@ from interp_widgets.analysis._core.prompts import single_token
 from interp_widgets.analysis._core.targets import Aim, read
 from interp_widgets.analysis._core.tensors import log_sum, wide
 from interp_widgets.models import Model
-from interp_widgets.models.forward import decode, decode_blocks, in_blocks, token_logits
+from interp_widgets.models.engine import decode, decode_blocks, in_blocks, token_logits
 
 Metric = Literal["logit", "probability", "log_prob", "logit_difference", "kl"]
 """What of the next-token distribution is compared; ``kl`` is KL(before‖after) of the whole distribution, in nats."""

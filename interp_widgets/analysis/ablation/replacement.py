@@ -1,4 +1,4 @@
-"""What takes the place of a removed value: zero, a mean over reference texts, or another prompt's value."""
+"""The replacement value of what is removed: zero, a mean over reference texts, or another prompt's value."""
 
 from __future__ import annotations
 
@@ -11,40 +11,42 @@ from torch import Tensor
 
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.tensors import wide
-from interp_widgets.models.resume import Part, Patch, Trace, trace
+from interp_widgets.models.engine import Trace, trace
+from interp_widgets.models.patching import Patch, Site
 
 Replacement = Literal["zero", "mean", "resample"]
 """What a removed value is replaced by."""
 
 Text = str | Sequence[int]
 
-_Place = tuple[Part, int]
+SiteOfLayer = tuple[Site, int]
 
 
 @dataclass
-class StandIn:
+class ReplacementValues:
     """The values that replace those of a clean trace."""
 
     kind: Replacement
     clean: Trace
     corrupted: Trace | None = None
     """The other prompt's trace, for ``resample``."""
-    means: dict[_Place, Tensor] = field(default_factory=dict)
+    means: dict[SiteOfLayer, Tensor] = field(default_factory=dict)
     """For ``mean``, (tokens, ..., width) by part and layer."""
 
-    def value(self, part: Part, layer: int) -> Tensor:
-        """(tokens, [heads or neurons,] width) what a part is replaced by at every position."""
+    def value(self, site: Site, layer: int) -> Tensor:
+        """(tokens, [heads or neurons,] width) what the values at a site are replaced by at every position."""
         if self.kind == "zero":
-            like = self.clean.value(part, layer)[0]
+            like = self.clean.value(site, layer)[0]
             return like.new_zeros(()).expand(like.shape)
         if self.corrupted is not None:
-            return self.corrupted.value(part, layer)[0]
-        return self.means["attn" if part == "attn_to_mlp" else part, layer]
+            return self.corrupted.value(site, layer)[0]
+        return self.means["attn" if site == "attn_to_mlp" else site, layer]
 
-    def patch(self, part: Part, layer: int, cell: Tensor, at: Tensor, index: Tensor | None = None) -> Patch:
+    def patch(self, site: Site, layer: int, cells: Tensor, positions: Tensor, index: Tensor | None = None) -> Patch:
         """The replaced rows of cells (n,) at positions (n,), of one head or neuron each where an index is given."""
-        value = self.value(part, layer)
-        return Patch(part, layer, cell, at, value[at] if index is None else value[at, index], index)
+        value = self.value(site, layer)
+        rows = value[positions] if index is None else value[positions, index]
+        return Patch(site, layer, rows, positions, cells, index)
 
 
 def check_replacement(replacement: str, reference: Sequence[Text] | None, corrupted: Text | None) -> None:
@@ -64,23 +66,23 @@ def check_replacement(replacement: str, reference: Sequence[Text] | None, corrup
             )
 
 
-def stand_in(
+def replacement_values(
     prompt: Prompt,
     clean: Trace,
     replacement: Replacement,
-    places: Sequence[_Place],
+    sites: Sequence[SiteOfLayer],
     *,
     reference: Sequence[Text] | None = None,
     pooled: bool = True,
     corrupted: Text | None = None,
     prepend_bos: bool | None = None,
     check: Callable[[], None] | None = None,
-) -> StandIn:
+) -> ReplacementValues:
     """Check and prepare a replacement.
 
     Args:
         prompt, clean: what is ablated, and its trace.
-        places: parts and layers that will be replaced.
+        sites: with their layers, that will be replaced.
         reference: texts (or ids) for ``mean``.
         pooled: one mean over all positions; otherwise one per position, for texts as long as the prompt.
         corrupted: the prompt for ``resample``, of the same number of tokens.
@@ -92,15 +94,15 @@ def stand_in(
         ValueError: an unknown replacement; reference or corrupted missing or superfluous; another number of tokens.
     """
     check_replacement(replacement, reference, corrupted)
-    neurons = tuple(layer for part, layer in places if part == "neuron")
+    neurons = tuple(layer for site, layer in sites if site == "neuron")
     if corrupted is not None:
         other = read_prompt(prompt.model, corrupted, prepend_bos=prepend_bos, what="corrupted prompt")
         same_length(prompt, other, "the corrupted prompt")
-        return StandIn("resample", clean, trace(prompt.model, other.embeddings(), neurons=neurons))
+        return ReplacementValues("resample", clean, trace(prompt.model, other.embeddings(), neurons=neurons))
     if reference is not None:
         texts = _references(prompt, reference, pooled, prepend_bos)
-        return StandIn("mean", clean, means=_means(prompt, clean, texts, pooled, places, check))
-    return StandIn("zero", clean)
+        return ReplacementValues("mean", clean, means=_means(prompt, clean, texts, pooled, sites, check))
+    return ReplacementValues("zero", clean)
 
 
 def _references(prompt: Prompt, given: Sequence[Text], pooled: bool, prepend_bos: bool | None) -> list[Prompt]:
@@ -130,26 +132,28 @@ def _means(
     clean: Trace,
     texts: Sequence[Prompt],
     pooled: bool,
-    places: Sequence[_Place],
+    sites: Sequence[SiteOfLayer],
     check: Callable[[], None] | None,
-) -> dict[_Place, Tensor]:
+) -> dict[SiteOfLayer, Tensor]:
     # a dict keeps the order and drops repeats
-    wanted: dict[_Place, None] = {("attn" if part == "attn_to_mlp" else part, layer): None for part, layer in places}
-    neurons = tuple(layer for part, layer in wanted if part == "neuron")
-    totals: dict[_Place, Tensor] = {}
+    wanted: dict[SiteOfLayer, None] = {
+        ("attn" if site == "attn_to_mlp" else site, layer): None for site, layer in sites
+    }
+    neurons = tuple(layer for site, layer in wanted if site == "neuron")
+    totals: dict[SiteOfLayer, Tensor] = {}
     count = 0
     for text in texts:
         if check is not None:
             check()
-        found = trace(prompt.model, text.embeddings(), neurons=neurons)
+        reference = trace(prompt.model, text.embeddings(), neurons=neurons)
         count += text.n_shown if pooled else 1
-        for part, layer in wanted:
-            rows = wide(found.value(part, layer)[0, text.offset :])
+        for site, layer in wanted:
+            rows = wide(reference.value(site, layer)[0, text.offset :])
             rows = rows.sum(0, keepdim=True) if pooled else rows
-            totals[part, layer] = totals.get((part, layer), 0) + rows
-    means: dict[_Place, Tensor] = {}
-    for (part, layer), total in totals.items():
-        own = clean.value(part, layer)[0]
+            totals[site, layer] = totals.get((site, layer), 0) + rows
+    means: dict[SiteOfLayer, Tensor] = {}
+    for (site, layer), total in totals.items():
+        own = clean.value(site, layer)[0]
         mean = (total / count).to(own.dtype).expand(prompt.n_shown, *own.shape[1:])
-        means[part, layer] = torch.cat([own[: prompt.offset], mean])
+        means[site, layer] = torch.cat([own[: prompt.offset], mean])
     return means

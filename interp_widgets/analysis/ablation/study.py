@@ -16,9 +16,17 @@ from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis.ablation.question import Metric, Question, ask, check_metric
-from interp_widgets.analysis.ablation.replacement import Replacement, StandIn, Text, check_replacement, stand_in
+from interp_widgets.analysis.ablation.replacement import (
+    Replacement,
+    ReplacementValues,
+    SiteOfLayer,
+    Text,
+    check_replacement,
+    replacement_values,
+)
 from interp_widgets.models import Model
-from interp_widgets.models.resume import Part, Patch, Trace, resume, trace
+from interp_widgets.models.engine import Trace, patched, trace
+from interp_widgets.models.patching import Patch
 
 Check = Callable[[], None] | None
 Progress = Callable[[int, int], None] | None
@@ -47,19 +55,19 @@ class Asked:
 
 @dataclass
 class Study:
-    """One prompt, what is asked of its next token, and what takes the place of removed values."""
+    """One prompt, what is asked of its next token, and the replacement values."""
 
     model: Model
     prompt: Prompt
     clean: Trace
     question: Question
-    filler: StandIn
+    replacement: ReplacementValues
     runner: Runner
     asked: Asked
 
     def run(self, patches: Sequence[Patch], cells: int) -> Tensor:
         """(cells,) effects of one chunk."""
-        hidden = resume(self.model, self.clean, patches, cells, check=self.asked.check)
+        hidden = patched(self.model, self.clean, patches, cells, check=self.asked.check)
         return self.question.effect(hidden)
 
     def fields(self, **options: Any) -> dict[str, Any]:
@@ -90,17 +98,17 @@ def make_study(
     model: Model,
     prompt: Prompt,
     asked: Asked,
-    places: Sequence[tuple[Part, int]],
+    sites: Sequence[SiteOfLayer],
     total: int,
 ) -> Study:
-    """Trace the prompt, check target and metric, prepare the replacement of ``places`` (part, layer)."""
+    """Trace the prompt, check target and metric, prepare the replacement values of ``sites`` (site, layer)."""
     if asked.check is not None:
         asked.check()
-    neurons = tuple(layer for part, layer in places if part == "neuron")
+    neurons = tuple(layer for site, layer in sites if site == "neuron")
     clean = trace(model, prompt.embeddings(), neurons=neurons)
     question = ask(model, clean.hidden, asked.target, metric=cast("Metric", asked.metric), foil=asked.foil)
-    filler = stand_in(
-        prompt, clean, cast("Replacement", asked.replacement), places,
+    replacement = replacement_values(
+        prompt, clean, cast("Replacement", asked.replacement), sites,
         reference=asked.reference, pooled=asked.pooled, corrupted=asked.corrupted,
         prepend_bos=asked.prepend_bos, check=asked.check,
     )  # fmt: skip
@@ -109,7 +117,7 @@ def make_study(
         # as fast, less is computed twice where positions differ, and a cancel between layers is heard sooner
         fewest_tokens=256 if model.device.type == "cpu" else None,
     )  # fmt: skip
-    return Study(model, prompt, clean, question, filler, runner, asked)
+    return Study(model, prompt, clean, question, replacement, runner, asked)
 
 
 def read(model: Model, prompt: Text, asked: Asked) -> Prompt:

@@ -20,7 +20,8 @@ from interp_widgets.analysis.ablation.question import Question, ask
 from interp_widgets.analysis.ablation.tracing_result import CausalTraceResult, TracedKind, window_layers
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.resume import Patch, Trace, resume, trace
+from interp_widgets.models.engine import Trace, patched, trace
+from interp_widgets.models.patching import Patch
 
 
 @checked
@@ -208,11 +209,10 @@ class _Job:
     def patches(self, kind: str, layer: int, cell: Tensor, at: Tensor) -> list[Patch]:
         """Clean values at positions ``at`` (n,) of the cells (n,); layer -1 is what enters the first block."""
         if kind == "state":
-            return [Patch("resid", layer + 1, cell, at, self.clean.resid[layer + 1][0, at])]
-        part: Literal["mlp", "attn"] = "mlp" if kind == "mlp" else "attn"
-        values = self.clean.mlp if part == "mlp" else self.clean.attn
+            return [Patch("resid", layer + 1, self.clean.resid[layer + 1][0, at], at, cell)]
+        site: Literal["mlp", "attn"] = "mlp" if kind == "mlp" else "attn"
         inside = range(*window_layers(layer, self.window, self.clean.n_layers))
-        return [Patch(part, index, cell, at, values[index][0, at]) for index in inside]
+        return [Patch(site, index, self.clean.value(site, index)[0, at], at, cell) for index in inside]
 
 
 @torch.no_grad()
@@ -233,15 +233,15 @@ def _restore_at(job: _Job, runner: Runner, kind: str, layer: int, rows: Tensor) 
     samples, before = rows.shape[1], job.subject[0] + job.offset
 
     def work(start: int, stop: int) -> None:
-        index = torch.arange(start, stop, device=rows.device)
+        index = torch.arange(start, stop)
         at, sample = index // samples + before, index % samples
         patches = job.patches(kind, layer, index - start, at)
-        hidden = resume(job.question.model, job.corrupted, patches, stop - start, sequence=sample, check=runner.check)
+        hidden = patched(job.question.model, job.corrupted, patches, stop - start, sequence=sample, check=runner.check)
         # rows of another batch are rounded otherwise: what has not changed has no effect at all
         same = (hidden == job.corrupted.hidden[sample]).all(-1)
         rows[index // samples, sample] = torch.where(same, job.base[sample], job.question.read(hidden))
 
-    runner.run(rows.numel(), lambda start: job.clean.length(start // samples + before), work)
+    runner.run(rows.numel(), lambda start: job.clean.computed(start // samples + before), work)
 
 
 def _noisy(embeddings: Tensor, offset: int, subject: tuple[int, int], std: float, samples: int, seed: int) -> Tensor:

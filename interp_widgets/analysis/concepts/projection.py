@@ -19,7 +19,7 @@ from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.readout import residuals
+from interp_widgets.models.engine import residual_streams
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +113,7 @@ def read_prompt_concepts(
     chosen = range(len(concepts.names)) if names is None else [concepts.index(name) for name in names]
     if check is not None:
         check()
-    states = to_numpy(residuals(model, tokens.fed_ids()[0])[concepts.layer, tokens.offset :])
+    states = to_numpy(residual_streams(model, tokens.fed_ids()[0])[concepts.layer, tokens.offset :])
     check_finite(states, lambda position, _: f"the hidden state at position {position}")
     return ConceptReading(
         tokens=tokens.tokens(),

@@ -15,7 +15,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.checks import stream_indices
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.interventions import interventions
+from interp_widgets.models.patching import interventions
 
 _DEPENDENT = 1e-6
 """Singular values of directions, of the largest, below which some lie in the span of the others."""

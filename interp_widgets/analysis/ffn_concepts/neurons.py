@@ -21,7 +21,7 @@ from interp_widgets.analysis.token_decomposition.part_lens import PartLens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
-from interp_widgets.models.frozen import rounds_norms
+from interp_widgets.models.engine.linearised import rounds_norms
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from interp_widgets.analysis.logit_lens.lens_result import LogitLensResult
 from interp_widgets.analysis.logit_lens.online_softmax import LOWEST, Readings
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.readout import ReadOut, read_out, residuals
+from interp_widgets.models.engine import ReadOut, read_out, residual_streams
 from interp_widgets.models.translators import Translators, load_translators
 
 
@@ -81,7 +81,7 @@ def logit_lens(
     maps = _translators(model, translators)
     run = RunOptions(progress, check)
     run.stop_if_cancelled()
-    streams = residuals(model, tokens.fed_ids()[0])
+    streams = residual_streams(model, tokens.fed_ids()[0])
     if maps is not None:
         for layer in range(model.n_layers):
             streams[layer] = maps(layer, streams[layer])
@@ -115,7 +115,7 @@ def _block_size(cells: int, vocab: int, device: str) -> tuple[int, int]:
 
 def _in_blocks(read: ReadOut, streams: Tensor, readings: Readings, offset: int) -> Iterator[tuple[int, int]]:
     """Take in the logits of all cells, one block of the vocabulary after the other; ``streams`` is used up."""
-    cells, vocab = streams.transpose(0, 1)[offset:], read.model.d_vocab  # as they lie in memory
+    cells, vocab = streams.transpose(0, 1)[offset:], read.network.d_vocab  # as they lie in memory
     positions, rows, width = cells.shape
     size, columns = _block_size(positions * rows, vocab, streams.device.type)
     some = max(1, size // rows)

@@ -17,7 +17,7 @@ from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import for_device, to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
-from interp_widgets.models.forward import decode
+from interp_widgets.models.engine import decode
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ from interp_widgets.analysis._core.result import Result, provenance, record
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
 from interp_widgets.models.generation import generate_ids, stepper
-from interp_widgets.models.mod.early_exit import EarlyExit
+from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,7 +133,7 @@ def routing_speed(
     for turn in range(repeats + 1):
         for row, count in enumerate(counts):
             with model.lock, model.with_top_k(count):
-                write = EarlyExit(model.tl_model, model.mixture, count) if skips else None
+                write = EarlyExit(model, model.mixture, count) if skips else None
                 started = clock()
                 new = generate_ids(
                     stepper(model) if write is None else write.feed, tokens.ids, device=model.device,

@@ -14,7 +14,7 @@ from interp_widgets.analysis._core.run import Check
 from interp_widgets.analysis._core.targets import Aim, Target, read
 from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.models import Model
-from interp_widgets.models.forward import encode
+from interp_widgets.models.engine import encode
 
 
 @dataclass(frozen=True)

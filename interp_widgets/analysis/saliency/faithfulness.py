@@ -20,7 +20,7 @@ from interp_widgets.analysis.saliency.case import Case, make_case
 from interp_widgets.analysis.saliency.saliency_result import SaliencyResult
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.forward import encode
+from interp_widgets.models.engine import encode
 
 if TYPE_CHECKING:
     import pandas as pd

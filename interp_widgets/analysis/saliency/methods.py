@@ -13,7 +13,7 @@ from interp_widgets.analysis._core.targets import read, target_gradients
 from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.analysis.saliency.case import Case
 from interp_widgets.models import Model
-from interp_widgets.models.forward import NoForwardMode, Slopes, encode, mean_embedding, prefix, slopes
+from interp_widgets.models.engine import Jacobian, NoForwardMode, encode, jacobian, mean_embedding, prefix
 
 Baseline = Literal["zero", "mean"]
 """What a token's embedding is replaced by: nothing, or the mean of all token embeddings."""
@@ -84,9 +84,9 @@ def add_products(
     """
     if fresh:
         importance.fill_(torch.nan)
-    jacobian = slopes(case.model, embeddings, case.first)
-    _, gradient = target_gradients(case.model, jacobian.hidden, case.aim)
-    arguments = (case, runner, jacobian, gradient, directions, importance, weight, fresh)
+    derivative = jacobian(case.model, embeddings, case.first)
+    _, gradient = target_gradients(case.model, derivative.hidden, case.aim)
+    arguments = (case, runner, derivative, gradient, directions, importance, weight, fresh)
     if prefers_forward(case.n_prompt, case.n_response):
         done = runner.done
         try:
@@ -99,7 +99,7 @@ def add_products(
 def _forward(
     case: Case,
     runner: Runner,
-    jacobian: Slopes,
+    derivative: Jacobian,
     gradient: Tensor,
     directions: Tensor,
     importance: Tensor,
@@ -110,7 +110,7 @@ def _forward(
     rows, columns = case.rows(), wide(gradient)
 
     def work(start: int, stop: int) -> None:
-        change = jacobian.push(directions[start:stop], rows[start:stop])
+        change = derivative.jvp(directions[start:stop], rows[start:stop])
         product = einsum(wide(change), columns, "prompt response d, response d -> prompt response").mul_(weight)
         importance[start:stop] = product if fresh else importance[start:stop] + product
 
@@ -120,7 +120,7 @@ def _forward(
 def _reverse(
     case: Case,
     runner: Runner,
-    jacobian: Slopes,
+    derivative: Jacobian,
     gradient: Tensor,
     directions: Tensor,
     importance: Tensor,
@@ -132,7 +132,7 @@ def _reverse(
 
     def work(start: int, stop: int) -> None:
         at = torch.arange(case.first + start, case.first + stop, device=gradient.device)
-        gradients = jacobian.pull(gradient[start:stop], at)[:, wanted]
+        gradients = derivative.vjp(gradient[start:stop], at)[:, wanted]
         product = einsum(wide(gradients), rows, "response prompt d, prompt d -> prompt response").mul_(weight)
         importance[:, start:stop] = product if fresh else importance[:, start:stop] + product
 

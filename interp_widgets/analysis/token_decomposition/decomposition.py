@@ -23,8 +23,7 @@ from interp_widgets.analysis.token_decomposition.part_lens import Lens, PartLens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.compare import TOLERANCE
-from interp_widgets.models.freeze import Slope, freeze
-from interp_widgets.models.frozen_pass import FrozenPass
+from interp_widgets.models.engine.linearised import ActivationSlope, LinearisedPass, linearise
 
 Biases = Literal["separate", "spread"]
 """Where the model's biases go: a part of their own, or onto the tokens' parts in proportion to their norms."""
@@ -47,7 +46,7 @@ def decompose_tokens(
     *,
     position: int = -1,
     biases: Biases = "separate",
-    slope: Slope = "secant",
+    slope: ActivationSlope = "secant",
     lens: Lens | None = "own",
     target: str | int | None = None,
     tolerance: float | None = None,
@@ -105,9 +104,9 @@ def decompose_tokens(
     tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
     last = tokens.offset + tokens.position(position)
     target_id = None if target is None else single_token(model, target)
-    frozen = freeze(model, tokens.ids, last, slope=slope)
-    check_stream(model, frozen)
-    parts = _Parts(tokens, frozen, PartLens.of(model, frozen.residual), last, biases, lens, target_id)
+    linearised = linearise(model, tokens.ids, last, slope=slope)
+    check_stream(model, linearised)
+    parts = _Parts(tokens, linearised, PartLens.of(model, linearised.residual), last, biases, lens, target_id)
     options = {
         "position": last - tokens.offset, "biases": biases, "slope": slope, "lens": lens, "bos": tokens.offset == 1,
     }  # fmt: skip
@@ -163,7 +162,7 @@ class _Parts:
     """The parts of one position's stream while they are computed, chunk of sources by chunk."""
 
     prompt: Prompt
-    frozen: FrozenPass
+    linearised: LinearisedPass
     lens: PartLens
     last: int
     biases: Biases
@@ -171,8 +170,8 @@ class _Parts:
     target: int | None
 
     def __post_init__(self) -> None:
-        layers, width = self.frozen.residual.shape
-        start, sources = self.frozen.start, self.last + 1
+        layers, width = self.linearised.residual.shape
+        start, sources = self.linearised.start, self.last + 1
         self.parts = start.new_full((layers, sources, width), math.nan)
         self.bias = start.new_full((layers, width), math.nan)
         self.top = start.new_full((layers, sources + 1), -1, dtype=torch.long)
@@ -183,7 +182,7 @@ class _Parts:
     def propagate(self, start: int, stop: int) -> None:
         """The sources start..stop through all layers; the biases go with the first."""
         bias = start == 0
-        rows = self.frozen.parts(start, stop, bias=bias)
+        rows = self.linearised.parts(start, stop, bias=bias)
         self.parts[:, start:stop] = rows[:, int(bias) :]
         if bias:
             self.bias[:] = rows[:, 0]
@@ -218,7 +217,7 @@ class _Parts:
 
     def error(self) -> Tensor:
         """(layers + 1,) relative error of the sum."""
-        residual = self.frozen.residual
+        residual = self.linearised.residual
         missing = self.parts.sum(1) + self.bias - residual
         error: Tensor = missing.norm(dim=-1) / residual.norm(dim=-1)
         return error
@@ -255,7 +254,7 @@ class _Parts:
             ids=prompt.shown_ids,
             special=prompt.special(),
             position=self.last - offset,
-            residual=to_numpy(self.frozen.residual),
+            residual=to_numpy(self.linearised.residual),
             bos=to_numpy(self.parts[:, 0]) if offset else None,
             bos_id=prompt.bos_id,
             biases=self.biases,
@@ -273,9 +272,9 @@ def _padded(values: Tensor, later: int, fill: float) -> Tensor:
     return torch.cat([values, more], dim=1)
 
 
-def check_stream(model: Model, frozen: FrozenPass) -> None:
+def check_stream(model: Model, linearised: LinearisedPass) -> None:
     """Raise ValueError where the model's own residual stream holds NaN or infinity."""
-    check_finite(frozen.residual, lambda layer, _: f"the residual stream of {model.name} at layer {layer}")
+    check_finite(linearised.residual, lambda layer, _: f"the residual stream of {model.name} at layer {layer}")
 
 
 def check_error(model: Model, what: str, error: float, slope: str, tolerance: float | None) -> None:

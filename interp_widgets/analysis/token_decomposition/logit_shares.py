@@ -15,7 +15,7 @@ from interp_widgets.analysis.token_decomposition.decomposition_result import Log
 from interp_widgets.analysis.token_decomposition.part_lens import PartLens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.freeze import Slope, freeze
+from interp_widgets.models.engine.linearised import ActivationSlope, linearise
 from interp_widgets.models.soft_cap import soft_cap
 
 
@@ -28,7 +28,7 @@ def decompose_logit(
     *,
     position: int = -1,
     foil: str | int | None = None,
-    slope: Slope = "secant",
+    slope: ActivationSlope = "secant",
     tolerance: float | None = None,
     prepend_bos: bool | None = None,
     check: Callable[[], None] | None = None,
@@ -68,10 +68,10 @@ def decompose_logit(
     last = tokens.offset + tokens.position(position)
     token = None if target is None else single_token(model, target)
     against = None if foil is None else single_token(model, foil, what="foil")
-    frozen = freeze(model, tokens.ids, last, slope=slope)
-    check_stream(model, frozen)
-    lens = PartLens.of(model, frozen.residual)
-    logits = _uncapped(model, lens.logits(frozen.residual[-1], -1, "own"))
+    linearised = linearise(model, tokens.ids, last, slope=slope)
+    check_stream(model, linearised)
+    lens = PartLens.of(model, linearised.residual)
+    logits = _uncapped(model, lens.logits(linearised.residual[-1], -1, "own"))
     token = int(logits.argmax()) if token is None else token
     if token == against:
         raise ValueError(f"target and foil must differ, both are {token}: give another foil, or none")
@@ -79,8 +79,8 @@ def decompose_logit(
     direction, bias = lens.directions(token)[-1], lens.constant(token)
     if against is not None:
         direction, bias = direction - lens.directions(against)[-1], bias - lens.constant(against)
-    gradient, inside = frozen.gradient(direction, check)
-    share = (gradient.double() * frozen.start.double()).sum(-1)
+    gradient, inside = linearised.gradient(direction, check)
+    share = (gradient.double() * linearised.start.double()).sum(-1)
     bias += inside
     error = float((share.sum() + bias - logit).abs() / (share.abs().sum() + abs(bias)))
     check_error(model, f"the shares of {model.name} do not add up to its logit", error, slope, tolerance)

@@ -13,8 +13,8 @@ from interp_widgets.analysis._core.checks import check_top, index
 from interp_widgets.analysis._core.tensors import for_device, log_sum
 from interp_widgets.analysis.token_decomposition.decomposition_result import TokenDecompositionResult
 from interp_widgets.models import Model
-from interp_widgets.models.frozen import rounded_gain, rounds_norms
-from interp_widgets.models.readout import ReadOut, read_out
+from interp_widgets.models.engine import ReadOut, read_out
+from interp_widgets.models.engine.linearised import rounded_gain, rounds_norms
 
 Lens = Literal["own", "frozen"]
 """By what the final norm divides a part: by the part's ``own`` scale, or by the ``frozen`` one of the whole stream."""

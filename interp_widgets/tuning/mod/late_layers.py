@@ -14,7 +14,7 @@ from interp_widgets.analysis.mixture_of_depths.tuning_results import LateLayerLo
 from interp_widgets.arguments import checked
 from interp_widgets.data.problems import Problem
 from interp_widgets.models import Model
-from interp_widgets.models.mod.model import check_k
+from interp_widgets.models.mixture_of_depths.model import check_k
 
 from .accuracy import loaded
 from .trainer import ModStep

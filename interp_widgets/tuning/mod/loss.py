@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from interp_widgets.models.mod.graft import LateParts
-from interp_widgets.models.mod.mixture import Mixture, mix
+from interp_widgets.models.mixture_of_depths.graft import LateParts
+from interp_widgets.models.mixture_of_depths.mixture import Mixture, mix
 
 from .data import IGNORED, Batch
 

@@ -9,9 +9,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from interp_widgets.models.mod.assemble import add_lora, lora_parameters, new_mixture, norm_parameters, read_weights
-from interp_widgets.models.mod.checkpoint import LoraSetup, MixtureState
-from interp_widgets.models.mod.graft import grafted, late_parts
+from interp_widgets.models.mixture_of_depths.assemble import (
+    add_lora,
+    lora_parameters,
+    new_mixture,
+    norm_parameters,
+    read_weights,
+)
+from interp_widgets.models.mixture_of_depths.checkpoint import LoraSetup, MixtureState
+from interp_widgets.models.mixture_of_depths.graft import grafted, late_parts
 
 from .data import Batch, Example, batches
 from .loss import routing_statistics, step_loss

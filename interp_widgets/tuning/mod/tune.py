@@ -14,7 +14,7 @@ from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis.mixture_of_depths.tuning_results import ModReport
 from interp_widgets.arguments import checked
 from interp_widgets.models import LoadError, Model, ModModel, SelfCheckError, load_model
-from interp_widgets.models.mod.checkpoint import (
+from interp_widgets.models.mixture_of_depths.checkpoint import (
     LoraLayers,
     LoraSetup,
     MixtureState,
@@ -22,8 +22,8 @@ from interp_widgets.models.mod.checkpoint import (
     is_mixture_folder,
     load_state,
 )
-from interp_widgets.models.mod.model import check_k, check_top_k
-from interp_widgets.models.mod.opening import build_mixture, read_base
+from interp_widgets.models.mixture_of_depths.model import check_k, check_top_k
+from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
 from interp_widgets.models.threads import few_threads
 
 from .data import fingerprint, read_examples

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from interp_widgets.models import ModModel, load_model
-from interp_widgets.models.mod.checkpoint import is_mixture_folder
-from interp_widgets.models.mod.model import check_k, check_top_k
+from interp_widgets.models.mixture_of_depths.checkpoint import is_mixture_folder
+from interp_widgets.models.mixture_of_depths.model import check_k, check_top_k
 from interp_widgets.tuning.mod import ModReport
 from interp_widgets.tuning.mod.untrained import untrained_mod
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..folder import LoadError
+from ..hub_files import LoadError
 from .checkpoint import LoraSetup, MixtureState, base_hash
 from .graft import LateParts, late_parts
 from .mixture import Mixture

@@ -64,7 +64,7 @@ class _Pass:
 
 
 class Mixture(nn.Module):
-    """Router and norms of the last k layers; `interp_widgets.models.mod.graft` puts it into a model.
+    """Router and norms of the last k layers; `interp_widgets.models.mixture_of_depths.graft` puts it into a model.
 
     The last route's norm is the model's own final norm, which is why there are k - 1 norms here. With ``only`` the
     router is left aside and one route has all the weight.

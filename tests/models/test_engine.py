@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp_widgets.models import Model, load_model
-from interp_widgets.models import forward as engine
-from interp_widgets.models.slopes import AutogradSlopes
+from interp_widgets.models import Model, engine, load_model
+from interp_widgets.models.engine.jacobian import AutogradJacobian
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import tiny_config, tiny_hf, tiny_model
 
@@ -86,7 +85,7 @@ def test_float32_agrees_with_the_model_to_a_hundred_thousandth() -> None:
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_half_precision_runs_and_agrees_roughly(family: str) -> None:
     model = tiny_model(family, dtype=torch.bfloat16)
-    assert engine._way(model) != "blocks"
+    assert engine.in_blocks(model)
     wanted = own_logits(model).float()
     found = model.forward(rows(model))
     assert found.dtype == torch.bfloat16
@@ -144,13 +143,13 @@ def test_forward_mode_is_the_transpose_of_reverse_mode(model: Model) -> None:
 def test_slopes_are_those_of_autograd(model: Model) -> None:
     embeddings, first = rows(model), 6
     generator = torch.Generator().manual_seed(3)
-    slope = engine.slopes(model, embeddings, first)
+    slope = engine.jacobian(model, embeddings, first)
     leaf = embeddings.clone().requires_grad_(True)
     hidden = engine.encode(model, leaf, positions=slice(first, None))[0]
     assert largest(slope.hidden - hidden.detach()) < 1e-10
     at = torch.tensor([7, 8, 11])
     seeds = torch.randn(3, hidden.shape[-1], dtype=torch.float64, generator=generator)
-    pulled = slope.pull(seeds, at)
+    pulled = slope.vjp(seeds, at)
     each = [
         torch.autograd.grad(hidden[p - first], leaf, s, retain_graph=True)[0][0] for p, s in zip(at, seeds, strict=True)
     ]
@@ -160,7 +159,7 @@ def test_slopes_are_those_of_autograd(model: Model) -> None:
     assert largest(wanted[:, 12:]) == 0
     at = torch.tensor([0, 2, 5, 7])
     tangents = torch.randn(4, model.d_model, dtype=torch.float64, generator=generator)
-    pushed = slope.push(tangents, at)
+    pushed = slope.jvp(tangents, at)
 
     def one(place: Tensor, tangent: Tensor) -> Tensor:
         change = torch.zeros_like(embeddings)
@@ -180,8 +179,8 @@ def test_plain_slopes_do_not_differ_from_autograd_in_float32() -> None:
         model = tiny_model(family, "hooked")
         embeddings, at = rows(model), torch.arange(6, 16)
         seeds = torch.eye(model.d_model)[:10]
-        slow = AutogradSlopes(lambda x, p, m=model: engine.encode(m, x, positions=p), model.frozen, embeddings, 6)
-        fast, wanted = engine.slopes(model, embeddings, 6).pull(seeds, at), slow.pull(seeds, at)
+        slow = AutogradJacobian(lambda x, p, m=model: engine.encode(m, x, positions=p), model.frozen, embeddings, 6)
+        fast, wanted = engine.jacobian(model, embeddings, 6).vjp(seeds, at), slow.vjp(seeds, at)
         assert largest(fast - wanted) < 1e-5 * largest(wanted)
 
 
@@ -189,12 +188,12 @@ def test_long_sequences_cross_the_blocks_of_queries() -> None:
     model = tiny_model("llama", dtype=torch.float64)
     ids = [i % 400 for i in range(7, 7 + 3 * 90, 3)]
     embeddings, at = rows(model, ids), torch.tensor([63, 64, 89])
-    fast = engine.slopes(model, embeddings, 60)
-    slow = AutogradSlopes(lambda x, p: engine.encode(model, x, positions=p), model.frozen, embeddings, 60)
+    fast = engine.jacobian(model, embeddings, 60)
+    slow = AutogradJacobian(lambda x, p: engine.encode(model, x, positions=p), model.frozen, embeddings, 60)
     seeds = torch.randn(3, model.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    assert largest(fast.pull(seeds, at) - slow.pull(seeds, at)) < 1e-10
+    assert largest(fast.vjp(seeds, at) - slow.vjp(seeds, at)) < 1e-10
     at = torch.tensor([3, 66, 88])
-    assert largest(fast.push(seeds, at) - slow.push(seeds, at)) < 1e-9
+    assert largest(fast.jvp(seeds, at) - slow.jvp(seeds, at)) < 1e-9
 
 
 @pytest.mark.hooked
@@ -249,25 +248,25 @@ REFUSED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", [*UNUSUAL, *REFUSED])
 def test_unusual_models_too(kind: str) -> None:
     model = from_config(**{**UNUSUAL, **REFUSED}[kind])
-    assert engine._way(model) == ("blocks" if kind in REFUSED else "plain")
+    assert engine.in_blocks(model) == (kind not in REFUSED)
     embeddings, wanted = rows(model), own_logits(model)
     assert largest(model.forward(embeddings) - wanted) < 1e-10
     rest = model.forward(embeddings[:, 7:], positions=slice(2, 6), prefix=model.prefix(embeddings[:, :7]))
     assert largest(rest - wanted[:, 9:13]) < 1e-10
-    slow = AutogradSlopes(lambda x, p: engine.encode(model, x, positions=p), model.frozen, embeddings, 6)
-    fast = engine.slopes(model, embeddings, 6)
+    slow = AutogradJacobian(lambda x, p: engine.encode(model, x, positions=p), model.frozen, embeddings, 6)
+    fast = engine.jacobian(model, embeddings, 6)
     seeds = torch.randn(4, model.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
     for at in (torch.tensor([6, 9, 10, 15]), torch.tensor([8, 8, 12, 7])):
-        assert largest(fast.pull(seeds, at) - slow.pull(seeds, at)) < 1e-9 * largest(slow.pull(seeds, at))
+        assert largest(fast.vjp(seeds, at) - slow.vjp(seeds, at)) < 1e-9 * largest(slow.vjp(seeds, at))
     for at in (torch.tensor([0, 3, 5, 6]), torch.tensor([9, 2, 14, 11])):
-        assert largest(fast.push(seeds, at) - slow.push(seeds, at)) < 1e-9 * largest(slow.push(seeds, at))
+        assert largest(fast.jvp(seeds, at) - slow.jvp(seeds, at)) < 1e-9 * largest(slow.jvp(seeds, at))
 
 
 @pytest.mark.hooked
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_processed_weights_take_the_fast_way(family: str) -> None:
     model = tiny_model(family, "hooked", processed=True, dtype=torch.float64)
-    assert engine._way(model) == "plain"
+    assert engine.in_blocks(model)
     assert largest(model.forward(rows(model)) - own_logits(model)) < 1e-10
 
 
@@ -279,9 +278,9 @@ def test_flags_and_gradients_of_the_users_model_are_left_alone(model: Model) -> 
     flags = [parameter.requires_grad for parameter in parameters]
     parameters[0].requires_grad_(not flags[0])
     try:
-        slope = engine.slopes(model, rows(model), 10)
-        slope.pull(torch.ones(1, slope.hidden.shape[-1], dtype=torch.float64), torch.tensor([12]))
-        slope.push(torch.ones(1, model.d_model, dtype=torch.float64), torch.tensor([3]))
+        slope = engine.jacobian(model, rows(model), 10)
+        slope.vjp(torch.ones(1, slope.hidden.shape[-1], dtype=torch.float64), torch.tensor([12]))
+        slope.jvp(torch.ones(1, model.d_model, dtype=torch.float64), torch.tensor([3]))
         assert [p.requires_grad for p in parameters] == [not flags[0], *flags[1:]]
         assert all(p.grad is None for p in parameters)
     finally:
@@ -314,12 +313,12 @@ def test_permanent_hooks_stay_in_force(edited: Model) -> None:
     # with a prefix the hook still sees position 4 of the whole sequence
     rest = edited.forward(embeddings[:, 8:], positions=slice(3, 6), prefix=edited.prefix(embeddings[:, :8]))
     assert largest(rest - wanted[:, 11:14]) < 1e-10
-    slope = engine.slopes(edited, embeddings, 10)
+    slope = engine.jacobian(edited, embeddings, 10)
     leaf = embeddings.clone().requires_grad_(True)
     hidden = engine.encode(edited, leaf)[0, 12]
     seed = torch.ones(hidden.shape, dtype=torch.float64)
     (wanted_gradient,) = torch.autograd.grad(hidden, leaf, seed)
-    assert largest(slope.pull(seed[None], torch.tensor([12]))[0] - wanted_gradient[0, :13]) < 1e-10
+    assert largest(slope.vjp(seed[None], torch.tensor([12]))[0] - wanted_gradient[0, :13]) < 1e-10
 
 
 @pytest.mark.hooked
@@ -347,18 +346,18 @@ def test_an_edit_of_weights_takes_effect_at_once() -> None:
 @pytest.mark.hooked
 def test_a_changed_module_takes_the_models_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(tiny_hf("gpt2", dtype=torch.float64), backend="hooked", dtype=torch.float64)
-    assert engine._way(model) == "plain"
+    assert engine.in_blocks(model)
     mlp = model.tl_model.blocks[0].mlp
     monkeypatch.setattr(mlp, "forward", lambda x: 3 * x)
-    assert engine._way(model) == "blocks"
+    assert not engine.in_blocks(model)
     assert largest(model.forward(rows(model)) - own_logits(model)) < 1e-10
 
 
 @pytest.mark.hooked
 def test_wrong_equations_are_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interp_widgets.models.plain.activation", lambda mlp, x: torch.relu(x))
+    monkeypatch.setattr("interp_widgets.models.engine.equations._activation", lambda mlp: torch.relu)
     model = load_model(tiny_hf("gpt2", dtype=torch.float64), backend="hooked", dtype=torch.float64)
-    assert engine._way(model) == "blocks"
+    assert not engine.in_blocks(model)
     assert largest(model.forward(rows(model)) - own_logits(model)) < 1e-10
 
 

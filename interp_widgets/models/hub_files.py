@@ -1,4 +1,4 @@
-"""Read a Hugging Face folder or hub name into a transformers model and tokenizer, or say in one sentence why not."""
+"""From a demo name, folder, hub name or transformers model to a model with its tokenizer, or one sentence why not."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +15,8 @@ from urllib.request import getproxies
 
 import torch
 
+DEMO = Path(__file__).resolve().parents[1] / "assets" / "demo"
+DEMO_NAMES = {"demo-base": "base", "demo-tuned": "tuned"}
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 CONVERSION = (
@@ -24,6 +27,112 @@ CONVERSION = (
 
 class LoadError(ValueError):
     """A model cannot be loaded; the message says what was found and what to do."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A transformers model, and what is known of it beside its weights."""
+
+    hf_model: Any
+    name: str
+    tokenizer: Any
+    address: str | None = None
+    """What loads it again from anywhere: a demo name, a hub name or the whole path of a folder; None: from memory."""
+    owned: bool = True
+    """Nobody else holds the transformers model, so that it may be used up."""
+
+
+def open_source(source: str | Path | Any, tokenizer: Any, dtype: torch.dtype) -> Source:
+    """Read a demo name, folder or hub name in ``dtype``, or take a transformers model as it is.
+
+    Args:
+        source: as for `load_model`, but no TransformerLens model.
+        tokenizer: the model's tokenizer; None for the one beside it.
+        dtype: of a model that is read; a transformers model keeps its own.
+    """
+    if isinstance(source, str | Path):
+        opened = _read_source(source, tokenizer, dtype)
+    else:
+        check_transformers_model(source)
+        check_lora(source)
+        own = tokenizer if tokenizer is not None else _tokenizer_beside(source)
+        opened = Source(source, _name_of(source), own, owned=False)
+    if opened.tokenizer is not None:
+        check_tokenizer(opened.tokenizer, opened.hf_model.config.get_text_config().vocab_size, opened.name)
+    return opened
+
+
+def _read_source(source: str | Path, tokenizer: Any, dtype: torch.dtype) -> Source:
+    text = str(source)
+    demo = DEMO_NAMES.get(text)
+    path = DEMO / demo if demo else Path(text).expanduser()
+    if demo and not path.is_dir():
+        raise LoadError(
+            f"the shipped model {text} is not there ({path}): install the package again, or run `make demo`"
+        )
+    local = bool(demo) or path.exists() or isinstance(source, Path) or _looks_like_path(text)
+    where: str | Path = path if local else text
+    if local:
+        check_folder(path)
+    offline = not local and not hub_reachable()  # then what was downloaded before may still be in the cache
+    hf_model = read_model(where, dtype=dtype, local=local, offline=offline)
+    own = read_tokenizer(where, local=local, offline=offline)
+    if tokenizer is not None and own is not None:
+        check_same_tokenizer(tokenizer, own, text)
+    name = text if demo or not local else path.resolve().name
+    return Source(hf_model, name, tokenizer if tokenizer is not None else own, address(source))
+
+
+def address(source: str | Path) -> str:
+    """What loads a model again from anywhere: its name, or the whole path of its folder."""
+    path = Path(source).expanduser()
+    return str(path.resolve()) if str(source) not in DEMO_NAMES and path.exists() else str(source)
+
+
+def _looks_like_path(text: str) -> bool:
+    return text.startswith((".", "/", "~")) or "\\" in text or text.count("/") > 1 or not text
+
+
+def check_transformers_model(source: Any) -> None:
+    names = {base.__name__ for base in type(source).__mro__}
+    if "PreTrainedModel" not in names:
+        if any(name.startswith("Peft") for name in names):
+            raise LoadError(
+                "this is a peft model with an unmerged adapter: call merge_and_unload() and give its result"
+            )
+        raise TypeError(
+            "source must be a demo name, a folder, a hub name, a transformers model, a HookedTransformer or a "
+            f"TransformerBridge, got {type(source).__name__}"
+        )
+    if getattr(source.config, "is_encoder_decoder", False):
+        raise LoadError(f"{type(source).__name__} is an encoder-decoder model: only decoder-only models are supported")
+    if source.get_output_embeddings() is None:
+        raise LoadError(f"{type(source).__name__} has no output over the vocabulary: load it as AutoModelForCausalLM")
+
+
+def check_lora(hf_model: Any) -> None:
+    lora = next((name for name, _ in hf_model.named_parameters() if "lora_" in name), None)
+    if lora is not None:
+        raise LoadError(
+            f"the model has unmerged LoRA weights ({lora}), which a conversion would drop: "
+            "call merge_and_unload() on the peft model first"
+        )
+
+
+def _name_of(hf_model: Any) -> str:
+    path = getattr(hf_model.config, "_name_or_path", "") or getattr(hf_model, "name_or_path", "")
+    return short_name(path) if path else type(hf_model).__name__
+
+
+def short_name(name: str) -> str:
+    """The last part of a folder's path; a hub name as it is."""
+    return Path(name).name if Path(name).exists() else name
+
+
+def _tokenizer_beside(hf_model: Any) -> Any:
+    """The tokenizer in the local folder that a transformers model came from, if it is still there."""
+    path = getattr(hf_model.config, "_name_or_path", "")
+    return read_tokenizer(path, local=True) if path and Path(path).is_dir() else None
 
 
 def check_folder(folder: Path) -> None:

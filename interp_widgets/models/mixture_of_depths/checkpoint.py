@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..folder import LoadError
+from ..hub_files import LoadError
 from ..weights import weight_hash
 
 __all__ = [

@@ -87,11 +87,10 @@ class ModModel(Model):
     def skips_layers(self) -> bool:
         """Whether writing text leaves out layers above a token's last route; else all layers are computed.
 
-        It does for a HookedTransformer of ordinary blocks that nobody has hooked. A TransformerBridge cannot go on from
-        a layer that a position was left at: its passes start at the first one. The text is the same either way.
+        It does for ordinary blocks that nobody has hooked. The text is the same either way.
         """
         with self.lock:
-            return self.backend == "hooked" and skips_layers(self.tl_model)
+            return skips_layers(self)
 
     @contextlib.contextmanager
     def with_top_k(self, value: int) -> Iterator[None]:

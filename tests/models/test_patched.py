@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp_widgets.models import Model, load_model
-from interp_widgets.models import forward as engine
-from interp_widgets.models.interventions import mlp_branch
-from interp_widgets.models.resume import Patch, Trace, resume, trace
+from interp_widgets.models import Model, engine, load_model
+from interp_widgets.models.engine import Trace, patched, trace
+from interp_widgets.models.patching import Patch
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import tiny_hf, tiny_model
 
@@ -67,17 +66,17 @@ def width(model: Model, part: str) -> int:
 
 def edit_of(patch: Patch, row: int, n_layers: int) -> tuple[str, Callable[[Tensor], Tensor]]:
     """One row of a patch as an edit of a hook of the whole model."""
-    at, new = int(patch.at[row]), patch.rows[row]
+    at, new = int(patch.positions[row]), patch.rows[row]
     index = None if patch.index is None else int(patch.index[row])
-    last = patch.part == "resid" and patch.layer == n_layers
-    name = f"blocks.{n_layers - 1}.hook_resid_post" if last else f"blocks.{patch.layer}.{HOOKS[patch.part]}"
+    last = patch.site == "resid" and patch.layer == n_layers
+    name = f"blocks.{n_layers - 1}.hook_resid_post" if last else f"blocks.{patch.layer}.{HOOKS[patch.site]}"
 
     def edit(value: Tensor) -> Tensor:
         value = value.clone()
         if index is None:
             value[0, at] = new
         else:
-            value[0, at, index] = new if patch.part == "head" else new[0]
+            value[0, at, index] = new if patch.site == "head" else new[0]
         return value
 
     return name, edit
@@ -89,7 +88,7 @@ def by_whole_passes(model: Model, patches: list[Patch], cells: int, ids: list[in
     for cell in range(cells):
         edits: dict[str, Callable[[Tensor], Tensor]] = {}
         for patch in patches:
-            for row in (patch.cell == cell).nonzero()[:, 0].tolist():
+            for row in (patch.cells == cell).nonzero()[:, 0].tolist():
                 name, edit = edit_of(patch, row, model.n_layers)
                 before = edits.get(name)
                 edits[name] = edit if before is None else lambda x, f=before, g=edit: g(f(x))
@@ -98,14 +97,14 @@ def by_whole_passes(model: Model, patches: list[Patch], cells: int, ids: list[in
 
 
 def resumed(model: Model, clean: Trace, patches: list[Patch], cells: int, **options: Any) -> Tensor:
-    return engine.decode(model, resume(model, clean, patches, cells, **options))
+    return engine.decode(model, patched(model, clean, patches, cells, **options))
 
 
 def every_place(model: Model, part: str, layer: int) -> Patch:
     """One cell per position, one row each."""
     at = torch.arange(len(IDS))
     index = {"head": at % model.n_heads, "neuron": 3 * at}.get(part)
-    return Patch(part, layer, at, at, random(len(IDS), width(model, part), seed=layer), index)  # type: ignore[arg-type]
+    return Patch(part, layer, random(len(IDS), width(model, part), seed=layer), at, at, index)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("part", ["resid", "attn", "mlp", "head", "neuron"])
@@ -135,18 +134,18 @@ def test_many_patches_in_one_cell(model: Model) -> None:
     count, d = len(IDS), model.d_model
     at, first = torch.arange(count), torch.zeros(count, dtype=torch.long)
     patches = [
-        Patch("resid", 0, first, at, random(count, d, seed=1)),  # cell 0: a whole other stream
-        Patch("mlp", 1, first[:1], at[3:4], random(1, d, seed=2)),
-        Patch("mlp", 0, first[:3] + 1, at[2:5], random(3, d, seed=3)),  # cell 1: windows
-        Patch("mlp", 1, first[:2] + 1, at[1:3], random(2, d, seed=4)),
-        Patch("attn", 1, first[:2] + 1, at[2:4], random(2, d, seed=5)),
-        Patch("resid", 2, first[:1] + 1, at[6:7], random(1, d, seed=6)),
-        Patch("head", 1, first + 2, at, torch.zeros(count, model.d_head), first + 1),  # cell 2: a head everywhere
-        Patch("attn", 2, first[:2] + 3, at[-2:], random(2, d, seed=7)),  # cell 3: the last layer only
-        Patch("neuron", 2, first[:1] + 3, at[-1:], random(1, 1, seed=8), first[:1] + 5),
-        Patch("resid", 1, first[:2] + 4, at[4:6], random(2, d, seed=9)),  # cell 4: two entries, and the same row twice
-        Patch("resid", 1, first[:1] + 4, at[7:8], random(1, d, seed=10)),
-        Patch("resid", 3, first[:1] + 5, at[-1:], random(1, d, seed=11)),  # cell 5: what the final norm reads
+        Patch("resid", 0, random(count, d, seed=1), at, first),  # cell 0: a whole other stream
+        Patch("mlp", 1, random(1, d, seed=2), at[3:4], first[:1]),
+        Patch("mlp", 0, random(3, d, seed=3), at[2:5], first[:3] + 1),  # cell 1: windows
+        Patch("mlp", 1, random(2, d, seed=4), at[1:3], first[:2] + 1),
+        Patch("attn", 1, random(2, d, seed=5), at[2:4], first[:2] + 1),
+        Patch("resid", 2, random(1, d, seed=6), at[6:7], first[:1] + 1),
+        Patch("head", 1, torch.zeros(count, model.d_head), at, first + 2, first + 1),  # cell 2: a head everywhere
+        Patch("attn", 2, random(2, d, seed=7), at[-2:], first[:2] + 3),  # cell 3: the last layer only
+        Patch("neuron", 2, random(1, 1, seed=8), at[-1:], first[:1] + 3, first[:1] + 5),
+        Patch("resid", 1, random(2, d, seed=9), at[4:6], first[:2] + 4),  # cell 4: two entries, and the same row twice
+        Patch("resid", 1, random(1, d, seed=10), at[7:8], first[:1] + 4),
+        Patch("resid", 3, random(1, d, seed=11), at[-1:], first[:1] + 5),  # cell 5: what the final norm reads
     ]
     wanted = by_whole_passes(model, patches, 7)
     found = resumed(model, clean, patches, 7)  # cell 6 has none
@@ -161,7 +160,7 @@ LONG = [3 + 7 * i % 390 for i in range(40)]
 def test_few_and_many_positions_behind_a_long_prefix(kind: str, places: list[int]) -> None:
     """Keys and values before the first patch are copied for long rests and shared for short ones."""
     if kind == "windows":
-        from tests.models.test_forward import UNUSUAL, from_config
+        from tests.models.test_engine import UNUSUAL, from_config
 
         model = from_config(**UNUSUAL[kind])
     else:
@@ -169,8 +168,8 @@ def test_few_and_many_positions_behind_a_long_prefix(kind: str, places: list[int
     clean = trace(model, embeddings(model, LONG))
     cell, at = torch.arange(len(places)), torch.tensor(places)
     for patch in (
-        Patch("mlp", 0, cell, at, random(len(places), model.d_model)),
-        Patch("attn", 1, cell, at, random(len(places), model.d_model)),
+        Patch("mlp", 0, random(len(places), model.d_model), at, cell),
+        Patch("attn", 1, random(len(places), model.d_model), at, cell),
     ):
         found = resumed(model, clean, [patch], len(places))
         wanted = by_whole_passes(model, [patch], len(places), LONG)
@@ -182,7 +181,7 @@ def test_several_sequences_share_one_pass(model: Model) -> None:
     both = torch.cat([embeddings(model), embeddings(model, other)])
     clean = trace(model, both, neurons=(1,))
     cell = torch.arange(6)
-    patch = Patch("mlp", 1, cell, torch.tensor([3, 5, 9, 3, 5, 9]), random(6, model.d_model))
+    patch = Patch("mlp", 1, random(6, model.d_model), torch.tensor([3, 5, 9, 3, 5, 9]), cell)
     found = resumed(model, clean, [patch], 6, sequence=torch.tensor([0, 0, 0, 1, 1, 1]))
     wanted = by_whole_passes(model, [patch], 3)
     assert largest(found[:3] - wanted) < limit(model) * max(1, largest(wanted))
@@ -195,17 +194,17 @@ def test_the_mlp_alone_reads_another_attention(model: Model) -> None:
     clean, layer = trace(model, embeddings(model)), 1
     at = torch.arange(len(IDS))
     rows = random(len(IDS), model.d_model)
-    hidden = resume(model, clean, [Patch("attn_to_mlp", layer, at, at, rows)], len(IDS))
-    if not mlp_branch(model).reads_attention:
+    hidden = patched(model, clean, [Patch("attn_to_mlp", layer, rows, at, at)], len(IDS))
+    if not model.mlp_reads_attention:
         assert torch.equal(hidden, clean.hidden.expand_as(hidden))
         return
     found = engine.decode(model, hidden)
     # the MLP's output for that input, read off a whole pass in which attention itself is replaced
     for p in (2, LAST):
-        edit = dict([edit_of(Patch("attn", layer, at, at, rows), p, model.n_layers)])
+        edit = dict([edit_of(Patch("attn", layer, rows, at, at), p, model.n_layers)])
         mlp = f"blocks.{layer}.hook_mlp_out"
         out = model.run(IDS, edit=edit, capture=mlp).activations[mlp][0, p]
-        wanted = by_whole_passes(model, [Patch("mlp", layer, at[:1], at[p : p + 1], out[None])], 1)
+        wanted = by_whole_passes(model, [Patch("mlp", layer, out[None], at[p : p + 1], at[:1])], 1)
         assert largest(found[p] - wanted[0]) < 10 * limit(model) * max(1, largest(wanted))
 
 
@@ -219,14 +218,14 @@ def test_what_is_there_anyway_changes_nothing_at_all(model: Model) -> None:
         index = torch.ones_like(at) if part in ("head", "neuron") else None
         value = clean.value(part, 1)[0]  # type: ignore[arg-type]
         rows = value[at] if index is None else value[at, index]
-        found = resume(model, clean, [Patch(part, 1, at, at, rows, index)], len(IDS))  # type: ignore[arg-type]
+        found = patched(model, clean, [Patch(part, 1, rows, at, at, index)], len(IDS))  # type: ignore[arg-type]
         assert torch.equal(found, clean.hidden.expand_as(found))
 
 
 def test_the_last_layer_matters_at_the_last_position_only(model: Model) -> None:
     clean = trace(model, embeddings(model))
     for part in ("attn", "mlp"):
-        found = resume(model, clean, [every_place(model, part, model.n_layers - 1)], len(IDS))
+        found = patched(model, clean, [every_place(model, part, model.n_layers - 1)], len(IDS))
         assert torch.equal(found[:-1], clean.hidden.expand_as(found[:-1]))
         assert largest(found[-1] - clean.hidden[0]) > 1e-3
 
@@ -245,27 +244,26 @@ def test_check_is_heard_between_layers(model: Model) -> None:
     clean = trace(model, embeddings(model))
     before = engine.has_hooks(model.tl_model)
     with pytest.raises(Stop):
-        resume(model, clean, [every_place(model, "mlp", 0)], len(IDS), check=check)
+        patched(model, clean, [every_place(model, "mlp", 0)], len(IDS), check=check)
     assert engine.has_hooks(model.tl_model) == before
 
 
 @HOOKED
 def test_stale_keys_and_values_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison above finds a reuse that goes too far."""
-    from interp_widgets.models import plain_resume
+    from interp_widgets.models.engine.equations import Block
 
     model = tiny_model("llama", "hooked", dtype=torch.float64)
     clean, patch = trace(model, embeddings(model)), every_place(model, "mlp", 0)
     wanted = by_whole_passes(model, [patch], len(IDS))
-    right = plain_resume.attend
+    right = Block.attend
 
-    def stale(weights: Any, query: Tensor, key: Tensor, value: Tensor, fused: bool) -> Tensor:
-        layer = next(i for i, b in enumerate(model.tl_model.blocks) if b.attn is weights.module)
-        old = [part.expand_as(key) for part in clean.projected[layer][1:]]
-        return right(weights, query, *old, fused)
+    def stale(block: Block, query: Tensor, key: Tensor, value: Tensor, *, fused: bool) -> Tensor:
+        old = [part.expand_as(key) for part in clean.projected[block.index][1:]]
+        return right(block, query, *old, fused=fused)
 
     assert largest(resumed(model, clean, [patch], len(IDS)) - wanted) < 1e-10
-    monkeypatch.setattr(plain_resume, "attend", stale)
+    monkeypatch.setattr(Block, "attend", stale)
     assert largest(resumed(model, clean, [patch], len(IDS)) - wanted) > 1e-3
 
 
@@ -283,7 +281,7 @@ def test_hooks_of_the_user_stay_in_force(backend: str) -> None:
     model.tl_model.hook_dict["blocks.2.hook_resid_post"].add_hook(mixing, is_permanent=True)
     patch = every_place(model, "mlp", 2)
     with pytest.raises(ValueError, match="make it again"):
-        resume(model, before, [patch], len(IDS))
+        patched(model, before, [patch], len(IDS))
     clean = trace(model, embeddings(model))
     wanted = by_whole_passes(model, [patch], len(IDS))
     found = resumed(model, clean, [patch], len(IDS))
@@ -293,7 +291,7 @@ def test_hooks_of_the_user_stay_in_force(backend: str) -> None:
 
 @HOOKED
 def test_blocks_of_unusual_models_start_at_the_layer() -> None:
-    from tests.models.test_forward import REFUSED, from_config
+    from tests.models.test_engine import REFUSED, from_config
 
     for kind in REFUSED:
         model = from_config(**REFUSED[kind])
@@ -301,7 +299,7 @@ def test_blocks_of_unusual_models_start_at_the_layer() -> None:
         for part in ("resid", "attn", "mlp", "head", "neuron"):
             index = {"head": torch.arange(len(IDS)) % 2, "neuron": torch.arange(len(IDS))}.get(part)
             at = torch.arange(len(IDS))
-            patch = Patch(part, 1, at, at, random(len(IDS), width(model, part)), index)  # type: ignore[arg-type]
+            patch = Patch(part, 1, random(len(IDS), width(model, part)), at, at, index)  # type: ignore[arg-type]
             wanted = by_whole_passes(model, [patch], len(IDS))
             assert largest(resumed(model, clean, [patch], len(IDS)) - wanted) < 1e-10, (kind, part)
 

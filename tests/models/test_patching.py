@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from interp_widgets.models import Model
-from interp_widgets.models.forward import encode, has_hooks, prefix
-from interp_widgets.models.interventions import interventions, mlp_branch
+from interp_widgets.models.engine import encode, has_hooks, prefix
+from interp_widgets.models.patching import interventions
 from tests.models.tiny import BRIDGE_ONLY, tiny_model
 
 IDS = [5, 17, 300, 44, 8, 9, 120]
@@ -157,7 +157,7 @@ def test_the_mlp_reads_what_mlp_in_says(backend: str) -> None:
 
 def test_how_mlps_read_the_stream() -> None:
     for family in FAMILIES:
-        assert mlp_branch(tiny_model(family, "bridge")).reads_attention == (family != "gpt_neox")
+        assert tiny_model(family, "bridge").mlp_reads_attention == (family != "gpt_neox")
 
 
 def test_positions_of_a_mixed_batch(model: Model) -> None:
@@ -435,7 +435,7 @@ def test_half_precision(backend: str) -> None:
 
 def test_a_hook_that_only_watches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt2", "bridge", seed=5)
-    from interp_widgets.models import interventions as module
+    from interp_widgets.models import patching as module
 
     real = module.run_hooked
     monkeypatch.setattr(

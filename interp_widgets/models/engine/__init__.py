@@ -1,0 +1,690 @@
+"""The one way through a model: hidden states, logits, derivatives and patched runs from token embeddings.
+
+Two engines give the same numbers. *native*: the equations of the blocks, for models that they describe and that nobody
+has hooked. *modules*: the model's own modules, HookedTransformer's blocks or the transformers model inside a bridge,
+for all others. Before a route (whole pass, prefix, patched run, derivative) is first used on a model it is
+compared with the model's own pass, again for longer sequences when they pass a boundary that the model's config
+declares, and left out where it differs.
+
+While the user has hooks on the model, whole sequences run through the model's own modules, so that every hook sees the
+positions it would always see. That rule is here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from ..compare import HALF_TOLERANCE, TOLERANCE, agree, difference, probe_ids
+from ..hooks import has_hooks
+from ..mixture_of_depths.graft import dense_routes
+from ..network import Network
+from ..patching import Patch, Site, site_hook
+from . import modules, native, unembed
+from .equations import Equations, KeysValues
+from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
+from .trace import Trace
+from .unembed import ReadOut
+
+__all__ = [
+    "Beginnings",
+    "Jacobian",
+    "NoForwardMode",
+    "Prefix",
+    "ReadOut",
+    "Trace",
+    "beginnings",
+    "decode",
+    "decode_blocks",
+    "encode",
+    "forward",
+    "has_hooks",
+    "in_blocks",
+    "jacobian",
+    "mean_embedding",
+    "patched",
+    "prefix",
+    "read_out",
+    "residual_streams",
+    "run_blocks",
+    "streams_at",
+    "token_logits",
+    "trace",
+    "writer",
+]
+
+
+# ---- which engine
+
+
+@dataclass
+class _Verdict:
+    """What held when the routes of a model were compared with its own pass."""
+
+    native: bool
+    cache: bool
+    """Keys and values of a prefix can be reused."""
+    split: bool
+    """Logits are the unembedding of one hidden state and a soft cap, nothing more."""
+    blocks: bool | None = None
+    """The unembedding may go block by block; None while it was not compared."""
+    tokens: int = 0
+    """Length of the longest sequence that the routes were compared on."""
+
+
+_VERDICTS: weakref.WeakKeyDictionary[Any, _Verdict] = weakref.WeakKeyDictionary()
+_UNTRIED = _Verdict(native=False, cache=False, split=False)
+
+
+@dataclass(frozen=True)
+class _Route:
+    """How one call goes through a model."""
+
+    equations: Equations | None
+    """For the native engine; None for the model's own modules."""
+    hooked: bool
+    """The user has hooks on the model: nothing is left out of a pass."""
+    verdict: _Verdict = field(default_factory=lambda: _UNTRIED)
+
+    @property
+    def native(self) -> bool:
+        return self.equations is not None
+
+
+def _route(network: Network, tokens: int) -> _Route:
+    """The way through a model for sequences of ``tokens`` tokens; routes are compared on first use, without hooks."""
+    hooked = has_hooks(network.tl_model)
+    verdict = _VERDICTS.get(network.tl_model)
+    if not hooked and (verdict is None or _passes_boundary(network, verdict.tokens, tokens)):
+        with dense_routes(network.tl_model):
+            compared = _compare(network, tokens)
+        if compared is not None:
+            compared.blocks = None if verdict is None else verdict.blocks
+            verdict = _VERDICTS[network.tl_model] = compared
+    if verdict is None:
+        return _Route(None, hooked)
+    if hooked or not verdict.native or _is_changed(network.tl_model):
+        return _Route(None, hooked, verdict)
+    return _Route(Equations.of(network), hooked, verdict)
+
+
+def _is_changed(tl_model: Any) -> bool:
+    """Whether someone replaced a module's forward function."""
+    return any("forward" in vars(module) for module in tl_model.modules())
+
+
+def _boundaries(network: Network) -> list[int]:
+    """Lengths behind which a model computes in another way: windows of its attention, original contexts of its rotary
+    positions."""
+    config = getattr(getattr(network.tl_model, "original_model", None), "config", None)
+    if config is None:
+        cfg = network.tl_model.cfg
+        found = [getattr(cfg, "window_size", None), getattr(cfg, "rotary_original_max_position_embeddings", None)]
+    else:
+        config = config.get_text_config()
+        rope = getattr(config, "rope_parameters", None) or {}
+        found = [getattr(config, "sliding_window", None), rope.get("original_max_position_embeddings")]
+    return sorted({int(length) for length in found if isinstance(length, int) and 0 < length < network.n_ctx})
+
+
+def _passes_boundary(network: Network, compared: int, tokens: int) -> bool:
+    return any(compared <= boundary < tokens for boundary in _boundaries(network))
+
+
+@torch.no_grad()
+def _compare(network: Network, tokens: int) -> _Verdict | None:
+    """Run a random sequence through every route and compare with the model's own logits; None if these are NaN.
+
+    It is a short one, or a little longer than the last boundary that sequences of ``tokens`` tokens pass.
+    """
+    tl_model = network.tl_model
+    beyond = max((boundary + 4 for boundary in _boundaries(network) if boundary < tokens), default=0)
+    ids = probe_ids(network.d_vocab, network.n_ctx, at_least=beyond).to(network.device)
+    count = ids.shape[1]
+    embeddings = network.token_embeddings(ids[0])[None]
+    wanted = tl_model(ids)
+    if not bool(torch.isfinite(wanted).all()):
+        return None
+    cut = count // 2
+
+    def same(logits: Tensor, reference: Tensor) -> bool:
+        return agree(logits, reference, network.dtype)
+
+    bridge = network.backend == "bridge"
+    own = modules.encode(network, embeddings, whole=bridge, split=not bridge)
+    if bridge and not same(own, wanted):
+        raise ValueError(f"{network.name} gives other logits for its own token embeddings than for their ids")
+    split = not bridge or same(modules.decode(network, modules.encode(network, embeddings)), wanted)
+    past = modules.keys_values(network, embeddings[:, :cut])
+    cache = bool(past) and same(
+        _logits(network, modules.encode(network, embeddings[:, cut:], past=past, split=split), split), wanted[:, cut:]
+    )
+    equations = Equations.of(network)
+    if equations is None or _is_changed(tl_model):
+        return _Verdict(native=False, cache=cache, split=split, tokens=count)
+    hidden = native.encode(equations, embeddings, fused=False)
+    before = native.keys_values(equations, embeddings[:, :cut])
+    behind = native.encode(equations, embeddings[:, cut:], past=before)
+    agrees = (
+        same(native.decode(equations, hidden), wanted)
+        and same(native.decode(equations, native.encode(equations, embeddings)), wanted)
+        and same(native.decode(equations, behind), wanted[:, cut:])
+        and _same_patched(network, equations, embeddings, split)
+        and _same_derivative(network, equations, embeddings)
+    )
+    return _Verdict(native=agrees, cache=agrees or cache, split=split, tokens=count)
+
+
+def _logits(network: Network, hidden: Tensor, split: bool) -> Tensor:
+    return modules.decode(network, hidden) if split else hidden
+
+
+def _same_patched(network: Network, equations: Equations, embeddings: Tensor, split: bool) -> bool:
+    """Whether runs with one residual row, one attention and one MLP output replaced end alike in both engines."""
+    tokens, layer = embeddings.shape[1], (network.n_layers - 1) // 2
+    clean = native.trace(equations, embeddings, ())
+    if not split:
+        return False
+    # behind the last layer's attention nothing carries a change to the last position
+    position = torch.tensor([tokens // 2 if layer < network.n_layers - 1 else tokens - 1])
+    sites: list[Site] = ["resid", "attn", *(["mlp"] if clean.mlp else [])]  # type: ignore[list-item]
+    patches = [
+        Patch(site, layer, clean.value(site, layer)[:, 0], position, torch.tensor([cell]))
+        for cell, site in enumerate(sites)
+    ]
+    sequence = torch.zeros(len(sites), dtype=torch.long, device=embeddings.device)
+    kept = modules.trace(network, embeddings, (), whole=False, split=True)
+    wanted = modules.patched(network, kept, patches, sequence, None, split=True)
+    return agree(native.patched(equations, clean, patches, sequence, None), wanted, network.dtype)
+
+
+def _same_derivative(network: Network, equations: Equations, embeddings: Tensor) -> bool:
+    """Whether one gradient by the equations is the one that autograd finds through the model's own modules.
+
+    The forward-mode product must be its transpose.
+    """
+    last = embeddings.shape[1] - 1
+    at = torch.tensor([last], device=embeddings.device)
+    with torch.enable_grad(), network.frozen():
+        leaf = embeddings.detach().requires_grad_(True)
+        hidden = modules.encode(network, leaf, positions=slice(last, None))
+        seed = torch.ones_like(hidden) * torch.linspace(-1, 1, hidden.shape[-1], device=hidden.device).to(hidden.dtype)
+        (wanted,) = torch.autograd.grad(hidden, leaf, seed)
+    derivative = NativeJacobian(equations, embeddings, last)
+    gradient, moved = derivative.vjp(seed[0], at), derivative.jvp(embeddings[0, :1], at * 0)
+    transposed = [
+        float((a.double() * b.double()).sum()) for a, b in ((gradient[0, 0], embeddings[0, 0]), (moved, seed))
+    ]
+    size = float((gradient[0, 0].double() * embeddings[0, 0].double()).abs().sum())
+    limit = TOLERANCE.get(network.dtype, 2 * HALF_TOLERANCE)
+    return difference(gradient, wanted[0]) <= limit and abs(transposed[0] - transposed[1]) <= limit * size
+
+
+# ---- whole passes
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Keys and values of the first positions of one sequence, or its embeddings where they must run again."""
+
+    native: bool
+    backend: str
+    length: int
+    """Number of positions."""
+    layers: tuple[KeysValues, ...] = ()
+    embeddings: Tensor | None = None
+    """(1, length, d_model) when the positions run again with every pass: the model has hooks or no usable cache."""
+
+    def first(self, length: int) -> Prefix | None:
+        """The prefix of the first ``length`` positions; None for no position at all."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"length must be in 0..{self.length} for this prefix, got {length}")
+        if length == 0:
+            return None
+        if self.embeddings is not None:
+            return Prefix(self.native, self.backend, length, embeddings=self.embeddings[:, :length])
+        layout = "bridge" if self.native else self.backend  # both have positions on the third axis
+        return Prefix(self.native, self.backend, length, tuple(modules.cache_layers(self.layers, layout, length)))
+
+
+def prefix(network: Network, embeddings: Tensor) -> Prefix:
+    """Keys and values of the first positions of a sequence, computed once for many continuations.
+
+    Args:
+        network: a `Model`.
+        embeddings: (1, positions, d_model) token embeddings.
+
+    Example:
+        >>> embeddings = model.token_embeddings(model.tokens("The Eiffel Tower is in the city of"))[None]
+        >>> start = prefix(model, embeddings[:, :5])
+        >>> forward(model, embeddings[:, 5:], prefix=start).shape
+        torch.Size([1, 4, 4096])
+    """
+    _check_embeddings(network, embeddings, 0)
+    if embeddings.shape[0] != 1:
+        raise ValueError(f"a prefix belongs to one sequence: embeddings must have batch 1, got {embeddings.shape[0]}")
+    length = embeddings.shape[1]
+    with network.lock, torch.no_grad():
+        route = _route(network, length)
+        if route.hooked or not route.verdict.cache:
+            return Prefix(route.native, network.backend, length, embeddings=embeddings)
+        layers = _keys_values(network, route, embeddings)
+    return Prefix(route.native, network.backend, length, tuple(layers))
+
+
+def _keys_values(
+    network: Network, route: _Route, embeddings: Tensor, layers: int | None = None
+) -> Sequence[KeysValues]:
+    if route.equations is not None:
+        return native.keys_values(route.equations, embeddings, layers)
+    return modules.keys_values(network, embeddings)
+
+
+def forward(
+    network: Network, embeddings: Tensor, *, positions: slice | Tensor | None = None, prefix: Prefix | None = None
+) -> Tensor:
+    """Logits (batch, positions, d_vocab) from token embeddings; the model adds position information itself.
+
+    Gradients, forward-mode derivatives and vmap pass through. Logits are made only for the positions asked for.
+
+    Args:
+        network: a `Model`.
+        embeddings: (batch, tokens, d_model) token embeddings, after the prefix if there is one.
+        positions: indices into the tokens given here, a slice or a (n,) tensor; all by default.
+        prefix: what `prefix` gave, shared by the whole batch.
+
+    Raises:
+        ValueError: a wrong shape, or more positions than the model's context.
+    """
+    return decode(network, encode(network, embeddings, positions=positions, prefix=prefix))
+
+
+def encode(
+    network: Network, embeddings: Tensor, *, positions: slice | Tensor | None = None, prefix: Prefix | None = None
+) -> Tensor:
+    """The hidden states (batch, positions, width) that `decode` turns into logits; arguments as in `forward`.
+
+    Their width is d_model, or d_vocab for a model whose logits are more than its unembedding of one state and a soft
+    cap.
+    """
+    before = 0 if prefix is None else prefix.length
+    _check_embeddings(network, embeddings, before)
+    chosen = positions.to(embeddings.device) if isinstance(positions, Tensor) else positions
+    with network.lock:
+        route = _route(network, before + embeddings.shape[1])
+        past = None
+        if prefix is not None and prefix.embeddings is None:
+            if route.hooked or prefix.native != route.native:
+                raise ValueError(
+                    "the prefix was computed before hooks were put on or taken off the model: compute it again"
+                )
+            past = prefix.layers
+        elif prefix is not None and prefix.embeddings is not None:
+            rows = torch.arange(embeddings.shape[1], device=embeddings.device)
+            chosen = before + (rows if chosen is None else rows[chosen])
+            embeddings = torch.cat([prefix.embeddings.expand(embeddings.shape[0], -1, -1), embeddings], dim=1)
+        if route.equations is not None:
+            fused = not (embeddings.requires_grad and torch.is_grad_enabled()) and not _is_dual(embeddings)
+            return native.encode(route.equations, embeddings, positions=chosen, past=past, fused=fused)
+        return modules.encode(
+            network, embeddings, positions=chosen, past=past, whole=route.hooked, split=_is_split(network, route)
+        )
+
+
+def _is_split(network: Network, route: _Route) -> bool:
+    return route.verdict.split or network.backend == "hooked"
+
+
+def _is_dual(x: Tensor) -> bool:
+    return torch._C._functorch.is_functorch_wrapped_tensor(x) or forward_ad.unpack_dual(x).tangent is not None
+
+
+def _check_embeddings(network: Network, embeddings: Tensor, before: int) -> None:
+    if embeddings.ndim != 3 or embeddings.shape[2] != network.d_model or embeddings.shape[1] == 0:
+        raise ValueError(
+            f"embeddings must have shape (batch, tokens, {network.d_model}) with at least one token, "
+            f"got {tuple(embeddings.shape)}"
+        )
+    if before + embeddings.shape[1] > network.n_ctx:
+        raise ValueError(
+            f"{before + embeddings.shape[1]} tokens do not fit the model's context of {network.n_ctx} tokens: "
+            "shorten the text"
+        )
+
+
+# ---- logits
+
+
+def decode(network: Network, hidden: Tensor) -> Tensor:
+    """Logits (..., d_vocab) of hidden states from `encode`."""
+    with network.lock:
+        route = _route(network, 1)
+        if route.equations is not None:
+            return native.decode(route.equations, hidden)
+        return _logits(network, hidden, _is_split(network, route))
+
+
+def in_blocks(network: Network) -> bool:
+    """Whether `decode_blocks` gives more than one block: a product that stays in the processor's cache is faster."""
+    with network.lock:
+        return _route(network, 1).native
+
+
+def decode_blocks(network: Network, hidden: Tensor, size: int) -> Iterator[tuple[int, Tensor]]:
+    """The logits in blocks of the vocabulary: (first token id, logits (..., block)), up to ``size`` ids each.
+
+    A model whose logits come in one piece gives one block.
+    """
+    if size >= network.d_vocab or not in_blocks(network):
+        yield 0, decode(network, hidden)
+        return
+    for first in range(0, network.d_vocab, size):
+        with network.lock:
+            block = unembed.vocabulary_block(network, hidden, slice(first, min(first + size, network.d_vocab)))
+        yield first, block
+
+
+@torch.no_grad()
+def token_logits(network: Network, hidden: Tensor, ids: Tensor) -> Tensor:
+    """(rows, n) logits of the token ids (n,) alone, from hidden states (rows, width); float32 or wider."""
+    if in_blocks(network):
+        with network.lock:
+            return unembed.vocabulary_block(network, hidden if hidden.dtype == torch.float64 else hidden.float(), ids)
+    size = max(1, 2**22 // network.d_vocab)
+    logits = torch.cat([decode(network, part)[:, ids] for part in hidden.split(size)])
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def read_out(network: Network) -> ReadOut:
+    """The read-out of residual streams, compared with the model's own logits on first use.
+
+    Raises ValueError where even the model's own modules do not give the model's own logits.
+
+    Example:
+        >>> ids = model.tokens("The capital of France is")
+        >>> read = read_out(model)
+        >>> read.block(read.normed(residual_streams(model, ids)), 0, 100).shape
+        torch.Size([7, 6, 100])
+    """
+    with network.lock:
+        route = _route(network, 1)
+        if route.hooked or route.verdict is _UNTRIED:
+            return ReadOut(network, in_blocks=False)
+        if route.verdict.blocks is None:
+            route.verdict.blocks = unembed.blocks_agree(network)
+        return ReadOut(network, in_blocks=bool(route.verdict.blocks))
+
+
+def residual_streams(network: Network, ids: Any) -> Tensor:
+    """(layers + 1, positions, d_model) the residual stream entering every block and, last, the final norm.
+
+    In float32 or wider. In memory the layers of one position lie side by side. The unembedding does not run, unless
+    the user has hooks on the model: these see the pass they would always see.
+
+    Args:
+        network: a `Model`.
+        ids: (positions,) token ids to feed.
+    """
+    with network.lock:
+        return unembed.residual_streams(network, ids, whole=has_hooks(network.tl_model))
+
+
+def run_blocks(network: Network, batch: Tensor, hooks: Sequence[tuple[str, Callable[..., Tensor]]]) -> None:
+    """A pass over token ids (batch, positions) through all blocks with these hooks; no unembedding, unless the user has
+    hooks on the model."""
+    with network.lock:
+        modules.run_blocks(network, batch, hooks, whole=has_hooks(network.tl_model))
+
+
+@torch.no_grad()
+def mean_embedding(network: Network) -> Tensor:
+    """(d_model,) mean of all token embeddings, in the model's dtype, summed in float32 or wider."""
+    wide = torch.float64 if network.dtype == torch.float64 else torch.float32
+    total = torch.zeros(network.d_model, device=network.device, dtype=wide)
+    for start in range(0, network.d_vocab, network.n_ctx):
+        rows = network.token_embeddings(range(start, min(start + network.n_ctx, network.d_vocab)))
+        total += rows.sum(0, dtype=wide)
+    return (total / network.d_vocab).to(network.dtype)
+
+
+# ---- derivatives
+
+
+def jacobian(network: Network, embeddings: Tensor, first: int) -> Jacobian:
+    """The derivative of the hidden states from position ``first`` on, at token embeddings (1, tokens, d_model).
+
+    No parameter's ``.grad`` or ``requires_grad`` is touched.
+    """
+    _check_embeddings(network, embeddings, 0)
+    with network.lock:
+        route = _route(network, embeddings.shape[1])
+        if route.equations is not None:
+            return NativeJacobian(route.equations, embeddings, first)
+
+    @contextmanager
+    def alone() -> Iterator[None]:
+        with network.lock, network.frozen():
+            yield
+
+    return AutogradJacobian(lambda rows, chosen: encode(network, rows, positions=chosen), alone, embeddings, first)
+
+
+# ---- streams of many sequences
+
+
+@dataclass(frozen=True)
+class Beginnings:
+    """Keys and values of beginnings of one length, for the sequences that go on from them."""
+
+    native: bool
+    length: int
+    """Tokens of every beginning."""
+    layers: tuple[KeysValues, ...]
+    """Per layer that is needed, each tensor with the beginnings on its first axis."""
+
+
+@torch.no_grad()
+def beginnings(network: Network, ids: Tensor, top: int) -> Beginnings | None:
+    """Compute beginnings (beginnings, tokens) once, for streams up to the one entering layer ``top``.
+
+    None where keys and values cannot be reused: the model has hooks, or a cache of its own kind; or no block runs.
+    """
+    if top == 0 or ids.shape[1] == 0:
+        return None
+    with network.lock:
+        route = _route(network, ids.shape[1])
+        if route.hooked or not route.verdict.cache:
+            return None
+        layers = _keys_values(network, route, network.embed(ids), top)
+        return Beginnings(route.native, ids.shape[1], tuple(layers)) if layers else None
+
+
+@torch.no_grad()
+def streams_at(
+    network: Network,
+    ids: Tensor,
+    last: Tensor,
+    layers: Sequence[int],
+    *,
+    begun: Beginnings | None = None,
+    which: Tensor | None = None,
+) -> Tensor:
+    """(batch, layers, d_model) residual streams entering ``layers`` (n_layers: the final norm) at position ``last``.
+
+    Sequences of different lengths lie in one batch, padded behind their end, where a causal model cannot see it.
+
+    Args:
+        network: a `Model`.
+        ids: (batch, tokens) token ids behind the beginning; what stands behind ``last`` may be anything.
+        last: (batch,) the position that is read, counted in ``ids``.
+        layers: rising numbers 0..n_layers.
+        begun: beginnings that were computed before, and ``which`` (batch,) of them each sequence goes on from.
+
+    While the user has hooks on the model, all sequences must be of one length and read at their end. Raises ValueError
+    when hooks were put on the model since ``begun`` was computed.
+    """
+    with network.lock:
+        before = 0 if begun is None else begun.length
+        route = _route(network, before + ids.shape[1])
+        if begun is not None and (route.hooked or begun.native != route.native):
+            raise ValueError("hooks were put on the model while its hidden states were computed: run it again")
+        if route.hooked:
+            names = [site_hook("resid", layer, network.n_layers) for layer in layers]
+            streams = network.run(ids, capture=names).activations
+            return torch.stack([streams[name][:, -1] for name in names], dim=1)
+        past = None if begun is None or which is None else native.PickedRows(begun.layers, which)
+        embeddings = network.embed(ids)
+        if route.equations is not None:
+            return native.streams_at(route.equations, embeddings, layers, last, past)
+        return modules.streams_at(network, embeddings, layers, last, past)
+
+
+# ---- token by token
+
+
+def writer(network: Network) -> Callable[[Tensor], Tensor]:
+    """A function from more token ids (1, n) of one sequence to the logits after them, which keeps keys and values.
+
+    A model whose cached step is not its own pass runs the whole sequence again for every token.
+    """
+    with network.lock:
+        route = _route(network, 1)
+        if route.equations is not None:
+            steps = native.Writer(route.equations)
+            return lambda ids: steps.feed(network.embed(ids))
+        if route.hooked or route.verdict.cache or route.verdict is _UNTRIED:
+            return modules.cached_steps(network)
+    fed: list[Tensor] = []
+
+    def step(ids: Tensor) -> Tensor:
+        fed.append(ids)
+        logits: Tensor = network.tl_model(torch.cat(fed, dim=1))[:, -1:]
+        return logits
+
+    return step
+
+
+# ---- patched runs
+
+
+@torch.no_grad()
+def trace(network: Network, embeddings: Tensor, *, neurons: Sequence[int] = ()) -> Trace:
+    """Run sequences of one length once and keep what their layers compute.
+
+    Args:
+        network: a `Model`.
+        embeddings: (batch, tokens, d_model) token embeddings; corrupted ones too.
+        neurons: layers whose neurons are kept as well.
+
+    Raises:
+        ValueError: a wrong shape, or more tokens than the model's context.
+
+    Example:
+        >>> ids = model.tokens("The capital of France is")
+        >>> clean = trace(model, model.token_embeddings(ids)[None])
+        >>> len(clean.resid), clean.resid[0].shape
+        (7, torch.Size([1, 6, 192]))
+    """
+    _check_embeddings(network, embeddings, 0)
+    with network.lock:
+        route = _route(network, embeddings.shape[1])
+        if route.equations is not None:
+            return native.trace(route.equations, embeddings, tuple(neurons))
+        split = _is_split(network, route)
+        return modules.trace(network, embeddings, tuple(neurons), whole=route.hooked, split=split)
+
+
+@torch.no_grad()
+def patched(
+    network: Network,
+    trace: Trace,
+    patches: Sequence[Patch],
+    cells: int,
+    *,
+    sequence: Tensor | None = None,
+    check: Callable[[], None] | None = None,
+) -> Tensor:
+    """(cells, width) hidden states of the last position with the patches in force, for `decode`.
+
+    For each of many cells, what the last position's hidden state would be if certain values had been others. Nothing is
+    computed that cannot change. A patch holds whatever happens before it in the same cell: at a layer behind another
+    patch it replaces the changed value. A cell whose patches all put in what is there anyway, or what the last position
+    cannot see, keeps the trace's hidden state exactly.
+
+    Args:
+        network: the `Model` of the trace.
+        trace: from `trace`.
+        patches: what is replaced; a cell may have several.
+        cells: how many. All run as one batch from the first patched position on, so put near positions together.
+        sequence: (cells,) which of the trace's sequences each cell starts from; the first by default.
+        check: called before every layer; raises to cancel.
+
+    Raises:
+        ValueError: hooks were put on or taken off the model since the trace.
+
+    Example:
+        >>> ids = model.tokens("The capital of France is")
+        >>> clean = trace(model, model.token_embeddings(ids)[None])
+        >>> gone = torch.zeros(2, model.d_model, device=model.device)
+        >>> patch = Patch("mlp", 5, gone, positions=torch.tensor([3, 4]), cells=torch.arange(2))
+        >>> decode(model, patched(model, clean, [patch], 2)).shape
+        torch.Size([2, 4096])
+    """
+    device = trace.embeddings.device
+    start = torch.zeros(cells, dtype=torch.long, device=device) if sequence is None else sequence.to(device)
+    with network.lock:
+        route = _route(network, trace.tokens)
+        if route.native != trace.native or route.hooked != trace.hooked:
+            raise ValueError("the trace was made before hooks were put on or taken off the model: make it again")
+        hidden = trace.hidden[start]
+        live, useful = _useful(network, trace, patches, start)
+        chosen = live.nonzero()[:, 0]
+        if len(chosen) == 0:
+            return hidden
+        renamed = torch.full((cells,), -1)
+        renamed[chosen] = torch.arange(len(chosen))
+        kept = [patch.pick(rows & live[patch.places[0]], renamed) for patch, rows in zip(patches, useful, strict=True)]
+        kept = [patch for patch in kept if len(patch.places[0])]
+        sequences = start[chosen]
+        if route.equations is not None:
+            moved = native.patched(route.equations, trace, kept, sequences, check)
+        else:
+            moved = modules.patched(network, trace, kept, sequences, check, split=_is_split(network, route))
+        return hidden.index_copy(0, chosen.to(device), moved.to(hidden.dtype))
+
+
+def _useful(network: Network, trace: Trace, patches: Sequence[Patch], start: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """(cells,) which cells can change at all, and for each patch which of its rows the last position can see; on the
+    CPU, where the numbers of cells and positions are."""
+    seen, differs = [], []
+    for patch in patches:
+        cells, positions = patch.places
+        rows = torch.full_like(positions, _exists(network, trace, patch.site), dtype=torch.bool)
+        behind = patch.layer == trace.n_layers or (patch.layer == trace.n_layers - 1 and patch.site != "resid")
+        if behind and not trace.hooked:  # no attention follows that could carry it to the last position
+            rows &= positions == trace.tokens - 1
+        seen.append(rows)
+        first = start[cells] if len(trace.embeddings) > 1 else torch.zeros_like(cells)
+        place = (first, positions) if patch.index is None else (first, positions, patch.index)
+        differs.append((trace.value(patch.site, patch.layer)[place] != patch.rows).any(-1))
+    live = torch.zeros(len(start), dtype=torch.bool)
+    if not patches:
+        return live, seen
+    other = torch.cat(differs).cpu().split([len(rows) for rows in seen])
+    for patch, rows, changed in zip(patches, seen, other, strict=True):
+        live[patch.places[0][rows & changed]] = True
+    return live, seen
+
+
+def _exists(network: Network, trace: Trace, site: Site) -> bool:
+    """Whether there is anything to replace: some models have no MLPs, or MLPs that never read the attention."""
+    if site in ("mlp", "neuron", "attn_to_mlp") and not trace.mlp:
+        return False
+    return site != "attn_to_mlp" or network.mlp_reads_attention

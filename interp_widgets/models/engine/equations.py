@@ -1,0 +1,497 @@
+"""The equations of one block: attention, MLP and norms, with weights read through `Network.weight` on both backends.
+
+TransformerLens and transformers compute every value that a hook could ask for. Where nobody asks, the same weights give
+the same numbers in less time. `Equations.of` says which models these equations may describe; the engine compares them
+with the model's own pass before it uses them.
+
+Weights are read at every pass, so that edits of weights take effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+from ..mixture_of_depths.graft import mixture_in_force, mixture_of, norm_kind
+from ..network import Network
+
+KeysValues = tuple[Tensor, Tensor]
+"""Keys (rotated) and values of one layer, each (batch, n_kv_heads, positions, d_head)."""
+
+At = Callable[[str, int, Tensor], Tensor]
+"""Sees the value at a site of a layer on its way and gives it back, as it is or replaced. Sites: "resid" (..., d_model)
+entering the block, "query", "key", "value" (batch, heads, positions, d_head), "head" (..., n_heads * d_head) what the
+heads read, "attn" (..., d_model) what attention writes, "attn_to_mlp" the same as the MLP reads it, "neuron"
+(..., d_mlp), "mlp" (..., d_model) what the MLP writes."""
+
+_HOOKED_NORMS = {"LayerNorm", "LayerNormPre", "RMSNorm", "RMSNormPre", "Identity", "NoneType"}
+_UNUSUAL = (
+    "use_attention_sinks", "clip_qkv", "use_logn_attn", "use_dynamic_ntk_rope", "use_qk_norm", "load_in_4bit",
+    "num_experts", "use_normalization_before_and_after", "post_embedding_ln",
+)  # fmt: skip
+
+
+def as_it_is(site: str, layer: int, value: Tensor) -> Tensor:
+    """The `At` that changes nothing."""
+    return value
+
+
+# ---- the parts of a block
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm over the last axis: LayerNorm, RMSNorm, or none."""
+
+    kind: str
+    """``"LayerNorm"``, ``"RMSNorm"`` or ``"none"``."""
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    eps: float = 0.0
+
+    @staticmethod
+    def of(module: Any, weight: Tensor | None = None, bias: Tensor | None = None) -> Norm:
+        """The norm that a module of TransformerLens or transformers computes; its own weights unless given."""
+        own = getattr(module, "original_component", None)
+        inner = module if own is None else own
+        kind = _norm_kind(inner)
+        if kind == "none":
+            return Norm("none")
+        if weight is None:
+            weight, bias = (
+                next((value for name in names if (value := getattr(inner, name, None)) is not None), None)
+                for names in (("w", "weight"), ("b", "bias"))
+            )
+        return Norm(kind, weight, bias, _epsilon(inner))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The norm of (..., d_model), in the type of ``x``."""
+        if self.kind == "none":
+            return x
+        weight, bias = (None if part is None else part.to(x.dtype) for part in (self.weight, self.bias))
+        if self.kind == "LayerNorm":
+            return F.layer_norm(x, x.shape[-1:], weight, bias, self.eps)
+        return F.rms_norm(x, x.shape[-1:], weight, self.eps)
+
+
+def _norm_kind(module: Any) -> str:
+    if module is None or type(module).__name__ == "Identity":
+        return "none"
+    return "RMSNorm" if "RMS" in type(module).__name__ else "LayerNorm"
+
+
+def _epsilon(module: Any) -> float:
+    return float(next(getattr(module, name) for name in ("eps", "variance_epsilon") if hasattr(module, name)))
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """An MLP, gated or not; matrices with the input axis first."""
+
+    w_in: Tensor
+    b_in: Tensor
+    w_out: Tensor
+    b_out: Tensor
+    activation: Callable[[Tensor], Tensor]
+    w_gate: Tensor | None = None
+    b_gate: Tensor | None = None
+    bias_outside: bool = False
+    """Whether b_in is added behind the product of gate and linear branch, as HookedTransformer does."""
+
+    def neurons(self, x: Tensor) -> Tensor:
+        """(..., d_mlp) activations for the normed input (..., d_model)."""
+        if self.w_gate is None:
+            return self.activation(F.linear(x, self.w_in.T, self.b_in))
+        gate = self.activation(F.linear(x, self.w_gate.T, self.b_gate))
+        if self.bias_outside:
+            return gate * (x @ self.w_in) + self.b_in
+        return gate * F.linear(x, self.w_in.T, self.b_in)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.write(self.neurons(x))
+
+    def write(self, neurons: Tensor) -> Tensor:
+        """(..., d_model) what the activations (..., d_mlp) add to the stream."""
+        return F.linear(neurons, self.w_out.T, self.b_out)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Rotary position information: tables (positions, rotary dimensions) of cosines and sines."""
+
+    cos: Tensor
+    sin: Tensor
+    adjacent_pairs: bool = False
+
+    def __call__(self, x: Tensor, *, back: bool = False) -> Tensor:
+        """Turn (..., positions, d_head); ``back`` undoes it."""
+        size = self.cos.shape[-1]
+        turned, rest = x[..., :size], x[..., size:]
+        if self.adjacent_pairs:
+            pairs = turned.unflatten(-1, (-1, 2))
+            flipped = torch.stack([-pairs[..., 1], pairs[..., 0]], dim=-1).flatten(-2)
+        else:
+            first, second = turned.chunk(2, dim=-1)
+            flipped = torch.cat([-second, first], dim=-1)
+        turned = turned * self.cos + flipped * (-self.sin if back else self.sin)
+        return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
+
+    def at(self, rows: slice | Tensor) -> Rotation:
+        """The rotation of some of its positions."""
+        return Rotation(self.cos[rows], self.sin[rows], self.adjacent_pairs)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block, with its weights as they are now."""
+
+    index: int
+    norm1: Norm
+    norm2: Norm
+    """Before the MLP."""
+    w_in: Tensor
+    """(d_model, (n_heads + 2 n_kv_heads) * d_head) queries, keys and values in one matrix."""
+    b_in: Tensor
+    w_out: Tensor
+    """(n_heads * d_head, d_model)"""
+    b_out: Tensor
+    heads: int
+    kv_heads: int
+    size: int
+    """d_head"""
+    scale: float
+    """By which scores are multiplied."""
+    window: int | None
+    """How many positions back a query looks, its own included; None for all."""
+    mlp: Mlp | None
+    parallel: bool
+    """Whether the MLP reads the stream as it enters the block."""
+
+    # ---- heads
+
+    def heads_first(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (batch, n_heads, positions, d_head), keys and values (batch, n_kv_heads, ...) out of one matrix."""
+        parts = rearrange(x, "batch positions (heads size) -> batch heads positions size", size=self.size)
+        query, key, value = parts.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        return query, key, value
+
+    @staticmethod
+    def heads_last(*parts: Tensor) -> Tensor:
+        """The reverse of `heads_first`: (batch, positions, heads of all parts times d_head)."""
+        joined = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        return rearrange(joined, "batch heads positions size -> batch positions (heads size)")
+
+    def project(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys (both rotated) and values of normed inputs (batch, n, d_model)."""
+        query, key, value = self.heads_first(F.linear(x, self.w_in.T, self.b_in))
+        return (query, key, value) if rotation is None else (rotation(query), rotation(key), value)
+
+    def hidden(self, queries: slice, keys: int, device: torch.device) -> Tensor:
+        """(queries, keys) True where a query must not look."""
+        row = torch.arange(queries.start, queries.stop, device=device)[:, None]
+        column = torch.arange(keys, device=device)[None]
+        masked = column > row
+        return masked if self.window is None else masked | (column <= row - self.window)
+
+    def grouped(self, query: Tensor) -> Tensor:
+        """(..., n_kv_heads, heads of a group * positions, d_head): heads that share keys side by side."""
+        return rearrange(query, "... (kv share) positions size -> ... kv (share positions) size", kv=self.kv_heads)
+
+    def pattern(self, query: Tensor, key: Tensor, rows: slice) -> Tensor:
+        """(n_heads, queries, keys) attention pattern of the positions ``rows`` of one sequence, float32 at least."""
+        scores = (self.grouped(query) @ key.mT).view(self.heads, query.shape[1], -1).mul(self.scale)
+        scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+        return scores.masked_fill(self.hidden(rows, key.shape[-2], key.device), -torch.inf).softmax(-1)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, fused: bool) -> Tensor:
+        """(batch, queries, n_heads * d_head): what the last queries read from all keys and values.
+
+        ``fused`` takes the kernel that has no forward-mode derivative.
+        """
+        length, total = query.shape[2], key.shape[2]
+        if fused and self.window is None and length == total:
+            return self._fused(query, key, value, is_causal=True)
+        masked = self.hidden(slice(total - length, total), total, query.device)
+        if fused:
+            return self._fused(query, key, value, attn_mask=~masked)
+        scores = (self.grouped(query) @ key.mT * self.scale).unflatten(2, (-1, length)).masked_fill(masked, -torch.inf)
+        wide = torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else None
+        pattern = scores.softmax(-1, dtype=wide).to(value.dtype).flatten(2, 3)
+        return self.heads_last((pattern @ value).unflatten(2, (-1, length)).flatten(1, 2))
+
+    def attend_one(self, query: Tensor, key: Tensor, value: Tensor, at: Tensor) -> Tensor:
+        """(batch, 1, n_heads * d_head) what one query (batch, n_heads, 1, d_head) at position ``at`` (batch,) reads."""
+        column = torch.arange(key.shape[2], device=key.device)
+        seen = column <= at[:, None]
+        if self.window is not None:
+            seen &= column > at[:, None] - self.window
+        return self._fused(query, key, value, attn_mask=seen[:, None, None])
+
+    def _fused(self, query: Tensor, key: Tensor, value: Tensor, **mask: Any) -> Tensor:
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, scale=self.scale, enable_gqa=self.heads != self.kv_heads, **mask
+        )
+        return self.heads_last(mixed)
+
+    def attend_shared(self, query: Tensor, key: Tensor, value: Tensor, before: KeysValues) -> Tensor:
+        """`attend` for keys and values (batch, ...) behind earlier ones (1, ...) that all sequences share.
+
+        Those are not copied for every sequence, which would take longer than all else where few positions are computed.
+        """
+        batch, _, length, _ = query.shape
+        total = before[0].shape[2] + key.shape[2]
+        grouped = self.grouped(query)
+        together = rearrange(grouped, "batch kv rows size -> kv (batch rows) size")
+        shared = rearrange(together @ before[0][0].mT, "kv (batch rows) keys -> batch kv rows keys", batch=batch)
+        scores = torch.cat([shared, grouped @ key.mT], dim=-1).mul_(self.scale).unflatten(2, (-1, length))
+        if length > 1 or self.window is not None:
+            scores = scores.masked_fill(self.hidden(slice(total - length, total), total, query.device), -torch.inf)
+        wide = torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else None
+        pattern = scores.softmax(-1, dtype=wide).to(value.dtype).flatten(2, 3)
+        old, new = pattern.split([before[0].shape[2], key.shape[2]], dim=-1)
+        shared = rearrange(old, "batch kv rows keys -> kv (batch rows) keys") @ before[1][0]
+        mixed = rearrange(shared, "kv (batch rows) size -> batch kv rows size", batch=batch) + new @ value
+        return self.heads_last(mixed.unflatten(2, (-1, length)).flatten(1, 2))
+
+    # ---- the rest of the block
+
+    def finish(self, stream: Tensor, mixed: Tensor, at: At = as_it_is) -> Tensor:
+        """The stream (..., d_model) behind the block, from the stream before it and what its heads read."""
+        layer = self.index
+        attended = at("attn", layer, F.linear(at("head", layer, mixed), self.w_out.T, self.b_out))
+        mid = stream + attended
+        if self.mlp is None:
+            return mid
+        read = stream
+        if not self.parallel:
+            seen = at("attn_to_mlp", layer, attended)
+            read = mid if seen is attended else stream + seen
+        neurons = at("neuron", layer, self.mlp.neurons(self.norm2(read)))
+        return mid + at("mlp", layer, self.mlp.write(neurons))
+
+
+# ---- a model
+
+
+@dataclass(frozen=True)
+class Equations:
+    """What the equations need to know of a model beside its weights; made by `Equations.of`."""
+
+    network: Network
+    parallel: bool
+    shared_norm: bool
+    """Whether the MLP reads the norm before attention: parallel blocks without a norm of their own."""
+
+    @staticmethod
+    def of(network: Network) -> Equations | None:
+        """The equations that may describe a model; None where some part of it is of another kind."""
+        describes = _hooked_fits if network.backend == "hooked" else _bridge_fits
+        if not describes(network.tl_model):
+            return None
+        first = network.tl_model.blocks[0]
+        parallel = bool(getattr(network.tl_model.cfg, "parallel_attn_mlp", False))
+        has_norm = getattr(first, "ln2", None) is not None
+        if not has_norm and not parallel and getattr(first, "mlp", None) is not None and network.backend == "bridge":
+            return None
+        return Equations(network, parallel, shared_norm=not has_norm and network.backend == "bridge")
+
+    def blocks(self, layers: Sequence[int] | None = None) -> list[Block]:
+        """The blocks, all or of some layers, with their weights as they are now."""
+        return [self.block(layer) for layer in (range(self.network.n_layers) if layers is None else layers)]
+
+    def block(self, layer: int) -> Block:
+        """One block with its weights as they are now."""
+        network, module = self.network, self.network.tl_model.blocks[layer]
+        read = partial(network.weight, layer=layer, grouped=True)
+        projections = torch.cat([read("W_Q"), read("W_K"), read("W_V")])
+        norm1 = self._norm(module, "ln1", layer)
+        return Block(
+            index=layer,
+            norm1=norm1,
+            norm2=norm1 if self.shared_norm else self._norm(module, "ln2", layer),
+            w_in=rearrange(projections, "heads model size -> model (heads size)"),
+            b_in=torch.cat([read("b_Q"), read("b_K"), read("b_V")]).reshape(-1),
+            w_out=rearrange(read("W_O"), "heads size model -> (heads size) model"),
+            b_out=read("b_O"),
+            heads=network.n_heads,
+            kv_heads=network.n_kv_heads,
+            size=network.d_head,
+            scale=_scale(module.attn),
+            window=_window(network, layer),
+            mlp=None if getattr(module, "mlp", None) is None else self._mlp(module.mlp, layer),
+            parallel=self.parallel,
+        )
+
+    def _norm(self, module: Any, label: str, layer: int) -> Norm:
+        norm = getattr(module, label, None)
+        if norm is None or _norm_kind(getattr(norm, "original_component", norm)) == "none":
+            return Norm("none")
+        weight, bias = (self.network.weight(f"{label}_{kind}", layer) for kind in "wb")
+        return Norm.of(norm, weight, bias if self.network.normalization == "LayerNorm" else None)
+
+    def _mlp(self, module: Any, layer: int) -> Mlp:
+        network = self.network
+        gated = network.gated
+        read = partial(network.weight, layer=layer)
+        return Mlp(
+            read("W_in"), read("b_in"), read("W_out"), read("b_out"), _activation(module),
+            w_gate=read("W_gate") if gated else None,
+            b_gate=read("b_gate") if gated and network.backend == "bridge" else None,
+            bias_outside=gated and network.backend == "hooked",
+        )  # fmt: skip
+
+    # ---- where a pass begins and ends
+
+    def start(self, embeddings: Tensor, first: int) -> Tensor:
+        """The first residual stream: token embeddings plus what learned positions add, from position ``first`` on."""
+        if self.network.tl_model.cfg.positional_embedding_type == "standard":
+            return embeddings + self.network.weight("W_pos")[first : first + embeddings.shape[1]]
+        return embeddings
+
+    def rotation(self, stop: int) -> Rotation | None:
+        """Of the positions 0..stop; None for learned positions."""
+        tl_model = self.network.tl_model
+        if tl_model.cfg.positional_embedding_type != "rotary":
+            return None
+        if self.network.backend == "hooked":
+            attention = tl_model.blocks[0].attn
+            if stop > len(attention.rotary_cos):
+                like = self.network.weight("W_Q", 0)
+                attention.apply_rotary(like.new_zeros(1, stop, 1, self.network.d_head))  # makes its tables longer
+            pairs = bool(tl_model.cfg.rotary_adjacent_pairs)
+            return Rotation(attention.rotary_cos[:stop], attention.rotary_sin[:stop], pairs)
+        like = next(tl_model.parameters()).new_zeros(1)
+        positions = torch.arange(stop, device=like.device)[None]
+        cos, sin = tl_model.rotary_emb.original_component(like, positions)
+        return Rotation(cos[0], sin[0])
+
+    @property
+    def first_read(self) -> int:
+        """The first block whose entering stream `read` takes; n_layers for a model without a mixture of depths."""
+        mixture = mixture_in_force(self.network.tl_model)
+        return self.network.n_layers - (0 if mixture is None else mixture.k)
+
+    def final_norm(self) -> Norm:
+        """The norm before the unembedding."""
+        module = getattr(self.network.tl_model, "ln_final", None)
+        if module is None:
+            return Norm("none")
+        weight, bias = (self.network.weight(f"ln_final_{kind}") for kind in "wb")
+        return Norm.of(module, weight, bias if self.network.normalization == "LayerNorm" else None)
+
+    def read_norms(self) -> list[Norm]:
+        """The norms of what is read: of every route of a mixture of depths, and last the final one."""
+        mixture = mixture_in_force(self.network.tl_model)
+        return [*([] if mixture is None else map(Norm.of, mixture.norms)), self.final_norm()]
+
+    def read(self, streams: Sequence[Tensor]) -> Tensor:
+        """What the unembedding reads, (..., d_model): the final norm of the last stream, or a mixture of depths.
+
+        ``streams``: what enters the blocks from `first_read` on, and what leaves the last one; each (..., d_model).
+        """
+        mixture = mixture_in_force(self.network.tl_model)
+        norms = self.read_norms()
+        return norms[-1](streams[-1]) if mixture is None else mixture.combine(streams, norms)
+
+
+# ---- facts of the two backends
+
+
+def _activation(module: Any) -> Callable[[Tensor], Tensor]:
+    """An MLP's activation function; TransformerLens spells one out in six steps that PyTorch has in one."""
+    inner = getattr(module, "original_component", module)
+    if inner is module and module.cfg.act_fn == "gelu_new":
+        return partial(F.gelu, approximate="tanh")
+    names = ("act_fn", "act", "activation_fn")
+    function: Any = next((value for name in names if callable(value := getattr(inner, name, None))), None)
+    if type(function).__name__ in ("NewGELUActivation", "GELUTanh"):
+        return partial(F.gelu, approximate="tanh")
+    return function
+
+
+def _scale(attention: Any) -> float:
+    inner = getattr(attention, "original_component", None)
+    return 1.0 / float(attention.attn_scale) if inner is None else float(inner.scaling)
+
+
+def _window(network: Network, layer: int) -> int | None:
+    attention = network.tl_model.blocks[layer].attn
+    if network.backend == "hooked":
+        return int(attention.cfg.window_size) if attention.attn_type == "local" else None
+    inner = attention.original_component
+    if hasattr(inner, "sliding_window"):
+        return inner.sliding_window if inner.sliding_window is None else int(inner.sliding_window)
+    config = network.tl_model.original_model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None and kinds[layer] == "full_attention":
+        return None
+    return getattr(config, "sliding_window", None)
+
+
+def _hooked_fits(tl_model: Any) -> bool:
+    cfg = tl_model.cfg
+    if type(tl_model).__name__ != "HookedTransformer" or cfg.n_devices != 1 or cfg.attention_dir != "causal":
+        return False
+    if any(getattr(cfg, name, None) for name in _UNUSUAL) or cfg.positional_embedding_type not in (
+        "standard",
+        "rotary",
+    ):
+        return False
+    if any((getattr(cfg, f"{name}_soft_cap", None) or 0) > 0 for name in ("attn_scores", "output_logits")):
+        return False
+    mixture = mixture_of(tl_model)
+    if mixture is not None and any(type(norm) is not norm_kind(tl_model.ln_final) for norm in mixture.norms):
+        return False
+    norms = [
+        getattr(tl_model, "ln_final", None),
+        *(getattr(b, n, None) for b in tl_model.blocks for n in ("ln1", "ln2")),
+    ]
+    kinds = {type(norm).__name__ for norm in norms}
+    return kinds <= _HOOKED_NORMS and all(_known_block(block) for block in tl_model.blocks)
+
+
+def _known_block(block: Any) -> bool:
+    attention, mlp = block.attn, getattr(block, "mlp", None)
+    return (
+        type(block).__name__ == "TransformerBlock"
+        and type(attention).__name__ in ("Attention", "GroupedQueryAttention")
+        and type(mlp).__name__ in ("MLP", "GatedMLP", "NoneType")
+        and (mlp is None or not str(block.cfg.act_fn).startswith("solu"))
+        and attention.q_norm is None
+        and attention._attention_dir_override is None
+        and not any(
+            isinstance(parameter, Tensor) and not parameter.is_floating_point() for parameter in block.parameters()
+        )
+    )
+
+
+def _bridge_fits(tl_model: Any) -> bool:
+    cfg, config = tl_model.cfg, tl_model.original_model.config.get_text_config()
+    rotary = cfg.positional_embedding_type == "rotary"
+    if not rotary and cfg.positional_embedding_type != "standard":
+        return False
+    if rotary and not hasattr(getattr(tl_model, "rotary_emb", None), "original_component"):
+        return False
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type", "default") not in ("default", "linear", "llama3", "yarn"):
+        return False  # its tables depend on the length of the sequence, or on the layer
+    return all(_known_bridge_block(block) for block in tl_model.blocks)
+
+
+def _known_bridge_block(block: Any) -> bool:
+    parts = {name for name, _ in block.named_children() if not name.startswith(("hook_", "_"))}
+    if not {"ln1", "attn"} <= parts <= {"ln1", "ln2", "attn", "mlp"}:
+        return False
+    attention = block.attn.original_component
+    known = hasattr(attention, "scaling") and not any(
+        getattr(attention, name, None) is not None for name in ("q_norm", "k_norm", "sinks", "attn_logit_softcapping")
+    )
+    mlp = getattr(block, "mlp", None)
+    return known and (mlp is None or (_activation(mlp) is not None and getattr(mlp, "W_in", None) is not None))

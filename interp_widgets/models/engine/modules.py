@@ -1,0 +1,374 @@
+"""Passes through a model's own modules: HookedTransformer's blocks, or the transformers model inside a bridge.
+
+They serve every model. For one that the user has hooked nothing of a pass is left out (``whole=True``), so that every
+hook sees the positions it would always see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..hooks import attached, check_hook_names
+from ..mixture_of_depths.graft import mixture_of
+from ..network import Network
+from ..patching import Patch, site_changes, site_hook
+from ..soft_cap import soft_cap, soft_capped
+from .equations import KeysValues
+from .trace import Trace
+
+__all__ = [
+    "cache_layers",
+    "cached_steps",
+    "decode",
+    "drop_pattern",
+    "encode",
+    "keys_values",
+    "patched",
+    "run_blocks",
+    "streams_at",
+    "trace",
+    "unembedding_input",
+]
+
+
+# ---- whole passes and prefixes
+
+
+def keys_values(network: Network, embeddings: Tensor) -> list[KeysValues]:
+    """Keys and values of every layer as the model's own cache holds them, sequences (batch, tokens, d_model) first.
+
+    Of a HookedTransformer not rotated, (batch, positions, n_kv_heads, d_head); of a bridge (batch, n_kv_heads,
+    positions, d_head). Empty where a model's cache is of another kind: its sequences run whole.
+    """
+    if network.backend == "bridge":
+        return _bridge_keys_values(network.tl_model, embeddings)
+    cfg = network.tl_model.cfg
+    stream, short = _enter_blocks(network.tl_model, embeddings, 0)
+    made = []
+    for block in network.tl_model.blocks:
+        stream = stream.to(next(block.parameters()).device)
+        empty = stream.new_empty(len(stream), 0, cfg.n_key_value_heads or cfg.n_heads, cfg.d_head)
+        entry = _cache_entry(empty, empty, frozen=False)
+        stream = block(stream, past_kv_cache_entry=entry, shortformer_pos_embed=short)
+        made.append((entry.past_keys, entry.past_values))
+    return made
+
+
+def encode(
+    network: Network,
+    embeddings: Tensor,
+    *,
+    positions: slice | Tensor | None = None,
+    past: Sequence[KeysValues] | None = None,
+    whole: bool = False,
+    split: bool = True,
+) -> Tensor:
+    """Hidden states (batch, positions, d_model) that `decode` turns into logits; logits with ``split=False``.
+
+    Args:
+        positions: indices into the tokens given here; all by default.
+        past: keys and values of earlier positions, from `keys_values`.
+        whole: nothing is left out of the model's own pass: somebody has hooks on it.
+        split: whether the model's logits are its unembedding of one state and a soft cap.
+    """
+    if network.backend == "bridge":
+        return _bridge_encode(network.tl_model, embeddings, positions, past, whole, split)
+    stream, short = _enter_blocks(network.tl_model, embeddings, past[0][0].shape[1] if past else 0)
+    stream = _through_blocks(network.tl_model, stream, short, 0, past)
+    return _leave_blocks(network.tl_model, stream, positions, whole)
+
+
+def decode(network: Network, hidden: Tensor) -> Tensor:
+    """Logits (..., d_vocab) of hidden states from `encode`, by the model's own unembedding."""
+    flat = hidden if hidden.ndim == 3 else hidden.reshape(1, -1, hidden.shape[-1])
+    logits = soft_capped(network.tl_model.unembed(flat), soft_cap(network.tl_model))
+    return logits.reshape(*hidden.shape[:-1], logits.shape[-1])
+
+
+def cache_layers(past: Sequence[KeysValues], backend: str, length: int) -> list[KeysValues]:
+    """The first ``length`` positions of keys and values from `keys_values`."""
+    axis = 2 if backend == "bridge" else 1
+    return [(key.narrow(axis, 0, length), value.narrow(axis, 0, length)) for key, value in past]
+
+
+# ---- HookedTransformer's blocks
+
+
+def _cache_entry(key: Tensor, value: Tensor, *, frozen: bool) -> Any:
+    """TransformerLens' cache of one layer; a frozen one stays as it is when a block reads it."""
+    from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
+
+    return TransformerLensKeyValueCacheEntry(past_keys=key, past_values=value, frozen=frozen)
+
+
+def _enter_blocks(tl_model: Any, embeddings: Tensor, first: int) -> tuple[Tensor, Tensor | None]:
+    """The first residual stream, and what a shortformer adds to queries and keys."""
+    stream, short = tl_model.get_residual(
+        tl_model.hook_embed(embeddings), first, return_shortformer_pos_embed=True, device=embeddings.device
+    )
+    return stream, short
+
+
+def _through_blocks(
+    tl_model: Any, stream: Tensor, short: Tensor | None, first: int, past: Sequence[KeysValues] | None = None
+) -> Tensor:
+    """The stream behind the blocks from number ``first`` on."""
+    for index, block in enumerate(tl_model.blocks[first:], start=first):
+        stream = stream.to(next(block.parameters()).device)
+        entry = None
+        if past:
+            key, value = (part.expand(len(stream), -1, -1, -1) for part in past[index])
+            entry = _cache_entry(key, value, frozen=True)
+        stream = block(stream, past_kv_cache_entry=entry, shortformer_pos_embed=short)
+    return stream
+
+
+def _leave_blocks(tl_model: Any, stream: Tensor, positions: slice | Tensor | None, whole: bool) -> Tensor:
+    normalise = tl_model.ln_final if tl_model.cfg.normalization_type is not None else (lambda x: x)
+    chosen = slice(None) if positions is None else positions
+    # a mixture reads several streams, all of them whole
+    if whole or mixture_of(tl_model) is not None:
+        return normalise(stream)[:, chosen]
+    return normalise(stream[:, chosen])
+
+
+# ---- the transformers model inside a bridge
+
+
+def _bridge_keys_values(tl_model: Any, embeddings: Tensor) -> list[KeysValues]:
+    from transformers import DynamicCache
+
+    cache = DynamicCache()
+    try:
+        tl_model.original_model(inputs_embeds=embeddings, past_key_values=cache, use_cache=True)
+    except (AttributeError, TypeError, ValueError, KeyError, NotImplementedError):
+        return []  # an architecture with a cache of its own kind
+    layers = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]
+    complete = [(k, v) for k, v in layers if k is not None and v is not None and k.shape[2] == embeddings.shape[1]]
+    return complete if complete and len(complete) == tl_model.cfg.n_layers else []
+
+
+def _bridge_options(tl_model: Any, batch: int, past: Sequence[KeysValues] | None) -> dict[str, Any]:
+    """What a pass of ``batch`` sequences from embeddings needs besides them."""
+    options: dict[str, Any] = {"use_cache": False}
+    if past:
+        from transformers import DynamicCache
+
+        expanded = [tuple(part.expand(batch, -1, -1, -1) for part in past[layer]) for layer in range(len(past))]
+        options = {"use_cache": True, "past_key_values": DynamicCache(expanded)}
+    if hasattr(tl_model, "pos_embed"):  # the bridge repeats position ids by this number
+        tl_model.pos_embed._current_batch_size = batch
+    return options
+
+
+def _bridge_encode(
+    tl_model: Any,
+    embeddings: Tensor,
+    positions: slice | Tensor | None,
+    past: Sequence[KeysValues] | None,
+    whole: bool,
+    split: bool,
+) -> Tensor:
+    options = _bridge_options(tl_model, embeddings.shape[0], past)
+    if whole:
+        embeddings = tl_model.embed.hook_out(embeddings)
+    elif positions is not None:
+        rows = torch.arange(embeddings.shape[1], device=embeddings.device)
+        options["logits_to_keep"] = rows[positions] if isinstance(positions, slice) else positions
+    chosen = positions if whole and positions is not None else slice(None)
+    if not split:
+        return tl_model.original_model(inputs_embeds=embeddings, **options).logits[:, chosen]
+    with unembedding_input(tl_model, keep=whole) as caught:
+        tl_model.original_model(inputs_embeds=embeddings, **options)
+    return caught[0][:, chosen]
+
+
+@contextmanager
+def unembedding_input(tl_model: Any, *, keep: bool) -> Iterator[list[Tensor]]:
+    """What enters the unembedding; without ``keep`` it goes on for one position only, to save the product."""
+    caught: list[Tensor] = []
+    thread = threading.get_ident()
+
+    def catch(module: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        if threading.get_ident() != thread:
+            return None
+        caught.append(inputs[0])
+        return inputs if keep else (inputs[0][:, :1], *inputs[1:])
+
+    handle = tl_model.unembed.register_forward_pre_hook(catch)
+    try:
+        yield caught
+    finally:
+        handle.remove()
+
+
+# ---- token by token
+
+
+def cached_steps(network: Network) -> Callable[[Tensor], Tensor]:
+    """A function from more token ids (1, n) of one sequence to the logits after them, by the model's own cache."""
+    tl_model = network.tl_model
+    if network.backend == "bridge":
+        past: list[Any] = [None]
+
+        def bridge_step(ids: Tensor) -> Tensor:
+            output = tl_model.original_model(ids, past_key_values=past[0], use_cache=True)
+            past[0] = output.past_key_values
+            return output.logits
+
+        return bridge_step
+    from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
+
+    cache = TransformerLensKeyValueCache.init_cache(tl_model.cfg, network.device, 1)
+    # the mask is given because TransformerLens would otherwise ask a tokenizer for it
+    return lambda ids: tl_model(ids, past_kv_cache=cache, attention_mask=torch.ones_like(ids))
+
+
+# ---- values read at hooks
+
+
+@torch.no_grad()
+def run_blocks(
+    network: Network, batch: Tensor, hooks: Sequence[tuple[str, Callable[..., Tensor]]], *, whole: bool
+) -> None:
+    """A pass over token ids (batch, positions) through all blocks with these hooks; no unembedding unless ``whole``.
+
+    ``hooks``: names, and functions of (value, hook) that return the value.
+    """
+    tl_model = network.tl_model
+    with network.lock, attached(tl_model, hooks):
+        if whole:
+            tl_model(batch)
+        elif network.backend != "bridge":
+            tl_model(batch, stop_at_layer=network.n_layers)
+        else:
+            with unembedding_input(tl_model, keep=False):
+                tl_model(batch, use_cache=False)
+
+
+def drop_pattern(block: Any) -> None:
+    """A bridge leaves its attention pattern (heads, positions, positions) on the module, where nothing reads it."""
+    attention = getattr(block, "attn", None)
+    if attention is not None and getattr(attention, "_pattern", None) is not None:
+        attention._pattern = None
+
+
+class _Enough(Exception):
+    """The last stream that is needed has been read."""
+
+
+def streams_at(
+    network: Network, embeddings: Tensor, layers: Sequence[int], last: Tensor, past: Sequence[KeysValues] | None
+) -> Tensor:
+    """(batch, layers, d_model) the streams entering rising ``layers`` at row ``last`` (batch,) of each sequence.
+
+    The pass is left by an exception behind the last stream that is needed.
+    """
+    tl_model, rows = network.tl_model, torch.arange(len(embeddings), device=embeddings.device)
+    seen: dict[int, Tensor] = {}
+
+    def keep(layer: int) -> Callable[..., Tensor]:
+        def read(value: Tensor, hook: Any) -> Tensor:
+            seen[layer] = value[rows, last].to(embeddings.device)
+            if layer > 0:
+                drop_pattern(tl_model.blocks[layer - 1])
+            if layer == layers[-1]:
+                raise _Enough
+            return value
+
+        return read
+
+    hooks = [(site_hook("resid", layer, network.n_layers), keep(layer)) for layer in layers]
+    with contextlib.suppress(_Enough), attached(tl_model, hooks):
+        encode(network, embeddings, past=past)
+    return torch.stack([seen[layer] for layer in layers], dim=1)
+
+
+def trace(network: Network, embeddings: Tensor, neurons: Sequence[int], *, whole: bool, split: bool) -> Trace:
+    """Run sequences (batch, tokens, d_model) of one length and keep what their layers compute."""
+    layers, has_mlp = range(network.n_layers), network.has_mlps
+    wanted: list[tuple[Any, int]] = [("resid", layer) for layer in range(network.n_layers + 1)]
+    wanted += [(site, layer) for layer in layers for site in ("attn", "mlp", "head") if site != "mlp" or has_mlp]
+    wanted += [("neuron", layer) for layer in neurons]
+    names = {place: site_hook(*place, network.n_layers) for place in wanted}
+    check_hook_names(network.tl_model, names.values())
+    kept: dict[str, Tensor] = {}
+
+    def keeping(name: str) -> Callable[..., Tensor]:
+        def keep(value: Tensor, hook: Any) -> Tensor:
+            kept[name] = value.detach()
+            return value
+
+        return keep
+
+    with attached(network.tl_model, [(name, keeping(name)) for name in names.values()]):
+        hidden = encode(network, embeddings, positions=slice(-1, None), whole=whole, split=split)[:, 0]
+    silent = next((name for name in names.values() if name not in kept), None)
+    if silent is not None:
+        raise ValueError(f"hook {silent!r} exists but does not run in this model's forward pass")
+    return Trace(
+        native=False,
+        hooked=whole,
+        embeddings=embeddings,
+        hidden=hidden,
+        resid=tuple(kept[names["resid", layer]] for layer in range(network.n_layers + 1)),
+        attn=tuple(kept[names["attn", layer]] for layer in layers),
+        mlp=tuple(kept[names["mlp", layer]] for layer in layers) if has_mlp else (),
+        head=tuple(kept[names["head", layer]] for layer in layers),
+        neuron={layer: kept[names["neuron", layer]] for layer in neurons},
+    )
+
+
+def patched(
+    network: Network,
+    trace: Trace,
+    patches: Sequence[Patch],
+    sequence: Tensor,
+    check: Callable[[], None] | None,
+    *,
+    split: bool,
+) -> Tensor:
+    """(cells, width) what `decode` takes at the last position, from the first patched layer on.
+
+    A bridge cannot start there, and a mixture of depths reads streams in front of it: they run whole.
+    """
+    tl_model, n_layers = network.tl_model, trace.n_layers
+    whole = trace.hooked or network.backend == "bridge" or mixture_of(tl_model) is not None
+    first = 0 if whole else min(patch.layer for patch in patches)
+
+    def checking(value: Tensor, hook: Any) -> Tensor:
+        if check is not None:
+            check()
+        return value
+
+    hooks: list[tuple[str, Callable[..., Tensor]]] = []
+    hooks += [(site_hook("resid", layer, n_layers), checking) for layer in range(first, n_layers)]
+    for patch in sorted(patches, key=lambda patch: patch.site == "attn_to_mlp"):  # these read what others put
+        hooks += site_changes(network, patch.site, patch.layer, _writing(patch))
+    check_hook_names(tl_model, [name for name, _ in hooks])
+    last = slice(-1, None)
+    with attached(tl_model, hooks, backend=network.backend):
+        if whole:
+            embeddings = trace.embeddings[sequence]
+            return encode(network, embeddings, positions=last, whole=trace.hooked, split=split)[:, 0]
+        stream = trace.resid[first][sequence]
+        if first == n_layers:
+            stream = tl_model.blocks[-1].hook_resid_post(stream)
+        _, short = _enter_blocks(tl_model, trace.embeddings[sequence], 0)
+        return _leave_blocks(tl_model, _through_blocks(tl_model, stream, short, first), last, False)[:, 0]
+
+
+def _writing(patch: Patch) -> Callable[..., Tensor]:
+    def write(value: Tensor, place: Any) -> Tensor:
+        new = value.clone()
+        patch.write(new, *patch.places)
+        return new
+
+    return write

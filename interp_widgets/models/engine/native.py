@@ -1,0 +1,399 @@
+"""One walk over the blocks by the equations: whole passes, prefixes, patches, one position only, any last layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from ..patching import Patch
+from .equations import At, Block, Equations, KeysValues, Rotation, as_it_is
+from .trace import Trace
+from .unembed import vocabulary_block
+
+__all__ = ["PickedRows", "Rows", "Writer", "decode", "encode", "keys_values", "patched", "streams_at", "trace", "walk"]
+
+Project = Callable[[Block, Rotation | None], tuple[Tensor, Tensor, Tensor]]
+"""Queries, keys and values of a block, already rotated."""
+
+_FEW = 16
+"""Positions up to which keys and values that all sequences share are not copied: the scores are then smaller."""
+
+Rows = slice | Tensor
+"""Indices into the tokens of a pass: a slice, or (n,) numbers."""
+
+
+def walk(
+    equations: Equations,
+    blocks: Sequence[Block],
+    stream: Tensor,
+    first: int,
+    *,
+    past: Sequence[KeysValues] | Mapping[int, KeysValues] | None = None,
+    at: At = as_it_is,
+    last: slice | Tensor | None = None,
+    fused: bool = True,
+    project: Project | None = None,
+    check: Callable[[], None] | None = None,
+) -> Tensor:
+    """The residual stream (batch, tokens, d_model) behind some blocks that follow one another.
+
+    Args:
+        equations: of the model.
+        blocks: in order.
+        stream: (batch, tokens, d_model) entering the first of them, at the positions from ``first`` on.
+        first: position of the first token.
+        past: by layer number, keys and values (1 or batch, n_kv_heads, first, d_head) of the positions before.
+        at: sees, and may replace, the values on the way; keys and values with those of the past in front.
+        last: the rows that the last of the blocks computes and returns: a slice, or one row (batch,) of each sequence.
+        fused: use the fused attention kernel, which has no forward-mode derivative.
+        project: gives the queries, keys and values of the first block instead of its own projections.
+        check: called before every block; raises to cancel.
+    """
+    batch, total = stream.shape[0], first + stream.shape[1]
+    rotation = equations.rotation(total)
+    rotation = None if rotation is None else rotation.at(slice(first, total))
+    for block in blocks:
+        if check is not None:
+            check()
+        layer, ends = block.index, block is blocks[-1]
+        stream = at("resid", layer, stream)
+        if project is not None and block is blocks[0]:
+            query, key, value = project(block, rotation)
+        else:
+            query, key, value = block.project(block.norm1(stream), rotation)
+        query = at("query", layer, query)
+        if ends and isinstance(last, Tensor):
+            rows = torch.arange(batch, device=stream.device)
+            query, stream = query[rows, :, last][:, :, None], stream[rows, last][:, None]
+        elif ends and last is not None:
+            query, stream = query[:, :, last], stream[:, last]
+        before = None if past is None else past[layer]
+        if before is not None and len(before[0]) == 1 < batch and query.shape[2] <= _FEW:
+            mixed = block.attend_shared(query, at("key", layer, key), at("value", layer, value), before)
+        else:
+            if before is not None:
+                old = (part.expand(batch, -1, -1, -1) for part in before)
+                key, value = (torch.cat(parts, dim=2) for parts in zip(old, (key, value), strict=True))
+            key, value = at("key", layer, key), at("value", layer, value)
+            if ends and isinstance(last, Tensor):
+                mixed = block.attend_one(query, key, value, first + last)
+            else:
+                mixed = block.attend(query, key, value, fused=fused)
+        stream = block.finish(stream, mixed, at)
+    return stream
+
+
+def encode(
+    equations: Equations,
+    embeddings: Tensor,
+    *,
+    positions: Rows | None = None,
+    past: Sequence[KeysValues] | None = None,
+    fused: bool = True,
+) -> Tensor:
+    """What the unembedding reads, (batch, positions, d_model), from token embeddings (batch, tokens, d_model).
+
+    Args:
+        positions: indices into the tokens; the last layer computes only from the first of them on.
+        past: keys and values of earlier positions, of batch 1 or of the same batch.
+        fused: as in `walk`.
+    """
+    first = past[0][0].shape[2] if past else 0
+    tokens = slice(0, embeddings.shape[1]) if positions is None else positions
+    if isinstance(tokens, Tensor):
+        tokens = tokens % embeddings.shape[1]  # negative ones count from the end
+    reads, streams = equations.first_read, list[Tensor]()
+
+    def at(site: str, layer: int, value: Tensor) -> Tensor:
+        if site == "resid" and layer >= reads:
+            streams.append(value[:, tokens])
+        return value
+
+    begin = _first_of(tokens, embeddings.shape[1])
+    stream = walk(
+        equations, equations.blocks(), equations.start(embeddings, first), first,
+        past=past, at=at if reads < equations.network.n_layers else as_it_is, last=slice(begin, None), fused=fused,
+    )  # fmt: skip
+    if isinstance(tokens, Tensor):
+        stream = stream[:, tokens - begin]
+    else:
+        rows = range(*tokens.indices(embeddings.shape[1]))
+        if len(rows) != stream.shape[1] or rows.step != 1:
+            stream = stream[:, [row - begin for row in rows]]
+    return equations.read([*streams, stream])
+
+
+def _first_of(tokens: Rows, length: int) -> int:
+    if isinstance(tokens, Tensor):
+        return int(tokens.min()) if len(tokens) else 0
+    rows = range(*tokens.indices(length))
+    return min(rows, default=0)
+
+
+def keys_values(equations: Equations, embeddings: Tensor, layers: int | None = None) -> list[KeysValues]:
+    """Keys and values of sequences (batch, tokens, d_model) in every layer, or in the first ``layers``."""
+    made: dict[tuple[int, str], Tensor] = {}
+
+    def at(site: str, layer: int, value: Tensor) -> Tensor:
+        if site in ("key", "value"):
+            made[layer, site] = value
+        return value
+
+    count = equations.network.n_layers if layers is None else layers
+    walk(equations, equations.blocks(range(count)), equations.start(embeddings, 0), 0, at=at, last=slice(-1, None))
+    return [(made[layer, "key"], made[layer, "value"]) for layer in range(count)]
+
+
+def streams_at(
+    equations: Equations, embeddings: Tensor, layers: Sequence[int], last: Tensor, past: Sequence[KeysValues] | None
+) -> Tensor:
+    """(batch, layers, d_model) the streams entering rising ``layers`` at row ``last`` (batch,) of each sequence."""
+    first = past[0][0].shape[2] if past else 0
+    rows, seen = torch.arange(len(embeddings), device=embeddings.device), list[Tensor]()
+
+    def at(site: str, layer: int, value: Tensor) -> Tensor:
+        if site == "resid" and layer in layers:
+            seen.append(value[rows, last])
+        return value
+
+    start, top = equations.start(embeddings, first), layers[-1]
+    if top == 0:
+        return start[rows, last][:, None]
+    stream = walk(equations, equations.blocks(range(top)), start, first, past=past, at=at, last=last)
+    return torch.stack([*seen, stream[:, 0]], dim=1)
+
+
+def decode(equations: Equations, hidden: Tensor, ids: slice | Tensor | None = None) -> Tensor:
+    """Logits (..., d_vocab) from what `encode` gives, or those of some token ids, in the type of ``hidden``."""
+    return vocabulary_block(equations.network, hidden, slice(None) if ids is None else ids)
+
+
+# ---- token by token
+
+
+class Writer:
+    """One sequence that is being written; keys and values are kept, and the weights stay as they are meanwhile."""
+
+    def __init__(self, equations: Equations) -> None:
+        self.equations = equations
+        self.blocks = equations.blocks()
+        self.length = 0
+        """Tokens fed."""
+        self.past: dict[int, KeysValues] = {}
+
+    def advance(self, block: Block, stream: Tensor, *, last: slice | None = None) -> Tensor:
+        """The stream behind one block for more positions (1, n, d_model), whose keys and values are kept."""
+        layer, kept = block.index, dict[str, Tensor]()
+
+        def at(site: str, _: int, value: Tensor) -> Tensor:
+            if site in ("key", "value"):
+                kept[site] = value
+            return value
+
+        first = self.past[layer][0].shape[2] if layer in self.past else 0
+        past = self.past if layer in self.past else None
+        stream = walk(self.equations, [block], stream, first, past=past, at=at, last=last)
+        self.past[layer] = kept["key"], kept["value"]
+        return stream
+
+    @torch.no_grad()
+    def feed(self, embeddings: Tensor) -> Tensor:
+        """Logits (1, 1, d_vocab) after more tokens, given by their embeddings (1, n, d_model)."""
+        stream = self.equations.start(embeddings, self.length)
+        self.length += embeddings.shape[1]
+        reads, streams = self.equations.first_read, list[Tensor]()
+        for block in self.blocks:
+            if block.index >= reads:
+                streams.append(stream[:, -1:])
+            stream = self.advance(block, stream, last=slice(-1, None) if block is self.blocks[-1] else None)
+        return decode(self.equations, self.equations.read([*streams, stream]))
+
+
+# ---- patched runs
+
+
+def trace(equations: Equations, embeddings: Tensor, neurons: Sequence[int]) -> Trace:
+    """Run sequences (batch, tokens, d_model) of one length and keep what their layers compute."""
+    network = equations.network
+    kept: dict[tuple[str, int], Tensor] = {}
+
+    def at(site: str, layer: int, value: Tensor) -> Tensor:
+        if site != "neuron" or layer in neurons:
+            kept[site, layer] = value
+        return value
+
+    end = walk(equations, equations.blocks(), equations.start(embeddings, 0), 0, at=at)
+    layers = range(network.n_layers)
+    resid = (*(kept["resid", layer] for layer in layers), end)
+    heads = {"heads": network.n_heads}
+    return Trace(
+        native=True,
+        hooked=False,
+        embeddings=embeddings,
+        hidden=equations.read([stream[:, -1] for stream in resid[equations.first_read :]]),
+        resid=resid,
+        attn=tuple(kept["attn", layer] for layer in layers),
+        mlp=tuple(kept["mlp", layer] for layer in layers if ("mlp", layer) in kept),
+        head=tuple(
+            rearrange(kept["head", layer], "batch tokens (heads size) -> batch tokens heads size", **heads)
+            for layer in layers
+        ),
+        neuron={layer: kept["neuron", layer] for layer in neurons if ("neuron", layer) in kept},
+        projected=tuple((kept["query", layer], kept["key", layer], kept["value", layer]) for layer in layers),
+    )
+
+
+def patched(
+    equations: Equations,
+    trace: Trace,
+    patches: Sequence[Patch],
+    sequence: Tensor,
+    check: Callable[[], None] | None,
+) -> Tensor:
+    """(cells, d_model) what the unembedding reads at the last position; every cell has a patch that it can see.
+
+    Layers before the first patch and positions before it keep the trace's values, whose keys and values are reused; in
+    the first block behind a patch only the patched rows have new queries, keys and values.
+    """
+    start, begin = min(patch.layer for patch in patches), min(int(patch.places[1].min()) for patch in patches)
+    n_layers, tokens, reads = trace.n_layers, trace.tokens, equations.first_read
+    cells = _Cells(trace, sequence, begin)
+    # of the streams that are read, those below the first patch are as traced
+    streams = [cells.clean(trace.resid[layer][:, -1]) for layer in range(reads, min(start, n_layers))]
+    inside = [patch for patch in patches if patch.layer == start and patch.site != "resid"]
+    entering = [patch for patch in patches if patch.layer == start and patch.site == "resid"]
+    rows: _ChangedRows | None = None
+    if inside and not entering:
+        if start >= reads:
+            streams.append(cells.clean(trace.resid[start][:, -1]))
+        rows = _inside_first(equations.block(start), trace, inside, sequence)
+        start += 1
+        entering = [patch for patch in patches if patch.layer == start and patch.site == "resid"]
+    elif start < n_layers and len(entering) == 1 and not inside:
+        rows, entering = _ChangedRows(*entering[0].places, entering[0].rows), []
+    stream = cells.whole(start, rows)
+    for patch in entering:
+        _write(patch, stream, begin)
+    if start == n_layers:
+        return equations.read([*streams, stream[:, -1]])
+    later: dict[tuple[str, int], list[Patch]] = {}
+    for patch in patches:
+        if patch.layer > start or (patch.layer == start and patch.site != "resid"):
+            later.setdefault((patch.site, patch.layer), []).append(patch)
+
+    def at(site: str, layer: int, value: Tensor) -> Tensor:
+        if (site, layer) in later:
+            value = value.clone()
+            for patch in later[site, layer]:
+                _write(patch, value, tokens - value.shape[1])
+        if site == "resid" and layer >= reads:
+            streams.append(value[:, -1])
+        return value
+
+    def project(block: Block, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Clean queries, keys and values, but for the changed rows."""
+        if rows is None or entering or len(rows.cells) == stream.shape[0] * stream.shape[1]:
+            return block.project(block.norm1(stream), rotation)
+        turned = None if rotation is None else rotation.at(rows.positions - begin)
+        changed = block.project(block.norm1(rows.values)[None], turned)
+        parts = []
+        for part, new in zip(trace.projected[block.index], changed, strict=True):
+            whole = cells.clean(part[:, :, begin:]).clone()
+            whole[rows.cells, :, rows.positions - begin] = new[0].transpose(0, 1)
+            parts.append(whole)
+        query, key, value = parts
+        return query, key, value
+
+    end = walk(
+        equations, equations.blocks(range(start, n_layers)), stream, begin, past=cells.past(), at=at,
+        last=slice(-1, None), project=project, check=check,
+    )  # fmt: skip
+    for patch in later.get(("resid", n_layers), ()):
+        end = end.clone()
+        _write(patch, end, tokens - 1)
+    return equations.read([*streams, end[:, -1]])
+
+
+def _write(patch: Patch, value: Tensor, first: int) -> None:
+    """Put a patch into the values (cells, rows, ...) of the positions from ``first`` on."""
+    cells, positions = patch.places
+    patch.write(value, cells, positions - first)
+
+
+@dataclass(frozen=True)
+class _ChangedRows:
+    """Few changed rows of a stream; all others are as traced."""
+
+    cells: Tensor
+    positions: Tensor
+    values: Tensor
+    """(n, d_model)"""
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """The traced values of the sequence that each cell starts from, from position ``begin`` on."""
+
+    trace: Trace
+    sequence: Tensor
+    """(cells,)"""
+    begin: int
+
+    def clean(self, value: Tensor) -> Tensor:
+        """(cells, ...) traced values (batch, ...); without a copy where all cells have the same."""
+        if len(value) == 1:
+            return value.expand(len(self.sequence), *value.shape[1:])
+        return value[self.sequence]
+
+    def whole(self, layer: int, rows: _ChangedRows | None) -> Tensor:
+        """(cells, tokens - begin, d_model) the stream entering a layer, with the changed rows in it."""
+        stream = self.clean(self.trace.resid[layer][:, self.begin :]).clone()
+        if rows is not None:
+            stream[rows.cells, rows.positions - self.begin] = rows.values.to(stream.dtype)
+        return stream
+
+    def past(self) -> Sequence[KeysValues] | None:
+        """Keys and values of the positions before ``begin``."""
+        if self.begin == 0:
+            return None
+        before = self.trace.keys_values(self.begin)
+        return before if len(self.trace.embeddings) == 1 else PickedRows(before, self.sequence)
+
+
+@dataclass(frozen=True)
+class PickedRows(Sequence[KeysValues]):
+    """Keys and values of a batch, copied for one layer at a time as they are read."""
+
+    layers: Sequence[KeysValues]
+    rows: Tensor
+    """(batch,) which of the kept sequences each of the batch goes on from."""
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, layer: Any) -> Any:
+        key, value = self.layers[layer]
+        return key[self.rows], value[self.rows]
+
+
+def _inside_first(block: Block, trace: Trace, patches: Sequence[Patch], sequence: Tensor) -> _ChangedRows:
+    """The rows behind the first patched block: nothing before it has changed, so that each row is on its own."""
+    numbers = [cells * trace.tokens + positions for cells, positions in (patch.places for patch in patches)]
+    keys = torch.cat(numbers).unique()
+    cells, positions = keys // trace.tokens, keys % trace.tokens
+    place = sequence.cpu()[cells] if len(trace.embeddings) > 1 else torch.zeros_like(cells), positions
+
+    def at(site: str, layer: int, value: Tensor) -> Tensor:
+        for patch, number in zip(patches, numbers, strict=True):
+            if patch.site == site:
+                value = value.clone()
+                patch.write(value, torch.searchsorted(keys, number))
+        return value
+
+    mixed = trace.head[block.index][place].flatten(-2)
+    return _ChangedRows(cells, positions, block.finish(trace.resid[block.index][place], mixed, at))

@@ -1,0 +1,331 @@
+"""`Patch`: what ablation maps, ablations, causal tracing, steering and erasing put in the place of a model's values.
+
+A patch names a site of a layer, places, and the value that goes there. In a map the engine runs many cells, each with
+its own patches, as one batch (`interp_widgets.models.engine.patched`). Inside `patched_passes` patches hold for every
+pass of the thread, also while the model writes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .hooks import EMBED, MLP_IN, Scope, attached, check_hook_names, has_hooks, mark, mlp_branch, placed, run_hooked
+from .network import Network
+
+Site = Literal["resid", "attn", "mlp", "attn_to_mlp", "head", "neuron"]
+"""What can be replaced at a layer: the residual stream that enters the block; what attention or the MLP adds to the
+stream; attention's output as the MLP alone reads it; what one head reads (before the output matrix); one neuron."""
+
+Change = Callable[[Tensor, Tensor], Tensor]
+"""From a value (batch, rows, ...) and the positions of its rows (batch, rows) to a new value of the same shape."""
+
+_SITE_HOOKS = {
+    "resid": "hook_resid_pre",
+    "attn": "hook_attn_out",
+    "mlp": "hook_mlp_out",
+    "head": "attn.hook_z",
+    "neuron": "mlp.hook_post",
+}
+# values that have positions on their second axis and are computed in every pass
+_ALLOWED = re.compile(
+    r"blocks\.\d+\.(hook_(resid_pre|resid_mid|resid_post|attn_out|mlp_out|mlp_in)"
+    r"|attn\.hook_[vz]|mlp\.hook_(pre|pre_linear|post))$"
+)
+_EFFECTIVE: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+"""Kinds of hooks whose changes were seen to reach the output, by TransformerLens model."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Values that replace those of one site at one layer. No place may occur twice.
+
+    Numbers of cells, positions and heads or neurons are on the CPU, so that nothing waits for a GPU.
+    """
+
+    site: Site
+    layer: int
+    """0..n_layers - 1; for "resid" also n_layers, the stream that the final norm reads."""
+    values: Tensor | Callable[[Tensor], Tensor]
+    """(n, width) on the model's device: width d_model, for "head" d_head, for "neuron" 1; inside `patched_passes` also
+    (1, width) for all positions, or a function of the old values (..., width)."""
+    positions: Tensor | None = None
+    """(n,) position of each row: in a map as it is fed, inside `patched_passes` without the BOS; None for all there."""
+    cells: Tensor | None = None
+    """(n,) which cell of a map each row belongs to."""
+    index: Tensor | None = None
+    """(n,) which head or neuron; inside `patched_passes` one, (1,)."""
+
+    def __post_init__(self) -> None:
+        for name in ("cells", "positions", "index"):
+            numbers = getattr(self, name)
+            if numbers is not None and numbers.device.type != "cpu":
+                object.__setattr__(self, name, numbers.cpu())
+
+    # ---- in a map
+
+    @property
+    def places(self) -> tuple[Tensor, Tensor]:
+        """(n,) the cell and (n,) the position of every row."""
+        if self.cells is None or self.positions is None:
+            raise ValueError("a patch of a map needs the cell and the position of every row")
+        return self.cells, self.positions
+
+    @property
+    def rows(self) -> Tensor:
+        """(n, width) the values of a map's cells."""
+        if not isinstance(self.values, Tensor):
+            raise ValueError("a patch of a map needs the values of every row")
+        return self.values
+
+    def write(self, value: Tensor, *place: Tensor) -> None:
+        """Put the rows into ``value`` (..., width) at the places (n,) of its leading axes; a flat axis of heads or
+        neurons is taken apart."""
+        rows = self.rows.to(value.dtype)
+        if self.index is None:
+            value[place] = rows
+            return
+        if value.ndim == len(place) + 1:
+            value = value.unflatten(-1, (-1, rows.shape[-1]))
+        value[(*place, self.index)] = rows
+
+    def pick(self, chosen: Tensor, renamed: Tensor) -> Patch:
+        """The rows where ``chosen`` (n,) is true, with other cell numbers (old -> new)."""
+        cells, positions = self.places
+        numbers = chosen.nonzero()[:, 0]
+        index = None if self.index is None else self.index[numbers]
+        return replace(
+            self, cells=renamed[cells[numbers]], positions=positions[numbers], values=self.rows[numbers], index=index
+        )
+
+    # ---- for the length of a with
+
+    def within(self, value: Tensor, grid: Tensor) -> Tensor:
+        """``value`` (batch, rows, ...) with the patch in it; ``grid`` (batch, rows) holds the positions of its rows."""
+        heads = self.index is not None
+        if heads and value.ndim == 3:  # neurons
+            value = value[..., None]
+        if self.positions is None:
+            hit, number = torch.ones_like(grid, dtype=torch.bool), torch.zeros_like(grid)
+        else:
+            # entry 0 is the BOS, at position -1; the last one stands for everything behind
+            table = torch.full((int(self.positions.max()) + 3,), -1, dtype=torch.long)
+            several = isinstance(self.values, Tensor) and len(self.values) > 1
+            table[self.positions + 1] = torch.arange(len(self.positions)) if several else 0
+            table = table.to(grid.device)
+            number = table[(grid + 1).clamp(0, len(table) - 1)]
+            hit, number = number >= 0, number.clamp(min=0)
+        if isinstance(self.values, Tensor):
+            new = self.values.to(value.dtype)[number]
+            new = new.unsqueeze(2) if heads else new
+        else:
+            new = self.values(value)
+        mask = hit[..., None]
+        if self.index is not None:
+            chosen = torch.arange(value.shape[2], device=value.device) == int(self.index[0])
+            mask = (mask & chosen)[..., None]
+        changed = torch.where(mask, new, value)
+        return changed[..., 0] if self.site == "neuron" else changed
+
+
+# ---- sites and hooks
+
+
+def site_hook(site: Site, layer: int, n_layers: int) -> str:
+    """The hook that holds the value at a site, under HookedTransformer's names."""
+    if site == "resid" and layer == n_layers:
+        return f"blocks.{n_layers - 1}.hook_resid_post"
+    return f"blocks.{layer}.{_SITE_HOOKS[site]}"
+
+
+def site_changes(
+    network: Network, site: Site, layer: int, change: Callable[..., Tensor]
+) -> list[tuple[str, Callable[..., Tensor]]]:
+    """The hooks at which ``change`` of (value, anything) acts on the value at a site.
+
+    There is none for "attn_to_mlp" where the MLP never reads the attention. What it reads of the attention is its input
+    less the stream that enters the block.
+    """
+    if site != "attn_to_mlp":
+        return [(site_hook(site, layer, network.n_layers), change)]
+    if not mlp_branch(network.tl_model, network.backend).reads_attention:
+        return []
+    entering: list[Tensor] = []
+
+    def keep(value: Tensor, place: Any) -> Tensor:
+        entering[:] = [value]
+        return value
+
+    def enter(value: Tensor, place: Any) -> Tensor:
+        read = value - entering.pop()
+        return value + (change(read, place) - read)
+
+    return [(f"blocks.{layer}.hook_resid_pre", keep), (f"blocks.{layer}.hook_mlp_in", enter)]
+
+
+def patched_passes(model: Network, patches: Sequence[Patch]) -> AbstractContextManager[None]:
+    """Inside, patches hold for every pass of this thread through the model; see `interventions`.
+
+    Where two change the same value, the later one acts last.
+    """
+    changes = [change for patch in patches for change in site_changes(model, patch.site, patch.layer, patch.within)]
+    return interventions(model, changes)
+
+
+# ---- changes that hold for the length of a with
+
+
+@contextmanager
+def interventions(model: Network, changes: Sequence[tuple[str, Change]]) -> Iterator[None]:
+    """Inside, every pass of this thread through the model has its values changed; afterwards nothing of it is left.
+
+    It holds for `Model.run`, `Model.forward` and everything built on them, and for generation with its key/value cache.
+    Inside, the model counts as hooked: whole sequences run through its own modules. Other threads compute as if it were
+    not there. Several of these nest; a value is changed by the outer one first. TransformerLens' ``reset_hooks()``
+    leaves it in force.
+
+    Args:
+        model: a `Model`.
+        changes: pairs of a hook name and a function. The function gets the value, (batch, rows, ...), and the positions
+            of its rows, (batch, rows) whole numbers counted as users count: from 0 without a BOS, which is at -1.
+            A sequence begins with a BOS where its first token's embedding is that of the BOS (in passes that do not
+            show their embeddings, like TransformerLens' own generation: if the model's policy puts one there). With a
+            cache the rows are the new tokens, and their positions go on from those in the cache. Allowed in every block
+            are hook_resid_pre, hook_resid_mid, hook_resid_post, hook_attn_out, hook_mlp_out, hook_mlp_in (the residual
+            stream as the MLP's branch reads it, before its norm), attn.hook_v, attn.hook_z, mlp.hook_pre,
+            mlp.hook_pre_linear and mlp.hook_post.
+
+    Raises:
+        ValueError: an unknown hook, or one whose change would not reach the output; then nothing is attached.
+
+    Example:
+        >>> early = ("blocks.0.hook_mlp_out", lambda value, positions: value * (positions < 4)[..., None])
+        >>> with interventions(model, [early]):
+        ...     model.generate("The capital of France is", max_new_tokens=1)
+        ' is'
+        >>> model.generate("The capital of France is", max_new_tokens=1)
+        ' Paris'
+    """
+    planned = list(changes)
+    _check_names(model, [name for name, _ in planned])
+    if not planned:
+        yield
+        return
+    scope = Scope()
+    current, stack = _Pass(model, scope), ExitStack()
+    try:
+        with model.lock:
+            hooks: list[tuple[str, Callable[..., Tensor | None]]] = [(EMBED, current.embedded)]
+            for name, change in planned:
+                hooks += placed(name, current.bound(name, change), model.backend)
+            stack.enter_context(attached(model.tl_model, hooks, backend=model.backend, scope=scope))
+
+            def begin(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+                current.begin(module, args, kwargs)
+
+            mark(begin, scope)
+            stack.callback(model.tl_model.blocks[0].register_forward_pre_hook(begin, with_kwargs=True).remove)
+        yield
+    finally:
+        scope.open = False  # from here on the hooks do nothing, also in a pass that is going on
+        # A generator that is thrown away may be closed anywhere, by a thread that holds other locks: it must not wait.
+        wait = not isinstance(sys.exc_info()[1], GeneratorExit)
+        held = model.lock.acquire(blocking=wait)
+        try:
+            stack.close()
+        finally:
+            if held:
+                model.lock.release()
+
+
+# ---- where in the sequence a pass is
+
+
+class _Pass:
+    """What is known of the pass that runs: where it begins, and which sequences begin with a BOS."""
+
+    def __init__(self, model: Network, scope: Scope) -> None:
+        self.scope = scope
+        self._bos = None if model.bos_token_id is None else model.token_embeddings([model.bos_token_id])[0]
+        self._usual = int(model.prepend_bos)
+        self._fed: Tensor | int | None = None
+        self._front: Tensor | int = self._usual
+        self._first = 0
+
+    def embedded(self, value: Tensor, hook: Any) -> Tensor | None:
+        """At the embeddings of a pass, (batch, rows, d_model)."""
+        self._fed = 0 if self._bos is None else (value[:, 0] == self._bos).all(-1).long()[:, None]
+        return value
+
+    def begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+        """Before the first block: the pass begins behind the positions that the block's cache holds."""
+        if not self.scope.acts():
+            return
+        self._first = 0
+        for given in (*args, *(kwargs or {}).values()):
+            if hasattr(given, "get_seq_length"):  # transformers' cache
+                self._first = int(given.get_seq_length())
+            elif hasattr(given, "past_keys"):  # TransformerLens' cache of one layer
+                self._first = int(given.past_keys.shape[1])
+        if self._first == 0:  # later passes go on with the same sequences
+            self._front = self._usual if self._fed is None else self._fed
+        self._fed = None
+
+    def positions(self, value: Tensor) -> Tensor:
+        """(batch, rows) positions of a value's rows, without the BOS."""
+        rows = torch.arange(self._first, self._first + value.shape[1], device=value.device)
+        return rows.expand(value.shape[0], -1) - self._front
+
+    def bound(self, name: str, change: Change) -> Callable[[Tensor, Any], Tensor]:
+        """The change as a hook function, with its positions."""
+
+        def act(value: Tensor, hook: Any) -> Tensor:
+            changed = change(value, self.positions(value))
+            if not isinstance(changed, Tensor) or changed.shape != value.shape:
+                got = tuple(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
+                raise ValueError(f"the change of {name} must return a tensor of shape {tuple(value.shape)}, got {got}")
+            return changed
+
+        return act
+
+
+# ---- which hooks there are
+
+
+def _check_names(model: Network, names: Sequence[str]) -> None:
+    """The hooks exist, have positions on their second axis, and what is changed there reaches the logits."""
+    check_hook_names(model.tl_model, names)
+    for name in names:
+        if not _ALLOWED.match(name):
+            raise ValueError(
+                f"hook {name!r} cannot be changed for longer than one pass: take a residual stream, hook_attn_out, "
+                "hook_mlp_out, hook_mlp_in, attn.hook_v, attn.hook_z or one of the MLP's hook_pre and hook_post"
+            )
+    with model.lock:
+        if has_hooks(model.tl_model):
+            return  # a hook further on may replace the value for good reason
+        known = _EFFECTIVE.setdefault(model.tl_model, set())
+        for name in names:
+            kind = re.sub(r"\d+", "", name)
+            if kind not in known and not MLP_IN.match(name):
+                _check_effect(model, name)
+                known.add(kind)
+
+
+@torch.no_grad()
+def _check_effect(model: Network, name: str) -> None:
+    """A value that is no number must make logits that are none: some hooks only watch in some architectures."""
+    ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    run = run_hooked(
+        model.tl_model, ids, backend=model.backend, edit={name: lambda value: torch.full_like(value, torch.nan)}
+    )
+    if not bool(run.logits.isnan().all()):
+        raise ValueError(f"hook {name!r} of {model.name} only watches: a change there does not reach the output")
