@@ -491,5 +491,5 @@ def test_weights_that_are_no_numbers_give_an_error_and_no_nan() -> None:
             neuron_tokens(model, layer=1, top=3)
         with pytest.raises(ValueError, match="effect of neuron 0 of layer 1 is not finite"):
             neuron_effects(model, PROMPT, layer=1)
-    with pytest.raises(ValueError, match="output embeddings of the words are not all finite"):
+    with pytest.raises(ValueError, match="output embedding of 'the' is not finite"):
         few(model)

@@ -630,8 +630,8 @@ def test_bad_input() -> None:
     cases: list[tuple[str, dict[str, Any]]] = [
         (r"position must be in -10\.\.9 for this prompt of 10 tokens, got 10", {"position": 10}),
         (r"position must be in -10\.\.9", {"position": -11}),
-        ("biases must be one of 'separate', 'spread', got 'none'", {"biases": "none"}),
-        ("lens must be one of 'own', 'frozen', None, got 'tuned'", {"lens": "tuned"}),
+        ("biases must be 'separate' or 'spread', got 'none'", {"biases": "none"}),
+        ("lens must be 'own', 'frozen' or None, got 'tuned'", {"lens": "tuned"}),
         ("slope must be one of 'secant', 'step', got 'tangent'", {"slope": "tangent"}),
         ("batch_size must be a whole number from 1 on or None, got 0", {"batch_size": 0}),
         ("target must be in 0", {"target": 10**6}),

@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from interp_widgets.analysis._core.checks import check_range, index, indices, whole_number
+from interp_widgets.analysis._core.result import Result, record
 from interp_widgets.analysis._core.run import Check
 from interp_widgets.models import Model
+
+
+@record
+class PromptResult(Result):
+    """Base of the results at the positions of a prompt, which leave out the BOS that the model still reads."""
+
+    tokens: Sequence[str]
+    """(positions,) readable tokens of the prompt."""
+
+    ids: Sequence[int]
+    """(positions,) their ids."""
+
+    special: Sequence[bool]
+    """(positions,) whether each is a special token."""
+
+    bos_id: int | None = field(default=None, kw_only=True)
+    """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
+
+    def __post_init__(self) -> None:
+        self.sequence(("tokens", "ids", "special"), len(self.tokens))
+
+    @property
+    def n_positions(self) -> int:
+        """Number of tokens on the axis."""
+        return len(self.tokens)
 
 
 @dataclass(frozen=True)
@@ -50,6 +76,10 @@ class Prompt:
     def special(self) -> tuple[bool, ...]:
         """(shown,) whether each token on the axis is special."""
         return tuple(self.model.is_special(self.shown_ids))
+
+    def fields(self) -> dict[str, Any]:
+        """What a `PromptResult` says of the prompt."""
+        return {"tokens": self.tokens(), "ids": self.shown_ids, "special": self.special(), "bos_id": self.bos_id}
 
     def embeddings(self) -> Tensor:
         """(1, fed, d_model) token embeddings."""

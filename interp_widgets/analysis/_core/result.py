@@ -60,12 +60,19 @@ class Record:
         super().__init_subclass__(**kwargs)
         _RECORDS[cls.__name__] = cls
 
-    def array(self, name: str, shape: Sequence[int | None], kind: str = "float", *, nan: bool = True) -> None:
-        """Check one array field and keep it as a read-only NumPy array.
+    def array(
+        self, names: str | Sequence[str], shape: Sequence[int | None], kind: str = "float", *, nan: bool = True
+    ) -> None:
+        """Check array fields of one shape and keep them as read-only NumPy arrays; None stays where it is the default.
 
         `shape` gives the wanted size of every axis (None: any), `kind` is ``"float"``, ``"int"``, ``"bool"`` or
         ``"number"``; with ``nan=False`` not-a-number values are refused. Raises ValueError naming class and field.
         """
+        for name in [names] if isinstance(names, str) else names:
+            if getattr(self, name) is not None or getattr(type(self), name, self) is not None:
+                self._array(name, shape, kind, nan)
+
+    def _array(self, name: str, shape: Sequence[int | None], kind: str, nan: bool) -> None:
         label = f"{type(self).__name__}.{name}"
         value = np.asarray(getattr(self, name))
         if kind not in _KINDS:
@@ -85,12 +92,13 @@ class Record:
         value.flags.writeable = False
         object.__setattr__(self, name, value)
 
-    def sequence(self, name: str, length: int | None = None) -> None:
-        """Keep one sequence field as a tuple and check its length; raises ValueError naming class and field."""
-        value = tuple(getattr(self, name))
-        if length is not None and len(value) != length:
-            raise ValueError(f"{type(self).__name__}.{name} must have {length} entries, got {len(value)}")
-        object.__setattr__(self, name, value)
+    def sequence(self, names: str | Sequence[str], length: int | None = None) -> None:
+        """Keep sequence fields as tuples and check their length; raises ValueError naming class and field."""
+        for name in [names] if isinstance(names, str) else names:
+            value = tuple(getattr(self, name))
+            if length is not None and len(value) != length:
+                raise ValueError(f"{type(self).__name__}.{name} must have {length} entries, got {len(value)}")
+            object.__setattr__(self, name, value)
 
     def equals(self, other: object) -> bool:
         """Whether `other` is of the same class and every field has the same value (NaN counts as equal to NaN)."""

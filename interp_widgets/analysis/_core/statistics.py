@@ -91,8 +91,7 @@ class GroupComparison(Record):
     """The group of cases compared, ``all`` for every case."""
 
     def __post_init__(self) -> None:
-        for name in ("names", "values", "mean", "std", "interval", "difference_interval"):
-            self.sequence(name, 2)
+        self.sequence(("names", "values", "mean", "std", "interval", "difference_interval"), 2)
 
     @property
     def n(self) -> tuple[int, int]:

@@ -75,8 +75,7 @@ class ConceptSet(Result):
             raise ValueError("two concepts of a ConceptSet have the same name: give each a name of its own")
         self.array("directions", (count, None), nan=False)
         self.array("centre", (np.asarray(self.directions).shape[1],), nan=False)
-        for name in ("gap", "auc", "group_auc", "shuffled_auc"):
-            self.array(name, (count,))
+        self.array(("gap", "auc", "group_auc", "shuffled_auc"), (count,))
 
     @property
     def d_model(self) -> int:

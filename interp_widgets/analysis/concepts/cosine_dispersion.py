@@ -42,9 +42,7 @@ class Dispersion(Result):
     """Which pairs count: "all" or those within a "group"."""
 
     def __post_init__(self) -> None:
-        self.array("interval", (2,))
-        if self.difference_interval is not None:
-            self.array("difference_interval", (2,))
+        self.array(("interval", "difference_interval"), (2,))
 
 
 @checked

@@ -51,8 +51,7 @@ class ConceptReading(Result):
     """Which residual stream, as in :class:`ConceptSet`."""
 
     def __post_init__(self) -> None:
-        self.sequence("tokens")
-        self.sequence("names")
+        self.sequence(("tokens", "names"))
         self.array("projection", (len(self.tokens), len(self.names)))
 
     def strongest(self, position: int, k: int = 5) -> list[tuple[str, float]]:

@@ -74,8 +74,7 @@ class AnnotationComparison(Result):
     """(5,) the same for phonology, morphology, syntax, semantics (Holm-corrected over these four), and cannot tell."""
 
     def __post_init__(self) -> None:
-        self.sequence("base")
-        self.sequence("tuned")
+        self.sequence(("base", "tuned"))
         self.sequence("scenario_tests", len(_CATEGORIES["scenario"]) + 1)
         self.sequence("level_tests", len(_CATEGORIES["level"]) + 1)
 
@@ -385,18 +384,7 @@ def scenario_table(
 
 
 @checked
-def level_table(
-    base: Any,
-    tuned: Any,
-    *,
-    annotator: Annotator | None = None,
-    rank: int | None = None,
-    resamples: int = 999,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-    check: Callable[[], None] | None = None,
-    **options: Any,
-) -> pd.DataFrame:
+def level_table(base: Any, tuned: Any, *, annotator: Annotator | None = None, **options: Any) -> pd.DataFrame:
     """Table 6 of the paper in one call: the share of each model's concepts at each linguistic level.
 
     Arguments and errors are those of `scenario_table`; one row per level and one for "cannot tell", the columns those
@@ -414,11 +402,10 @@ def level_table(
         3    semantics  75.0  100.0
         4  cannot tell  93.3   93.3
     """
-    return annotated_pair(
-        base, tuned, annotator, rank=rank, resamples=resamples, seed=seed, progress=progress, check=check, **options
-    ).level_table()
+    return annotated_pair(base, tuned, annotator, **options).level_table()
 
 
+@checked
 def annotated_pair(
     base: Any,
     tuned: Any,

@@ -73,8 +73,7 @@ class ConceptAnnotations(Result):
     """Name of the annotator that was asked."""
 
     def __post_init__(self) -> None:
-        for name in ("layers", "components", "failures"):
-            self.sequence(name)
+        self.sequence(("layers", "components", "failures"))
         shape = len(self.layers), len(self.components)
         for name in ("descriptions", "sources"):
             rows = tuple(map(tuple, getattr(self, name)))
@@ -83,8 +82,7 @@ class ConceptAnnotations(Result):
             object.__setattr__(self, name, rows)
         self.array("scenario_flags", (*shape, len(SCENARIOS)), "bool")
         self.array("level_index", shape, "int")
-        for name in ("done", "failed"):
-            self.array(name, shape, "bool")
+        self.array(("done", "failed"), shape, "bool")
 
     # ---- single components
 

@@ -79,14 +79,12 @@ class FFNConceptResult(Result):
 
     def __post_init__(self) -> None:
         layers, rank, top = np.asarray(self.plus).shape
-        self.sequence("vocabulary")
-        self.sequence("unknown")
+        self.sequence(("vocabulary", "unknown"))
         self.sequence("layers", layers)
         self.array("explained_variance", (layers, rank))
         for name, kind in (("plus", "int"), ("minus", "int"), ("plus_scores", "float"), ("minus_scores", "float")):
             self.array(name, (layers, rank, top), kind)
-        if self.directions is not None:
-            self.array("directions", (layers, rank, None))
+        self.array("directions", (layers, rank, None))
 
     # ---- sizes and checks
 

@@ -102,8 +102,7 @@ class ConceptComparison(Result):
     def __post_init__(self) -> None:
         layers, rank = np.asarray(self.angles).shape
         self.sequence("layers", layers)
-        for name in ("angles", "match_cosine", "shared_words"):
-            self.array(name, (layers, rank))
+        self.array(("angles", "match_cosine", "shared_words"), (layers, rank))
         self.array("match", (layers, rank), "int")
         self.array("overlap", (layers,))
         self.array("variance", (2, layers))

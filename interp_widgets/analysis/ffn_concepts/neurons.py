@@ -231,11 +231,9 @@ class NeuronEffectResult(Result):
     def __post_init__(self) -> None:
         positions, n = np.asarray(self.activation).shape
         self.sequence("neurons", n)
-        self.sequence("tokens", positions)
-        self.sequence("ids", positions)
+        self.sequence(("tokens", "ids"), positions)
         self.array("activation", (positions, n))
-        self.array("effect", (n,))
-        self.array("size", (n,))
+        self.array(("effect", "size"), (n,))
 
     def strongest(self, top: int = 10) -> list[tuple[int, float]]:
         """The neurons of largest absolute effect, with it."""

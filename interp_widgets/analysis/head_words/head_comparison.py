@@ -93,12 +93,10 @@ class HeadComparison(Result):
         self.array("other_head_change", (layers, heads))
         self.array("other_dimension_change", (layers, heads, dims))
         self.array("pair_change", (layers, heads), "int")
-        self.sequence("verbs")
-        self.sequence("missing_verbs")
+        self.sequence(("verbs", "missing_verbs"))
         n, groups = len(self.verbs), int(np.max(self.group)) + 1
         self.array("instruction", (n,), "bool")
-        self.array("gained", (groups, n), "int")
-        self.array("lost", (groups, n), "int")
+        self.array(("gained", "lost"), (groups, n), "int")
         self.sequence("tests", groups)
 
     @property

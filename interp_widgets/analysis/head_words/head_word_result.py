@@ -110,8 +110,7 @@ class HeadWordResult(Result):
     def __post_init__(self) -> None:
         layers, heads, keep = np.asarray(self.head_counts).shape
         dims = np.asarray(self.energy).shape[-1]
-        for name in ("vocabulary", "missing", "unknown"):
-            self.sequence(name)
+        self.sequence(("vocabulary", "missing", "unknown"))
         self.sequence("layers", layers)
         self.array("energy", (layers, heads, dims))
         self.array("n_pairs", (layers, heads), "int")

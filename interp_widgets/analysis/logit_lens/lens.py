@@ -177,16 +177,13 @@ def _result(
         own = (readings.target_logit.double() - readings.log_mass()).exp()
         chosen = {"target": target, "target_rank": array(readings.above), "target_probability": array(own)}
     return LogitLensResult(
-        tokens=tokens,
-        ids=prompt.shown_ids,
-        special=prompt.special(),
+        **prompt.fields(),
         top_ids=top_ids,
         top_probability=array(probability),
         entropy=entropy,
         kl=array(readings.kl()),
         names={token: model.token_strings([token])[0] for token in sorted(shown)},
         lens="logit" if maps is None else "tuned",
-        bos_id=prompt.bos_id,
         provenance=provenance(model.provenance(), **options),
         **chosen,
     )

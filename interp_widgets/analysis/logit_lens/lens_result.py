@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
 from interp_widgets.analysis._core.checks import index
-from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.prompts import PromptResult
+from interp_widgets.analysis._core.result import record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +21,7 @@ Lens = Literal["logit", "tuned"]
 
 
 @record
-class LogitLensResult(Result):
+class LogitLensResult(PromptResult):
     """The next token as every layer would have it, at every position of a prompt.
 
     Row l of an axis (layers + 1) is the reading of the residual stream entering block l; the last row is the model's
@@ -34,15 +35,6 @@ class LogitLensResult(Result):
         >>> int(result.commit_layer[-1])
         1
     """
-
-    tokens: Sequence[str]
-    """(positions,) readable tokens of the prompt."""
-
-    ids: Sequence[int]
-    """(positions,) token ids of the prompt."""
-
-    special: Sequence[bool]
-    """(positions,) whether a token of the prompt is special."""
 
     top_ids: Ints
     """(layers + 1, positions, top) ids of the likeliest next tokens, best first; of equal ones the lower id first."""
@@ -71,27 +63,21 @@ class LogitLensResult(Result):
     lens: str = "logit"
     """What was read: a :data:`Lens`."""
 
-    bos_id: int | None = None
-    """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
-
     def __post_init__(self) -> None:
+        super().__post_init__()
         rows, positions = np.asarray(self.entropy).shape[0], len(self.tokens)
         top = np.asarray(self.top_ids).shape[-1]
-        for name in ("tokens", "ids", "special"):
-            self.sequence(name, positions)
         self.array("top_ids", (rows, positions, top), "int")
         self.array("top_probability", (rows, positions, top))
-        for name in ("entropy", "kl"):
-            self.array(name, (rows, positions))
+        self.array(("entropy", "kl"), (rows, positions))
         # a file holds its keys as text
         object.__setattr__(self, "names", {int(key): str(text) for key, text in self.names.items()})
         if (self.target is None) != (self.target_rank is None) or (self.target is None) != (
             self.target_probability is None
         ):
             raise ValueError("target, target_rank and target_probability must be given together")
-        if self.target is not None:
-            self.array("target_rank", (rows, positions), "int")
-            self.array("target_probability", (rows, positions))
+        self.array("target_rank", (rows, positions), "int")
+        self.array("target_probability", (rows, positions))
 
     # ---- sizes and texts
 
@@ -99,11 +85,6 @@ class LogitLensResult(Result):
     def n_layers(self) -> int:
         """Number of blocks of the model; the rows are one more."""
         return len(self.entropy) - 1
-
-    @property
-    def n_positions(self) -> int:
-        """Number of tokens on the axis."""
-        return len(self.tokens)
 
     def token_text(self, token: SupportsIndex) -> str:
         """Readable text of a token id that this result holds; ValueError for another."""

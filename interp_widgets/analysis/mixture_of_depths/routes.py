@@ -11,8 +11,8 @@ from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
 from interp_widgets.analysis._core.checks import check_finite, check_top
-from interp_widgets.analysis._core.prompts import read_prompt
-from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.prompts import PromptResult, read_prompt
+from interp_widgets.analysis._core.result import provenance, record
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import for_device, to_numpy, wide
 from interp_widgets.arguments import checked
@@ -27,7 +27,7 @@ _LOGITS = {"cpu": 2**22, "cuda": 2**28}
 
 
 @record
-class RoutingResult(Result):
+class RoutingResult(PromptResult):
     """Routing weights and the next token of every route, at every position of a prompt.
 
     Route i reads the output of layer ``layers[i]``. A reading at a position is about the token after it. Positions
@@ -42,15 +42,6 @@ class RoutingResult(Result):
         14    of      0     Paris
         15    of      1     Paris
     """
-
-    tokens: Sequence[str]
-    """(positions,) readable tokens of the prompt."""
-
-    ids: Sequence[int]
-    """(positions,) token ids of the prompt."""
-
-    special: Sequence[bool]
-    """(positions,) whether a token of the prompt is special."""
 
     layers: Sequence[int]
     """(k,) the layer whose output each route reads, rising."""
@@ -85,14 +76,10 @@ class RoutingResult(Result):
     n_layers: int
     """Layers of the model."""
 
-    bos_id: int | None = None
-    """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
-
     def __post_init__(self) -> None:
+        super().__post_init__()
         positions, k = len(self.tokens), len(self.layers)
         top = np.asarray(self.ensemble_ids).shape[-1]
-        for name in ("tokens", "ids", "special"):
-            self.sequence(name, positions)
         self.sequence("layers")
         self.array("weights", (positions, k))
         self.array("route_ids", (k, positions, top), "int")
@@ -108,11 +95,6 @@ class RoutingResult(Result):
     def k(self) -> int:
         """Number of routes."""
         return len(self.layers)
-
-    @property
-    def n_positions(self) -> int:
-        """Number of tokens on the axis."""
-        return len(self.tokens)
 
     @property
     def agreement(self) -> Bools:
@@ -220,9 +202,7 @@ def routing(
     last = (gates > 0).long().mul(torch.arange(1, model.k + 1, device=gates.device)).amax(-1) - 1
     shown = set(read.route_ids.flatten().tolist()) | set(read.ensemble_ids.flatten().tolist())
     return RoutingResult(
-        tokens=tokens.tokens(),
-        ids=tokens.shown_ids,
-        special=tokens.special(),
+        **tokens.fields(),
         layers=layers,
         weights=to_numpy(gates),
         route_ids=read.route_ids.cpu().numpy(),
@@ -234,7 +214,6 @@ def routing(
         names={token: model.token_strings([token])[0] for token in sorted(shown)},
         top_k=used,
         n_layers=model.n_layers,
-        bos_id=tokens.bos_id,
         provenance=provenance(model.provenance(), top=top, mod_top_k=used, bos=tokens.offset == 1),
     )
 

@@ -32,8 +32,7 @@ class SolveResult(Result):
 
     def __post_init__(self) -> None:
         self.array("solved", (None,), "bool")
-        for name in ("responses", "prompts"):
-            self.sequence(name, len(self.solved))
+        self.sequence(("responses", "prompts"), len(self.solved))
 
     @property
     def accuracy(self) -> float:

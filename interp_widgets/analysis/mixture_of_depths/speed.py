@@ -53,8 +53,7 @@ class RoutingSpeed(Result):
         n = len(self.top_k)
         self.sequence("texts", n)
         self.array("seconds", (n, None), nan=False)
-        self.array("computed", (n,))
-        self.array("runs", (n,))
+        self.array(("computed", "runs"), (n,))
 
     @property
     def tokens_per_second(self) -> Floats:

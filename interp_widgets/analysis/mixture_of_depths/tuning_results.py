@@ -62,10 +62,8 @@ class ModReport(Result):
     def __post_init__(self) -> None:
         self.sequence("layers")
         n, k = len(np.asarray(self.task)), len(self.layers)
-        for name in ("task", "distillation"):
-            self.array(name, (n,))
-        for name in ("routes", "sparsity", "mean", "variance"):
-            self.array(name, (n, k))
+        self.array(("task", "distillation"), (n,))
+        self.array(("routes", "sparsity", "mean", "variance"), (n, k))
 
     @property
     def done(self) -> int:
@@ -108,8 +106,24 @@ def half_width(values: Floats) -> Floats:
     return np.asarray(stats.t.ppf(0.975, n - 1) * values.std(-1, ddof=1) / np.sqrt(n))
 
 
+class _Accuracy(Result):
+    """Accuracy with the seeds on the last axis."""
+
+    accuracy: Floats
+
+    @property
+    def mean(self) -> Floats:
+        """Mean accuracy over the seeds, of the other axes of `accuracy`."""
+        return np.asarray(self.accuracy.mean(-1))
+
+    @property
+    def half_width(self) -> Floats:
+        """Half of the 95 % interval of the mean, of the other axes of `accuracy`; NaN with one seed."""
+        return half_width(self.accuracy)
+
+
 @record
-class ModGrid(Result):
+class ModGrid(_Accuracy):
     """Held-out accuracy for every number of layers k and of routes per token (Fig. 5.3)."""
 
     ks: Sequence[int]
@@ -135,20 +149,9 @@ class ModGrid(Result):
     """Problems that were tried."""
 
     def __post_init__(self) -> None:
-        for name in ("ks", "top_ks", "seeds"):
-            self.sequence(name)
+        self.sequence(("ks", "top_ks", "seeds"))
         self.array("accuracy", (len(self.ks), len(self.top_ks), len(self.seeds)))
         self.array("trained_share", (len(self.ks),))
-
-    @property
-    def mean(self) -> Floats:
-        """(n, m) mean accuracy over the seeds."""
-        return np.asarray(self.accuracy.mean(-1))
-
-    @property
-    def half_width(self) -> Floats:
-        """(n, m) half of the 95 % interval of the mean; NaN with one seed."""
-        return half_width(self.accuracy)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per cell: mean accuracy and half of its interval."""
@@ -166,7 +169,7 @@ class ModGrid(Result):
 
 
 @record
-class ModAblations(Result):
+class ModAblations(_Accuracy):
     """Held-out accuracy of variants of one tuning (Fig. 5.4)."""
 
     variants: Sequence[str]
@@ -191,20 +194,9 @@ class ModAblations(Result):
     """Problems that were tried."""
 
     def __post_init__(self) -> None:
-        for name in ("variants", "seeds"):
-            self.sequence(name)
+        self.sequence(("variants", "seeds"))
         self.array("accuracy", (len(self.variants), len(self.seeds)))
         self.array("trained", (len(self.variants),), "int")
-
-    @property
-    def mean(self) -> Floats:
-        """(n,) mean accuracy over the seeds."""
-        return np.asarray(self.accuracy.mean(-1))
-
-    @property
-    def half_width(self) -> Floats:
-        """(n,) half of the 95 % interval of the mean; NaN with one seed."""
-        return half_width(self.accuracy)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per variant."""

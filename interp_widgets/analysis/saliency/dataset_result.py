@@ -110,12 +110,9 @@ class SaliencyDatasetResult(Result):
         rows, models = len(self.names), len(self.model_names)
         for name, length in (("names", rows), ("groups", rows), ("error", rows), ("response", rows)):
             self.sequence(name, length)
-        for name in ("model_names", "tests", "notes"):
-            self.sequence(name)
-        for name in ("score", "context_score"):
-            self.array(name, (rows,))
-        for name in ("model", "case", "label", "n_prompt", "n_response", "n_instruction"):
-            self.array(name, (rows,), "int")
+        self.sequence(("model_names", "tests", "notes"))
+        self.array(("score", "context_score"), (rows,))
+        self.array(("model", "case", "label", "n_prompt", "n_response", "n_instruction"), (rows,), "int")
         self.array("dropped", (rows,), "bool")
         self.array("profile", (models, SEGMENTS))
         self.array("profile_interval", (models, 2, SEGMENTS))

@@ -92,14 +92,10 @@ class FaithfulnessResult(Result):
     def __post_init__(self) -> None:
         q, s = len(self.percent), len(self.fraction)
         orders = len(self.random_deletion)
-        for name in ("percent", "comprehensiveness", "sufficiency"):
-            self.array(name, (q,))
-        for name in ("random_comprehensiveness", "random_sufficiency"):
-            self.array(name, (orders, q))
-        for name in ("fraction", "deletion", "insertion"):
-            self.array(name, (s,))
-        for name in ("random_deletion", "random_insertion"):
-            self.array(name, (orders, s))
+        self.array(("percent", "comprehensiveness", "sufficiency"), (q,))
+        self.array(("random_comprehensiveness", "random_sufficiency"), (orders, q))
+        self.array(("fraction", "deletion", "insertion"), (s,))
+        self.array(("random_deletion", "random_insertion"), (orders, s))
         self.array("order", (None,), "int")
 
     @property

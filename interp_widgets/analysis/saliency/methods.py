@@ -13,7 +13,7 @@ from interp_widgets.analysis._core.targets import read, target_gradients
 from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.analysis.saliency.case import Case
 from interp_widgets.models import Model
-from interp_widgets.models.engine import Jacobian, NoForwardMode, encode, jacobian, mean_embedding, prefix
+from interp_widgets.models.engine import NoForwardMode, encode, jacobian, mean_embedding, prefix
 
 Baseline = Literal["zero", "mean"]
 """What a token's embedding is replaced by: nothing, or the mean of all token embeddings."""
@@ -86,57 +86,29 @@ def add_products(
         importance.fill_(torch.nan)
     derivative = jacobian(case.model, embeddings, case.first)
     _, gradient = target_gradients(case.model, derivative.hidden, case.aim)
-    arguments = (case, runner, derivative, gradient, directions, importance, weight, fresh)
+    rows, wide_gradient, wide_directions = case.rows(), wide(gradient), wide(directions)
+
+    def add(part: Tensor, product: Tensor) -> None:
+        part.copy_(product.mul_(weight) if fresh else part + product.mul_(weight))
+
+    def forward(start: int, stop: int) -> None:
+        """One change per prompt token, through all response tokens at once."""
+        changes = wide(derivative.jvp(directions[start:stop], rows[start:stop]))
+        add(importance[start:stop], einsum(changes, wide_gradient, "prompt resp d, resp d -> prompt resp"))
+
+    def reverse(start: int, stop: int) -> None:
+        """One gradient per response token, back to all prompt tokens at once; later positions are left out."""
+        at = torch.arange(case.first + start, case.first + stop, device=gradient.device)
+        gradients = wide(derivative.vjp(gradient[start:stop], at)[:, rows])
+        add(importance[:, start:stop], einsum(gradients, wide_directions, "resp prompt d, prompt d -> prompt resp"))
+
     if prefers_forward(case.n_prompt, case.n_response):
         done = runner.done
         try:
-            return _forward(*arguments)
+            return runner.run(case.n_prompt, lambda start: case.n_fed - case.prompt.offset - start, forward)
         except NoForwardMode:
             runner.done = done
-    _reverse(*arguments)
-
-
-def _forward(
-    case: Case,
-    runner: Runner,
-    derivative: Jacobian,
-    gradient: Tensor,
-    directions: Tensor,
-    importance: Tensor,
-    weight: float,
-    fresh: bool,
-) -> None:
-    """One change per prompt token, through all response tokens at once."""
-    rows, columns = case.rows(), wide(gradient)
-
-    def work(start: int, stop: int) -> None:
-        change = derivative.jvp(directions[start:stop], rows[start:stop])
-        product = einsum(wide(change), columns, "prompt response d, response d -> prompt response").mul_(weight)
-        importance[start:stop] = product if fresh else importance[start:stop] + product
-
-    runner.run(case.n_prompt, lambda start: case.n_fed - case.prompt.offset - start, work)
-
-
-def _reverse(
-    case: Case,
-    runner: Runner,
-    derivative: Jacobian,
-    gradient: Tensor,
-    directions: Tensor,
-    importance: Tensor,
-    weight: float,
-    fresh: bool,
-) -> None:
-    """One gradient per response token, back to all prompt tokens at once; later positions are left out."""
-    rows, wanted = wide(directions), case.rows()
-
-    def work(start: int, stop: int) -> None:
-        at = torch.arange(case.first + start, case.first + stop, device=gradient.device)
-        gradients = derivative.vjp(gradient[start:stop], at)[:, wanted]
-        product = einsum(wide(gradients), rows, "response prompt d, prompt d -> prompt response").mul_(weight)
-        importance[:, start:stop] = product if fresh else importance[:, start:stop] + product
-
-    runner.run(case.n_response, lambda start: len(case.prompt.ids) + start, work)
+    runner.run(case.n_response, lambda start: len(case.prompt.ids) + start, reverse)
 
 
 def default_baseline(model: Model) -> Baseline:

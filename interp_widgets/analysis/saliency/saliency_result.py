@@ -79,13 +79,10 @@ class SaliencyResult(Result):
     def __post_init__(self) -> None:
         prompt, response = len(self.prompt_tokens), len(self.response_tokens)
         self.array("importance", (prompt, response))
-        self.array("probability", (response,))
-        if self.completeness_gap is not None:
-            self.array("completeness_gap", (response,))
+        self.array(("probability", "completeness_gap"), (response,))
         for name, length in (("prompt_tokens", prompt), ("prompt_ids", prompt), ("prompt_special", prompt)):
             self.sequence(name, length)
-        for name in ("response_tokens", "response_ids"):
-            self.sequence(name, response)
+        self.sequence(("response_tokens", "response_ids"), response)
         if self.prompt_spans is not None:
             object.__setattr__(self, "prompt_spans", tuple((int(a), int(b)) for a, b in self.prompt_spans))
             self.sequence("prompt_spans", prompt)

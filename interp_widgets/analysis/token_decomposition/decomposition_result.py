@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
-from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.prompts import PromptResult
+from interp_widgets.analysis._core.result import record
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 @record
-class TokenDecompositionResult(Result):
+class TokenDecompositionResult(PromptResult):
     """The residual stream of one position as a sum of what each token of the prompt brought, at every layer.
 
     ``parts.sum(axis=1) + bias`` is the residual stream, up to `error`. Layer l is the stream entering block l; the
@@ -41,15 +42,6 @@ class TokenDecompositionResult(Result):
     error: Floats
     """(layers + 1,) relative error of the sum: norm of (sum - residual) over norm of the residual."""
 
-    tokens: Sequence[str]
-    """(sources,) readable tokens of the prompt."""
-
-    ids: Sequence[int]
-    """(sources,) their ids."""
-
-    special: Sequence[bool]
-    """(sources,) whether each is special."""
-
     position: int
     """The position that is decomposed, counted from 0."""
 
@@ -58,9 +50,6 @@ class TokenDecompositionResult(Result):
 
     bos: Floats | None = None
     """(layers + 1, d_model) what of `bias` a beginning-of-sequence token brought; None where none was fed."""
-
-    bos_id: int | None = None
-    """Id of the beginning-of-sequence token fed before the prompt; None when there was none."""
 
     top_token: Ints | None = None
     """(layers + 1, sources) id of the token that each part's lens puts first; -1 where the part is zero. None without
@@ -101,23 +90,17 @@ class TokenDecompositionResult(Result):
     """Token id (as text) to readable token, for every id that the result holds."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sources = len(self.tokens)
         self.array("parts", (None, sources, None))
         rows, _, width = self.parts.shape
-        self.array("bias", (rows, width))
-        self.array("residual", (rows, width))
+        self.array(("bias", "residual"), (rows, width))
         self.array("error", (rows,))
-        if self.bos is not None:
-            self.array("bos", (rows, width))
-        for name, kind in (("top_token", "int"), ("probability", "float"), ("target_logit", "float"),
-                           ("target_probability", "float")):  # fmt: skip
-            if getattr(self, name) is not None:
-                self.array(name, (rows, sources), kind)
-        for name, kind in (("bias_top_token", "int"), ("bias_probability", "float"), ("target_bias", "float")):
-            if getattr(self, name) is not None:
-                self.array(name, (rows,), kind)
-        for name in ("tokens", "ids", "special"):
-            self.sequence(name, sources)
+        self.array("bos", (rows, width))
+        self.array("top_token", (rows, sources), "int")
+        self.array(("probability", "target_logit", "target_probability"), (rows, sources))
+        self.array("bias_top_token", (rows,), "int")
+        self.array(("bias_probability", "target_bias"), (rows,))
         if not 0 <= self.position < sources:
             raise ValueError(f"position must be in 0..{sources - 1} for {sources} tokens, got {self.position}")
 
@@ -171,7 +154,7 @@ class TokenDecompositionResult(Result):
 
 
 @record
-class LogitShareResult(Result):
+class LogitShareResult(PromptResult):
     """One logit (or the difference of two) as a sum of what each token of the prompt brought.
 
     ``share.sum() + bias`` is `logit`, up to `error`. Source: Explainability in Large Language Models: Pathways to
@@ -199,15 +182,6 @@ class LogitShareResult(Result):
     error: float
     """|share.sum() + bias - logit| over the sum of the sizes of all shares."""
 
-    tokens: Sequence[str]
-    """(sources,) readable tokens of the prompt."""
-
-    ids: Sequence[int]
-    """(sources,) their ids."""
-
-    special: Sequence[bool]
-    """(sources,) whether each is special."""
-
     position: int
     """The position whose next token is looked at, counted from 0."""
 
@@ -226,14 +200,10 @@ class LogitShareResult(Result):
     bos: float | None = None
     """What of `bias` a beginning-of-sequence token brought; None where none was fed."""
 
-    bos_id: int | None = None
-    """Id of the beginning-of-sequence token fed before the prompt; None when there was none."""
-
     def __post_init__(self) -> None:
+        super().__post_init__()
         sources = len(self.tokens)
         self.array("share", (sources,))
-        for name in ("tokens", "ids", "special"):
-            self.sequence(name, sources)
         if not 0 <= self.position < sources:
             raise ValueError(f"position must be in 0..{sources - 1} for {sources} tokens, got {self.position}")
 

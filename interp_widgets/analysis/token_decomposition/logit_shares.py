@@ -92,16 +92,13 @@ def decompose_logit(
         bias=bias + (bos or 0.0),
         logit=logit,
         error=error,
-        tokens=tokens.tokens(),
-        ids=tokens.shown_ids,
-        special=tokens.special(),
+        **tokens.fields(),
         position=last - tokens.offset,
         target=token,
         target_token=model.token_strings([token])[0],
         foil=against,
         foil_token="" if against is None else model.token_strings([against])[0],
         bos=bos,
-        bos_id=tokens.bos_id,
         provenance=provenance(model.provenance(), **options),
     )
 
