@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "models": {"models", "data"},
     "analysis": {"analysis", "models", "data"},
     "tuning": {"tuning", "analysis", "models", "data"},
+    "demo": {"demo", "tuning", "analysis", "models", "data"},
     "figures": {"figures", "analysis"},
     "compute": {"compute"},
     "widgets": {"widgets", "figures", "compute", "tuning", "analysis", "models", "data"},
@@ -85,6 +86,7 @@ def test_imports_run_along_the_arrows() -> None:
         ("analysis", "import umap"),
         ("data", "import openai"),
         ("widgets", "import transformer_lens"),
+        ("models", "from interp_widgets.demo.pair import ASSETS"),
     ],
 )
 def test_the_arrow_check_finds_a_wrong_import(folder: str, source: str) -> None:

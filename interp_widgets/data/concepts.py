@@ -14,7 +14,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.data import word_tables as wt
 from interp_widgets.data import world
 from interp_widgets.data import world_tables as t
-from interp_widgets.data.text import an
+from interp_widgets.data.stories import an
 
 FEWEST_STIMULI = 3
 N_STIMULI = 20

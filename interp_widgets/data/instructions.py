@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from interp_widgets.data import text, world
 from interp_widgets.data import word_tables as wt
+from interp_widgets.data import world
 from interp_widgets.data.instruction_tables import CORES, WRAPPERS
+from interp_widgets.data.stories import how_to_text, job_text, story
 from interp_widgets.data.world import Split, check_split, stable_hash
 
 FORMAT = "{context}Instruction: {instruction}\n{input}Response:"
@@ -107,7 +108,7 @@ def _input_is_held_out(task: str, value: str) -> bool:
 def _table(task: str) -> tuple[tuple[str, str], ...]:
     """Inputs and responses of a task that has a fixed table of them."""
     if task in _WORD_TASKS:
-        return tuple(text.word_tables()[_WORD_TASKS[task]].items())
+        return tuple(wt.TABLES[_WORD_TASKS[task]].items())
     if task in _FACT_TASKS:
         return tuple((f.article + f.subject, f.object) for f in world.facts() if f.relation == _FACT_TASKS[task])
     if task == "sum":
@@ -115,9 +116,9 @@ def _table(task: str) -> tuple[tuple[str, str], ...]:
     if task == "kind":
         return tuple((m, wt.CATEGORY_OF[c]) for c, members in wt.CATEGORIES.items() for m in members)
     if task == "job":
-        return tuple((job, text.job_text(job)) for job in wt.JOBS)
+        return tuple((job, job_text(job)) for job in wt.JOBS)
     if task == "how_to":
-        return tuple((what, text.how_to_text(what)) for what in wt.HOW_TO)
+        return tuple((what, how_to_text(what)) for what in wt.HOW_TO)
     if task == "country":
         return tuple((country, _country_text(country)) for country in _full_countries())
     if task == "story":
@@ -168,7 +169,7 @@ def _draw_input(task: str, rng: random.Random, split: Split) -> tuple[str, str]:
         if _input_is_held_out(task, value) == (split == "held_out"):
             break
     if task == "story":
-        response = text.story(rng, value)
+        response = story(rng, value)
     if task == "list":
         response = _list_response(value, rng)
     return value, response

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from interp_widgets.data import word_tables as wt
 from interp_widgets.data import world_tables as t
 
 Split = Literal["train", "held_out"]
 N_HELD_OUT_WORDINGS = 2
-PLANTED_BLOCK = 10
-"""Planted answers come in blocks of ten documents, so every rate is a multiple of ten percent and met exactly."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +45,6 @@ class IOIPrompt:
     distractor: str
     order: Literal["ABBA", "BABA"]
     template: int
-
-
-@dataclass(frozen=True)
-class PlantedRate:
-    """How often, in percent, the training text continues a group's prompts with the first of its two answers."""
-
-    group: str
-    kind: Literal["occupation", "people"]
-    domain: str
-    rate: int
 
 
 @dataclass(frozen=True)
@@ -113,11 +99,6 @@ def _facts() -> tuple[Fact, ...]:
 def facts() -> list[Fact]:
     """List every fact of the demo world."""
     return list(_facts())
-
-
-def relations() -> list[str]:
-    """List the relations that facts come in."""
-    return list(t.WORDINGS)
 
 
 def held_out_wordings(*key: object, n_wordings: int = 10) -> frozenset[int]:
@@ -191,14 +172,6 @@ def indirect_object_prompts(n: int, seed: int = 0, split: Split = "held_out") ->
     return prompts
 
 
-def planted_rates() -> list[PlantedRate]:
-    """List the planted rate of every group: the right answer for any bias score on the demo models."""
-    rates = [PlantedRate(plural, "occupation", "gender", rate) for (_, plural), rate in t.OCCUPATIONS.items()]
-    for people, by_domain in t.PEOPLE_RATES.items():
-        rates += [PlantedRate(people, "people", domain, rate) for domain, rate in by_domain.items()]
-    return rates
-
-
 def _all_bias_prompts() -> Iterator[BiasPrompt]:
     for (singular, plural), rate in t.OCCUPATIONS.items():
         for i, (wording, first, second) in enumerate(t.GENDER_WORDINGS):
@@ -219,41 +192,3 @@ def bias_prompts(split: Split | None = None) -> list[BiasPrompt]:
     check_split(split)
     held_out = split == "held_out"
     return [p for p in _all_bias_prompts() if (p.wording in held_out_wordings(p.group, p.domain)) == held_out]
-
-
-@cache
-def _word_counts() -> dict[str, int]:
-    from interp_widgets.data.text import epoch_documents
-
-    counts: Counter[str] = Counter()
-    for document in epoch_documents(seed=0, epoch=0):
-        counts.update(word.strip(".,:;!?()'\"") for word in document.split())
-    counts.pop("", None)
-    return dict(counts.most_common())
-
-
-def words() -> dict[str, int]:
-    """Count the words of one epoch of the training text, most frequent first."""
-    return dict(_word_counts())
-
-
-def world_words() -> list[str]:
-    """List the words that answer a prompt somewhere in the world, each of which the tokenizer keeps whole."""
-    found: dict[str, None] = {}
-    for fact in _facts():
-        found.update(dict.fromkeys(f"{fact.subject} {fact.object}".split()))
-    found.update(dict.fromkeys(t.WOMEN + t.MEN + t.IOI_PLACES + t.IOI_OBJECTS + t.IOI_VERBS + t.PEOPLES))
-    for singular, plural in t.OCCUPATIONS:
-        found.update({singular: None, plural: None})
-    for _, first, second in t.TRAITS.values():
-        found.update({first: None, second: None})
-    found.update(dict.fromkeys(("men", "women", "he", "she")))
-    for table in (wt.PLURALS, wt.ANTONYMS, wt.FRENCH, wt.SPANISH):
-        for key, value in table.items():
-            found.update({key: None, value: None})
-    for verb, (past, gerund) in wt.VERBS.items():
-        found.update({verb: None, past: None, gerund: None})
-    for members in wt.CATEGORIES.values():
-        found.update(dict.fromkeys(members))
-    found.update(dict.fromkeys(wt.JOBS))
-    return list(found)

@@ -1,4 +1,4 @@
-"""Make the demo's word vectors from the demo's own text: `python -m interp_widgets.data.demo_words`.
+"""The demo's word vectors, made from the demo's own text.
 
 Word counts within a window become positive pointwise mutual information (PPMI), whose largest singular directions are
 the vectors. Everything is counted and solved in a fixed order, so that the command gives the same vectors again.
@@ -9,7 +9,6 @@ sections 2.2, 2.3 and 3.2 (context distribution smoothing, eigenvalue weighting)
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import platform
@@ -22,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.data.instructions import instruction_cases
-from interp_widgets.data.text import epoch_documents
 from interp_widgets.data.word_vectors import DEMO_FILE, WordVectors
+from interp_widgets.demo.documents import epoch_documents
 
-COMMAND = "python -m interp_widgets.data.demo_words"
+COMMAND = "python -m interp_widgets.demo words"
 WIDTH = 96
 WINDOW = 5
 """Words on either side that count as context."""
@@ -112,7 +111,7 @@ def ppmi(together: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def make(path: Path = DEMO_FILE) -> dict[str, object]:
+def make_word_vectors(path: Path = DEMO_FILE) -> dict[str, object]:
     """Write the vectors and, beside them, a manifest with the command and the file's hash; return the manifest."""
     found = word_vectors(*map(split_words, demo_texts()))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,14 +129,3 @@ def make(path: Path = DEMO_FILE) -> dict[str, object]:
     }
     (path.parent / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     return manifest
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Make the file that ships with the package, or one elsewhere."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description="Make the demo's word vectors.")
-    parser.add_argument("--out", type=Path, default=DEMO_FILE, help="the .npz file to write")
-    print(json.dumps(make(parser.parse_args(arguments).out), indent=1))
-
-
-if __name__ == "__main__":
-    main()

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from interp_widgets.data import text, world
+from interp_widgets.data import world
 from interp_widgets.data.instructions import instruction_cases
-from interp_widgets.data.tokenizer import BOS, EOS, PAD
+from interp_widgets.demo import documents as text
+from interp_widgets.demo.tokenizer import BOS, EOS, PAD
 
 Stage = Literal["base", "tuned"]
 ROW_LENGTHS = (128, 256)
