@@ -97,8 +97,8 @@ _HOMES = {
     "EndpointAnnotator": "data.annotators",
     "RuleAnnotator": "data.annotators",
     "UserAnnotator": "data.annotators",
-    "tune_mod": "tuning.mod",
-    "ModReport": "tuning.mod",
+    "tune_mod": "tuning.mixture_of_depths",
+    "ModReport": "tuning.mixture_of_depths",
     "HeadWordBrowser": "widgets.head_words",
     "FFNConceptBrowser": "widgets.ffn_concepts",
     "ConceptBrowser": "widgets.concepts",
@@ -109,12 +109,12 @@ _HOMES = {
     "routing_speed": "analysis.mod",
     "solve": "analysis.mod",
     "RoutingResult": "analysis.mod",
-    "mod_grid": "tuning.mod",
-    "mod_ablations": "tuning.mod",
-    "late_layer_losses": "tuning.mod",
+    "mod_grid": "tuning.mixture_of_depths",
+    "mod_ablations": "tuning.mixture_of_depths",
+    "late_layer_losses": "tuning.mixture_of_depths",
     "demo_problems": "data.problems",
     "read_problems": "data.problems",
-    "untrained_mod": "tuning.mod.untrained",
+    "untrained_mod": "tuning.mixture_of_depths.untrained",
     "MoDRoutingViewer": "widgets.mod",
     "KeptStates": "analysis.concepts",
     "compare_steering": "analysis.concepts",
@@ -318,8 +318,8 @@ if TYPE_CHECKING:
     from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
     from interp_widgets.models import Model, ModelPair, load_demo_pair, load_model, load_pair
     from interp_widgets.models.mixture_of_depths.model import ModModel
-    from interp_widgets.tuning.mod import ModReport, late_layer_losses, mod_ablations, mod_grid, tune_mod
-    from interp_widgets.tuning.mod.untrained import untrained_mod
+    from interp_widgets.tuning.mixture_of_depths import ModReport, late_layer_losses, mod_ablations, mod_grid, tune_mod
+    from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
     from interp_widgets.widgets.ablation import AblationPanel
     from interp_widgets.widgets.concepts import ConceptBrowser
     from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser

@@ -14,7 +14,7 @@ from scipy import stats
 from interp_widgets.analysis.mod import SolveResult, solve
 from interp_widgets.analysis.mod.accuracy_result import half_width
 from interp_widgets.data.problems import Problem
-from interp_widgets.tuning.mod import ModAblations, ModGrid, accuracy, mod_ablations, mod_grid, tune_mod
+from interp_widgets.tuning.mixture_of_depths import ModAblations, ModGrid, accuracy, mod_ablations, mod_grid, tune_mod
 from tests.models.tiny import tiny_folder, tiny_model
 
 DATA = [("The capital of France is", " Paris"), ("One two", " three"), ("A pilot flies a", " plane")]

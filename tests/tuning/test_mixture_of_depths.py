@@ -18,11 +18,11 @@ from torch import Tensor
 from interp_widgets.models import ModModel, load_model
 from interp_widgets.models.mixture_of_depths.assemble import new_mixture
 from interp_widgets.models.mixture_of_depths.graft import grafted, late_parts
-from interp_widgets.tuning.mod import ModReport, tune_mod
-from interp_widgets.tuning.mod import trainer as trainer_module
-from interp_widgets.tuning.mod.data import IGNORED, Batch, batches, read_examples
-from interp_widgets.tuning.mod.loss import StepLoss, distillation_loss, routing_statistics, step_loss
-from interp_widgets.tuning.mod.trainer import ModStep
+from interp_widgets.tuning.mixture_of_depths import ModReport, tune_mod
+from interp_widgets.tuning.mixture_of_depths import trainer as trainer_module
+from interp_widgets.tuning.mixture_of_depths.data import IGNORED, Batch, batches, read_examples
+from interp_widgets.tuning.mixture_of_depths.loss import StepLoss, distillation_loss, routing_statistics, step_loss
+from interp_widgets.tuning.mixture_of_depths.trainer import ModStep
 from tests.models.tiny import tiny_folder, tiny_hf, tiny_model
 
 DATA = [
@@ -457,7 +457,7 @@ def test_a_fault_within_a_step_keeps_the_steps_before(
 
 def test_the_trained_model_is_gone_before_the_new_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one device there is room for few copies of a large model."""
-    from interp_widgets.tuning.mod import tune as module
+    from interp_widgets.tuning.mixture_of_depths import tune as module
 
     trained: list[weakref.ref[Any]] = []
 
@@ -488,7 +488,7 @@ def test_what_stopped_a_run_is_told_where_its_model_cannot_be_kept(monkeypatch: 
     def broken(*given: Any, **options: Any) -> None:
         raise RuntimeError("no memory for a second model")
 
-    monkeypatch.setattr("interp_widgets.tuning.mod.tune.build_mixture", broken)
+    monkeypatch.setattr("interp_widgets.tuning.mixture_of_depths.tune.build_mixture", broken)
     kept: list[Any] = []
     with pytest.raises(KeyboardInterrupt) as found:
         tune(steps=6, on_partial=kept.append, progress=stop)
