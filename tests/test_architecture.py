@@ -220,6 +220,15 @@ def test_public_names_resolve() -> None:
         interp_widgets.nonsense
 
 
+def test_public_names_are_listed_once() -> None:
+    import interp_widgets
+
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf8"))
+    names = [alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert sorted(map(str, names)) == interp_widgets.__all__
+    assert set(interp_widgets.__all__) <= set(dir(interp_widgets))
+
+
 def example_faults(name: str, text: str | None, *, public: bool) -> list[str]:
     """A public docstring without an example, or an example that is not run and still shows what it would give."""
     examples = doctest.DocTestParser().get_examples(text or "", name)
