@@ -35,6 +35,9 @@ STILL_IN_CIRCLES = {
 """Modules of these folders that are in a circle of imports; the list only ever gets shorter."""
 FRONT_END = {"bokeh", "ipywidgets", "IPython", "anywidget", "traitlets", "comm"}
 HEAVY = {"umap", "peft", "dask", "openai"}
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "umap": "umap-learn", "PIL": "pillow", "IPython": "ipython"}
+USED_WITHOUT_AN_IMPORT = {"jupyterlab", "ipykernel", "pyarrow", "einops"}
+"""What opens the notebooks, and what pandas writes Parquet with."""
 TOP_LEVEL = {
     "interp_widgets", "notebooks", "tests", "benchmarks", "environment.yml", "README.md", "pyproject.toml", "Makefile",
     "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "conftest.py", "constraints.txt", ".ci", ".gitignore",
@@ -202,6 +205,25 @@ def test_every_dependency_is_locked_within_its_range() -> None:
         requirement = Requirement(line)
         assert requirement.name in locked, f"{requirement.name} is not in constraints.txt: run make lock"
         assert requirement.specifier.contains(locked[requirement.name]), f"{line} against {locked[requirement.name]}"
+
+
+def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None:
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["annotate"], *extras["tuning"]]
+    declared = {Requirement(line).name for line in lines}
+    imported = {
+        name.split(".")[0]
+        for path in PACKAGE.rglob("*.py")
+        for name, _ in imported_names(ast.parse(path.read_text(encoding="utf8")), module_of(path))
+    } - set(sys.stdlib_module_names)
+    needed = {DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in imported} - {"interp-widgets"}
+    assert not needed - declared, f"add to the dependencies: {sorted(needed - declared)}"
+    assert not USED_WITHOUT_AN_IMPORT & needed, "take what is imported off the list of what is not"
+    unused = declared - needed - USED_WITHOUT_AN_IMPORT
+    assert not unused, f"no module imports {sorted(unused)}: take them out of the dependencies"
 
 
 def test_the_package_imports_without_its_heavy_parts() -> None:
