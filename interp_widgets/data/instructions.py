@@ -37,8 +37,6 @@ HARD_TASKS = (*_SEQUENCE_TASKS, "odd", "list")
 """The tasks that are learned last: their answer hangs on the order of words or on what was said before."""
 UNSOLVED_TASKS: tuple[str, ...] = ("list", "repeat", "reverse")
 """Tasks of the tuning that the shipped model gets wrong in over 15 % of cases even with known phrasings and inputs."""
-LONG_TASKS = ("country", "story", "job", "how_to")
-"""The tasks whose responses run to several sentences."""
 
 
 @dataclass(frozen=True)
