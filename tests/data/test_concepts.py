@@ -94,9 +94,9 @@ def test_stimuli_are_a_list_of_texts(tmp_path: Path) -> None:
     concept = Concept("a", ["b", "c", "d"])
     assert concept.stimuli == ("b", "c", "d")
     assert hash(concept) == hash(Concept("a", ("b", "c", "d")))
-    with pytest.raises(TypeError, match=r"stimuli must be a list of texts, got 'A dog ran\.': write stimuli=\['A dog"):
+    with pytest.raises(TypeError, match=r"stimuli must be a list of str, got 'A dog ran\.': write stimuli=\['A dog"):
         Concept("dog", "A dog ran.")  # each letter would be a stimulus
-    with pytest.raises(TypeError, match="held_out must be a list of texts"):
+    with pytest.raises(TypeError, match="held_out must be a list of str"):
         Concept("dog", ["a", "b", "c"], "A dog ran.")
     (tmp_path / "night.txt").write_bytes("['Es ist spät']".encode("latin-1"))
     with pytest.raises(ValueError, match=r"night.txt is no UTF-8 text .* at byte 11"):

@@ -548,7 +548,7 @@ def test_options_out_of_range() -> None:
         ({"lora": 2, "lora_layers": "below", "k": 3}, "no layer is below the last 3 of 3: give a smaller k"),
         ({"distill": -1.0}, "distill must be 0 or more"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0 and at most 1"),
-        ({"batch_size": 0}, "batch_size must be a whole number from 1 on"),
+        ({"batch_size": 0}, "batch_size must be an int >= 1"),
         ({"steps": 0}, "steps must be a whole number of 1 or more"),
     ):
         with pytest.raises(ValueError, match=message):
