@@ -1,4 +1,4 @@
-"""Arguments of the public functions: whatever does not fit its annotation is refused in one sentence, by the same code for all."""
+"""Arguments of the public functions: one piece of code refuses what does not fit its annotation, in one sentence."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_what_is_no_model_is_told(name: str, given: Any) -> None:
 
 def test_ints_of_prompts_and_targets_are_token_ids() -> None:
     model = tiny_model("gpt2")
-    with pytest.raises(TypeError, match="^prompt must be a str or a list of token ids, got None$"):
+    with pytest.raises(TypeError, match=r"^prompt must be a str or a list of token ids, got None$"):
         interp_widgets.logit_lens(model, None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^prompts must be a list of str or lists of token ids, got \[\[0\.5\]\]$"):
         interp_widgets.last_states(model, [[0.5]], layers=0)  # type: ignore[list-item]
