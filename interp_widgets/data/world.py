@@ -17,7 +17,7 @@ N_HELD_OUT_WORDINGS = 2
 
 @dataclass(frozen=True)
 class Fact:
-    """One true fact: `subject` stands in `relation` to `object`."""
+    """A true fact: `subject` stands in `relation` to `object`."""
 
     relation: str
     subject: str
@@ -28,7 +28,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class FactPrompt:
-    """One wording of a fact: `prompt` stops right before " " + `answer`."""
+    """A fact in one of its wordings: `prompt` stops right before " " + `answer`."""
 
     fact: Fact
     wording: int
@@ -38,7 +38,7 @@ class FactPrompt:
 
 @dataclass(frozen=True)
 class IOIPrompt:
-    """An indirect-object prompt: `answer` receives, `distractor` is the name that was repeated."""
+    """An indirect-object prompt: `answer` receives, and `distractor` is the repeated name."""
 
     prompt: str
     answer: str
@@ -62,7 +62,7 @@ class BiasPrompt:
 
 
 def stable_hash(*parts: object) -> int:
-    """Hash that is the same in every process and Python version."""
+    """A hash that is the same in every process and Python version."""
     return zlib.crc32("\x1f".join(map(str, parts)).encode())
 
 
@@ -117,13 +117,13 @@ def fact_prompt(fact: Fact, wording: int) -> FactPrompt:
 
 
 def fact_prompts(split: Split = "train") -> list[FactPrompt]:
-    """List every wording of every fact that is in `split`; a held-out wording was never seen with that fact."""
+    """List every wording of every fact in `split`; the training text never has a held-out wording with its fact."""
     check_split(split)
     prompts = []
     for fact in _facts():
         n_wordings = len(t.WORDINGS[fact.relation])
         held = held_out_wordings(fact.relation, fact.subject, n_wordings=n_wordings)
-        # The best-known probe of all stays a test: it is held out whatever the draw says.
+        # The most-used probe of all is held out, whatever the draw says.
         if fact.subject == "Eiffel Tower":
             held = frozenset({0, 6})
         prompts += [fact_prompt(fact, i) for i in range(n_wordings) if (i in held) == (split == "held_out")]
@@ -131,7 +131,7 @@ def fact_prompts(split: Split = "train") -> list[FactPrompt]:
 
 
 def pair_is_held_out(a: str, b: str) -> bool:
-    """Whether two names are kept apart in every indirect-object text of the training split."""
+    """Whether two names never meet in an indirect-object text of the training split."""
     return stable_hash("pair", *sorted((a, b))) % 10 == 0 or {a, b} == {"Mary", "John"}
 
 

@@ -74,11 +74,11 @@ def test_words_with_spaces_and_repeated_words(tmp_path: Path) -> None:
     [
         (b"", "no line of a word and its numbers"),
         (b"the 1 2 3\ncat 1 2\n", "line 2 of .* is not a word and 3 numbers"),
-        (b"the 1 2 3\ncat 1 x 2\n", "line 2 of .* holds something that is no number"),
-        (b"the 1 2 nan\n", "line 1 of .* holds NaN or infinity"),
-        (b"just some words\n", "line 1 of .* holds something that is no number"),
+        (b"the 1 2 3\ncat 1 x 2\n", "line 2 of .* has an entry that is not a number"),
+        (b"the 1 2 nan\n", "line 1 of .* has NaN or infinity"),
+        (b"just some words\n", "line 1 of .* has an entry that is not a number"),
         (b"the\n", "line 1 of .* is not a word and 2 numbers"),
-        (b"3 2\nthe \xff\xfe\x00\x80\n", "is no UTF-8 text"),
+        (b"3 2\nthe \xff\xfe\x00\x80\n", "is not UTF-8 text"),
     ],
 )
 def test_bad_text_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
@@ -92,10 +92,10 @@ def test_bad_text_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
     ("arrays", "says"),
     [
         ({"words": np.array(WORDS)}, "has no array 'vectors'"),
-        ({"words": np.array([1, 2, 3]), "vectors": NUMBERS}, "words must be a list of text"),
+        ({"words": np.array([1, 2, 3]), "vectors": NUMBERS}, "words must be an array of str"),
         ({"words": np.array(WORDS, dtype=object), "vectors": NUMBERS}, "not a readable .npz archive of plain arrays"),
         ({"words": np.array(WORDS[:2]), "vectors": NUMBERS}, r"one row of numbers for each of 2 words, got \(3, 3\)"),
-        ({"words": np.array(["a", "b", "a"]), "vectors": NUMBERS}, "'a' stands twice in the list, at 0 and 2"),
+        ({"words": np.array(["a", "b", "a"]), "vectors": NUMBERS}, "'a' is in the list twice, at 0 and 2"),
         ({"words": np.array(WORDS), "vectors": NUMBERS * np.nan}, "must be finite numbers"),
         ({"words": np.array(WORDS), "vectors": NUMBERS, "counts": np.array([1])}, "counts must be one per word"),
     ],
@@ -114,7 +114,7 @@ def test_what_cannot_be_read_at_all(tmp_path: Path) -> None:
     path.write_text(text(), encoding="utf8")
     with pytest.raises(ValueError, match="limit must be 1 or more, got 0"):
         read_word_vectors(path, limit=0)
-    with pytest.raises(ValueError, match="none of the words asked for"):
+    with pytest.raises(ValueError, match="none of the requested words"):
         read_word_vectors(path, words=["zebra"])
     broken = tmp_path / "broken.npz"
     np.savez(broken, words=np.array(WORDS), vectors=NUMBERS)
@@ -127,8 +127,8 @@ def test_what_cannot_be_read_at_all(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ([], "list of words is empty"),
-        (["a", " "], "word 1 of the list must be text"),
-        (["a", "b", "a"], "stands twice"),
+        (["a", " "], "word 1 of the list must be a str"),
+        (["a", "b", "a"], "is in the list twice"),
     ],
 )
 def test_bad_word_lists_are_refused(words: list[str], says: str) -> None:
