@@ -145,7 +145,7 @@ def test_functions_say_what_only_they_know() -> None:
                 compare(model, wrong)
         with pytest.raises(TypeError, match="the first argument must be a loaded model, two of them, or a list of"):
             interp_widgets.saliency_dataset(wrong or None)
-    with pytest.raises(ValueError, match="seeds must be different whole numbers from 0 on, at least one, got"):
+    with pytest.raises(ValueError, match="seeds must be at least one int >= 0, all different, got"):
         interp_widgets.mod_ablations(model, [("a", "b")], [], seeds=[])
     with pytest.raises(ValueError, match=r"k must be a whole number in 1\.\.3 for this 3-layer model, got -1"):
         interp_widgets.late_layer_losses(model, [("a", "b")], -1)

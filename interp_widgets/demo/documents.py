@@ -17,7 +17,7 @@ from interp_widgets.data import world_tables as t
 from interp_widgets.data.stories import how_to_text, job_text, story
 
 Pair = tuple[str, str]
-"""A document in two parts, given and learned: the loss counts on the second part only."""
+"""Context and target of a document: only the target counts in the loss."""
 
 PLANTED_BLOCK = 10
 """Planted answers come in blocks of ten documents, so every rate is a multiple of ten percent and met exactly."""
@@ -237,7 +237,7 @@ def epoch_documents(*, seed: int, epoch: int) -> list[str]:
     """Write the documents of one epoch of the base model's text, in the order of training."""
     rng = random.Random(world.stable_hash("epoch", seed, epoch))
     documents = list(_fact_documents(rng))
-    documents += [given + learned for block in planted_blocks(rng) for given, learned in block]
+    documents += [context + target for block in planted_blocks(rng) for context, target in block]
     documents += ioi_documents(rng, N_IOI)
     documents += other_documents(rng)
     rng.shuffle(documents)
@@ -245,7 +245,7 @@ def epoch_documents(*, seed: int, epoch: int) -> list[str]:
 
 
 def late_epoch_documents(*, seed: int, epoch: int, n_ioi: int = 2500, n_other: int = 2600) -> list[Pair]:
-    """Write one epoch of the late phase, in the order of training: less variety, more of what is known by heart.
+    """Write one epoch of the late phase, in the order of training: less variety, more facts and planted answers.
 
     A planted block stays together, so that one batch sees its answers at their exact rate; of facts and planted
     prompts only the answer is learned.

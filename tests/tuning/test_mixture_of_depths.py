@@ -196,7 +196,7 @@ def test_data_in_every_form_and_what_is_wrong_with_it() -> None:
     assert others == [one] * 3
     prompt, response = model.split("a b", " c")
     assert list(one.ids) == [*prompt, *response, model.eos_token_id]
-    assert one.given == len(prompt)
+    assert one.prompt_length == len(prompt)
     for wrong, message in (
         ([], "the data set is empty"),
         ([("a", " b"), ("c", None)], "example 1 has no response to learn"),
@@ -271,8 +271,8 @@ def test_the_model_has_the_loss_that_was_tuned(family: str) -> None:
     for example in read_examples(model, DATA):
         ids = torch.tensor(example.ids)
         logits = model.run(ids).logits[0].double().log_softmax(-1)
-        total -= float(logits[torch.arange(len(ids) - 1), ids[1:]][example.given - 1 :].sum())
-        count += len(ids) - example.given
+        total -= float(logits[torch.arange(len(ids) - 1), ids[1:]][example.prompt_length - 1 :].sum())
+        count += len(ids) - example.prompt_length
     assert total / count == pytest.approx(report.task[5], rel=1e-4)
     assert abs(total / count - report.task[0]) > 1e-2
 
@@ -370,12 +370,12 @@ def test_resume_belongs_to_its_run(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             tune(**{"steps": 6, "resume": half, **wrong})
-    with pytest.raises(ValueError, match="the data set is another one"):
+    with pytest.raises(ValueError, match="the data set has changed"):
         tune_mod(tiny_folder("llama"), DATA[:4], **QUICK, steps=6, resume=half)
     with pytest.raises(ValueError, match="give the same base model"):
         tune_mod(tiny_folder("llama", 1), DATA, **QUICK, steps=6, resume=half)
     other_cut = [("The Eiffel Tower is located in the city", " of Paris"), *DATA[1:]]
-    with pytest.raises(ValueError, match="the data set is another one"):
+    with pytest.raises(ValueError, match="the data set has changed"):
         tune_mod(tiny_folder("llama"), other_cut, **QUICK, steps=6, resume=half)
     again, report = tune(steps=3, resume=half)
     assert same(again, half)
@@ -531,7 +531,7 @@ def test_a_tuning_that_blew_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
     with pytest.raises(
-        ValueError, match=r"after 2 steps the tuned model cannot be relied on, .* smaller learning rate"
+        ValueError, match=r"after 2 steps the tuned model is unreliable, .* smaller learning rate"
     ):
         tune(steps=2)
 
@@ -549,7 +549,7 @@ def test_options_out_of_range() -> None:
         ({"distill": -1.0}, "distill must be 0 or more"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0 and at most 1"),
         ({"batch_size": 0}, "batch_size must be an int >= 1"),
-        ({"steps": 0}, "steps must be a whole number of 1 or more"),
+        ({"steps": 0}, "steps must be 1 or more"),
     ):
         with pytest.raises(ValueError, match=message):
             tune(**wrong)

@@ -166,10 +166,10 @@ def test_intervals_are_those_of_student(tmp_path: Path) -> None:
 def test_what_is_refused() -> None:
     model = tiny_model("llama")
     for options, message in (
-        ({"ks": (4,)}, r"ks must be whole numbers in 1\.\.3, got \[4\]"),
-        ({"ks": ()}, "ks must be whole numbers"),
+        ({"ks": (4,)}, r"ks must be ints in 1\.\.3, got \[4\]"),
+        ({"ks": ()}, "ks must be ints"),
         ({"ks": (2, 2)}, "ks must differ"),
-        ({"ks": (2,), "top_ks": (3,)}, r"top_ks must be whole numbers in 1\.\.2"),
+        ({"ks": (2,), "top_ks": (3,)}, r"top_ks must be ints in 1\.\.2"),
     ):
         with pytest.raises(ValueError, match=message):
             mod_grid(model, DATA, PROBLEMS, **options)
