@@ -530,9 +530,7 @@ def test_a_tuning_that_blew_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
                 parameter.data.mul_(1e15)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    with pytest.raises(
-        ValueError, match=r"after 2 steps the tuned model is unreliable, .* smaller learning rate"
-    ):
+    with pytest.raises(ValueError, match=r"after 2 steps the tuned model is unreliable, .* smaller learning rate"):
         tune(steps=2)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import json
 import os
 import threading
@@ -134,7 +133,8 @@ class EndpointAnnotator:
         options = {"timeout": self.timeout, "max_retries": 0, "http_client": self._http(openai)}
         client = openai.OpenAI(api_key=key, base_url=self.base_url, **options)
         conversation = messages(question)
-        for attempt in itertools.count():
+        attempt = 0
+        while True:
             if check is not None:
                 check()
             wait, final = self.pause * 2**attempt, attempt == self.retries
@@ -159,6 +159,7 @@ class EndpointAnnotator:
             if final:
                 raise _Failed(f"{self.model} at {self.base_url}: {reason}") from None
             _sleep(wait, check)
+            attempt += 1
 
     def _refusal(self, status: int, message: str) -> str:
         if status == 401:  # the server's own message quotes a part of the key
