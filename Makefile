@@ -56,10 +56,10 @@ types: $(VENV)/.tested
 	$(PY) -m mypy
 
 demo: $(VENV)/.installed
-	$(PY) -m interp_widgets.tuning.demo train
+	$(PY) -m interp_widgets.demo train
 
 demo-report: $(VENV)/.installed
-	$(PY) -m interp_widgets.tuning.demo report
+	$(PY) -m interp_widgets.demo report
 
 # Inseq's pins clash with TransformerLens's, so the rival is installed without its dependencies
 bench: $(VENV)/.tested
