@@ -1,0 +1,51 @@
+"""Every public analysis computes on an accelerator what it computes on the CPU, with float64 there and without.
+
+That a tensor of the CPU among those of the device raises, so that these tests can fail, is shown in `test_strict`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+import interp_widgets
+from tests.accelerator import strict
+from tests.accelerator.same import assert_same
+from tests.accelerator.table import ARRAYS_ONLY, ROWS, Backend, Setup
+
+TOLERANCE = 1e-4
+"""Sums run in other blocks than on the CPU, and without float64 in float32."""
+SETUPS: list[tuple[str, Backend]] = [
+    ("gpt2", "hooked"), ("llama", "hooked"), ("gpt2", "bridge"), ("llama", "bridge"),
+]  # fmt: skip
+
+
+@functools.cache
+def on_the_cpu(name: str, family: str, backend: Backend) -> Any:
+    return ROWS[name][1](Setup(family, backend, "cpu"))
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("float64", [True, False], ids=["float64", "no_float64"])
+@pytest.mark.parametrize("setup", SETUPS, ids="-".join)
+def test_the_numbers_are_those_of_the_cpu(setup: tuple[str, Backend], float64: bool, name: str) -> None:
+    wanted = on_the_cpu(name, *setup)
+    with nullcontext() if float64 else strict.without_float64(), strict.counting() as counts:
+        found = ROWS[name][1](Setup(*setup, "strict:0"))
+    assert counts.operations > 10, "something ran on the device"
+    assert_same(found, wanted, tolerance=TOLERANCE)
+
+
+def test_every_public_function_has_a_row() -> None:
+    public = {
+        name for name in interp_widgets.__all__ if inspect.isfunction(inspect.unwrap(getattr(interp_widgets, name)))
+    }
+    rows = {name for names, _ in ROWS.values() for name in names}
+    missing = public - rows - ARRAYS_ONLY
+    assert not missing, f"no row of the table runs {', '.join(sorted(missing))} on an accelerator"
+    assert not rows & ARRAYS_ONLY
+    assert rows | ARRAYS_ONLY <= set(interp_widgets.__all__), "a name that is not public any more"
