@@ -27,7 +27,9 @@ QUESTION = "What is the capital of France? The capital of France"
 WORDS = demo_word_vectors().words[:60]
 VECTORS = np.random.default_rng(5).normal(size=(12, 8))[np.arange(60) % 12]
 CONCEPTS = (
-    iw.Concept("Paris", ("The Eiffel Tower is in Paris.", "Paris is a city.", "In Paris."), ("Go to Paris.",), "places"),
+    iw.Concept(
+        "Paris", ("The Eiffel Tower is in Paris.", "Paris is a city.", "In Paris."), ("Go to Paris.",), "places"
+    ),
     iw.Concept("store", ("John went to the store.", "A store.", "The store is near."), ("To the store.",), "places"),
     iw.Concept("dog", ("A small dog.", "The dog was happy.", "Once there was a dog."), ("The dog lived.",)),
 )
@@ -57,14 +59,16 @@ class Setup:
     family: str
     backend: Backend
     device: str
+    float64: bool = True
+    """Whether the device has float64: what a model was compared with once is then compared again without."""
 
     @property
     def model(self) -> iw.Model:
-        return _model(self.family, self.backend, self.device, 0)
+        return _model(self, seed=0)
 
     @property
     def other(self) -> iw.Model:
-        return _model(self.family, self.backend, self.device, 1)
+        return _model(self, seed=1)
 
     @property
     def pair(self) -> tuple[iw.Model, iw.Model]:
@@ -86,10 +90,10 @@ class Setup:
 
 
 @functools.cache
-def _model(family: str, backend: Backend, device: str, seed: int) -> iw.Model:
-    if device == "cpu":
-        return tiny_model(family, backend, seed=seed)
-    return iw.load_model(tiny_folder(family, seed), device=device, backend=backend)
+def _model(setup: Setup, *, seed: int) -> iw.Model:
+    if setup.device == "cpu":
+        return tiny_model(setup.family, setup.backend, seed=seed)
+    return iw.load_model(tiny_folder(setup.family, seed), device=setup.device, backend=setup.backend)
 
 
 Run = Callable[[Setup], Any]
@@ -281,7 +285,9 @@ def resampled(setup: Setup) -> Any:
 
 @row("decompose_tokens")
 def decomposition(setup: Setup) -> Any:
-    return iw.decompose_tokens(setup.model, QUESTION, target=7), iw.decompose_tokens(setup.model, QUESTION, lens="frozen")
+    return iw.decompose_tokens(setup.model, QUESTION, target=7), iw.decompose_tokens(
+        setup.model, QUESTION, lens="frozen"
+    )
 
 
 @row("decompose_logit")

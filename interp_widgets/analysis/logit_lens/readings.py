@@ -16,7 +16,8 @@ class Readings:
 
     With x a cell's logits, f the final row's at the same position and m the largest x so far, a block adds
     exp(x - m) to `mass`, exp(x - m)(x - m) to `energy` and exp(x - m)(f - anchor) to `cross`; when a later block has a
-    larger m, the sums so far are scaled (the online softmax). Blocks are in the logits' own type, sums in float64 where the device has it.
+    larger m, the sums so far are scaled (the online softmax). Blocks are in the logits' own type, sums in float64
+    where the device has it.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Readings:
         return (self.mass.log() - self.energy / self.mass).clamp_min(0)  # rounding may leave -1e-8
 
     def kl(self, final: int = -1) -> Tensor:
-        """(positions, rows) KL divergence of the final row's softmax from each cell's in nats, in the type of the sums."""
+        """(positions, rows) KL divergence of the final row's softmax from each cell's in nats."""
         to_final = self.anchor.to(self.mass.dtype) - self.log_mass()[:, [final]]
         own = self.energy / self.mass - self.mass.log()  # mean log-probability under itself
         divergence = (own - (self.cross / self.mass + to_final)).clamp_min(0)
