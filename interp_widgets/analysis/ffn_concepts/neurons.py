@@ -146,18 +146,18 @@ def neuron_tokens(
     run_chunks(table.shape[1], max(int(size), top), work, what="token", log=log, check=check, after=after)
     check_finite(f"the scores of neurons of layer {layer}", promoted.values)  # NaN counts as the largest
     check_finite(f"the scores of neurons of layer {layer}", suppressed.values)
-    ids = sorted({*promoted.places.flatten().tolist(), *suppressed.places.flatten().tolist()})
+    places = as_array(torch.stack([promoted.places, suppressed.places]))
     told = {"layer": layer, "top": top, "neurons": len(chosen), "chunk_halvings": log.halvings}
     return NeuronTokenResult(
         layer=layer,
         neurons=chosen,
-        promoted=as_array(promoted.places),
+        promoted=places[0],
         promoted_scores=to_numpy(promoted.values),
-        suppressed=as_array(suppressed.places),
+        suppressed=places[1],
         suppressed_scores=to_numpy(-suppressed.values),
         norms=to_numpy(values.norm(dim=-1)),
         # one by one: tokens that stand beside each other are read as one text
-        names={token: model.token_strings([token])[0] for token in ids},
+        names={token: model.token_strings([token])[0] for token in np.unique(places).tolist()},
         provenance=provenance(model.provenance(), **told),
     )
 

@@ -85,14 +85,15 @@ class PairSearch:
         query, key = model.weight("W_Q", layer), model.weight("W_K", layer)[::shared]
         # the scale multiplies what enters, so it goes into the rows of both; each row here is one dimension
         rows = torch.cat([(wide(part) * scale[:, None]).transpose(1, 2).flatten(0, 1) for part in (query, key)])
-        places, values, energy = self._top_words(rows.to(self.embeddings.dtype))
-        if not bool(energy.isfinite().all()):
+        places, values, row_energy = self._top_words(rows.to(self.embeddings.dtype))
+        energy = as_array(row_energy).astype(np.float64)
+        if not np.isfinite(energy).all():
             raise ValueError(f"queries or keys of layer {layer} are not numbers: look for broken weights or embeddings")
         n = model.n_heads * model.d_head
-        heads, dims = torch.arange(n, device=rows.device) // model.d_head, torch.arange(n, device=rows.device)
-        keys = n + heads // shared * model.d_head + dims % model.d_head
-        pairs, cosine = self._near(places, values, keys, start=len(rows))
-        return self._kept(pairs, cosine, as_array(energy[:n] + energy[keys]).astype(np.float64))
+        heads, dims = np.divmod(np.arange(n), model.d_head)
+        keys = n + heads // shared * model.d_head + dims
+        pairs, cosine = self._near(places, values, torch.from_numpy(keys).to(rows.device), start=len(rows))
+        return self._kept(pairs, cosine, energy[:n] + energy[keys])
 
     def _top_words(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Top words (rows, top) of weight rows (rows, d_model), their activations, and each row's energy."""
@@ -154,12 +155,11 @@ class PairSearch:
                 self.step(start + done)
 
         run_chunks(len(keys), size, work, what="dimension of a head", log=self.log, check=self.check, after=after)
-        where, cosine = (as_array(torch.cat(parts)) for parts in zip(*found, strict=True))
-        row, cell = np.divmod(where, self.top**2)
-        first, second = as_array(query)[row, cell // self.top], as_array(key)[row, cell % self.top]
-        pairs = np.stack([row, first, second])
+        where, cosine = (torch.cat(parts) for parts in zip(*found, strict=True))
+        row, cell = where // self.top**2, where % self.top**2
+        pairs = as_array(torch.stack([row, query[row, cell // self.top], key[row, cell % self.top]]))
         different = pairs[1] != pairs[2]
-        return pairs[:, different], cosine[different]
+        return pairs[:, different], as_array(cosine)[different]
 
     def _cosines(self, query: Tensor, key: Tensor) -> Tensor:
         """(rows, top, top) cosines of the words ``query`` and ``key`` (rows, top), to be read before the next call."""

@@ -77,7 +77,7 @@ class Readings:
     def _merge(self, at: tuple[slice, slice], first: int, logits: Tensor, highest: Tensor) -> None:
         """Merge a block's largest logits into those kept; most cells of later blocks have nothing to give."""
         best, best_ids = self.best[at], self.best_ids[at]
-        better = highest > best[..., -1]
+        better = (highest > best[..., -1]).nonzero(as_tuple=True)  # once: every mask as an index would wait again
         found, places = logits[better].topk(min(self.top, logits.shape[-1]), dim=-1)
         both = torch.cat([best[better], found], dim=-1)
         ids = torch.cat([best_ids[better], places + first], dim=-1)
