@@ -83,6 +83,12 @@ def test_imports_run_along_the_arrows() -> None:
     assert not faults, "\n".join(faults)
 
 
+def test_every_accelerator_takes_the_same_branch() -> None:
+    """`is_cuda` leaves out every other one: `device_kind` asks whether a device is the CPU."""
+    asking = [path.name for path in PACKAGE.rglob("*.py") if "is_cuda" in path.read_text(encoding="utf8")]
+    assert not asking
+
+
 @pytest.mark.parametrize(
     ("folder", "source"),
     [

@@ -113,5 +113,5 @@ def _attempt(work: Callable[[int, int], None], start: int, stop: int) -> str | N
 
 def _release() -> None:
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    if torch.accelerator.is_available():
+        torch.get_device_module().empty_cache()

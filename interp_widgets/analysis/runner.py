@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from interp_widgets.analysis.chunks import ChunkLog, chunk_size, run_chunks
 from interp_widgets.analysis.cost import flops_per_token, row_bytes
 from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind
 
-_CHUNK_FLOPS = {"cpu": 6e9, "cuda": 3e13}
+_CHUNK_FLOPS = {"cpu": 6e9, "accelerator": 3e13}
 """Work per chunk: a few hundred milliseconds, so that a cancel is heard soon."""
-_CHUNK_TOKENS = {"cpu": 1024, "cuda": 4096}
+_CHUNK_TOKENS = {"cpu": 1024, "accelerator": 4096}
 """Fewest tokens that keep matrix products efficient."""
 
 
@@ -30,7 +31,7 @@ class Runner:
     """Hands out what is done so far; called at most `deliveries` times before the end."""
     deliveries: int = 4
     fewest_tokens: int | None = None
-    """Tokens per chunk that are never too many; by default 1,024 on a CPU and 4,096 on a GPU."""
+    """Tokens per chunk that are never too many; by default 1,024 on a CPU and 4,096 on an accelerator."""
     log: ChunkLog = field(default_factory=ChunkLog)
     done: int = 0
     total: int = 1
@@ -38,7 +39,7 @@ class Runner:
     def size(self, tokens: int) -> int:
         """Rows of ``tokens`` tokens per chunk."""
         model = self.model
-        kind = "cuda" if model.device.type == "cuda" else "cpu"
+        kind = device_kind(model.device)
         fewest = _CHUNK_TOKENS[kind] if self.fewest_tokens is None else self.fewest_tokens
         most = max(fewest, _CHUNK_FLOPS[kind] / flops_per_token(model)) / tokens
         return chunk_size(

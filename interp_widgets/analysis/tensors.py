@@ -15,10 +15,15 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
+def as_array(x: Tensor) -> NDArray[Any]:
+    """The values on the CPU, in their own type."""
+    values: NDArray[Any] = x.detach().cpu().numpy()
+    return values
+
+
 def to_numpy(x: Tensor) -> NDArray[np.floating[Any]]:
     """The numbers on the CPU, in float32 or wider."""
-    found: NDArray[np.floating[Any]] = wide(x.detach()).cpu().numpy()
-    return found
+    return as_array(wide(x))
 
 
 def log_sum(total: Tensor | None, block: Tensor) -> Tensor:

@@ -540,7 +540,7 @@ def test_blocks_on_a_gpu_grow_with_the_text_within_bounds() -> None:
     from interp_widgets.analysis.logit_lens.lens import _block_size
 
     for cells, vocab in ((13 * 128, 50257), (33 * 2000, 128000), (33 * 2000, 50257)):
-        size, columns = _block_size(cells, vocab, "cuda")
+        size, columns = _block_size(cells, vocab, torch.device("cuda"))
         assert 2 * size * columns < 0.04 * cells * vocab
         assert 2**20 <= size * columns <= 2**26
 

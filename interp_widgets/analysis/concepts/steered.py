@@ -14,6 +14,7 @@ from interp_widgets.analysis.concepts.steering import erase, steer
 from interp_widgets.analysis.hidden_states import stream_layers
 from interp_widgets.analysis.prompts import Prompt, read_prompt
 from interp_widgets.analysis.result import Result, provenance, record
+from interp_widgets.analysis.tensors import as_array
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 
@@ -197,7 +198,7 @@ def compare_steering(
 def _next_token(model: Model, given: Prompt) -> Floats:
     """(d_vocab,) probability of every next token."""
     logits = model.forward(given.embeddings(), positions=slice(-1, None))[0, -1]
-    found: Floats = logits.double().softmax(-1).detach().cpu().numpy()
+    found: Floats = as_array(logits.cpu().double().softmax(-1))
     return found
 
 

@@ -12,7 +12,7 @@ from interp_widgets.analysis.chunks import ChunkLog
 from interp_widgets.analysis.ffn_concepts.directions import most_components, nearest_words, principal_directions
 from interp_widgets.analysis.ffn_concepts.result import FFNConceptResult
 from interp_widgets.analysis.result import provenance
-from interp_widgets.analysis.tensors import check_finite
+from interp_widgets.analysis.tensors import as_array, check_finite
 from interp_widgets.analysis.words import Words, chosen_layers, word_table
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
@@ -95,7 +95,7 @@ def ffn_concepts(
         kept = {name: getattr(near, name) for name in ("plus", "plus_scores", "minus", "minus_scores")}
         kept["explained_variance"] = shares
         if keep_directions:
-            kept["directions"] = (directions.cpu().numpy() * near.sign[:, None]).astype(np.float32)
+            kept["directions"] = (as_array(directions) * near.sign[:, None]).astype(np.float32)
         for name, value in kept.items():
             found.setdefault(name, []).append(value)
         if progress is not None:

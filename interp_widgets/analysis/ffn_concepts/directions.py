@@ -14,11 +14,12 @@ from torch import Tensor
 
 from interp_widgets.analysis.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis.largest import Largest
-from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.analysis.tensors import as_array, to_numpy
 from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind, has_float64
 
-_FLOPS = {"cpu": 1e10, "cuda": 1e13}
-_NUMBERS = {"cpu": 2**22, "cuda": 2**27}
+_FLOPS = {"cpu": 1e10, "accelerator": 1e13}
+_NUMBERS = {"cpu": 2**22, "accelerator": 2**27}
 """Projections held at once."""
 
 Check = Callable[[], None] | None
@@ -35,7 +36,11 @@ def principal_directions(weights: Tensor, rank: int, check: Check = None) -> tup
     explains; float64.
 
     They are eigenvectors of the rows' covariance: their right singular vectors once the columns' means are taken away.
+    A device without float64 leaves this to the CPU: in float32 the covariance would lose the directions of small
+    variance.
     """
+    weights = weights if has_float64(weights.device) else weights.cpu()
+    kind = device_kind(weights.device)
     mean = weights.mean(0, dtype=torch.float64)
     width = weights.shape[1]
     covariance = torch.zeros(width, width, dtype=torch.float64, device=weights.device)
@@ -44,7 +49,7 @@ def principal_directions(weights: Tensor, rank: int, check: Check = None) -> tup
         rows = weights[start:stop].double() - mean
         covariance.addmm_(rows.T, rows)
 
-    size = int(_FLOPS["cuda" if weights.is_cuda else "cpu"] / (2 * width**2))
+    size = int(_FLOPS[kind] / (2 * width**2))
     run_chunks(len(weights), max(size, 64), work, what="neuron", check=check)
     if check is not None:
         check()
@@ -52,13 +57,13 @@ def principal_directions(weights: Tensor, rank: int, check: Check = None) -> tup
     if not 0 < total < np.inf:
         what = "all the same: they have no direction to read" if total == 0 else "not all finite numbers"
         raise ValueError(f"the MLP output weights of a layer are {what}")
-    if covariance.is_cuda:
+    if kind == "accelerator":
         values, vectors = torch.linalg.eigh(covariance)
         values, vectors = values[-rank:], vectors[:, -rank:]
     else:  # SciPy solves for the wanted ones only: twice as fast
-        found = scipy.linalg.eigh(covariance.numpy(), subset_by_index=(width - rank, width - 1))
+        found = scipy.linalg.eigh(as_array(covariance), subset_by_index=(width - rank, width - 1))
         values, vectors = (torch.from_numpy(part) for part in found)
-    shares = np.maximum(values.flip(0).cpu().numpy(), 0) / total
+    shares = np.maximum(as_array(values.flip(0)), 0) / total
     return vectors.flip(1).T.contiguous(), shares
 
 
@@ -88,8 +93,8 @@ def nearest_words(
     is on the positive side.
     """
     sides = Largest(top), Largest(top)
-    kind = "cuda" if words.is_cuda else "cpu"
-    directions = directions.to(words.dtype)
+    kind = device_kind(words.device)
+    directions = directions.to(words.dtype).to(words.device)  # the type first: the device may have no float64
     most = min(_NUMBERS[kind] / len(directions), _FLOPS[kind] / (2 * directions.numel()))
 
     def work(start: int, stop: int) -> None:
@@ -98,7 +103,7 @@ def nearest_words(
             side.add(tile, start)
 
     run_chunks(len(words), max(int(most), top), work, what="word", check=check, log=log)
-    (plus, high), (minus, low) = ((side.places.cpu().numpy(), to_numpy(side.values)) for side in sides)
+    (plus, high), (minus, low) = ((as_array(side.places), to_numpy(side.values)) for side in sides)
     turned = low[:, 0] > high[:, 0]
     plus, minus = np.where(turned[:, None], minus, plus), np.where(turned[:, None], plus, minus)
     high, low = np.where(turned[:, None], low, high), np.where(turned[:, None], high, low)

@@ -13,15 +13,16 @@ from torch import Tensor
 from interp_widgets.analysis.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis.largest import Largest
 from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.tensors import check_finite, to_numpy, wide
+from interp_widgets.analysis.tensors import as_array, check_finite, to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_NUMBERS = {"cpu": 2**22, "cuda": 2**28}
-_FLOPS = {"cpu": 1e10, "cuda": 1e13}
+_NUMBERS = {"cpu": 2**22, "accelerator": 2**28}
+_FLOPS = {"cpu": 1e10, "accelerator": 1e13}
 
 
 @record
@@ -132,7 +133,7 @@ def neuron_tokens(
     promoted, suppressed = Largest(min(top, table.shape[1])), Largest(min(top, table.shape[1]))
     through = (values - values.mean(-1, keepdim=True)) if model.normalization == "LayerNorm" else values
     through = through * wide(model.weight("ln_final_w"))
-    kind = "cuda" if table.is_cuda else "cpu"
+    kind = device_kind(table.device)
     size = min(_NUMBERS[kind] / len(through), _FLOPS[kind] / (2 * through.numel()))
     log = ChunkLog()
 
@@ -145,18 +146,18 @@ def neuron_tokens(
     run_chunks(table.shape[1], max(int(size), top), work, what="token", log=log, check=check, after=after)
     check_finite(f"the scores of neurons of layer {layer}", promoted.values)  # NaN counts as the largest
     check_finite(f"the scores of neurons of layer {layer}", suppressed.values)
-    ids = sorted({*promoted.places.flatten().tolist(), *suppressed.places.flatten().tolist()})
+    places = as_array(torch.stack([promoted.places, suppressed.places]))
     told = {"layer": layer, "top": top, "neurons": len(chosen), "chunk_halvings": log.halvings}
     return NeuronTokenResult(
         layer=layer,
         neurons=chosen,
-        promoted=promoted.places.cpu().numpy(),
+        promoted=places[0],
         promoted_scores=to_numpy(promoted.values),
-        suppressed=suppressed.places.cpu().numpy(),
+        suppressed=places[1],
         suppressed_scores=to_numpy(-suppressed.values),
         norms=to_numpy(values.norm(dim=-1)),
         # one by one: tokens that stand beside each other are read as one text
-        names={token: model.token_strings([token])[0] for token in ids},
+        names={token: model.token_strings([token])[0] for token in np.unique(places).tolist()},
         provenance=provenance(model.provenance(), **told),
     )
 

@@ -15,15 +15,16 @@ from torch import Tensor
 from interp_widgets.analysis.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis.head_words.cosines import Cosines
 from interp_widgets.analysis.largest import Largest
-from interp_widgets.analysis.tensors import wide
+from interp_widgets.analysis.tensors import as_array, wide
 from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind, widest
 
 _WORDS = 16384
 """Most words per tile: their activations are reduced before the next tile."""
-_FLOPS = {"cpu": 2e10, "cuda": 1e13}
-_NUMBERS = {"cpu": 10 * 2**20, "cuda": 2**28}
+_FLOPS = {"cpu": 2e10, "accelerator": 1e13}
+_NUMBERS = {"cpu": 10 * 2**20, "accelerator": 2**28}
 """Activations held at once: 40 MB in float32 on a CPU."""
-_COSINES = {"cpu": 2**17, "cuda": 2**27}
+_COSINES = {"cpu": 2**17, "accelerator": 2**27}
 """Cosines held at once: 512 kB on a CPU, where they stay in the cache."""
 
 
@@ -84,25 +85,26 @@ class PairSearch:
         query, key = model.weight("W_Q", layer), model.weight("W_K", layer)[::shared]
         # the scale multiplies what enters, so it goes into the rows of both; each row here is one dimension
         rows = torch.cat([(wide(part) * scale[:, None]).transpose(1, 2).flatten(0, 1) for part in (query, key)])
-        places, values, energy = self._top_words(rows.to(self.embeddings.dtype))
-        if not bool(energy.isfinite().all()):
+        places, values, row_energy = self._top_words(rows.to(self.embeddings.dtype))
+        energy = as_array(row_energy).astype(np.float64)
+        if not np.isfinite(energy).all():
             raise ValueError(f"queries or keys of layer {layer} are not numbers: look for broken weights or embeddings")
         n = model.n_heads * model.d_head
-        heads, dims = torch.arange(n, device=rows.device) // model.d_head, torch.arange(n, device=rows.device)
-        keys = n + heads // shared * model.d_head + dims % model.d_head
-        pairs, cosine = self._near(places, values, keys, start=len(rows))
-        return self._kept(pairs, cosine, (energy[:n] + energy[keys]).cpu().numpy())
+        heads, dims = np.divmod(np.arange(n), model.d_head)
+        keys = n + heads // shared * model.d_head + dims
+        pairs, cosine = self._near(places, values, torch.from_numpy(keys).to(rows.device), start=len(rows))
+        return self._kept(pairs, cosine, energy[:n] + energy[keys])
 
     def _top_words(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Top words (rows, top) of weight rows (rows, d_model), their activations, and each row's energy."""
         words, width = self.embeddings.shape
-        kind = "cuda" if rows.is_cuda else "cpu"
+        kind = device_kind(rows.device)
         tile = min(words, _WORDS)
         size = int(max(16, min(_FLOPS[kind] / (2 * width * tile), _NUMBERS[kind] / tile)))
         size = math.ceil(len(rows) / math.ceil(len(rows) / size))  # no small rest, which would take long for its size
         places = torch.empty(len(rows), self.top, dtype=torch.long, device=rows.device)
         values = rows.new_empty(len(rows), self.top)
-        energy = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
+        energy = torch.empty(len(rows), dtype=widest(rows.device), device=rows.device)
 
         def work(start: int, stop: int) -> None:
             best, total = Largest(self.top, by_size=True), 0.0
@@ -112,7 +114,7 @@ class PairSearch:
                 block = self.embeddings[begin : begin + tile]
                 active = torch.mm(rows[start:stop], block.T, out=self._room("active", rows, stop - start, len(block)))
                 best.add(active, begin)
-                total = total + torch.linalg.vector_norm(active, dim=-1).double() ** 2
+                total = total + torch.linalg.vector_norm(active, dim=-1).to(energy.dtype) ** 2
             places[start:stop], values[start:stop], energy[start:stop] = best.places, best.values, total
 
         run_chunks(len(rows), size, work, what="dimension of a head", log=self.log, check=self.check, after=self.step)
@@ -131,7 +133,7 @@ class PairSearch:
         """(3, pairs) dimension, query word and key word of every pair, and (pairs,) their cosines; ``keys`` gives each
         dimension's row of key words."""
         units = self.cosines.units
-        size = max(1, _COSINES["cuda" if units.is_cuda else "cpu"] // self.top**2)
+        size = max(1, _COSINES[device_kind(units.device)] // self.top**2)
         thresholds = self.cosines.thresholds
         # a word without a sign pairs with none; 2 is above all cosines, so that other signs are above no threshold
         query, key = places[: len(keys)], places[keys]
@@ -153,12 +155,11 @@ class PairSearch:
                 self.step(start + done)
 
         run_chunks(len(keys), size, work, what="dimension of a head", log=self.log, check=self.check, after=after)
-        where, cosine = (torch.cat(parts).cpu().numpy() for parts in zip(*found, strict=True))
-        row, cell = np.divmod(where, self.top**2)
-        first, second = query.cpu().numpy()[row, cell // self.top], key.cpu().numpy()[row, cell % self.top]
-        pairs = np.stack([row, first, second])
+        where, cosine = (torch.cat(parts) for parts in zip(*found, strict=True))
+        row, cell = where // self.top**2, where % self.top**2
+        pairs = as_array(torch.stack([row, query[row, cell // self.top], key[row, cell % self.top]]))
         different = pairs[1] != pairs[2]
-        return pairs[:, different], cosine[different]
+        return pairs[:, different], as_array(cosine)[different]
 
     def _cosines(self, query: Tensor, key: Tensor) -> Tensor:
         """(rows, top, top) cosines of the words ``query`` and ``key`` (rows, top), to be read before the next call."""
@@ -221,9 +222,9 @@ class PairSearch:
 
 def _true(mask: Tensor) -> Tensor:
     """(n,) where a mask holds, as if it were one row."""
-    if mask.is_cuda:
+    if device_kind(mask.device) == "accelerator":
         return mask.view(-1).nonzero()[:, 0]
-    return torch.from_numpy(np.flatnonzero(mask.numpy()))  # several times as fast as nonzero
+    return torch.from_numpy(np.flatnonzero(as_array(mask)))  # several times as fast as nonzero
 
 
 def _falling(groups: NDArray[np.int64], scores: NDArray[np.floating[Any]]) -> NDArray[np.int64]:

@@ -10,12 +10,13 @@ from torch import Tensor
 from interp_widgets.analysis.mod.result import RoutingResult
 from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.analysis.result import provenance
-from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.analysis.tensors import as_array, to_numpy
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
+from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine import decode
 
-_LOGITS = {"cpu": 2**22, "cuda": 2**28}
+_LOGITS = {"cpu": 2**22, "accelerator": 2**28}
 """Logits held at once."""
 
 
@@ -69,7 +70,7 @@ def routing(
     gates = readings[-1].gates[0, given.offset :]
     members = [member[0, given.offset :] for member in readings[-1].members]
     read = _Readings(model, ensemble, top)
-    size = max(1, _LOGITS["cuda" if ensemble.is_cuda else "cpu"] // model.d_vocab)
+    size = max(1, _LOGITS[device_kind(ensemble.device)] // model.d_vocab)
     parts = [(route, start) for route in range(model.k) for start in range(0, given.n_shown, size)]
     for done, (route, start) in enumerate(parts, start=1):
         if check is not None:
@@ -87,12 +88,12 @@ def routing(
         special=given.special(),
         layers=layers,
         weights=to_numpy(gates),
-        route_ids=read.route_ids.cpu().numpy(),
+        route_ids=as_array(read.route_ids),
         route_probability=to_numpy(read.route_probability),
-        ensemble_ids=read.own_ids.cpu().numpy(),
+        ensemble_ids=as_array(read.own_ids),
         ensemble_probability=to_numpy(read.own_probability),
         kl=to_numpy(read.kl),
-        exit_layer=(last + layers[0]).cpu().numpy(),
+        exit_layer=as_array(last + layers[0]),
         names={token: model.token_strings([token])[0] for token in sorted(shown)},
         top_k=used,
         n_layers=model.n_layers,

@@ -17,6 +17,7 @@ from interp_widgets.analysis.token_decomposition.parts import Biases, Parts
 from interp_widgets.analysis.token_decomposition.result import TokenDecompositionResult
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine.linearised import ActivationSlope, linearise
 
 _DELIVERIES = 4
@@ -25,7 +26,7 @@ _MEMORY_SHARE = 0.025
 """Of the tensor of all parts at all positions and layers: what one chunk may take."""
 _FEWEST_ROWS = 256
 """Below this, matrix products lose speed."""
-_MOST_ROWS = {"cpu": 768, "cuda": 16384}
+_MOST_ROWS = {"cpu": 768, "accelerator": 16384}
 
 
 @checked
@@ -135,7 +136,7 @@ def _check_options(biases: str, lens: str | None) -> None:
 def chunk_rows(model: Model, n: int) -> int:
     """(source, position) rows that go through the layers together, of n tokens."""
     whole = (model.n_layers + 1) * n * n * model.d_model
-    most = _MOST_ROWS["cuda" if model.device.type == "cuda" else "cpu"]
+    most = _MOST_ROWS[device_kind(model.device)]
     return max(_FEWEST_ROWS, min(most, int(_MEMORY_SHARE * whole / row_width(model))))
 
 

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from interp_widgets.analysis.tensors import log_sum
 from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind, widest
 from interp_widgets.models.engine import ReadOut, read_out
 from interp_widgets.models.engine.linearised import rounded_gain, rounds_norms
 
 Lens = Literal["own", "frozen"]
 """By what the final norm divides a part: by the part's ``own`` scale, or by the ``frozen`` one of the whole stream."""
 
-_LOGITS = {"cpu": 2**18, "cuda": 2**26}
+_LOGITS = {"cpu": 2**18, "accelerator": 2**26}
 """Logits held at once: a megabyte in float32 on a CPU, where they stay in the cache."""
 _ROWS = 128
 
@@ -71,7 +72,7 @@ class PartLens:
         chosen = parts.flatten(0, -2).any(-1).nonzero()[:, 0]
         rows = (self.frozen(parts) if kind == "frozen" else parts).flatten(0, -2)
         ids = torch.full((len(rows),), -1, dtype=torch.long, device=parts.device)
-        best = torch.zeros(len(rows), dtype=torch.float64, device=parts.device)
+        best = torch.zeros(len(rows), dtype=widest(parts.device), device=parts.device)
         wanted = torch.zeros_like(best)
         for places in torch.split(chosen, _ROWS):
             ids[places], best[places], wanted[places] = self._reduce(rows[places], kind, target)
@@ -79,23 +80,23 @@ class PartLens:
 
     def _reduce(self, rows: Tensor, kind: Lens, target: int | None) -> tuple[Tensor, Tensor, Tensor]:
         """Top id, its probability and the target's, of rows (rows, d_model), over blocks of the vocabulary."""
-        total = torch.full((len(rows),), -torch.inf, dtype=torch.float64, device=rows.device)
+        total = torch.full((len(rows),), -torch.inf, dtype=widest(rows.device), device=rows.device)
         best, found = total.clone(), total.clone()
         ids = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
         for first, logits in self._blocks(rows, kind):
             high, place = logits.max(-1)
             better = high > best
-            best = torch.where(better, high.double(), best)
+            best = torch.where(better, high.to(best.dtype), best)
             ids = torch.where(better, place + first, ids)
             total = log_sum(total, logits)
             if target is not None and 0 <= target - first < logits.shape[-1]:
-                found = logits[:, target - first].double()
+                found = logits[:, target - first].to(total.dtype)
         return ids, (best - total).exp(), (found - total).exp()
 
     def _blocks(self, rows: Tensor, kind: Lens) -> Any:
         """Logits of rows (rows, d_model) in blocks of the vocabulary: (first id, (rows, block))."""
         whole = self.model.d_vocab
-        columns = max(256, _LOGITS["cuda" if rows.is_cuda else "cpu"] // max(len(rows), 1))
+        columns = max(256, _LOGITS[device_kind(rows.device)] // max(len(rows), 1))
         if kind == "own":
             if not self.read.in_blocks:
                 yield 0, self.read.whole(rows[:, None])[:, 0]

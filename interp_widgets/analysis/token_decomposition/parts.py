@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from interp_widgets.analysis.prompts import Prompt
-from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.analysis.tensors import as_array, to_numpy
 from interp_widgets.analysis.token_decomposition.lens import Lens, PartLens
 from interp_widgets.analysis.token_decomposition.result import TokenDecompositionResult
+from interp_widgets.models.devices import widest
 from interp_widgets.models.engine.linearised import LinearisedPass
 
 Biases = Literal["separate", "spread"]
@@ -39,7 +40,7 @@ class Parts:
         self.bias = start.new_full((layers, width), math.nan)
         self.top = start.new_full((layers, sources + 1), -1, dtype=torch.long)
         """The lens of every source and, last, of what no shown token brought."""
-        self.probability = start.new_full((layers, sources + 1), math.nan, dtype=torch.float64)
+        self.probability = start.new_full((layers, sources + 1), math.nan, dtype=widest(start.device))
         self.wanted = self.probability.clone()
 
     def propagate(self, start: int, stop: int) -> None:
@@ -97,9 +98,9 @@ class Parts:
         bias = self._rest()
         fields: dict[str, Any] = {}
         if self.kind is not None:
-            fields |= {"top_token": _padded(self.top[:, shown], later, -1).cpu().numpy()}
+            fields |= {"top_token": as_array(_padded(self.top[:, shown], later, -1))}
             fields |= {"probability": to_numpy(_padded(self.probability[:, shown], later, 0))}
-            fields |= {"bias_top_token": self.top[:, -1].cpu().numpy()}
+            fields |= {"bias_top_token": as_array(self.top[:, -1])}
             fields |= {"bias_probability": to_numpy(self.probability[:, -1])}
             held = np.unique(np.concatenate([fields["top_token"].ravel(), fields["bias_top_token"]]))
         else:

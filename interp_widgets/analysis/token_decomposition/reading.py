@@ -68,7 +68,7 @@ def part_tokens(
     if not bool(part.any()):
         return PartTokens((), (), ())
     lens = PartLens.of(model, torch.from_numpy(result.residual.copy()).to(model.device))
-    chance, ids = lens.logits(part, layer, kind).double().softmax(-1).topk(top)
+    chance, ids = lens.logits(part, layer, kind).cpu().double().softmax(-1).topk(top)
     found = tuple(ids.tolist())
     texts = tuple(model.token_strings([token])[0] for token in found)  # each by itself: they are no sequence
     return PartTokens(found, texts, tuple(chance.tolist()))

@@ -88,5 +88,5 @@ def routing_statistics(gates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     >>> routing_statistics(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))[0].tolist()
     [0.5, 0.5]
     """
-    wide = gates.double()
+    wide = gates.cpu().double()  # a few numbers per token; not every device has float64
     return (wide < SPARSE).double().mean(0), wide.mean(0), wide.var(0, unbiased=False)
