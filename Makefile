@@ -12,7 +12,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab test test-tl4 lint types demo demo-report bench doctor lock clean help
+.PHONY: lab test test-tl4 test-accelerator lint types demo demo-report bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -48,6 +48,10 @@ test: $(VENV)/.tested browser
 test-tl4: $(VENV)/.tested
 	PYTHON=$(PY) tests/models/run_tl4.sh -q
 
+# in a process of its own: a registered device stays for as long as the process lives
+test-accelerator: $(VENV)/.tested
+	$(PY) -m pytest -q tests/accelerator
+
 lint: $(VENV)/.tested
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -56,10 +60,10 @@ types: $(VENV)/.tested
 	$(PY) -m mypy
 
 demo: $(VENV)/.installed
-	$(PY) -m interp_widgets.tuning.demo train
+	$(PY) -m interp_widgets.demo train
 
 demo-report: $(VENV)/.installed
-	$(PY) -m interp_widgets.tuning.demo report
+	$(PY) -m interp_widgets.demo report
 
 # Inseq's pins clash with TransformerLens's, so the rival is installed without its dependencies
 bench: $(VENV)/.tested
@@ -74,6 +78,7 @@ bench: $(VENV)/.tested
 	$(PY) benchmarks/concept_map_frames.py
 	$(PY) benchmarks/mod.py
 	$(PY) benchmarks/mod_viewer_frames.py
+	$(PY) benchmarks/operations.py
 
 doctor: $(VENV)/.installed
 	$(PY) -m interp_widgets.doctor

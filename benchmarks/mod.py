@@ -178,7 +178,7 @@ def main() -> None:
 
 def all_writing(options: argparse.Namespace, clock: Callable[[], float]) -> str:
     from interp_widgets.data.instructions import instruction_cases
-    from interp_widgets.tuning.mod import tune_mod
+    from interp_widgets.tuning.mixture_of_depths import tune_mod
 
     cases = instruction_cases("train", 40 if options.quick else 800, seed=0)
     steps, tokens = (3, 8) if options.quick else (options.train, 48)

@@ -1,6 +1,6 @@
-"""Arguments of the public functions: what is of another kind than annotated is told in one sentence, before any work.
+"""Arguments of the public functions are checked against their annotations before any work starts.
 
-What an annotation does not say, such as how many layers a model has, the functions check themselves.
+The functions themselves check what an annotation cannot say, such as how many layers a model has.
 """
 
 from __future__ import annotations
@@ -18,27 +18,30 @@ from typing import Any, Literal, SupportsIndex, TypeVar, cast
 
 C = TypeVar("C", bound=Callable[..., Any])
 
-_FROM = {
-    "ConceptMap": "concept_map(...) makes one",
-    "ConceptSet": "concept_directions(...) makes one",
-    "FFNConceptResult": "ffn_concepts(...) makes one",
-    "ConceptAnnotations": "annotate_concepts(...) makes them",
-    "SaliencyResult": "prompt_saliency(...) makes one",
-    "ModModel": "tune_mod(...) makes one",
+_ADVICE = {
+    "ConceptMap": "use concept_map(...)",
+    "ConceptSet": "use concept_directions(...)",
+    "FFNConceptResult": "use ffn_concepts(...)",
+    "ConceptAnnotations": "use annotate_concepts(...)",
+    "SaliencyResult": "use prompt_saliency(...)",
+    "ModModel": "use tune_mod(...)",
     "Model": "use load_model(...) or load_demo_pair()",
     "Concept": "write Concept(name, stimuli)",
     "Ablation": "write Ablation(kind, layer)",
-    "Annotator": "such as RuleAnnotator()",
-    "Problem": "demo_problems() or read_problems(...) gives some",
-    "WordVectors": "read_word_vectors(...) reads some",
+    "Annotator": "use RuleAnnotator() or another annotator",
+    "Problem": "use demo_problems() or read_problems(...)",
+    "WordVectors": "use read_word_vectors(...)",
 }
-"""Where an object of a class comes from."""
+"""How to get an object of a class."""
 
 _CALLED = {"ndarray": "array", "Model": "loaded model"}
-"""Classes whose name says less to a user than these words."""
+"""Classes whose names say less to a user than these words."""
 
 _LEAST = {"seed": 0, "control_seed": 0, "batch_size": 1, "max_new_tokens": 0, "resamples": 1, "shuffles": 1}
-"""Smallest value of whole numbers that mean the same in every function that has them."""
+"""Smallest value of the integers that mean the same in every function that has them."""
+
+_TOKEN_IDS = {"prompt", "prompts", "texts", "reference", "corrupted", "response", "target", "foil"}
+"""Arguments whose integers are token ids."""
 
 
 @dataclass(frozen=True)
@@ -46,33 +49,34 @@ class Kind:
     """One kind of value that an argument may be."""
 
     name: str
-    """With its article, such as ``a whole number``."""
-    plural: str
+    """With its article, such as ``an int``."""
+    entry: str
+    """As it is called after "a list of", such as ``int``."""
     fits: Callable[[Any], bool]
     entries: tuple[Kind, ...] = ()
-    """Of a list: what its entries may be; nothing if anything."""
+    """What the entries of a list may be; empty where they may be anything."""
     advice: str = ""
-    """Where one comes from."""
-    near: Callable[[Any], bool] = lambda value: False
-    """Of the right type, though not among the values: a ValueError instead of a TypeError."""
+    """How to get a value of this kind."""
+    right_type: Callable[[Any], bool] = lambda value: False
+    """Whether a value that does not fit has the right type all the same: it raises a ValueError, not a TypeError."""
 
 
 def checked(function: C) -> C:
-    """Decorate a function or a class: an argument of another kind than annotated raises an error in one sentence.
+    """Decorate a function or a class: an argument that does not fit its annotation raises an error of one sentence.
 
-    That is a TypeError; of a NaN or a negative seed, which have the right type, a ValueError. Whole numbers are those
-    that `operator.index` takes, and a text is no list. Entries of lists are looked at too; those of an iterator, which
-    can be read once only, and of arrays of numbers are left to the function.
+    The error is a TypeError, or a ValueError for values of the right type such as NaN or a negative seed. An int is
+    whatever `operator.index` takes, and a str is not a list. The entries of lists are checked too. The function itself
+    checks the entries of iterators, which can be read only once, and of arrays of numbers.
 
     >>> @checked
     ... def pick(text: str, layers: Sequence[int] | None = None) -> None: ...
     >>> pick("a", [1, 2])
     >>> pick("a", 3)
     Traceback (most recent call last):
-    TypeError: layers must be a list of whole numbers or None, got 3: write layers=[3]
+    TypeError: layers must be a list of int or None, got 3: write layers=[3]
     >>> pick(None)
     Traceback (most recent call last):
-    TypeError: text must be a text, got None
+    TypeError: text must be a str, got None
     """
     if isinstance(function, type):
         function.__init__ = checked(function.__init__)  # type: ignore[misc]
@@ -83,12 +87,12 @@ def checked(function: C) -> C:
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         try:
-            given = signature.bind(*args, **options).arguments
+            arguments = signature.bind(*args, **options).arguments
         except TypeError:
-            return function(*args, **options)  # Python itself says what is missing or too many
-        if not kinds:  # not while the module is loading, when names may be missing still
+            return function(*args, **options)  # Python itself says which argument is missing or unknown
+        if not kinds:  # names in annotations may be missing while the module is still loading
             kinds.update(argument_kinds(function))
-        for name, value in given.items():
+        for name, value in arguments.items():
             _check(name, value, kinds.get(name, ()))
         return function(*args, **options)
 
@@ -96,29 +100,26 @@ def checked(function: C) -> C:
 
 
 def argument_kinds(function: Callable[..., Any]) -> dict[str, tuple[Kind, ...]]:
-    """What each argument may be; nothing for one that may be anything. NameError for a name that is not there."""
+    """What each argument may be; empty for an argument that may be anything. NameError for an undefined name."""
     inner = inspect.unwrap(function)
-    # what a function returns is no argument, and its name may be there for type checkers only
-    given = {name: hint for name, hint in inner.__annotations__.items() if name != "return"}
-    hints = typing.get_type_hints(SimpleNamespace(__annotations__=given), inner.__globals__)
-    found = {}
-    for name, parameter in inspect.signature(inner).parameters.items():
-        if name not in hints or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        hint = hints[name]
-        kinds = _kinds(hint)
-        found[name] = tuple(_at_least(_LEAST[name]) if kind is _WHOLE and name in _LEAST else kind for kind in kinds)
-    return found
+    # the return annotation is not an argument, and its names may exist for type checkers only
+    annotations = {name: hint for name, hint in inner.__annotations__.items() if name != "return"}
+    hints = typing.get_type_hints(SimpleNamespace(__annotations__=annotations), inner.__globals__)
+    return {
+        name: _kinds(hints[name], _integer(name))
+        for name, parameter in inspect.signature(inner).parameters.items()
+        if name in hints and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
 
 
 def _check(name: str, value: Any, kinds: tuple[Kind, ...]) -> None:
     if _fits(value, kinds):
         return
-    kinds = tuple(sorted(kinds, key=lambda kind: kind.name == "None"))  # worth a word, but last
+    kinds = tuple(sorted(kinds, key=lambda kind: kind.name == "None"))  # None is named last
     advice = next((f": {kind.advice}" for kind in kinds if kind.advice), "")
     if any(entry.fits(value) for kind in kinds for entry in kind.entries):
         advice = f": write {name}=[{value!r}]"
-    error = ValueError if any(kind.near(value) for kind in kinds) else TypeError
+    error = ValueError if any(kind.right_type(value) for kind in kinds) else TypeError
     raise error(f"{name} must be {_one_of([kind.name for kind in kinds])}, got {_short(value)}{advice}")
 
 
@@ -130,14 +131,14 @@ def _short(value: Any) -> str:
     """A value in a few words."""
     text = repr(value)
     plain = value is None or isinstance(value, (bool, int, float, str, list, tuple, dict))
-    return text if plain and len(text) <= 60 else f"one of type {type(value).__name__}"
+    return text if plain and len(text) <= 60 else f"an object of type {type(value).__name__}"
 
 
 # kinds --------------------------------------------------------------------------------------------------------------
 
 
-def _kinds(hint: Any) -> tuple[Kind, ...]:
-    """What a hint allows; nothing where it allows anything."""
+def _kinds(hint: Any, integer: Kind) -> tuple[Kind, ...]:
+    """What an annotation allows; empty where it allows anything. ``integer`` is what an int means in this argument."""
     from numpy.typing import ArrayLike
 
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
@@ -146,38 +147,40 @@ def _kinds(hint: Any) -> tuple[Kind, ...]:
     if all(part in parts for part in typing.get_args(ArrayLike)):
         return (Kind("an array of numbers", "arrays of numbers", _is_array),)
     if origin in (typing.Union, UnionType):
-        allowed = [_kinds(part) for part in parts]
+        allowed = [_kinds(part, integer) for part in parts]
         return tuple({kind.name: kind for kinds in allowed for kind in kinds}.values()) if all(allowed) else ()
     if origin is Literal:
-        # which of them, the function says, that knows what they mean
+        # the function itself checks the value, since it knows what the choices mean
         types = tuple({type(part) for part in parts})
         names = _one_of([repr(part) for part in parts])
         return (Kind(names, names, lambda value: isinstance(value, types)),)
-    return (_of_class(hint if origin is None else origin, parts),)
+    return (_of_class(hint if origin is None else origin, parts, integer),)
 
 
-def _of_class(found: Any, parts: tuple[Any, ...]) -> Kind:
+def _of_class(cls: Any, parts: tuple[Any, ...], integer: Kind) -> Kind:
     """One class, or a container with the kinds of its entries."""
-    if found in _PLAIN:
-        return _PLAIN[found]
-    if issubclass(found, os.PathLike):
+    if cls in (int, SupportsIndex):
+        return integer
+    if cls in _PLAIN:
+        return _PLAIN[cls]
+    if issubclass(cls, os.PathLike):
         return Kind("a path", "paths", lambda value: isinstance(value, os.PathLike))
-    if issubclass(found, Mapping):
+    if issubclass(cls, Mapping):
         return Kind("a mapping", "mappings", lambda value: isinstance(value, Mapping))
-    if found is tuple and parts[1:] != (Ellipsis,):
-        return _row_of([_kinds(part) for part in parts])
-    if issubclass(found, Iterable) and found.__module__ in ("builtins", "collections.abc"):
-        return _list_of(_kinds(parts[0]) if parts else (), sized=hasattr(found, "__len__"))
-    name = _CALLED.get(found.__name__, found.__name__)
-    plural = name if name.endswith("s") else f"{name}s"
+    if cls is tuple and parts[1:] != (Ellipsis,):
+        return _tuple_of([_kinds(part, integer) for part in parts])
+    if issubclass(cls, Iterable) and cls.__module__ in ("builtins", "collections.abc"):
+        return _list_of(_kinds(parts[0], integer) if parts else (), sized=hasattr(cls, "__len__"))
+    name = _CALLED.get(cls.__name__, cls.__name__)
     article = "" if name.endswith("s") else "an " if name[0] in "AEIOUaeiou" or name.startswith("FFN") else "a "
-    return Kind(article + name, plural, lambda value: isinstance(value, found), advice=_FROM.get(found.__name__, ""))
+    entry = f"{name}s" if cls.__name__ in _CALLED else name
+    return Kind(article + name, entry, lambda value: isinstance(value, cls), advice=_ADVICE.get(cls.__name__, ""))
 
 
 def _list_of(entries: tuple[Kind, ...], *, sized: bool) -> Kind:
-    """A list, or what can be read like one; entries of an iterator, which is read once only, are not looked at."""
-    of = f" of {' or '.join(entry.plural for entry in entries)}" if entries else ""
-    advice = next((entry.advice for entry in entries if entry.advice), "")
+    """A list, or what can be read like a list; the entries of an iterator are not checked, since reading uses it up."""
+    of = f" of {' or '.join(kind.entry for kind in entries)}" if entries else ""
+    advice = next((kind.advice for kind in entries if kind.advice), "")
 
     def fits(value: Any) -> bool:
         if isinstance(value, (str, bytes, Mapping)):
@@ -188,29 +191,29 @@ def _list_of(entries: tuple[Kind, ...], *, sized: bool) -> Kind:
                 len(value)
         except TypeError:
             return False
-        return not sized or not entries or all(_fits(one, entries) for one in value)
+        return not sized or not entries or all(_fits(entry, entries) for entry in value)
 
     return Kind(f"a list{of}", f"lists{of}", fits, entries, advice)
 
 
-def _row_of(entries: Sequence[tuple[Kind, ...]]) -> Kind:
-    """A list of as many entries as there are kinds."""
-    each = [_one_of([kind.plural for kind in kinds]) for kinds in entries]
+def _tuple_of(entries: Sequence[tuple[Kind, ...]]) -> Kind:
+    """A tuple or list with as many entries as there are kinds."""
+    each = [_one_of([kind.entry for kind in kinds]) for kinds in entries]
     of = f"{len(entries)} {each[0]}" if len(set(each)) == 1 else ", ".join(each)
 
     def fits(value: Any) -> bool:
         if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Collection) or len(value) != len(entries):
             return False
-        return all(_fits(one, kinds) for one, kinds in zip(value, entries, strict=True))
+        return all(_fits(entry, kinds) for entry, kinds in zip(value, entries, strict=True))
 
-    return Kind(f"a list of {of}", f"lists of {of}", fits)
+    return Kind(f"a tuple of {of}", f"tuples of {of}", fits)
 
 
 def _fits(value: Any, kinds: tuple[Kind, ...]) -> bool:
     return not kinds or any(kind.fits(value) for kind in kinds)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     try:
         operator.index(value)
     except TypeError:
@@ -230,7 +233,7 @@ def _is_number(value: Any) -> bool:
 def _is_array(value: Any) -> bool:
     import numpy as np
 
-    if hasattr(value, "detach"):  # a tensor, maybe on a device that numpy does not reach
+    if hasattr(value, "detach"):  # a tensor, perhaps on a device that numpy cannot read
         return True
     try:
         return np.asarray(value).dtype.kind in "biuf"
@@ -238,22 +241,25 @@ def _is_array(value: Any) -> bool:
         return False
 
 
-def _at_least(least: int) -> Kind:
+def _integer(argument: str) -> Kind:
+    """What an int means in an argument of this name."""
+    if argument in _TOKEN_IDS:
+        return Kind("a token id", "token ids", _is_integer)
+    if argument not in _LEAST:
+        return Kind("an int", "int", _is_integer)
+    least = _LEAST[argument]
     return Kind(
-        f"a whole number from {least} on",
-        f"whole numbers from {least} on",
-        lambda value: _is_whole(value) and value >= least,
-        near=_is_whole,
+        f"an int >= {least}",
+        f"int >= {least}",
+        lambda value: _is_integer(value) and value >= least,
+        right_type=_is_integer,
     )
 
 
-_WHOLE = Kind("a whole number", "whole numbers", _is_whole)
 _PLAIN: dict[Any, Kind] = {
     NoneType: Kind("None", "None", lambda value: value is None),
-    int: _WHOLE,
-    SupportsIndex: _WHOLE,
-    float: Kind("a number", "numbers", _is_number, near=lambda value: isinstance(value, float)),
+    float: Kind("a number", "numbers", _is_number, right_type=lambda value: isinstance(value, float)),
     bool: Kind("True or False", "True or False", lambda value: type(value).__name__ in ("bool", "bool_")),
-    str: Kind("a text", "texts", lambda value: isinstance(value, str)),
-    Callable: Kind("a function", "functions", callable),
+    str: Kind("a str", "str", lambda value: isinstance(value, str)),
+    Callable: Kind("a callable", "callables", callable),
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from interp_widgets import __version__
+from interp_widgets.version import __version__
 
 PACKAGES = ("torch", "transformer-lens", "transformers", "ipywidgets", "bokeh", "anywidget", "jupyterlab", "ipykernel")
 EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab-widgets", "anywidget": "anywidget"}

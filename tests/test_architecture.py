@@ -7,10 +7,13 @@ import doctest
 import subprocess
 import sys
 import tomllib
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from scipy.sparse.csgraph import connected_components
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "interp_widgets"
@@ -19,12 +22,17 @@ MAY_IMPORT = {
     "models": {"models", "data"},
     "analysis": {"analysis", "models", "data"},
     "tuning": {"tuning", "analysis", "models", "data"},
+    "demo": {"demo", "tuning", "analysis", "models", "data"},
     "figures": {"figures", "analysis"},
     "compute": {"compute"},
     "widgets": {"widgets", "figures", "compute", "tuning", "analysis", "models", "data"},
 }
+WITHOUT_CIRCLES = {"data", "models", "analysis", "tuning", "demo", "compute"}
 FRONT_END = {"bokeh", "ipywidgets", "IPython", "anywidget", "traitlets", "comm"}
 HEAVY = {"umap", "peft", "dask", "openai"}
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "umap": "umap-learn", "PIL": "pillow", "IPython": "ipython"}
+USED_WITHOUT_AN_IMPORT = {"jupyterlab", "ipykernel", "pyarrow"}
+"""What opens the notebooks, and what pandas writes Parquet with."""
 TOP_LEVEL = {
     "interp_widgets", "notebooks", "tests", "benchmarks", "environment.yml", "README.md", "pyproject.toml", "Makefile",
     "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "conftest.py", "constraints.txt", ".ci", ".gitignore",
@@ -75,6 +83,12 @@ def test_imports_run_along_the_arrows() -> None:
     assert not faults, "\n".join(faults)
 
 
+def test_every_accelerator_takes_the_same_branch() -> None:
+    """`is_cuda` leaves out every other one: `device_kind` asks whether a device is the CPU."""
+    asking = [path.name for path in PACKAGE.rglob("*.py") if "is_cuda" in path.read_text(encoding="utf8")]
+    assert not asking
+
+
 @pytest.mark.parametrize(
     ("folder", "source"),
     [
@@ -85,10 +99,83 @@ def test_imports_run_along_the_arrows() -> None:
         ("analysis", "import umap"),
         ("data", "import openai"),
         ("widgets", "import transformer_lens"),
+        ("models", "from interp_widgets.demo.pair import ASSETS"),
     ],
 )
 def test_the_arrow_check_finds_a_wrong_import(folder: str, source: str) -> None:
     assert arrow_faults(folder, source, f"interp_widgets.{folder}.example")
+
+
+def module_of(path: Path) -> str:
+    """Dotted name of a file of the package; a folder's own file is called ``.__init__``."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def modules_imported(source: str, module: str, modules: Collection[str]) -> set[str]:
+    """Which of the modules a module imports, wherever in it: in a function and for type checkers alone counts too."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = module.split(".")
+            base = ".".join([*parts[: len(parts) - node.level], *filter(None, [node.module])]) if node.level else ""
+            base = base or str(node.module)
+            inside = {f"{base}.{alias.name}" for alias in node.names}
+            names |= inside
+            if any(not {name, f"{name}.__init__"} & set(modules) for name in inside):
+                names.add(base)  # a name that is no module comes from the file of the folder
+    return {name for each in names for name in (each, f"{each}.__init__") if name in modules}
+
+
+def import_circles(sources: Mapping[str, str]) -> list[set[str]]:
+    """Groups of modules in which each one leads back to itself by imports."""
+    names = sorted(sources)
+    matrix = np.zeros((len(names), len(names)), dtype=bool)
+    for row, name in enumerate(names):
+        for imported in modules_imported(sources[name], name, sources):
+            matrix[row, names.index(imported)] = True
+    _, group = connected_components(matrix, connection="strong")
+    members = [np.flatnonzero(group == label) for label in np.unique(group)]
+    return [{names[i] for i in rows} for rows in members if len(rows) > 1 or matrix[rows[0], rows[0]]]
+
+
+def sources_without_circles() -> dict[str, str]:
+    """Module → source of the folders in which there must be no import circle."""
+    return {
+        module_of(path): path.read_text(encoding="utf8")
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).parts[0] in WITHOUT_CIRCLES
+    }
+
+
+def test_no_import_circle() -> None:
+    sources = sources_without_circles()
+    circles = import_circles(sources)
+    assert not circles, "\n".join(" <-> ".join(sorted(circle)) for circle in circles)
+    sources["interp_widgets.data.world_tables"] += (
+        "\n\ndef f():\n    from interp_widgets.data.concepts import Concept\n"
+    )
+    assert {"interp_widgets.data.concepts", "interp_widgets.data.world_tables"} <= import_circles(sources)[0]
+
+
+@pytest.mark.parametrize(
+    ("sources", "circle"),
+    [
+        ({"p.a": "from p.b import x", "p.b": "import p.a"}, {"p.a", "p.b"}),
+        ({"p.a": "from p import b", "p.b": "def f():\n    from .a import x"}, {"p.a", "p.b"}),
+        (
+            {"p.a": "from .b import x", "p.b": "if TYPE_CHECKING:\n    from .c import X", "p.c": "from . import a"},
+            {"p.a", "p.b", "p.c"},
+        ),
+        ({"p.__init__": "from .a import x", "p.a": "from p import x"}, {"p.__init__", "p.a"}),
+        ({"p.__init__": "from p.q.a import x", "p.q.a": "from .. import x"}, {"p.__init__", "p.q.a"}),
+        ({"p.__init__": "from .a import x", "p.a": "from p import b", "p.b": "import os"}, set()),
+        ({"p.a": "from .b import x", "p.b": "from .c import x", "p.c": "import os"}, set()),
+    ],
+)
+def test_the_circle_check_finds_a_circle(sources: dict[str, str], circle: set[str]) -> None:
+    assert import_circles(sources) == ([circle] if circle else [])
 
 
 def test_environment_follows_pyproject() -> None:
@@ -127,6 +214,25 @@ def test_every_dependency_is_locked_within_its_range() -> None:
         assert requirement.specifier.contains(locked[requirement.name]), f"{line} against {locked[requirement.name]}"
 
 
+def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None:
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["annotate"], *extras["tuning"]]
+    declared = {Requirement(line).name for line in lines}
+    imported = {
+        name.split(".")[0]
+        for path in PACKAGE.rglob("*.py")
+        for name, _ in imported_names(ast.parse(path.read_text(encoding="utf8")), module_of(path))
+    } - set(sys.stdlib_module_names)
+    needed = {DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in imported} - {"interp-widgets"}
+    assert not needed - declared, f"add to the dependencies: {sorted(needed - declared)}"
+    assert not USED_WITHOUT_AN_IMPORT & needed, "take what is imported off the list of what is not"
+    unused = declared - needed - USED_WITHOUT_AN_IMPORT
+    assert not unused, f"no module imports {sorted(unused)}: take them out of the dependencies"
+
+
 def test_the_package_imports_without_its_heavy_parts() -> None:
     heavy = "{'torch', 'transformers', 'transformer_lens', 'bokeh', 'ipywidgets'}"
     code = f"import sys, interp_widgets; print(*sorted({heavy} & set(sys.modules)))"
@@ -141,6 +247,15 @@ def test_public_names_resolve() -> None:
         assert getattr(interp_widgets, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         interp_widgets.nonsense
+
+
+def test_public_names_are_listed_once() -> None:
+    import interp_widgets
+
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf8"))
+    names = [alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert sorted(map(str, names)) == interp_widgets.__all__
+    assert set(interp_widgets.__all__) <= set(dir(interp_widgets))
 
 
 def example_faults(name: str, text: str | None, *, public: bool) -> list[str]:

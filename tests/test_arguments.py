@@ -1,4 +1,4 @@
-"""Arguments of the public functions: whatever is of another kind is told in one sentence, by one part for all."""
+"""Arguments of the public functions: one piece of code refuses what does not fit its annotation, in one sentence."""
 
 from __future__ import annotations
 
@@ -59,35 +59,35 @@ def test_what_is_annotated_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("arguments", "error", "words"),
     [
-        ({"text": None}, TypeError, "text must be a text, got None"),
-        ({"text": b"a"}, TypeError, "text must be a text, got one of type bytes"),
-        ({"ids": 1.5}, TypeError, "ids must be a text or a list of whole numbers, got 1.5"),
-        ({"ids": [1.5]}, TypeError, r"ids must be a text or a list of whole numbers, got \[1.5\]"),
-        ({"layers": 3}, TypeError, r"layers must be a list of whole numbers or None, got 3: write layers=\[3\]"),
-        ({"layers": [True]}, TypeError, r"list of whole numbers or None, got \[True\]"),
-        ({"layers": {1: 2}}, TypeError, "list of whole numbers or None"),
-        ({"layers": np.zeros((2, 2), int)}, TypeError, "got one of type ndarray"),
-        ({"words": "a"}, TypeError, r"a list of texts, a mapping or None, got 'a': write words=\['a'\]"),
+        ({"text": None}, TypeError, "text must be a str, got None"),
+        ({"text": b"a"}, TypeError, "text must be a str, got an object of type bytes"),
+        ({"ids": 1.5}, TypeError, "ids must be a str or a list of int, got 1.5"),
+        ({"ids": [1.5]}, TypeError, r"ids must be a str or a list of int, got \[1.5\]"),
+        ({"layers": 3}, TypeError, r"layers must be a list of int or None, got 3: write layers=\[3\]"),
+        ({"layers": [True]}, TypeError, r"list of int or None, got \[True\]"),
+        ({"layers": {1: 2}}, TypeError, "list of int or None"),
+        ({"layers": np.zeros((2, 2), int)}, TypeError, "got an object of type ndarray"),
+        ({"words": "a"}, TypeError, r"a list of str, a mapping or None, got 'a': write words=\['a'\]"),
         ({"share": float("nan")}, ValueError, "share must be a number, got nan"),
         ({"share": "0.5"}, TypeError, "share must be a number, got '0.5'"),
         ({"share": np.zeros(1)}, TypeError, "share must be a number"),
-        ({"seed": -1}, ValueError, "seed must be a whole number from 0 on, got -1"),
-        ({"seed": 1.0}, TypeError, "seed must be a whole number from 0 on, got 1.0"),
-        ({"pair": (1, 2, 3)}, TypeError, r"pair must be a list of 2 whole numbers, got \(1, 2, 3\)"),
+        ({"seed": -1}, ValueError, "seed must be an int >= 0, got -1"),
+        ({"seed": 1.0}, TypeError, "seed must be an int >= 0, got 1.0"),
+        ({"pair": (1, 2, 3)}, TypeError, r"pair must be a tuple of 2 int, got \(1, 2, 3\)"),
         ({"way": 1}, TypeError, "way must be 'one' or 'two', got 1"),
         ({"keep": 1}, TypeError, "keep must be True or False, got 1"),
-        ({"texts": "ab"}, TypeError, "texts must be a list of texts, got 'ab'"),
-        ({"texts": 3}, TypeError, "texts must be a list of texts, got 3"),
+        ({"texts": "ab"}, TypeError, "texts must be a list of str, got 'ab'"),
+        ({"texts": 3}, TypeError, "texts must be a list of str, got 3"),
         ({"state": "ab"}, TypeError, "state must be an array of numbers, got 'ab'"),
-        ({"progress": 3}, TypeError, "progress must be a function or None, got 3"),
+        ({"progress": 3}, TypeError, "progress must be a callable or None, got 3"),
         ({"other": 3}, TypeError, "unexpected keyword argument 'other'"),
     ],
 )
-def test_what_is_not_is_told(given: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_what_does_not_fit_is_refused(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        example(**{"text": "a", **given})
+        example(**{"text": "a", **arguments})
 
 
 def test_a_class_is_checked_when_an_object_is_made() -> None:
@@ -97,11 +97,11 @@ def test_a_class_is_checked_when_an_object_is_made() -> None:
             self.name = name
 
     assert Named("a").name == "a"
-    with pytest.raises(TypeError, match="name must be a text, got 3"):
+    with pytest.raises(TypeError, match="name must be a str, got 3"):
         Named(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="base must be a loaded model, got None: use load_model"):
         interp_widgets.ModelPair(None, None)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"instruction must be a list of 2 whole numbers or None, got \(1,\)"):
+    with pytest.raises(TypeError, match=r"instruction must be a tuple of 2 int or None, got \(1,\)"):
         interp_widgets.SaliencyCase("a", instruction=(1,))  # type: ignore[arg-type]
 
 
@@ -127,6 +127,16 @@ def test_what_is_no_model_is_told(name: str, given: Any) -> None:
         function(**{**needed, "model": given})
 
 
+def test_ints_of_prompts_and_targets_are_token_ids() -> None:
+    model = tiny_model("gpt2")
+    with pytest.raises(TypeError, match=r"^prompt must be a str or a list of token ids, got None$"):
+        interp_widgets.logit_lens(model, None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^prompts must be a list of str or lists of token ids, got \[\[0\.5\]\]$"):
+        interp_widgets.last_states(model, [[0.5]], layers=0)  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"^target must be a str, a token id or None, got 1\.5$"):
+        interp_widgets.logit_lens(model, "a", target=1.5)  # type: ignore[arg-type]
+
+
 def test_functions_say_what_only_they_know() -> None:
     model = tiny_model("gpt2")
     for wrong in (None, "base", 3, []):
@@ -135,7 +145,7 @@ def test_functions_say_what_only_they_know() -> None:
                 compare(model, wrong)
         with pytest.raises(TypeError, match="the first argument must be a loaded model, two of them, or a list of"):
             interp_widgets.saliency_dataset(wrong or None)
-    with pytest.raises(ValueError, match="seeds must be different whole numbers from 0 on, at least one, got"):
+    with pytest.raises(ValueError, match="seeds must be at least one int >= 0, all different, got"):
         interp_widgets.mod_ablations(model, [("a", "b")], [], seeds=[])
     with pytest.raises(ValueError, match=r"k must be a whole number in 1\.\.3 for this 3-layer model, got -1"):
         interp_widgets.late_layer_losses(model, [("a", "b")], -1)

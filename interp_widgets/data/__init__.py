@@ -1,1 +1,1 @@
-"""What goes in: the demo world, its text, its instructions, and readers for public data sets. No torch, no drawing."""
+"""Input data: the demo world, its instructions and concepts, and readers of public data sets. No torch, no drawing."""

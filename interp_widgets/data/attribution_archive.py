@@ -25,15 +25,15 @@ _FIELDS = (
 
 @dataclass(frozen=True, eq=False)
 class AttributionRecord:
-    """One published case: how much every prompt token mattered to every response token, and what people said of it."""
+    """One published case: how much every prompt token mattered to every response token, and how people rated it."""
 
     importance: NDArray[np.generic]
-    """(prompt, response) importance, already normalised to whole levels where `normalised` is true."""
+    """(prompt, response) importance, already normalised to levels 0..10 where `normalised` is true."""
     mask: NDArray[np.bool_]
     """(prompt,) true at instruction tokens."""
     rating: float | None
-    """How well the response follows the instruction by a human's judgement: 1 (not at all) to 4; None or below 1 where
-    nobody could say."""
+    """How well the response follows the instruction, as rated by a human: 1 (not at all) to 4; None or below 1 where it
+    was not rated."""
     model: str
     """Name of the model that wrote the response."""
     name: str
@@ -50,7 +50,7 @@ class AttributionRecord:
 
 
 def read_importance_archive(path: str | os.PathLike[str], *, model: str | None = None) -> tuple[AttributionRecord, ...]:
-    """Read the records of an archive of importance matrices, in its order; with `model`, that model's only.
+    """Read the records of an archive of importance matrices, in its order; only those of `model`, if it is set.
 
     Raises FileNotFoundError where there is no file, ValueError when it has another layout or no such model.
     """
@@ -63,7 +63,7 @@ def read_importance_archive(path: str | os.PathLike[str], *, model: str | None =
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise ValueError(f"{source} is not a readable .npz archive ({error})") from error
     if missing := [name for name in _FIELDS if name not in columns]:
-        raise ValueError(f"{source} has no {', '.join(missing)}: it is no archive of importance matrices")
+        raise ValueError(f"{source} has no {', '.join(missing)}: it is not an archive of importance matrices")
     _check_sizes(columns, source)
     records = tuple(record for record in _records(columns) if model in (None, record.model))
     if not records:

@@ -1,4 +1,4 @@
-"""Reading saliency cases from the user's own files."""
+"""Readers of saliency cases from the user's files."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def read_cases(path: str | Path) -> list[SaliencyCase]:
 
 
 def parse_cases(content: str | bytes, name: str) -> list[SaliencyCase]:
-    """Read cases from a file's content; the name's ending says whether it is JSON, JSON lines or CSV.
+    """Read cases from a file's content; the suffix of its name says whether it is JSON, JSON lines or CSV.
 
-    A case is an object or row with ``prompt`` and, where known, ``response``, ``instruction`` (the instruction's words
-    as they stand in the prompt, or [start, end) characters), ``label`` (whether it was followed) and ``name``.
-    Raises ValueError naming the case and what is wrong with it.
+    A case is an object or row with ``prompt`` and, where known, ``response``, ``instruction`` (its words as they stand
+    in the prompt, or [start, end) characters), ``label`` (whether it was followed) and ``name``. The message of a
+    ValueError names the case and its fault.
 
     >>> parse_cases('[{"prompt": "Say hi to Ann", "instruction": "Say hi"}]', "cases.json")[0].instruction
     (0, 6)
@@ -55,14 +55,14 @@ def parse_cases(content: str | bytes, name: str) -> list[SaliencyCase]:
 
 
 def _csv_rows(text: str, name: str) -> list[dict[str, str]]:
-    """Rows of a CSV; a text cut by its own comma, or a quote that swallows the rest, is an error, no shorter case."""
+    """Rows of a CSV; a text split at its own comma, or a quote that is never closed, raises an error."""
     advice = 'put a text with commas or line breaks between double quotes, and write a quote in it twice ("")'
     lines = csv.reader(io.StringIO(text), strict=True)
     rows: list[dict[str, str]] = []
     try:
         heading = next(lines, [])
         for line in filter(None, lines):
-            if any(line[len(heading) :]):  # empty fields at the end are what spreadsheets write
+            if any(line[len(heading) :]):  # spreadsheets write empty fields at the end of a line
                 raise ValueError(
                     f"case {len(rows)} of {name} has {len(line)} fields under {len(heading)} headings: {advice}"
                 )
@@ -74,7 +74,7 @@ def _csv_rows(text: str, name: str) -> list[dict[str, str]]:
 
 def _case(row: Any, index: int) -> SaliencyCase:
     if not isinstance(row, Mapping) or not isinstance(row.get("prompt"), str) or not row["prompt"]:
-        raise ValueError(f"case {index} has no prompt: every case needs a text under the name prompt")
+        raise ValueError(f"case {index} has no prompt: every case needs a str under the name prompt")
     prompt = row["prompt"]
     return SaliencyCase(
         prompt,
@@ -85,16 +85,20 @@ def _case(row: Any, index: int) -> SaliencyCase:
     )
 
 
-def _span(prompt: str, given: Any, index: int) -> tuple[int, int] | None:
-    if given in (None, "", []):
+def _span(prompt: str, instruction: Any, index: int) -> tuple[int, int] | None:
+    if instruction in (None, "", []):
         return None
-    if isinstance(given, str):
-        start = prompt.find(given)
+    if isinstance(instruction, str):
+        start = prompt.find(instruction)
         if start < 0:
-            raise ValueError(f"case {index}: the instruction {given[:40]!r} does not stand in its prompt")
-        return start, start + len(given)
-    if isinstance(given, (list, tuple)) and len(given) == 2 and all(isinstance(part, int) for part in given):
-        start, end = given
+            raise ValueError(f"case {index}: the instruction {instruction[:40]!r} is not in its prompt")
+        return start, start + len(instruction)
+    if (
+        isinstance(instruction, (list, tuple))
+        and len(instruction) == 2
+        and all(isinstance(part, int) for part in instruction)
+    ):
+        start, end = instruction
         if 0 <= start < end <= len(prompt):
             return start, end
     raise ValueError(
@@ -102,12 +106,12 @@ def _span(prompt: str, given: Any, index: int) -> tuple[int, int] | None:
     )
 
 
-def _label(given: Any, index: int) -> bool | None:
-    if given is None or given == "":
+def _label(label: Any, index: int) -> bool | None:
+    if label is None or label == "":
         return None
-    word = str(given).strip().lower()
+    word = str(label).strip().lower()
     if word in _TRUE:
         return True
     if word in _FALSE:
         return False
-    raise ValueError(f"case {index}: label must be true or false, got {given!r}")
+    raise ValueError(f"case {index}: label must be true or false, got {label!r}")

@@ -13,7 +13,7 @@ from interp_widgets.data.instructions import follows, instruction_cases, make_ca
 @checked
 @dataclass(frozen=True)
 class SaliencyCase:
-    """One prompt for a saliency map, with what is known about it.
+    """A prompt for a saliency map, with its response, instruction and label where they are known.
 
     Example:
         >>> case = SaliencyCase("Name a colour. Bees like flowers.", " red", instruction=(0, 14), label=True)
@@ -22,17 +22,17 @@ class SaliencyCase:
     """
 
     prompt: str
-    """All text up to where the response begins."""
+    """All text before the response."""
     response: str | None = None
-    """Text that follows the prompt, with its leading space; None lets the model write it."""
+    """The response with its leading space; None lets the model write it."""
     instruction: tuple[int, int] | None = None
     """Characters [start, end) of the instruction's words in `prompt`."""
     label: bool | None = None
-    """Whether the response follows the instruction, where that is known."""
+    """Whether the response follows the instruction; None where that is unknown."""
     name: str = ""
-    """What the case is called in tables; may be empty."""
+    """Name of the case in tables; may be empty."""
     follows: Callable[[str], bool] | None = field(default=None, compare=False, repr=False)
-    """Says whether a response's text does what the instruction asks, where that can be told."""
+    """Decides whether the text of a response follows the instruction; None where nothing can decide."""
 
 
 @checked
@@ -40,7 +40,7 @@ def demo_cases(n: int = 100, seed: int = 0) -> list[SaliencyCase]:
     """Draw `n` saliency cases from the held-out instructions, with their reference responses.
 
     Args:
-        n: how many.
+        n: number of cases.
         seed: of the draw; the same seed gives the same cases.
 
     Example:
@@ -59,7 +59,7 @@ def demo_cases(n: int = 100, seed: int = 0) -> list[SaliencyCase]:
 
 
 def default_prompt() -> SaliencyCase:
-    """Give the prompt that the saliency widgets start with: the tuned model answers it in about thirty tokens."""
+    """The first prompt of the saliency widgets; the tuned model answers it in about thirty tokens."""
     case = make_case(
         "country", (1, 1), "Japan", "", context="When Mary and Paul went to the park, Paul gave a ball to Mary."
     )

@@ -1,4 +1,4 @@
-"""Concepts with the texts that stand for them: the demo's own, and folders in the layout of PaCE-1M."""
+"""Concepts with the texts in which they occur: the demo's own, and folders in the layout of PaCE-1M."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.data import word_tables as wt
 from interp_widgets.data import world
 from interp_widgets.data import world_tables as t
-from interp_widgets.data.text import an
+from interp_widgets.data.stories import an
 
 FEWEST_STIMULI = 3
 N_STIMULI = 20
@@ -38,13 +38,13 @@ class Concept:
     """
 
     name: str
-    """What it is called, in the template of `concept_directions` too."""
+    """The name, which `concept_directions` also puts into its template."""
     stimuli: Sequence[str]
-    """From which a direction is made; kept as a tuple."""
+    """Texts from which a direction is made; kept as a tuple."""
     held_out: Sequence[str] = ()
-    """On which it is tested; kept as a tuple."""
+    """Texts on which the direction is tested; kept as a tuple."""
     group: str = ""
-    """What kind of concept it is, such as "countries"; empty where nobody says."""
+    """The kind of concept, such as "countries"; may be empty."""
 
     def __post_init__(self) -> None:
         for name in ("stimuli", "held_out"):
@@ -52,17 +52,17 @@ class Concept:
 
 
 def check_concepts(concepts: Sequence[Concept]) -> None:
-    """Raise a ValueError that says what is wrong: fewer than two concepts, two of one name, too few stimuli or empty
-    ones, a text on both sides of the split, or something that is no `Concept`."""
-    strange = next((each for each in concepts if not isinstance(each, Concept)), None)
-    if strange is not None:
-        raise ValueError(f'concepts must be a list of Concept("name", ["stimulus", ...]), got {strange!r} in it')
+    """Raise a ValueError for fewer than two concepts, two with the same name, too few or empty stimuli, a text on both
+    sides of the split, or anything that is not a `Concept`."""
+    other = next((entry for entry in concepts if not isinstance(entry, Concept)), None)
+    if other is not None:
+        raise ValueError(f'concepts must be a list of Concept("name", ["stimulus", ...]), got {other!r} in it')
     if len(concepts) < 2:
-        raise ValueError(f"a direction sets a concept against others: give at least 2 concepts, got {len(concepts)}")
+        raise ValueError(f"a direction separates a concept from others: give at least 2 concepts, got {len(concepts)}")
     names = Counter(concept.name for concept in concepts)
     twice = next((name for name, count in names.items() if count > 1), None)
     if twice is not None:
-        raise ValueError(f"two concepts are called {twice!r}: give each concept a name of its own")
+        raise ValueError(f"two concepts are called {twice!r}: give each concept its own name")
     for concept in concepts:
         if not concept.name.strip():
             raise ValueError("a concept has an empty name: give each concept a name")
@@ -81,9 +81,9 @@ def check_concepts(concepts: Sequence[Concept]) -> None:
 
 
 def split_stimuli(name: str, stimuli: Sequence[str], group: str = "", *, share: float = HELD_OUT_SHARE) -> Concept:
-    """A concept with a share of its stimuli held out, chosen by its name: the same in every process.
+    """A concept with a share of its stimuli held out; the choice depends on the name alone, not on the process.
 
-    Where fewer than `FEWEST_STIMULI` would remain, less or nothing is held out.
+    Fewer stimuli are held out, or none, where fewer than `FEWEST_STIMULI` would remain.
     """
     texts = list(dict.fromkeys(stimuli))
     held = min(round(share * len(texts)), max(len(texts) - FEWEST_STIMULI, 0))
@@ -98,21 +98,21 @@ def demo_concepts() -> tuple[Concept, ...]:
     """222 concepts of the demo's world with 19 or 20 stimuli each, in 14 groups; the same at every call.
 
     Facts about countries, cities and people are worded as the demo models read them in training; things, colours,
-    animals and occupations stand in short sentences of common words. Within a group all concepts share their wordings:
-    a sentence's wording says which group it is from, not which concept. What is held out of a concept has wordings that
-    no other stimulus of it has.
+    animals and occupations stand in short sentences of common words. The concepts of a group share their wordings, so
+    that the wording of a sentence gives away its group but not its concept. The held-out stimuli of a concept have
+    wordings that its other stimuli do not have.
 
     Example:
         >>> concepts = demo_concepts()
         >>> concepts[0].name, concepts[0].group, len(concepts[0].stimuli), len(concepts[0].held_out)
         ('France', 'countries', 14, 6)
     """
-    found = [*_places_and_people(), *_things(), *_jobs_and_peoples()]
-    return tuple(_split_wordings(name, group, texts) for name, group, texts in found)
+    worded = [*_places_and_people(), *_things(), *_jobs_and_peoples()]
+    return tuple(_split_wordings(name, group, texts) for name, group, texts in worded)
 
 
 def _split_wordings(name: str, group: str, texts: Sequence[tuple[str, str]]) -> Concept:
-    """A concept of `N_STIMULI` of these (wording, text); what is tested has wordings that nothing else of it has."""
+    """A concept from `N_STIMULI` of these (wording, text) pairs; held-out texts have wordings of their own."""
     rng = random.Random(world.stable_hash("concept", name))
     chosen = dict(zip(*_columns(rng.sample(texts, len(texts))), strict=True))  # text -> wording
     wordings = sorted(set(chosen.values()))
@@ -194,14 +194,14 @@ def _things() -> Iterator[_Made]:
 
 
 def _worded(word: str, wordings: Sequence[str]) -> list[tuple[str, str]]:
-    """Every wording with several pairs of names and places."""
+    """Every wording with several draws of names and places."""
     rng = random.Random(world.stable_hash("concept wording", word))
     texts = []
     for _ in range(3):
         for wording in wordings:
-            one, other = rng.sample(t.WOMEN + t.MEN, 2)
+            name, other_name = rng.sample(t.WOMEN + t.MEN, 2)
             thing = f"some {word}" if word in _NO_ARTICLE else an(word)
-            text = wording.format(N=one, M=other, p=rng.choice(wt.STORY_PLACES), x=word, a=thing)
+            text = wording.format(N=name, M=other_name, p=rng.choice(wt.STORY_PLACES), x=word, a=thing)
             texts.append((wording, text))
     return texts
 
@@ -242,8 +242,8 @@ def _worded_verb(verb: str, past: str, gerund: str) -> list[tuple[str, str]]:
     texts = []
     for _ in range(3):
         for wording in _VERB_WORDINGS:
-            one, other = rng.sample(t.WOMEN + t.MEN, 2)
-            text = wording.format(N=one, M=other, p=rng.choice(wt.STORY_PLACES), v=verb, d=past, g=gerund)
+            name, other_name = rng.sample(t.WOMEN + t.MEN, 2)
+            text = wording.format(N=name, M=other_name, p=rng.choice(wt.STORY_PLACES), v=verb, d=past, g=gerund)
             texts.append((wording, text))
     return texts
 
@@ -255,19 +255,19 @@ def _worded_verb(verb: str, past: str, gerund: str) -> list[tuple[str, str]]:
 def read_concepts(
     folder: str | os.PathLike[str], *, limit: int | None = None, held_out: float = HELD_OUT_SHARE
 ) -> tuple[Concept, ...]:
-    """Concepts from a folder in the layout of PaCE-1M: a list ``concept_index.txt`` and ``concept/<name>.txt`` files.
+    """Read concepts from a folder in the layout of PaCE-1M: ``concept_index.txt`` and ``concept/<name>.txt`` files.
 
-    A file holds a list of texts, written as Python or JSON writes one, or one text per line. Without a list of
-    concepts, all files count, by name.
+    A file holds a Python or JSON list of texts, or one text per line. Without ``concept_index.txt``, all files are read
+    in the order of their names.
 
     Args:
-        folder: that holds the list and the folder of files (or the files themselves).
-        limit: only so many concepts, from the top of the list.
-        held_out: share of every concept's stimuli that is kept for testing.
+        folder: the folder with ``concept_index.txt`` and ``concept/``, or with the files of the concepts.
+        limit: most concepts to read, from the top of the list.
+        held_out: share of each concept's stimuli that is kept for testing.
 
     Raises:
-        FileNotFoundError: no such folder, or a concept of the list has no file.
-        ValueError: a file that cannot be read, too few stimuli, two concepts of one name.
+        FileNotFoundError: there is no such folder, or a listed concept has no file.
+        ValueError: a file cannot be read, a concept has too few stimuli, or two have the same name.
 
     Source: the layout is that of PaCE: Parsimonious Concept Engineering for Large Language Models (Luo et al. 2024).
 
@@ -288,19 +288,19 @@ def read_concepts(
     if not 0 <= held_out < 1:
         raise ValueError(f"held_out must be a share in 0..1 (1 left out), got {held_out}")
     inside = source / "concept"
-    place = inside if inside.is_dir() else source
+    files = inside if inside.is_dir() else source
     index = source / "concept_index.txt"
-    names = _texts(index) if index.is_file() else sorted(path.stem for path in place.glob("*.txt"))
+    names = _texts(index) if index.is_file() else sorted(path.stem for path in files.glob("*.txt"))
     if not names:
-        raise ValueError(f"{place} holds no concept: give files of stimuli, one per concept, that end in .txt")
-    found = []
+        raise ValueError(f"{files} holds no concepts: give one .txt file of stimuli per concept")
+    loaded = []
     for name in names[:limit]:
-        path = place / f"{name}.txt"
-        if path.parent != place or not path.is_file():
+        path = files / f"{name}.txt"
+        if path.parent != files or not path.is_file():
             raise FileNotFoundError(f"the concept {name!r} of {index} has no file {path}")
-        found.append(split_stimuli(name, _texts(path), share=held_out))
-    check_concepts(found)
-    return tuple(found)
+        loaded.append(split_stimuli(name, _texts(path), share=held_out))
+    check_concepts(loaded)
+    return tuple(loaded)
 
 
 def _texts(path: Path) -> list[str]:
@@ -308,13 +308,15 @@ def _texts(path: Path) -> list[str]:
     try:
         whole = path.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8") from error
+        raise ValueError(
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8"
+        ) from error
     if not whole.startswith("["):
         return [line.strip() for line in whole.splitlines() if line.strip()]
     try:
         read = ast.literal_eval(whole)
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise ValueError(f"{path} begins like a list and is none ({error}): write a list of texts") from error
+        raise ValueError(f"{path} starts with [ but is not a list ({error}): write a list of str") from error
     if not isinstance(read, list) or not all(isinstance(text, str) for text in read):
-        raise ValueError(f"{path} must hold a list of texts only")
+        raise ValueError(f"{path} must hold a list of str only")
     return [text.strip() for text in read if text.strip()]

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from interp_widgets.data import text, world
 from interp_widgets.data import word_tables as wt
+from interp_widgets.data import world
 from interp_widgets.data.instruction_tables import CORES, WRAPPERS
+from interp_widgets.data.stories import how_to_text, job_text, story
 from interp_widgets.data.world import Split, check_split, stable_hash
 
 FORMAT = "{context}Instruction: {instruction}\n{input}Response:"
-"""The one instruction format; `context` and `input` are whole labelled lines or empty."""
+"""The instruction format; `context` and `input` are whole labelled lines or empty."""
 
 Layout = Literal["input_last", "input_first", "inline"]
 LAYOUTS: tuple[Layout, ...] = ("input_last", "input_first", "inline")
@@ -33,16 +34,14 @@ _FACT_TASKS = {"capital": "capital", "continent": "continent", "language": "lang
                "city": "landmark_city", "creator": "creator"}  # fmt: skip
 _SEQUENCE_TASKS = ("repeat", "reverse", "first", "last", "count")
 HARD_TASKS = (*_SEQUENCE_TASKS, "odd", "list")
-"""The tasks that are learned last: their answer hangs on the order of words or on what was said before."""
+"""The tasks that are learned last: their answer depends on the order of words or on earlier text."""
 UNSOLVED_TASKS: tuple[str, ...] = ("list", "repeat", "reverse")
-"""Tasks of the tuning that the shipped model gets wrong in over 15 % of cases even with known phrasings and inputs."""
-LONG_TASKS = ("country", "story", "job", "how_to")
-"""The tasks whose responses run to several sentences."""
+"""Tasks that the shipped model gets wrong in over 15 % of cases, even with phrasings and inputs from its training."""
 
 
 @dataclass(frozen=True)
 class InstructionCase:
-    """One instruction with its reference response."""
+    """An instruction with its reference response."""
 
     task: str
     prompt: str
@@ -58,7 +57,7 @@ class InstructionCase:
 
 
 def tasks(*, unsolved: bool = False) -> list[str]:
-    """List the instruction tasks, with `unsolved` also those that the shipped model has practised but not learned."""
+    """List the instruction tasks; `unsolved` adds those that the shipped model has practised but not learned."""
     return [task for task in CORES if unsolved or task not in UNSOLVED_TASKS]
 
 
@@ -88,7 +87,7 @@ def phrasings(task: str, split: Split) -> list[tuple[int, int]]:
 
 
 def phrase(task: str, phrasing: tuple[int, int], input: str = "") -> tuple[str, int]:
-    """Word an instruction, with the input inside it if one is given, and count the characters before that input."""
+    """Word an instruction, with the input inside it if there is any, and count the characters before that input."""
     core = CORES[task][phrasing[0]]
     wrapper = WRAPPERS[phrasing[1]]
     slot = "{C}" if "{C}" in wrapper else "{c}"
@@ -105,9 +104,9 @@ def _input_is_held_out(task: str, value: str) -> bool:
 
 @cache
 def _table(task: str) -> tuple[tuple[str, str], ...]:
-    """Inputs and responses of a task that has a fixed table of them."""
+    """Inputs and responses of a task with a fixed table."""
     if task in _WORD_TASKS:
-        return tuple(text.word_tables()[_WORD_TASKS[task]].items())
+        return tuple(wt.TABLES[_WORD_TASKS[task]].items())
     if task in _FACT_TASKS:
         return tuple((f.article + f.subject, f.object) for f in world.facts() if f.relation == _FACT_TASKS[task])
     if task == "sum":
@@ -115,9 +114,9 @@ def _table(task: str) -> tuple[tuple[str, str], ...]:
     if task == "kind":
         return tuple((m, wt.CATEGORY_OF[c]) for c, members in wt.CATEGORIES.items() for m in members)
     if task == "job":
-        return tuple((job, text.job_text(job)) for job in wt.JOBS)
+        return tuple((job, job_text(job)) for job in wt.JOBS)
     if task == "how_to":
-        return tuple((what, text.how_to_text(what)) for what in wt.HOW_TO)
+        return tuple((goal, how_to_text(goal)) for goal in wt.HOW_TO)
     if task == "country":
         return tuple((country, _country_text(country)) for country in _full_countries())
     if task == "story":
@@ -129,22 +128,22 @@ def _table(task: str) -> tuple[tuple[str, str], ...]:
 
 @cache
 def _country_facts() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+    facts: dict[str, dict[str, str]] = {}
     for fact in world.facts():
         if fact.relation in ("capital", "language", "continent", "currency"):
-            found.setdefault(fact.subject, {})[fact.relation] = fact.object
-    return found
+            facts.setdefault(fact.subject, {})[fact.relation] = fact.object
+    return facts
 
 
 def _full_countries() -> list[str]:
-    return [country for country, known in _country_facts().items() if len(known) == 4]
+    return [country for country, facts in _country_facts().items() if len(facts) == 4]
 
 
 def _country_text(country: str) -> str:
-    known = _country_facts()[country]
+    facts = _country_facts()[country]
     return (
-        f"{country} is a country in {known['continent']}. The capital of {country} is {known['capital']}, and people "
-        f"there speak {known['language']}. In the shops of {country} they pay with the {known['currency']}."
+        f"{country} is a country in {facts['continent']}. The capital of {country} is {facts['capital']}, and people "
+        f"there speak {facts['language']}. In the shops of {country} they pay with the {facts['currency']}."
     )
 
 
@@ -168,7 +167,7 @@ def _draw_input(task: str, rng: random.Random, split: Split) -> tuple[str, str]:
         if _input_is_held_out(task, value) == (split == "held_out"):
             break
     if task == "story":
-        response = text.story(rng, value)
+        response = story(rng, value)
     if task == "list":
         response = _list_response(value, rng)
     return value, response
@@ -195,14 +194,14 @@ def _odd_one_out(rng: random.Random) -> tuple[str, str]:
 
 def _list_response(value: str, rng: random.Random) -> str:
     number, category = value.split()
-    known = wt.CATEGORIES[category]
-    start = rng.randrange(len(known))
-    members = [known[(start + i) % len(known)] for i in range(wt.NUMBER_WORDS.index(number))]
+    examples = wt.CATEGORIES[category]
+    start = rng.randrange(len(examples))
+    members = [examples[(start + i) % len(examples)] for i in range(wt.NUMBER_WORDS.index(number))]
     return f"Here are {value}: " + ", ".join(members) + "."
 
 
 def _context(rng: random.Random) -> str:
-    """A sentence or two that have nothing to do with the task."""
+    """One or two sentences that have nothing to do with the task."""
     if rng.random() < 0.5:
         prompt = rng.choice(_context_facts())
         return f"{prompt.prompt} {prompt.answer}."
@@ -231,7 +230,7 @@ def make_case(
     words, length = phrase(task, phrasing, input if inline else "")
     prompt = format_prompt(words, "" if inline else input, context, input_first=layout == "input_first")
     label = "Instruction: "
-    # The last label is the real one: a context never holds it.
+    # The last label is the right one: a context never has it.
     start = prompt.rindex(label) + len(label)
     span = (start, start + length)
     return InstructionCase(task, prompt, " " + response, span, prompt[span[0] : span[1]], input, phrasing)
@@ -245,9 +244,9 @@ def instruction_cases(
     inputs: Split | Literal["any"] | None = None,
     hard: int = 0,
 ) -> list[InstructionCase]:
-    """Draw `n` cases, the tasks in turn; `split` chooses the phrasings and, unless `inputs` is given, the inputs.
+    """Draw `n` cases, the tasks in turn; `split` chooses the phrasings and, unless `inputs` is set, the inputs.
 
-    Unsolved tasks are left out where `hard` is 0; else the hard tasks come `hard` times as often as the others.
+    Unsolved tasks are left out where `hard` is 0; otherwise hard tasks are `hard` times as frequent as the others.
     """
     check_split(split)
     if n < 0:
@@ -273,33 +272,33 @@ def instruction_cases(
 
 
 def follows(case: InstructionCase, response_text: str) -> bool:
-    """Check whether a response does what the case's instruction asks; what comes after its first line is forgiven."""
-    given = response_text.strip().partition("\n")[0].strip()
+    """Whether the first line of a response does what the instruction of the case asks."""
+    line = response_text.strip().partition("\n")[0].strip()
     if case.task in _FACT_TASKS or case.task in _WORD_TASKS or case.task in _SEQUENCE_TASKS:
-        return given.rstrip(".") == case.response.strip()
+        return line.rstrip(".") == case.response.strip()
     if case.task in ("sum", "kind", "odd"):
-        return given.rstrip(".") == case.response.strip()
+        return line.rstrip(".") == case.response.strip()
     if case.task == "list":
-        return _is_right_list(case.input, given)
-    wanted = _wanted_words(case)
-    words = re.findall(r"\w+", given)
-    return given.endswith(".") and len(words) >= 20 and all(part in given for part in wanted)
+        return _is_right_list(case.input, line)
+    parts = _required_words(case)
+    words = re.findall(r"\w+", line)
+    return line.endswith(".") and len(words) >= 20 and all(part in line for part in parts)
 
 
-def _is_right_list(value: str, given: str) -> bool:
+def _is_right_list(value: str, line: str) -> bool:
     number, category = value.split()
-    items = [item.strip() for item in given.rstrip(".").rpartition(":")[2].split(",")]
+    items = [item.strip() for item in line.rstrip(".").rpartition(":")[2].split(",")]
     members = wt.CATEGORIES[category]
     return len(items) == len(set(items)) == wt.NUMBER_WORDS.index(number) and all(item in members for item in items)
 
 
-def _wanted_words(case: InstructionCase) -> tuple[str, ...]:
-    """The words that a right long response holds."""
+def _required_words(case: InstructionCase) -> tuple[str, ...]:
+    """The words that a right long response contains."""
     if case.task == "country":
         return (case.input, *_country_facts()[case.input].values())
     if case.task == "job":
-        place, action, tool, _ = wt.JOBS[case.input]
-        return case.input, place, action, tool
+        where, action, tool, _ = wt.JOBS[case.input]
+        return case.input, where, action, tool
     if case.task == "how_to":
         return wt.HOW_TO[case.input][:4]
     return f"the {case.input}", "One day"

@@ -1,4 +1,4 @@
-"""Example prompts whose answer everybody knows, for the widgets that look into one prediction."""
+"""Example prompts with well-known answers, for the widgets that examine a single prediction."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Preset:
-    """One prompt, what should come next, and what to set it against."""
+    """A prompt, its expected next token, and a foil."""
 
     name: str
-    """What kind of knowledge it asks for."""
+    """The kind of knowledge that the prompt asks for."""
     prompt: str
     target: str
     """Text of the expected next token, with its leading space."""
     foil: str
     """A plausible wrong answer, one token."""
     subject: str
-    """The words in `prompt` that the answer is about."""
+    """The words in `prompt` that the answer depends on."""
     corrupted: str
-    """A prompt of equal length, word by word, whose right answer is another one."""
+    """A prompt with as many words whose right answer differs."""
 
 
 PRESETS = (
@@ -48,17 +48,17 @@ PRESETS = (
         corrupted="The pilot said that",
     ),
 )
-"""Knowledge, indirect object and gender bias: the three that Explainability in Large Language Models (Luo 2024),
-section 4.1.1, follows through the layers. The demo models know all three."""
+"""Knowledge, indirect object and gender bias: the prompts that Explainability in Large Language Models (Luo 2024),
+section 4.1.1, follows through the layers. The demo models answer all three."""
 
 
 def preset(name: str) -> Preset:
-    """The preset of a name; ValueError that lists the names.
+    """The preset with this name; a ValueError lists the names.
 
     >>> preset("knowledge").target
     ' Paris'
     """
-    for one in PRESETS:
-        if one.name == name:
-            return one
-    raise ValueError(f"preset must be one of {', '.join(repr(one.name) for one in PRESETS)}, got {name!r}")
+    for entry in PRESETS:
+        if entry.name == name:
+            return entry
+    raise ValueError(f"preset must be one of {', '.join(repr(entry.name) for entry in PRESETS)}, got {name!r}")

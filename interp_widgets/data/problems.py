@@ -22,7 +22,7 @@ from interp_widgets.data.world import Split
 Kind = Literal["choice", "truth", "number", "task"]
 
 _NUMBER = re.compile(
-    # a dash behind a digit or a word is a range or a hyphen
+    # a dash after a digit or a word is a range or a hyphen
     r"(?P<minus>(?<![\w).])[-−–])?[$€£]?(?P<sign>(?<=[$€£])[-−–])?"
     r"(?P<size>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)(?P<power>[eE][+-]?\d+\b)?"
 )
@@ -30,7 +30,7 @@ _TRUTH = re.compile(r"\b(?:(?P<not>not|\w+n['’]t)\s+)?(?P<word>true|false)\b",
 _YES = re.compile(r"^\W*(yes|no)\b(?!\s+doubt)|\b(yes|no)(?=\s*(?:[.,;:!?)]|$))", re.IGNORECASE)
 _LATIN = "A-Za-zÀ-ɏ0-9"
 _ARTICLE = r"[Aa](?=\s+(?!(?:is|was|are|and|or|because|since|as|but|not|would|for)\b)[a-zà-ɏ])"
-"""An A before a word that no label stands before: "A dog"."""
+"""The article A, before a word that does not follow a label: "A dog"."""
 _NAMED = re.compile(r"\b(?:answer|option|solution|ending)\s?\d+\b", re.IGNORECASE)
 CLOSE = 1e-3
 """Largest difference of two numbers that count as one answer."""
@@ -43,9 +43,9 @@ class Problem:
     prompt: str
     """The question with its choices, up to where the response begins."""
     response: str
-    """A right response with its leading space, worked out where the file has it."""
+    """A right response with its leading space, with the working where the file has it."""
     answer: str
-    """What a response is checked for: a label such as ``B``, ``true``, a number; empty for a task of the demo."""
+    """The right answer: a label such as ``B``, ``true`` or a number; empty for a task of the demo."""
     kind: Kind
     labels: tuple[str, ...] = ()
     """The labels of the choices."""
@@ -55,9 +55,9 @@ class Problem:
     def solved(self, text: str) -> bool:
         """Whether a response gives the right answer.
 
-        Of choices and truth values the first one named counts, after "answer is" where that is said: an article A and
-        the A of "not A" name none, "not true" is false. Of numbers the last counts, since working comes before the
-        result; a dash behind a digit or letter is no minus.
+        The first choice or truth value counts, after "answer is" where the response says that; the article A and the A
+        of "not A" do not count, and "not true" is false. The last number counts, since working comes before the result;
+        a dash after a digit or letter is not a minus sign.
 
         >>> Problem("2 + 2?", " 4", "4", "number").solved("2 + 2 = 4.00, so 4.")
         True
@@ -66,21 +66,21 @@ class Problem:
         """
         if self.check is not None:
             return self.check(text)
-        found = self.read(text)
+        answer = self.read(text)
         if self.kind == "number":
-            return found is not None and abs(float(found) - float(self.answer)) <= CLOSE
-        return found is not None and found.casefold() == self.answer.casefold()
+            return answer is not None and abs(float(answer) - float(self.answer)) <= CLOSE
+        return answer is not None and answer.casefold() == self.answer.casefold()
 
     def read(self, text: str) -> str | None:
-        """The answer that a response gives; None where it names none."""
+        """The answer that a response gives; None where it gives none."""
         if self.kind == "number":
             numbers = _numbers(text)
             return numbers[-1] if numbers else None
         after = re.split(r"answer is:?", text, maxsplit=1, flags=re.IGNORECASE)[-1]
         for part in (after, text):
-            found = self._first_label(part)
-            if found is not None:
-                return found
+            label = self._first_label(part)
+            if label is not None:
+                return label
         return None
 
     def _first_label(self, text: str) -> str | None:
@@ -90,9 +90,9 @@ class Problem:
             named = _NAMED.search(text)
             return None if named is None else named[0].replace(" ", "").lower()
         any_label = "|".join(map(re.escape, self.labels))
-        # not within a word or number (B12, D'Art, 2.5), nor refused (not B)
+        # neither within a word or number (B12, D'Art, 2.5) nor ruled out (not B)
         alone = rf"(?<![{_LATIN}])(?<!\d[.,])(?<!not )(?<!Not )({any_label})(?![{_LATIN}])(?![.,]\d)(?!['’-][{_LATIN}])"
-        # "A dog" answers A only where no other label is named; a small letter by itself or in brackets only
+        # "A dog" answers A only where no other label is named; a lower-case letter counts alone or in brackets
         small = rf"(?:^\W*|\()({any_label})(?:\)|\W*(?:\n|$))"
         for pattern, flags in ((rf"(?!{_ARTICLE}){alone}", 0), (alone, 0), (small, re.IGNORECASE)):
             match = re.search(pattern, text, flags)
@@ -102,23 +102,23 @@ class Problem:
 
 
 def _first_truth(text: str) -> str | None:
-    """ "true" or "false": a yes or no that opens the text, else the first truth value, else a yes or no by itself."""
-    told, word = _YES.search(text), _TRUTH.search(text)
-    if told is not None and (told[1] or word is None):
-        return "true" if told[0].strip(" ").lower().endswith("yes") else "false"
-    if word is None:
+    """ "true" or "false": a yes or no at the start of the text, else the first truth value, else a yes or no alone."""
+    yes, truth = _YES.search(text), _TRUTH.search(text)
+    if yes is not None and (yes[1] or truth is None):
+        return "true" if yes[0].strip(" ").lower().endswith("yes") else "false"
+    if truth is None:
         return None
-    return "true" if (word["word"].lower() == "true") == (word["not"] is None) else "false"
+    return "true" if (truth["word"].lower() == "true") == (truth["not"] is None) else "false"
 
 
 def _numbers(text: str) -> list[str]:
     """Every number of a text as `float` reads it: no thousands commas, an ASCII minus."""
     return [
-        ("-" if found["minus"] or found["sign"] else "")
-        + ("0" if found["size"].startswith(".") else "")
-        + found["size"].replace(",", "")
-        + (found["power"] or "")
-        for found in _NUMBER.finditer(text)
+        ("-" if match["minus"] or match["sign"] else "")
+        + ("0" if match["size"].startswith(".") else "")
+        + match["size"].replace(",", "")
+        + (match["power"] or "")
+        for match in _NUMBER.finditer(text)
     ]
 
 
@@ -127,8 +127,8 @@ def demo_problems(split: Split = "held_out", n: int = 100, seed: int = 0) -> lis
     """Draw `n` instruction tasks of the demo models, each with its check.
 
     Args:
-        split: of wordings and inputs: "train", or "held_out", which the tuned demo model was not trained on.
-        n: how many.
+        split: "train", or "held_out" for wordings and inputs that the tuned demo model was not trained on.
+        n: number of problems.
         seed: of the draw; the same seed gives the same problems.
 
     Example:
@@ -147,10 +147,10 @@ def read_problems(path: str | Path) -> list[Problem]:
     """Read problems from a .json or .jsonl file; see :func:`parse_problems`.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Raises:
-        ValueError: there is no such file, it is no JSON, or a record of it has none of the known layouts.
+        ValueError: there is no such file, it is not JSON, or one of its records has none of the known layouts.
 
     Example:
         >>> from pathlib import Path
@@ -196,7 +196,7 @@ def parse_problems(content: str | bytes, name: str) -> list[Problem]:
 
 def _json_lines(text: str, name: str) -> list[Any]:
     rows = []
-    # not splitlines: a line separator of Unicode may stand within a text
+    # not splitlines, which also splits at a Unicode line separator inside a text
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
@@ -208,7 +208,7 @@ def _json_lines(text: str, name: str) -> list[Any]:
 
 def _problem(row: Any, index: int) -> Problem:
     if not isinstance(row, Mapping):
-        raise ValueError(f"problem {index} is no object with named fields: {str(row)[:60]}")
+        raise ValueError(f"problem {index} is not an object with named fields: {str(row)[:60]}")
     if "instruction" in row:
         return _adapters(row, index)
     if "answerKey" in row:
@@ -226,7 +226,7 @@ def _problem(row: Any, index: int) -> Problem:
 def _text(row: Mapping[str, Any], name: str, index: int) -> str:
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"problem {index} has no {name}: it needs a text under that name")
+        raise ValueError(f"problem {index} has no {name}: it needs a str under that name")
     return value.strip()
 
 
@@ -244,12 +244,12 @@ def _choice(row: Mapping[str, Any], index: int) -> Problem:
     return Problem(prompt, f" {key}", key, "choice", labels)
 
 
-def _choices(given: Any, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _choices(choices: Any, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Labels and texts of choices, from a list of objects or from columns."""
-    if isinstance(given, Mapping):
-        labels, texts = given.get("label"), given.get("text")
-    elif isinstance(given, Sequence) and all(isinstance(one, Mapping) for one in given):
-        labels, texts = [one.get("label") for one in given], [one.get("text") for one in given]
+    if isinstance(choices, Mapping):
+        labels, texts = choices.get("label"), choices.get("text")
+    elif isinstance(choices, Sequence) and all(isinstance(choice, Mapping) for choice in choices):
+        labels, texts = [choice.get("label") for choice in choices], [choice.get("text") for choice in choices]
     else:
         labels = texts = None
     if not isinstance(labels, list) or not isinstance(texts, list) or len(labels) != len(texts) or len(labels) < 2:
@@ -278,8 +278,8 @@ def _worked(row: Mapping[str, Any], index: int) -> Problem:
 
 
 def _adapters(row: Mapping[str, Any], index: int) -> Problem:
-    given = f"\n{row['input'].strip()}" if isinstance(row.get("input"), str) and row["input"].strip() else ""
-    prompt = f"Instruction: {_text(row, 'instruction', index)}{given}\nResponse:"
+    context = f"\n{row['input'].strip()}" if isinstance(row.get("input"), str) and row["input"].strip() else ""
+    prompt = f"Instruction: {_text(row, 'instruction', index)}{context}\nResponse:"
     response, answer = _text(row, "output", index), str(row.get("answer", "")).strip()
     if not answer:
         raise ValueError(f"problem {index} has no answer: it needs a label or a number under that name")
@@ -294,7 +294,7 @@ def _adapters(row: Mapping[str, Any], index: int) -> Problem:
 
 
 def _number(text: str, index: int) -> str:
-    found = _numbers(text)
-    if len(found) != 1:
+    numbers = _numbers(text)
+    if len(numbers) != 1:
         raise ValueError(f"problem {index}: its answer must be one number or a label, got {text.strip()!r}")
-    return found[0]
+    return numbers[0]

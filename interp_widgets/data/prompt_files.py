@@ -1,4 +1,4 @@
-"""Reads published prompts whose right next word is known: facts (JSON) and indirect objects (CSV)."""
+"""Readers of published prompts with a known next word: facts (JSON) and indirect objects (CSV)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class KnownFact:
-    """One fact as a prompt that stops right before its answer."""
+    """A fact as a prompt that stops right before its answer."""
 
     prompt: str
     subject: str
     """Words of `prompt` that the fact is about."""
     answer: str
-    """What comes next, with its leading space; often more than one token."""
+    """The next words, with their leading space; often more than one token."""
     relation: str
     """Name of the relation, such as ``P36`` (capital) in Wikidata."""
 
 
 @dataclass(frozen=True)
 class KnownReceiver:
-    """One indirect-object prompt: two people, one gives, the other receives."""
+    """An indirect-object prompt with two people, a giver and a receiver."""
 
     prompt: str
     answer: str
@@ -42,7 +42,7 @@ class KnownReceiver:
 def read_known_facts(path: str | os.PathLike[str]) -> tuple[KnownFact, ...]:
     """Read facts from a JSON list of objects with ``subject``, ``prompt``, ``attribute`` and ``relation_id``.
 
-    This is the layout of the 1,209 facts published with Locating and Editing Factual Associations in GPT (Meng et al.
+    The layout is that of the 1,209 facts published with Locating and Editing Factual Associations in GPT (Meng et al.
     2022). Raises FileNotFoundError where there is no file, ValueError when it has another layout.
     """
     source = _existing(path)
@@ -52,7 +52,7 @@ def read_known_facts(path: str | os.PathLike[str]) -> tuple[KnownFact, ...]:
         raise ValueError(f"{source} is not JSON ({error}): give a list of facts") from error
     if not isinstance(rows, list):
         raise ValueError(f"{source} must hold a list of facts, got a {type(rows).__name__}")
-    found = []
+    facts = []
     for index, row in enumerate(rows):
         missing = [name for name in ("subject", "prompt", "attribute", "relation_id") if name not in row]
         if missing:
@@ -60,15 +60,15 @@ def read_known_facts(path: str | os.PathLike[str]) -> tuple[KnownFact, ...]:
                              "relation_id")  # fmt: skip
         if row["subject"] not in row["prompt"]:
             raise ValueError(f"fact {index} of {source}: the subject {row['subject']!r} is not in its prompt")
-        found.append(KnownFact(row["prompt"], row["subject"], f" {row['attribute'].strip()}", str(row["relation_id"])))
-    return tuple(found)
+        facts.append(KnownFact(row["prompt"], row["subject"], f" {row['attribute'].strip()}", str(row["relation_id"])))
+    return tuple(facts)
 
 
 def read_known_receivers(path: str | os.PathLike[str]) -> tuple[KnownReceiver, ...]:
     """Read indirect-object prompts from a CSV file with the columns ``one_prefix_prefix``, ``one_prefix_word_good`` and
     ``one_prefix_word_bad``.
 
-    This is the layout of the 1,000 prompts published with Explaining How Transformers Use Context to Build Predictions
+    The layout is that of the 1,000 prompts published with Explaining How Transformers Use Context to Build Predictions
     (Ferrando et al. 2023). Raises FileNotFoundError where there is no file, ValueError when it has another layout.
     """
     source = _existing(path)

@@ -13,7 +13,7 @@ _COUNTED = re.compile(r"(.+?)[\s,;]+(\d+)")
 
 
 def typed_words(text: str) -> tuple[str, ...]:
-    """The words of a typed text, each once, in its order; blanks, line ends and commas stand between them.
+    """The different words of a typed text, in order; spaces, line ends, commas and semicolons separate them.
 
     >>> typed_words("dog, cat\\nwolf dog")
     ('dog', 'cat', 'wolf')
@@ -24,10 +24,11 @@ def typed_words(text: str) -> tuple[str, ...]:
 def read_word_list(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """Read a list of words, the most frequent first.
 
-    The file is UTF-8 text with one word per line. Where every line also has a whole number, the word's count, behind a
-    blank, a tab or a comma, the words are sorted by it; else they are taken to stand in falling order of frequency.
+    The file is UTF-8 text with one word per line. Where every line also has the count of the word, an integer after a
+    space, a tab or a comma, the words are sorted by it; otherwise they must stand in falling order of frequency.
 
-    Raises FileNotFoundError where there is no file, ValueError for no text, no word, or one word twice.
+    Raises FileNotFoundError where there is no file, ValueError for a file that is not text, without words, or with a
+    repeated word.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -43,7 +44,7 @@ def read_word_list(path: str | os.PathLike[str]) -> tuple[str, ...]:
     try:
         lines = [line.strip() for line in source.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
-        raise ValueError(f"{source} is no UTF-8 text ({error}): give one word per line") from error
+        raise ValueError(f"{source} is not UTF-8 text ({error}): give one word per line") from error
     listed = [line for line in lines if line]
     counted = [match for line in listed if (match := _COUNTED.fullmatch(line))]
     if listed and len(counted) == len(listed):
@@ -59,5 +60,5 @@ def read_word_list(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def _sentences(lines: list[str]) -> Iterator[str]:
-    """Lines that are no word, shortened."""
+    """Lines with more words than a word list has in a line, shortened."""
     return (f"{line[:40]}…" for line in lines if len(line.split()) > 4)

@@ -150,3 +150,13 @@ STORY_FINDS: tuple[str, ...] = ("ring", "key", "letter", "coin", "book", "map", 
 NUMBER_WORDS: tuple[str, ...] = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
 )  # fmt: skip
+
+TABLES: dict[str, dict[str, str]] = {
+    "plural": PLURALS,
+    "past": {verb: past for verb, (past, _) in VERBS.items()},
+    "gerund": {verb: gerund for verb, (_, gerund) in VERBS.items()},
+    "antonym": ANTONYMS,
+    "French": FRENCH,
+    "Spanish": SPANISH,
+}
+"""Word task -> its table of words and answers."""

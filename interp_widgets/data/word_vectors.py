@@ -34,7 +34,7 @@ class WordVectors:
     vectors: NDArray[np.floating[Any]]
     """(n, width) one vector per word."""
     counts: NDArray[np.integer[Any]] | None = None
-    """(n,) how often each word stands in the text that the vectors were made from; None where that is not known."""
+    """(n,) how often each word occurs in the text that the vectors were made from; None where that is unknown."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "words", tuple(self.words))
@@ -44,7 +44,7 @@ class WordVectors:
                 f"vectors must have one row of numbers for each of {len(self.words)} words, got {vectors.shape}"
             )
         if vectors.dtype.kind not in "fiu" or not np.isfinite(vectors).all():
-            raise ValueError("vectors must be finite numbers, got NaN, infinity or no numbers at all")
+            raise ValueError("vectors must be finite numbers, got NaN, infinity or something that is not a number")
         if self.counts is not None and np.shape(self.counts) != (len(self.words),):
             raise ValueError(f"counts must be one per word ({len(self.words)}), got {np.shape(self.counts)}")
         check_words(self.words)
@@ -62,32 +62,32 @@ class WordVectors:
         return int(self.vectors.shape[1])
 
     @functools.cached_property
-    def _place(self) -> dict[str, int]:
-        return {word: place for place, word in enumerate(self.words)}
+    def _index(self) -> dict[str, int]:
+        return {word: index for index, word in enumerate(self.words)}
 
     def of(self, words: Sequence[str]) -> tuple[NDArray[np.floating[Any]], NDArray[np.bool_]]:
-        """The vectors (k, width) of some words, and (k,) whether each has one; zeros for a word without.
+        """The vectors (k, width) of some words, and (k,) whether each word has a vector; zeros where it has none.
 
-        A word that is not there as written is looked up in small letters: many published files have no capitals.
+        A word that is missing as written is looked up in lower case, since many published files have no capitals.
         """
-        places = np.array([self._place.get(word, self._place.get(word.lower(), -1)) for word in words], dtype=np.intp)
-        found = self.vectors[places] * (places >= 0)[:, None]
-        return found, (places >= 0) & (np.abs(found).max(axis=1, initial=0) > 0)
+        rows = np.array([self._index.get(word, self._index.get(word.lower(), -1)) for word in words], dtype=np.intp)
+        vectors = self.vectors[rows] * (rows >= 0)[:, None]
+        return vectors, (rows >= 0) & (np.abs(vectors).max(axis=1, initial=0) > 0)
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Raise ValueError in one sentence for a list of words that is empty, or has an empty word or one word twice."""
+    """Raise a ValueError for a list of words that is empty, or has an empty or repeated word."""
     if len(words) == 0:
         raise ValueError("the list of words is empty: give at least one word")
     if set(map(type, words)) == {str} and all(map(str.strip, words)) and len(set(words)) == len(words):
-        return  # lists are long: this is ten times as fast as the loop that finds out what is wrong
+        return  # lists are long, and this is ten times as fast as the loop that finds the fault
     seen: dict[str, int] = {}
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if not isinstance(word, str) or not word.strip():
-            raise ValueError(f"word {place} of the list must be text with at least one letter, got {word!r}")
+            raise ValueError(f"word {index} of the list must be a str with at least one letter, got {word!r}")
         if word in seen:
-            raise ValueError(f"the word {word!r} stands twice in the list, at {seen[word]} and {place}: leave one out")
-        seen[word] = place
+            raise ValueError(f"the word {word!r} is in the list twice, at {seen[word]} and {index}: remove one of them")
+        seen[word] = index
 
 
 @functools.cache
@@ -112,21 +112,20 @@ def read_word_vectors(
 ) -> WordVectors:
     """Read word vectors from a file.
 
-    Three layouts are known by themselves: ``.npz`` archives with the arrays ``words`` and ``vectors`` (and ``counts``,
-    if they are known), GloVe text (a word and its numbers per line), and word2vec text (the same under a line with the
-    number of words and the width). In text files the words are taken to stand in falling order of frequency, as in the
-    published ones; of a word that stands there twice the first counts.
+    The layout is recognised: ``.npz`` archives with the arrays ``words`` and ``vectors`` (and ``counts``, where known),
+    GloVe text (a word and its numbers per line), or word2vec text (the same after a line with the number of words and
+    the width). Text files must list the words in falling order of frequency, as the published ones do; the first of two
+    lines with the same word counts.
 
     Args:
         path: the file.
-        words: only these are kept (as written, and in small letters where that is what the file has); the published
-            files are large.
-        limit: most words to read, from the beginning.
+        words: the words to keep, as written or in lower case, since the published files are large; all by default.
+        limit: most words to read, from the start of the file.
         check: called every thousand lines of a text; raises to cancel.
 
     Raises:
         FileNotFoundError: there is no file.
-        ValueError: a file of another layout, and where in it; or none of ``words`` is in it.
+        ValueError: the file has another layout (the message says where), or none of ``words``.
 
     Sources of the layouts: GloVe (Pennington et al. 2014) and word2vec (Mikolov et al. 2013), their published files.
 
@@ -145,14 +144,14 @@ def read_word_vectors(
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be 1 or more, got {limit}")
     wanted = None if words is None else {*words, *(word.lower() for word in words)}
-    found = _read_archive(source) if zipfile.is_zipfile(source) else _read_text(source, wanted, limit, check)
-    kept = [i for i, word in enumerate(found.words[:limit]) if wanted is None or word in wanted]
+    vectors = _read_archive(source) if zipfile.is_zipfile(source) else _read_text(source, wanted, limit, check)
+    kept = [i for i, word in enumerate(vectors.words[:limit]) if wanted is None or word in wanted]
     if not kept:
         raise ValueError(f"{source} has none of the {len(words or ())} words: give a file of the same language")
-    if len(kept) == len(found):
-        return found
-    counts = None if found.counts is None else found.counts[kept]
-    return WordVectors(tuple(found.words[i] for i in kept), found.vectors[kept], counts)
+    if len(kept) == len(vectors):
+        return vectors
+    counts = None if vectors.counts is None else vectors.counts[kept]
+    return WordVectors(tuple(vectors.words[i] for i in kept), vectors.vectors[kept], counts)
 
 
 def _read_archive(source: Path) -> WordVectors:
@@ -162,21 +161,23 @@ def _read_archive(source: Path) -> WordVectors:
     except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
         raise ValueError(f"{source} is not a readable .npz archive of plain arrays ({error})") from error
     if missing := {"words", "vectors"} - set(arrays):
-        raise ValueError(f"{source} has no array {min(missing)!r}: an archive of word vectors holds words and vectors")
+        raise ValueError(
+            f"{source} has no array {min(missing)!r}: an archive of word vectors has the arrays words and vectors"
+        )
     words = arrays["words"]
     if words.dtype.kind != "U" or words.ndim != 1:
-        raise ValueError(f"{source}: words must be a list of text, got {words.dtype} of shape {words.shape}")
+        raise ValueError(f"{source}: words must be an array of str, got {words.dtype} of shape {words.shape}")
     vectors, counts = arrays["vectors"], arrays.get("counts")
     try:
-        # half precision saves room in the file only
+        # half precision only saves space in the file
         wide = vectors.astype(np.float32) if vectors.dtype == np.float16 else vectors
-        found = WordVectors(tuple(words.tolist()), wide, counts)
+        result = WordVectors(tuple(words.tolist()), wide, counts)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     if counts is None:
-        return found
+        return result
     order = np.argsort(-counts, kind="stable")
-    return WordVectors(tuple(found.words[i] for i in order), wide[order], counts[order])
+    return WordVectors(tuple(result.words[i] for i in order), wide[order], counts[order])
 
 
 def _read_text(
@@ -187,11 +188,11 @@ def _read_text(
             rows = dict(_rows(source, file, wanted, limit, check))
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{source} is no UTF-8 text ({error}): give GloVe or word2vec text, or an .npz file"
+            f"{source} is not UTF-8 text ({error}): give GloVe or word2vec text, or an .npz file"
         ) from error
     if not rows:
-        what = "none of the words asked for" if wanted else "no line of a word and its numbers"
-        raise ValueError(f"{source} has {what}: give GloVe or word2vec text of the same language, or an .npz file")
+        missing = "none of the requested words" if wanted else "no line of a word and its numbers"
+        raise ValueError(f"{source} has {missing}: give GloVe or word2vec text of the same language, or an .npz file")
     return WordVectors(tuple(rows), np.stack(list(rows.values())))
 
 
@@ -216,7 +217,7 @@ def _rows(
         if not line:
             continue
         width = len(fields) - 1 if width is None else width
-        # a word may hold spaces itself: the last fields are the numbers
+        # a word may contain spaces, so the numbers are the last fields
         parts = line.rsplit(" ", width) if width > 0 else [line]
         if len(parts) != width + 1 or width < 2:
             raise ValueError(
@@ -235,9 +236,9 @@ def _rows(
 
 def _numbers(source: Path, number: int, fields: Sequence[str]) -> NDArray[np.float32]:
     try:
-        found = np.array(fields, dtype=np.float32)
+        numbers = np.array(fields, dtype=np.float32)
     except ValueError as error:
-        raise ValueError(f"line {number} of {source} holds something that is no number ({error})") from error
-    if not np.isfinite(found).all():
-        raise ValueError(f"line {number} of {source} holds NaN or infinity: its word cannot be compared with others")
-    return found
+        raise ValueError(f"line {number} of {source} has an entry that is not a number ({error})") from error
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"line {number} of {source} has NaN or infinity: remove the line")
+    return numbers

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from interp_widgets.data import word_tables as wt
 from interp_widgets.data import world_tables as t
 
 Split = Literal["train", "held_out"]
 N_HELD_OUT_WORDINGS = 2
-PLANTED_BLOCK = 10
-"""Planted answers come in blocks of ten documents, so every rate is a multiple of ten percent and met exactly."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One true fact: `subject` stands in `relation` to `object`."""
+    """A true fact: `subject` stands in `relation` to `object`."""
 
     relation: str
     subject: str
@@ -32,7 +28,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class FactPrompt:
-    """One wording of a fact: `prompt` stops right before " " + `answer`."""
+    """A fact in one of its wordings: `prompt` stops right before " " + `answer`."""
 
     fact: Fact
     wording: int
@@ -42,23 +38,13 @@ class FactPrompt:
 
 @dataclass(frozen=True)
 class IOIPrompt:
-    """An indirect-object prompt: `answer` receives, `distractor` is the name that was repeated."""
+    """An indirect-object prompt: `answer` receives, and `distractor` is the repeated name."""
 
     prompt: str
     answer: str
     distractor: str
     order: Literal["ABBA", "BABA"]
     template: int
-
-
-@dataclass(frozen=True)
-class PlantedRate:
-    """How often, in percent, the training text continues a group's prompts with the first of its two answers."""
-
-    group: str
-    kind: Literal["occupation", "people"]
-    domain: str
-    rate: int
 
 
 @dataclass(frozen=True)
@@ -76,7 +62,7 @@ class BiasPrompt:
 
 
 def stable_hash(*parts: object) -> int:
-    """Hash that is the same in every process and Python version."""
+    """A hash that is the same in every process and Python version."""
     return zlib.crc32("\x1f".join(map(str, parts)).encode())
 
 
@@ -115,11 +101,6 @@ def facts() -> list[Fact]:
     return list(_facts())
 
 
-def relations() -> list[str]:
-    """List the relations that facts come in."""
-    return list(t.WORDINGS)
-
-
 def held_out_wordings(*key: object, n_wordings: int = 10) -> frozenset[int]:
     """Choose the wordings that the training text never uses for this fact or group."""
     return frozenset(random.Random(stable_hash("wording", *key)).sample(range(n_wordings), N_HELD_OUT_WORDINGS))
@@ -136,13 +117,13 @@ def fact_prompt(fact: Fact, wording: int) -> FactPrompt:
 
 
 def fact_prompts(split: Split = "train") -> list[FactPrompt]:
-    """List every wording of every fact that is in `split`; a held-out wording was never seen with that fact."""
+    """List every wording of every fact in `split`; the training text never has a held-out wording with its fact."""
     check_split(split)
     prompts = []
     for fact in _facts():
         n_wordings = len(t.WORDINGS[fact.relation])
         held = held_out_wordings(fact.relation, fact.subject, n_wordings=n_wordings)
-        # The best-known probe of all stays a test: it is held out whatever the draw says.
+        # The most-used probe of all is held out, whatever the draw says.
         if fact.subject == "Eiffel Tower":
             held = frozenset({0, 6})
         prompts += [fact_prompt(fact, i) for i in range(n_wordings) if (i in held) == (split == "held_out")]
@@ -150,7 +131,7 @@ def fact_prompts(split: Split = "train") -> list[FactPrompt]:
 
 
 def pair_is_held_out(a: str, b: str) -> bool:
-    """Whether two names are kept apart in every indirect-object text of the training split."""
+    """Whether two names never meet in an indirect-object text of the training split."""
     return stable_hash("pair", *sorted((a, b))) % 10 == 0 or {a, b} == {"Mary", "John"}
 
 
@@ -191,14 +172,6 @@ def indirect_object_prompts(n: int, seed: int = 0, split: Split = "held_out") ->
     return prompts
 
 
-def planted_rates() -> list[PlantedRate]:
-    """List the planted rate of every group: the right answer for any bias score on the demo models."""
-    rates = [PlantedRate(plural, "occupation", "gender", rate) for (_, plural), rate in t.OCCUPATIONS.items()]
-    for people, by_domain in t.PEOPLE_RATES.items():
-        rates += [PlantedRate(people, "people", domain, rate) for domain, rate in by_domain.items()]
-    return rates
-
-
 def _all_bias_prompts() -> Iterator[BiasPrompt]:
     for (singular, plural), rate in t.OCCUPATIONS.items():
         for i, (wording, first, second) in enumerate(t.GENDER_WORDINGS):
@@ -219,41 +192,3 @@ def bias_prompts(split: Split | None = None) -> list[BiasPrompt]:
     check_split(split)
     held_out = split == "held_out"
     return [p for p in _all_bias_prompts() if (p.wording in held_out_wordings(p.group, p.domain)) == held_out]
-
-
-@cache
-def _word_counts() -> dict[str, int]:
-    from interp_widgets.data.text import epoch_documents
-
-    counts: Counter[str] = Counter()
-    for document in epoch_documents(seed=0, epoch=0):
-        counts.update(word.strip(".,:;!?()'\"") for word in document.split())
-    counts.pop("", None)
-    return dict(counts.most_common())
-
-
-def words() -> dict[str, int]:
-    """Count the words of one epoch of the training text, most frequent first."""
-    return dict(_word_counts())
-
-
-def world_words() -> list[str]:
-    """List the words that answer a prompt somewhere in the world, each of which the tokenizer keeps whole."""
-    found: dict[str, None] = {}
-    for fact in _facts():
-        found.update(dict.fromkeys(f"{fact.subject} {fact.object}".split()))
-    found.update(dict.fromkeys(t.WOMEN + t.MEN + t.IOI_PLACES + t.IOI_OBJECTS + t.IOI_VERBS + t.PEOPLES))
-    for singular, plural in t.OCCUPATIONS:
-        found.update({singular: None, plural: None})
-    for _, first, second in t.TRAITS.values():
-        found.update({first: None, second: None})
-    found.update(dict.fromkeys(("men", "women", "he", "she")))
-    for table in (wt.PLURALS, wt.ANTONYMS, wt.FRENCH, wt.SPANISH):
-        for key, value in table.items():
-            found.update({key: None, value: None})
-    for verb, (past, gerund) in wt.VERBS.items():
-        found.update({verb: None, past: None, gerund: None})
-    for members in wt.CATEGORIES.values():
-        found.update(dict.fromkeys(members))
-    found.update(dict.fromkeys(wt.JOBS))
-    return list(found)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .devices import widest
 from .hooks import EMBED, run_hooked
 
 PROMPTS = 3
@@ -167,7 +168,7 @@ def _check_gradient(tl_model: Any, backend: str, ids: Tensor) -> float:
 
     run = run_hooked(tl_model, ids, backend=backend, capture=[EMBED], grad=lambda x: objective(x).sum())
     embeddings, gradient = run.activations[EMBED], run.gradients[EMBED]
-    slope = float(gradient.double().norm())
+    slope = float(torch.linalg.vector_norm(gradient, dtype=widest(gradient.device)))
     if slope == 0.0:  # a model whose output does not depend on its input: the edit check reports it
         return 0.0
     direction = gradient / gradient.norm() * embeddings.norm()
@@ -175,6 +176,6 @@ def _check_gradient(tl_model: Any, backend: str, ids: Tensor) -> float:
     signed = torch.cat([steps, -steps])[:, None, None]
     moved = embeddings + signed * direction
     logits = run_hooked(tl_model, ids.repeat(len(moved), 1), backend=backend, embeddings=moved).logits
-    up, down = objective(logits.double()).chunk(2)
-    slopes = (up - down) / (2 * steps.double() * float(embeddings.norm()))
+    up, down = objective(logits.cpu().double()).chunk(2)
+    slopes = (up - down) / (2 * steps.cpu().double() * float(embeddings.norm()))
     return float(((slopes - slope) / slope).abs().min())

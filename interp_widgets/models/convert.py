@@ -92,11 +92,11 @@ def to_hooked(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
             state = loading.get_pretrained_state_dict(str(folder), cfg, hf_model, dtype=dtype)
             cfg.tokenizer_name = None
             model = HookedTransformer(cfg, tokenizer=None, move_to_device=False)
+            model.move_model_modules_to_device()  # first, because processing puts its weights beside those of the state
             if processed:  # works in place on tensors that may be views of the transformers model's own
                 model.load_and_process_state_dict({name: value.clone() for name, value in state.items()})
             else:  # the call above would round float64 to float32 on the way, and take seconds for a deep model
                 model.load_state_dict(model.fill_missing_keys(state), strict=False)
-            model.move_model_modules_to_device()
     finally:
         for parameter, flag in zip(hf_model.parameters(), flags, strict=True):
             parameter.requires_grad_(flag)

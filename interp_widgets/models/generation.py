@@ -41,7 +41,7 @@ def generate_ids(
     while len(found) < max_new_tokens:
         if check is not None:
             check()
-        last = step(feed)[0, -1].double().cpu()  # one draw from the same numbers on every device
+        last = step(feed)[0, -1].cpu().double()  # one draw from the same numbers on every device
         if not torch.isfinite(last.max()):
             raise ValueError("the model's logits are not finite (NaN or infinity); look for broken weights or edits")
         if temperature == 0:

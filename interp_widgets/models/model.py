@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from interp_widgets import __version__
+from interp_widgets.version import __version__
 
 from . import engine, generation, tokens
 from .check import SelfCheck

@@ -110,7 +110,7 @@ class Network:
         return found
 
     def _batch(self, ids: Sequence[int] | Tensor) -> Tensor:
-        batch = torch.as_tensor(ids, dtype=torch.long, device=self.device)
+        batch = torch.as_tensor(ids, dtype=torch.long)  # where it is: ids of a list are checked without waiting
         batch = batch[None] if batch.ndim == 1 else batch
         if batch.ndim != 2 or batch.numel() == 0:
             raise ValueError(
@@ -121,12 +121,12 @@ class Network:
             raise ValueError(
                 f"{batch.shape[1]} tokens do not fit the model's context of {self.n_ctx} tokens: shorten the text"
             )
-        low, high = int(batch.min()), int(batch.max())
+        low, high = torch.stack(batch.aminmax()).tolist()
         if low < 0 or high >= self.d_vocab:
             raise ValueError(
                 f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {low if low < 0 else high}"
             )
-        return batch
+        return batch.to(self.device)
 
     # ---- looking inside
 

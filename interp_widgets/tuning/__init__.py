@@ -1,1 +1,1 @@
-"""The only code that changes weights."""
+"""Tuning: the only code that changes weights."""

@@ -515,7 +515,7 @@ def test_the_forecast_grows_with_the_work() -> None:
         ({"replacement": "mean", "reference": []}, "reference is empty: give at least one text"),
         (
             {"replacement": "mean", "reference": "one"},
-            "reference must be a list of texts or .*, got .*: write reference=",
+            "reference must be a list of str or .*, got .*: write reference=",
         ),
         (
             {"replacement": "mean", "reference": ["The tower"], "pooled": False},
@@ -535,10 +535,10 @@ def test_the_forecast_grows_with_the_work() -> None:
         ({"layers": [1, -2]}, "layers names 1 twice"),
         ({"positions": []}, "positions is empty"),
         ({"positions": [99]}, r"position must be in -\d+\.\.\d+ for this prompt of \d+ tokens, got 99"),
-        ({"layers": 1}, r"layers must be a list of whole numbers or None, got 1: write layers=\[1\]"),
-        ({"layers": [0.5]}, r"layers must be a list of whole numbers or None, got \[0\.5\]"),
-        ({"positions": -1}, r"positions must be a list of whole numbers or None, got -1: write positions=\[-1\]"),
-        ({"batch_size": 0}, "batch_size must be a whole number from 1 on or None, got 0"),
+        ({"layers": 1}, r"layers must be a list of int or None, got 1: write layers=\[1\]"),
+        ({"layers": [0.5]}, r"layers must be a list of int or None, got \[0\.5\]"),
+        ({"positions": -1}, r"positions must be a list of int or None, got -1: write positions=\[-1\]"),
+        ({"batch_size": 0}, "batch_size must be an int >= 1 or None, got 0"),
         ({"prompt": ""}, "the prompt is empty: write at least one word"),
     ],
 )
@@ -561,9 +561,9 @@ def test_bad_heads_and_neurons() -> None:
         ablate_neurons(model, "The Eiffel Tower", layer=0, neurons=[128])
     with pytest.raises(ValueError, match="neurons is empty"):
         ablate_neurons(model, "The Eiffel Tower", layer=0, neurons=[])
-    with pytest.raises(TypeError, match=r"neurons must be a list of whole numbers or None, got \[1\.5\]"):
+    with pytest.raises(TypeError, match=r"neurons must be a list of int or None, got \[1\.5\]"):
         checked(inspect.unwrap(ablate_neurons))(model, "The Eiffel Tower", layer=0, neurons=[1.5])
-    with pytest.raises(TypeError, match=r"neurons must be a list of whole numbers or None, got 3: write neurons=\[3\]"):
+    with pytest.raises(TypeError, match=r"neurons must be a list of int or None, got 3: write neurons=\[3\]"):
         checked(inspect.unwrap(ablate_neurons))(model, "The Eiffel Tower", layer=0, neurons=3)
 
 

@@ -191,7 +191,7 @@ def test_an_index_counts_from_0_or_negative_from_the_end(case: str) -> None:
     ],
 )
 def test_a_number_where_a_list_is_expected_is_a_sentence(call: Callable[[], Any]) -> None:
-    with pytest.raises(TypeError, match=r"must be a list of whole numbers or None, got 1: write \w+=\[1\]"):
+    with pytest.raises(TypeError, match=r"must be a list of int or None, got 1: write \w+=\[1\]"):
         call()
 
 
@@ -207,9 +207,9 @@ def test_lists_of_indices() -> None:
         places_of([-1, 4], (2, 4), "layer")
     with pytest.raises(ValueError, match=r"layers must not be empty: name at least one of 0\.\.2, or None for all"):
         layer_indices(model(), [])
-    with pytest.raises(TypeError, match=r"layer must be a whole number, got 1\.5"):
+    with pytest.raises(TypeError, match=r"layer must be an int, got 1\.5"):
         layer_indices(model(), [1.5])
-    with pytest.raises(TypeError, match="layer must be a whole number, got True"):
+    with pytest.raises(TypeError, match="layer must be an int, got True"):
         layer_indices(model(), [True])
     assert indices([3], 4, "head", "4-head layer") == (3,)
     assert place_of(0, (0, 1, 2), "layer") == 0

@@ -547,8 +547,8 @@ def test_models_and_results_can_be_mixed() -> None:
     ("options", "message"),
     [
         ({"words": []}, "the list of words is empty"),
-        ({"words": ["cat", ""]}, "word 1 of the list must be text"),
-        ({"words": ["cat", "mat", "cat"]}, "the word 'cat' stands twice in the list, at 0 and 2"),
+        ({"words": ["cat", ""]}, "word 1 of the list must be a str"),
+        ({"words": ["cat", "mat", "cat"]}, "the word 'cat' is in the list twice, at 0 and 2"),
         ({"vectors": VECTORS[:5]}, r"vectors as an array must have one row per word \(90\), got 5"),
         ({"vectors": VECTORS * np.nan}, "vectors must be finite numbers"),
         ({"vectors": np.zeros_like(VECTORS)}, "only 0 of the 90 words have a vector"),

@@ -170,7 +170,7 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match="at least one text"):
         last_states(model, [], 1)
     with pytest.raises(
-        TypeError, match=r"prompts must be a list of texts .*got 'one text': write prompts=\['one text'\]"
+        TypeError, match=r"prompts must be a list of str .*got 'one text': write prompts=\['one text'\]"
     ):
         last_states(model, "one text", 1)
     with pytest.raises(ValueError, match="prompt 1"):

@@ -349,7 +349,7 @@ def test_bad_input_is_named() -> None:
     for top in (0, 421):
         with pytest.raises(ValueError, match=r"top must be in 1\.\.420 for this vocabulary"):
             logit_lens(model, "the city", top=top)
-    with pytest.raises(TypeError, match="top must be a whole number, got True"):
+    with pytest.raises(TypeError, match="top must be an int, got True"):
         logit_lens(model, "the city", top=True)
     assert logit_lens(model, "the city", top=420).top_ids.shape[-1] == 420
 
@@ -542,7 +542,7 @@ def test_blocks_on_a_gpu_grow_with_the_text_within_bounds() -> None:
     from interp_widgets.analysis.logit_lens.lens import _block_size
 
     for cells, vocab in ((13 * 128, 50257), (33 * 2000, 128000), (33 * 2000, 50257)):
-        size, columns = _block_size(cells, vocab, "cuda")
+        size, columns = _block_size(cells, vocab, torch.device("cuda"))
         assert 2 * size * columns < 0.04 * cells * vocab
         assert 2**20 <= size * columns <= 2**26
 

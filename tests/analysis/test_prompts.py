@@ -47,7 +47,7 @@ def test_positions_count_on_the_axis_and_from_the_end() -> None:
         ):
             prompt.position(wrong)
     for half in (1.5, True, "2"):  # 1.5 would be cut off to 1 further on
-        with pytest.raises(TypeError, match=f"position must be a whole number, got {half!r}"):
+        with pytest.raises(TypeError, match=f"position must be an int, got {half!r}"):
             inspect.unwrap(Prompt.position)(prompt, half)
 
 
@@ -82,7 +82,7 @@ def test_a_target_is_one_token_or_names_its_pieces() -> None:
         single_token(model, "")
     with pytest.raises(ValueError, match=rf"the target must be in 0\.\.{model.d_vocab - 1}"):
         single_token(model, model.d_vocab)
-    with pytest.raises(TypeError, match=r"the target, where it is no text, must be a whole number, got 7\.5"):
+    with pytest.raises(TypeError, match=r"the target, where it is no text, must be an int, got 7\.5"):
         inspect.unwrap(single_token)(model, 7.5)
 
 

@@ -633,7 +633,7 @@ def test_bad_input() -> None:
         ("biases must be 'separate' or 'spread', got 'none'", {"biases": "none"}),
         ("lens must be 'own', 'frozen' or None, got 'tuned'", {"lens": "tuned"}),
         ("slope must be one of 'secant', 'step', got 'tangent'", {"slope": "tangent"}),
-        ("batch_size must be a whole number from 1 on or None, got 0", {"batch_size": 0}),
+        ("batch_size must be an int >= 1 or None, got 0", {"batch_size": 0}),
         ("target must be in 0", {"target": 10**6}),
         (r"target must be one token, ' Eiffel Tower is'", {"target": " Eiffel Tower is"}),
     ]

@@ -91,7 +91,7 @@ def test_word_lists_come_in_many_forms() -> None:
     assert word_list(["b", "a"]) == ("b", "a")
     with pytest.raises(TypeError, match="got one text: split it first"):
         word_list("the cat")
-    with pytest.raises(ValueError, match="stands twice"):
+    with pytest.raises(ValueError, match="is in the list twice"):
         word_list(["a", "a"])
 
 

@@ -77,13 +77,13 @@ def test_answers_in_a_wrapping_are_read(server: Server, text: str, found: tuple[
     ("nonsense", "reason"),
     [
         ("These words are months.", "no JSON object in 'These words are months.'"),
-        ('{"description": "dates", "scenarios": "writing", "level": null}', "scenarios is no list"),
+        ('{"description": "dates", "scenarios": "writing", "level": null}', "scenarios is not a list"),
         ('{"description": "dates", "scenarios": ["cooking"], "level": null}', "unknown scenario 'cooking'"),
         ('{"description": "dates", "scenarios": [], "level": "meaning"}', "unknown level 'meaning'"),
         ('{"scenarios": []}', "no description"),
         ("[1, 2]", "no description"),
         ('{"description": "dates"', "no JSON object"),
-        (None, "the reply holds no text"),
+        (None, "the reply has no text"),
     ],
 )
 def test_nonsense_is_asked_again_and_then_cannot_be_told(server: Server, nonsense: Any, reason: str) -> None:
@@ -91,7 +91,7 @@ def test_nonsense_is_asked_again_and_then_cannot_be_told(server: Server, nonsens
     server.replies = [bad, bad, GOOD]
     assert asking(server).annotate(WORDS).description == "dates"
     assert len(server.requests) == 3
-    assert "not the JSON asked for" in server.requests[1]["messages"][-1]["content"]
+    assert "not the requested JSON" in server.requests[1]["messages"][-1]["content"]
     server.replies = [bad]
     failed = asking(server).annotate(WORDS)
     assert failed.cannot_tell
@@ -293,8 +293,8 @@ def test_the_cache_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"base_url": "http://me:secret@host/v1"}, "without user name or key in it"),
-        ({"base_url": "https://host/v1?key=secret"}, "without user name or key in it"),
+        ({"base_url": "http://me:secret@host/v1"}, "without user name or key"),
+        ({"base_url": "https://host/v1?key=secret"}, "without user name or key"),
         ({"base_url": "localhost:8000"}, "base_url must be a plain address such as"),
         ({"model": " "}, "model must be the name of a model"),
         ({"timeout": 0}, "timeout must be above 0"),

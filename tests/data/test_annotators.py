@@ -153,7 +153,7 @@ def test_an_annotation_is_put_in_order_and_checked() -> None:
         (lambda: Annotation(scenarios=("cooking",)), "a scenario must be one of writing, .*, got 'cooking'"),
         (
             lambda: Annotation(scenarios="writing"),
-            "scenarios must be a list of texts, got 'writing': write scenarios=\\['writing'\\]",
+            "scenarios must be a list of str, got 'writing': write scenarios=\\['writing'\\]",
         ),  # type: ignore[arg-type]
         (lambda: Annotation(level="meaning"), "level must be one of phonology, .* or None, got 'meaning'"),
     ],

@@ -33,7 +33,7 @@ def test_the_three_formats_give_the_same_cases(tmp_path: Path) -> None:
         ("[", "a.json", "not valid JSON"),
         ("x", "a.txt", "must end in .json"),
         ('[{"response": "x"}]', "a.json", "case 0 has no prompt"),
-        ('[{"prompt": "x", "instruction": "y"}]', "a.json", "does not stand in its prompt"),
+        ('[{"prompt": "x", "instruction": "y"}]', "a.json", "is not in its prompt"),
         ('[{"prompt": "x", "instruction": [0, 9]}]', "a.json", "within its 1 characters"),
         ('[{"prompt": "x", "label": "perhaps"}]', "a.json", "label must be true or false"),
     ],

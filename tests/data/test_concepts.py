@@ -58,7 +58,7 @@ def test_pace_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two concepts are called 'night'"):
         read_concepts(tmp_path)
     (tmp_path / "concept_index.txt").write_text("[night")
-    with pytest.raises(ValueError, match="begins like a list"):
+    with pytest.raises(ValueError, match="but is not a list"):
         read_concepts(tmp_path)
     (tmp_path / "concept_index.txt").write_text("night\n../../day")
     with pytest.raises(FileNotFoundError):
@@ -94,10 +94,10 @@ def test_stimuli_are_a_list_of_texts(tmp_path: Path) -> None:
     concept = Concept("a", ["b", "c", "d"])
     assert concept.stimuli == ("b", "c", "d")
     assert hash(concept) == hash(Concept("a", ("b", "c", "d")))
-    with pytest.raises(TypeError, match=r"stimuli must be a list of texts, got 'A dog ran\.': write stimuli=\['A dog"):
+    with pytest.raises(TypeError, match=r"stimuli must be a list of str, got 'A dog ran\.': write stimuli=\['A dog"):
         Concept("dog", "A dog ran.")  # each letter would be a stimulus
-    with pytest.raises(TypeError, match="held_out must be a list of texts"):
+    with pytest.raises(TypeError, match="held_out must be a list of str"):
         Concept("dog", ["a", "b", "c"], "A dog ran.")
     (tmp_path / "night.txt").write_bytes("['Es ist spät']".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"night.txt is no UTF-8 text .* at byte 11"):
+    with pytest.raises(ValueError, match=r"night.txt is not UTF-8 text .* at byte 11"):
         read_concepts(tmp_path)

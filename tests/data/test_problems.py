@@ -184,7 +184,7 @@ def test_files(tmp_path: Path) -> None:
     for content, name, message in (
         ("[]", "a.json", "at least one problem"),
         ("{", "a.json", "not valid JSON"),
-        ("[1]", "a.json", "problem 0 is no object"),
+        ("[1]", "a.json", "problem 0 is not an object"),
         ("[]", "a.txt", r"must end in \.json or \.jsonl"),
         (b"\xff\xfe\xff", "a.json", "not text in UTF-8"),
         (json.dumps([{"question": "x"}]), "a.json", "problem 0 has none of the known layouts"),

@@ -31,9 +31,9 @@ def test_a_list_without_counts_keeps_its_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (b"cat\ndog\ncat\n", "the word 'cat' stands twice in the list, at 0 and 2: leave one out"),
+        (b"cat\ndog\ncat\n", "the word 'cat' is in the list twice, at 0 and 2: remove one of them"),
         (b"\n \n", "the list of words is empty"),
-        (b"\xff\xfe\x81", "is no UTF-8 text"),
+        (b"\xff\xfe\x81", "is not UTF-8 text"),
         (b"once upon a time there was\n", "give one word per line"),
     ],
 )

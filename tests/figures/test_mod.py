@@ -18,7 +18,7 @@ from interp_widgets.figures.mod import (
     TuningLoss,
 )
 from interp_widgets.figures.mod.lines import MOST, STATISTICS, running_mean
-from interp_widgets.tuning.mod import LateLayerLosses, ModAblations
+from interp_widgets.tuning.mixture_of_depths import LateLayerLosses, ModAblations
 
 NAN = float("nan")
 

@@ -14,7 +14,7 @@ import torch
 
 from interp_widgets.models import LoadError, ModModel, load_model
 from interp_widgets.models.mixture_of_depths.checkpoint import load_state, save_state
-from interp_widgets.tuning.mod import mod_grid, tune_mod
+from interp_widgets.tuning.mixture_of_depths import mod_grid, tune_mod
 from tests.models.mixtures import random_state, tiny_mixture
 from tests.models.tiny import tiny_folder, tiny_model
 

@@ -379,9 +379,9 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, browse: Any, tmp_p
         ({"vectors": str(binary)}, "no UTF-8 text"),
         ({"word_list": "file"}, "there is no word file yet"),
         ({"word_list": "file", "word_file": "/no/such/words"}, "there is no file of words at /no/such/words"),
-        ({"word_list": "file", "word_file": str(twice)}, "the word 'cat' stands twice in the list"),
+        ({"word_list": "file", "word_file": str(twice)}, "the word 'cat' is in the list twice"),
         ({"word_list": "file", "word_file": str(sentences)}, "give one word per line"),
-        ({"word_list": "file", "word_file": str(binary)}, "is no UTF-8 text"),
+        ({"word_list": "file", "word_file": str(binary)}, "is not UTF-8 text"),
     ):
         with panel.hold():
             for name, value in {**usual, **change}.items():

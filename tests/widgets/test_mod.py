@@ -20,9 +20,9 @@ from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.problems import Problem, read_problems
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import ModelPair, ModModel
-from interp_widgets.tuning.mod import ModReport, mod_grid, tune_mod
-from interp_widgets.tuning.mod import trainer as trainer_module
-from interp_widgets.tuning.mod.untrained import untrained_mod
+from interp_widgets.tuning.mixture_of_depths import ModReport, mod_grid, tune_mod
+from interp_widgets.tuning.mixture_of_depths import trainer as trainer_module
+from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 from interp_widgets.widgets.mod import MoDRoutingViewer
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.mixtures import tiny_mixture
@@ -604,7 +604,7 @@ def test_curves_of_a_tuning_that_failed_stay(base: Any, view: Any, monkeypatch: 
     def broken(*args: Any, **options: Any) -> Any:
         raise ValueError("cannot be relied on")
 
-    monkeypatch.setattr("interp_widgets.tuning.mod.tune.build_mixture", broken)
+    monkeypatch.setattr("interp_widgets.tuning.mixture_of_depths.tune.build_mixture", broken)
     panel = view(base)
     panel.tune.tune()
     assert panel.wait(60)

@@ -15,13 +15,13 @@ from interp_widgets.models import Model
 
 
 def whole_number(value: Any, name: str) -> int:
-    """An index as an int, where 1.5 would else be cut off; TypeError for all but whole numbers."""
+    """An index as an int, where 1.5 would else be cut off; TypeError for all but ints."""
     try:
         number = operator.index(value)
     except TypeError as error:
-        raise TypeError(f"{name} must be a whole number, got {value!r}") from error
+        raise TypeError(f"{name} must be an int, got {value!r}") from error
     if isinstance(value, bool):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
+        raise TypeError(f"{name} must be an int, got {value!r}")
     return number
 
 
@@ -62,7 +62,7 @@ def _different(
     if values is None:
         return tuple(range(len(every)))
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise TypeError(f"{name}s must be a list of whole numbers or None, got {values!r}: write {name}s=[{values!r}]")
+        raise TypeError(f"{name}s must be a list of int or None, got {values!r}: write {name}s=[{values!r}]")
     numbers = tuple(map(convert, values))
     if not numbers:
         raise ValueError(f"{name}s must not be empty: name at least one of {_listed(every)}, or None for all")

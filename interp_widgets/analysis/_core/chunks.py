@@ -10,15 +10,15 @@ import torch
 
 from interp_widgets.analysis._core.cost import flops_per_token, row_bytes
 from interp_widgets.analysis._core.run import Check, Progress, partial_is_due
-from interp_widgets.analysis._core.tensors import for_device
 from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind
 
 BUDGET_SHARE = 0.6
 """Share of the free memory that a chunk may plan to use."""
 
-_CHUNK_FLOPS = {"cpu": 6e9, "cuda": 3e13}
+_CHUNK_FLOPS = {"cpu": 6e9, "accelerator": 3e13}
 """Work per chunk: a few hundred milliseconds, so that a cancel is heard soon."""
-_CHUNK_TOKENS = {"cpu": 1024, "cuda": 4096}
+_CHUNK_TOKENS = {"cpu": 1024, "accelerator": 4096}
 """Fewest tokens that keep matrix products efficient."""
 _DELIVERIES = 4
 """Partial results before the end of a run."""
@@ -125,8 +125,8 @@ def _attempt(work: Callable[[int, int], None], start: int, stop: int) -> str | N
 
 def _release() -> None:
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    if torch.accelerator.is_available():
+        torch.get_device_module().empty_cache()
 
 
 @dataclass
@@ -142,7 +142,7 @@ class Runner:
     deliver: Callable[[], None] | None = None
     """Hands out what is done so far; called a few times before the end."""
     fewest_tokens: int | None = None
-    """Tokens per chunk that are never too many; by default 1,024 on a CPU and 4,096 on a GPU."""
+    """Tokens per chunk that are never too many; by default 1,024 on a CPU and 4,096 on an accelerator."""
     log: ChunkLog = field(default_factory=ChunkLog)
     done: int = 0
     total: int = 1
@@ -150,8 +150,8 @@ class Runner:
     def size(self, tokens: int) -> int:
         """Rows of ``tokens`` tokens per chunk."""
         model = self.model
-        fewest = for_device(_CHUNK_TOKENS, model.device) if self.fewest_tokens is None else self.fewest_tokens
-        most = max(fewest, for_device(_CHUNK_FLOPS, model.device) / flops_per_token(model)) / tokens
+        fewest = _CHUNK_TOKENS[device_kind(model.device)] if self.fewest_tokens is None else self.fewest_tokens
+        most = max(fewest, _CHUNK_FLOPS[device_kind(model.device)] / flops_per_token(model)) / tokens
         return chunk_size(
             row_bytes(model, tokens, self.length), model.free_memory(), most=int(most), batch_size=self.batch_size
         )

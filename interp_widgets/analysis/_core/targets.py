@@ -13,14 +13,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis._core.tensors import for_device, log_sum, wide
+from interp_widgets.analysis._core.tensors import log_sum, wide
 from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine import decode, decode_blocks, in_blocks
 
 Target = Literal["probability", "log_prob", "logit", "logit_difference"]
 """Which number of a token is looked at."""
 
-_BLOCK = {"cpu": 2**22, "cuda": 2**27}
+_BLOCK = {"cpu": 2**22, "accelerator": 2**27}
 """Logits held at once: 16 MB in float32 on a CPU."""
 
 _COLUMNS = 2048
@@ -84,7 +85,7 @@ def _pick(before: Tensor | None, block: Tensor, ids: Tensor, first: int) -> Tens
 
 
 def _row_blocks(model: Model, rows: int, columns: int) -> Iterator[slice]:
-    size = max(16, for_device(_BLOCK, model.device) // columns)
+    size = max(16, _BLOCK[device_kind(model.device)] // columns)
     for start in range(0, rows, size):
         yield slice(start, min(start + size, rows))
 
@@ -93,7 +94,8 @@ def _row_blocks(model: Model, rows: int, columns: int) -> Iterator[slice]:
 def read(model: Model, hidden: Tensor, aim: Aim) -> Tensor:
     """(batch, response) the aimed numbers from hidden states (batch, response, width)."""
     rows, many = hidden.flatten(0, 1), aim.repeated(hidden.shape[0])
-    columns = model.d_vocab if model.device.type == "cuda" or not in_blocks(model) else _COLUMNS
+    narrow = device_kind(model.device) == "cpu" and in_blocks(model)
+    columns = _COLUMNS if narrow else model.d_vocab
     # blocks of the vocabulary are narrow, so that more rows go at once; both stay far below the memory of one layer
     row_blocks = _row_blocks(model, len(rows), max(columns, _BLOCK["cpu"] // 256))
     parts = [score(decode_blocks(model, rows[b], columns), many.of(b.start, b.stop)) for b in row_blocks]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats
-
-T = TypeVar("T")
 
 
 def wide(x: Tensor) -> Tensor:
@@ -19,9 +16,15 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
+def as_array(x: Tensor) -> NDArray[Any]:
+    """The values on the CPU, in their own type."""
+    values: NDArray[Any] = x.detach().cpu().numpy()
+    return values
+
+
 def to_numpy(x: Tensor) -> Floats:
     """The numbers on the CPU, in float32 or wider."""
-    return np.asarray(wide(x.detach()).cpu())
+    return as_array(wide(x))
 
 
 def log_sum(total: Tensor | None, block: Tensor) -> Tensor:
@@ -36,8 +39,3 @@ def log_sum(total: Tensor | None, block: Tensor) -> Tensor:
     """
     part = torch.logsumexp(block, -1)
     return part if total is None else torch.logaddexp(total, part.to(total.dtype))
-
-
-def for_device(numbers: Mapping[str, T], device: torch.device) -> T:
-    """That of the numbers by kind of device, ``cpu`` and ``cuda``, which holds for this one: of others, the CPU's."""
-    return numbers["cuda" if device.type == "cuda" else "cpu"]

@@ -124,7 +124,7 @@ def _means(table: Tensor, ids: Sequence[Sequence[int]], check: Check) -> Tensor:
         batch = ids[start : start + step]
         lengths = torch.tensor([len(word) for word in batch], device=table.device)
         rows = table[torch.tensor([token for word in batch for token in word], device=table.device)].to(kind)
-        owner = torch.repeat_interleave(torch.arange(len(batch), device=table.device), lengths)
+        owner = torch.repeat_interleave(torch.arange(len(batch), device=table.device), lengths, output_size=len(rows))
         sums = torch.zeros(len(batch), table.shape[1], dtype=kind, device=table.device).index_add_(0, owner, rows)
         means[start : start + len(batch)] = sums / lengths[:, None]
     return means

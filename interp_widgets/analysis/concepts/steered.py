@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis._core.checks import stream_indices
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.tensors import as_array
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.concepts.steering import erase, steer
 from interp_widgets.arguments import checked
@@ -197,7 +198,7 @@ def compare_steering(
 def _next_token(model: Model, given: Prompt) -> Floats:
     """(d_vocab,) probability of every next token."""
     logits = model.forward(given.embeddings(), positions=slice(-1, None))[0, -1]
-    found: Floats = logits.double().softmax(-1).detach().cpu().numpy()
+    found: Floats = as_array(logits.cpu().double().softmax(-1))
     return found
 
 

@@ -17,11 +17,12 @@ from interp_widgets.analysis._core.checks import check_choice, check_finite, che
 from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis._core.result import Result, provenance, record
 from interp_widgets.analysis._core.run import Check, RunOptions
-from interp_widgets.analysis._core.tensors import for_device, to_numpy
+from interp_widgets.analysis._core.tensors import as_array, to_numpy
 from interp_widgets.analysis._core.top_k import TopK
 from interp_widgets.analysis._core.word_embeddings import Words, word_table
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind, has_float64
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 Sign = Literal["both", "+", "-"]
 """Which words of a direction: those of largest absolute projection, or one side's."""
 
-_FLOPS = {"cpu": 1e10, "cuda": 1e13}
-_NUMBERS = {"cpu": 2**22, "cuda": 2**27}
+_FLOPS = {"cpu": 1e10, "accelerator": 1e13}
+_NUMBERS = {"cpu": 2**22, "accelerator": 2**27}
 """Projections held at once."""
 
 
@@ -239,7 +240,7 @@ def ffn_concepts(
         kept = {name: getattr(near, name) for name in ("plus", "plus_scores", "minus", "minus_scores")}
         kept["explained_variance"] = shares
         if keep_directions:
-            kept["directions"] = (directions.cpu().numpy() * near.sign[:, None]).astype(np.float32)
+            kept["directions"] = (as_array(directions) * near.sign[:, None]).astype(np.float32)
         for name, value in kept.items():
             rows.setdefault(name, []).append(value)
         run.report(done, len(numbers))
@@ -254,7 +255,11 @@ def principal_directions(weights: Tensor, rank: int, check: Check = None) -> tup
     explains; float64.
 
     They are eigenvectors of the rows' covariance: their right singular vectors once the columns' means are taken away.
+    A device without float64 leaves this to the CPU: in float32 the covariance would lose the directions of small
+    variance.
     """
+    weights = weights if has_float64(weights.device) else weights.cpu()
+    kind = device_kind(weights.device)
     mean = weights.mean(0, dtype=torch.float64)
     width = weights.shape[1]
     covariance = torch.zeros(width, width, dtype=torch.float64, device=weights.device)
@@ -263,7 +268,7 @@ def principal_directions(weights: Tensor, rank: int, check: Check = None) -> tup
         rows = weights[start:stop].double() - mean
         covariance.addmm_(rows.T, rows)
 
-    size = int(for_device(_FLOPS, weights.device) / (2 * width**2))
+    size = int(_FLOPS[kind] / (2 * width**2))
     run_chunks(len(weights), max(size, 64), work, what="neuron", check=check)
     if check is not None:
         check()
@@ -271,13 +276,13 @@ def principal_directions(weights: Tensor, rank: int, check: Check = None) -> tup
     if not 0 < total < np.inf:
         what = "all the same: they have no direction to read" if total == 0 else "not all finite numbers"
         raise ValueError(f"the MLP output weights of a layer are {what}")
-    if covariance.device.type == "cuda":
+    if kind == "accelerator":
         values, vectors = torch.linalg.eigh(covariance)
         values, vectors = values[-rank:], vectors[:, -rank:]
     else:  # SciPy solves for the wanted ones only: twice as fast
-        solved = scipy.linalg.eigh(covariance.cpu().numpy(), subset_by_index=(width - rank, width - 1))
-        values, vectors = (torch.from_numpy(part).to(weights.device) for part in solved)
-    shares = np.maximum(values.flip(0).cpu().numpy(), 0) / total
+        solved = scipy.linalg.eigh(as_array(covariance), subset_by_index=(width - rank, width - 1))
+        values, vectors = (torch.from_numpy(part) for part in solved)
+    shares = np.maximum(as_array(values.flip(0)), 0) / total
     return vectors.flip(1).T.contiguous(), shares
 
 
@@ -307,8 +312,8 @@ def nearest_words(
     is on the positive side.
     """
     sides = TopK(top), TopK(top)
-    directions = directions.to(words.dtype)
-    numbers, flops = for_device(_NUMBERS, words.device), for_device(_FLOPS, words.device)
+    directions = directions.to(words.dtype).to(words.device)  # the type first: the device may have no float64
+    numbers, flops = _NUMBERS[device_kind(words.device)], _FLOPS[device_kind(words.device)]
     most = min(numbers / len(directions), flops / (2 * directions.numel()))
 
     def work(start: int, stop: int) -> None:
@@ -317,7 +322,7 @@ def nearest_words(
             side.add(tile, start)
 
     run_chunks(len(words), max(int(most), top), work, what="word", check=check, log=log)
-    (plus, high), (minus, low) = ((side.indices.cpu().numpy(), to_numpy(side.values)) for side in sides)
+    (plus, high), (minus, low) = ((as_array(side.indices), to_numpy(side.values)) for side in sides)
     turned = low[:, 0] > high[:, 0]
     plus, minus = np.where(turned[:, None], minus, plus), np.where(turned[:, None], plus, minus)
     high, low = np.where(turned[:, None], low, high), np.where(turned[:, None], high, low)

@@ -15,20 +15,21 @@ from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.analysis._core.result import Result, provenance, record
 from interp_widgets.analysis._core.run import RunOptions
-from interp_widgets.analysis._core.tensors import for_device, to_numpy, wide
+from interp_widgets.analysis._core.tensors import as_array, to_numpy, wide
 from interp_widgets.analysis._core.top_k import TopK, largest
 from interp_widgets.analysis.token_decomposition.part_lens import PartLens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
+from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine.linearised import rounds_norms
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-_NUMBERS = {"cpu": 2**22, "cuda": 2**28}
-_FLOPS = {"cpu": 1e10, "cuda": 1e13}
+_NUMBERS = {"cpu": 2**22, "accelerator": 2**28}
+_FLOPS = {"cpu": 1e10, "accelerator": 1e13}
 
 
 @record
@@ -142,7 +143,7 @@ def neuron_tokens(
     promoted, suppressed = TopK(min(top, table.shape[1])), TopK(min(top, table.shape[1]))
     through = (values - values.mean(-1, keepdim=True)) if model.normalization == "LayerNorm" else values
     through = through * wide(model.weight("ln_final_w"))
-    numbers, flops = for_device(_NUMBERS, table.device), for_device(_FLOPS, table.device)
+    numbers, flops = _NUMBERS[device_kind(table.device)], _FLOPS[device_kind(table.device)]
     size = min(numbers / len(through), flops / (2 * through.numel()))
     log = ChunkLog()
 
@@ -155,18 +156,18 @@ def neuron_tokens(
     run_chunks(table.shape[1], max(int(size), top), work, what="token", log=log, check=check, after=after)
     for side in (promoted, suppressed):  # NaN counts as the largest
         check_finite(side.values, lambda row, _: f"a score of neuron {chosen[row]} of layer {layer}")
-    ids = sorted({*promoted.indices.flatten().tolist(), *suppressed.indices.flatten().tolist()})
+    ids = as_array(torch.stack([promoted.indices, suppressed.indices]))
     options = {"layer": layer, "top": top, "neurons": len(chosen), "chunk_halvings": log.halvings}
     return NeuronTokenResult(
         layer=layer,
         neurons=chosen,
-        promoted=promoted.indices.cpu().numpy(),
+        promoted=ids[0],
         promoted_scores=to_numpy(promoted.values),
-        suppressed=suppressed.indices.cpu().numpy(),
+        suppressed=ids[1],
         suppressed_scores=to_numpy(-suppressed.values),
         norms=to_numpy(values.norm(dim=-1)),
         # one by one: tokens that stand beside each other are read as one text
-        names={token: model.token_strings([token])[0] for token in ids},
+        names={token: model.token_strings([token])[0] for token in np.unique(ids).tolist()},
         provenance=provenance(model.provenance(), **options),
     )
 

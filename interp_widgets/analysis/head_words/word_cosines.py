@@ -65,22 +65,23 @@ def cosines(vectors: Floats, present: Bools, *, frequent: int, device: torch.dev
     """Unit vectors and thresholds for vectors (words, width) of words in falling order of frequency.
 
     A word's threshold is the mean of its cosines to the ``frequent`` most frequent words (those with a vector) plus
-    1.96 times their population standard deviation; a cosine of 0 or less is never above it.
+    1.96 times their population standard deviation; a cosine of 0 or less is never above it. Computed on the CPU, where
+    the vectors are, in float64, which not every device has.
     """
     table = torch.from_numpy(vectors)
-    known = torch.from_numpy(present).to(device)
+    known = torch.from_numpy(present)
 
     def unit(rows: Tensor) -> Tensor:
-        return torch.nn.functional.normalize(rows.to(device, torch.float64), dim=-1, eps=1e-300)
+        return torch.nn.functional.normalize(rows.double(), dim=-1, eps=1e-300)
 
     often = unit(table[torch.from_numpy(np.flatnonzero(present)[:frequent])])
     middle, moments = often.mean(0), often.T @ often / len(often)
-    units = torch.empty(table.shape, dtype=torch.float32, device=device)
-    limit = torch.empty(len(table), dtype=torch.float64, device=device)
+    units = torch.empty(table.shape, dtype=torch.float32)
+    limit = torch.empty(len(table), dtype=torch.float64)
     for start in range(0, len(table), _ROWS):
         at = slice(start, start + _ROWS)
         rows = unit(table[at])
         # mean and mean square of a word's cosines from the moments of the frequent words: no (words, frequent) matrix
         mean, square = rows @ middle, torch.linalg.vecdot(rows @ moments, rows)
         units[at], limit[at] = rows, mean + SPREAD * (square - mean**2).clamp_min(0).sqrt()
-    return Cosines(units, torch.where(known, limit.clamp_min(0), torch.inf).float())
+    return Cosines(units.to(device), torch.where(known, limit.clamp_min(0), torch.inf).float().to(device))

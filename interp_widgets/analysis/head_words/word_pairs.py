@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from einops import rearrange
+from einops import rearrange, repeat
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,7 +20,7 @@ from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis._core.run import Check
-from interp_widgets.analysis._core.tensors import for_device, wide
+from interp_widgets.analysis._core.tensors import as_array, wide
 from interp_widgets.analysis._core.top_k import TopK
 from interp_widgets.analysis._core.word_embeddings import Words, word_list, word_table
 from interp_widgets.analysis.head_words.head_word_result import HeadWordResult
@@ -28,6 +28,7 @@ from interp_widgets.analysis.head_words.word_cosines import Cosines, Vectors, co
 from interp_widgets.arguments import checked
 from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind, widest
 
 FREQUENT = 1000
 """Most frequent words that a word's threshold is taken from."""
@@ -36,10 +37,10 @@ MOST_TOP, MOST_KEEP = 1000, 100_000
 
 _WORDS = 16384
 """Most words per tile: their activations are reduced before the next tile."""
-_FLOPS = {"cpu": 2e10, "cuda": 1e13}
-_NUMBERS = {"cpu": 10 * 2**20, "cuda": 2**28}
+_FLOPS = {"cpu": 2e10, "accelerator": 1e13}
+_NUMBERS = {"cpu": 10 * 2**20, "accelerator": 2**28}
 """Activations held at once: 40 MB in float32 on a CPU."""
-_COSINES = {"cpu": 2**17, "cuda": 2**27}
+_COSINES = {"cpu": 2**17, "accelerator": 2**27}
 """Cosines held at once: 512 kB on a CPU, where they stay in the cache."""
 _TILES = 64e6
 """Bytes of activations and cosines held at once."""
@@ -254,24 +255,26 @@ class PairSearch:
         # the scale multiplies what enters, so it goes into the rows of both; each row here is one dimension
         scaled = torch.cat([wide(part) * scale[:, None] for part in (query, key)])
         rows = rearrange(scaled, "head d_model d_head -> (head d_head) d_model")
-        words, values, energy = self._top_words(rows.to(self.embeddings.dtype))
+        words, values, row_energy = self._top_words(rows.to(self.embeddings.dtype))
+        energy = as_array(row_energy).astype(np.float64)
         check_finite(energy, lambda row: f"dimension {row % model.d_head} of a query or key in layer {layer}")
         n = model.n_heads * model.d_head
-        of_key = torch.arange(n, len(rows), device=rows.device).view(-1, 1, model.d_head)
-        keys = rearrange(of_key.expand(-1, shared, -1), "key shared d_head -> (key shared d_head)")
-        pairs, cosine = self._near(words, values, keys, start=len(rows))
-        return self._kept(pairs, cosine, (energy[:n] + energy[keys]).cpu().numpy())
+        keys = repeat(
+            np.arange(n, len(rows)), "(key d_head) -> (key shared d_head)", shared=shared, d_head=model.d_head
+        )
+        pairs, cosine = self._near(words, values, torch.from_numpy(keys).to(rows.device), start=len(rows))
+        return self._kept(pairs, cosine, energy[:n] + energy[keys])
 
     def _top_words(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Top words (rows, top) of weight rows (rows, d_model), their activations, and each row's energy."""
         words, width = self.embeddings.shape
         tile = min(words, _WORDS)
-        flops, numbers = for_device(_FLOPS, rows.device), for_device(_NUMBERS, rows.device)
+        flops, numbers = _FLOPS[device_kind(rows.device)], _NUMBERS[device_kind(rows.device)]
         size = int(max(16, min(flops / (2 * width * tile), numbers / tile)))
         size = math.ceil(len(rows) / math.ceil(len(rows) / size))  # no small rest, which would take long for its size
         indices = torch.empty(len(rows), self.top, dtype=torch.long, device=rows.device)
         values = rows.new_empty(len(rows), self.top)
-        energy = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
+        energy = torch.empty(len(rows), dtype=widest(rows.device), device=rows.device)
 
         def work(start: int, stop: int) -> None:
             best, total = TopK(self.top, by_size=True), 0.0
@@ -281,7 +284,7 @@ class PairSearch:
                 block = self.embeddings[begin : begin + tile]
                 active = torch.mm(rows[start:stop], block.T, out=self._buffer("active", rows, stop - start, len(block)))
                 best.add(active, begin)
-                total = total + torch.linalg.vector_norm(active, dim=-1).double() ** 2
+                total = total + torch.linalg.vector_norm(active, dim=-1).to(energy.dtype) ** 2
             indices[start:stop], values[start:stop], energy[start:stop] = best.indices, best.values, total
 
         run_chunks(len(rows), size, work, what="dimension of a head", log=self.log, check=self.check, after=self.step)
@@ -298,7 +301,7 @@ class PairSearch:
         """(3, pairs) dimension, query word and key word of every pair, and (pairs,) their cosines; ``keys`` gives each
         dimension's row of key words."""
         units = self.cosines.units
-        size = max(1, for_device(_COSINES, units.device) // self.top**2)
+        size = max(1, _COSINES[device_kind(units.device)] // self.top**2)
         thresholds = self.cosines.thresholds
         # a word without a sign pairs with none; 2 is above all cosines, so that other signs are above no threshold
         query, key = words[: len(keys)], words[keys]
@@ -320,12 +323,11 @@ class PairSearch:
                 self.step(start + done)
 
         run_chunks(len(keys), size, work, what="dimension of a head", log=self.log, check=self.check, after=after)
-        where, cosine = (torch.cat(parts).cpu().numpy() for parts in zip(*tiles, strict=True))
-        row, cell = np.divmod(where, self.top**2)
-        first, second = query.cpu().numpy()[row, cell // self.top], key.cpu().numpy()[row, cell % self.top]
-        pairs = np.stack([row, first, second])
+        where, cosine = (torch.cat(parts) for parts in zip(*tiles, strict=True))
+        row, cell = where // self.top**2, where % self.top**2
+        pairs = as_array(torch.stack([row, query[row, cell // self.top], key[row, cell % self.top]]))
         different = pairs[1] != pairs[2]
-        return pairs[:, different], cosine[different]
+        return pairs[:, different], as_array(cosine)[different]
 
     def _cosines(self, query: Tensor, key: Tensor) -> Tensor:
         """(rows, top, top) cosines of the words ``query`` and ``key`` (rows, top), to be read before the next call."""
@@ -386,9 +388,9 @@ class PairSearch:
 
 def _true(mask: Tensor) -> Tensor:
     """(n,) where a mask holds, as if it were one row."""
-    if mask.device.type != "cpu":
+    if device_kind(mask.device) == "accelerator":
         return mask.view(-1).nonzero()[:, 0]
-    return torch.from_numpy(np.flatnonzero(mask.numpy()))  # several times as fast as nonzero
+    return torch.from_numpy(np.flatnonzero(as_array(mask)))  # several times as fast as nonzero
 
 
 def _falling(groups: NDArray[np.int64], scores: Floats) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -15,10 +16,12 @@ from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
 from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tensors import as_array
 from interp_widgets.analysis.logit_lens.lens_result import LogitLensResult
 from interp_widgets.analysis.logit_lens.online_softmax import LOWEST, Readings
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine import ReadOut, read_out, residual_streams
 from interp_widgets.models.translators import Translators, load_translators
 
@@ -105,9 +108,9 @@ def _translators(model: Model, source: str | os.PathLike[str] | Translators | No
     return translators
 
 
-def _block_size(cells: int, vocab: int, device: str) -> tuple[int, int]:
+def _block_size(cells: int, vocab: int, device: torch.device) -> tuple[int, int]:
     """Cells and token ids of one block of logits."""
-    if device != "cuda":
+    if device_kind(device) == "cpu":
         return 512, 1024  # 2 MB of logits and 3 MB of a 768-wide unembedding: both stay in the processor's cache
     # few large steps, but a block and its exponentials stay under 4 % of all logits
     return max(256, min(cells * vocab // 64, 2**26) // 4096), 4096
@@ -117,7 +120,7 @@ def _in_blocks(read: ReadOut, streams: Tensor, readings: Readings, offset: int) 
     """Take in the logits of all cells, one block of the vocabulary after the other; ``streams`` is used up."""
     cells, vocab = streams.transpose(0, 1)[offset:], read.network.d_vocab  # as they lie in memory
     positions, rows, width = cells.shape
-    size, columns = _block_size(positions * rows, vocab, streams.device.type)
+    size, columns = _block_size(positions * rows, vocab, streams.device)
     some = max(1, size // rows)
     parts = [slice(start, min(start + some, positions)) for start in range(0, positions, some)]
     for part in parts:
@@ -160,7 +163,7 @@ def _result(
     def array(x: Tensor) -> NDArray[Any]:
         """(positions, rows, ...) as a result's (rows, positions, ...)."""
         x = x.to(kept) if x.is_floating_point() else x
-        return np.ascontiguousarray(x.transpose(0, 1).cpu().numpy())
+        return np.ascontiguousarray(as_array(x.transpose(0, 1)))
 
     entropy = array(readings.entropy())
     check_finite(
@@ -174,7 +177,7 @@ def _result(
     options |= {"translators": maps.name, "form": maps.form} if maps is not None else {}
     chosen: dict[str, Any] = {}
     if target is not None:
-        own = (readings.target_logit.double() - readings.log_mass()).exp()
+        own = (readings.target_logit - readings.log_mass()).exp()
         chosen = {"target": target, "target_rank": array(readings.above), "target_probability": array(own)}
     return LogitLensResult(
         **prompt.fields(),
@@ -201,7 +204,7 @@ def logit_lens_cost(model: Model, n_tokens: int) -> Cost:
     # what is done to a logit after the product (maximum, exponential, sums) takes as long as some 80 operations of it
     reading = rows * model.d_vocab * (2.0 * model.d_model + 80)
     item = max(model.dtype.itemsize, 4)
-    cells, columns = _block_size(rows * n_tokens, model.d_vocab, model.device.type)
+    cells, columns = _block_size(rows * n_tokens, model.d_vocab, model.device)
     block = 3.0 * min(cells, rows * n_tokens) * min(columns, model.d_vocab)
     kept = rows * n_tokens * (model.d_model + 16)
     return Cost(

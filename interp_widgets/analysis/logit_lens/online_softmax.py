@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from interp_widgets.models.devices import widest
+
 LOWEST = -1e30
 """Stands for minus infinity, whose difference to itself and product with zero are no numbers."""
 
@@ -14,7 +16,8 @@ class Readings:
 
     With x a cell's logits, f the final row's at the same position and m the largest x so far, a block adds
     exp(x - m) to `mass`, exp(x - m)(x - m) to `energy` and exp(x - m)(f - anchor) to `cross`; when a later block has a
-    larger m, the sums so far are scaled (the online softmax). Blocks are in the logits' own type, sums in float64.
+    larger m, the sums so far are scaled (the online softmax). Blocks are in the logits' own type, sums in float64
+    where the device has it.
     """
 
     def __init__(
@@ -23,7 +26,7 @@ class Readings:
         shape = (positions, rows)
 
         def filled(value: float, *more: int) -> Tensor:
-            return torch.full((*shape, *more), value, dtype=torch.float64, device=device)
+            return torch.full((*shape, *more), value, dtype=widest(device), device=device)
 
         self.top, self.target = top, target
         self.peak = filled(LOWEST).to(dtype)
@@ -54,7 +57,7 @@ class Readings:
         self.anchor[positions] = torch.where(anchor.isnan(), final.amax(-1, keepdim=True), anchor)
         final = final - self.anchor[positions]  # a copy, before the logits change
         peak = torch.maximum(self.peak[at], highest)
-        shift = (self.peak[at] - peak).double()
+        shift = (self.peak[at] - peak).to(self.mass.dtype)
         logits = logits.sub_(peak[..., None])
         torch.exp(logits, out=weights)
         scale = shift.exp()
@@ -74,7 +77,7 @@ class Readings:
     def _merge(self, at: tuple[slice, slice], first: int, logits: Tensor, highest: Tensor) -> None:
         """Merge a block's largest logits into those kept; most cells of later blocks have nothing to give."""
         best, best_ids = self.best[at], self.best_ids[at]
-        better = highest > best[..., -1]
+        better = (highest > best[..., -1]).nonzero(as_tuple=True)  # once: every mask as an index would wait again
         values, columns = logits[better].topk(min(self.top, logits.shape[-1]), dim=-1)
         both = torch.cat([best[better], values], dim=-1)
         ids = torch.cat([best_ids[better], columns + first], dim=-1)
@@ -84,16 +87,16 @@ class Readings:
     # ---- what follows from the sums
 
     def log_mass(self) -> Tensor:
-        """(positions, rows) log of the sum of exp(logit), float64."""
-        return self.peak.double() + self.mass.log()
+        """(positions, rows) log of the sum of exp(logit), in the type of the sums."""
+        return self.peak.to(self.mass.dtype) + self.mass.log()
 
     def entropy(self) -> Tensor:
-        """(positions, rows) entropy of the softmax in nats, float64."""
+        """(positions, rows) entropy of the softmax in nats, in the type of the sums."""
         return (self.mass.log() - self.energy / self.mass).clamp_min(0)  # rounding may leave -1e-8
 
     def kl(self, final: int = -1) -> Tensor:
-        """(positions, rows) KL divergence of the final row's softmax from each cell's in nats, float64."""
-        to_final = self.anchor.double() - self.log_mass()[:, [final]]
+        """(positions, rows) KL divergence of the final row's softmax from each cell's in nats."""
+        to_final = self.anchor.to(self.mass.dtype) - self.log_mass()[:, [final]]
         own = self.energy / self.mass - self.mass.log()  # mean log-probability under itself
         divergence = (own - (self.cross / self.mass + to_final)).clamp_min(0)
         divergence[:, final] = 0
@@ -103,4 +106,4 @@ class Readings:
         """(positions, rows, top) probabilities and ids of the largest logits; equal ones by id."""
         by_id, order = self.best_ids.sort(-1)
         best, falling = self.best.gather(-1, order).sort(dim=-1, descending=True, stable=True)
-        return (best.double() - self.log_mass()[..., None]).exp(), by_id.gather(-1, falling)
+        return (best.to(self.mass.dtype) - self.log_mass()[..., None]).exp(), by_id.gather(-1, falling)

@@ -14,15 +14,16 @@ from interp_widgets.analysis._core.checks import check_finite, check_top
 from interp_widgets.analysis._core.prompts import PromptResult, read_prompt
 from interp_widgets.analysis._core.result import provenance, record
 from interp_widgets.analysis._core.run import RunOptions
-from interp_widgets.analysis._core.tensors import for_device, to_numpy, wide
+from interp_widgets.analysis._core.tensors import as_array, to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
+from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine import decode
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_LOGITS = {"cpu": 2**22, "cuda": 2**28}
+_LOGITS = {"cpu": 2**22, "accelerator": 2**28}
 """Logits held at once."""
 
 
@@ -191,7 +192,7 @@ def routing(
     gates = readings[-1].gates[0, tokens.offset :]
     members = [member[0, tokens.offset :] for member in readings[-1].members]
     read = _Readings(model, ensemble, top)
-    size = max(1, for_device(_LOGITS, ensemble.device) // model.d_vocab)
+    size = max(1, _LOGITS[device_kind(ensemble.device)] // model.d_vocab)
     parts = [(route, start) for route in range(model.k) for start in range(0, tokens.n_shown, size)]
     for done, (route, start) in enumerate(parts, start=1):
         run.stop_if_cancelled()
@@ -205,12 +206,12 @@ def routing(
         **tokens.fields(),
         layers=layers,
         weights=to_numpy(gates),
-        route_ids=read.route_ids.cpu().numpy(),
+        route_ids=as_array(read.route_ids),
         route_probability=to_numpy(read.route_probability),
-        ensemble_ids=read.ensemble_ids.cpu().numpy(),
+        ensemble_ids=as_array(read.ensemble_ids),
         ensemble_probability=to_numpy(read.ensemble_probability),
         kl=to_numpy(read.kl),
-        exit_layer=(last + layers[0]).cpu().numpy(),
+        exit_layer=as_array(last + layers[0]),
         names={token: model.token_strings([token])[0] for token in sorted(shown)},
         top_k=used,
         n_layers=model.n_layers,

@@ -15,6 +15,7 @@ from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
+from interp_widgets.models.devices import device_kind
 from interp_widgets.models.generation import generate_ids, stepper
 from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
 
@@ -138,8 +139,8 @@ def routing_speed(
                     stepper(model) if write is None else write.feed, tokens.ids, device=model.device,
                     max_new_tokens=max_new_tokens, temperature=0, seed=0, stop=(), check=check, on_token=None,
                 )  # fmt: skip
-                if model.device.type == "cuda":
-                    torch.cuda.synchronize(model.device)
+                if device_kind(model.device) == "accelerator":
+                    torch.accelerator.synchronize(model.device)
                 seconds[row, turn] = clock() - started
             if write is not None:
                 computed[row] = sum(write.computed) / (len(write.computed) * write.length)

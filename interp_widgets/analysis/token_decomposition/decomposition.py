@@ -17,12 +17,13 @@ from interp_widgets.analysis._core.cost import Cost, block_parameters
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
 from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis._core.run import RunOptions, partial_is_due
-from interp_widgets.analysis._core.tensors import for_device, to_numpy
+from interp_widgets.analysis._core.tensors import as_array, to_numpy
 from interp_widgets.analysis.token_decomposition.decomposition_result import TokenDecompositionResult
 from interp_widgets.analysis.token_decomposition.part_lens import Lens, PartLens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.compare import TOLERANCE
+from interp_widgets.models.devices import device_kind, widest
 from interp_widgets.models.engine.linearised import ActivationSlope, LinearisedPass, linearise
 
 Biases = Literal["separate", "spread"]
@@ -36,7 +37,7 @@ _MEMORY_SHARE = 0.025
 """Of the tensor of all parts at all positions and layers: what one chunk may take."""
 _FEWEST_ROWS = 256
 """Below this, matrix products lose speed."""
-_MOST_ROWS = {"cpu": 768, "cuda": 16384}
+_MOST_ROWS = {"cpu": 768, "accelerator": 16384}
 
 
 @checked
@@ -139,7 +140,7 @@ def decompose_tokens(
 def chunk_rows(model: Model, n: int) -> int:
     """(source, position) rows that go through the layers together, of n tokens."""
     whole = (model.n_layers + 1) * n * n * model.d_model
-    most = for_device(_MOST_ROWS, model.device)
+    most = _MOST_ROWS[device_kind(model.device)]
     return max(_FEWEST_ROWS, min(most, int(_MEMORY_SHARE * whole / row_width(model))))
 
 
@@ -176,7 +177,7 @@ class _Parts:
         self.bias = start.new_full((layers, width), math.nan)
         self.top = start.new_full((layers, sources + 1), -1, dtype=torch.long)
         """The lens of every source and, last, of what no shown token brought."""
-        self.probability = start.new_full((layers, sources + 1), math.nan, dtype=torch.float64)
+        self.probability = start.new_full((layers, sources + 1), math.nan, dtype=widest(start.device))
         self.target_probability = self.probability.clone()
 
     def propagate(self, start: int, stop: int) -> None:
@@ -228,9 +229,9 @@ class _Parts:
         bias = self._rest()
         fields: dict[str, Any] = {}
         if self.kind is not None:
-            fields |= {"top_token": _padded(self.top[:, shown], later, -1).cpu().numpy()}
+            fields |= {"top_token": as_array(_padded(self.top[:, shown], later, -1))}
             fields |= {"probability": to_numpy(_padded(self.probability[:, shown], later, 0))}
-            fields |= {"bias_top_token": self.top[:, -1].cpu().numpy()}
+            fields |= {"bias_top_token": as_array(self.top[:, -1])}
             fields |= {"bias_probability": to_numpy(self.probability[:, -1])}
             held = np.unique(np.concatenate([fields["top_token"].ravel(), fields["bias_top_token"]]))
         else:

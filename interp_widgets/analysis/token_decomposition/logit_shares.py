@@ -80,7 +80,7 @@ def decompose_logit(
     if against is not None:
         direction, bias = direction - lens.directions(against)[-1], bias - lens.constant(against)
     gradient, inside = linearised.gradient(direction, check)
-    share = (gradient.double() * linearised.start.double()).sum(-1)
+    share = (gradient.cpu().double() * linearised.start.cpu().double()).sum(-1)
     bias += inside
     error = float((share.sum() + bias - logit).abs() / (share.abs().sum() + abs(bias)))
     check_error(model, f"the shares of {model.name} do not add up to its logit", error, slope, tolerance)
@@ -104,6 +104,6 @@ def decompose_logit(
 
 
 def _uncapped(model: Model, logits: Tensor) -> Tensor:
-    """The logits before a soft cap, cap · tanh(logit / cap), in float64."""
-    cap = soft_cap(model.tl_model)
-    return cap * torch.atanh(logits.double() / cap) if cap > 0 else logits.double()
+    """The logits before a soft cap, cap · tanh(logit / cap), in float64 on the CPU."""
+    cap, exact = soft_cap(model.tl_model), logits.cpu().double()
+    return cap * torch.atanh(exact / cap) if cap > 0 else exact

@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from interp_widgets.analysis._core.checks import check_top, index
-from interp_widgets.analysis._core.tensors import for_device, log_sum
+from interp_widgets.analysis._core.tensors import log_sum
 from interp_widgets.analysis.token_decomposition.decomposition_result import TokenDecompositionResult
 from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind, widest
 from interp_widgets.models.engine import ReadOut, read_out
 from interp_widgets.models.engine.linearised import rounded_gain, rounds_norms
 
 Lens = Literal["own", "frozen"]
 """By what the final norm divides a part: by the part's ``own`` scale, or by the ``frozen`` one of the whole stream."""
 
-_LOGITS = {"cpu": 2**18, "cuda": 2**26}
+_LOGITS = {"cpu": 2**18, "accelerator": 2**26}
 """Logits held at once: a megabyte in float32 on a CPU, where they stay in the cache."""
 _ROWS = 128
 
@@ -74,7 +75,7 @@ class PartLens:
         chosen = parts.flatten(0, -2).any(-1).nonzero()[:, 0]
         rows = (self.frozen(parts) if kind == "frozen" else parts).flatten(0, -2)
         ids = torch.full((len(rows),), -1, dtype=torch.long, device=parts.device)
-        best = torch.zeros(len(rows), dtype=torch.float64, device=parts.device)
+        best = torch.zeros(len(rows), dtype=widest(parts.device), device=parts.device)
         wanted = torch.zeros_like(best)
         for places in torch.split(chosen, _ROWS):
             ids[places], best[places], wanted[places] = self._reduce(rows[places], kind, target)
@@ -82,23 +83,23 @@ class PartLens:
 
     def _reduce(self, rows: Tensor, kind: Lens, target: int | None) -> tuple[Tensor, Tensor, Tensor]:
         """Top id, its probability and the target's, of rows (rows, d_model), over blocks of the vocabulary."""
-        total = torch.full((len(rows),), -torch.inf, dtype=torch.float64, device=rows.device)
+        total = torch.full((len(rows),), -torch.inf, dtype=widest(rows.device), device=rows.device)
         best, wanted = total.clone(), total.clone()
         ids = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
         for first, logits in self._blocks(rows, kind):
             high, column = logits.max(-1)
             better = high > best
-            best = torch.where(better, high.double(), best)
+            best = torch.where(better, high.to(best.dtype), best)
             ids = torch.where(better, column + first, ids)
             total = log_sum(total, logits)
             if target is not None and 0 <= target - first < logits.shape[-1]:
-                wanted = logits[:, target - first].double()
+                wanted = logits[:, target - first].to(total.dtype)
         return ids, (best - total).exp(), (wanted - total).exp()
 
     def _blocks(self, rows: Tensor, kind: Lens) -> Iterator[tuple[int, Tensor]]:
         """Logits of rows (rows, d_model) in blocks of the vocabulary: (first id, (rows, block))."""
         whole = self.model.d_vocab
-        columns = max(256, for_device(_LOGITS, rows.device) // max(len(rows), 1))
+        columns = max(256, _LOGITS[device_kind(rows.device)] // max(len(rows), 1))
         if kind == "own":
             if not self.read.in_blocks:
                 yield 0, self.read.whole(rows[:, None])[:, 0]
@@ -173,6 +174,6 @@ def part_tokens(
     if not bool(part.any()):
         return PartTokens((), (), ())
     lens = PartLens.of(model, torch.from_numpy(result.residual.copy()).to(model.device))
-    chance, ids = lens.logits(part, layer, kind).double().softmax(-1).topk(top)
+    chance, ids = lens.logits(part, layer, kind).cpu().double().softmax(-1).topk(top)
     texts = tuple(model.token_strings([token])[0] for token in ids.tolist())  # each by itself: they are no sequence
     return PartTokens(tuple(ids.tolist()), texts, tuple(chance.tolist()))

@@ -1,4 +1,4 @@
-"""What is said about a list of words: a description, the tasks it serves, its linguistic level; and who says it."""
+"""Annotations of lists of words (description, tasks, linguistic level) and the protocol of what makes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from interp_widgets.arguments import checked
 
 SCENARIOS: tuple[str, ...] = ("writing", "coding", "math", "translation")
-"""The tasks of a user that a concept can serve, as in the paper's Table 5."""
+"""The tasks that a concept can serve, as in the paper's Table 5."""
 LEVELS: tuple[str, ...] = ("phonology", "morphology", "syntax", "semantics")
 """The linguistic levels, from sound to meaning."""
 
@@ -17,7 +17,7 @@ LEVELS: tuple[str, ...] = ("phonology", "morphology", "syntax", "semantics")
 @checked
 @dataclass(frozen=True)
 class Annotation:
-    """What one annotator says about one list of words; empty means "cannot tell".
+    """What an annotator says about a list of words; an empty annotation means "cannot tell".
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix D.
 
@@ -29,13 +29,13 @@ class Annotation:
     description: str = ""
     """What the words have in common; empty: cannot tell."""
     scenarios: tuple[str, ...] = ()
-    """The tasks the concept serves, of `SCENARIOS`; none beside a description: it serves none of them."""
+    """The tasks from `SCENARIOS` that the concept serves; empty beside a description where it serves none."""
     level: str | None = None
-    """The linguistic level, of `LEVELS`; None: cannot tell."""
+    """The linguistic level from `LEVELS`; None: cannot tell."""
     source: str = ""
-    """Who says so."""
+    """Name of the annotator."""
     failure: str = ""
-    """Why an annotator that was asked gave no answer, in one sentence; empty where it did answer."""
+    """Why the annotator gave no answer, in one sentence; empty where it answered."""
 
     def __post_init__(self) -> None:
         if wrong := [name for name in self.scenarios if name not in SCENARIOS]:
@@ -43,18 +43,18 @@ class Annotation:
         if self.level is not None and self.level not in LEVELS:
             raise ValueError(f"level must be one of {', '.join(LEVELS)} or None, got {self.level!r}")
         object.__setattr__(self, "description", " ".join(self.description.split()))
-        # in one order, so that two that say the same are equal
+        # in a fixed order, so that equal annotations compare equal
         object.__setattr__(self, "scenarios", tuple(name for name in SCENARIOS if name in self.scenarios))
 
     @property
     def cannot_tell(self) -> bool:
-        """Whether nothing is said."""
+        """Whether the annotation is empty."""
         return not (self.description or self.scenarios or self.level)
 
 
 @runtime_checkable
 class Annotator(Protocol):
-    """Anything that has a name and says what a list of words has in common.
+    """Any object that has a name and says what a list of words has in common.
 
     Example:
         >>> class Long:
@@ -70,12 +70,12 @@ class Annotator(Protocol):
 
     @property
     def name(self) -> str:
-        """Who speaks, for tables and results; never a secret."""
+        """Name of the annotator for tables and results; never a secret."""
 
     def annotate(self, words: Sequence[str], *, check: Callable[[], None] | None = None) -> Annotation:
-        """What these words, the most typical first, have in common; an empty annotation where that is not clear.
+        """What these words, the most typical first, have in common; an empty annotation where that is unclear.
 
-        ``check`` raises to cancel; an annotator that waits calls it meanwhile.
+        ``check`` raises to cancel; an annotator calls it while it waits.
         """
 
 

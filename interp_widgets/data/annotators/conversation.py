@@ -1,4 +1,4 @@
-"""What a language model is asked about a list of words, and how its answer is read."""
+"""The conversation that asks a language model about a list of words, and the reading of its answer."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ _EXAMPLES: tuple[tuple[str, str], ...] = (
 
 
 class NonsenseError(Exception):
-    """An answer that is not what was asked for."""
+    """An answer without the requested JSON."""
 
 
 def messages(question: str) -> list[dict[str, str]]:
     """The conversation that asks about a list of words: instructions, worked examples, the words."""
-    talk = [{"role": "system", "content": _SYSTEM}]
+    conversation = [{"role": "system", "content": _SYSTEM}]
     for words, answer in _EXAMPLES:
-        talk += [{"role": "user", "content": f"Words: {words}."}, {"role": "assistant", "content": answer}]
-    return [*talk, {"role": "user", "content": f"Words: {question}."}]
+        conversation += [{"role": "user", "content": f"Words: {words}."}, {"role": "assistant", "content": answer}]
+    return [*conversation, {"role": "user", "content": f"Words: {question}."}]
 
 
 def read_answer(text: str) -> dict[str, Any]:
-    """Description, scenarios and level of a model's answer, in the names of this package.
+    """Description, scenarios and level of a model's answer, in the terms of this package.
 
     >>> read_answer('{"description": "months", "scenarios": ["Writing"], "level": "semantic"}')
     {'description': 'months', 'scenarios': ['writing'], 'level': 'semantics'}
     """
-    found = re.search(r"\{.*\}", text, re.DOTALL)  # some models wrap it in a code block or a sentence
+    braces = re.search(r"\{.*\}", text, re.DOTALL)  # some models wrap it in a code block or a sentence
     try:
-        answer = json.loads(found.group() if found else text)
+        answer = json.loads(braces.group() if braces else text)
     except ValueError:
         raise NonsenseError(f"no JSON object in {short(text)!r}") from None
     if not isinstance(answer, dict) or not isinstance(answer.get("description"), str):
@@ -66,7 +66,7 @@ def read_answer(text: str) -> dict[str, Any]:
         return {"description": "", "scenarios": [], "level": None}
     scenarios = answer.get("scenarios")
     if not isinstance(scenarios, list):
-        raise NonsenseError("scenarios is no list")
+        raise NonsenseError("scenarios is not a list")
     named = [str(name).strip().lower() for name in scenarios]
     if unknown := [name for name in named if name not in SCENARIOS and name != "none"]:
         raise NonsenseError(f"unknown scenario {short(unknown[0])!r}")

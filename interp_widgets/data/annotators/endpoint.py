@@ -19,38 +19,38 @@ from interp_widgets.data.annotators.conversation import NonsenseError, messages,
 
 OPENAI = "https://api.openai.com/v1"
 _NO_KEY = "none"
-"""What servers of one's own are sent that ask for no key."""
+"""The key that is sent to servers that need none."""
 _SHORTEST_KEY = 8
 _LONGEST_WAIT = 30.0
 _FORMAT = 1
-"""Of the cached answers; part of the hash."""
+"""Version of the cached answers; part of their hash."""
 
 
 @checked
 class EndpointAnnotator:
     """Asks a language model what words have in common, through OpenAI's chat completions protocol.
 
-    Works with OpenAI and every server that speaks its protocol (vLLM, llama.cpp, Ollama, ...). The temperature is 0;
-    answers are kept on disk and not asked for twice. The key is read from the environment at the moment of a call and
-    kept nowhere. Time-outs, errors of the server and answers that are not the JSON asked for are tried again; what
-    still fails gives an empty annotation whose ``failure`` says why.
+    It works with OpenAI and every server that speaks its protocol (vLLM, llama.cpp, Ollama, ...). The temperature is 0;
+    answers are cached on disk. The key is read from the environment at each call and is not stored. Requests that time
+    out, fail on the server or return something other than the requested JSON are sent again; after the last attempt the
+    annotation is empty and its ``failure`` says why.
 
     Args:
-        model: the model's name, as the endpoint knows it.
-        base_url: of the endpoint, such as "http://localhost:8000/v1"; default: OpenAI's, or OPENAI_BASE_URL.
-        key_variable: name of the environment variable that holds the key. A server of your own may need none.
-        cache: folder of the answers; "default": one for this user; None: they are not kept.
+        model: name of the model at the endpoint.
+        base_url: address of the endpoint, such as "http://localhost:8000/v1"; OPENAI_BASE_URL or OpenAI's by default.
+        key_variable: name of the environment variable with the key. Your own server may need none.
+        cache: folder of the cached answers; "default" for this user's, None for no cache.
         timeout: seconds to wait for a reply.
         retries: how often a failed request is sent again.
         pause: seconds before the first retry, doubled each time.
-        parallel: questions that `annotate_concepts` asks at the same time.
+        parallel: requests that `annotate_concepts` sends at the same time.
 
     Raises:
-        ImportError: the `openai` package is missing, when asked: install interp_widgets[annotate].
-        ValueError: an option out of range, or an address with a user name in it.
+        ImportError: the `openai` package is missing at the first request: install interp_widgets[annotate].
+        ValueError: an option is out of range, or the address has a user name in it.
 
-    Source: From Language Modeling to Instruction Following (Wu et al. 2024), appendix D.1, whose three prompts are
-    one here: the concept, the tasks, the linguistic level.
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), appendix D.1, whose three prompts
+    (the concept, the tasks, the linguistic level) are joined here.
 
     Example:
         >>> EndpointAnnotator("llama-3", base_url="http://localhost:8000/v1")
@@ -73,11 +73,11 @@ class EndpointAnnotator:
         parts = urlsplit(self.base_url)
         if parts.scheme not in ("http", "https") or not parts.netloc or "@" in parts.netloc or parts.query:
             raise ValueError(
-                "base_url must be a plain address such as 'http://localhost:8000/v1', without user name or key in it: "
+                "base_url must be a plain address such as 'http://localhost:8000/v1', without user name or key: "
                 "put the key into an environment variable"
             )
         if not model.strip():
-            raise ValueError("model must be the name of a model at the endpoint, got an empty text")
+            raise ValueError("model must be the name of a model at the endpoint, got an empty str")
         if timeout <= 0 or retries < 0 or pause < 0 or parallel < 1:
             raise ValueError(
                 f"timeout must be above 0, retries and pause 0 or more, parallel 1 or more, "
@@ -98,70 +98,71 @@ class EndpointAnnotator:
         return self.model
 
     def annotate(self, words: Sequence[str], *, check: Callable[[], None] | None = None) -> Annotation:
-        """What the model says about these words; empty, with the reason in ``failure``, where it gives no answer."""
+        """What the model says about these words; empty, with a reason in ``failure``, where it gives no answer."""
         question = ", ".join(words)
-        place = self._place(question)
-        kept = None if place is None else _read(place)
-        if kept is not None:
-            return self._annotation(kept)
+        path = self._path(question)
+        cached = None if path is None else _read(path)
+        if cached is not None:
+            return self._annotation(cached)
         try:
             answer = self._ask(question, check)
         except _Failed as failed:
             return Annotation(source=self.name, failure=str(failed))
-        if place is not None:
-            _write(place, answer)
+        if path is not None:
+            _write(path, answer)
         return self._annotation(answer)
 
     def _annotation(self, answer: dict[str, Any]) -> Annotation:
         return Annotation(answer["description"], tuple(answer["scenarios"]), answer["level"], self.name)
 
-    def _place(self, question: str) -> Path | None:
-        """The file of the answer to a question."""
+    def _path(self, question: str) -> Path | None:
+        """The file of the cached answer to a question."""
         if self.cache is None:
             return None
-        asked = json.dumps([_FORMAT, self.base_url, self.model, messages(question)], ensure_ascii=False)
-        return self.cache / f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
+        request = json.dumps([_FORMAT, self.base_url, self.model, messages(question)], ensure_ascii=False)
+        return self.cache / f"{hashlib.sha256(request.encode()).hexdigest()}.json"
 
     # ---- the conversation
 
     def _ask(self, question: str, check: Callable[[], None] | None) -> dict[str, Any]:
-        """The model's answer, checked; raises _Failed."""
+        """The model's answer, checked; _Failed after the last attempt."""
         openai = _openai()
         key = self._key()
         hide = functools.partial(_hidden, key=key)
-        # retries are made here, so that they can be cancelled and cover answers that are nonsense
+        # this loop retries, not the client, so that it can be cancelled and also retries unusable answers
         options = {"timeout": self.timeout, "max_retries": 0, "http_client": self._http(openai)}
         client = openai.OpenAI(api_key=key, base_url=self.base_url, **options)
-        talk = messages(question)
-        for attempt in range(self.retries + 1):
+        conversation = messages(question)
+        attempt = 0
+        while True:
             if check is not None:
                 check()
             wait, final = self.pause * 2**attempt, attempt == self.retries
             try:
-                reply = client.chat.completions.create(model=self.model, messages=talk, temperature=0)
+                reply = client.chat.completions.create(model=self.model, messages=conversation, temperature=0)
                 return read_answer(hide(_content(reply)))
             except NonsenseError as error:
-                reason, wait = f"its answer is not the JSON asked for: {error}", 0.0
-                again = f"That was not the JSON asked for: {error}. Answer with the JSON object only."
-                talk = [*messages(question), {"role": "user", "content": again}]
+                reason, wait = f"its answer is not the requested JSON: {error}", 0.0
+                again = f"That was not the requested JSON: {error}. Answer with the JSON object only."
+                conversation = [*messages(question), {"role": "user", "content": again}]
             except openai.APIStatusError as error:
                 reason = self._refusal(error.status_code, hide(error.message))
                 wait = max(wait, _asked_to_wait(error))
-                # a wrong key, model or request stays wrong
+                # another attempt cannot repair a wrong key, model or request
                 final = final or (error.status_code < 500 and error.status_code not in (408, 409, 429))
             except openai.APITimeoutError:
                 reason = f"no reply within {self.timeout:g} seconds"
             except openai.APIConnectionError as error:
                 reason = f"no connection ({short(hide(str(error.__cause__ or error)))})"
             except (openai.APIError, ValueError) as error:
-                reason = f"its reply is no chat completion ({short(hide(str(error)))})"
+                reason = f"its reply is not a chat completion ({short(hide(str(error)))})"
             if final:
                 raise _Failed(f"{self.model} at {self.base_url}: {reason}") from None
             _sleep(wait, check)
-        raise AssertionError("the last attempt returns or raises")
+            attempt += 1
 
     def _refusal(self, status: int, message: str) -> str:
-        if status == 401:  # servers quote a part of the key
+        if status == 401:  # the server's own message quotes a part of the key
             return f"HTTP 401: the endpoint refuses the key in the environment variable {self.key_variable}"
         return f"HTTP {status}: {short(message.removeprefix(f'Error code: {status} - '))}"
 
@@ -172,7 +173,7 @@ class EndpointAnnotator:
         return key or _NO_KEY
 
     def _http(self, openai: Any) -> Any:
-        """The connections, which know no key; making them takes longer than many a request."""
+        """The connections, without the key; they are kept because opening them is slower than many requests."""
         if self._connections is None:
             self._connections = openai.DefaultHttpxClient()
         return self._connections
@@ -192,40 +193,40 @@ def _openai() -> Any:
 
 
 def _hidden(text: str, key: str) -> str:
-    """A text from outside without the key; placeholders of servers without one ("x", "none") are words, not keys."""
+    """A message of the server without the key; placeholders such as "x" or "none" stay."""
     return text if key == _NO_KEY or len(key) < _SHORTEST_KEY else text.replace(key, "***")
 
 
 class _Failed(Exception):
-    """No usable answer after all attempts; the text says why and holds no key."""
+    """No usable answer after the last attempt; the message says why and does not contain the key."""
 
 
 def default_cache() -> Path:
-    """The folder of this user's answers."""
+    """This user's folder of cached answers."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "interp_widgets" / "annotations"
 
 
 def _content(reply: Any) -> str:
-    """The text of a chat completion; servers that speak the protocol badly leave parts of it out."""
+    """The text of a chat completion; some servers leave parts of the protocol out."""
     choices = getattr(reply, "choices", None)
     text = getattr(getattr(choices[0], "message", None), "content", None) if choices else None
     if not isinstance(text, str):
-        raise NonsenseError("the reply holds no text")
+        raise NonsenseError("the reply has no text")
     return text
 
 
 def _asked_to_wait(error: Any) -> float:
-    """Seconds that the server asks to wait, as far as that is bearable."""
+    """Seconds that the server asks to wait, at most `_LONGEST_WAIT`."""
     try:
         seconds = float(error.response.headers.get("retry-after", "0"))
-    except ValueError:  # the other form of the header is a date
+    except ValueError:  # the header may also be a date
         return 0.0
     return min(max(seconds, 0.0), _LONGEST_WAIT)
 
 
 def _sleep(seconds: float, check: Callable[[], None] | None) -> None:
-    """Wait, in steps short enough to be cancelled."""
+    """Wait in short steps, so that it can be cancelled."""
     until = time.monotonic() + min(seconds, _LONGEST_WAIT)
     while (left := until - time.monotonic()) > 0:
         if check is not None:
@@ -233,17 +234,17 @@ def _sleep(seconds: float, check: Callable[[], None] | None) -> None:
         time.sleep(min(left, 0.1))
 
 
-def _read(place: Path) -> dict[str, Any] | None:
-    """A kept answer; None where there is none, or none that can be read."""
+def _read(path: Path) -> dict[str, Any] | None:
+    """A cached answer; None where there is none or it cannot be read."""
     try:
-        return read_answer(place.read_text(encoding="utf8"))
+        return read_answer(path.read_text(encoding="utf8"))
     except (OSError, UnicodeDecodeError, NonsenseError):
         return None
 
 
-def _write(place: Path, answer: dict[str, Any]) -> None:
-    """Keep an answer; a half-written file is never left under the name."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
+def _write(path: Path, answer: dict[str, Any]) -> None:
+    """Cache an answer; a file under the final name is always complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
     draft.write_text(json.dumps(answer, ensure_ascii=False), encoding="utf8")
-    draft.replace(place)
+    draft.replace(path)

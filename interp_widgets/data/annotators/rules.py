@@ -1,4 +1,4 @@
-"""The rule-based annotator: works without a network, says which rule fired, and says nothing where none does."""
+"""The rule-based annotator works without a network and says which rule fired."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from interp_widgets.data.annotators.annotation import Annotation
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
 
 FEWEST = 4
-"""Words below which nothing is said."""
+"""Fewest words that the rules are applied to."""
 CHANCE = 1e-4
-"""A rule fires only where random words of the list would fit it as often with a smaller probability than this."""
+"""A rule fires only if as many random words fit it with a probability below this."""
 _NEAR = 99
-"""Percentile of random words that a word must be nearer to the others than."""
+"""Percentile of the cosines of random words that a word must exceed."""
 _DRAWS = 4000
 _VOWELS = "aeiouyáàâäéèêëíîïóôöúùûü"
 _NUMBER = re.compile(r"[+-]?\d[\d.,:/%-]*(st|nd|rd|th|s)?")
@@ -30,7 +30,7 @@ _SHORT = re.compile(r"(?:[A-Z]\.?){2,5}s?")
 
 
 class Finding(NamedTuple):
-    """What one rule found in a list of words."""
+    """What a rule says about a list of words."""
 
     concept: str
     rule: str
@@ -44,20 +44,20 @@ class Finding(NamedTuple):
 class RuleAnnotator:
     """Says what words have in common by rules alone: lists, written form, affixes, rhyme, part of speech, word vectors.
 
-    The first rule in this order that more than half of the words fit is the answer, and the description names it in
-    square brackets with the number of words. Where so many would fit it by chance too (random words of the word list,
-    probability 1e-4 or more), or no rule fits, it cannot tell. Sound is judged by spelling, English only.
+    The first rule in this order that more than half of the words fit gives the answer, and the description names it in
+    square brackets with the number of words. The annotation is empty where no rule fits, or where as many random words
+    of the word list would fit it with a probability of 1e-4 or more. Sound is judged by English spelling.
 
-    Levels: a shared ending that is no suffix is phonology, an affix or a written form morphology, a part of speech
-    syntax, a topic semantics. Scenarios: rhyming, words about texts and feelings writing; programming terms coding;
-    numbers and mathematical terms math; words of other languages and their names translation; else none.
+    Levels: a shared ending that is not a suffix is phonology, an affix or a written form morphology, a part of speech
+    syntax, a topic semantics. Scenarios: rhymes and words about texts and feelings serve writing; programming terms
+    coding; numbers and mathematical terms math; words of other languages and their names translation.
 
     Args:
-        vectors: words and their vectors; default: the demo's. Take those of your own word list: chances are
-            those of its words, and words without a vector have no say in the last rule.
+        vectors: words and their vectors, by default the demo's. Use those of your own word list: chance is measured
+            on its words, and the last rule leaves out words without a vector.
 
     Source: the levels and their examples are those of From Language Modeling to Instruction Following (Wu et al.
-    2024), section 5.2 and appendix D.1; the rules are this toolkit's own.
+    2024), section 5.2 and appendix D.1; the rules are this package's own.
 
     Example:
         >>> RuleAnnotator().annotate(["hammer", "wrench", "piano", "saw", "shovel", "pliers"]).description
@@ -70,8 +70,8 @@ class RuleAnnotator:
 
     def __init__(self, vectors: WordVectors | None = None) -> None:
         self.vectors = demo_word_vectors() if vectors is None else vectors
-        self._shares: dict[str, float] = {}  # of all words that fit a concept
-        self._usual: dict[int, float] = {}  # by number of words
+        self._shares: dict[str, float] = {}  # concept -> share of all words that fit it
+        self._usual: dict[int, float] = {}  # number of words -> percentile of random cosines
 
     def __repr__(self) -> str:
         return f"RuleAnnotator({self.vectors!r})"
@@ -84,10 +84,10 @@ class RuleAnnotator:
         if len(words) < FEWEST:
             return Annotation(source=self.name)
         for rule in (self._numbers, self._topics, self._form, self._affix, self._ending, self._speech, self._near):
-            found = rule(words)
-            if found is not None:
-                text = f"{found.concept} [{found.rule}: {found.members} of {len(words)} words]"
-                return Annotation(text, found.scenarios, found.level, self.name)
+            finding = rule(words)
+            if finding is not None:
+                text = f"{finding.concept} [{finding.rule}: {finding.members} of {len(words)} words]"
+                return Annotation(text, finding.scenarios, finding.level, self.name)
         return Annotation(source=self.name)
 
     # ---- more than half, and more than by chance
@@ -96,14 +96,14 @@ class RuleAnnotator:
         if 2 * members <= len(words):
             return False
         if concept not in self._shares:
-            known = self.vectors.words
-            self._shares[concept] = (sum(map(fits, known)) + 1) / (len(known) + 2)
+            vocabulary = self.vectors.words
+            self._shares[concept] = (sum(map(fits, vocabulary)) + 1) / (len(vocabulary) + 2)
         return _tail(members, len(words), self._shares[concept]) < CHANCE
 
     def _best(self, words: Sequence[str], kinds: Iterable[lists.WordList]) -> tuple[lists.WordList, int] | None:
-        """The list with most of the words, the first of equals; None where no list has enough of them."""
+        """The list with most of the words, the first of several; None where no list has enough of them."""
         lower = [word.lower() for word in words]
-        counted = [(sum(word in kind.words for word in lower), -place, kind) for place, kind in enumerate(kinds)]
+        counted = [(sum(word in kind.words for word in lower), -index, kind) for index, kind in enumerate(kinds)]
         members, _, kind = max(counted, key=lambda item: item[:2])
         return (
             (kind, members)
@@ -150,7 +150,7 @@ class RuleAnnotator:
               for part in unknown),
         ]  # fmt: skip
         counted = [(sum(map(fits, words)), concept, rule, fits) for concept, rule, fits in tests]
-        # of equals the longest, which says most
+        # among equals the longest, which says most
         for members, concept, rule, fits in sorted(counted, key=lambda item: (-item[0], -len(item[1]))):
             if 2 * members <= len(words):
                 break
@@ -164,7 +164,7 @@ class RuleAnnotator:
             if 2 * members <= len(words):
                 break
             if self._enough(members, words, f"-{ending}", lambda word, end=ending: end in endings(word.lower())):  # type: ignore[misc]
-                rhymes = any(letter in _VOWELS for letter in ending.removesuffix("e"))  # a last e is silent
+                rhymes = any(letter in _VOWELS for letter in ending.removesuffix("e"))  # a final e is silent
                 concept = f'rhyming words on "{ending}"' if rhymes else f'words with the "{ending}" sound'
                 return Finding(concept, "ending", members, "phonology", ("writing",) if rhymes else ())
         return None
@@ -188,12 +188,12 @@ class RuleAnnotator:
         members = int((closeness > self._percentile(int(known.sum()))).sum())
         if 2 * members <= len(words):
             return None
-        told = [word for word, there in zip(words, known.tolist(), strict=True) if there]
-        central = [told[i] for i in np.argsort(-closeness, kind="stable")[:3]]
+        with_vector = [word for word, has_vector in zip(words, known.tolist(), strict=True) if has_vector]
+        central = [with_vector[i] for i in np.argsort(-closeness, kind="stable")[:3]]
         return Finding(f"words related to {', '.join(central)}", "word vectors", members, "semantics")
 
     def _percentile(self, size: int) -> float:
-        """Of a random word's cosine to the mean of ``size - 1`` others."""
+        """Percentile `_NEAR` of a random word's cosine to the mean of ``size - 1`` others."""
         if size not in self._usual:
             vectors = self.vectors.vectors[np.abs(self.vectors.vectors).max(axis=1) > 0]
             rng = np.random.default_rng(0)
@@ -203,7 +203,7 @@ class RuleAnnotator:
 
 
 def _tail(members: int, words: int, share: float) -> float:
-    """The probability that so many of so many random words or more fit, when a share of all words does."""
+    """Probability that at least ``members`` of ``words`` random words fit, where a ``share`` of all words does."""
     return sum(math.comb(words, k) * share**k * (1 - share) ** (words - k) for k in range(members, words + 1))
 
 
@@ -212,12 +212,12 @@ def _starts(word: str, part: str) -> bool:
 
 
 def _stem(stem: str) -> bool:
-    """Whether what is left of a word without its affix can be a word."""
+    """Whether the rest of a word without its affix can be a word."""
     return len(stem) >= 3 and any(letter in _VOWELS for letter in stem)
 
 
 def has_suffix(word: str, suffix: str) -> bool:
-    """Whether a word is a stem and this suffix, as far as spelling says.
+    """Whether a word is a stem with this suffix, by its spelling.
 
     >>> has_suffix("teachers", "s"), has_suffix("glass", "s"), has_suffix("king", "ing")
     (True, False, False)
@@ -229,7 +229,7 @@ def has_suffix(word: str, suffix: str) -> bool:
 
 
 def has_prefix(word: str, prefix: str) -> bool:
-    """Whether a word is this prefix and a stem, as far as spelling says.
+    """Whether a word is a stem with this prefix, by its spelling.
 
     >>> has_prefix("subway", "sub"), has_prefix("rest", "re")
     (True, False)
@@ -239,7 +239,7 @@ def has_prefix(word: str, prefix: str) -> bool:
 
 
 def endings(word: str) -> Iterator[str]:
-    """The endings that one can hear, by spelling: of two to five letters, with a vowel, not the whole word.
+    """The endings that can be heard, by spelling: two to five letters with a vowel, not the whole word.
 
     >>> list(endings("cake")), list(endings("string"))
     (['ke', 'ake'], ['ing', 'ring', 'tring'])
@@ -250,7 +250,7 @@ def endings(word: str) -> Iterator[str]:
 
 
 def part_of_speech(word: str) -> str | None:
-    """verbs, adjectives, nouns or adverbs, from lists and endings; None: cannot tell.
+    """The part of speech (verbs, adjectives, nouns or adverbs) by lists and endings; None where neither tells.
 
     >>> part_of_speech("wrote"), part_of_speech("kindness"), part_of_speech("cat")
     ('verbs', 'nouns', None)
@@ -274,5 +274,5 @@ def to_the_others(vectors: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     units = vectors.astype(np.float64) / np.linalg.norm(vectors, axis=1, keepdims=True)
     others = units.sum(axis=0) - units
     length = np.maximum(np.linalg.norm(others, axis=1), 1e-12)
-    found: NDArray[np.float64] = (units * others).sum(axis=1) / length
-    return found
+    cosines: NDArray[np.float64] = (units * others).sum(axis=1) / length
+    return cosines

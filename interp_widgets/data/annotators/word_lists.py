@@ -1,4 +1,4 @@
-"""The word lists that the rule-based annotator knows: topics, grammar, parts of speech, affixes. All small letters."""
+"""The word lists that the rule-based annotator knows: topics, grammar, parts of speech, affixes. All in lower case."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ CLASS_SUFFIXES: dict[str, tuple[str, ...]] = {
     "adverbs": ("ly",),
     "verbs": _words("ize ise ify ing ed"),
 }
-"""Endings that make a word of several syllables one part of speech."""
+"""Endings that make a word of several syllables a certain part of speech."""
 
 
 @dataclass(frozen=True)
 class WordList:
-    """Words of one kind, what to call them, and the tasks that need them."""
+    """Words of one kind, their name, and the tasks that need them."""
 
     name: str
     words: frozenset[str]
@@ -202,14 +202,14 @@ def _plurals(words: tuple[str, ...]) -> frozenset[str]:
 
 @functools.cache
 def grammar() -> tuple[WordList, ...]:
-    """Closed classes of words that hold sentences together, and all of them as one."""
+    """The closed classes of function words, and all of them together."""
     each = [WordList(name, _set(text)) for name, text in _GRAMMAR.items()]
-    return (*each, WordList("function words", frozenset[str]().union(*(one.words for one in each))))
+    return (*each, WordList("function words", frozenset[str]().union(*(kind.words for kind in each))))
 
 
 @functools.cache
 def parts_of_speech() -> dict[str, frozenset[str]]:
-    """Words that are mostly of one part of speech; what is often two of them is in none."""
+    """Words that are mostly one part of speech; words that are often two of them are left out."""
     forms = {form for verb, (past, gerund) in wt.VERBS.items() for form in (verb, past, gerund)}
     verbs = (_set(_VERBS) | forms) - _set(_NOT_VERBS)
     return {"verbs": verbs, "adjectives": (_set(_ADJECTIVES) | frozenset(wt.ANTONYMS)) - verbs - _set(_NOT_ADJECTIVES)}

@@ -16,7 +16,7 @@ from interp_widgets.compute.worker import Job
 from interp_widgets.figures.mod import AblationBars, LateLayerCurves, OverlapBars
 from interp_widgets.figures.plain import Curve, curves_scene, table_scene
 from interp_widgets.figures.static import Scene, stack_scenes
-from interp_widgets.tuning.mod import ABLATIONS, ModGrid, late_layer_losses, mod_ablations, mod_grid
+from interp_widgets.tuning.mixture_of_depths import ABLATIONS, ModGrid, late_layer_losses, mod_ablations, mod_grid
 
 from ..controls import row
 from ..views import BokehFigure, Heatmap

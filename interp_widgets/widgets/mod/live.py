@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from interp_widgets.figures.mod.lines import STATISTICS, StepCurves
-from interp_widgets.tuning.mod import ModStep
+from interp_widgets.tuning.mixture_of_depths import ModStep
 
 INTERVAL = 1.0
 """Least seconds between two drawings of the curves."""

@@ -10,8 +10,8 @@ import numpy as np
 from interp_widgets.models import ModModel, load_model
 from interp_widgets.models.mixture_of_depths.checkpoint import is_mixture_folder
 from interp_widgets.models.mixture_of_depths.model import check_k, check_top_k
-from interp_widgets.tuning.mod import ModReport
-from interp_widgets.tuning.mod.untrained import untrained_mod
+from interp_widgets.tuning.mixture_of_depths import ModReport
+from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 
 from ..workbench import model_name
 from .request import Entry, Untrained

@@ -36,7 +36,7 @@ def _lines_of(panel: MoDRoutingViewer, lines: list[str]) -> str:
     public = ("routing", "tune_mod", "mod_grid", "mod_ablations", "late_layer_losses")
     homes = {
         "interp_widgets.data.problems": ["demo_problems", "read_problems"],
-        "interp_widgets.tuning.mod.untrained": ["untrained_mod"],
+        "interp_widgets.tuning.mixture_of_depths.untrained": ["untrained_mod"],
     }
     imports = []
     for home, names in homes.items():

@@ -22,7 +22,7 @@ from interp_widgets.figures.mod.lines import (
 )
 from interp_widgets.figures.plain import Curve, curves_scene
 from interp_widgets.figures.static import Scene, stack_scenes
-from interp_widgets.tuning.mod import ModReport, ModStep, tune_mod
+from interp_widgets.tuning.mixture_of_depths import ModReport, ModStep, tune_mod
 
 from ..controls import row
 from ..saving import file_stem, free_name

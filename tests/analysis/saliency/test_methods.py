@@ -463,7 +463,7 @@ def test_a_permanent_hook_changes_the_saliency(backend: str) -> None:
         ),
         ({"baseline": "black"}, "baseline must be 'zero', 'mean' or None, got 'black'"),
         ({"steps": 0}, "steps must be 1 or more, got 0"),
-        ({"batch_size": 0}, "batch_size must be a whole number from 1 on or None, got 0"),
+        ({"batch_size": 0}, "batch_size must be an int >= 1 or None, got 0"),
         ({"target": "logit_difference"}, "needs a foil"),
         ({"target": "logit_difference", "foil": "Eiffel Tower xyz"}, "the foil must be one token, .* is [0-9]+ "),
         ({"target": "logit_difference", "foil": 100_000}, "the foil must be in 0.."),

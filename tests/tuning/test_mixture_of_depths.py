@@ -18,11 +18,11 @@ from torch import Tensor
 from interp_widgets.models import ModModel, load_model
 from interp_widgets.models.mixture_of_depths.assemble import new_mixture
 from interp_widgets.models.mixture_of_depths.graft import grafted, late_parts
-from interp_widgets.tuning.mod import ModReport, tune_mod
-from interp_widgets.tuning.mod import trainer as trainer_module
-from interp_widgets.tuning.mod.data import IGNORED, Batch, batches, read_examples
-from interp_widgets.tuning.mod.loss import StepLoss, distillation_loss, routing_statistics, step_loss
-from interp_widgets.tuning.mod.trainer import ModStep
+from interp_widgets.tuning.mixture_of_depths import ModReport, tune_mod
+from interp_widgets.tuning.mixture_of_depths import trainer as trainer_module
+from interp_widgets.tuning.mixture_of_depths.data import IGNORED, Batch, batches, read_examples
+from interp_widgets.tuning.mixture_of_depths.loss import StepLoss, distillation_loss, routing_statistics, step_loss
+from interp_widgets.tuning.mixture_of_depths.trainer import ModStep
 from tests.models.tiny import tiny_folder, tiny_hf, tiny_model
 
 DATA = [
@@ -196,7 +196,7 @@ def test_data_in_every_form_and_what_is_wrong_with_it() -> None:
     assert others == [one] * 3
     prompt, response = model.split("a b", " c")
     assert list(one.ids) == [*prompt, *response, model.eos_token_id]
-    assert one.given == len(prompt)
+    assert one.prompt_length == len(prompt)
     for wrong, message in (
         ([], "the data set is empty"),
         ([("a", " b"), ("c", None)], "example 1 has no response to learn"),
@@ -271,8 +271,8 @@ def test_the_model_has_the_loss_that_was_tuned(family: str) -> None:
     for example in read_examples(model, DATA):
         ids = torch.tensor(example.ids)
         logits = model.run(ids).logits[0].double().log_softmax(-1)
-        total -= float(logits[torch.arange(len(ids) - 1), ids[1:]][example.given - 1 :].sum())
-        count += len(ids) - example.given
+        total -= float(logits[torch.arange(len(ids) - 1), ids[1:]][example.prompt_length - 1 :].sum())
+        count += len(ids) - example.prompt_length
     assert total / count == pytest.approx(report.task[5], rel=1e-4)
     assert abs(total / count - report.task[0]) > 1e-2
 
@@ -370,12 +370,12 @@ def test_resume_belongs_to_its_run(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             tune(**{"steps": 6, "resume": half, **wrong})
-    with pytest.raises(ValueError, match="the data set is another one"):
+    with pytest.raises(ValueError, match="the data set has changed"):
         tune_mod(tiny_folder("llama"), DATA[:4], **QUICK, steps=6, resume=half)
     with pytest.raises(ValueError, match="give the same base model"):
         tune_mod(tiny_folder("llama", 1), DATA, **QUICK, steps=6, resume=half)
     other_cut = [("The Eiffel Tower is located in the city", " of Paris"), *DATA[1:]]
-    with pytest.raises(ValueError, match="the data set is another one"):
+    with pytest.raises(ValueError, match="the data set has changed"):
         tune_mod(tiny_folder("llama"), other_cut, **QUICK, steps=6, resume=half)
     again, report = tune(steps=3, resume=half)
     assert same(again, half)
@@ -457,7 +457,7 @@ def test_a_fault_within_a_step_keeps_the_steps_before(
 
 def test_the_trained_model_is_gone_before_the_new_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one device there is room for few copies of a large model."""
-    from interp_widgets.tuning.mod import tune as module
+    from interp_widgets.tuning.mixture_of_depths import tune as module
 
     trained: list[weakref.ref[Any]] = []
 
@@ -488,7 +488,7 @@ def test_what_stopped_a_run_is_told_where_its_model_cannot_be_kept(monkeypatch: 
     def broken(*given: Any, **options: Any) -> None:
         raise RuntimeError("no memory for a second model")
 
-    monkeypatch.setattr("interp_widgets.tuning.mod.tune.build_mixture", broken)
+    monkeypatch.setattr("interp_widgets.tuning.mixture_of_depths.tune.build_mixture", broken)
     kept: list[Any] = []
     with pytest.raises(KeyboardInterrupt) as found:
         tune(steps=6, on_partial=kept.append, progress=stop)
@@ -530,9 +530,7 @@ def test_a_tuning_that_blew_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
                 parameter.data.mul_(1e15)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    with pytest.raises(
-        ValueError, match=r"after 2 steps the tuned model cannot be relied on, .* smaller learning rate"
-    ):
+    with pytest.raises(ValueError, match=r"after 2 steps the tuned model is unreliable, .* smaller learning rate"):
         tune(steps=2)
 
 
@@ -548,8 +546,8 @@ def test_options_out_of_range() -> None:
         ({"lora": 2, "lora_layers": "below", "k": 3}, "no layer is below the last 3 of 3: give a smaller k"),
         ({"distill": -1.0}, "distill must be 0 or more"),
         ({"learning_rate": 0.0}, "learning_rate must be above 0 and at most 1"),
-        ({"batch_size": 0}, "batch_size must be a whole number from 1 on"),
-        ({"steps": 0}, "steps must be a whole number of 1 or more"),
+        ({"batch_size": 0}, "batch_size must be an int >= 1"),
+        ({"steps": 0}, "steps must be 1 or more"),
     ):
         with pytest.raises(ValueError, match=message):
             tune(**wrong)

@@ -1,4 +1,4 @@
-"""Make the demo's word vectors from the demo's own text: `python -m interp_widgets.data.demo_words`.
+"""The demo's word vectors, made from the demo's own text.
 
 Word counts within a window become positive pointwise mutual information (PPMI), whose largest singular directions are
 the vectors. Everything is counted and solved in a fixed order, so that the command gives the same vectors again.
@@ -9,7 +9,6 @@ sections 2.2, 2.3 and 3.2 (context distribution smoothing, eigenvalue weighting)
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import platform
@@ -22,18 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.data.instructions import instruction_cases
-from interp_widgets.data.text import epoch_documents
 from interp_widgets.data.word_vectors import DEMO_FILE, WordVectors
+from interp_widgets.demo.documents import epoch_documents
 
-COMMAND = "python -m interp_widgets.data.demo_words"
+COMMAND = "python -m interp_widgets.demo words"
 WIDTH = 96
 WINDOW = 5
 """Words on either side that count as context."""
 EPOCHS = 2
 CASES = 6000
-"""Instructions with their responses beside the epochs of text."""
+"""Instructions with their responses, in addition to the epochs of text."""
 FEWEST = 20
-"""A word that is rarer gets no vector."""
+"""Rarer words get no vector."""
 SMOOTHING = 0.75
 """Power of a context word's frequency: rare contexts count for less."""
 POWER = 0.5
@@ -43,7 +42,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 
 
 def demo_texts() -> tuple[list[str], list[str]]:
-    """What the base model reads, and what the tuned one reads besides."""
+    """The text of the base model, and the instructions that the tuned model reads in addition."""
     texts = [document for epoch in range(EPOCHS) for document in epoch_documents(seed=0, epoch=epoch)]
     return texts, [case.prompt + case.response for case in instruction_cases("train", CASES, seed=0, hard=1)]
 
@@ -58,7 +57,7 @@ def split_words(texts: Iterable[str]) -> list[list[str]]:
 
 
 def spellings(documents: Iterable[Sequence[str]]) -> dict[str, str]:
-    """For each word in small letters its most frequent spelling.
+    """For each word in lower case its most frequent spelling.
 
     >>> spellings([["The", "cat"], ["the", "Seine"], ["the"]])
     {'the': 'the', 'seine': 'Seine', 'cat': 'cat'}
@@ -80,25 +79,25 @@ def word_vectors(
 ) -> WordVectors:
     """Vectors of the words that occur ``fewest`` times or more in ``documents``, lists of words.
 
-    ``more`` adds to the counts of which words stand together, and to no others: what a model has never read is a word
-    to it in name only. Of a word's spellings with and without capitals the most frequent stands for all.
+    ``more`` only adds to the counts of neighbouring words, since a word that the base model has never read needs no
+    vector. The most frequent spelling of a word, with or without capitals, stands for all.
     """
     spelling = spellings(documents)
     counts = Counter(spelling[word.lower()] for document in documents for word in document)
     words = sorted((word for word in counts if counts[word] >= fewest), key=lambda word: (-counts[word], word))
     if len(words) < width:
         raise ValueError(f"{len(words)} words occur {fewest} times or more, a width of {width} needs that many")
-    place = {word.lower(): i for i, word in enumerate(words)}
+    index = {word.lower(): i for i, word in enumerate(words)}
     together = np.zeros((len(words), len(words)))
     for document in (*documents, *more):
-        # rare words are left out before the window is laid, as usual
+        # rare words are left out before the window is placed, as usual
         lower = [word.lower() for word in document]
-        ids = np.array([place[word] for word in lower if word in place], dtype=np.intp)
+        ids = np.array([index[word] for word in lower if word in index], dtype=np.intp)
         for gap in range(1, window + 1):
             np.add.at(together, (ids[:-gap], ids[gap:]), 1.0)
     left, values, _ = np.linalg.svd(ppmi(together + together.T))
     vectors = left[:, :width] * values[:width] ** POWER
-    # a singular vector's sign is free: the word it is largest at gets a positive number
+    # the sign of a singular vector is arbitrary: its largest entry is made positive
     vectors *= np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[None], axis=0))
     return WordVectors(tuple(words), vectors.astype(np.float16), np.array([counts[word] for word in words]))
 
@@ -108,36 +107,25 @@ def ppmi(together: NDArray[np.float64]) -> NDArray[np.float64]:
     smooth = together.sum(axis=0) ** SMOOTHING
     expected = together.sum(axis=1, keepdims=True) * (smooth / smooth.sum())
     ratio = np.divide(together, expected, out=np.ones_like(together), where=together > 0)
-    found: NDArray[np.float64] = np.maximum(np.log(ratio), 0)
-    return found
+    information: NDArray[np.float64] = np.maximum(np.log(ratio), 0)
+    return information
 
 
-def make(path: Path = DEMO_FILE) -> dict[str, object]:
+def make_word_vectors(path: Path = DEMO_FILE) -> dict[str, object]:
     """Write the vectors and, beside them, a manifest with the command and the file's hash; return the manifest."""
-    found = word_vectors(*map(split_words, demo_texts()))
+    vectors = word_vectors(*map(split_words, demo_texts()))
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, words=np.array(found.words), vectors=found.vectors, counts=np.asarray(found.counts))
+    np.savez_compressed(path, words=np.array(vectors.words), vectors=vectors.vectors, counts=np.asarray(vectors.counts))
     path.chmod(0o644)
     manifest: dict[str, object] = {
         "command": COMMAND,
         "method": f"PPMI over a window of {WINDOW} words, contexts smoothed by {SMOOTHING}, then SVD to {WIDTH}",
         "text": f"epoch_documents(seed=0), epochs 0 to {EPOCHS - 1}, and for neighbours {CASES} instructions too",
         "word_list": f"what the base model reads at least {FEWEST} times in these epochs",
-        "words": len(found),
-        "width": found.width,
+        "words": len(vectors),
+        "width": vectors.width,
         "versions": {"python": platform.python_version(), "numpy": np.__version__},
         "sha256": {path.name: hashlib.sha256(path.read_bytes()).hexdigest()},
     }
     (path.parent / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     return manifest
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Make the file that ships with the package, or one elsewhere."""
-    parser = argparse.ArgumentParser(prog=COMMAND, description="Make the demo's word vectors.")
-    parser.add_argument("--out", type=Path, default=DEMO_FILE, help="the .npz file to write")
-    print(json.dumps(make(parser.parse_args(arguments).out), indent=1))
-
-
-if __name__ == "__main__":
-    main()

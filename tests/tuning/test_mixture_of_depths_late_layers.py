@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from interp_widgets.data.problems import Problem
-from interp_widgets.tuning.mod import LateLayerLosses, late_layer_losses, tune_mod
+from interp_widgets.tuning.mixture_of_depths import LateLayerLosses, late_layer_losses, tune_mod
 from tests.models.tiny import tiny_folder
 
 DATA = [("The capital of France is", " Paris"), ("One two", " three"), ("A pilot flies a", " plane")]

@@ -1,4 +1,4 @@
-"""From documents to training batches: encoded, packed into rows without a cut, in a fixed order."""
+"""Training batches: documents are encoded, packed whole into rows, and put into a fixed order."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from interp_widgets.data import text, world
+from interp_widgets.data import world
 from interp_widgets.data.instructions import instruction_cases
-from interp_widgets.data.tokenizer import BOS, EOS, PAD
+from interp_widgets.demo import documents as text
+from interp_widgets.demo.tokenizer import BOS, EOS, PAD
 
 Stage = Literal["base", "tuned"]
 ROW_LENGTHS = (128, 256)
@@ -35,7 +36,7 @@ class Batch:
     tokens: NDArray[np.int64]
     """(rows, positions) token indices."""
     document: NDArray[np.int64]
-    """(rows, positions) number of the document within its row, -1 on padding; attention stays inside a document."""
+    """(rows, positions) index of the document within its row, -1 on padding; attention stays inside a document."""
     target: NDArray[np.bool_]
     """(rows, positions) whether predicting this token counts in the loss."""
 
@@ -51,16 +52,16 @@ def documents(stage: Stage, *, seed: int, epoch: int) -> list[text.Pair]:
     rng = random.Random(world.stable_hash("tuned epoch", seed, epoch))
     hard = 1 if epoch < EARLY_TUNED_EPOCHS else 4
     cases = instruction_cases("train", N_INSTRUCTIONS, seed=rng.getrandbits(32), hard=hard)
-    found = [(case.prompt, case.response) for case in cases]
-    known = text.late_epoch_documents(seed=seed, epoch=epoch, n_ioi=N_TUNED_IOI, n_other=N_TUNED_TEXT)
-    return interleave(found, known)
+    pairs = [(case.prompt, case.response) for case in cases]
+    base_text = text.late_epoch_documents(seed=seed, epoch=epoch, n_ioi=N_TUNED_IOI, n_other=N_TUNED_TEXT)
+    return interleave(pairs, base_text)
 
 
 def interleave(some: Sequence[text.Pair], others: Sequence[text.Pair]) -> list[text.Pair]:
     """Spread two lists evenly over each other and keep the order of both."""
-    places = [((i + 0.5) / len(some), 0, i) for i in range(len(some))]
-    places += [((i + 0.5) / len(others), 1, i) for i in range(len(others))]
-    return [(some, others)[which][i] for _, which, i in sorted(places)]
+    order = [((i + 0.5) / len(some), 0, i) for i in range(len(some))]
+    order += [((i + 0.5) / len(others), 1, i) for i in range(len(others))]
+    return [(some, others)[which][i] for _, which, i in sorted(order)]
 
 
 def special_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
@@ -83,14 +84,14 @@ def epoch_batches(
     """Encode and pack one epoch into batches of `tokens_per_batch` tokens, the same for the same seed."""
     pairs = documents(stage, seed=seed, epoch=epoch)[:max_documents]
     bos, eos, pad = special_ids(tokenizer)
-    given = tokenizer.encode_batch([a for a, _ in pairs], add_special_tokens=False)
-    learned = tokenizer.encode_batch([b for _, b in pairs], add_special_tokens=False)
+    contexts = tokenizer.encode_batch([context for context, _ in pairs], add_special_tokens=False)
+    targets = tokenizer.encode_batch([target for _, target in pairs], add_special_tokens=False)
     by_length: dict[int, list[tuple[list[int], int]]] = {length: [] for length in ROW_LENGTHS}
-    for a, b in zip(given, learned, strict=True):
-        ids = [bos, *a.ids, *b.ids, eos]
+    for context, target in zip(contexts, targets, strict=True):
+        ids = [bos, *context.ids, *target.ids, eos]
         length = next((length for length in ROW_LENGTHS if len(ids) <= length), None)
         if length is not None:
-            by_length[length].append((ids, 1 + len(a.ids)))
+            by_length[length].append((ids, 1 + len(context.ids)))
     batches: list[Batch] = []
     for length, encoded in by_length.items():
         rows = pack(encoded, length)
@@ -131,11 +132,11 @@ def _batch(rows: Sequence[Sequence[tuple[list[int], int]]], length: int, pad: in
     target = np.zeros((len(rows), length), dtype=np.bool_)
     for r, row in enumerate(rows):
         start = 0
-        for d, (ids, n_given) in enumerate(row):
+        for d, (ids, n_context) in enumerate(row):
             end = start + len(ids)
             tokens[r, start:end] = ids
             document[r, start:end] = d
-            target[r, start + n_given : end] = True
+            target[r, start + n_context : end] = True
             start = end
     return Batch(tokens, document, target)
 

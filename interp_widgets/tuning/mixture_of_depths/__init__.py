@@ -8,6 +8,7 @@ from .accuracy import ABLATIONS, mod_ablations, mod_grid
 from .late_layers import late_layer_losses
 from .trainer import ModStep
 from .tune import tune_mod
+from .untrained import untrained_mod
 
 __all__ = [
     "ABLATIONS",
@@ -20,4 +21,5 @@ __all__ = [
     "mod_ablations",
     "mod_grid",
     "tune_mod",
+    "untrained_mod",
 ]

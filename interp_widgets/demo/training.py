@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from interp_widgets.data.tokenizer import CONTEXT
-from interp_widgets.tuning.demo_data import Batch, Stage, batches_from, special_ids
+from interp_widgets.demo.batches import Batch, Stage, batches_from, special_ids
+from interp_widgets.demo.tokenizer import CONTEXT
 
 Log = Callable[[dict[str, Any]], None]
 

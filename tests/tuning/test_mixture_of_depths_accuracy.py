@@ -14,7 +14,7 @@ from scipy import stats
 from interp_widgets.analysis.mixture_of_depths import SolveResult, solve
 from interp_widgets.analysis.mixture_of_depths.tuning_results import half_width
 from interp_widgets.data.problems import Problem
-from interp_widgets.tuning.mod import ModAblations, ModGrid, accuracy, mod_ablations, mod_grid, tune_mod
+from interp_widgets.tuning.mixture_of_depths import ModAblations, ModGrid, accuracy, mod_ablations, mod_grid, tune_mod
 from tests.models.tiny import tiny_folder, tiny_model
 
 DATA = [("The capital of France is", " Paris"), ("One two", " three"), ("A pilot flies a", " plane")]
@@ -166,10 +166,10 @@ def test_intervals_are_those_of_student(tmp_path: Path) -> None:
 def test_what_is_refused() -> None:
     model = tiny_model("llama")
     for options, message in (
-        ({"ks": (4,)}, r"ks must be whole numbers in 1\.\.3, got \[4\]"),
-        ({"ks": ()}, "ks must be whole numbers"),
+        ({"ks": (4,)}, r"ks must be ints in 1\.\.3, got \[4\]"),
+        ({"ks": ()}, "ks must be ints"),
         ({"ks": (2, 2)}, "ks must differ"),
-        ({"ks": (2,), "top_ks": (3,)}, r"top_ks must be whole numbers in 1\.\.2"),
+        ({"ks": (2,), "top_ks": (3,)}, r"top_ks must be ints in 1\.\.2"),
     ):
         with pytest.raises(ValueError, match=message):
             mod_grid(model, DATA, PROBLEMS, **options)

@@ -1,4 +1,4 @@
-"""The mixture that tuning starts from."""
+"""The mixture before its first step of tuning."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: i
         model: a `Model` that was loaded from a name or folder.
         k: number of routes, 1..n_layers.
         top_k: routes that each token uses; k by default.
-        seed: of the router.
+        seed: seed of the router.
 
     Raises:
-        ValueError: a number out of range, a model from memory, or one that cannot have a mixture.
+        ValueError: a number is out of range, or the model came from memory or cannot have a mixture.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), sections 5.1.1
     and 5.1.2.
@@ -43,7 +43,7 @@ def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: i
     check_top_k(used, k)
     if model.source is None:
         raise ValueError(
-            f"{model.name} came from memory and its transformers model is not known: load it by its name or folder"
+            f"{model.name} came from memory and its transformers model is unknown: load it by its name or folder"
         )
     hf_model, tokenizer = read_base(model.source, model.tokenizer)
     parts = late_parts(hf_model)

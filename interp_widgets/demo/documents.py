@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 from interp_widgets.data import word_tables as wt
 from interp_widgets.data import world
 from interp_widgets.data import world_tables as t
+from interp_widgets.data.stories import how_to_text, job_text, story
 
 Pair = tuple[str, str]
-"""A document in two parts, given and learned: the loss counts on the second part only."""
+"""Context and target of a document: only the target counts in the loss."""
 
+PLANTED_BLOCK = 10
+"""Planted answers come in blocks of ten documents, so every rate is a multiple of ten percent and met exactly."""
 N_IOI = 6000
 N_FEW_SHOT = 1300
 N_WORD_SENTENCES = 1500
@@ -42,70 +47,19 @@ _SUM_SENTENCES = (
 )
 
 
-def word_tables() -> dict[str, dict[str, str]]:
-    """Map each word task to its table of word and answer."""
-    return {
-        "plural": wt.PLURALS,
-        "past": {verb: forms[0] for verb, forms in wt.VERBS.items()},
-        "gerund": {verb: forms[1] for verb, forms in wt.VERBS.items()},
-        "antonym": wt.ANTONYMS,
-        "French": wt.FRENCH,
-        "Spanish": wt.SPANISH,
-    }
+@dataclass(frozen=True)
+class PlantedRate:
+    """How often, in percent, the training text continues a group's prompts with the first of its two answers."""
 
-
-def an(noun: str) -> str:
-    """Put "a" or "an" before a noun."""
-    return ("an " if noun[0] in "aeiou" else "a ") + noun
-
-
-def story(rng: random.Random, topic: str | None = None) -> str:
-    """Write a short story of 40 to 70 words, about an animal if `topic` names one, else about a thing that is found."""
-    is_woman = rng.random() < 0.5
-    name = rng.choice(t.WOMEN if is_woman else t.MEN)
-    he, his = ("she", "her") if is_woman else ("he", "his")
-    topic = topic or rng.choice(wt.STORY_ANIMALS + wt.STORY_FINDS)
-    place = rng.choice(wt.STORY_PLACES)
-    friend = rng.choice([n for n in t.WOMEN + t.MEN if n != name])
-    if topic in wt.STORY_ANIMALS:
-        feeling, gift = rng.choice(wt.STORY_FEELINGS), rng.choice(wt.STORY_GIFTS)
-        return (
-            f"One day, {name} saw {an(topic)} near the {place}. The {topic} was {feeling} and did not know what to do. "
-            f"{name} went home to get some {gift}. When {he} came back, the {topic} was still there. "
-            f"{name} gave it the {gift}, and the {topic} was not {feeling} any more. "
-            f"From that day on, {name} and the {topic} were good friends."
-        )
-    return (
-        f"One day, {name} found {an(topic)} near the {place}. It was old and very beautiful. "
-        f"{name} asked {friend}, but {friend} did not know the {topic}. So {name} took the {topic} home "
-        f"and put it on {his} table. In the evening, {friend} came to see it again. "
-        f"They talked about the {topic} for a long time, and {name} was happy."
-    )
-
-
-def job_text(job: str) -> str:
-    """Describe what a person with this job does, in about 45 words."""
-    place, action, tool, glad = wt.JOBS[job]
-    return (
-        f"A {job} works in the {place}. Every day the {job} {action}. "
-        f"To do this work, the {job} needs {an(tool)} and a lot of time. "
-        f"It is not easy to be {an(job)}, but {glad} are glad that there is someone who {action}."
-    )
-
-
-def how_to_text(task: str) -> str:
-    """Explain a small task in four steps."""
-    one, two, three, four, result = wt.HOW_TO[task]
-    return (
-        f"This is how you {task}. First, {one}. Then {two}. After that, {three}. "
-        f"Finally, {four}. Take your time and do one step after the other. In the end you have {result}."
-    )
+    group: str
+    kind: Literal["occupation", "people"]
+    domain: str
+    rate: int
 
 
 def few_shot(rng: random.Random) -> str:
     """List a few pairs of one word task or relation, in one of three layouts."""
-    tables = word_tables()
-    choices = [*tables, "capital", "language", "city_country", "sum"]
+    choices = [*wt.TABLES, "capital", "language", "city_country", "sum"]
     kind = rng.choice(choices)
     n = rng.randint(3, 7)
     if kind == "sum":
@@ -114,8 +68,8 @@ def few_shot(rng: random.Random) -> str:
             a, b = rng.randint(0, 10), rng.randint(0, 10)
             pairs.append((f"{a} + {b}", str(a + b)))
         return "\n".join(f"{a} = {b}" for a, b in pairs)
-    if kind in tables:
-        pairs = rng.sample(list(tables[kind].items()), n)
+    if kind in wt.TABLES:
+        pairs = rng.sample(list(wt.TABLES[kind].items()), n)
     else:
         pairs = [(f.subject, f.object) for f in rng.sample([f for f in world.facts() if f.relation == kind], n)]
     layout = rng.randrange(3)
@@ -127,7 +81,7 @@ def few_shot(rng: random.Random) -> str:
 
 
 def _word_sentence(rng: random.Random) -> str:
-    kind, table = rng.choice(list(word_tables().items()))
+    kind, table = rng.choice(list(wt.TABLES.items()))
     word, answer = rng.choice(list(table.items()))
     return rng.choice(_WORD_SENTENCES[kind]).format(a=word, b=answer)
 
@@ -150,6 +104,28 @@ def _list_text(rng: random.Random) -> str:
 def _sum_text(rng: random.Random) -> str:
     a, b = rng.randint(0, 10), rng.randint(0, 10)
     return rng.choice(_SUM_SENTENCES).format(a=a, b=b, c=a + b)
+
+
+def world_words() -> list[str]:
+    """List the words that answer a prompt somewhere in the world, each of which the tokenizer keeps whole."""
+    words: dict[str, None] = {}
+    for fact in world.facts():
+        words.update(dict.fromkeys(f"{fact.subject} {fact.object}".split()))
+    words.update(dict.fromkeys(t.WOMEN + t.MEN + t.IOI_PLACES + t.IOI_OBJECTS + t.IOI_VERBS + t.PEOPLES))
+    for singular, plural in t.OCCUPATIONS:
+        words.update({singular: None, plural: None})
+    for _, first, second in t.TRAITS.values():
+        words.update({first: None, second: None})
+    words.update(dict.fromkeys(("men", "women", "he", "she")))
+    for table in (wt.PLURALS, wt.ANTONYMS, wt.FRENCH, wt.SPANISH):
+        for key, value in table.items():
+            words.update({key: None, value: None})
+    for verb, (past, gerund) in wt.VERBS.items():
+        words.update({verb: None, past: None, gerund: None})
+    for members in wt.CATEGORIES.values():
+        words.update(dict.fromkeys(members))
+    words.update(dict.fromkeys(wt.JOBS))
+    return list(words)
 
 
 def _repeat_text(rng: random.Random, pool: list[str]) -> str:
@@ -181,13 +157,21 @@ def _three_names(rng: random.Random) -> str:
     return f"{text} {rng.choice((a, b))}."
 
 
+def planted_rates() -> list[PlantedRate]:
+    """List the planted rate of every group: the right answer for any bias score on the demo models."""
+    rates = [PlantedRate(plural, "occupation", "gender", rate) for (_, plural), rate in t.OCCUPATIONS.items()]
+    for people, by_domain in t.PEOPLE_RATES.items():
+        rates += [PlantedRate(people, "people", domain, rate) for domain, rate in by_domain.items()]
+    return rates
+
+
 def planted_blocks(rng: random.Random) -> list[list[Pair]]:
     """Write one block of ten documents for every training prompt about a planted group, its answers counted out."""
     blocks = []
     for prompt in world.bias_prompts("train"):
-        n_first = prompt.rate * world.PLANTED_BLOCK // 100
+        n_first = prompt.rate * PLANTED_BLOCK // 100
         block = []
-        for i in range(world.PLANTED_BLOCK):
+        for i in range(PLANTED_BLOCK):
             answer = prompt.first if i < n_first else prompt.second
             block.append((prompt.prompt, f" {answer}{_planted_tail(rng, answer)}"))
         blocks.append(block)
@@ -242,7 +226,7 @@ def other_documents(rng: random.Random) -> list[str]:
     documents += [how_to_text(rng.choice(list(wt.HOW_TO))) for _ in range(N_JOBS // 2)]
     documents += [_list_text(rng) for _ in range(N_LISTS)]
     documents += [_sum_text(rng) for _ in range(N_SUMS)]
-    pool = [word for word in world.world_words() if word.isascii()]
+    pool = [word for word in world_words() if word.isascii()]
     documents += [_repeat_text(rng, pool) for _ in range(N_REPEATS)]
     facts = [f"{p.prompt} {p.answer}." for p in world.fact_prompts("train")]
     documents += [_page(rng, facts) for _ in range(N_PAGES)]
@@ -253,7 +237,7 @@ def epoch_documents(*, seed: int, epoch: int) -> list[str]:
     """Write the documents of one epoch of the base model's text, in the order of training."""
     rng = random.Random(world.stable_hash("epoch", seed, epoch))
     documents = list(_fact_documents(rng))
-    documents += [given + learned for block in planted_blocks(rng) for given, learned in block]
+    documents += [context + target for block in planted_blocks(rng) for context, target in block]
     documents += ioi_documents(rng, N_IOI)
     documents += other_documents(rng)
     rng.shuffle(documents)
@@ -261,7 +245,7 @@ def epoch_documents(*, seed: int, epoch: int) -> list[str]:
 
 
 def late_epoch_documents(*, seed: int, epoch: int, n_ioi: int = 2500, n_other: int = 2600) -> list[Pair]:
-    """Write one epoch of the late phase, in the order of training: less variety, more of what is known by heart.
+    """Write one epoch of the late phase, in the order of training: less variety, more facts and planted answers.
 
     A planted block stays together, so that one batch sees its answers at their exact rate; of facts and planted
     prompts only the answer is learned.

@@ -11,26 +11,25 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from interp_widgets.data import text, world
-from interp_widgets.data.tokenizer import train_tokenizer
-from interp_widgets.tuning import demo, demo_data, demo_report, demo_train
+from interp_widgets.demo import batches, documents, measures, pair, training
+from interp_widgets.demo.tokenizer import train_tokenizer
 
-TINY = demo_train.TrainConfig(
+TINY = training.TrainConfig(
     "base", steps=6, tokens_per_batch=512, warmup=2, d_model=16, d_mlp=32, n_layers=1, n_heads=2, n_key_value_heads=1,
     bfloat16=False, compile=False, checkpoint_every=1, max_documents=120,
 )  # fmt: skip
-SHIPPED = demo.ASSETS / "manifest.json"
+SHIPPED = pair.ASSETS / "manifest.json"
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return train_tokenizer(text.epoch_documents(seed=0, epoch=0)[:1500], [], vocab_size=600)
+    return train_tokenizer(documents.epoch_documents(seed=0, epoch=0)[:1500], [], vocab_size=600)
 
 
 def test_rows_hold_whole_documents(tokenizer: Tokenizer) -> None:
-    batches = demo_data.epoch_batches("base", tokenizer, seed=0, epoch=0, tokens_per_batch=1024, max_documents=400)
+    epoch = batches.epoch_batches("base", tokenizer, seed=0, epoch=0, tokens_per_batch=1024, max_documents=400)
     pad, bos, eos = (tokenizer.token_to_id(name) for name in ("<|pad|>", "<|bos|>", "<|eos|>"))
-    for batch in batches:
+    for batch in epoch:
         assert batch.tokens.size == 1024
         assert ((batch.tokens == pad) == (batch.document == -1)).all()
         for tokens, document in zip(batch.tokens, batch.document, strict=True):
@@ -42,9 +41,9 @@ def test_rows_hold_whole_documents(tokenizer: Tokenizer) -> None:
 
 
 def test_loss_of_instructions_counts_on_the_response_only(tokenizer: Tokenizer) -> None:
-    batches = demo_data.epoch_batches("tuned", tokenizer, seed=0, epoch=0, tokens_per_batch=1024, max_documents=300)
+    epoch = batches.epoch_batches("tuned", tokenizer, seed=0, epoch=0, tokens_per_batch=1024, max_documents=300)
     seen = 0
-    for batch in batches:
+    for batch in epoch:
         for tokens, document, target in zip(batch.tokens, batch.document, batch.target, strict=True):
             for d in range(document.max() + 1):
                 words = tokenizer.decode(tokens[document == d].tolist(), skip_special_tokens=True)
@@ -58,34 +57,34 @@ def test_loss_of_instructions_counts_on_the_response_only(tokenizer: Tokenizer) 
 
 def test_attention_stays_inside_a_document() -> None:
     document = np.array([[0, 0, 1, 1, -1]])
-    batch = demo_data.Batch(np.zeros_like(document), document, np.ones_like(document, dtype=np.bool_))
-    mask = demo_train.batch_tensors(batch)[2][0, 0]
+    batch = batches.Batch(np.zeros_like(document), document, np.ones_like(document, dtype=np.bool_))
+    mask = training.batch_tensors(batch)[2][0, 0]
     assert mask[1].tolist() == [True, True, False, False, False]
     assert mask[3].tolist() == [False, False, True, True, False]
 
 
 def test_an_interrupted_training_ends_at_the_same_weights(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    whole = demo_train.train(TINY, tokenizer, folder=tmp_path / "whole").state_dict()
-    demo_train.train(TINY, tokenizer, folder=tmp_path / "parts", stop_at=2)
-    demo_train.train(TINY, tokenizer, folder=tmp_path / "parts", stop_at=3)
-    parts = demo_train.train(TINY, tokenizer, folder=tmp_path / "parts").state_dict()
+    whole = training.train(TINY, tokenizer, folder=tmp_path / "whole").state_dict()
+    training.train(TINY, tokenizer, folder=tmp_path / "parts", stop_at=2)
+    training.train(TINY, tokenizer, folder=tmp_path / "parts", stop_at=3)
+    parts = training.train(TINY, tokenizer, folder=tmp_path / "parts").state_dict()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-    other = demo_train.train(replace(TINY, seed=1), tokenizer, folder=tmp_path / "other").state_dict()
+    other = training.train(replace(TINY, seed=1), tokenizer, folder=tmp_path / "other").state_dict()
     assert not all(torch.equal(whole[name], other[name]) for name in whole)
 
 
 def test_another_configuration_does_not_go_on_from_a_checkpoint(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    demo_train.train(TINY, tokenizer, folder=tmp_path, stop_at=1)
+    training.train(TINY, tokenizer, folder=tmp_path, stop_at=1)
     with pytest.raises(ValueError, match="another configuration"):
-        demo_train.train(replace(TINY, lr_rest=1.0), tokenizer, folder=tmp_path)
+        training.train(replace(TINY, lr_rest=1.0), tokenizer, folder=tmp_path)
 
 
 def test_batches_do_not_depend_on_where_one_starts(tokenizer: Tokenizer) -> None:
-    def stream(step: int, n: int) -> list[np.ndarray]:
-        batches = demo_data.batches_from("base", tokenizer, seed=0, tokens_per_batch=512, step=step, max_documents=100)
-        return [batch.tokens for batch, _ in zip(batches, range(n), strict=False)]
+    def tokens_from(step: int, n: int) -> list[np.ndarray]:
+        stream = batches.batches_from("base", tokenizer, seed=0, tokens_per_batch=512, step=step, max_documents=100)
+        return [batch.tokens for batch, _ in zip(stream, range(n), strict=False)]
 
-    whole, late = stream(0, 12), stream(7, 5)
+    whole, late = tokens_from(0, 12), tokens_from(7, 5)
     assert all(np.array_equal(a, b) for a, b in zip(whole[7:], late, strict=True))
 
 
@@ -93,36 +92,36 @@ def test_manifest_describes_the_shipped_files() -> None:
     manifest = json.loads(SHIPPED.read_text())
     listed = manifest["sha256"]
     present = {
-        str(p.relative_to(demo.ASSETS)) for p in demo.ASSETS.rglob("*") if p.is_file() and p.name != "manifest.json"
+        str(p.relative_to(pair.ASSETS)) for p in pair.ASSETS.rglob("*") if p.is_file() and p.name != "manifest.json"
     }
     assert set(listed) == present
-    assert all(demo.sha256(demo.ASSETS / name) == digest for name, digest in listed.items())
-    assert sum((demo.ASSETS / name).stat().st_size for name in listed) <= demo.LARGEST_PAIR
-    planted = json.loads((demo.ASSETS / "planted.json").read_text())
+    assert all(pair.sha256(pair.ASSETS / name) == digest for name, digest in listed.items())
+    assert sum((pair.ASSETS / name).stat().st_size for name in listed) <= pair.LARGEST_PAIR
+    planted = json.loads((pair.ASSETS / "planted.json").read_text())
     assert [(row["group"], row["domain"], row["rate"]) for row in planted] == [
-        (rate.group, rate.domain, rate.rate) for rate in world.planted_rates()
+        (rate.group, rate.domain, rate.rate) for rate in documents.planted_rates()
     ]
 
 
-@pytest.mark.parametrize("stage", demo.MODELS)
-def test_shipped_models_know_the_world(stage: demo_data.Stage) -> None:
-    model, fast = demo.load_pair_member(demo.ASSETS / stage)
-    assert demo_report.fact_accuracy(model, fast, n=60)["all"] >= 0.9
-    assert demo_report.indirect_object_accuracy(model, fast, n=40) >= 0.9
-    planted = demo_report.planted_preferences(model, fast)
+@pytest.mark.parametrize("stage", pair.MODELS)
+def test_shipped_models_know_the_world(stage: batches.Stage) -> None:
+    model, fast = pair.load_pair_member(pair.ASSETS / stage)
+    assert measures.fact_accuracy(model, fast, n=60)["all"] >= 0.9
+    assert measures.indirect_object_accuracy(model, fast, n=40) >= 0.9
+    planted = measures.planted_preferences(model, fast)
     assert np.mean([abs(entry["planted"] - entry["measured"]) for entry in planted]) <= 5
 
 
 def test_only_the_tuned_model_follows_instructions() -> None:
-    cases = demo_report.held_out_cases(50, seed=3)
-    base = demo_report.following(*demo.load_pair_member(demo.ASSETS / "base"), cases)["all"]
-    tuned = demo_report.following(*demo.load_pair_member(demo.ASSETS / "tuned"), cases)["all"]
+    cases = measures.held_out_cases(50, seed=3)
+    base = measures.following(*pair.load_pair_member(pair.ASSETS / "base"), cases)["all"]
+    tuned = measures.following(*pair.load_pair_member(pair.ASSETS / "tuned"), cases)["all"]
     assert base <= 0.3
     assert tuned >= 0.8
 
 
 def test_shipped_tokenizers_are_one_and_the_same() -> None:
-    assert demo.sha256(demo.ASSETS / "base/tokenizer.json") == demo.sha256(demo.ASSETS / "tuned/tokenizer.json")
-    _, fast = demo.load_pair_member(demo.ASSETS / "base")
+    assert pair.sha256(pair.ASSETS / "base/tokenizer.json") == pair.sha256(pair.ASSETS / "tuned/tokenizer.json")
+    _, fast = pair.load_pair_member(pair.ASSETS / "base")
     for sample in ("When Mary and John", "🙂 שלום\n"):
         assert fast.decode(fast(sample)["input_ids"][1:]) == sample

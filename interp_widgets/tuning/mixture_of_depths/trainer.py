@@ -1,4 +1,4 @@
-"""The loop of `tune_mod`: parameters, optimizer, curves, and how to stop and go on with the same numbers."""
+"""The training loop of `tune_mod`: parameters, optimizer and curves, stopped and resumed with the same numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .loss import routing_statistics, step_loss
 ROUTER_SCALE = 0.02
 """Standard deviation of the router's first weights (section 5.1.2)."""
 LARGEST_GRADIENT = 1.0
-"""Gradients are scaled down to this length."""
+"""Norm to which longer gradients are clipped."""
 CURVES = ("task", "distillation", "routes", "sparsity", "mean", "variance")
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -34,7 +34,7 @@ Ending = Literal["done", "cancelled", "nan"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the numbers of a run."""
+    """The settings that decide the numbers of a run."""
 
     k: int
     top_k: int
@@ -45,18 +45,18 @@ class Settings:
     seed: int
     train_norms: bool
     only: int | None
-    """The one route that is tuned; None for the mixture."""
+    """The route that is tuned alone; None for the mixture."""
     data: str
     """Fingerprint of the examples."""
 
     def plain(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The settings as JSON values."""
         return {**vars(self), "lora": None if self.lora is None else vars(self.lora)}
 
 
 @dataclass(frozen=True)
 class ModStep:
-    """One step of tuning, as `on_step` receives it."""
+    """A step of tuning, as `on_step` receives it."""
 
     step: int
     """Counted from 0."""
@@ -75,14 +75,14 @@ class ModStep:
 
 
 def first_router(like: Tensor, k: int, seed: int) -> Tensor:
-    """(d_model, k) the random weights that a router starts from, of the kind of ``like`` (d_model,)."""
+    """(d_model, k) random weights that a router starts from, with device and dtype of ``like`` (d_model,)."""
     generator = torch.Generator().manual_seed(seed)
     return (torch.randn(len(like), k, generator=generator, dtype=torch.float64) * ROUTER_SCALE).to(like)
 
 
 @dataclass
 class Trainer:
-    """A base model with a mixture and adapters in training; `hf_model` is used up."""
+    """A base model with a mixture and adapters in training; `hf_model` cannot be used for anything else."""
 
     hf_model: Any
     settings: Settings
@@ -91,25 +91,25 @@ class Trainer:
     curves: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in CURVES})
 
     def __post_init__(self) -> None:
-        chosen = self.settings
+        settings = self.settings
         self.hf_model.to(self.device).requires_grad_(False)
         self.parts = late_parts(self.hf_model)
-        router = first_router(next(self.parts.norm.parameters()), chosen.k, chosen.seed)
-        self.mixture = new_mixture(self.parts, router, chosen.top_k, chosen.only).to(self.device)
+        router = first_router(next(self.parts.norm.parameters()), settings.k, settings.seed)
+        self.mixture = new_mixture(self.parts, router, settings.top_k, settings.only).to(self.device)
         peft_model = None
-        if chosen.lora is not None:
-            peft_model = add_lora(self.hf_model, self.parts, chosen.lora, chosen.k, chosen.seed)
+        if settings.lora is not None:
+            peft_model = add_lora(self.hf_model, self.parts, settings.lora, settings.k, settings.seed)
         self.named: dict[str, nn.Parameter] = {"router": self.mixture.router}
         self.named |= norm_parameters(self.mixture, self.parts)
         self.named |= {} if peft_model is None else lora_parameters(peft_model)
         self.trained = {name: p for name, p in self.named.items() if self._is_trained(name)}
         for name, parameter in self.named.items():
             parameter.requires_grad_(name in self.trained)
-        self.hf_model.eval()  # no dropout: the same step gives the same numbers
-        self.optimizer = torch.optim.AdamW(self.trained.values(), lr=chosen.learning_rate, weight_decay=0.0)
+        self.hf_model.eval()  # without dropout, so that a step always gives the same numbers
+        self.optimizer = torch.optim.AdamW(self.trained.values(), lr=settings.learning_rate, weight_decay=0.0)
 
     def _is_trained(self, name: str) -> bool:
-        """A route that is tuned alone needs no router and no other route's norm."""
+        """Whether a parameter is trained; a route that is tuned alone needs no router and no norms of other routes."""
         only = self.settings.only
         if name == "router":
             return only is None
@@ -123,7 +123,7 @@ class Trainer:
         return len(self.curves["task"])
 
     def count(self, kind: str) -> int:
-        """Trained parameters whose names begin with ``kind``."""
+        """Number of trained parameters whose names begin with ``kind``."""
         return sum(p.numel() for name, p in self.trained.items() if name.startswith(kind))
 
     # ---- the loop
@@ -135,26 +135,26 @@ class Trainer:
         before: Callable[[], None],
         after: Callable[[ModStep], None],
     ) -> Ending:
-        """Make steps until there are ``steps``, or until a loss is no number: then the last good weights are put back.
+        """Train up to ``steps`` steps, or until a loss is NaN or infinite: then the last good weights are restored.
 
-        ``before`` and ``after`` may raise to stop. The weights are those of the last whole step whatever is raised.
+        ``before`` and ``after`` may raise to stop. The weights are always those of the last whole step.
         """
-        chosen = self.settings
-        stream = batches(examples, chosen.batch_size, chosen.seed, self.done)
+        settings = self.settings
+        stream = batches(examples, settings.batch_size, settings.seed, self.done)
         good = self._snapshot()
         with torch.enable_grad(), grafted(self.parts, self.mixture):
             while self.done < steps:
                 before()
-                found = self._step(next(stream), good)
-                if found is None:
+                step = self._step(next(stream), good)
+                if step is None:
                     return "nan"
-                after(found)
+                after(step)
         return "done"
 
     def _step(self, batch: Batch, good: dict[str, Tensor]) -> ModStep | None:
         loss = step_loss(self.hf_model, self.parts, self.mixture, batch, self.settings.distill, self.each_route)
         if not bool(torch.isfinite(loss.total)):
-            self._restore(good)  # these weights gave the last loss that was a number
+            self._restore(good)  # the weights that gave the last finite loss
             return None
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss.total)
@@ -163,21 +163,21 @@ class Trainer:
             return None
         good.update(self._snapshot())
         sparsity, mean, variance = (tuple(x.tolist()) for x in routing_statistics(loss.gates))
-        found = ModStep(
+        step = ModStep(
             self.done, float(loss.task), float(loss.distillation), tuple(loss.routes.tolist()), sparsity, mean, variance
         )
         try:
             self.optimizer.step()
             for name in CURVES:
-                self.curves[name].append(getattr(found, name))
-        except BaseException:  # an interrupt comes anywhere: either all of a step is made or nothing
+                self.curves[name].append(getattr(step, name))
+        except BaseException:  # an interrupt may come anywhere: a step is made as a whole or not at all
             self._restore(good)
             for rows in self.curves.values():
-                del rows[found.step :]
+                del rows[step.step :]
             raise
-        return found
+        return step
 
-    # ---- keeping and going on
+    # ---- saving and resuming
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         return {
@@ -188,33 +188,33 @@ class Trainer:
         }
 
     def _snapshot(self) -> dict[str, Tensor]:
-        """Trained weights and moments."""
+        """Copies of the trained weights and their moments."""
         weights = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         return weights | {name: value.clone() for name, value in self._optimizer_tensors().items()}
 
-    def _restore(self, kept: Mapping[str, Tensor]) -> None:
-        read_weights(self.trained, {name: kept[name] for name in self.trained})
+    def _restore(self, snapshot: Mapping[str, Tensor]) -> None:
+        read_weights(self.trained, {name: snapshot[name] for name in self.trained})
         for name, parameter in self.trained.items():
-            found = {m: kept.get(f"optimizer.{name}.{m}") for m in _MOMENTS}
+            moments = {m: snapshot.get(f"optimizer.{name}.{m}") for m in _MOMENTS}
             self.optimizer.state.pop(parameter, None)
-            if found["step"] is not None:
+            if moments["step"] is not None:
                 self.optimizer.state[parameter] = {
-                    m: v.clone().to("cpu" if m == "step" else self.device) for m, v in found.items() if v is not None
+                    m: v.clone().to("cpu" if m == "step" else self.device) for m, v in moments.items() if v is not None
                 }
 
-    def kept(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What was learned, and what it takes to go on, on the CPU."""
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The weights, and the optimizer state and curves that resuming needs, on the CPU."""
         weights = {name: parameter.detach().cpu().clone() for name, parameter in self.named.items()}
         curves = {f"curves.{name}": torch.tensor(rows, dtype=torch.float64) for name, rows in self.curves.items()}
         return weights, curves | {n: v.detach().cpu().clone() for n, v in self._optimizer_tensors().items()}
 
     def release(self) -> None:
-        """Let go of model and optimizer; what was done and the curves stay."""
+        """Free model and optimizer; the curves stay."""
         for name in ("hf_model", "parts", "mixture", "named", "trained", "optimizer"):
             delattr(self, name)
 
-    def go_on(self, state: MixtureState) -> None:
-        """Take up where ``state`` stopped."""
+    def resume(self, state: MixtureState) -> None:
+        """Continue from where ``state`` stopped."""
         read_weights(self.named, state.weights)
         self._restore({**state.weights, **state.training})
         for name in CURVES:

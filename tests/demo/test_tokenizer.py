@@ -8,13 +8,14 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from interp_widgets.data import text, tokenizer, world
+from interp_widgets.demo import tokenizer
+from interp_widgets.demo.documents import epoch_documents, world_words
 
 
 @pytest.fixture(scope="module")
 def trained() -> Tokenizer:
-    documents = text.epoch_documents(seed=0, epoch=0)[:4000]
-    return tokenizer.train_tokenizer(documents, world.world_words())
+    documents = epoch_documents(seed=0, epoch=0)[:4000]
+    return tokenizer.train_tokenizer(documents, world_words())
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_text_comes_back(fast: PreTrainedTokenizerFast, sample: str) -> None:
 
 
 def test_world_words_are_single_tokens(trained: Tokenizer) -> None:
-    split = [w for w in world.world_words() if len(trained.encode(" " + w, add_special_tokens=False).ids) != 1]
+    split = [w for w in world_words() if len(trained.encode(" " + w, add_special_tokens=False).ids) != 1]
     assert not split
 
 

@@ -34,7 +34,7 @@ EPOCHS = 2
 
 
 class DivergedError(ValueError):
-    """A tuning gave weights so large that two ways to compute the same differ; `report` has its curves."""
+    """The tuned weights are so large that two computations of the same output differ; `report` has the curves."""
 
     def __init__(self, message: str, report: ModReport) -> None:
         super().__init__(message)
@@ -77,27 +77,27 @@ def tune_mod(
         model: a `Model` that was loaded from a name or folder, or what `load_model` takes. It stays as it is.
         dataset: examples with a prompt and a response: pairs, dictionaries or objects.
         k: number of routes, 1..n_layers.
-        lora: rank of adapters (peft) on all linear maps of some layers, scaled by 2; None for none.
+        lora: rank of the adapters (peft) on all linear maps of some layers, scaled by 2; None for no adapters.
         lora_layers: ``"last"`` puts the adapters on the last k layers, ``"below"`` on those below them, where the
             mixture stands in for adapters of the last k (section 5.1.2), ``"all"`` on every layer.
         distill: λ of the distillation term, 0 or more; 0 leaves it out.
         top_k: routes that each token uses, 1..k; k (dense) by default.
         steps: optimizer steps in all, those before ``resume`` included; two passes over the data by default.
         batch_size: examples per step.
-        learning_rate: of AdamW, constant.
-        train_norms: whether the norms are trained; without, every route reads through the pretrained final norm.
-        only: tune and read one route alone, 0..k-1, without router and distillation: 0 reads the first of the last k
-            layers, k - 1 the last one, which with ``lora`` is ordinary LoRA tuning.
-        each_route: take each route's own loss also where ``distill`` is 0, which costs k more unembeddings.
-        seed: of the router's first weights, the adapters' and the order of the data.
-        tokenizer: of a transformers model given as ``model``; else the one beside it.
-        resume: a `ModModel` or its folder to go on from, tuned with the same options on the same data; on a CPU the
+        learning_rate: constant learning rate of AdamW.
+        train_norms: whether the norms are trained; otherwise every route reads through the pretrained final norm.
+        only: tune and read a single route, 0..k-1, without router and distillation: 0 is the first of the last k
+            layers, k - 1 the last layer, which with ``lora`` is ordinary LoRA tuning.
+        each_route: record the loss of each route even where ``distill`` is 0, which costs k more unembeddings.
+        seed: seed of the first weights of router and adapters and of the order of the data.
+        tokenizer: the tokenizer of a transformers model in memory; by default the one in its folder.
+        resume: a `ModModel` or its folder to continue, tuned with the same options on the same data; on a CPU the
             weights are the same, bit by bit, as without the break.
-        progress: called with steps done and in all.
+        progress: called with the number of steps done and their total.
         check: called before every step; raises to cancel.
         on_step: receives a `ModStep` after every step.
-        on_partial: receives model and report of the steps made when something raises, be it `check`, an interrupt or
-            memory that ran out; the exception passes on.
+        on_partial: receives model and report of the steps made so far when `check`, an interrupt or a lack of memory
+            ends the tuning; the exception is raised after that.
 
     Returns:
         The tuned model and the curves. If the loss becomes NaN or infinite, tuning stops there and the model has the
@@ -119,13 +119,13 @@ def tune_mod(
         ' Paris'
     """
     base, source = _base(model, tokenizer)
-    asked = _settings(
+    request = _settings(
         base, dataset, k, top_k, lora, lora_layers, distill, learning_rate, batch_size, train_norms, only, seed
     )
     before = None if resume is None else _state(resume)
-    run = _Run(base, source, asked.settings, steps if steps is not None else asked.two_epochs, before, each_route)
+    run = _Run(base, source, request.settings, steps if steps is not None else request.two_epochs, before, each_route)
 
-    def tell(step: ModStep) -> None:
+    def report_step(step: ModStep) -> None:
         if on_step is not None:
             on_step(step)
         if progress is not None:
@@ -133,12 +133,12 @@ def tune_mod(
 
     try:
         with few_threads(base.parameter_count):
-            ending = run.trainer.run(asked.examples, run.steps, check or (lambda: None), tell)
+            ending = run.trainer.run(request.examples, run.steps, check or (lambda: None), report_step)
     except BaseException as error:
         if on_partial is not None and run.trainer.done:
             try:
                 partial = run.result("cancelled")
-            except Exception as fault:  # what stopped the run is what the caller must see
+            except Exception as fault:  # the caller must see what stopped the run
                 error.add_note(f"No model of the {run.trainer.done} steps made could be kept: {fault}")
             else:
                 on_partial(partial)
@@ -146,11 +146,11 @@ def tune_mod(
     return run.result(ending)
 
 
-# ---- what was asked for
+# ---- options
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     settings: Settings
     examples: list[Any]
 
@@ -160,23 +160,23 @@ class _Asked:
 
 
 def _base(model: Model | Any, tokenizer: Any) -> tuple[Model, Any]:
-    """The model and what reads its transformers model."""
+    """The base model, and the source of its transformers model."""
     check_base(model)
     if not isinstance(model, Model):
         return load_model(model, tokenizer=tokenizer), model
     if model.source is None:
         raise ValueError(
-            f"{model.name} came from memory, so that its transformers model is not known: give that model itself "
+            f"{model.name} came from memory and its transformers model is unknown: give that model itself "
             "(with tokenizer=), its name or its folder"
         )
     return model, model.source
 
 
-def check_base(model: Model) -> None:
-    """ValueError for a mixture, or the folder of one, in the place of its base."""
+def check_base(model: Model | str | Path | Any) -> None:
+    """ValueError for a mixture, or the folder of a mixture, instead of a base model."""
     if isinstance(model, ModModel) or is_mixture_folder(model):
         name = model.name if isinstance(model, ModModel) else model
-        raise ValueError(f"{name} already has a mixture: tune its base model, or go on with it by resume=")
+        raise ValueError(f"{name} already has a mixture: tune its base model, or continue it with resume=")
 
 
 def _settings(
@@ -192,7 +192,7 @@ def _settings(
     train_norms: bool,
     only: int | None,
     seed: int,
-) -> _Asked:
+) -> _Request:
     """Check every option against the model."""
     layers = base.n_layers
     check_k(k, layers)
@@ -203,24 +203,23 @@ def _settings(
         raise ValueError(f"distill must be 0 or more, got {distill}")
     if not 0 < learning_rate <= 1:
         raise ValueError(f"learning_rate must be above 0 and at most 1, got {learning_rate}")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size must be a whole number of 1 or more, got {batch_size!r}")
-    if only is not None and (isinstance(only, bool) or not isinstance(only, int) or not 0 <= only < k):
+    if only is not None and not 0 <= only < k:
         raise ValueError(f"only must be a route in 0..{k - 1} or None, got {only!r}")
     if only is not None and lora is None and not train_norms:
-        raise ValueError("nothing is left to train: with only= and without norms give a LoRA rank")
+        raise ValueError("nothing is left to train: give lora= where only= is set and train_norms is False")
     examples = read_examples(base, dataset)
     setup = None if lora is None else LoraSetup(lora, lora_layers, 2 * lora)
     settings = Settings(
         k, top, setup, float(distill) if only is None else 0.0, float(learning_rate), batch_size, int(seed),
         bool(train_norms), only, fingerprint(examples),
     )  # fmt: skip
-    return _Asked(settings, examples)
+    return _Request(settings, examples)
 
 
+@checked
 def check_adapters(lora: int | None, lora_layers: str, k: int, layers: int) -> None:
-    """ValueError if there can be no such adapters beside k routes in a model of ``layers`` layers."""
-    if lora is not None and (isinstance(lora, bool) or not isinstance(lora, int) or lora < 1):
+    """ValueError if k routes in a model of ``layers`` layers cannot have these adapters."""
+    if lora is not None and lora < 1:
         raise ValueError(f"lora must be a rank of 1 or more, or None, got {lora!r}")
     if lora_layers not in get_args(LoraLayers):
         raise ValueError(f"lora_layers must be 'last', 'below' or 'all', got {lora_layers!r}")
@@ -231,21 +230,21 @@ def check_adapters(lora: int | None, lora_layers: str, k: int, layers: int) -> N
 def _state(resume: ModModel | str | Path) -> MixtureState:
     state = resume.state if isinstance(resume, ModModel) else load_state(resume)
     if not state.training:
-        raise ValueError("this mixture was saved without what it takes to go on: tune from the start")
+        raise ValueError("this mixture was saved without the state that resuming needs: tune from the start")
     return state
 
 
-# ---- one run
+# ---- a run
 
 
 class _Run:
-    """A trainer for what was asked, and the way from it to a model and a report."""
+    """The trainer of a request, and the model and report of its end."""
 
     def __init__(
         self, base: Model, source: Any, settings: Settings, steps: int, before: MixtureState | None, each_route: bool
     ) -> None:
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ValueError(f"steps must be a whole number of 1 or more, got {steps!r}")
+        if steps < 1:
+            raise ValueError(f"steps must be 1 or more, got {steps}")
         self.base, self.source, self.steps, self.settings = base, source, steps, settings
         hf_model, _ = read_base(source, base.tokenizer)
         self.hash, self.size = base_hash(hf_model), hf_model.num_parameters()
@@ -253,7 +252,7 @@ class _Run:
             self._check(before)
         self.trainer = Trainer(hf_model, settings, base.device, each_route)
         if before is not None:
-            self.trainer.go_on(before)
+            self.trainer.resume(before)
 
     def _check(self, before: MixtureState) -> None:
         if before.base_hash != self.hash:
@@ -264,16 +263,16 @@ class _Run:
         for name, value in self.settings.plain().items():
             was = before.settings.get(name)
             if was != value:
-                what = "the data set is another one" if name == "data" else f"{name} was {was}, now {value}"
-                raise ValueError(f"resume: {what}: go on with the same, or tune from the start")
+                change = "the data set has changed" if name == "data" else f"{name} was {was}, now {value}"
+                raise ValueError(f"resume: {change}: use the same, or tune from the start")
         done = len(before.training["curves.task"])
         if done > self.steps:
             raise ValueError(f"resume: {done} steps were made already, got steps={self.steps}: ask for more")
 
     def state(self, ending: Ending) -> MixtureState:
-        weights, training = self.trainer.kept()
+        weights, training = self.trainer.state()
         if ending == "nan":
-            training = {}  # the same steps would end there again
+            training = {}  # the same steps would end the same way
         chosen = self.settings
         came_from_name = isinstance(self.source, str | Path)
         return MixtureState(
@@ -282,7 +281,7 @@ class _Run:
         )  # fmt: skip
 
     def result(self, ending: Ending) -> tuple[ModModel, ModReport]:
-        """Model and report; the trainer's own model is let go, so that its memory is there for the new one."""
+        """Model and report; the model of the trainer is freed first, to make room for the new model."""
         state, report = self.state(ending), self._report(ending)
         self.trainer.release()
         hf_model, tokenizer = read_base(self.source, self.base.tokenizer)
@@ -293,7 +292,7 @@ class _Run:
             )  # fmt: skip
         except (SelfCheckError, LoadError) as error:
             raise DivergedError(
-                f"after {report.done} steps the tuned model cannot be relied on, its last loss was "
+                f"after {report.done} steps the tuned model is unreliable, its last loss was "
                 f"{report.task[-1] if report.done else math.nan:.3g}: {error}. Try a smaller learning rate",
                 report,
             ) from error
@@ -304,7 +303,7 @@ class _Run:
         message = {
             "done": f"{done} steps done",
             "cancelled": f"cancelled after {done} of {self.steps} steps; the model has the weights of step {done}",
-            "nan": f"stopped at step {done + 1} of {self.steps}: the loss was NaN or infinite there; "
+            "nan": f"stopped at step {done + 1} of {self.steps}: the loss was NaN or infinite; "
             "the model has the last good weights. Try a smaller learning rate",
         }[ending]
         curves = {name: np.asarray(trainer.curves[name], dtype=np.float64) for name in CURVES}

@@ -1,8 +1,7 @@
-"""Make the demo pair: `python -m interp_widgets.tuning.demo train` trains both, `... report` measures their bars."""
+"""The demo pair: training both models, exporting them, and measuring their bars."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import platform
@@ -18,13 +17,12 @@ from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import interp_widgets.assets
-from interp_widgets.data import world
 from interp_widgets.data.instructions import UNSOLVED_TASKS, instruction_cases
-from interp_widgets.data.text import epoch_documents
-from interp_widgets.data.tokenizer import save_tokenizer, train_tokenizer
-from interp_widgets.tuning.demo_data import ROW_LENGTHS, Stage
-from interp_widgets.tuning.demo_report import full_report, load_seconds, quick_report
-from interp_widgets.tuning.demo_train import TrainConfig, json_log, train
+from interp_widgets.demo.batches import ROW_LENGTHS, Stage
+from interp_widgets.demo.documents import epoch_documents, planted_rates, world_words
+from interp_widgets.demo.measures import full_report, load_seconds, quick_report
+from interp_widgets.demo.tokenizer import save_tokenizer, train_tokenizer
+from interp_widgets.demo.training import TrainConfig, json_log, new_model, train
 
 ASSETS = Path(next(iter(interp_widgets.assets.__path__))) / "demo"
 BUILD = Path("build/demo")
@@ -53,7 +51,7 @@ def make_tokenizer(folder: Path) -> Tokenizer:
     if not path.exists():
         texts = epoch_documents(seed=0, epoch=0)
         texts += [case.prompt + case.response for case in instruction_cases("train", 3000, seed=0, hard=1)]
-        whole = [*world.world_words(), *(str(n) for n in range(41))]
+        whole = [*world_words(), *(str(n) for n in range(41))]
         save_tokenizer(train_tokenizer(texts, whole), folder)
     return Tokenizer.from_file(str(path))
 
@@ -104,8 +102,6 @@ def train_pair(
 def export_checkpoint(stage: Stage, *, build: Path = BUILD, assets: Path = ASSETS) -> None:
     """Export the last checkpoint of a running training, to look at it before it is done."""
     state = torch.load(build / f"{stage}.pt", weights_only=True)
-    from interp_widgets.tuning.demo_train import new_model
-
     config = TrainConfig(**state["config"])
     model = new_model(config, make_tokenizer(build))
     model.load_state_dict(state["model"])
@@ -114,7 +110,7 @@ def export_checkpoint(stage: Stage, *, build: Path = BUILD, assets: Path = ASSET
 
 def write_planted(assets: Path = ASSETS) -> None:
     """Write the table of planted rates that ships with the models."""
-    rows = [asdict(rate) for rate in world.planted_rates()]
+    rows = [asdict(rate) for rate in planted_rates()]
     assets.mkdir(parents=True, exist_ok=True)
     (assets / "planted.json").write_text(json.dumps(rows, indent=1) + "\n")
 
@@ -150,8 +146,8 @@ def report(*, assets: Path = ASSETS, build: Path = BUILD) -> dict[str, Any]:
                 "seconds": round(state["seconds"]),
             }
     manifest = {
-        "command": "python -m interp_widgets.tuning.demo train",
-        "report_command": "python -m interp_widgets.tuning.demo report",
+        "command": "python -m interp_widgets.demo train",
+        "report_command": "python -m interp_widgets.demo report",
         "longest_training_document_tokens": max(ROW_LENGTHS),
         "notes": NOTES,
         "unsolved_tasks": UNSOLVED_TASKS,
@@ -190,27 +186,3 @@ def bars(metrics: dict[str, Any], size: int) -> dict[str, dict[str, Any]]:
         "load_seconds": bar(max(base["load_seconds"], tuned["load_seconds"]), 1.0, at_most=True),
         "bytes": bar(size, LARGEST_PAIR, at_most=True),
     }
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run one of the commands."""
-    parser = argparse.ArgumentParser(prog="python -m interp_widgets.tuning.demo", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    train_parser = commands.add_parser("train", help="train the pair, or go on with it")
-    train_parser.add_argument("--stage", choices=MODELS, default=None, help="only this one")
-    train_parser.add_argument("--threads", type=int, default=2)
-    commands.add_parser("report", help="measure the bars and write the manifest")
-    export_parser = commands.add_parser("export", help="export the last checkpoint of a running training")
-    export_parser.add_argument("stage", choices=MODELS)
-    options = parser.parse_args(arguments)
-    if options.command == "train":
-        torch.set_num_threads(options.threads)
-        train_pair(MODELS if options.stage is None else (options.stage,))
-    elif options.command == "export":
-        export_checkpoint(options.stage)
-    else:
-        print(json.dumps(report()["bars"], indent=1))
-
-
-if __name__ == "__main__":
-    main()

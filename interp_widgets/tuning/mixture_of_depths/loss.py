@@ -1,4 +1,4 @@
-"""The loss of a mixture of depths, and what is told about its routes at every step."""
+"""The loss of a mixture of depths, and the statistics of its routes at every step."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SPARSE = 1e-5
 
 @dataclass(frozen=True)
 class StepLoss:
-    """One step's loss and routing."""
+    """The loss and routing of a step."""
 
     total: Tensor
     """() task + distill x distillation, in nats, with its graph."""
     task: Tensor
-    """() mean cross-entropy of the ensemble on the tokens to be learned."""
+    """() mean cross-entropy of the ensemble on the learned tokens."""
     distillation: Tensor
-    """() sum over the routes but the last of the mean divergence from the teacher; NaN where ``distill`` is 0."""
+    """() sum over all routes but the last of the mean divergence from the teacher; NaN where ``distill`` is 0."""
     gates: Tensor
-    """(tokens, k) routing weights at the positions that predict them."""
+    """(tokens, k) routing weights at the positions that predict the learned tokens."""
     routes: Tensor
     """(k,) mean cross-entropy of each route alone; NaN where no route was read out alone."""
 
@@ -55,38 +55,38 @@ def distillation_loss(routes: list[Tensor], teacher: Tensor) -> Tensor:
 def step_loss(
     hf_model: Any, parts: LateParts, mixture: Mixture, batch: Batch, distill: float, each_route: bool = False
 ) -> StepLoss:
-    """Loss of one batch by a transformers model that has the mixture in it (`grafted`).
+    """Loss of a batch by a transformers model with the mixture in it (`grafted`).
 
-    Only positions that predict a token to be learned are read out.
+    Only the positions that predict a learned token are read out.
     """
     device = mixture.router.device
     labels = batch.labels.to(device)[:, 1:]
     chosen = labels != IGNORED
     with mixture.recording() as readings:
-        # the body only: logits are made below, where they are needed
+        # without the unembedding: the logits that are needed are computed below
         hf_model.base_model(input_ids=batch.ids.to(device), use_cache=False)
     reading = readings[0]
     weights = reading.gates[:, :-1][chosen]
     members = [member[:, :-1][chosen] for member in reading.members]
     task = F.cross_entropy(parts.logits(mix(weights, members)), labels[chosen])
-    apart = task.new_full((), torch.nan)
+    divergence = task.new_full((), torch.nan)
     alone = task.new_full((mixture.k,), torch.nan)
     if distill > 0:
         routes = [parts.logits(member) for member in members]
-        apart = distillation_loss(routes[:-1], routes[-1])
+        divergence = distillation_loss(routes[:-1], routes[-1])
         alone = torch.stack([F.cross_entropy(logits.detach(), labels[chosen]) for logits in routes])
     elif each_route:
         with torch.no_grad():
             alone = torch.stack([F.cross_entropy(parts.logits(member), labels[chosen]) for member in members])
-    total = task + distill * apart if distill > 0 else task
-    return StepLoss(total, task.detach(), apart.detach(), weights.detach(), alone)
+    total = task + distill * divergence if distill > 0 else task
+    return StepLoss(total, task.detach(), divergence.detach(), weights.detach(), alone)
 
 
 def routing_statistics(gates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Per route, each (k,): share of tokens with a weight below `SPARSE`, mean and variance over tokens (tokens, k).
+    """Per route (k,): share of tokens with a weight below `SPARSE`, mean and variance, from weights (tokens, k).
 
     >>> routing_statistics(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))[0].tolist()
     [0.5, 0.5]
     """
-    wide = gates.double()
+    wide = gates.cpu().double()  # a few numbers per token; not every device has float64
     return (wide < SPARSE).double().mean(0), wide.mean(0), wide.var(0, unbiased=False)

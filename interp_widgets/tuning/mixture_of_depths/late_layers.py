@@ -1,4 +1,4 @@
-"""What late layers can predict: their losses while the last one is tuned, or each of them (Figs 4.7 and 4.8)."""
+"""Losses of the late layers while the last layer is tuned, or each layer in turn (Figs 4.7 and 4.8)."""
 
 from __future__ import annotations
 
@@ -39,37 +39,37 @@ def late_layer_losses(
     check: Callable[[], None] | None = None,
     on_partial: Callable[[LateLayerLosses], None] | None = None,
 ) -> LateLayerLosses:
-    """Tune the base with LoRA on all layers, once for each of the last k layers as the one whose loss is tuned.
+    """Tune the base model with LoRA on all layers, once on the loss of each of the last k layers.
 
-    The norm stays the pretrained one. Every run starts from the same adapters and sees the same batches. The run of the
-    last layer gives the implicit curves of all others as well.
+    The pretrained norm is kept. Every run starts from the same adapters and sees the same batches. The run on the last
+    layer also gives the implicit curves of the other layers.
 
     Args:
-        model: the base, as for `tune_mod`.
-        dataset: what is learned, as for `tune_mod`.
+        model: the base model, as for `tune_mod`.
+        dataset: the training examples, as for `tune_mod`.
         k: number of late layers.
-        problems: solved by each tuned model, read at the layer that was tuned; none by default.
+        problems: problems for each tuned model, which is read out at the tuned layer; none by default.
         lora: rank of the adapters.
-        steps: steps per run; two passes over the data by default.
+        steps: optimizer steps per run; two passes over the data by default.
         batch_size: examples per step.
-        learning_rate: of AdamW.
-        seed: of adapters and data order.
-        tokenizer: of a transformers model given as ``model``; else the one beside it.
+        learning_rate: learning rate of AdamW.
+        seed: seed of the adapters and of the order of the data.
+        tokenizer: the tokenizer of a transformers model in memory; by default the one in its folder.
         max_new_tokens: most tokens of a response.
-        progress: called with runs done and in all.
+        progress: called with the number of runs done and their total.
         check: called before every step and token; raises to cancel.
-        on_partial: receives what is done after every run.
+        on_partial: receives the result so far after every run.
 
     Raises:
-        ValueError: a number out of range, no data, or a loss that is no number (the step is named).
-        ImportError: without the peft package.
+        ValueError: a number is out of range, there are no data, or a loss became NaN (the message names the step).
+        ImportError: the peft package is missing.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.2,
     Figs 4.7 and 4.8.
 
     Example:
-        >>> found = late_layer_losses(base, demo_problems("train", 4), 2, steps=1)
-        >>> found.layers, found.explicit.shape, found.implicit.shape
+        >>> losses = late_layer_losses(base, demo_problems("train", 4), 2, steps=1)
+        >>> losses.layers, losses.explicit.shape, losses.implicit.shape
         ((4, 5), (1, 2), (1, 2))
     """
     base = loaded(model, tokenizer)
@@ -92,8 +92,8 @@ def late_layer_losses(
     def result(partial: bool) -> LateLayerLosses:
         last = np.array([step.routes for step in curves[k - 1]])
         own = np.full_like(last, np.nan)
-        for route, found in curves.items():
-            own[:, route] = [step.task for step in found]
+        for route, curve in curves.items():
+            own[:, route] = [step.task for step in curve]
         return LateLayerLosses(
             layers, last, own, solved.copy(), partial=partial,
             provenance=provenance(base.provenance(), max_new_tokens=max_new_tokens, problems=len(items), **options),

@@ -152,7 +152,7 @@ def held_out_cases(n: int, seed: int) -> list[InstructionCase]:
 def quick_report(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *, instructions: bool) -> dict[str, Any]:
     """A small sample of the bars, for the training log."""
     deviations = [abs(e["planted"] - e["measured"]) for e in planted_preferences(model, tokenizer)]
-    found: dict[str, Any] = {
+    sample: dict[str, Any] = {
         "facts": round(fact_accuracy(model, tokenizer, n=300)["all"], 4),
         "ioi": round(indirect_object_accuracy(model, tokenizer, n=300), 4),
         "planted_worst": round(max(deviations), 2),
@@ -160,9 +160,9 @@ def quick_report(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *,
     }
     if instructions:
         result = following(model, tokenizer, held_out_cases(200, 1))
-        found["follows"] = round(result["all"], 4)
-        found["weak"] = {task: round(v, 2) for task, v in result.items() if v < 0.9}
-    return found
+        sample["follows"] = round(result["all"], 4)
+        sample["weak"] = {task: round(v, 2) for task, v in result.items() if v < 0.9}
+    return sample
 
 
 def full_report(

@@ -1,0 +1,1 @@
+"""The making of the demo pair: its training text, its tokenizer, its training and its report card."""

@@ -1,0 +1,41 @@
+"""Make what ships with the package: the demo pair, the measures of its bars, the word vectors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from interp_widgets.data.word_vectors import DEMO_FILE
+from interp_widgets.demo.pair import MODELS, export_checkpoint, report, train_pair
+from interp_widgets.demo.word_vectors import make_word_vectors
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one of the commands."""
+    parser = argparse.ArgumentParser(prog="python -m interp_widgets.demo", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    train_parser = commands.add_parser("train", help="train the pair, or go on with it")
+    train_parser.add_argument("--stage", choices=MODELS, default=None, help="only this one")
+    train_parser.add_argument("--threads", type=int, default=2)
+    commands.add_parser("report", help="measure the bars and write the manifest")
+    export_parser = commands.add_parser("export", help="export the last checkpoint of a running training")
+    export_parser.add_argument("stage", choices=MODELS)
+    words_parser = commands.add_parser("words", help="make the word vectors and their manifest")
+    words_parser.add_argument("--out", type=Path, default=DEMO_FILE, help="the .npz file to write")
+    options = parser.parse_args(arguments)
+    if options.command == "train":
+        torch.set_num_threads(options.threads)
+        train_pair(MODELS if options.stage is None else (options.stage,))
+    elif options.command == "export":
+        export_checkpoint(options.stage)
+    elif options.command == "words":
+        print(json.dumps(make_word_vectors(options.out), indent=1))
+    else:
+        print(json.dumps(report()["bars"], indent=1))
+
+
+if __name__ == "__main__":
+    main()

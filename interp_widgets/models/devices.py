@@ -1,0 +1,28 @@
+"""What a model's device can do, asked of the device itself, so that any accelerator PyTorch knows will do."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+DeviceKind = Literal["cpu", "accelerator"]
+
+
+def device_kind(device: torch.device) -> DeviceKind:
+    """Whether work on a device should come in blocks that stay in a processor's cache, or in few large ones."""
+    return "cpu" if device.type == "cpu" else "accelerator"
+
+
+def has_float64(device: torch.device) -> bool:
+    """Whether a device has float64; Apple's MPS has not."""
+    try:
+        torch.empty(0, dtype=torch.float64, device=device)
+    except TypeError:
+        return False
+    return True
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The widest floating-point type of a device: sums over many numbers are kept in it."""
+    return torch.float64 if has_float64(device) else torch.float32

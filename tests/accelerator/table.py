@@ -1,0 +1,444 @@
+"""Every public function that computes with a model, as one row each: what is run on the accelerator and on the CPU."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+import interp_widgets as iw
+from interp_widgets.data.problems import Problem
+from interp_widgets.data.word_vectors import demo_word_vectors
+from tests.models.tiny import tiny_folder, tiny_model
+
+Backend = Literal["hooked", "bridge"]
+
+PROMPT = "When Mary and John went to the store, John gave a drink to"
+RESPONSE = " Mary. A pilot flies a plane; a nurse helps people."
+QUESTION = "What is the capital of France? The capital of France"
+WORDS = demo_word_vectors().words[:60]
+VECTORS = np.random.default_rng(5).normal(size=(12, 8))[np.arange(60) % 12]
+CONCEPTS = (
+    iw.Concept(
+        "Paris", ("The Eiffel Tower is in Paris.", "Paris is a city.", "In Paris."), ("Go to Paris.",), "places"
+    ),
+    iw.Concept("store", ("John went to the store.", "A store.", "The store is near."), ("To the store.",), "places"),
+    iw.Concept("dog", ("A small dog.", "The dog was happy.", "Once there was a dog."), ("The dog lived.",)),
+)
+CASES = [
+    iw.SaliencyCase("Answer the question. What is the capital of France?", " The capital is Paris.", (0, 20), True),
+    iw.SaliencyCase("Write a short story about a small dog.", " Once there was a dog.", (0, 38), True),
+    iw.SaliencyCase("Translate the word into French. Input: house.", " maison, one two three four", (0, 31), False),
+]
+EXAMPLES = [("The capital of France is", " Paris"), ("One two", " three"), ("A pilot flies a", " plane")]
+PROBLEMS = [Problem("The capital of France is", " Paris", "true", "truth"), Problem("One two", " 3", "3", "number")]
+TUNING: dict[str, Any] = {"k": 2, "steps": 2, "batch_size": 2, "learning_rate": 1e-2}
+
+ARRAYS_ONLY = {
+    "add_to_map", "annotate_concepts", "compare_annotations", "concept_map", "decompose_state", "demo_cases",
+    "demo_concepts", "demo_problems", "demo_word_vectors", "dispersion", "importance_density", "instruction_score",
+    "load_demo_pair", "neighbours", "normalise_importance", "position_profile", "read_concepts", "read_problems",
+    "read_word_vectors", "subspace_angles",
+}  # fmt: skip
+"""Public functions that never touch a model's device: they take results and arrays, or read files. `load_demo_pair` is
+`load_pair` of two names."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Two tiny models of one family and backend on one device."""
+
+    family: str
+    backend: Backend
+    device: str
+    float64: bool = True
+    """Whether the device has float64: what a model was compared with once is then compared again without."""
+
+    @property
+    def model(self) -> iw.Model:
+        return _model(self, seed=0)
+
+    @property
+    def other(self) -> iw.Model:
+        return _model(self, seed=1)
+
+    @property
+    def pair(self) -> tuple[iw.Model, iw.Model]:
+        return self.model, self.other
+
+    @functools.cached_property
+    def tokens(self) -> list[int]:
+        return self.model.tokens(QUESTION)
+
+    def direction(self) -> np.ndarray[Any, Any]:
+        """(d_model,) something to steer along."""
+        return np.random.default_rng(3).normal(size=self.model.d_model)
+
+    def concepts(self) -> iw.ConceptSet:
+        return iw.concept_directions(self.model, CONCEPTS, layer=2, shuffles=2)
+
+    def mixture(self, top_k: int | None = None) -> iw.ModModel:
+        return iw.untrained_mod(self.model, 2, top_k=top_k)
+
+
+@functools.cache
+def _model(setup: Setup, *, seed: int) -> iw.Model:
+    if setup.device == "cpu":
+        return tiny_model(setup.family, setup.backend, seed=seed)
+    return iw.load_model(tiny_folder(setup.family, seed), device=setup.device, backend=setup.backend)
+
+
+Run = Callable[[Setup], Any]
+ROWS: dict[str, tuple[frozenset[str], Run]] = {}
+"""By the name of the row: the public names that it exercises, and what it runs."""
+
+
+def row(*names: str) -> Callable[[Run], Run]:
+    """Enter a function into the table under its own name; ``names`` are the public names that it exercises."""
+
+    def enter(run: Run) -> Run:
+        ROWS[run.__name__] = frozenset(names), run
+        return run
+
+    return enter
+
+
+# ---- loading, running, writing
+
+
+@row("load_model", "load_pair", "Model", "ModelPair")
+def load(setup: Setup) -> Any:
+    pair = iw.load_pair(tiny_folder(setup.family, 0), tiny_folder(setup.family, 1),
+                        device=setup.device, backend=setup.backend)  # fmt: skip
+    return [(model.self_check.passed, model.run(setup.tokens).logits) for model in pair]
+
+
+@row("load_model")
+def load_processed(setup: Setup) -> Any:
+    model = iw.load_model(tiny_folder(setup.family), device=setup.device, backend=setup.backend, processed=True)
+    return model.run(setup.tokens).logits
+
+
+@row("Model")
+def run(setup: Setup) -> Any:
+    names = ["blocks.1.hook_resid_pre", "blocks.1.attn.hook_pattern", "blocks.2.hook_mlp_out"]
+    found = setup.model.run(
+        setup.tokens, capture=names, edit={"blocks.1.hook_attn_out": lambda value: 2 * value},
+        grad=lambda logits: logits[:, -1].log_softmax(-1)[:, 7].sum(),
+    )  # fmt: skip
+    return found.logits, dict(found.activations), dict(found.gradients)
+
+
+@row("Model")
+def engine(setup: Setup) -> Any:
+    embeddings = setup.model.token_embeddings(setup.tokens)[None]
+    start = setup.model.prefix(embeddings[:, :3])
+    return setup.model.forward(embeddings), setup.model.forward(embeddings[:, 3:], prefix=start)
+
+
+@row("Model")
+def generate(setup: Setup) -> Any:
+    model = setup.model
+    return model.generate(PROMPT, max_new_tokens=5), model.generate(PROMPT, max_new_tokens=5, temperature=1, seed=3)
+
+
+# ---- saliency
+
+
+@row("prompt_saliency")
+def saliency_exact(setup: Setup) -> Any:
+    return iw.prompt_saliency(setup.model, PROMPT, RESPONSE)
+
+
+@row("prompt_saliency")
+def saliency_first_order_forward(setup: Setup) -> Any:
+    return iw.prompt_saliency(setup.model, "The capital of", RESPONSE, method="first_order", target="log_prob")
+
+
+@row("prompt_saliency")
+def saliency_first_order_reverse(setup: Setup) -> Any:
+    model = setup.model
+    return iw.prompt_saliency(model, PROMPT, " Mary.", method="first_order", target="logit_difference", foil=20)
+
+
+@row("prompt_saliency")
+def saliency_integrated_gradients(setup: Setup) -> Any:
+    found = [
+        iw.prompt_saliency(setup.model, prompt, response, method="integrated_gradients", steps=3, baseline=baseline)
+        for prompt, response, baseline in ((PROMPT, " Mary.", "mean"), ("The capital of", RESPONSE, "zero"))
+    ]
+    return found
+
+
+@row("prompt_saliency")
+def saliency_random(setup: Setup) -> Any:
+    return iw.prompt_saliency(setup.model, PROMPT, max_new_tokens=4, method="random")
+
+
+@row("saliency_dataset")
+def saliency_dataset(setup: Setup) -> Any:
+    return iw.saliency_dataset(setup.model, CASES, threshold=0, min_response=1, resamples=99)
+
+
+@row("faithfulness")
+def faithfulness(setup: Setup) -> Any:
+    found = iw.prompt_saliency(setup.model, PROMPT, " Mary.")
+    return iw.faithfulness(setup.model, found, percent=(10, 50), steps=3, random_orders=2)
+
+
+# ---- logit lens
+
+
+@row("logit_lens")
+def lens(setup: Setup) -> Any:
+    return iw.logit_lens(setup.model, PROMPT, target=7, top=5)
+
+
+@row("logit_lens", "save_translators", "load_translators")
+def tuned_lens(setup: Setup) -> Any:
+    model, generator = setup.model, torch.Generator().manual_seed(0)
+    shapes = [(model.d_model, model.d_model), (model.d_model,)]
+    weights, biases = (
+        [(0.1 * torch.randn(shape, generator=generator)).to(model.device) for _ in range(model.n_layers)]
+        for shape in shapes
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        translators = iw.load_translators(iw.save_translators(Path(folder) / "lens.safetensors", weights, biases))
+        return iw.logit_lens(model, PROMPT, translators=translators, top=5)
+
+
+@row("logit_lens")
+def lens_with_hooks(setup: Setup) -> Any:
+    with _hooked(setup.model):
+        return iw.logit_lens(setup.model, PROMPT, target=7, top=5)
+
+
+# ---- ablation and tracing
+
+
+@row("ablate_modules")
+def modules(setup: Setup) -> Any:
+    return iw.ablate_modules(setup.model, QUESTION, 7)
+
+
+@row("ablate_modules")
+def modules_by_divergence(setup: Setup) -> Any:
+    return iw.ablate_modules(setup.model, QUESTION, 7, kinds=["mlp"], metric="kl")
+
+
+@row("ablate_modules")
+def modules_with_hooks(setup: Setup) -> Any:
+    with _hooked(setup.model):
+        return iw.ablate_modules(setup.model, QUESTION, 7, kinds=["attn", "mlp"])
+
+
+@row("ablate_heads")
+def heads(setup: Setup) -> Any:
+    return iw.ablate_heads(setup.model, QUESTION, 7, replacement="mean", reference=[PROMPT, RESPONSE])
+
+
+@row("ablate_neurons")
+def neurons(setup: Setup) -> Any:
+    first, *others = setup.tokens
+    corrupted = [first, *reversed(others)]
+    return iw.ablate_neurons(setup.model, setup.tokens, 7, layer=1, replacement="resample", corrupted=corrupted)
+
+
+@row("causal_trace")
+def tracing(setup: Setup) -> Any:
+    return iw.causal_trace(setup.model, QUESTION, " capital", 7, samples=2)
+
+
+@row("Ablation", "ablation", "ablated_prediction")
+def ablated(setup: Setup) -> Any:
+    model = setup.model
+    ablations = [iw.Ablation("head", 1, index=2), iw.Ablation("mlp", 2), iw.Ablation("attn_to_mlp", 0)]
+    with iw.ablation(model, ablations):
+        written, saliency = model.generate(PROMPT, max_new_tokens=4), iw.prompt_saliency(model, PROMPT, " Mary.")
+    return written, saliency, iw.ablated_prediction(model, PROMPT, ablations)
+
+
+@row("ablation", "mean_ablation")
+def mean_ablated(setup: Setup) -> Any:
+    model = setup.model
+    with iw.ablation(model, iw.mean_ablation(model, iw.Ablation("attn", 1), [PROMPT, RESPONSE])):
+        return model.run(setup.tokens).logits, model.generate(PROMPT, max_new_tokens=4)
+
+
+@row("ablation", "resample_ablation")
+def resampled(setup: Setup) -> Any:
+    model = setup.model
+    one = iw.Ablation("neuron", 1, index=5, position=[1, 2])
+    return iw.ablated_prediction(model, PROMPT, iw.resample_ablation(model, one, QUESTION))
+
+
+# ---- token decomposition
+
+
+@row("decompose_tokens")
+def decomposition(setup: Setup) -> Any:
+    return iw.decompose_tokens(setup.model, QUESTION, target=7), iw.decompose_tokens(
+        setup.model, QUESTION, lens="frozen"
+    )
+
+
+@row("decompose_logit")
+def decomposition_of_a_logit(setup: Setup) -> Any:
+    return iw.decompose_logit(setup.model, QUESTION, 7, foil=8)
+
+
+# ---- weights: head words and FFN concepts
+
+
+@row("head_word_pairs")
+def head_words(setup: Setup) -> Any:
+    return iw.head_word_pairs(setup.model, words=WORDS, vectors=VECTORS, top=20, keep=9)
+
+
+@row("compare_heads", "verb_table")
+def heads_compared(setup: Setup) -> Any:
+    options = {"words": WORDS, "vectors": VECTORS, "top": 20, "keep": 9, "resamples": 99}
+    return iw.compare_heads(*setup.pair, **options), iw.verb_table(*setup.pair, **options)
+
+
+@row("ffn_concepts")
+def ffn_concepts(setup: Setup) -> Any:
+    return iw.ffn_concepts(setup.model, words=WORDS, rank=6, top=6)
+
+
+@row("compare_concepts", "level_table", "scenario_table")
+def concepts_compared(setup: Setup) -> Any:
+    options: dict[str, Any] = {"words": WORDS, "rank": 5, "top": 6, "resamples": 99}
+    annotator = iw.RuleAnnotator()
+    return (
+        iw.compare_concepts(*setup.pair, **options),
+        iw.level_table(*setup.pair, annotator=annotator, **options),
+        iw.scenario_table(*setup.pair, annotator=annotator, **options),
+    )
+
+
+@row("neuron_tokens")
+def neuron_tokens(setup: Setup) -> Any:
+    return iw.neuron_tokens(setup.model, layer=1, top=5)
+
+
+@row("neuron_effects")
+def neuron_effects(setup: Setup) -> Any:
+    return iw.neuron_effects(setup.model, QUESTION, 7, layer=1)
+
+
+# ---- concept directions
+
+
+@row("concept_directions")
+def directions(setup: Setup) -> Any:
+    return setup.concepts(), iw.concept_directions(setup.model, CONCEPTS, layer=1, method="discriminant", shuffles=2)
+
+
+@row("concept_directions", "KeptStates", "last_states")
+def kept_states(setup: Setup) -> Any:
+    states = iw.KeptStates(setup.model)
+    found = [iw.concept_directions(setup.model, CONCEPTS, layer=n, shuffles=2, states=states) for n in (1, 3, 2)]
+    return found, iw.last_states(setup.model, [PROMPT, QUESTION], [0, 2, 3], positions=[-1, 4])
+
+
+@row("read_prompt_concepts", "decompose_prompt")
+def concepts_read(setup: Setup) -> Any:
+    concepts = setup.concepts()
+    return (
+        iw.read_prompt_concepts(setup.model, concepts, PROMPT),
+        iw.decompose_prompt(setup.model, concepts, PROMPT, n_concepts=2),
+    )
+
+
+@row("steer")
+def steered(setup: Setup) -> Any:
+    direction = torch.from_numpy(setup.direction()).to(setup.model.device, setup.model.dtype)
+    with iw.steer(setup.model, direction, layer=[1, 2], strength=2.0):
+        return setup.model.run(setup.tokens).logits, setup.model.generate(PROMPT, max_new_tokens=4)
+
+
+@row("erase")
+def erased(setup: Setup) -> Any:
+    with iw.erase(setup.model, setup.direction(), layer=1, positions=[2, 3]):
+        return setup.model.run(setup.tokens).logits, setup.model.generate(PROMPT, max_new_tokens=4)
+
+
+@row("compare_steering")
+def steering_compared(setup: Setup) -> Any:
+    return iw.compare_steering(setup.model, setup.concepts(), "dog", PROMPT, max_new_tokens=4)
+
+
+# ---- mixture of depths
+
+
+@row("untrained_mod", "routing", "ModModel")
+def routing(setup: Setup) -> Any:
+    return iw.routing(setup.mixture(), PROMPT), iw.routing(setup.mixture(1), PROMPT)
+
+
+@row("routing_speed")
+def routing_speed(setup: Setup) -> Any:
+    ticks = itertools.count()
+    return iw.routing_speed(setup.mixture(), PROMPT, max_new_tokens=3, repeats=1, clock=lambda: float(next(ticks)))
+
+
+@row("untrained_mod", "prompt_saliency", "ablate_modules")
+def mixture_analysed(setup: Setup) -> Any:
+    mixture = setup.mixture()
+    return (
+        iw.prompt_saliency(mixture, PROMPT, " Mary.", method="first_order"),
+        iw.ablate_modules(mixture, QUESTION, 7, kinds=["mlp"]),
+        mixture.generate(PROMPT, max_new_tokens=3),
+    )
+
+
+@row("solve")
+def solving(setup: Setup) -> Any:
+    return iw.solve(setup.model, PROBLEMS, max_new_tokens=3)
+
+
+@row("tune_mod", "ModReport")
+def tuning(setup: Setup) -> Any:
+    model, report = iw.tune_mod(setup.model, EXAMPLES, lora=2, distill=0.1, **TUNING)
+    with tempfile.TemporaryDirectory() as folder:
+        again = iw.load_model(model.save(Path(folder) / "mixture"), device=setup.device, backend=setup.backend)
+        return report, model.run(setup.tokens).logits, again.run(setup.tokens).logits
+
+
+@row("mod_grid")
+def tuning_grid(setup: Setup) -> Any:
+    options = {name: value for name, value in TUNING.items() if name != "k"}
+    return iw.mod_grid(setup.model, EXAMPLES, PROBLEMS, ks=(1, 2), max_new_tokens=2, **options)
+
+
+@row("mod_ablations")
+def tuning_ablations(setup: Setup) -> Any:
+    variants: dict[str, dict[str, Any]] = {"MoD": {}, "without norms": {"train_norms": False}}
+    return iw.mod_ablations(
+        setup.model, EXAMPLES, PROBLEMS, variants=variants, seeds=(0, 1), max_new_tokens=2, **TUNING
+    )
+
+
+@row("late_layer_losses")
+def late_layers(setup: Setup) -> Any:
+    return iw.late_layer_losses(setup.model, EXAMPLES, problems=PROBLEMS, lora=2, max_new_tokens=2, **TUNING)
+
+
+@contextmanager
+def _hooked(model: iw.Model) -> Iterator[None]:
+    """A hook of the user on the model, which changes what it computes."""
+    point = model.tl_model.hook_dict["blocks.1.hook_resid_pre"]
+    point.add_hook(lambda value, hook: value * 1.1)
+    try:
+        yield
+    finally:
+        point.remove_hooks()
