@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -186,8 +185,8 @@ def test_an_index_counts_from_0_or_negative_from_the_end(case: str) -> None:
         lambda: head_word_pairs(model(), words=WORDS, layers=1),  # type: ignore[arg-type]
         lambda: annotate_concepts(ffn(), None, layers=1),  # type: ignore[arg-type]
         lambda: neuron_tokens(model(), layer=1, neurons=1),  # type: ignore[arg-type]
-        lambda: inspect.unwrap(layer_indices)(model(), 1),
-        lambda: inspect.unwrap(neuron_indices)(model(), 1),
+        lambda: layer_indices(model(), 1),
+        lambda: neuron_indices(model(), 1),
     ],
 )
 def test_a_number_where_a_list_is_expected_is_a_sentence(call: Callable[[], Any]) -> None:

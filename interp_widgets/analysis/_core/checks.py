@@ -43,7 +43,7 @@ def index(value: Any, size: int, name: str, owner: str) -> int:
     return number % size
 
 
-def indices(values: Iterable[Any] | None, size: int, name: str, owner: str) -> tuple[int, ...]:
+def indices(values: Any, size: int, name: str, owner: str) -> tuple[int, ...]:
     """Different indices counted from 0, in the order given; all of them for None. ``name`` is that of one of them.
 
     >>> indices([0, -1], 6, "layer", "6-layer model")
@@ -55,9 +55,7 @@ def indices(values: Iterable[Any] | None, size: int, name: str, owner: str) -> t
     return _different(values, range(size), name, lambda value: index(value, size, name, owner))
 
 
-def _different(
-    values: Iterable[Any] | None, every: Sequence[int], name: str, convert: Callable[[Any], int]
-) -> tuple[int, ...]:
+def _different(values: Any, every: Sequence[int], name: str, convert: Callable[[Any], int]) -> tuple[int, ...]:
     """Different indices in the order given; as many as there are for None."""
     if values is None:
         return tuple(range(len(every)))
@@ -79,7 +77,7 @@ def layer_index(model: Model, layer: Any) -> int:
     return index(layer, model.n_layers, "layer", f"{model.n_layers}-layer model")
 
 
-def layer_indices(model: Model, layers: Iterable[Any] | None) -> tuple[int, ...]:
+def layer_indices(model: Model, layers: Any) -> tuple[int, ...]:
     """The numbers of layers of a model, in the order given; all of them for None."""
     return indices(layers, model.n_layers, "layer", f"{model.n_layers}-layer model")
 
@@ -96,7 +94,7 @@ def stream_indices(model: Model, layers: Any) -> tuple[int, ...]:
     return tuple(index(layer, model.n_layers + 1, "layer", owner) for layer in wanted)
 
 
-def neuron_indices(model: Model, neurons: Iterable[Any] | None) -> tuple[int, ...]:
+def neuron_indices(model: Model, neurons: Any) -> tuple[int, ...]:
     """The numbers of MLP neurons of one layer, in the order given; all of them for None."""
     return indices(neurons, model.d_mlp, "neuron", f"model with {model.d_mlp} neurons per layer")
 
@@ -120,7 +118,7 @@ def place_of(value: Any, computed: Sequence[int], name: str) -> int:
     return list(computed).index(number)
 
 
-def places_of(values: Iterable[Any] | None, computed: Sequence[int], name: str) -> tuple[int, ...]:
+def places_of(values: Any, computed: Sequence[int], name: str) -> tuple[int, ...]:
     """Where different numbers stand among those that a result holds; all of them for None."""
     return _different(values, computed, name, lambda value: place_of(value, computed, name))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,7 +93,7 @@ class Prompt:
         """A position on the axis, counted from 0; negative ones count from the end. ValueError outside of it."""
         return index(position, self.n_shown, what, f"prompt of {self.n_shown} tokens")
 
-    def positions(self, positions: Iterable[Any] | None) -> tuple[int, ...]:
+    def positions(self, positions: Any) -> tuple[int, ...]:
         """Different positions on the axis, in the order given; all of them for None. ValueError outside of it."""
         return indices(positions, self.n_shown, "position", f"prompt of {self.n_shown} tokens")
 
