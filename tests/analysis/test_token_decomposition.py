@@ -653,7 +653,7 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match="slope must be one of"):
         inspect.unwrap(decompose_logit)(model, IDS, 44, slope="tangent")
     result = decompose_tokens(model, IDS)
-    with pytest.raises(ValueError, match=r"layer must be in 0\.\.3 for this result"):
+    with pytest.raises(ValueError, match=r"layer must be in -4\.\.3 for this result"):
         part_tokens(model, result, 4, 0)
     with pytest.raises(ValueError, match=r"source must be in 0\.\.9"):
         part_tokens(model, result, 0, 10)

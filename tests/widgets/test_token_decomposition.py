@@ -424,8 +424,8 @@ def test_on_a_workbench(pair: Any, explore: Any) -> None:
         ({"target": " Eiffel Tower"}, "(' Eiffel', ' Tower')"),
         ({"foil": "a b"}, "the foil must be one token"),
         ({"foil": TARGET}, "target and foil must differ"),
-        ({"position": 99}, "position must be in 0..8"),
-        ({"position": -99}, "position must be in 0..8"),
+        ({"position": 99}, "position must be in -9..8"),
+        ({"position": -99}, "position must be in -9..8"),
         ({"prompt": "word " * 3000}, "shorten it by at least"),
     ],
 )
