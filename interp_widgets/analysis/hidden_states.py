@@ -39,15 +39,15 @@ def last_states(
 ) -> Floats:
     """(prompts, layers, d_model) the residual stream entering each layer at the last token of each prompt.
 
-    The same numbers as ``model.run(ids, capture=...)`` prompt by prompt, to rounding. No logits are computed and no
-    layer behind the last one asked for; prompts run in batches of like length; what all prompts of a group begin with
-    runs once. While you have hooks on the model, every prompt runs whole, so that the hooks see it.
+    The same numbers as ``model.run(ids, capture=...)`` prompt by prompt, to rounding. No logits are computed, and no
+    layer after the last one requested; prompts run in batches of similar length; a common beginning of the prompts of
+    a group runs once. While you have hooks on the model, every prompt runs whole, so that the hooks see it.
 
     Args:
         model: what `load_model` returns.
         prompts: texts, or lists of token ids (to which nothing is added).
         layers: layer l is the stream entering block l, n_layers (or -1) the one entering the final norm.
-        groups: (prompts,) whole numbers; prompts of one number begin alike. By default all are one group. Which groups
+        groups: (prompts,) a number per prompt; prompts of one number share a beginning. By default all are one group. Which groups
             there are changes the time, not the numbers.
         positions: (prompts,) the token to read instead of the last, counted as users count: from 0 without the BOS,
             negative from the end.

@@ -200,6 +200,13 @@ def test_lists_of_indices() -> None:
     assert layer_indices(model(), [np.int64(-1)]) == (2,)
     assert stream_indices(model(), range(2, 4)) == (2, 3)
     assert places_of([-1, 2], (2, 4), "layer") == (1, 0)
+    for computed, listed in (
+        ((2, 0, 1), r"0\.\.2"),
+        ((0, 3, 2), "0, 3, 2"),
+        (tuple(range(0, 40, 2)), r"0, 2, .*, 14, \.\."),
+    ):
+        with pytest.raises(ValueError, match=rf"layer must be one of {listed}, which were computed"):
+            place_of(99, computed, "layer")
     with pytest.raises(ValueError, match=r"layers must be different, got 2 twice \(negative ones count from the end\)"):
         layer_indices(model(), [2, -1])
     with pytest.raises(ValueError, match=r"layers must be different, got 4 twice"):

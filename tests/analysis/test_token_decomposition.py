@@ -655,7 +655,7 @@ def test_bad_input() -> None:
     result = decompose_tokens(model, IDS)
     with pytest.raises(ValueError, match=r"layer must be in -4\.\.3 for this result"):
         part_tokens(model, result, 4, 0)
-    with pytest.raises(ValueError, match=r"source must be in 0\.\.9"):
+    with pytest.raises(ValueError, match=r"source must be in -10\.\.9"):
         part_tokens(model, result, 0, 10)
 
 

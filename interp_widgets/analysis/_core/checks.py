@@ -100,7 +100,7 @@ def neuron_indices(model: Model, neurons: Any) -> tuple[int, ...]:
 
 
 def place_of(value: Any, computed: Sequence[int], name: str) -> int:
-    """Where a number stands among those that a result holds; negative ones count from the end of the list.
+    """The row of a number among those that a result holds; negative ones count from the last row.
 
     >>> place_of(4, (2, 4), "layer"), place_of(-2, (2, 4), "layer")
     (1, 0)
@@ -119,13 +119,16 @@ def place_of(value: Any, computed: Sequence[int], name: str) -> int:
 
 
 def places_of(values: Any, computed: Sequence[int], name: str) -> tuple[int, ...]:
-    """Where different numbers stand among those that a result holds; all of them for None."""
+    """The rows of different numbers among those that a result holds; all of them for None."""
     return _different(values, computed, name, lambda value: place_of(value, computed, name))
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    whole = len(numbers) == numbers[-1] - numbers[0] + 1 > 1
-    return f"{numbers[0]}..{numbers[-1]}" if whole else ", ".join(map(str, numbers))
+    """Different whole numbers for an error: 0..5, the single ones, or of many the first few."""
+    least, most = min(numbers), max(numbers)
+    if len(numbers) == most - least + 1 > 1:
+        return f"{least}..{most}"
+    return ", ".join(map(str, numbers[:8])) + (", .." if len(numbers) > 8 else "")
 
 
 # ranges and choices -------------------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ class Runner:
     check: Check = None
     progress: Progress = None
     deliver: Callable[[], None] | None = None
-    """Hands out what is done so far; called a few times before the end."""
+    """Delivers a partial result; called a few times before the end."""
     fewest_tokens: int | None = None
     """Tokens per chunk that are never too many; by default 1,024 on a CPU and 4,096 on an accelerator."""
     log: ChunkLog = field(default_factory=ChunkLog)

@@ -14,14 +14,14 @@ class Cost:
     flops: float
     """Floating-point operations."""
     bytes: float
-    """Bytes at the peak, beyond the model, if no smaller chunk is asked for."""
+    """Bytes at the peak, beyond the model, with the default chunk size."""
 
 
 def block_parameters(model: Model) -> float:
     """Weights in the matrices of all layers, embeddings left out."""
     heads = 2 * model.n_heads + 2 * model.n_kv_heads
     attention = model.n_layers * model.d_model * heads * model.d_head
-    mlps = 2 * model.n_layers * model.d_model * model.d_mlp  # 3 for gated ones, which the count of parameters tells
+    mlps = 2 * model.n_layers * model.d_model * model.d_mlp  # 3 for gated ones, seen by the parameter count
     table = model.d_vocab * model.d_model
     rest = int(model.parameter_count) - attention
     tables = 2 if rest - 2 * table >= 0.9 * mlps else 1  # output and input embedding may be one

@@ -78,7 +78,7 @@ class Prompt:
         return tuple(self.model.is_special(self.shown_ids))
 
     def fields(self) -> dict[str, Any]:
-        """What a `PromptResult` says of the prompt."""
+        """The fields of a `PromptResult`."""
         return {"tokens": self.tokens(), "ids": self.shown_ids, "special": self.special(), "bos_id": self.bos_id}
 
     def embeddings(self) -> Tensor:

@@ -112,7 +112,7 @@ class Record:
 
 @record
 class Result(Record):
-    """Base of all results: says whether it is complete, where it came from, and saves to one file."""
+    """Base of all results: whether it is complete, its provenance, and saving to one file."""
 
     VERSION: ClassVar[int] = 1
     """Version of the class's fields; raise it when a field changes its meaning, so that old files are refused."""
@@ -208,7 +208,7 @@ def _npz_path(path: str | os.PathLike[str]) -> Path:
 
 
 def _wanted_class(cls: type[Any], head: Mapping[str, Any], source: Path) -> type[Any]:
-    """The class to build from a file's header, when the caller asked for `cls`."""
+    """The class to build from a file's header, when `cls` is requested."""
     name, version = head.get("class"), head.get("version")
     if head.get("format") != _FORMAT:
         raise ValueError(f"{source} was not written by a result's save()")

@@ -1,4 +1,4 @@
-"""How a run reports its progress, is cancelled, and hands out partial results."""
+"""How a run reports progress, is cancelled, and delivers partial results."""
 
 from __future__ import annotations
 

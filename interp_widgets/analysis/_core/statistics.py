@@ -73,7 +73,7 @@ class GroupComparison(Record):
     """Paired t-test's p-value under `alternative`, for two groups of the same cases; None otherwise."""
 
     holm_p: float | None = None
-    """Welch's p-value corrected over a family of comparisons (Holm); None when it stands alone."""
+    """Welch's p-value corrected over a family of comparisons (Holm); None for a single comparison."""
 
     alternative: str = "greater"
     """The claim tested: an :data:`Alternative`."""

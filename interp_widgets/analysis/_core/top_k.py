@@ -38,7 +38,7 @@ class TopK:
         self.count = count
         self.by_size = by_size
         self.values = torch.empty(0, 0)
-        """(rows, count) the largest numbers, falling; of equal ones the earlier stands first."""
+        """(rows, count) the largest numbers, falling; of equal ones the earlier comes first."""
         self.indices = torch.empty(0, 0, dtype=torch.long)
         """(rows, count) their indices in the row."""
 

@@ -100,7 +100,7 @@ def word_table(
 
 
 def word_ids(model: Model, words: Sequence[str]) -> list[list[int]]:
-    """The token ids of each word as it stands after a space; none for a word that the tokenizer cannot write."""
+    """The token ids of each word after a space; none for a word that the tokenizer cannot write."""
     # LLaMA's kind of tokenizer puts the space in front by itself, GPT-2's takes it from the text
     by_itself = model.token_strings(model.tokens("a", prepend_bos=False))[0].startswith(" ")
     encoded = model.token_lists([word if by_itself else f" {word}" for word in words])

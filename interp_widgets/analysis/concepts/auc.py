@@ -1,4 +1,4 @@
-"""How well projections tell a concept's stimuli from others: AUC, and the same with labels dealt at random."""
+"""AUC of projections: a concept's stimuli against those of others, and the same with shuffled labels."""
 
 from __future__ import annotations
 

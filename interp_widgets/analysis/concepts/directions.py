@@ -25,7 +25,7 @@ __all__ = ["NEUTRAL_TEMPLATE", "TEMPLATE", "concept_directions", "concept_direct
 
 TEMPLATE = "Consider the <concept> in the following scenario:\nScenario: <stimulus>\nAnswer:"
 NEUTRAL_TEMPLATE = "Consider the following scenario:\nScenario: <stimulus>\nAnswer:"
-"""The same without the concept's name, for testing: with it, the prompt itself would say which concept it is."""
+"""The same without the concept's name, for testing: with the name, the prompt itself would give the concept away."""
 States = Callable[..., Floats]
 """What reads hidden states: `last_states`, or a `KeptStates`."""
 MOST_DEALT = 16_384
@@ -66,7 +66,7 @@ def concept_directions(
     16,384 stimuli, with those of concepts drawn at random (the others' `ConceptSet.shuffled_auc` is NaN).
 
     States are summed up as they come, 4,096 at a time, so that memory does not grow with the stimuli: it takes 8 bytes
-    times concepts times d_model and what `concept_directions_cost` says besides. ``discriminant`` sums up products of
+    times concepts times d_model and what `concept_directions_cost` adds. ``discriminant`` sums up products of
     states too, d_model times d_model. ``pca`` alone keeps the states of all stimuli (held-out ones not), since the
     partners of a state are drawn from all others.
 
@@ -184,7 +184,7 @@ class _Passes:
                 for concept in self.concepts[start:stop]
                 for text in (concept.held_out if held_out else concept.stimuli)
             ]
-            # the name stands in front of the stimuli of a concept; without it all begin alike
+            # the name comes before the stimuli of a concept; without it all prompts begin alike
             groups = owner if "<concept>" in template else np.zeros_like(owner)
             yield self._states(texts, groups), owner
 

@@ -205,7 +205,7 @@ def concept_map(
 
 
 def fingerprint(directions: Floats, method: str, two: bool, seed: int, n_neighbors: int) -> str:
-    """What tells one map from another: 32 hexadecimal digits of the directions and options."""
+    """A hash of the directions and options of a map: 32 hexadecimal digits."""
     rows = np.ascontiguousarray(directions)
     digest = hashlib.blake2b(rows.data, digest_size=16)
     digest.update(repr((rows.shape, str(rows.dtype), method, two, seed, n_neighbors)).encode())
@@ -228,7 +228,7 @@ def add_to_map(places: ConceptMap, more: ConceptSet, *, other: ConceptSet | None
 
     A new concept lies at the mean of its 5 nearest mapped neighbours by cosine of the principal components, each
     weighted by one over its distance, so that a copy of a mapped direction lies on it. On a map of ``pca`` it lies
-    where its components say. A map made of all at once keeps more neighbours together: make a new one when there is
+    where its components put it. A map made of all at once keeps more neighbours together: make a new one when there is
     time.
 
     Args:
@@ -317,13 +317,13 @@ def umap_places(parts: Floats, near: int, seed: int) -> Floats:
         from umap import UMAP
 
         _keep_compiled()
-        # it says that a fixed seed means one thread, and that it cannot place points later without its own search
+        # it warns that a fixed seed means one thread, and that it cannot add points without its own search
         warnings.filterwarnings("ignore", category=UserWarning, module="umap")
-        found: Floats = UMAP(
+        places: Floats = UMAP(
             n_neighbors=near, metric="cosine", init="pca", random_state=seed, n_jobs=1, min_dist=0.1,
             precomputed_knn=nearest_rows(parts, near),
         ).fit_transform(parts)  # fmt: skip
-    return found
+    return places
 
 
 def _keep_compiled() -> None:
@@ -370,8 +370,8 @@ def neighbour_recall(
 ) -> float:
     """Share of the ``k`` nearest directions by cosine that are among the ``k`` nearest places, 0..1.
 
-    Of more than ``most`` concepts, as many drawn at random are asked, or those given; all others can be their
-    neighbours.
+    Measured on the concepts ``asked``, by default all, or on ``most`` of them drawn at random; all concepts can be
+    their neighbours.
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -383,9 +383,9 @@ def neighbour_recall(
     cosine = directions[asked] @ directions.T
     cosine[np.arange(len(asked)), asked] = -np.inf
     wanted = np.argpartition(-cosine, k - 1, axis=1)[:, :k]
-    found = NearestNeighbors(n_neighbors=k + 1).fit(xy).kneighbors(xy[asked], return_distance=False)
+    nearest = NearestNeighbors(n_neighbors=k + 1).fit(xy).kneighbors(xy[asked], return_distance=False)
     hits = [len((set(places.tolist()) - {own}) & set(near.tolist()))
-            for own, places, near in zip(asked.tolist(), found, wanted, strict=True)]  # fmt: skip
+            for own, places, near in zip(asked.tolist(), nearest, wanted, strict=True)]  # fmt: skip
     return float(np.mean(hits) / k)
 
 

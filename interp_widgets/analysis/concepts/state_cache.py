@@ -22,7 +22,7 @@ SLICE = 512
 class KeptStates:
     """`last_states` of one model at one layer, remembering what it has read.
 
-    A text is read up to the layer asked for, and kept at all layers up to there, which costs no more. A deeper layer
+    A text is read up to the requested layer, and kept at all layers up to there, which costs no more. A deeper layer
     reads all texts once more, through the whole model, so that every layer is kept from then on. What would not fit
     is not kept. Changed weights and hooks make other states: take another `KeptStates` then.
 

@@ -261,7 +261,7 @@ def _tests(
         pair = tuned[category], base[category]
         enough = min(map(len, pair)) >= 2
         tests[category] = replace(compare_groups(*pair, **options), group=category, kind=trait) if enough else None
-    # the other rows follow from these, or say how much is known: no claims of their own
+    # the other rows follow from these, or count what is known: they are no hypotheses of their own
     family = [name for name in (SCENARIOS if trait == "scenario" else LEVELS) if tests[name] is not None]
     corrected = holm([test for name in family if (test := tests[name]) is not None])
     return tuple({**tests, **dict(zip(family, corrected, strict=True))}.values())
@@ -306,7 +306,7 @@ def _values(notes: Sequence[ConceptAnnotations], trait: Trait) -> dict[str, NDAr
 
 
 def description_words(description: str) -> list[str]:
-    """The words of a description that say something: four letters or more, no stop words, nothing in brackets.
+    """The content words of a description: four letters or more, no stop words, nothing in brackets.
 
     >>> description_words("words related to foreign-language terms [list: 9 of 15 words]")
     ['foreign-language', 'terms']
@@ -349,7 +349,7 @@ def scenario_table(
     Args:
         base: what `load_model` returns, or the `FFNConceptResult` of such a model.
         tuned: the same for the other model, with the same words and options.
-        annotator: who says what a concept is; default: `RuleAnnotator`, offline. The paper's is a language model:
+        annotator: of the concepts; default: `RuleAnnotator`, offline. The paper's is a language model:
             `EndpointAnnotator`.
         rank: components annotated per layer, from the first; default: all of the results (300, as in the paper).
         resamples: of the bootstrap intervals and permutation tests.
@@ -419,7 +419,7 @@ def annotated_pair(
     check: Callable[[], None] | None = None,
     **options: Any,
 ) -> AnnotationComparison:
-    """Two models' concepts, annotated (or with the annotations given) and compared; see `scenario_table`."""
+    """The concepts of two models annotated, unless ``annotations`` are ready, and compared; see `scenario_table`."""
     if annotations is not None:
         return compare_annotations(*annotations, resamples=resamples, seed=seed)
     run = RunOptions(progress, check)

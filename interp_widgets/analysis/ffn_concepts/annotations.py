@@ -64,13 +64,13 @@ class ConceptAnnotations(Result):
     """(layers, components) whether the component was annotated."""
 
     failed: Bools
-    """(layers, components) whether the annotator was asked and failed to answer: counted as "cannot tell"."""
+    """(layers, components) whether the annotator failed to answer: counted as "cannot tell"."""
 
     failures: Sequence[str] = ()
     """The different reasons of the failures, most frequent first."""
 
     annotator: str = ""
-    """Name of the annotator that was asked."""
+    """Name of the annotator."""
 
     def __post_init__(self) -> None:
         self.sequence(("layers", "components", "failures"))
@@ -254,7 +254,7 @@ def annotate_concepts(
         components: of each layer; default: all.
         sign: which words of a component are shown to the annotator.
         keep: annotations made before: what the user typed in stays, and so does all that this annotator has answered.
-        give_up: failures in a row after which the annotator is asked no more.
+        give_up: failures in a row after which the run stops.
         progress: called with (done, total) components.
         check: called between components; raises to cancel.
         on_partial: receives the annotations so far, every 50 components.

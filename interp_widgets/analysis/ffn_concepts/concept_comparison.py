@@ -59,7 +59,7 @@ def subspace_angles(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
 
 @record
 class ConceptComparison(Result):
-    """The main MLP directions of two models, base and tuned, held against each other layer by layer.
+    """The main MLP directions of two models, base and tuned, compared layer by layer.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 (tuning rotates the basis of
     the representation space).
@@ -97,7 +97,7 @@ class ConceptComparison(Result):
     """(2, layers) share of the variance that the compared components explain, base and tuned."""
 
     annotated: AnnotationComparison | None = None
-    """The annotated concepts of both models held against each other; None where none were given."""
+    """The annotated concepts of both models compared; None without annotations."""
 
     def __post_init__(self) -> None:
         layers, rank = np.asarray(self.angles).shape
@@ -190,8 +190,8 @@ def compare_concepts(
         base: what `load_model` returns, or the `FFNConceptResult` of such a model.
         tuned: the same for the other model, with the same words and options.
         rank: components compared, from the first; default: as many as the results have, at most half of d_model. All
-            d_model directions span everything: their angles say nothing.
-        annotator: says what the compared components mean, so that scenarios and levels are compared too; default: that
+            d_model directions span the whole space: their angles are all 0.
+        annotator: annotates the compared components, so that scenarios and levels are compared too; default: that
             part is left out.
         annotations: instead, what `annotate_concepts` gave for base and tuned (edited, perhaps), or several runs of it.
         resamples: of the bootstrap intervals and permutation tests of scenarios and levels.

@@ -166,7 +166,7 @@ def neuron_tokens(
         suppressed=ids[1],
         suppressed_scores=to_numpy(-suppressed.values),
         norms=to_numpy(values.norm(dim=-1)),
-        # one by one: tokens that stand beside each other are read as one text
+        # one by one: neighbouring tokens would be read as one text
         names={token: model.token_strings([token])[0] for token in np.unique(ids).tolist()},
         provenance=provenance(model.provenance(), **options),
     )
@@ -337,7 +337,7 @@ def neuron_effects(
 def _gain(model: Model, layer: int, raw: Tensor, written: Tensor, values: Tensor) -> Tensor:
     """(d_model,) or () by which the MLP's own output is multiplied before it enters the stream: 1, unless it is normed.
 
-    A norm's frozen scale is one number per token: it follows from what the norm was given and what came out.
+    A norm's frozen scale is one number per token: it follows from the norm's input and output.
     """
     gain = raw.new_ones(())
     if norms_output(model, layer):
@@ -361,5 +361,5 @@ def value_vectors(model: Model, layer: int) -> Tensor:
 
 
 def norms_output(model: Model, layer: int) -> bool:
-    """Whether a norm stands between the MLP and the residual stream, as in Gemma 2."""
+    """Whether the MLP's output is normed before it enters the residual stream, as in Gemma 2."""
     return f"blocks.{layer}.ln2_post.hook_scale" in model.hook_names

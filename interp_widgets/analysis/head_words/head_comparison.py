@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @record
 class HeadComparison(Result):
-    """Word pairs of the heads of two models, base and tuned, held against each other.
+    """Word pairs of the heads of two models, base and tuned, compared.
 
     A change is ``1 - |A ∩ B| / |A ∪ B|`` of the two sets of kept pairs: 0 the same, 1 none in common, NaN where
     neither model has a pair. A layer group is a run of layers, as in Figure 2 and Table 3 of the paper.

@@ -166,7 +166,7 @@ class HeadWordResult(Result):
         return self._named(self.head_pairs[cell][known], counts[known], self.head_scores[cell][known])
 
     def dimension_pairs(self, layer: int, head: int, dimension: int) -> list[WordPair]:
-        """The word pairs of one dimension of a head, nearest first; each stands for this one dimension.
+        """The word pairs of one dimension of a head, nearest first; the number of dimensions of each is 1.
 
         Raises ValueError for a layer, head or dimension that is not in the result.
         """
@@ -231,7 +231,7 @@ class HeadWordResult(Result):
         return FoundWord(counts, self._places(pairs[np.flatnonzero(scores == best)[first]]))
 
     def head_words(self) -> list[tuple[str, int]]:
-        """The words that stand in kept pairs of heads, each with the number of such heads; those in most come first."""
+        """The words in kept pairs of heads, each with its number of heads; the words of most heads come first."""
         row, head, rank = np.nonzero(self.head_counts)
         words = len(self.vocabulary)
         cells = (row * self.n_heads + head)[:, None] * words + self.head_pairs[row, head, rank]

@@ -238,7 +238,7 @@ class PairSearch:
     """Called with the rows done in a layer: those of queries and keys, then the dimensions."""
     log: ChunkLog | None = None
     _buffers: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    """Memory for what is made tile by tile, used again and again: new memory costs as much as reading it."""
+    """Memory that all tiles use: allocating it anew costs as much time as reading it."""
 
     @property
     def steps(self) -> int:
@@ -348,7 +348,7 @@ class PairSearch:
         words, heads = len(self.embeddings), self.model.n_heads
         row, first, second = pairs
         head = row // self.model.d_head
-        # the same two words have one cosine wherever and in whichever order they stand
+        # the same two words have one cosine in every head and in either order
         _, where, which = np.unique(
             np.minimum(first, second) * words + np.maximum(first, second), return_index=True, return_inverse=True
         )

@@ -201,7 +201,7 @@ def logit_lens_cost(model: Model, n_tokens: int) -> Cost:
     """
     rows = model.n_layers + 1
     attention = 2.0 * model.n_layers * model.n_heads * model.d_head * n_tokens
-    # what is done to a logit after the product (maximum, exponential, sums) takes as long as some 80 operations of it
+    # maximum, exponential and sums of a logit take as long as some 80 operations of the product
     reading = rows * model.d_vocab * (2.0 * model.d_model + 80)
     item = max(model.dtype.itemsize, 4)
     cells, columns = _block_size(rows * n_tokens, model.d_vocab, model.device)

@@ -28,7 +28,7 @@ class SolveResult(Result):
     """(problems,) what the model wrote."""
 
     prompts: Sequence[str]
-    """(problems,) what it was given."""
+    """(problems,) the prompts."""
 
     def __post_init__(self) -> None:
         self.array("solved", (None,), "bool")

@@ -45,7 +45,7 @@ class ModReport(Result):
     layers: tuple[int, ...]
     """The layer whose output each route reads."""
     steps: int
-    """How many steps were asked for."""
+    """Number of steps requested."""
     stopped: Literal["done", "cancelled", "nan"]
     """Why it ended: all steps done, cancelled, or a loss that was no number."""
     message: str

@@ -125,10 +125,10 @@ def saliency_dataset(
     matrices just the (prompt,) instruction masks; records need none.
 
     - ``generate=True`` lets the model write each response even where the case has one; `judge(case, response)` then
-      says whether a response follows (True, False, None for not known). Without it the case's label counts.
+      returns whether a response follows (True, False, None for not known). Without it the case's label counts.
     - `levels` and `threshold` are those of :func:`normalise_importance`, `p` that of :func:`importance_density`.
     - responses under `min_response` tokens are dropped and counted.
-    - `normalised` says that matrices hold levels already; by default records say it themselves.
+    - `normalised`: whether matrices hold levels already; by default what the records state.
     - `groups` (cases,) names groups to compare within as well, with Holm's correction over them.
     - `names` are those of the models, in their order.
     - `resamples` and `seed` are those of the bootstrap intervals and permutation tests.
@@ -185,7 +185,7 @@ def saliency_dataset(
 
 
 def _method_name(sources: Sequence[Source], method: str) -> str:
-    """The method asked for, or with ready matrices the one they name, ``given`` where they name none."""
+    """The method requested; of ready matrices the one they name, ``given`` where they name none."""
     matrices = sources[0].matrices
     return method if matrices is None else str(getattr(matrices[0], "method", "given"))
 
@@ -422,7 +422,7 @@ def _scores(item: Any, case: Any, options: Options) -> NDArray[np.float64]:
 
 
 def _mask(item: Any, case: Any, model: Model | None) -> Bools:
-    """(prompt,) which prompt tokens belong to the instruction, from whatever the case or the record says."""
+    """(prompt,) which prompt tokens belong to the instruction, from the mask or the spans of the case or the record."""
     for holder in (case, item):
         if getattr(holder, "mask", None) is not None and not callable(holder.mask):
             return np.asarray(holder.mask, dtype=bool)

@@ -64,7 +64,7 @@ def decompose_tokens(
     value and the linear branch carries the parts. A token's part starts as its embedding with its position's.
 
     The sums are in float32 or wider. A model in half precision rounds its own stream at every layer, and it is this
-    rounded stream that the parts are held against: errors of 1e-2 are usual there.
+    rounded stream that the sum of the parts is compared with: errors of 1e-2 are usual there.
 
     Of a mixture of depths the lens reads every part as the last route reads.
 
@@ -208,7 +208,7 @@ class _Parts:
         return self.bias + self.parts[:, 0] if self.prompt.offset else self.bias
 
     def finish(self) -> None:
-        """Spread the biases where asked, and read what was not read yet."""
+        """Spread the biases if they are to be, and apply the lens to the parts with their share."""
         if self.biases == "separate":
             return
         norms = torch.linalg.vector_norm(self.parts, dim=-1, keepdim=True)
