@@ -47,8 +47,8 @@ def last_states(
         model: what `load_model` returns.
         prompts: texts, or lists of token ids (to which nothing is added).
         layers: layer l is the stream entering block l, n_layers (or -1) the one entering the final norm.
-        groups: (prompts,) a number per prompt; prompts of one number share a beginning. By default all are one group. Which groups
-            there are changes the time, not the numbers.
+        groups: (prompts,) a number per prompt; prompts of one number share a beginning. By default all are one group.
+            The groups change the time, not the numbers.
         positions: (prompts,) the token to read instead of the last, counted as users count: from 0 without the BOS,
             negative from the end.
         prepend_bos: overrides the model's BOS policy for texts.
