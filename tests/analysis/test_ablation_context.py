@@ -21,6 +21,7 @@ from interp_widgets.analysis.ablation import (
     mean_ablation,
     resample_ablation,
 )
+from interp_widgets.analysis.ablation.interventions import patches_of
 from interp_widgets.analysis.result import Result
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.models import Model

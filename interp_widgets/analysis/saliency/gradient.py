@@ -9,7 +9,7 @@ from interp_widgets.analysis.runner import Runner
 from interp_widgets.analysis.saliency.case import Case
 from interp_widgets.analysis.targets import seeds
 from interp_widgets.analysis.tensors import wide
-from interp_widgets.models.engine import Jacobian, NoForwardMode, jacobian
+from interp_widgets.models.engine import Jacobian, NoForwardMode, jacobian_at
 
 
 def prefers_forward(n_prompt: int, n_response: int) -> bool:
@@ -50,7 +50,7 @@ def add_products(
     """
     if fresh:
         importance.fill_(torch.nan)
-    derivative = jacobian(case.model, embeddings, case.first)
+    derivative = jacobian_at(case.model, embeddings, case.first)
     _, gradient = seeds(case.model, derivative.hidden, case.aim)
     arguments = (case, runner, derivative, gradient, directions, importance, weight, fresh)
     if prefers_forward(case.n_prompt, case.n_response):

@@ -199,7 +199,7 @@ def test_without_forward_mode_reverse_mode_takes_over(monkeypatch: pytest.Monkey
     def refuse(self: Any, tangents: Tensor, at: Tensor) -> Tensor:
         raise NoForwardMode("no forward-mode derivative")
 
-    monkeypatch.setattr(NativeJacobian, "push", refuse)
+    monkeypatch.setattr(NativeJacobian, "jvp", refuse)
     assert relative(prompt_saliency(model, PROMPT[:2], RESPONSE, method="first_order").importance, wanted) < 1e-10
 
 
@@ -390,13 +390,13 @@ def test_out_of_memory_halves_the_chunk(method: str, monkeypatch: pytest.MonkeyP
         return limited
 
     monkeypatch.setattr(occlusion, "encode", greedy(occlusion.encode, lambda model, rest: len(rest)))
-    monkeypatch.setattr(NativeJacobian, "pull", greedy(NativeJacobian.pull, lambda self, seeds, at: len(seeds)))
+    monkeypatch.setattr(NativeJacobian, "vjp", greedy(NativeJacobian.vjp, lambda self, seeds, at: len(seeds)))
     result = saliency(model, method, batch_size=5)
     assert result.provenance["chunk_halvings"] == 1
     assert result.provenance["largest_chunk"] == 2
     assert relative(result.importance, wanted) < 1e-5
     monkeypatch.setattr(occlusion, "encode", greedy(occlusion.encode, lambda model, rest: 99))
-    monkeypatch.setattr(NativeJacobian, "pull", greedy(NativeJacobian.pull, lambda self, seeds, at: 99))
+    monkeypatch.setattr(NativeJacobian, "vjp", greedy(NativeJacobian.vjp, lambda self, seeds, at: 99))
     with pytest.raises(MemoryError, match="one sequence of 11 tokens does not fit"):
         saliency(model, method)
 
