@@ -151,8 +151,9 @@ def site_changes(
 ) -> list[tuple[str, Callable[..., Tensor]]]:
     """The hooks at which ``change`` of (value, anything) acts on the value at a site.
 
-    There is none for "attn_to_mlp" where the MLP never reads the attention. What it reads of the attention is its input
-    less the stream that enters the block.
+    There is none for "attn_to_mlp" where the MLP never reads the attention. Where it does, the changed rows of its
+    input become the stream that enters the block plus what ``change`` puts in the place of the attention, of which it
+    sees nothing.
     """
     if site != "attn_to_mlp":
         return [(site_hook(site, layer, network.n_layers), change)]
@@ -165,8 +166,8 @@ def site_changes(
         return value
 
     def enter(value: Tensor, place: Any) -> Tensor:
-        read = value - entering.pop()
-        return value + (change(read, place) - read)
+        attention = change(torch.full_like(value, torch.nan), place)  # what stays NaN is not changed
+        return torch.where(attention.isnan(), value, entering.pop() + attention)
 
     return [(f"blocks.{layer}.hook_resid_pre", keep), (f"blocks.{layer}.hook_mlp_in", enter)]
 

@@ -327,7 +327,7 @@ def test_an_mlp_beside_the_attention_never_reads_it() -> None:
 
 @HOOKED
 def test_a_model_without_mlps() -> None:
-    from tests.models.test_forward import from_config
+    from tests.models.test_engine import from_config
 
     model = from_config(attn_only=True)
     found = ablate_modules(model, IDS, TARGET)
@@ -450,14 +450,14 @@ def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) 
     from interp_widgets.analysis.ablation import study
 
     model = tiny_model("llama")
-    wanted, right = ablate_modules(model, IDS, TARGET), study.resume
+    wanted, right = ablate_modules(model, IDS, TARGET), study.patched
 
     def small(model: Any, trace: Any, patches: Any, cells: int, **options: Any) -> Tensor:
         if cells > 3:
             raise RuntimeError("DefaultCPUAllocator: not enough memory")
         return right(model, trace, patches, cells, **options)
 
-    monkeypatch.setattr(study, "resume", small)
+    monkeypatch.setattr(study, "patched", small)
     found = ablate_modules(model, IDS, TARGET)
     np.testing.assert_allclose(found.effect, wanted.effect, atol=1e-5)
     assert found.provenance["chunk_halvings"] > 0
@@ -490,7 +490,7 @@ def test_the_forecast_grows_with_the_work() -> None:
     assert 3 < two.flops / one.flops < 6
     assert ablation_cost(model, 20, kinds=("mlp",)).flops < one.flops / 2
     assert ablation_cost(model, 20, layers=[0]).flops > ablation_cost(model, 20, layers=[1]).flops
-    assert ablation_cost(tiny_model("llama", "bridge"), 20).flops > one.flops
+    assert ablation_cost(tiny_model("gemma2", "bridge"), 20).flops > one.flops
     for what in ("heads", "neurons"):
         assert ablation_cost(model, 20, what=what).flops > 0
         assert ablation_cost(model, 20, what=what).bytes > 0

@@ -146,13 +146,13 @@ def test_memory_does_not_grow_with_the_stimuli(monkeypatch: pytest.MonkeyPatch) 
 def test_beginnings_are_computed_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt2", dtype=torch.float64)
     wanted = concept_directions(model, CONCEPTS, layer=2, shuffles=1)
-    sizes, real = [], hidden_states.begin
+    sizes, real = [], hidden_states.beginnings
 
     def spy(model: Any, ids: Any, top: int) -> Any:
         sizes.append(len(ids))
         return real(model, ids, top)
 
-    monkeypatch.setattr(hidden_states, "begin", spy)
+    monkeypatch.setattr(hidden_states, "beginnings", spy)
     concept_directions(model, CONCEPTS, layer=2, shuffles=1)
     assert max(sizes) > 1
     sizes.clear()

@@ -15,7 +15,8 @@ from tiny import tiny_model
 
 from interp_widgets.analysis import hidden_states
 from interp_widgets.analysis.hidden_states import last_states, last_states_cost
-from interp_widgets.models import plain, states
+from interp_widgets.models import engine
+from interp_widgets.models.engine.equations import Block, Equations
 from interp_widgets.models.patching import interventions
 
 START = "When Mary and John went to the store"
@@ -59,32 +60,32 @@ def test_equal_to_passes_one_by_one(family: str, backend: str, groups: Any) -> N
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 def test_beginnings_are_computed_once_and_change_nothing(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt2", backend, dtype=torch.float64)
-    begun, real = [], states.begin
+    begun, real = [], engine.beginnings
 
     def spy(model: Any, ids: Any, top: int) -> Any:
         begun.append(tuple(ids.shape))
         return real(model, ids, top)
 
-    monkeypatch.setattr(hidden_states, "begin", spy)
+    monkeypatch.setattr(hidden_states, "beginnings", spy)
     found = last_states(model, TEXTS, [1, 3], groups=GROUPS)
     lengths = [shape[1] for shape in begun]
     shared = min(len(model.tokens(f"{START},")), len(model.tokens(f"{START} in"))) - 1
     assert max(lengths) >= shared - 1
-    monkeypatch.setattr(hidden_states, "begin", lambda *args: None)
+    monkeypatch.setattr(hidden_states, "beginnings", lambda *args: None)
     assert error(found, last_states(model, TEXTS, [1, 3])) <= 1e-12
 
 
 def test_blocks_of_transformer_lens_take_beginnings_too(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama", "hooked", dtype=torch.float64)
-    monkeypatch.setattr(plain, "applies", lambda tl_model: False)
+    monkeypatch.setattr(Equations, "of", staticmethod(lambda network: None))
     found = last_states(model, TEXTS, [0, 1, 3], groups=GROUPS)
     assert error(found, one_by_one(model, TEXTS, [0, 1, 3])) <= 1e-10
 
 
 def test_wrong_mask_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt2", "hooked", dtype=torch.float64)
-    real = states._attend_one
-    monkeypatch.setattr(states, "_attend_one", lambda layer, q, k, v, at: real(layer, q, k, v, at + 1))
+    real = Block.attend_one
+    monkeypatch.setattr(Block, "attend_one", lambda block, q, k, v, at: real(block, q, k, v, at + 1))
     assert error(last_states(model, TEXTS, 3), one_by_one(model, TEXTS, [3])) > 1e-3
 
 
@@ -98,7 +99,7 @@ def test_stops_at_the_last_layer_and_never_unembeds(monkeypatch: pytest.MonkeyPa
             for name, module in (("late", model.tl_model.blocks[2].mlp), ("unembed", model.tl_model.unembed))
         ]
         try:
-            monkeypatch.setattr(states, "has_hooks", lambda tl_model: False)
+            monkeypatch.setattr(engine, "has_hooks", lambda tl_model: False)
             monkeypatch.setattr(hidden_states, "has_hooks", lambda tl_model: False)
             found = last_states(model, TEXTS, 2)
         finally:
@@ -147,7 +148,7 @@ def test_progress_cancel_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         last_states(model, TEXTS, 2, check=stop)
-    real, sizes = states.states, []
+    real, sizes = engine.streams_at, []
 
     def narrow(model: Any, ids: Any, *args: Any, **options: Any) -> Any:
         sizes.append(len(ids))
@@ -155,10 +156,10 @@ def test_progress_cancel_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
             raise RuntimeError("DefaultCPUAllocator: not enough memory")
         return real(model, ids, *args, **options)
 
-    monkeypatch.setattr(hidden_states, "states", narrow)
+    monkeypatch.setattr(hidden_states, "streams_at", narrow)
     assert error(last_states(model, TEXTS, 2), wanted) <= 1e-12
     assert max(sizes) > 2
-    monkeypatch.setattr(hidden_states, "states", lambda *args, **options: torch.full((8, 1, 32), torch.nan))
+    monkeypatch.setattr(hidden_states, "streams_at", lambda *args, **options: torch.full((8, 1, 32), torch.nan))
     with pytest.raises(ValueError, match="hidden state of prompt 0 at layer 2 is not finite"):
         last_states(model, TEXTS, 2, batch_size=8)
 

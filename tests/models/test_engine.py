@@ -143,7 +143,7 @@ def test_forward_mode_is_the_transpose_of_reverse_mode(model: Model) -> None:
 def test_slopes_are_those_of_autograd(model: Model) -> None:
     embeddings, first = rows(model), 6
     generator = torch.Generator().manual_seed(3)
-    slope = engine.jacobian(model, embeddings, first)
+    slope = engine.jacobian_at(model, embeddings, first)
     leaf = embeddings.clone().requires_grad_(True)
     hidden = engine.encode(model, leaf, positions=slice(first, None))[0]
     assert largest(slope.hidden - hidden.detach()) < 1e-10
@@ -180,7 +180,7 @@ def test_plain_slopes_do_not_differ_from_autograd_in_float32() -> None:
         embeddings, at = rows(model), torch.arange(6, 16)
         seeds = torch.eye(model.d_model)[:10]
         slow = AutogradJacobian(lambda x, p, m=model: engine.encode(m, x, positions=p), model.frozen, embeddings, 6)
-        fast, wanted = engine.jacobian(model, embeddings, 6).vjp(seeds, at), slow.vjp(seeds, at)
+        fast, wanted = engine.jacobian_at(model, embeddings, 6).vjp(seeds, at), slow.vjp(seeds, at)
         assert largest(fast - wanted) < 1e-5 * largest(wanted)
 
 
@@ -188,7 +188,7 @@ def test_long_sequences_cross_the_blocks_of_queries() -> None:
     model = tiny_model("llama", dtype=torch.float64)
     ids = [i % 400 for i in range(7, 7 + 3 * 90, 3)]
     embeddings, at = rows(model, ids), torch.tensor([63, 64, 89])
-    fast = engine.jacobian(model, embeddings, 60)
+    fast = engine.jacobian_at(model, embeddings, 60)
     slow = AutogradJacobian(lambda x, p: engine.encode(model, x, positions=p), model.frozen, embeddings, 60)
     seeds = torch.randn(3, model.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     assert largest(fast.vjp(seeds, at) - slow.vjp(seeds, at)) < 1e-10
@@ -254,7 +254,7 @@ def test_unusual_models_too(kind: str) -> None:
     rest = model.forward(embeddings[:, 7:], positions=slice(2, 6), prefix=model.prefix(embeddings[:, :7]))
     assert largest(rest - wanted[:, 9:13]) < 1e-10
     slow = AutogradJacobian(lambda x, p: engine.encode(model, x, positions=p), model.frozen, embeddings, 6)
-    fast = engine.jacobian(model, embeddings, 6)
+    fast = engine.jacobian_at(model, embeddings, 6)
     seeds = torch.randn(4, model.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
     for at in (torch.tensor([6, 9, 10, 15]), torch.tensor([8, 8, 12, 7])):
         assert largest(fast.vjp(seeds, at) - slow.vjp(seeds, at)) < 1e-9 * largest(slow.vjp(seeds, at))
@@ -278,7 +278,7 @@ def test_flags_and_gradients_of_the_users_model_are_left_alone(model: Model) -> 
     flags = [parameter.requires_grad for parameter in parameters]
     parameters[0].requires_grad_(not flags[0])
     try:
-        slope = engine.jacobian(model, rows(model), 10)
+        slope = engine.jacobian_at(model, rows(model), 10)
         slope.vjp(torch.ones(1, slope.hidden.shape[-1], dtype=torch.float64), torch.tensor([12]))
         slope.jvp(torch.ones(1, model.d_model, dtype=torch.float64), torch.tensor([3]))
         assert [p.requires_grad for p in parameters] == [not flags[0], *flags[1:]]
@@ -313,7 +313,7 @@ def test_permanent_hooks_stay_in_force(edited: Model) -> None:
     # with a prefix the hook still sees position 4 of the whole sequence
     rest = edited.forward(embeddings[:, 8:], positions=slice(3, 6), prefix=edited.prefix(embeddings[:, :8]))
     assert largest(rest - wanted[:, 11:14]) < 1e-10
-    slope = engine.jacobian(edited, embeddings, 10)
+    slope = engine.jacobian_at(edited, embeddings, 10)
     leaf = embeddings.clone().requires_grad_(True)
     hidden = engine.encode(edited, leaf)[0, 12]
     seed = torch.ones(hidden.shape, dtype=torch.float64)

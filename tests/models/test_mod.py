@@ -17,8 +17,9 @@ from interp_widgets.analysis.ablation import ablate_modules
 from interp_widgets.analysis.logit_lens import logit_lens
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
-from interp_widgets.models import LoadError, ModModel, engine, load_model, load_pair, plain, read_slopes
-from interp_widgets.models.engine import read_out, residual_streams
+from interp_widgets.models import LoadError, ModModel, engine, load_model, load_pair
+from interp_widgets.models.engine import equations, jacobian, read_out, residual_streams
+from interp_widgets.models.engine.equations import Equations
 from interp_widgets.models.mixture_of_depths.assemble import apply_state, new_mixture, norm_parameters
 from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, base_hash, save_state
 from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
@@ -303,7 +304,7 @@ def test_a_route_alone_by_the_plain_equations(only: int, monkeypatch: pytest.Mon
     assert engine.in_blocks(model)
     cases = [([5, 17, 300, 44], [8, 99]), ([5, 17], [300, 44, 8, 99])]
     found = [prompt_saliency(model, *case, method="first_order").importance for case in cases]
-    monkeypatch.setattr(plain, "applies", lambda tl_model: False)
+    monkeypatch.setattr(Equations, "of", staticmethod(lambda network: None))
     assert not engine.in_blocks(model)
     for one, case in zip(found, cases, strict=True):
         wanted = prompt_saliency(model, *case, method="first_order").importance
@@ -316,12 +317,12 @@ def test_wrong_equations_are_found_and_left_out(fault: str, monkeypatch: pytest.
     """The control: every model is compared with its own logits and a gradient before the equations stand in for it."""
     match fault:
         case "no change of the weights":
-            monkeypatch.setattr(read_slopes, "_softmax_slope", lambda gates, change: torch.zeros_like(gates * change))
+            monkeypatch.setattr(jacobian, "_softmax_jacobian", lambda gates, change: torch.zeros_like(gates * change))
         case "no route but the last":
-            for module in (plain, read_slopes):
+            for module in (equations, jacobian):
                 monkeypatch.setattr(module, "mixture_in_force", lambda tl_model: None)
         case "another norm":
-            monkeypatch.setattr(plain, "normed", lambda norm, x, own=plain.normed: own(None, x))
+            monkeypatch.setattr(equations.Norm, "__call__", lambda norm, x: x)
     model = build(random_state("llama", 3, top_k=2), backend="hooked")
     assert engine.in_blocks(model) == (fault == "none")
     found = prompt_saliency(model, [5, 17, 300], [44, 8], method="first_order").importance
@@ -588,7 +589,7 @@ def test_skipping_layers_gives_the_logits_of_the_whole_computation(family: str, 
     ids = torch.randint(1, 400, (1, 40), generator=generator)
     with model.with_top_k(top_k):
         whole = model.run(ids).logits
-    write = EarlyExit(model.tl_model, model.mixture, top_k)
+    write = EarlyExit(model, model.mixture, top_k)
     pieces = [ids[:, :6], *ids[:, 6:].split(1, dim=1)]
     found = torch.cat([write.feed(piece) for piece in pieces], dim=1)
     assert largest(found - whole[:, 5:]) < 1e-9 * largest(whole)
@@ -624,7 +625,7 @@ def test_layers_are_skipped_indeed() -> None:
         """Route 0 where the stream points along ``direction``, route 1 where it points away."""
         model.mixture.router.data = torch.stack([direction, torch.zeros(32)], dim=1)
 
-    write = EarlyExit(model.tl_model, model.mixture, 1)
+    write = EarlyExit(model, model.mixture, 1)
     calls.clear()
     prefer(streams[2])
     write.feed(torch.tensor([[5, 6, 7]]))
@@ -656,7 +657,8 @@ def test_text_written_with_skipped_layers_is_the_dense_text(family: str, top_k: 
 @pytest.mark.hooked
 def test_what_cannot_be_skipped_is_computed() -> None:
     model = tiny_mixture("llama", "hooked", 3)
-    assert not tiny_mixture("llama", "bridge", 2).skips_layers
+    assert tiny_mixture("llama", "bridge", 2).skips_layers
+    assert not tiny_mixture("gemma2", "bridge", 2).skips_layers
     ids = model.tokens(PROMPT)
     with model.with_top_k(1):
         wanted = model.generate_ids(ids, max_new_tokens=8)
@@ -675,8 +677,8 @@ def test_what_cannot_be_skipped_is_computed() -> None:
 @pytest.mark.hooked
 def test_layers_are_skipped_only_where_that_gives_the_models_own_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the comparison on first use: equations that are another model's write no text."""
-    own = EarlyExit._norm
-    monkeypatch.setattr(EarlyExit, "_norm", lambda write, route, stream: 1.01 * own(write, route, stream))
+    own = EarlyExit._advance
+    monkeypatch.setattr(EarlyExit, "_advance", lambda write, layer: own(write, layer).roll(1, -1))
     model = build(random_state("llama", 3), backend="hooked")
     assert not model.skips_layers
     monkeypatch.undo()

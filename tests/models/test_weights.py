@@ -96,9 +96,9 @@ def test_norms_are_what_the_model_multiplies_by(family: str, processed: bool, ba
 
 def test_errors() -> None:
     model = tiny_model("llama", "bridge")
-    with pytest.raises(ValueError, match=r"layer must be in 0\.\.2 for this 3-layer model, got 9"):
+    with pytest.raises(ValueError, match=r"layer must be in -3\.\.2 for this 3-layer model, got 9"):
         model.weight("W_Q", 9)
-    with pytest.raises(ValueError, match=r"layer must be in 0\.\.2 for this 3-layer model, got None"):
+    with pytest.raises(ValueError, match=r"layer must be in -3\.\.2 for this 3-layer model, got None"):
         model.weight("W_Q")
     with pytest.raises(ValueError, match="W_E belongs to the whole model"):
         model.weight("W_E", 1)
@@ -114,7 +114,7 @@ def test_errors() -> None:
 
 @pytest.mark.hooked
 def test_a_model_without_mlps_says_so() -> None:
-    from tests.models.test_forward import from_config
+    from tests.models.test_engine import from_config
 
     with pytest.raises(ValueError, match="no W_out: its blocks are attention only"):
         from_config(attn_only=True).weight("W_out", 0)

@@ -13,7 +13,7 @@ from interp_widgets.analysis._core.targets import read, target_gradients
 from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.analysis.saliency.case import Case
 from interp_widgets.models import Model
-from interp_widgets.models.engine import NoForwardMode, encode, jacobian, mean_embedding, prefix
+from interp_widgets.models.engine import NoForwardMode, encode, jacobian_at, mean_embedding, prefix
 
 Baseline = Literal["zero", "mean"]
 """What a token's embedding is replaced by: nothing, or the mean of all token embeddings."""
@@ -84,7 +84,7 @@ def add_products(
     """
     if fresh:
         importance.fill_(torch.nan)
-    derivative = jacobian(case.model, embeddings, case.first)
+    derivative = jacobian_at(case.model, embeddings, case.first)
     _, gradient = target_gradients(case.model, derivative.hidden, case.aim)
     rows, wide_gradient, wide_directions = case.rows(), wide(gradient), wide(directions)
 

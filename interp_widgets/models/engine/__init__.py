@@ -30,7 +30,7 @@ from ..patching import Patch, Site, site_hook
 from . import modules, native, unembed
 from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
-from .trace import Trace
+from .traces import Trace
 from .unembed import ReadOut
 
 __all__ = [
@@ -47,7 +47,7 @@ __all__ = [
     "forward",
     "has_hooks",
     "in_blocks",
-    "jacobian",
+    "jacobian_at",
     "mean_embedding",
     "patched",
     "prefix",
@@ -457,7 +457,7 @@ def mean_embedding(network: Network) -> Tensor:
 # ---- derivatives
 
 
-def jacobian(network: Network, embeddings: Tensor, first: int) -> Jacobian:
+def jacobian_at(network: Network, embeddings: Tensor, first: int) -> Jacobian:
     """The derivative of the hidden states from position ``first`` on, at token embeddings (1, tokens, d_model).
 
     No parameter's ``.grad`` or ``requires_grad`` is touched.

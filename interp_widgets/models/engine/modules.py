@@ -21,7 +21,7 @@ from ..network import Network
 from ..patching import Patch, site_changes, site_hook
 from ..soft_cap import soft_cap, soft_capped
 from .equations import KeysValues
-from .trace import Trace
+from .traces import Trace
 
 __all__ = [
     "cache_layers",

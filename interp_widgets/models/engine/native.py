@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..patching import Patch
 from .equations import At, Block, Equations, KeysValues, Rotation, as_it_is
-from .trace import Trace
+from .traces import Trace
 from .unembed import vocabulary_block
 
 __all__ = ["PickedRows", "Rows", "Writer", "decode", "encode", "keys_values", "patched", "streams_at", "trace", "walk"]
