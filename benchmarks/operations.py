@@ -74,9 +74,7 @@ def rows(vocab: int) -> dict[str, Row]:
         "module maps": lambda pair, progress: iw.ablate_modules(pair.base, prompt, target, progress=progress),
         "head map": lambda pair, progress: iw.ablate_heads(pair.base, prompt, target, progress=progress),
         "neuron map": lambda pair, progress: iw.ablate_neurons(pair.base, prompt, target, layer=3, progress=progress),
-        "causal tracing": lambda pair, progress: iw.causal_trace(
-            pair.base, prompt, (4, 7), target, progress=progress
-        ),
+        "causal tracing": lambda pair, progress: iw.causal_trace(pair.base, prompt, (4, 7), target, progress=progress),
         "ablated prediction": lambda pair, progress: iw.ablated_prediction(pair.base, prompt, zeros),
         "token decomposition": lambda pair, progress: iw.decompose_tokens(pair.base, prompt, progress=progress),
         "decomposition of a logit": lambda pair, progress: iw.decompose_logit(pair.base, prompt, target),
