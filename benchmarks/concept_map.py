@@ -20,7 +20,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet, add_to_map, concept_map, concept_map_cost
-from interp_widgets.analysis.concepts.placing import components, neighbour_recall, projected
+from interp_widgets.analysis.concepts.maps import components, neighbour_recall, projected
 
 
 def made_up(count: int, width: int, seed: int = 0) -> ConceptSet:

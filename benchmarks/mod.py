@@ -37,7 +37,7 @@ from saliency import hf_model, machine, table
 from torch import Tensor
 
 from interp_widgets.analysis.ablation import ablate_modules
-from interp_widgets.analysis.mod import routing_speed
+from interp_widgets.analysis.mixture_of_depths import routing_speed
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.models import load_model, plain
 from interp_widgets.models.mixture_of_depths.assemble import new_mixture, norm_parameters

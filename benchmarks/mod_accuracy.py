@@ -20,7 +20,7 @@ from saliency import machine, table
 from scipy import stats
 
 from interp_widgets import demo_problems, load_demo_pair, mod_ablations, routing
-from interp_widgets.analysis.mod.accuracy_result import ModAblations
+from interp_widgets.analysis.mixture_of_depths.tuning_results import ModAblations
 from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 
 warnings.simplefilter("ignore")

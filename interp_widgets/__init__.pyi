@@ -51,10 +51,10 @@ from .analysis.logit_lens import LogitLensResult as LogitLensResult
 from .analysis.logit_lens import load_translators as load_translators
 from .analysis.logit_lens import logit_lens as logit_lens
 from .analysis.logit_lens import save_translators as save_translators
-from .analysis.mod import RoutingResult as RoutingResult
-from .analysis.mod import routing as routing
-from .analysis.mod import routing_speed as routing_speed
-from .analysis.mod import solve as solve
+from .analysis.mixture_of_depths import RoutingResult as RoutingResult
+from .analysis.mixture_of_depths import routing as routing
+from .analysis.mixture_of_depths import routing_speed as routing_speed
+from .analysis.mixture_of_depths import solve as solve
 from .analysis.saliency import FaithfulnessResult as FaithfulnessResult
 from .analysis.saliency import SaliencyDatasetResult as SaliencyDatasetResult
 from .analysis.saliency import SaliencyResult as SaliencyResult

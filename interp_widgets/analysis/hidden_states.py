@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from interp_widgets.analysis.cost import Cost, block_parameters, row_bytes
-from interp_widgets.analysis.prompts import read_prompt
-from interp_widgets.analysis.runner import Runner
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_finite, stream_indices
+from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.cost import Cost, block_parameters, row_bytes
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.engine import Beginnings, beginnings, has_hooks, streams_at
@@ -37,19 +36,19 @@ def last_states(
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
-) -> NDArray[np.floating[Any]]:
+) -> Floats:
     """(prompts, layers, d_model) the residual stream entering each layer at the last token of each prompt.
 
-    The same numbers as ``model.run(ids, capture=...)`` prompt by prompt, to rounding. No logits are computed and no
-    layer behind the last one asked for; prompts run in batches of like length; what all prompts of a group begin with
-    runs once. While you have hooks on the model, every prompt runs whole, so that the hooks see it.
+    The same numbers as ``model.run(ids, capture=...)`` prompt by prompt, to rounding. No logits are computed, and no
+    layer after the last one requested; prompts run in batches of similar length; a common beginning of the prompts of
+    a group runs once. While you have hooks on the model, every prompt runs whole, so that the hooks see it.
 
     Args:
         model: what `load_model` returns.
         prompts: texts, or lists of token ids (to which nothing is added).
-        layers: 0..n_layers; layer l is the stream entering block l, n_layers the one entering the final norm.
-        groups: (prompts,) whole numbers; prompts of one number begin alike. By default all are one group. Which groups
-            there are changes the time, not the numbers.
+        layers: layer l is the stream entering block l, n_layers (or -1) the one entering the final norm.
+        groups: (prompts,) a number per prompt; prompts of one number share a beginning. By default all are one group.
+            The groups change the time, not the numbers.
         positions: (prompts,) the token to read instead of the last, counted as users count: from 0 without the BOS,
             negative from the end.
         prepend_bos: overrides the model's BOS policy for texts.
@@ -69,30 +68,30 @@ def last_states(
         >>> last_states(model, ["The cat sat", "Paris is"], [2, 4]).shape
         (2, 2, 192)
     """
-    wanted = stream_layers(model, layers)
-    ids = _read(model, prompts, positions, prepend_bos)
+    wanted = stream_indices(model, layers)
+    ids = _token_ids(model, prompts, positions, prepend_bos)
     members = _members(len(ids), groups)
     if check is not None:
         check()
-    runner = Runner(model, max(map(len, ids)), batch_size, check, progress)
-    runner.total = len(ids)
+    runner = Runner(model, max(map(len, ids)), batch_size, check, progress, total=len(ids))
     kind = np.float64 if model.dtype == torch.float64 else np.float32
-    found = np.empty((len(ids), len(set(wanted)), model.d_model), dtype=kind)
-    work = _Work(model, ids, tuple(sorted(set(wanted))), runner, found)
+    hidden = np.empty((len(ids), len(set(wanted)), model.d_model), dtype=kind)
+    work = _Work(model, ids, tuple(sorted(set(wanted))), runner, hidden)
     work.whole() if has_hooks(model.tl_model) else work.shared(members)
-    _check_finite(found)
-    return found[:, [work.layers.index(layer) for layer in wanted]] if wanted != work.layers else found
+    check_finite(hidden, lambda prompt, layer, _: f"the hidden state of prompt {prompt} at layer {work.layers[layer]}")
+    return hidden[:, [work.layers.index(layer) for layer in wanted]] if wanted != work.layers else hidden
 
 
 @dataclass(frozen=True)
 class _Work:
-    """The prompts of one call, and where their states go."""
+    """The prompts of one call, and their states."""
 
     model: Model
     ids: list[tuple[int, ...]]
     layers: tuple[int, ...]
     runner: Runner
-    found: NDArray[np.floating[Any]]
+    hidden: Floats
+    """(prompts, layers, d_model) to be filled."""
 
     def shared(self, members: Sequence[Sequence[int]]) -> None:
         """All prompts, those with beginnings of one length together."""
@@ -100,7 +99,7 @@ class _Work:
         for group in members:
             by_length[_beginning([self.ids[i] for i in group])].append(group)
         for length, every in sorted(by_length.items()):
-            size = len(every) if length == 0 else self._beginnings(length)
+            size = len(every) if length == 0 else self._beginnings_at_once(length)
             for first in range(0, len(every), size):
                 some = every[first : first + size]
                 starts = torch.tensor([self.ids[group[0]][:length] for group in some], device=self.model.device)
@@ -109,7 +108,7 @@ class _Work:
                 rows.sort(key=lambda row: (-len(self.ids[row[0]]), row[0]))  # the first of a chunk is its longest
                 self._padded(rows, begun)
 
-    def _beginnings(self, length: int) -> int:
+    def _beginnings_at_once(self, length: int) -> int:
         """How many beginnings of a length to have at once: what one pass takes, and their keys and values."""
         model = self.model
         kept = 2 * model.n_kv_heads * model.d_head * self.layers[-1] * length * model.dtype.itemsize
@@ -147,25 +146,10 @@ class _Work:
             self.runner.run(len(rows), lambda start, length=length: length, work)  # type: ignore[misc]
 
     def _keep(self, rows: Sequence[int], values: torch.Tensor) -> None:
-        self.found[list(rows)] = values.to(torch.from_numpy(self.found).dtype).cpu().numpy()
+        self.hidden[list(rows)] = values.to(torch.from_numpy(self.hidden).dtype).cpu().numpy()
 
 
-# ---- reading the arguments
-
-
-def stream_layers(model: Model, layers: Any) -> tuple[int, ...]:
-    """The residual streams asked for, by the layer they enter; ValueError for one that is not there, or none."""
-    wanted = tuple(layers) if isinstance(layers, Iterable) else (layers,)
-    wrong = [layer for layer in wanted if not isinstance(layer, Integral) or not 0 <= int(layer) <= model.n_layers]
-    if wrong or not wanted:
-        raise ValueError(
-            f"layer must be a whole number in 0..{model.n_layers} for this {model.n_layers}-layer model, "
-            f"got {wrong[0] if wrong else 'none'}"
-        )
-    return tuple(int(layer) for layer in wanted)
-
-
-def _read(
+def _token_ids(
     model: Model, prompts: Sequence[str | Sequence[int]], positions: Sequence[int] | None, prepend_bos: bool | None
 ) -> list[tuple[int, ...]]:
     """The ids to feed, up to the token that is read."""
@@ -173,15 +157,15 @@ def _read(
         raise ValueError("prompts must be a list of at least one text or list of token ids")
     if positions is not None and len(positions) != len(prompts):
         raise ValueError(f"positions must have one entry per prompt, {len(prompts)}, got {len(positions)}")
-    found = []
-    for number, prompt in enumerate(prompts):
+    ids = []
+    for number, text in enumerate(prompts):
         try:
-            given = read_prompt(model, prompt, prepend_bos=prepend_bos)
-            end = given.n_shown if positions is None else given.position(positions[number]) + 1
+            prompt = read_prompt(model, text, prepend_bos=prepend_bos)
+            last = prompt.position(-1 if positions is None else positions[number])
         except ValueError as error:
-            raise ValueError(f"prompt {number} ({_brief(prompt)}): {error}") from error
-        found.append(tuple(given.ids[: given.offset + end]))
-    return found
+            raise ValueError(f"prompt {number} ({_brief(text)}): {error}") from error
+        ids.append(prompt.ids[: prompt.offset + last + 1])
+    return ids
 
 
 def _brief(prompt: str | Sequence[int]) -> str:
@@ -190,14 +174,15 @@ def _brief(prompt: str | Sequence[int]) -> str:
 
 
 def _members(count: int, groups: Sequence[int] | None) -> list[list[int]]:
+    """The prompts of each group."""
     if groups is None:
         return [list(range(count))]
     if len(groups) != count:
         raise ValueError(f"groups must have one entry per prompt, {count}, got {len(groups)}")
-    found: dict[int, list[int]] = defaultdict(list)
+    members: dict[int, list[int]] = defaultdict(list)
     for i, group in enumerate(groups):
-        found[int(group)].append(i)
-    return list(found.values())
+        members[int(group)].append(i)
+    return list(members.values())
 
 
 def _beginning(ids: Sequence[tuple[int, ...]]) -> int:
@@ -208,15 +193,6 @@ def _beginning(ids: Sequence[tuple[int, ...]]) -> int:
     most = min(map(len, ids)) - 1
     length = next((i for i in range(most) if low[i] != high[i]), most)
     return length if length >= _SHORTEST_BEGINNING else 0
-
-
-def _check_finite(found: NDArray[np.floating[Any]]) -> None:
-    broken = np.flatnonzero(~np.isfinite(found).all(axis=(1, 2)))
-    if broken.size:
-        raise ValueError(
-            f"the hidden states of prompt {broken[0]} are not finite, like those of {broken.size} of {len(found)} in "
-            "all: look for broken weights, an edit by a hook, or half precision that overflows"
-        )
 
 
 def last_states_cost(model: Model, lengths: Sequence[int], layer: int) -> Cost:

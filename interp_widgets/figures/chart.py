@@ -22,7 +22,7 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure as new_figure
 
-from interp_widgets.analysis.result import Result
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.figures.labels import visible
 
 QUIET = "#8a8f98"

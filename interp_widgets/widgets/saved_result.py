@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from interp_widgets.analysis.cost import Cost
+from interp_widgets.analysis._core.cost import Cost
 
 
 class SavedResult:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.ablation import (
     AblatedPrediction,
     Ablation,
@@ -22,7 +23,6 @@ from interp_widgets.analysis.ablation import (
     resample_ablation,
 )
 from interp_widgets.analysis.ablation.interventions import patches_of
-from interp_widgets.analysis.result import Result
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.models import Model
 from interp_widgets.models.engine import decode, patched, trace
@@ -387,13 +387,13 @@ def test_a_prediction_is_saved_with_its_ablations(tmp_path: Any) -> None:
     [
         ({"kind": "atn"}, "kind must be one of 'attn', 'mlp', 'both', 'attn_to_mlp', 'head', 'neuron', got 'atn'"),
         ({"layer": -1}, "layer must be 0 or above; got -1"),
-        ({"layer": 1.5}, r"layer must be a whole number, got 1\.5"),
-        ({"layer": True}, "layer must be a whole number, got True"),
+        ({"layer": 1.5}, r"layer must be an int, got 1\.5"),
+        ({"layer": True}, "layer must be an int, got True"),
         ({"position": -1}, "position must be 0 or above, and an ablation holds for .*: count from the start; got -1"),
         ({"position": [1, -2]}, "position must be 0 or above"),
         ({"position": []}, "position is empty: give at least one"),
         ({"position": [2, 3, 2]}, "position names 2 twice"),
-        ({"position": "first"}, "position must be a whole number, got 'first'"),
+        ({"position": "first"}, "position must be an int, got 'first'"),
         ({"kind": "head"}, "an ablation of one head needs its number: give index="),
         ({"kind": "neuron"}, "an ablation of one neuron needs its number"),
         ({"kind": "neuron", "index": -3}, "neuron must be 0 or above; got -3"),
@@ -440,7 +440,7 @@ def test_more_bad_input() -> None:
     model = tiny_model("gpt2")
     with pytest.raises(TypeError, match="ablations must be Ablation objects, got str"):
         inspect.unwrap(patches_of)(model, ["mlp"])
-    with pytest.raises(ValueError, match=r"position must be in 0\.\.6 for this prompt of 7 tokens"):
+    with pytest.raises(ValueError, match=r"position must be in -7\.\.6 for this prompt of 7 tokens"):
         ablated_prediction(model, IDS, [Ablation("mlp", 1, position=7)])
     with pytest.raises(ValueError, match=r"top must be in 1\.\.420"):
         ablated_prediction(model, IDS, [], top=0)

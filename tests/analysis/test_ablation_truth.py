@@ -25,8 +25,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis.ablation import Ablation, ablate_heads, ablate_modules, ablation, mean_ablation
-from interp_widgets.analysis.prompts import Prompt, read_prompt
 from interp_widgets.data.world import IOIPrompt, fact_prompts, indirect_object_prompts
 from interp_widgets.models import Model, load_demo_pair
 from interp_widgets.models.engine import decode, patched, trace

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.ablation import (
     Ablation,
     CausalTraceResult,
@@ -20,7 +21,6 @@ from interp_widgets.analysis.ablation import (
     tracing,
 )
 from interp_widgets.analysis.ablation.tracing import embedding_std
-from interp_widgets.analysis.result import Result
 from interp_widgets.data.world import FactPrompt, fact_prompts
 from interp_widgets.models import Model, load_demo_pair
 from tests.models.tiny import tiny_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from interp_widgets.analysis.chunks import ChunkLog, chunk_size, is_out_of_memory, run_chunks
+from interp_widgets.analysis._core.chunks import ChunkLog, chunk_size, is_out_of_memory, run_chunks
 
 
 class TooMuch:

@@ -16,6 +16,8 @@ import torch
 from scipy import stats
 from statsmodels.stats.proportion import proportions_ztest
 
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis._core.statistics import compare_groups
 from interp_widgets.analysis.ffn_concepts import (
     AnnotationComparison,
     ConceptAnnotations,
@@ -28,10 +30,8 @@ from interp_widgets.analysis.ffn_concepts import (
     level_table,
     scenario_table,
 )
-from interp_widgets.analysis.ffn_concepts.proportions import _student, description_words
+from interp_widgets.analysis.ffn_concepts.annotation_comparison import _student, description_words
 from interp_widgets.analysis.head_words import HeadWordResult, compare_heads, head_word_pairs, verb_table
-from interp_widgets.analysis.result import Result
-from interp_widgets.analysis.statistics import compare_groups
 from interp_widgets.data.annotators import (
     LEVELS,
     SCENARIOS,
@@ -103,9 +103,9 @@ def test_some_layers_components_and_signs(result: FFNConceptResult, sign: Any) -
     assert script.asked == [result.words(*cell, sign=sign) for cell in cells]
     assert [found.description(*cell) for cell in cells] == [f"about {i}" for i in range(4)]
     assert calls == [(i + 1, 4) for i in range(4)]
-    with pytest.raises(ValueError, match="layer must be one of 0, 2, which were annotated, got 1"):
+    with pytest.raises(ValueError, match=r"layer must be one of 0, 2, which were computed, .* got 1"):
         found.level(1, 1)
-    with pytest.raises(ValueError, match="component must be one of 1, 3, which were annotated, got 0"):
+    with pytest.raises(ValueError, match=r"component must be one of 1, 3, which were computed, .* got 0"):
         found.description(0, 0)
 
 
@@ -167,7 +167,7 @@ def test_questions_at_the_same_time_change_no_answer(result: FFNConceptResult) -
 
 
 def test_partial_results_and_cancel(result: FFNConceptResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interp_widgets.analysis.ffn_concepts.annotate._PARTIAL_EVERY", 5)
+    monkeypatch.setattr("interp_widgets.analysis.ffn_concepts.annotations._PARTIAL_EVERY", 5)
     seen: list[ConceptAnnotations] = []
     found = annotate_concepts(result, Scripted(), on_partial=seen.append)
     assert [int(one.done.sum()) for one in seen] == [5, 10, 15]
@@ -535,9 +535,15 @@ def test_few_or_no_values_make_no_test() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda r: annotate_concepts(r, Scripted(), layers=[7]), "layer must be one of 0, 1, 2, as computed, got 7"),
-        (lambda r: annotate_concepts(r, Scripted(), components=[6]), r"components in 0\.\.5"),
-        (lambda r: annotate_concepts(r, Scripted(), layers=[]), "at least one each"),
+        (
+            lambda r: annotate_concepts(r, Scripted(), layers=[7]),
+            r"layer must be one of 0\.\.2, which were computed, .* got 7",
+        ),
+        (
+            lambda r: annotate_concepts(r, Scripted(), components=[6]),
+            r"component must be in -6\.\.5 for this result",
+        ),
+        (lambda r: annotate_concepts(r, Scripted(), layers=[]), "layers must not be empty"),
         (lambda r: annotate_concepts(r, Scripted(), give_up=0), "give_up must be 1 or more, got 0"),
         (lambda r: annotate_concepts(r, None).changed(0, 0, level="meaning"), "level must be one of phonology"),
         (lambda r: annotate_concepts(r, None).changed(0, 9), r"component must be one of 0\.\.5, .* got 9"),
@@ -545,11 +551,11 @@ def test_few_or_no_values_make_no_test() -> None:
         (lambda r: compare_annotations([], []), "got 0 of base and 0 of tuned"),
         (lambda r: compare_annotations(made(0), made(1, shape=(7, 50))), "the same layers"),
         (lambda r: compare_annotations(made(0), made(1, shape=(8, 40))), "the same components, got 50 and 40"),
-        (lambda r: compare_annotations(made(0), made(1)).moved_words(span=0), "span and top must be 1 or more"),
+        (lambda r: compare_annotations(made(0), made(1)).moved_words(span=0), "span must be 1 or more, got 0"),
         (lambda r: compare_concepts(r, r).level_table(), "no concepts were annotated: compare with annotator="),
         (lambda r: compare_concepts(r, r, annotator=Scripted(), annotations=(made(0), made(0))), "not both"),
         (lambda r: compare_concepts(r, r, annotations=(made(0), made(0))), "the same layers"),
-        (lambda r: scenario_table(r, r, rank=7), r"rank must be in 1\.\.6, .* got 7"),
+        (lambda r: scenario_table(r, r, rank=7), r"rank must be in 1\.\.6 .* got 7"),
     ],
 )
 def test_bad_input_is_one_clear_sentence(

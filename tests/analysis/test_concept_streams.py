@@ -18,9 +18,9 @@ from tiny import tiny_model
 from interp_widgets.analysis import hidden_states
 from interp_widgets.analysis.concepts import ConceptSet, concept_directions
 from interp_widgets.analysis.concepts import directions as module
+from interp_widgets.analysis.concepts.auc import auc
+from interp_widgets.analysis.concepts.direction_methods import PARTNERS, SHRINKAGE, Moments
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, concept_directions_cost
-from interp_widgets.analysis.concepts.moments import PARTNERS, SHRINKAGE, Moments
-from interp_widgets.analysis.concepts.quality import auc
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.data.concepts import Concept
 from interp_widgets.models import Model
@@ -118,7 +118,7 @@ def test_memory_does_not_grow_with_the_stimuli(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "_BLOCK", 256)
     monkeypatch.setattr(module, "MOST_DEALT", 300)
     monkeypatch.setattr(module, "MOST_OTHERS", 200)
-    monkeypatch.setattr("interp_widgets.analysis.concepts.quality.MOST_OTHERS", 200)
+    monkeypatch.setattr("interp_widgets.analysis.concepts.auc.MOST_OTHERS", 200)
 
     def states(model: Any, texts: list[str], *args: Any, **options: Any) -> Any:
         return rng.normal(size=(len(texts), 1, width))

@@ -31,9 +31,9 @@ from interp_widgets.analysis.concepts import (
     read_prompt_concepts,
     steer,
 )
+from interp_widgets.analysis.concepts.auc import auc, concept_aucs
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, directions_of
-from interp_widgets.analysis.concepts.placing import nearest_rows, neighbour_recall
-from interp_widgets.analysis.concepts.quality import auc, concept_aucs
+from interp_widgets.analysis.concepts.maps import nearest_rows, neighbour_recall
 from interp_widgets.data.concepts import Concept, demo_concepts
 from interp_widgets.models import load_demo_pair, load_model
 
@@ -174,7 +174,7 @@ def test_saved_and_opened_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"layer": 4}, r"layer must be a whole number in 0\.\.3"),
+        ({"layer": 4}, r"layer must be in -4\.\.3 for this 3-layer model"),
         ({"template": "no place"}, "must hold <stimulus> once"),
         ({"test_template": TEMPLATE}, "must not name the concept"),
         ({"shuffles": 0}, "shuffles"),
@@ -265,7 +265,7 @@ def test_states_that_are_no_numbers_are_said() -> None:
     model = load_model(tiny_hf("gpt2"), tokenizer=tiny_model("gpt2").tokenizer, backend="hooked")
     found = concept_directions(model, SMALL, layer=2, shuffles=1)
     model.tl_model.blocks[0].mlp.b_out.data.fill_(torch.nan)
-    with pytest.raises(ValueError, match="hidden states of the prompt are not all finite"):
+    with pytest.raises(ValueError, match="hidden state at position 0 is not finite"):
         read_prompt_concepts(model, found, "The dog", other_weights=True)
 
 
@@ -412,8 +412,8 @@ def test_wrong_directions_are_said() -> None:
         (np.ones((2, 32)), 1, 1.0, r"must have shape \(32,\)"),
         (np.zeros(32), 1, 1.0, "longer than zero"),
         (np.full(32, np.nan), 1, 1.0, "finite"),
-        (np.ones(32), 4, 1.0, r"layer must be a whole number in 0\.\.3"),
-        (np.ones(32), [], 1.0, "got none"),
+        (np.ones(32), 4, 1.0, r"layer must be in -4\.\.3 for this 3-layer model"),
+        (np.ones(32), [], 1.0, "layers must not be empty"),
         (np.ones(32), [1, 1], 1.0, "every stream once"),
         (np.ones(32), 1, float("inf"), "strength must be a finite"),
         (np.ones(32), 1, float("nan"), "strength must be a number, got nan"),

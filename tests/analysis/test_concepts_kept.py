@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from interp_widgets.analysis.concepts import ConceptSet, concept_directions, steer
-from interp_widgets.analysis.concepts import kept as kept_module
-from interp_widgets.analysis.concepts.kept import KeptStates
+from interp_widgets.analysis.concepts import ConceptSet, concept_directions, state_cache, steer
+from interp_widgets.analysis.concepts.state_cache import KeptStates
 from interp_widgets.analysis.concepts.steered import SteeringComparison, compare_steering
 from interp_widgets.data.concepts import Concept, demo_concepts
 from interp_widgets.models import load_demo_pair
@@ -30,13 +29,13 @@ PROMPT = "One day, Anna saw a"
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many texts each pass through the model read."""
     counts: list[int] = []
-    real = kept_module.last_states
+    real = state_cache.last_states
 
     def counting(model: Any, prompts: Any, *args: Any, **options: Any) -> Any:
         counts.append(len(prompts))
         return real(model, prompts, *args, **options)
 
-    monkeypatch.setattr(kept_module, "last_states", counting)
+    monkeypatch.setattr(state_cache, "last_states", counting)
     return counts
 
 
@@ -77,7 +76,7 @@ def test_no_text_is_read_twice(reads: list[int]) -> None:
 
 def test_what_a_cancelled_run_has_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt2", "hooked")
-    monkeypatch.setattr(kept_module, "SLICE", 3)
+    monkeypatch.setattr(state_cache, "SLICE", 3)
     kept, told = KeptStates(model), []
 
     def check() -> None:
@@ -183,7 +182,7 @@ def test_a_full_context_writes_nothing() -> None:
     [
         ({"name": "lyon"}, "did you mean 'lion'"),
         ({"prompt": ""}, "the prompt"),
-        ({"layer": 9}, r"layer must be a whole number in 0\.\.6"),
+        ({"layer": 9}, r"layer must be in -7\.\.6 for this 6-layer model"),
         ({"strength": float("inf")}, "finite"),
     ],
 )

@@ -13,7 +13,7 @@ from interp_widgets.analysis.concepts import concept_directions
 from interp_widgets.analysis.concepts.kept import KeptStates
 from interp_widgets.data.concepts import Concept
 from interp_widgets.models import Model, load_model
-from interp_widgets.tuning.mod.untrained import untrained_mod
+from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 from tests.models.state_edits import EDITS, Undo, act_fn_replaced, edited, hook_added, in_place, numpy_element
 from tests.models.tiny import tiny_folder, tiny_model
 

@@ -14,21 +14,21 @@ import pytest
 import scipy.linalg
 import torch
 
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis._core.word_embeddings import word_table
 from interp_widgets.analysis.ffn_concepts import (
     ConceptComparison,
     FFNConceptResult,
     NeuronEffectResult,
     NeuronTokenResult,
     compare_concepts,
-    directions,
+    components,
     ffn_concepts,
     neuron_effects,
     neuron_tokens,
     neurons,
     subspace_angles,
 )
-from interp_widgets.analysis.result import Result
-from interp_widgets.analysis.words import word_table
 from interp_widgets.data.word_vectors import demo_word_vectors
 from interp_widgets.models import load_demo_pair, load_model
 from tests.analysis.reference_llama import reference, reference_model
@@ -142,8 +142,8 @@ def test_backends_tiles_and_chosen_layers_do_not_change_words(monkeypatch: pytes
     part = few(tiny_model("llama"), layers=[2])
     assert part.words(2, 3) == whole.words(2, 3)
     assert few(tiny_model("llama"), keep_directions=False).directions is None
-    monkeypatch.setattr(directions, "_NUMBERS", {"cpu": 70})
-    monkeypatch.setattr(directions, "_FLOPS", {"cpu": 1})
+    monkeypatch.setattr(components, "_NUMBERS", {"cpu": 70})
+    monkeypatch.setattr(components, "_FLOPS", {"cpu": 1})
     tiled = few(tiny_model("llama"))
     assert np.array_equal(whole.plus, tiled.plus)
     assert np.allclose(whole.explained_variance, tiled.explained_variance, atol=1e-12)
@@ -424,25 +424,31 @@ def test_tuning_turns_the_demo_model_less_than_another_model_would() -> None:
         (lambda m: ffn_concepts(m, words=[]), "the list of words is empty"),
         (lambda m: ffn_concepts(m, rank=0), "rank must be 1 or more, got 0"),
         (lambda m: ffn_concepts(m, top=0), "top must be 1 or more, got 0"),
-        (lambda m: ffn_concepts(m, layers=[-1]), r"layer must be in 0\.\.2 for this 3-layer model, got -1"),
-        (lambda m: few(m).words(3, 0), "layer must be one of 0, 1, 2, as computed, got 3"),
-        (lambda m: few(m).words(0, 10), r"component must be in 0\.\.9, got 10"),
+        (lambda m: ffn_concepts(m, layers=[-4]), r"layer must be in -3\.\.2 for this 3-layer model, got -4"),
+        (
+            lambda m: few(m).words(3, 0),
+            r"layer must be one of 0\.\.2, which were computed, .* got 3",
+        ),
+        (lambda m: few(m).words(0, 10), r"component must be in -10\.\.9 for this result of rank 10, got 10"),
         (lambda m: inspect.unwrap(FFNConceptResult.scores)(few(m), 0, 0, sign="*"), "sign must be 'both', '.' or '-'"),
         (lambda m: few(m).components_with("zebra"), "the word 'zebra' is not in the list of 90 words"),
         (lambda m: neuron_tokens(m, layer=3), r"layer must be in -3\.\.2"),
-        (lambda m: neuron_tokens(m, layer=0, neurons=[96]), r"neurons must be in 0\.\.95 for this model, got 96"),
-        (lambda m: neuron_tokens(m, layer=0, neurons=[]), "neurons must be different numbers, at least one"),
+        (
+            lambda m: neuron_tokens(m, layer=0, neurons=[96]),
+            r"neuron must be in -96\.\.95 for this model .* got 96",
+        ),
+        (lambda m: neuron_tokens(m, layer=0, neurons=[]), "neurons must not be empty"),
         (lambda m: neuron_tokens(m, layer=0, top=0), "top must be 1 or more, got 0"),
-        (lambda m: neuron_tokens(m, layer=0, neurons=[1]).tokens(2), "neuron 2 of layer 0 is not among the 1 computed"),
+        (lambda m: neuron_tokens(m, layer=0, neurons=[1]).tokens(2), "neuron must be one of 1, which were computed"),
         (lambda m: neuron_effects(m, "", layer=0), "the prompt is empty|only special tokens"),
         (lambda m: neuron_effects(m, PROMPT, "some long words", layer=0), "the target must be one token"),
-        (lambda m: neuron_effects(m, PROMPT, layer=0, position=99), "position must be in 0"),
+        (lambda m: neuron_effects(m, PROMPT, layer=0, position=99), "position must be in -11\.\.10"),
         (lambda m: neuron_effects(m, PROMPT, layer=9), r"layer must be in -3\.\.2"),
         (lambda m: compare_concepts(few(m), few(m, layers=[1])), r"same layers, got \(0, 1, 2\) and \(1,\)"),
         (lambda m: compare_concepts(few(m), few(m, top=5)), "same top, got 6 and 5"),
         (lambda m: compare_concepts(few(m), few(m, words=WORDS[::-1])), "different words"),
         (lambda m: compare_concepts(few(m), few(m, keep_directions=False)), "keep_directions=True"),
-        (lambda m: compare_concepts(few(m), few(m), rank=11), r"rank must be in 1\.\.10, .* got 11"),
+        (lambda m: compare_concepts(few(m), few(m), rank=11), r"rank must be in 1\.\.10 .* got 11"),
         (lambda m: subspace_angles(np.eye(3), np.eye(4)), r"of one width, got \(3, 3\) and \(4, 4\)"),
         (lambda m: subspace_angles(np.ones((4, 3)), np.eye(3)), "directions must be 1 to 3 rows of finite numbers"),
     ],
@@ -481,9 +487,9 @@ def test_weights_that_are_no_numbers_give_an_error_and_no_nan() -> None:
         broken = next(p for own, p in model.tl_model.named_parameters() if own == name)
         with torch.no_grad():
             broken.fill_(torch.nan)
-        with pytest.raises(ValueError, match="scores of neurons of layer 1 are not all finite"):
+        with pytest.raises(ValueError, match="score of neuron 0 of layer 1 is not finite"):
             neuron_tokens(model, layer=1, top=3)
-        with pytest.raises(ValueError, match="effects of the neurons are not all finite"):
+        with pytest.raises(ValueError, match="effect of neuron 0 of layer 1 is not finite"):
             neuron_effects(model, PROMPT, layer=1)
-    with pytest.raises(ValueError, match="output embeddings of the words are not all finite"):
+    with pytest.raises(ValueError, match="output embedding of 'the' is not finite"):
         few(model)

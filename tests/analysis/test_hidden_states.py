@@ -160,13 +160,13 @@ def test_progress_cancel_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error(last_states(model, TEXTS, 2), wanted) <= 1e-12
     assert max(sizes) > 2
     monkeypatch.setattr(hidden_states, "streams_at", lambda *args, **options: torch.full((8, 1, 32), torch.nan))
-    with pytest.raises(ValueError, match="prompt 0 are not finite"):
+    with pytest.raises(ValueError, match="hidden state of prompt 0 at layer 2 is not finite"):
         last_states(model, TEXTS, 2, batch_size=8)
 
 
 def test_bad_input() -> None:
     model = tiny_model("gpt2", "hooked")
-    with pytest.raises(ValueError, match=r"layer must be a whole number in 0\.\.3"):
+    with pytest.raises(ValueError, match=r"layer must be in -4\.\.3 for this 3-layer model"):
         last_states(model, TEXTS, 4)
     with pytest.raises(ValueError, match="at least one text"):
         last_states(model, [], 1)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from interp_widgets import load_demo_pair
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.logit_lens import (
     LogitLensResult,
     Translators,
@@ -22,7 +23,6 @@ from interp_widgets.analysis.logit_lens import (
     logit_lens_cost,
     save_translators,
 )
-from interp_widgets.analysis.result import Result
 from interp_widgets.data.world import fact_prompts
 from interp_widgets.models import load_model
 from tests.models.tiny import tiny_folder, tiny_model
@@ -154,7 +154,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_large_logits_neither_overflow_nor_vanish() -> None:
     """Sums are kept relative to the largest logit so far: it grows from block to block here."""
-    from interp_widgets.analysis.logit_lens.readings import Readings
+    from interp_widgets.analysis.logit_lens.online_softmax import Readings
 
     generator = torch.Generator().manual_seed(0)
     logits = 200 * torch.randn(5, 3, 400, generator=generator).double() + torch.linspace(0, 3000, 400).double()
@@ -281,9 +281,11 @@ def test_texts_of_cells() -> None:
             assert [p for _, p in cell] == sorted((p for _, p in cell), reverse=True)
             assert [t for t, _ in cell] == [model.token_strings([i])[0] for i in result.top_ids[row, position].tolist()]
     assert result.target_token == model.token_strings([result.target])[0]
-    with pytest.raises(ValueError, match=r"layer must be in 0\.\.3 .* got 4"):
+    with pytest.raises(ValueError, match=r"layer must be in -4\.\.3 .* got 4"):
         result.top(4, 0)
-    with pytest.raises(ValueError, match=rf"position must be in 0\.\.{len(result.tokens) - 1} .* got 99"):
+    with pytest.raises(
+        ValueError, match=rf"position must be in -{len(result.tokens)}\.\.{len(result.tokens) - 1} .* got 99"
+    ):
         result.top(0, 99)
     with pytest.raises(ValueError, match="token id 5000 is neither"):
         result.token_text(5000)
@@ -345,7 +347,7 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="reads 128"):
         logit_lens(model, [5] * 129)
     for top in (0, 421):
-        with pytest.raises(ValueError, match=r"top must be a whole number in 1\.\.420"):
+        with pytest.raises(ValueError, match=r"top must be in 1\.\.420 for this vocabulary"):
             logit_lens(model, "the city", top=top)
     with pytest.raises(TypeError, match="top must be an int, got True"):
         logit_lens(model, "the city", top=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from interp_widgets.analysis.mod import RoutingResult, RoutingSpeed, routing, routing_speed
+from interp_widgets.analysis.mixture_of_depths import RoutingResult, RoutingSpeed, routing, routing_speed
 from tests.models.mixtures import naive, tiny_mixture
 from tests.models.tiny import tiny_model
 
@@ -86,12 +86,14 @@ def test_text_leaves_the_bos_off_the_axis() -> None:
 
 
 def test_blocks_of_positions_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from interp_widgets.analysis.mod import routing as module
+    from interp_widgets.analysis.mixture_of_depths import routing as module
 
     model = tiny_mixture("llama", "auto", 2)
     wanted = routing(model, IDS)
     told: list[tuple[int, int]] = []
-    monkeypatch.setitem(__import__("sys").modules["interp_widgets.analysis.mod.routes"]._LOGITS, "cpu", 3 * 460)
+    monkeypatch.setitem(
+        __import__("sys").modules["interp_widgets.analysis.mixture_of_depths.routes"]._LOGITS, "cpu", 3 * 460
+    )
     found = routing(model, IDS, progress=lambda a, b: told.append((a, b)))
     assert module is routing
     assert len(told) > 2
@@ -128,7 +130,7 @@ def test_what_is_refused() -> None:
     model = tiny_mixture("llama", "auto", 2)
     with pytest.raises(TypeError, match="needs a mixture of depths, as tune_mod makes it, got Model"):
         routing(tiny_model("llama"), IDS)
-    with pytest.raises(ValueError, match=r"top must be a whole number in 1\.\."):
+    with pytest.raises(ValueError, match=r"top must be in 1\.\."):
         routing(model, IDS, top=0)
     with pytest.raises(ValueError, match=r"top_k must be a whole number in 1\.\.2 for 2 routes, got 3"):
         routing(model, IDS, top_k=3)
@@ -189,7 +191,7 @@ def test_speed_of_what_cannot_be_measured() -> None:
     model = tiny_mixture("llama", "auto", 2)
     with pytest.raises(TypeError, match="needs a mixture of depths"):
         routing_speed(tiny_model("llama"), IDS)
-    with pytest.raises(ValueError, match=r"max_new_tokens must be in 1\.\.120 behind this prompt, got 121"):
+    with pytest.raises(ValueError, match=r"max_new_tokens must be in 1\.\.120 for what this prompt leaves .* got 121"):
         routing_speed(model, IDS, max_new_tokens=121)
     with pytest.raises(ValueError, match="repeats must be 1 or more"):
         routing_speed(model, IDS, repeats=0)

@@ -22,7 +22,7 @@ from interp_widgets.analysis.concepts import erase, steer
 from interp_widgets.analysis.ffn_concepts import neuron_effects
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.analysis.logit_lens import logit_lens
-from interp_widgets.analysis.mod import routing
+from interp_widgets.analysis.mixture_of_depths import routing
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
 from tests.models.mixtures import tiny_mixture

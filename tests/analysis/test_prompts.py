@@ -7,7 +7,7 @@ import inspect
 import pytest
 import torch
 
-from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
 from tests.models.tiny import tiny_model
 
 TEXT = "The cat sat on the mat"
@@ -42,10 +42,12 @@ def test_positions_count_on_the_axis_and_from_the_end() -> None:
     assert prompt.position(0) == 0
     assert prompt.position(-1) == prompt.n_shown - 1
     for wrong in (prompt.n_shown, -prompt.n_shown - 1):
-        with pytest.raises(ValueError, match=rf"position must be in 0\.\.{prompt.n_shown - 1} .* got {wrong}"):
+        with pytest.raises(
+            ValueError, match=rf"position must be in -{prompt.n_shown}\.\.{prompt.n_shown - 1} .* got {wrong}"
+        ):
             prompt.position(wrong)
     for half in (1.5, True, "2"):  # 1.5 would be cut off to 1 further on
-        with pytest.raises(TypeError, match=f"position must be a whole number, got {half!r}"):
+        with pytest.raises(TypeError, match=f"position must be an int, got {half!r}"):
             inspect.unwrap(Prompt.position)(prompt, half)
 
 
@@ -80,7 +82,7 @@ def test_a_target_is_one_token_or_names_its_pieces() -> None:
         single_token(model, "")
     with pytest.raises(ValueError, match=rf"the target must be in 0\.\.{model.d_vocab - 1}"):
         single_token(model, model.d_vocab)
-    with pytest.raises(TypeError, match=r"the target, where it is no text, must be a whole number, got 7\.5"):
+    with pytest.raises(TypeError, match=r"the target, where it is no text, must be an int, got 7\.5"):
         inspect.unwrap(single_token)(model, 7.5)
 
 

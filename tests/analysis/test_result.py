@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.result import Record, Result, provenance, record
+from interp_widgets.analysis._core.result import Record, Result, provenance, record
 
 
 @record

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from interp_widgets.analysis.statistics import bootstrap_mean, compare_groups, compare_many, holm
+from interp_widgets.analysis._core.statistics import bootstrap_mean, compare_groups, compare_many, holm
 
 FIRST, SECOND = [3.0, 4.5, 5.0, 6.0], [1.0, 2.0, 4.0]
 
@@ -131,9 +131,9 @@ def test_holm_steps_down() -> None:
     [
         ([1.0], {}, r"2 or more scores, group 'first' has shape \(1,\)"),
         ([1.0, float("nan")], {}, "NaN or infinite"),
-        ([1.0, 2.0], {"alternative": "bigger"}, "alternative must be greater, less or two-sided"),
+        ([1.0, 2.0], {"alternative": "bigger"}, "alternative must be 'greater', 'less' or 'two-sided'"),
         ([1.0, 2.0], {"resamples": 0}, "resamples must be 1 or more"),
-        ([1.0, 2.0], {"confidence": 1.0}, "confidence in 0..1"),
+        ([1.0, 2.0], {"confidence": 1.0}, "confidence must be above 0 and below 1"),
         ([1.0, 2.0], {"names": ("a", "b", "c")}, "names must be two names, got 3"),
     ],
 )

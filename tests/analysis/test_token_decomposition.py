@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from interp_widgets.analysis.prompts import read_prompt
-from interp_widgets.analysis.result import Result
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.token_decomposition import (
     TokenDecompositionResult,
     decompose_logit,
@@ -628,10 +628,10 @@ def test_the_frozen_lens_tells_the_subject_from_the_rest() -> None:
 def test_bad_input() -> None:
     model = tiny_model("gpt2", "hooked")
     cases: list[tuple[str, dict[str, Any]]] = [
-        (r"position must be in 0\.\.9 for this prompt of 10 tokens .*got 10", {"position": 10}),
-        (r"position must be in 0\.\.9", {"position": -11}),
-        ("biases must be one of 'separate', 'spread', got 'none'", {"biases": "none"}),
-        ("lens must be one of 'own', 'frozen', None, got 'tuned'", {"lens": "tuned"}),
+        (r"position must be in -10\.\.9 for this prompt of 10 tokens, got 10", {"position": 10}),
+        (r"position must be in -10\.\.9", {"position": -11}),
+        ("biases must be 'separate' or 'spread', got 'none'", {"biases": "none"}),
+        ("lens must be 'own', 'frozen' or None, got 'tuned'", {"lens": "tuned"}),
         ("slope must be one of 'secant', 'step', got 'tangent'", {"slope": "tangent"}),
         ("batch_size must be an int >= 1 or None, got 0", {"batch_size": 0}),
         ("target must be in 0", {"target": 10**6}),
@@ -648,14 +648,14 @@ def test_bad_input() -> None:
             function(model, [model.eos_token_id])
     with pytest.raises(ValueError, match="foil must be in 0"):
         decompose_logit(model, IDS, 44, foil=-1)
-    with pytest.raises(ValueError, match=r"position must be in 0\.\.9"):
+    with pytest.raises(ValueError, match=r"position must be in -10\.\.9"):
         decompose_logit(model, IDS, 44, position=12)
     with pytest.raises(ValueError, match="slope must be one of"):
         inspect.unwrap(decompose_logit)(model, IDS, 44, slope="tangent")
     result = decompose_tokens(model, IDS)
-    with pytest.raises(ValueError, match=r"layer must be in 0\.\.3 for this result"):
+    with pytest.raises(ValueError, match=r"layer must be in -4\.\.3 for this result"):
         part_tokens(model, result, 4, 0)
-    with pytest.raises(ValueError, match=r"source must be in 0\.\.9"):
+    with pytest.raises(ValueError, match=r"source must be in -10\.\.9"):
         part_tokens(model, result, 0, 10)
 
 
@@ -664,7 +664,7 @@ def test_a_stream_that_is_not_finite_is_named(backend: str) -> None:
     model = load_model(tiny_hf("gpt2"), backend=backend)
     next(p for name, p in model.tl_model.named_parameters() if "1" in name and p.shape == (128, 32)).data[3, 5] = np.nan
     for function in (decompose_tokens, decompose_logit):
-        with pytest.raises(ValueError, match=r"residual stream of .* is not finite from layer 2 on: look for broken"):
+        with pytest.raises(ValueError, match=r"residual stream of .* at layer 2 is not finite"):
             function(model, IDS)
 
 

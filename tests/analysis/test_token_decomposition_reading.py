@@ -53,8 +53,8 @@ def test_probabilities_are_a_softmax_over_the_whole_vocabulary() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layer": 9}, r"layer must be in 0\.\.\d+ for this result"),
-        ({"source": 99}, r"source must be in 0\.\.\d+ for these \d+ tokens, or None, got 99"),
+        ({"layer": 9}, r"layer must be in -\d+\.\.\d+ for this result"),
+        ({"source": 99}, r"source must be in -\d+\.\.\d+ for this result of \d+ tokens, got 99"),
         ({"top": 0}, r"top must be in 1\.\.\d+ for this vocabulary, got 0"),
     ],
 )

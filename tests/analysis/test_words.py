@@ -11,8 +11,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from interp_widgets.analysis.largest import Largest
-from interp_widgets.analysis.words import WordTable, chosen_layers, word_ids, word_list, word_table
+from interp_widgets.analysis._core.top_k import TopK
+from interp_widgets.analysis._core.word_embeddings import WordTable, word_ids, word_list, word_table
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
 from interp_widgets.models import load_demo_pair, load_model
 from tests.models.tiny import tiny_hf, tiny_model
@@ -56,7 +56,7 @@ def test_batches_do_not_change_the_means(monkeypatch: pytest.MonkeyPatch) -> Non
     model = load_demo_pair().base
     whole = word_table(model).embeddings
     calls: list[int] = []
-    monkeypatch.setattr("interp_widgets.analysis.words._GATHERED", 7 * model.d_model)
+    monkeypatch.setattr("interp_widgets.analysis._core.word_embeddings._GATHERED", 7 * model.d_model)
     assert torch.equal(word_table(model, check=lambda: calls.append(1)).embeddings, whole)
     assert len(calls) > 100
 
@@ -99,13 +99,6 @@ def test_bad_options_are_refused() -> None:
     model = tiny_model("gpt2")
     with pytest.raises(ValueError, match="side must be 'input' or 'output'"):
         inspect.unwrap(word_table)(model, WORDS, side="inside")  # the type checker of the tests would refuse it first
-    with pytest.raises(ValueError, match=r"layer must be in 0..2 for this 3-layer model, got 3"):
-        chosen_layers(model, [0, 3])
-    with pytest.raises(ValueError, match="different layers of the model, at least one"):
-        chosen_layers(model, [1, 1])
-    with pytest.raises(ValueError, match="different layers of the model, at least one"):
-        chosen_layers(model, [])
-    assert chosen_layers(model, [2, 0]) == [0, 2]
     nameless = load_model(tiny_hf("gpt2"))
     with pytest.raises(ValueError, match="without a tokenizer"):
         word_table(nameless, WORDS)
@@ -133,9 +126,9 @@ def test_the_largest_numbers_of_tiles_are_those_of_the_whole(length: int, tile: 
     rows[:, 7] = rows[:, 31] = 9.0  # a tie: the earlier place comes first
     rows[2, -1] = 8.0
     for by_size in (False, True):
-        best = Largest(6, by_size=by_size)
+        best = TopK(6, by_size=by_size)
         for start in range(0, length, tile):
             best.add(rows[:, start : start + tile], start)
         order = (rows.abs() if by_size else rows).argsort(dim=-1, descending=True, stable=True)[:, :6]
-        assert torch.equal(best.places, order)
+        assert torch.equal(best.indices, order)
         assert torch.equal(best.values, rows.gather(1, order))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interp_widgets import load_demo_pair
-from interp_widgets.analysis.prompts import read_prompt, single_token
+from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.data.presets import PRESETS, Preset, preset
 
 

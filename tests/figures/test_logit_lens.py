@@ -173,7 +173,7 @@ def test_what_does_not_fit_one_chart_is_refused() -> None:
         chart.update([one, one, one])
     with pytest.raises(ValueError, match="of different prompts"):
         chart.update([one, replace(one, ids=range(1, 6))])
-    with pytest.raises(ValueError, match=r"position must be in 0\.\.4"):
+    with pytest.raises(ValueError, match=r"position must be in -5\.\.4"):
         chart.update([one], 5)
     with pytest.raises(ValueError, match="one entry per result, got 1 for 2"):
         chart.update([one, one], names=["base"])

@@ -11,8 +11,8 @@ import pytest
 import torch
 from scipy import stats
 
-from interp_widgets.analysis.mod import SolveResult, solve
-from interp_widgets.analysis.mod.accuracy_result import half_width
+from interp_widgets.analysis.mixture_of_depths import SolveResult, solve
+from interp_widgets.analysis.mixture_of_depths.tuning_results import half_width
 from interp_widgets.data.problems import Problem
 from interp_widgets.tuning.mixture_of_depths import ModAblations, ModGrid, accuracy, mod_ablations, mod_grid, tune_mod
 from tests.models.tiny import tiny_folder, tiny_model

@@ -159,7 +159,7 @@ def test_what_is_no_model_is_told(nothing: Any) -> None:
 def test_a_picture_that_fails_is_no_run_under_way(view: Callable[..., Any]) -> None:
     panel = view(SaliencyExplorer, threshold=99)
     assert panel.status.state == "failed"
-    assert "threshold must lie in 0..10" in panel.status.error
+    assert "threshold must be in 0..10" in panel.status.error
     panel.threshold = 1
     settle(panel)
     assert panel.status.state == "done"

@@ -110,7 +110,7 @@ def test_the_layer_slider_reads_no_stimulus_again(pair: Any, browse: Any, monkey
     cache.clear()
     panel = browse(pair.tuned)
     monkeypatch.setattr(
-        "interp_widgets.analysis.concepts.kept.last_states", lambda *a, **k: pytest.fail("the model ran")
+        "interp_widgets.analysis.concepts.state_cache.last_states", lambda *a, **k: pytest.fail("the model ran")
     )
     drafts: list[bool] = []
     panel.observe(lambda change: drafts.append(bool(np.isnan(change.new.concepts.shuffled_auc).all())), "result")
@@ -140,9 +140,9 @@ def test_drafts_come_before_the_whole(pair: Any, browse: Any, wire: Any) -> None
 
 
 def test_cancel_keeps_what_is_read_and_run_goes_on(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from interp_widgets.analysis.concepts import kept
+    from interp_widgets.analysis.concepts import state_cache
 
-    monkeypatch.setattr(kept, "SLICE", 64)
+    monkeypatch.setattr(state_cache, "SLICE", 64)
     cache.clear()
     panel = browse(pair.tuned, layer=3)
     read = len(panel._kept[id(pair.tuned)])

@@ -22,9 +22,8 @@ from interp_widgets import (
     neuron_effects,
     neuron_tokens,
 )
-from interp_widgets.analysis.ffn_concepts.annotate import annotate_concepts
-from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
-from interp_widgets.analysis.ffn_concepts.proportions import compare_annotations
+from interp_widgets.analysis.ffn_concepts.annotation_comparison import compare_annotations
+from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations, annotate_concepts
 from interp_widgets.data.annotators import Annotation, RuleAnnotator
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser, annotating

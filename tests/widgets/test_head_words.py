@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from interp_widgets import LogitLensExplorer, Workbench, compare_heads, head_word_pairs, load_demo_pair
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult
-from interp_widgets.analysis.result import Result
 from interp_widgets.compute.cache import results as cache
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
 from interp_widgets.widgets.head_words import HeadWordBrowser

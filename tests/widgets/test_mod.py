@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from interp_widgets import Workbench, load_model
-from interp_widgets.analysis.mod import RoutingResult, routing
+from interp_widgets.analysis.mixture_of_depths import RoutingResult, routing
 from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.problems import Problem, read_problems
 from interp_widgets.figures.labels import visible

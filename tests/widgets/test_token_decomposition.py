@@ -424,8 +424,8 @@ def test_on_a_workbench(pair: Any, explore: Any) -> None:
         ({"target": " Eiffel Tower"}, "(' Eiffel', ' Tower')"),
         ({"foil": "a b"}, "the foil must be one token"),
         ({"foil": TARGET}, "target and foil must differ"),
-        ({"position": 99}, "position must be in 0..8"),
-        ({"position": -99}, "position must be in 0..8"),
+        ({"position": 99}, "position must be in -9..8"),
+        ({"position": -99}, "position must be in -9..8"),
         ({"prompt": "word " * 3000}, "shorten it by at least"),
     ],
 )
@@ -482,7 +482,7 @@ def test_partial_results_are_drawn(pair: Any, explore: Any, monkeypatch: pytest.
     panel = explore(pair.base)
     parts: list[Any] = []
     request = panel.request()
-    monkeypatch.setattr("interp_widgets.analysis.token_decomposition.decompose.chunk_rows", lambda model, n: 1)
+    monkeypatch.setattr("interp_widgets.analysis.token_decomposition.decomposition.chunk_rows", lambda model, n: 1)
     request.answer(pair.base, progress=lambda *_: None, check=lambda: None, on_partial=parts.append)
     assert parts, "several chunks give partial results"
     panel.results = (parts[0],)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from interp_widgets.analysis.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
 from interp_widgets.models import Model
 from interp_widgets.models.engine import in_blocks
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis.ablation.question import Metric
 from interp_widgets.analysis.ablation.replacement import Replacement, Text
 from interp_widgets.analysis.ablation.result import HeadAblationResult
 from interp_widgets.analysis.ablation.study import Asked, Study, check_finite, chosen_layers, empty, make_study, read
-from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 

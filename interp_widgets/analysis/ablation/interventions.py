@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.prompts import read_prompt, whole_number
-from interp_widgets.analysis.result import Record, record
-from interp_widgets.analysis.tensors import to_numpy, wide
+from interp_widgets.analysis._core.checks import whole_number
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import Record, record
+from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.patching import Patch, patched_passes

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis.ablation.question import Metric
 from interp_widgets.analysis.ablation.replacement import Replacement, Text
 from interp_widgets.analysis.ablation.result import AblationResult
@@ -21,7 +22,6 @@ from interp_widgets.analysis.ablation.study import (
     make_study,
     read,
 )
-from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.patching import Patch, Site

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
+from interp_widgets.analysis._core.checks import whole_number
+from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis.ablation.question import Metric
 from interp_widgets.analysis.ablation.replacement import Replacement, Text
 from interp_widgets.analysis.ablation.result import NeuronAblationResult
 from interp_widgets.analysis.ablation.study import Asked, check_finite, empty, layer_number, make_study, read
-from interp_widgets.analysis.prompts import whole_number
-from interp_widgets.analysis.tensors import to_numpy
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt
+from interp_widgets.analysis._core.result import Result, provenance, record
 from interp_widgets.analysis.ablation.interventions import Ablation, patches_of
-from interp_widgets.analysis.prompts import Prompt, read_prompt
-from interp_widgets.analysis.result import Result, provenance, record
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.engine import forward

@@ -8,9 +8,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.prompts import single_token
-from interp_widgets.analysis.targets import Aim, read
-from interp_widgets.analysis.tensors import log_sum, wide
+from interp_widgets.analysis._core.prompts import single_token
+from interp_widgets.analysis._core.targets import Aim, read
+from interp_widgets.analysis._core.tensors import log_sum, wide
 from interp_widgets.models import Model
 from interp_widgets.models.devices import has_float64
 from interp_widgets.models.engine import decode, decode_blocks, in_blocks, token_logits

@@ -9,8 +9,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis.prompts import Prompt, read_prompt
-from interp_widgets.analysis.tensors import wide
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt
+from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.models.engine import Trace, trace
 from interp_widgets.models.patching import Patch, Site
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.result import Result, record
+from interp_widgets.analysis._core.result import Result, record
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,6 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp_widgets.analysis._core.checks import whole_number
+from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt
+from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis.ablation.question import Metric, Question, ask, check_metric
 from interp_widgets.analysis.ablation.replacement import (
     Replacement,
@@ -20,9 +24,6 @@ from interp_widgets.analysis.ablation.replacement import (
     check_replacement,
     replacement_values,
 )
-from interp_widgets.analysis.prompts import Prompt, read_prompt, whole_number
-from interp_widgets.analysis.result import provenance
-from interp_widgets.analysis.runner import Runner
 from interp_widgets.models import Model
 from interp_widgets.models.engine import Trace, patched, trace
 from interp_widgets.models.patching import Patch

@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from interp_widgets.analysis._core.chunks import Runner, chunk_size, run_chunks
+from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.analysis.ablation.question import Question, ask
 from interp_widgets.analysis.ablation.tracing_result import CausalTraceResult, TracedKind, window_layers
-from interp_widgets.analysis.chunks import chunk_size, run_chunks
-from interp_widgets.analysis.cost import Cost, flops_per_token, row_bytes
-from interp_widgets.analysis.prompts import Prompt, read_prompt
-from interp_widgets.analysis.result import provenance
-from interp_widgets.analysis.runner import Runner
-from interp_widgets.analysis.tensors import to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.devices import widest

@@ -9,7 +9,7 @@ import numpy as np
 import scipy  # scipy.stats takes a second to import: scipy itself loads it on first use
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.result import Result, record
+from interp_widgets.analysis._core.result import Result, record
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from .concept_set import ConceptSet, neighbour_agreement, neighbours
+from .cosine_dispersion import Dispersion, dispersion
 from .directions import concept_directions
-from .kept import KeptStates
 from .maps import ConceptMap, add_to_map, concept_map, concept_map_cost
-from .reading import ConceptReading, SparseReading, decompose_prompt, decompose_state, read_prompt_concepts
-from .result import ConceptSet, neighbour_agreement, neighbours
-from .spread import Dispersion, dispersion
+from .projection import ConceptReading, SparseReading, decompose_prompt, decompose_state, read_prompt_concepts
+from .state_cache import KeptStates
 from .steered import SteeringComparison, compare_steering
 from .steering import erase, steer
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from interp_widgets.analysis.concepts.moments import Floats, Ints, Method, Moments, directions_of, maker
-from interp_widgets.analysis.concepts.quality import MOST_OTHERS, add_projections, compared, drawn, shuffled_aucs
-from interp_widgets.analysis.concepts.result import ConceptSet
-from interp_widgets.analysis.cost import Cost
-from interp_widgets.analysis.hidden_states import last_states, last_states_cost, stream_layers
-from interp_widgets.analysis.result import provenance
+from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
+from interp_widgets.analysis._core.checks import check_choice, stream_indices
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis._core.run import Check, RunOptions
+from interp_widgets.analysis.concepts.auc import MOST_OTHERS, add_projections, aucs_of_projections, drawn, shuffled_aucs
+from interp_widgets.analysis.concepts.concept_set import ConceptSet
+from interp_widgets.analysis.concepts.direction_methods import Method, Moments, directions_of, maker
+from interp_widgets.analysis.hidden_states import last_states, last_states_cost
 from interp_widgets.arguments import checked
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts
 from interp_widgets.models import Model
@@ -24,7 +25,7 @@ __all__ = ["NEUTRAL_TEMPLATE", "TEMPLATE", "concept_directions", "concept_direct
 
 TEMPLATE = "Consider the <concept> in the following scenario:\nScenario: <stimulus>\nAnswer:"
 NEUTRAL_TEMPLATE = "Consider the following scenario:\nScenario: <stimulus>\nAnswer:"
-"""The same without the concept's name, for testing: with it, the prompt itself would say which concept it is."""
+"""The same without the concept's name, for testing: with the name, the prompt itself would give the concept away."""
 States = Callable[..., Floats]
 """What reads hidden states: `last_states`, or a `KeptStates`."""
 MOST_DEALT = 16_384
@@ -65,14 +66,14 @@ def concept_directions(
     16,384 stimuli, with those of concepts drawn at random (the others' `ConceptSet.shuffled_auc` is NaN).
 
     States are summed up as they come, 4,096 at a time, so that memory does not grow with the stimuli: it takes 8 bytes
-    times concepts times d_model and what `concept_directions_cost` says besides. ``discriminant`` sums up products of
+    times concepts times d_model and what `concept_directions_cost` adds. ``discriminant`` sums up products of
     states too, d_model times d_model. ``pca`` alone keeps the states of all stimuli (held-out ones not), since the
     partners of a state are drawn from all others.
 
     Args:
         model: what `load_model` returns.
         concepts: by default the demo's (`demo_concepts`); `read_concepts` gives those of a folder.
-        layer: 0..n_layers; n_layers is the stream entering the final norm.
+        layer: the stream entering it; n_layers (or -1) is the one entering the final norm.
         method: "mean_difference", "pca" or "discriminant".
         template: with ``<stimulus>``, and ``<concept>`` where the name goes.
         test_template: with ``<stimulus>``.
@@ -90,37 +91,37 @@ def concept_directions(
 
     Example:
         >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
-        >>> found = concept_directions(model, few, layer=3)
-        >>> found.names, found.directions.shape
+        >>> directions = concept_directions(model, few, layer=3)
+        >>> directions.names, directions.directions.shape
         (('Paris', 'London', 'red', 'blue'), (4, 192))
-        >>> bool(found.auc.min() > 0.7), bool(found.shuffled_auc.max() < 0.6)
+        >>> bool(directions.auc.min() > 0.7), bool(directions.shuffled_auc.max() < 0.6)
         (True, True)
     """
-    given = tuple(demo_concepts() if concepts is None else concepts)
-    _check(model, given, layer, method, template, test_template)
-    layer = int(layer)
-    passes = _Passes(model, given, layer, states, batch_size, progress, check)
-    moments = Moments(len(given), model.d_model, scatter=method == "discriminant")
-    dealt = _dealt(given, seed)
-    keep = np.ones(len(given), dtype=bool) if method == "pca" else dealt
+    chosen = tuple(demo_concepts() if concepts is None else concepts)
+    (layer,) = stream_indices(model, layer)
+    _check(model, chosen, method, template, test_template)
+    passes = _Passes(model, chosen, layer, states, RunOptions(progress, check, batch_size))
+    moments = Moments(len(chosen), model.d_model, scatter=method == "discriminant")
+    dealt = _dealt(chosen, seed)
+    keep = np.ones(len(chosen), dtype=bool) if method == "pca" else dealt
     made_from = _Kept(model, keep, passes.sizes)
     for some, owner in passes.run(template, held_out=False):
         moments.add(some, owner)
         made_from.add(some, owner)
     centre = moments.mean
     make = maker(moments, made_from.states, made_from.owner, method=method, seed=seed)
-    directions, gap = moments.take_directions(make, [concept.name for concept in given])
+    directions, gap = moments.take_directions(make, [concept.name for concept in chosen])
     held_out = _HeldOut(model, dealt, passes.held_out, directions, seed)
     for some, owner in passes.run(test_template, held_out=True):
         held_out.add(some, owner)
-    whole, within = held_out.aucs(_kinds([concept.group for concept in given]))
-    control = np.full(len(given), np.nan)
+    whole, within = held_out.aucs(_group_numbers([concept.group for concept in chosen]))
+    control = np.full(len(chosen), np.nan)
     control[dealt] = _control(made_from, held_out.kept, dealt, method, times=shuffles, seed=seed, check=check)
     return ConceptSet(
-        names=[concept.name for concept in given],
+        names=[concept.name for concept in chosen],
         directions=directions.astype(made_from.states.dtype),
         layer=layer,
-        groups=[concept.group for concept in given],
+        groups=[concept.group for concept in chosen],
         centre=centre.astype(made_from.states.dtype),
         gap=gap,
         auc=whole,
@@ -138,11 +139,11 @@ def concept_directions_cost(
     model: Model, concepts: Sequence[Concept] | None = None, *, layer: int, method: Method = "mean_difference"
 ) -> Cost:
     """Operations and peak bytes of `concept_directions`; lengths are those of 500 stimuli spread evenly, scaled up."""
-    given = tuple(demo_concepts() if concepts is None else concepts)
-    texts = [concept.stimuli[0] for concept in given[:: max(1, len(given) // 500)]]
+    chosen = tuple(demo_concepts() if concepts is None else concepts)
+    texts = [concept.stimuli[0] for concept in chosen[:: max(1, len(chosen) // 500)]]
     lengths = [len(ids) for ids in model.token_lists([_fill(TEMPLATE, "", text) for text in texts])]
-    made = sum(len(concept.stimuli) for concept in given)
-    tested = sum(len(concept.held_out) for concept in given)
+    made = sum(len(concept.stimuli) for concept in chosen)
+    tested = sum(len(concept.held_out) for concept in chosen)
     width, item = model.d_model, 8 if model.dtype == torch.float64 else 4
     block = last_states_cost(model, (lengths * (_BLOCK // len(lengths) + 1))[: min(_BLOCK, made + tested)], layer)
     each = block.flops / min(_BLOCK, made + tested)
@@ -150,10 +151,10 @@ def concept_directions_cost(
     kept = (made if method == "pca" else dealt) + dealt
     squares = {"mean_difference": 0.0, "pca": 0.0, "discriminant": 4.0 * 8 * width**2}[method]
     others = min(tested, MOST_OTHERS) * (item + 8) * width
-    sums = len(given) * width * (8 + item) + 4 * 8 * min(1024, len(given)) * width
+    sums = len(chosen) * width * (8 + item) + 4 * 8 * min(1024, len(chosen)) * width
     scatter = 2.0 * width**2 * made if squares else 0.0
     return Cost(
-        flops=each * (made + tested) + scatter + 2.0 * len(given) * min(tested, MOST_OTHERS) * width,
+        flops=each * (made + tested) + scatter + 2.0 * len(chosen) * min(tested, MOST_OTHERS) * width,
         bytes=block.bytes + kept * item * width + squares + others + sums,
     )
 
@@ -166,9 +167,7 @@ class _Passes:
     concepts: Sequence[Concept]
     layer: int
     read: States
-    batch_size: int | None
-    progress: Callable[[int, int], None] | None
-    check: Callable[[], None] | None
+    run_options: RunOptions
     done: int = 0
 
     def __post_init__(self) -> None:
@@ -185,20 +184,18 @@ class _Passes:
                 for concept in self.concepts[start:stop]
                 for text in (concept.held_out if held_out else concept.stimuli)
             ]
-            # the name stands in front of the stimuli of a concept; without it all begin alike
+            # the name comes before the stimuli of a concept; without it all prompts begin alike
             groups = owner if "<concept>" in template else np.zeros_like(owner)
             yield self._states(texts, groups), owner
 
     def _states(self, texts: list[str], groups: Ints) -> Floats:
-        progress, before = self.progress, self.done
-        total = int(self.sizes.sum() + self.held_out.sum())
-        count = None if progress is None else lambda done, _: progress(before + done, total)
-        found = self.read(
-            self.model, texts, self.layer, groups=groups.tolist(), batch_size=self.batch_size,
-            progress=count, check=self.check,
+        run = self.run_options.after(self.done, int(self.sizes.sum() + self.held_out.sum()))
+        states = self.read(
+            self.model, texts, self.layer, groups=groups.tolist(),
+            batch_size=run.batch_size, progress=run.progress, check=run.check,
         )  # fmt: skip
         self.done += len(texts)
-        return found[:, 0]
+        return states[:, 0]
 
 
 def _blocks(sizes: Ints) -> Iterator[tuple[int, int]]:
@@ -216,7 +213,7 @@ def _blocks(sizes: Ints) -> Iterator[tuple[int, int]]:
 class _Kept:
     """The states of some of the concepts, kept whole."""
 
-    def __init__(self, model: Model, chosen: NDArray[np.bool_], sizes: Ints) -> None:
+    def __init__(self, model: Model, chosen: Bools, sizes: Ints) -> None:
         self.owner = np.repeat(np.arange(len(chosen)), np.where(chosen, sizes, 0))
         kind = np.float64 if model.dtype == torch.float64 else np.float32
         self.states: Floats = np.empty((len(self.owner), model.d_model), dtype=kind)
@@ -230,9 +227,9 @@ class _Kept:
 
 
 class _HeldOut:
-    """What is left of held-out states: projections on their own directions, and the states that stand for others."""
+    """What is kept of held-out states: projections on their own directions, and the states that stand for others."""
 
-    def __init__(self, model: Model, dealt: NDArray[np.bool_], sizes: Ints, directions: Floats, seed: int) -> None:
+    def __init__(self, model: Model, dealt: Bools, sizes: Ints, directions: Floats, seed: int) -> None:
         self.kept = _Kept(model, dealt, sizes)
         self.owner = np.repeat(np.arange(len(sizes)), sizes)
         self.own = np.empty(len(self.owner))
@@ -248,12 +245,12 @@ class _HeldOut:
         self.kept.add(states, owner)
         self._done = at.stop
 
-    def aucs(self, kinds: Ints) -> tuple[Floats, Floats]:
+    def aucs(self, groups: Ints) -> tuple[Floats, Floats]:
         others = np.concatenate(self._others) if self._others else self.kept.states
-        return compared(self.own, self.owner, self.directions, others, self.owner[self._picked], kinds)
+        return aucs_of_projections(self.own, self.owner, self.directions, others, self.owner[self._picked], groups)
 
 
-def _dealt(concepts: Sequence[Concept], seed: int) -> NDArray[np.bool_]:
+def _dealt(concepts: Sequence[Concept], seed: int) -> Bools:
     """(concepts,) which the control is measured on: all, or those that come first in a random order."""
     sizes = np.array([len(concept.stimuli) + len(concept.held_out) for concept in concepts])
     if sizes.sum() <= MOST_DEALT:
@@ -265,8 +262,8 @@ def _dealt(concepts: Sequence[Concept], seed: int) -> NDArray[np.bool_]:
 
 
 def _control(
-    made_from: _Kept, held_out: _Kept, dealt: NDArray[np.bool_], method: Method, *,
-    times: int, seed: int, check: Callable[[], None] | None,
+    made_from: _Kept, held_out: _Kept, dealt: Bools, method: Method, *,
+    times: int, seed: int, check: Check,
 ) -> Floats:  # fmt: skip
     """(dealt concepts,) mean AUC with their labels dealt at random."""
     number, rows = dealt.cumsum() - 1, dealt[made_from.owner]
@@ -284,18 +281,14 @@ def _fill(template: str, name: str, stimulus: str) -> str:
     return before + stimulus + after
 
 
-def _kinds(groups: Sequence[str]) -> Ints:
+def _group_numbers(groups: Sequence[str]) -> Ints:
     numbers = {group: i for i, group in enumerate(dict.fromkeys(group for group in groups if group))}
     return np.array([numbers.get(group, -1) for group in groups])
 
 
-def _check(
-    model: Model, concepts: Sequence[Concept], layer: int, method: str, template: str, test_template: str
-) -> None:
+def _check(model: Model, concepts: Sequence[Concept], method: str, template: str, test_template: str) -> None:
     check_concepts(concepts)
-    stream_layers(model, [layer])
-    if method not in get_args(Method):
-        raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
+    check_choice("method", method, Method)
     for name, text in (("template", template), ("test_template", test_template)):
         if text.count("<stimulus>") != 1:
             raise ValueError(f"{name} must hold <stimulus> once, where the stimulus goes, got {text!r}")

@@ -1,37 +1,38 @@
-"""`concept_map`: the directions of a set in the plane, near ones near each other."""
+"""`concept_map`: the directions of a set in the plane, near ones near each other, by components, UMAP or t-SNE."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from interp_widgets.analysis.concepts.placing import (
-    ASKED,
-    WIDTH,
-    among_neighbours,
-    components,
-    neighbour_recall,
-    projected,
-    tsne_places,
-    umap_places,
-)
-from interp_widgets.analysis.concepts.result import ConceptSet
-from interp_widgets.analysis.cost import Cost
-from interp_widgets.analysis.result import Result, record
+from interp_widgets.analysis._core.arrays import Floats, Ints
+from interp_widgets.analysis._core.checks import check_choice, check_range
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.arguments import checked
+from interp_widgets.models.threads import threads_kept
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = NDArray[np.floating[Any]]
 MapMethod = Literal["umap", "pca", "tsne"]
 
+WIDTH = 50
+"""Principal components that UMAP and t-SNE see: neighbours stay, and the search for them is far faster."""
+NEAREST = 5
+"""Mapped neighbours that the place of an added concept is taken from."""
+ASKED = 400
+"""Concepts of a large map whose neighbours are compared."""
 FEWEST = 4
+"""Concepts of a map."""
 
 
 @record
@@ -39,8 +40,8 @@ class ConceptMap(Result):
     """A place in the plane for every concept of a set. Distances between far places mean little but for ``pca``.
 
     Example:
-        >>> found = concept_directions(model, demo_concepts()[::60], layer=3)
-        >>> places = concept_map(found, "pca")
+        >>> directions = concept_directions(model, demo_concepts()[::60], layer=3)
+        >>> places = concept_map(directions, "pca")
         >>> places.names, places.xy.shape
         (('France', 'Albert Einstein', 'piano', 'cook'), (4, 2))
         >>> places.to_frame().columns.tolist()
@@ -51,7 +52,7 @@ class ConceptMap(Result):
     """(concepts,) names."""
 
     groups: Sequence[str]
-    """(concepts,) groups; empty where nobody said."""
+    """(concepts,) groups; empty where a concept has none."""
 
     xy: Floats
     """(concepts, 2) places."""
@@ -152,33 +153,27 @@ def concept_map(
     Visualizing Data using t-SNE (van der Maaten and Hinton 2008).
 
     Example:
-        >>> found = concept_directions(model, demo_concepts()[::50], layer=3)
-        >>> places = concept_map(found, "pca")
+        >>> directions = concept_directions(model, demo_concepts()[::50], layer=3)
+        >>> places = concept_map(directions, "pca")
         >>> places.names, places.xy.shape
         (('France', 'Beijing', 'duck', 'car', 'Ophirs'), (5, 2))
     """
     count = len(concepts.names)
     if count < FEWEST:
         raise ValueError(f"a map needs at least {FEWEST} concepts, got {count}")
-    if method not in get_args(MapMethod):
-        raise ValueError(f"method must be one of {', '.join(get_args(MapMethod))}, got {method!r}")
-    if n_neighbors < 2:
-        raise ValueError(f"n_neighbors must be at least 2, got {n_neighbors}")
+    check_choice("method", method, MapMethod)
+    check_range("n_neighbors", n_neighbors, 2)
     directions = concepts.directions if other is None else _both(concepts, other)
-    mark = fingerprint(directions, method, other is not None, seed, n_neighbors)
-    if stored is not None and stored.fingerprint == mark:
+    digest = fingerprint(directions, method, other is not None, seed, n_neighbors)
+    if stored is not None and stored.fingerprint == digest:
         return replace(stored, names=concepts.names, groups=concepts.groups)
 
-    def step(done: int) -> None:
-        if done and progress is not None:
-            progress(done, 3)
-        if check is not None:
-            check()
-
-    step(0)
+    run = RunOptions(progress, check)
+    run.stop_if_cancelled()
     axes, middle, shares = components(directions, 2 if method == "pca" else WIDTH, seed)
     parts = projected(directions, axes, middle)
-    step(1)
+    run.report(1, 3)
+    run.stop_if_cancelled()
     near = min(n_neighbors, len(directions) - 1)
     match method:
         case "umap":
@@ -187,10 +182,10 @@ def concept_map(
             xy = tsne_places(parts, near, seed)
         case "pca":
             xy = parts[:, :2]
-    step(2)
+    run.report(2, 3)
+    run.stop_if_cancelled()
     recall = neighbour_recall(directions, xy, seed=seed)
-    if progress is not None:
-        progress(3, 3)
+    run.report(3, 3)
     xy = np.ascontiguousarray(xy, dtype=np.float64)
     return ConceptMap(
         names=concepts.names,
@@ -204,17 +199,17 @@ def concept_map(
         parts=parts,
         axes=axes,
         middle=middle,
-        fingerprint=mark,
+        fingerprint=digest,
         provenance={**concepts.provenance, "map": method, "map_seed": seed, "n_neighbors": n_neighbors},
     )
 
 
 def fingerprint(directions: Floats, method: str, two: bool, seed: int, n_neighbors: int) -> str:
-    """What tells one map from another: 32 hexadecimal digits of the directions and options."""
+    """A hash of the directions and options of a map: 32 hexadecimal digits."""
     rows = np.ascontiguousarray(directions)
-    found = hashlib.blake2b(rows.data, digest_size=16)
-    found.update(repr((rows.shape, str(rows.dtype), method, two, seed, n_neighbors)).encode())
-    return found.hexdigest()
+    digest = hashlib.blake2b(rows.data, digest_size=16)
+    digest.update(repr((rows.shape, str(rows.dtype), method, two, seed, n_neighbors)).encode())
+    return digest.hexdigest()
 
 
 def concept_map_cost(concepts: int, d_model: int, *, two: bool = False, itemsize: int = 4) -> Cost:
@@ -233,7 +228,7 @@ def add_to_map(places: ConceptMap, more: ConceptSet, *, other: ConceptSet | None
 
     A new concept lies at the mean of its 5 nearest mapped neighbours by cosine of the principal components, each
     weighted by one over its distance, so that a copy of a mapped direction lies on it. On a map of ``pca`` it lies
-    where its components say. A map made of all at once keeps more neighbours together: make a new one when there is
+    where its components put it. A map made of all at once keeps more neighbours together: make a new one when there is
     time.
 
     Args:
@@ -280,19 +275,134 @@ def add_to_map(places: ConceptMap, more: ConceptSet, *, other: ConceptSet | None
     )
 
 
-def _moved(one: ConceptSet, other: ConceptSet) -> Floats:
+def _moved(first: ConceptSet, other: ConceptSet) -> Floats:
     """(concepts,) cosine distance of the two directions of each concept."""
-    found: Floats = 1 - np.einsum("cd,cd->c", one.directions, other.directions)
-    return found
+    return np.asarray(1 - np.einsum("cd,cd->c", first.directions, other.directions))
 
 
-def _both(one: ConceptSet, other: ConceptSet) -> Floats:
+def _both(first: ConceptSet, other: ConceptSet) -> Floats:
     """(2 × concepts, d_model) the directions of two sets, one below the other."""
-    if tuple(one.names) != tuple(other.names):
+    if tuple(first.names) != tuple(other.names):
         raise ValueError("the two sets must hold the same concepts in the same order")
-    if one.d_model != other.d_model:
+    if first.d_model != other.d_model:
         raise ValueError(
-            f"the two sets must be of one width to lie on one map, got {one.d_model} and {other.d_model}: "
+            f"the two sets must be of one width to lie on one map, got {first.d_model} and {other.d_model}: "
             "make a map of each"
         )
-    return np.concatenate([one.directions, other.directions])
+    return np.concatenate([first.directions, other.directions])
+
+
+# places in the plane -------------------------------------------------------------------------------------------------
+
+
+def components(directions: Floats, width: int, seed: int) -> tuple[Floats, Floats, Floats]:
+    """The principal axes (width or fewer, d_model), the mean (d_model,) and the share of variance of each axis."""
+    from sklearn.decomposition import PCA
+
+    reduction = PCA(min(width, *directions.shape), random_state=seed).fit(directions)
+    axes: Floats = reduction.components_
+    # the sign of an axis is free: its largest entry is made positive
+    axes = axes * np.sign(np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1))
+    return axes, reduction.mean_, reduction.explained_variance_ratio_
+
+
+def projected(directions: Floats, axes: Floats, middle: Floats) -> Floats:
+    """(directions, axes) components, by one product for mapped and added ones alike; no centred copy is made."""
+    return np.asarray(directions @ axes.T - middle @ axes.T)
+
+
+def umap_places(parts: Floats, near: int, seed: int) -> Floats:
+    """(places, 2) by UMAP from exact neighbours: its own approximate search compiles for most of a minute first."""
+    with threads_kept(), warnings.catch_warnings():  # numba, which UMAP runs on, sets OpenMP's threads for all
+        from umap import UMAP
+
+        _keep_compiled()
+        # it warns that a fixed seed means one thread, and that it cannot add points without its own search
+        warnings.filterwarnings("ignore", category=UserWarning, module="umap")
+        places: Floats = UMAP(
+            n_neighbors=near, metric="cosine", init="pca", random_state=seed, n_jobs=1, min_dist=0.1,
+            precomputed_knn=nearest_rows(parts, near),
+        ).fit_transform(parts)  # fmt: skip
+    return places
+
+
+def _keep_compiled() -> None:
+    """Let numba keep what it compiles of UMAP on disk, so that only the first map on a machine waits for it."""
+    from umap import umap_
+
+    for function in (umap_.smooth_knn_dist, umap_.compute_membership_strengths):
+        with contextlib.suppress(RuntimeError):  # no folder that can be written to: it compiles in every process
+            function.enable_caching()
+
+
+def nearest_rows(rows: Floats, k: int) -> tuple[Ints, Floats]:
+    """(rows, k) the rows most alike by cosine, each itself first, and their cosine distances; exact."""
+    from sklearn.neighbors import NearestNeighbors
+
+    unit = unit_rows(rows)
+    apart, near = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(unit).kneighbors(unit)
+    own = np.arange(len(unit))
+    for i in np.flatnonzero(near[:, 0] != own):  # copies of one direction are equally near
+        at = int(np.flatnonzero(near[i] == i)[0]) if i in near[i] else k - 1
+        near[i, 1 : at + 1], near[i, 0] = near[i, :at].copy(), i
+        apart[i, 1 : at + 1], apart[i, 0] = apart[i, :at].copy(), 0
+    return near, (apart**2 / 2).astype(np.float32)  # of unit vectors: 1 − cosine
+
+
+def tsne_places(parts: Floats, near: int, seed: int) -> Floats:
+    """(concepts, 2) places by t-SNE on cosine distances."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(2.0 * near, (len(parts) - 1) / 3)
+    return np.asarray(
+        TSNE(perplexity=perplexity, metric="cosine", init="random", random_state=seed).fit_transform(parts)
+    )
+
+
+def neighbour_recall(
+    directions: Floats,
+    xy: Floats,
+    *,
+    k: int = 10,
+    most: int = ASKED,
+    seed: int = 0,
+    asked: Ints | None = None,
+) -> float:
+    """Share of the ``k`` nearest directions by cosine that are among the ``k`` nearest places, 0..1.
+
+    Measured on the concepts ``asked``, by default all, or on ``most`` of them drawn at random; all concepts can be
+    their neighbours.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    count = len(xy)
+    k = min(k, count - 1)
+    asked = np.arange(count) if asked is None else asked
+    if len(asked) > most:
+        asked = np.sort(np.random.default_rng(seed).choice(asked, most, replace=False))
+    cosine = directions[asked] @ directions.T
+    cosine[np.arange(len(asked)), asked] = -np.inf
+    wanted = np.argpartition(-cosine, k - 1, axis=1)[:, :k]
+    nearest = NearestNeighbors(n_neighbors=k + 1).fit(xy).kneighbors(xy[asked], return_distance=False)
+    hits = [len((set(places.tolist()) - {own}) & set(near.tolist()))
+            for own, places, near in zip(asked.tolist(), nearest, wanted, strict=True)]  # fmt: skip
+    return float(np.mean(hits) / k)
+
+
+def among_neighbours(parts: Floats, mapped: Floats, xy: Floats) -> Floats:
+    """(new, 2) the weighted mean place of the mapped rows nearest to each row of ``parts``."""
+    from sklearn.neighbors import NearestNeighbors
+
+    unit, own = unit_rows(mapped), unit_rows(parts)
+    # of unit vectors the nearest in the plain sense are the nearest by cosine
+    finder = NearestNeighbors(n_neighbors=min(NEAREST, len(unit)), algorithm="brute").fit(unit)
+    near = finder.kneighbors(own, return_distance=False)
+    apart = ((unit[near] - own[:, None]).astype(np.float64) ** 2).sum(axis=2) / 2  # 1 − cosine, exact for copies
+    weights = 1 / (apart + 1e-9)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.asarray((weights[..., None] * xy[near]).sum(axis=1))
+
+
+def unit_rows(rows: Floats) -> Floats:
+    """The rows at length 1; a row of zeros stays."""
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.concepts.result import ConceptSet
+from interp_widgets.analysis._core.checks import stream_indices
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt
+from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.tensors import as_array
+from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.concepts.steering import erase, steer
-from interp_widgets.analysis.hidden_states import stream_layers
-from interp_widgets.analysis.prompts import Prompt, read_prompt
-from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.tensors import as_array
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 
@@ -146,7 +146,7 @@ def compare_steering(
         raise ValueError(f"top must be in 1..{model.d_vocab} for this vocabulary, got {top}")
     given = read_prompt(model, prompt)
     at = concepts.index(name)
-    layers = stream_layers(model, concepts.layer if layer is None else layer)
+    layers = stream_indices(model, concepts.layer if layer is None else layer)
     amount = float(strength * concepts.gap[at]) if mode == "add" else 0.0
     random = np.random.default_rng(control_seed).standard_normal(concepts.d_model)
     word = model.tokens(f" {name}", prepend_bos=False)[0]

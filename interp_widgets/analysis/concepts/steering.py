@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from interp_widgets.analysis.hidden_states import stream_layers
+from interp_widgets.analysis._core.checks import stream_indices
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.patching import interventions
@@ -149,7 +149,7 @@ def _units(model: Model, direction: ArrayLike | Tensor, *, one: bool) -> Tensor:
 def _planned(
     model: Model, layer: SupportsIndex | Sequence[SupportsIndex], change: Callable[[Tensor, Tensor], Tensor]
 ) -> list[tuple[str, Callable[[Tensor, Tensor], Tensor]]]:
-    layers = stream_layers(model, layer)
+    layers = stream_indices(model, layer)
     if len(set(layers)) != len(layers):
         raise ValueError(f"layer must name every stream once, got {list(layers)}")
     last = model.n_layers

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from .annotate import annotate_concepts
-from .annotations import ConceptAnnotations
-from .compare import ConceptComparison, compare_concepts, subspace_angles
-from .concepts import ffn_concepts
-from .effects import NeuronEffectResult, neuron_effects
-from .neurons import NeuronTokenResult, neuron_tokens
-from .proportions import AnnotationComparison, compare_annotations
-from .result import FFNConceptResult, Sign
-from .tables import level_table, scenario_table
+from interp_widgets.analysis._core.word_embeddings import word_table
+
+from .annotation_comparison import AnnotationComparison, compare_annotations, level_table, scenario_table
+from .annotations import ConceptAnnotations, annotate_concepts
+from .components import FFNConceptResult, Sign, ffn_concepts
+from .concept_comparison import ConceptComparison, compare_concepts, subspace_angles
+from .neurons import NeuronEffectResult, NeuronTokenResult, neuron_effects, neuron_tokens
 
 __all__ = [
     "AnnotationComparison",
@@ -29,4 +27,5 @@ __all__ = [
     "neuron_tokens",
     "scenario_table",
     "subspace_angles",
+    "word_table",
 ]

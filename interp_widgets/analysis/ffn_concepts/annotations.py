@@ -1,23 +1,30 @@
-"""What the word lists of MLP components mean, as said by an annotator and edited by the user."""
+"""`annotate_concepts`: what the word lists of MLP components mean, by an annotator and as edited by the user."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from interp_widgets.analysis.result import Result, record
-from interp_widgets.data.annotators import LEVELS, SCENARIOS, Annotation
+from interp_widgets.analysis._core.arrays import Bools, Ints
+from interp_widgets.analysis._core.checks import check_range, indices, place_of, places_of
+from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis.ffn_concepts.components import FFNConceptResult, Sign
+from interp_widgets.arguments import checked
+from interp_widgets.data.annotators import LEVELS, SCENARIOS, Annotation, Annotator
 
 if TYPE_CHECKING:
     import pandas as pd
 
 USER = "user"
 """The source of what was typed in."""
+_PARTIAL_EVERY = 50
+"""Components between two partial results."""
 
 
 @record
@@ -45,29 +52,28 @@ class ConceptAnnotations(Result):
     """(layers, components) what the words have in common; empty: cannot tell."""
 
     sources: Sequence[Sequence[str]]
-    """(layers, components) who said so; empty where nobody was asked."""
+    """(layers, components) the annotator, or "user"; empty where none was asked."""
 
-    scenario_flags: NDArray[np.bool_]
+    scenario_flags: Bools
     """(layers, components, 4) whether a component serves writing, coding, math, translation."""
 
-    level_index: NDArray[np.integer[Any]]
-    """(layers, components) place of the level in phonology, morphology, syntax, semantics; -1: cannot tell."""
+    level_index: Ints
+    """(layers, components) index of the level in phonology, morphology, syntax, semantics; -1: cannot tell."""
 
-    done: NDArray[np.bool_]
+    done: Bools
     """(layers, components) whether the component was annotated."""
 
-    failed: NDArray[np.bool_]
-    """(layers, components) whether the annotator was asked and failed to answer: counted as "cannot tell"."""
+    failed: Bools
+    """(layers, components) whether the annotator failed to answer: counted as "cannot tell"."""
 
     failures: Sequence[str] = ()
     """The different reasons of the failures, most frequent first."""
 
     annotator: str = ""
-    """Name of the annotator that was asked."""
+    """Name of the annotator."""
 
     def __post_init__(self) -> None:
-        for name in ("layers", "components", "failures"):
-            self.sequence(name)
+        self.sequence(("layers", "components", "failures"))
         shape = len(self.layers), len(self.components)
         for name in ("descriptions", "sources"):
             rows = tuple(map(tuple, getattr(self, name)))
@@ -76,17 +82,13 @@ class ConceptAnnotations(Result):
             object.__setattr__(self, name, rows)
         self.array("scenario_flags", (*shape, len(SCENARIOS)), "bool")
         self.array("level_index", shape, "int")
-        for name in ("done", "failed"):
-            self.array(name, shape, "bool")
+        self.array(("done", "failed"), shape, "bool")
 
     # ---- single components
 
     def place(self, layer: int, component: int) -> tuple[int, int]:
-        """Where a component stands in the arrays: row and column; ValueError for one that is not there."""
-        for what, value, known in (("layer", layer, self.layers), ("component", component, self.components)):
-            if value not in known:
-                raise ValueError(f"{what} must be one of {_listed(known)}, which were annotated, got {value}")
-        return list(self.layers).index(layer), list(self.components).index(component)
+        """Row and column of a component in the arrays; ValueError for one that is not there."""
+        return place_of(layer, self.layers, "layer"), place_of(component, self.components, "component")
 
     def description(self, layer: int, component: int) -> str:
         """What a component's words have in common; empty: cannot tell. ValueError for one that is not there."""
@@ -100,11 +102,11 @@ class ConceptAnnotations(Result):
 
     def level(self, layer: int, component: int) -> str | None:
         """The linguistic level of a component, None: cannot tell; ValueError for one that is not there."""
-        place = int(self.level_index[self.place(layer, component)])
-        return None if place < 0 else LEVELS[place]
+        number = int(self.level_index[self.place(layer, component)])
+        return None if number < 0 else LEVELS[number]
 
     def annotation(self, layer: int, component: int) -> Annotation:
-        """All that is said about a component; ValueError for one that is not there."""
+        """The whole annotation of a component; ValueError for one that is not there."""
         row, column = self.place(layer, component)
         return Annotation(
             self.descriptions[row][column],
@@ -123,7 +125,7 @@ class ConceptAnnotations(Result):
         level: str | None = "",
         source: str = USER,
     ) -> ConceptAnnotations:
-        """A copy with the note about one component edited; what is not given stays.
+        """A copy with the annotation of one component edited; what is left out stays.
 
         ``level=None`` and an empty ``description`` say "cannot tell"; ``scenarios=()`` none of them. Raises ValueError
         for a component that is not there or an unknown scenario or level.
@@ -147,7 +149,7 @@ class ConceptAnnotations(Result):
     # ---- all of them
 
     @property
-    def told(self) -> NDArray[np.bool_]:
+    def told(self) -> Bools:
         """(layers, components) whether a component has a description."""
         return np.array([[bool(text) for text in row] for row in self.descriptions], dtype=bool).reshape(
             self.done.shape
@@ -225,8 +227,131 @@ class Cells:
         )
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    """Whole numbers for an error: 0..5, or the single ones."""
-    first, last = numbers[0], numbers[-1]
-    whole = len(numbers) == last - first + 1 > 1
-    return f"{first}..{last}" if whole else ", ".join(map(str, numbers))
+@checked
+def annotate_concepts(
+    result: FFNConceptResult,
+    annotator: Annotator | None,
+    *,
+    layers: Sequence[int] | None = None,
+    components: Sequence[int] | None = None,
+    sign: Sign = "both",
+    keep: ConceptAnnotations | None = None,
+    give_up: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    on_partial: Callable[[ConceptAnnotations], None] | None = None,
+) -> ConceptAnnotations:
+    """Ask an annotator what each component's words have in common, which task they serve and their linguistic level.
+
+    An annotator that fails for one component counts as "cannot tell" there, and the run goes on; where it fails
+    ``give_up`` times in a row the run stops and the result is partial, with what was answered and the reason.
+
+    Args:
+        result: from `ffn_concepts`.
+        annotator: a `RuleAnnotator`, an `EndpointAnnotator`, your own, or None: nothing is annotated yet, to be filled
+            by `ConceptAnnotations.changed`.
+        layers: of the result; default: all.
+        components: of each layer; default: all.
+        sign: which words of a component are shown to the annotator.
+        keep: annotations made before: what the user typed in stays, and so does all that this annotator has answered.
+        give_up: failures in a row after which the run stops.
+        progress: called with (done, total) components.
+        check: called between components; raises to cancel.
+        on_partial: receives the annotations so far, every 50 components.
+
+    Raises:
+        ValueError: a layer or component that is not in the result, or ``keep`` of other ones.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.2 and appendix D.
+
+    Example:
+        >>> notes = annotate_concepts(ffn_concepts(model, rank=20), RuleAnnotator())
+        >>> notes.description(4, 19), notes.level(4, 19)
+        ('first names [list: 13 of 15 words]', 'semantics')
+    """
+    check_range("give_up", give_up)
+    run = RunOptions(progress, check)
+    start = _blank(result, annotator, layers, components, sign)
+    cells = Cells(start)
+    if keep is not None:
+        _keep(cells, start, keep)
+    if annotator is None:
+        return cells.annotations(start, partial=result.partial)
+    todo = [(int(i), int(j)) for i, j in np.argwhere(~cells.done)]
+    questions = (result.words(start.layers[row], start.components[column], sign=sign) for row, column in todo)
+    in_a_row = 0
+    for count, note in enumerate(_answers(annotator, questions, run), start=1):
+        cells.put(*todo[count - 1], note)
+        in_a_row = in_a_row + 1 if note.failure else 0
+        run.report(count, len(todo))
+        if in_a_row == give_up and count < len(todo):
+            return cells.annotations(start, partial=True)
+        if on_partial is not None and count % _PARTIAL_EVERY == 0 and count < len(todo):
+            on_partial(cells.annotations(start, partial=True))
+    return cells.annotations(start, partial=result.partial)
+
+
+def _answers(annotator: Annotator, questions: Iterable[tuple[str, ...]], run: RunOptions) -> Iterator[Annotation]:
+    """The annotator's answers in the order of the questions; one that takes several at a time gets them."""
+    parallel = int(getattr(annotator, "parallel", 1))
+    if parallel == 1:
+        for words in questions:
+            run.stop_if_cancelled()
+            yield annotator.annotate(words, check=run.check)
+        return
+    waiting: deque[Future[Annotation]] = deque()
+    pool = ThreadPoolExecutor(parallel)
+    try:
+        for words in questions:
+            run.stop_if_cancelled()
+            waiting.append(pool.submit(annotator.annotate, words, check=run.check))
+            if len(waiting) == parallel:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _blank(
+    result: FFNConceptResult,
+    annotator: Annotator | None,
+    layers: Sequence[int] | None,
+    components: Sequence[int] | None,
+    sign: Sign,
+) -> ConceptAnnotations:
+    """Empty annotations of the chosen components."""
+    rows = tuple(result.layers[row] for row in sorted(places_of(layers, result.layers, "layer")))
+    columns = tuple(sorted(indices(components, result.rank, "component", f"result of rank {result.rank}")))
+    shape = len(rows), len(columns)
+    name = "" if annotator is None else annotator.name
+    made_of = {key: result.provenance.get(key) for key in ("model", "weight_hash")}
+    made_of |= {key: result.provenance[key] for key in ("edited", "edit_key") if key in result.provenance}
+    return ConceptAnnotations(
+        layers=rows,
+        components=columns,
+        descriptions=(("",) * shape[1],) * shape[0],
+        sources=(("",) * shape[1],) * shape[0],
+        scenario_flags=np.zeros((*shape, len(SCENARIOS)), dtype=bool),
+        level_index=np.full(shape, -1),
+        done=np.zeros(shape, dtype=bool),
+        failed=np.zeros(shape, dtype=bool),
+        annotator=name,
+        provenance=provenance(made_of, annotator=name, words=result.top, sign=sign),
+    )
+
+
+def _keep(cells: Cells, start: ConceptAnnotations, keep: ConceptAnnotations) -> None:
+    """Take over the earlier annotations of the user and of this annotator."""
+    for name in ("model", "weight_hash", "edit_key", "sign"):
+        old, new = keep.provenance.get(name), start.provenance.get(name)
+        if old != new:
+            raise ValueError(f"keep must be annotations of the same result: its {name} is {old!r}, here {new!r}")
+    for row, layer in enumerate(start.layers):
+        for column, component in enumerate(start.components):
+            if layer not in keep.layers or component not in keep.components:
+                continue
+            cell = keep.place(layer, component)
+            known = keep.sources[cell[0]][cell[1]] in (USER, start.annotator)
+            if keep.done[cell] and not keep.failed[cell] and known:
+                cells.put(row, column, keep.annotation(layer, component))

@@ -1,4 +1,4 @@
-"""`neuron_tokens`: the tokens that single MLP neurons write for."""
+"""Single MLP neurons: the tokens they write for (`neuron_tokens`), what they do on a prompt (`neuron_effects`)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.chunks import ChunkLog, run_chunks
-from interp_widgets.analysis.largest import Largest
-from interp_widgets.analysis.result import Result, provenance, record
-from interp_widgets.analysis.tensors import as_array, check_finite, to_numpy, wide
+from interp_widgets.analysis._core.arrays import Floats, Ints
+from interp_widgets.analysis._core.checks import check_finite, check_range, layer_index, neuron_indices, place_of
+from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
+from interp_widgets.analysis._core.prompts import read_prompt, single_token
+from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tensors import as_array, to_numpy, wide
+from interp_widgets.analysis._core.top_k import TopK, largest
+from interp_widgets.analysis.token_decomposition.part_lens import PartLens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
 from interp_widgets.models.devices import device_kind
+from interp_widgets.models.engine.linearised import rounds_norms
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 _NUMBERS = {"cpu": 2**22, "accelerator": 2**28}
 _FLOPS = {"cpu": 1e10, "accelerator": 1e13}
@@ -32,8 +39,8 @@ class NeuronTokenResult(Result):
     Source: Explainability in Large Language Models (Luo 2024), section 2.2.2 and appendix D.2.
 
     Example:
-        >>> found = neuron_tokens(model, layer=5, neurons=[53, 79], top=3)
-        >>> [token for token, _ in found.tokens(79)]
+        >>> result = neuron_tokens(model, layer=5, neurons=[53, 79], top=3)
+        >>> [token for token, _ in result.tokens(79)]
         [' school', ' feeling', ' Gallery']
     """
 
@@ -43,19 +50,19 @@ class NeuronTokenResult(Result):
     neurons: Sequence[int]
     """(neurons,) their numbers in the layer."""
 
-    promoted: NDArray[np.integer[Any]]
+    promoted: Ints
     """(neurons, top) ids of the tokens with the largest score, best first."""
 
-    promoted_scores: NDArray[np.floating[Any]]
+    promoted_scores: Floats
     """(neurons, top) their scores: value vector, times the final norm's weight, times the token's unembedding."""
 
-    suppressed: NDArray[np.integer[Any]]
+    suppressed: Ints
     """(neurons, top) ids of the tokens with the smallest score, smallest first."""
 
-    suppressed_scores: NDArray[np.floating[Any]]
+    suppressed_scores: Floats
     """(neurons, top) their scores."""
 
-    norms: NDArray[np.floating[Any]]
+    norms: Floats
     """(neurons,) length of each value vector."""
 
     names: Mapping[Any, str]
@@ -71,10 +78,11 @@ class NeuronTokenResult(Result):
         object.__setattr__(self, "names", {int(key): str(text) for key, text in self.names.items()})
 
     def tokens(self, neuron: int, *, suppressed: bool = False) -> list[tuple[str, float]]:
-        """Readable tokens of one neuron with their scores, strongest first; ValueError for one not computed."""
-        if neuron not in self.neurons:
-            raise ValueError(f"neuron {neuron} of layer {self.layer} is not among the {len(self.neurons)} computed")
-        row = list(self.neurons).index(neuron)
+        """Readable tokens of one neuron with their scores, strongest first; ValueError for one not computed.
+
+        A negative number counts from the last neuron computed.
+        """
+        row = place_of(neuron, self.neurons, "neuron")
         ids, scores = (self.suppressed, self.suppressed_scores) if suppressed else (self.promoted, self.promoted_scores)
         return [(self.names[i], s) for i, s in zip(ids[row].tolist(), scores[row].tolist(), strict=True)]
 
@@ -109,8 +117,8 @@ def neuron_tokens(
 
     Args:
         model: what `load_model` returns.
-        layer: of the model.
-        neurons: numbers of neurons in the layer; default: all.
+        layer: of the model, counted from 0 or negative from the end.
+        neurons: numbers of neurons in the layer, negative ones from the end; default: all.
         top: tokens on either side.
         progress: called with (done, total) tokens of the vocabulary.
         check: called between tiles of the vocabulary; raises to cancel.
@@ -122,19 +130,21 @@ def neuron_tokens(
     appendix D.2.
 
     Example:
-        >>> found = neuron_tokens(model, layer=5, neurons=[53], top=3)
-        >>> [(token, round(score, 1)) for token, score in found.tokens(53)]
+        >>> result = neuron_tokens(model, layer=5, neurons=[53], top=3)
+        >>> [(token, round(score, 1)) for token, score in result.tokens(53)]
         [(' Bizet', 0.8), (' Portugal', 0.7), (' Pakistan', 0.7)]
     """
-    if top < 1:
-        raise ValueError(f"top must be 1 or more, got {top}")
-    values, chosen = value_vectors(model, layer, neurons)
+    check_range("top", top)
+    layer, chosen = layer_index(model, layer), neuron_indices(model, neurons)
+    values = value_vectors(model, layer)[torch.tensor(chosen, device=model.device)]
+    if norms_output(model, layer):
+        values = values * wide(model.weight("ln2_post_w", layer))
     table = model.weight("W_U")
-    promoted, suppressed = Largest(min(top, table.shape[1])), Largest(min(top, table.shape[1]))
+    promoted, suppressed = TopK(min(top, table.shape[1])), TopK(min(top, table.shape[1]))
     through = (values - values.mean(-1, keepdim=True)) if model.normalization == "LayerNorm" else values
     through = through * wide(model.weight("ln_final_w"))
-    kind = device_kind(table.device)
-    size = min(_NUMBERS[kind] / len(through), _FLOPS[kind] / (2 * through.numel()))
+    numbers, flops = _NUMBERS[device_kind(table.device)], _FLOPS[device_kind(table.device)]
+    size = min(numbers / len(through), flops / (2 * through.numel()))
     log = ChunkLog()
 
     def work(start: int, stop: int) -> None:
@@ -144,51 +154,212 @@ def neuron_tokens(
 
     after = None if progress is None else lambda done: progress(done, table.shape[1])
     run_chunks(table.shape[1], max(int(size), top), work, what="token", log=log, check=check, after=after)
-    check_finite(f"the scores of neurons of layer {layer}", promoted.values)  # NaN counts as the largest
-    check_finite(f"the scores of neurons of layer {layer}", suppressed.values)
-    places = as_array(torch.stack([promoted.places, suppressed.places]))
-    told = {"layer": layer, "top": top, "neurons": len(chosen), "chunk_halvings": log.halvings}
+    for side in (promoted, suppressed):  # NaN counts as the largest
+        check_finite(side.values, lambda row, _: f"a score of neuron {chosen[row]} of layer {layer}")
+    ids = as_array(torch.stack([promoted.indices, suppressed.indices]))
+    options = {"layer": layer, "top": top, "neurons": len(chosen), "chunk_halvings": log.halvings}
     return NeuronTokenResult(
         layer=layer,
         neurons=chosen,
-        promoted=places[0],
+        promoted=ids[0],
         promoted_scores=to_numpy(promoted.values),
-        suppressed=places[1],
+        suppressed=ids[1],
         suppressed_scores=to_numpy(-suppressed.values),
         norms=to_numpy(values.norm(dim=-1)),
-        # one by one: tokens that stand beside each other are read as one text
-        names={token: model.token_strings([token])[0] for token in np.unique(places).tolist()},
-        provenance=provenance(model.provenance(), **told),
+        # one by one: neighbouring tokens would be read as one text
+        names={token: model.token_strings([token])[0] for token in np.unique(ids).tolist()},
+        provenance=provenance(model.provenance(), **options),
     )
 
 
-def chosen_neurons(model: Model, neurons: Sequence[int] | None) -> tuple[int, ...]:
-    """The neurons asked for; all where none are named. ValueError for one that is not there or named twice."""
-    if neurons is None:
-        return tuple(range(model.d_mlp))
-    wrong = next((neuron for neuron in neurons if not 0 <= neuron < model.d_mlp), None)
-    if wrong is not None:
-        raise ValueError(f"neurons must be in 0..{model.d_mlp - 1} for this model, got {wrong}")
-    if len(neurons) == 0 or len(set(neurons)) != len(neurons):
-        raise ValueError(f"neurons must be different numbers, at least one, got {list(neurons)}")
-    return tuple(int(neuron) for neuron in neurons)
+@record
+class NeuronEffectResult(Result):
+    """What the neurons of one layer do on a prompt: activations, and their direct effect on one token's logit.
 
+    Source: Explainability in Large Language Models (Luo 2024), section 2.2.2 and appendix D.2.
 
-def value_vectors(
-    model: Model, layer: int, neurons: Sequence[int] | None, *, normed: bool = True
-) -> tuple[Tensor, tuple[int, ...]]:
-    """Value vectors (neurons, d_model) in float32 or wider and the neurons' numbers.
-
-    With ``normed``, times the weight of the norm after the MLP where the model has one.
+    Example:
+        >>> result = neuron_effects(model, "The Eiffel Tower is in the city of", " Paris", layer=5)
+        >>> result.activation.shape, result.effect.shape
+        ((8, 512), (512,))
+        >>> bool(abs(result.effect.sum() + result.bias_effect - result.mlp_effect) < 1e-3)
+        True
     """
-    values = wide(model.weight("W_out", layer))
-    chosen = chosen_neurons(model, neurons)
-    values = values[torch.tensor(chosen, device=values.device)]
-    if normed and norms_output(model, layer):
-        values = values * wide(model.weight("ln2_post_w", layer))
-    return values, chosen
+
+    layer: int
+    """Layer of the model."""
+
+    neurons: Sequence[int]
+    """(neurons,) their numbers in the layer."""
+
+    tokens: Sequence[str]
+    """(positions,) readable tokens of the prompt, without a BOS."""
+
+    ids: Sequence[int]
+    """(positions,) their ids."""
+
+    activation: Floats
+    """(positions, neurons) m_i: what multiplies each neuron's value vector at a token."""
+
+    position: int
+    """The token whose next one is looked at, counted from 0 without a BOS."""
+
+    target: int
+    """Id of the token whose logit it is."""
+
+    target_token: str
+    """Its text."""
+
+    effect: Floats
+    """(neurons,) what m_i v_i at `position` adds to the logit directly, later layers aside, the final norm's scale
+    held."""
+
+    size: Floats
+    """(neurons,) length of the sub-update m_i v_i at `position`."""
+
+    bias_effect: float
+    """What the MLP's output bias adds to the logit directly."""
+
+    mlp_effect: float
+    """What the whole MLP output of the layer adds to it directly: all neurons of the layer and the bias."""
+
+    logit: float
+    """The logit itself (before a cap, where the model has one)."""
+
+    bos_id: int | None = None
+    """Id of the beginning-of-sequence token fed before the prompt; None when there was none."""
+
+    def __post_init__(self) -> None:
+        positions, n = np.asarray(self.activation).shape
+        self.sequence("neurons", n)
+        self.sequence(("tokens", "ids"), positions)
+        self.array("activation", (positions, n))
+        self.array(("effect", "size"), (n,))
+
+    def strongest(self, top: int = 10) -> list[tuple[int, float]]:
+        """The neurons of largest absolute effect, with it."""
+        return [(self.neurons[i], float(self.effect[i])) for i in largest(self.effect, top, by_size=True)]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per neuron: its activation at `position`, effect on the logit, and length of its sub-update."""
+        import pandas as pd
+
+        at = self.activation[self.position]
+        return pd.DataFrame({"neuron": list(self.neurons), "activation": at, "effect": self.effect, "size": self.size})
+
+
+@checked
+@torch.no_grad()
+def neuron_effects(
+    model: Model,
+    prompt: str | Sequence[int],
+    target: str | int | None = None,
+    *,
+    layer: int,
+    neurons: Sequence[int] | None = None,
+    position: int = -1,
+    prepend_bos: bool | None = None,
+    check: Callable[[], None] | None = None,
+) -> NeuronEffectResult:
+    """The activations of a layer's neurons on a prompt, and what each adds directly to the logit of one next token.
+
+    Neuron i adds its sub-update ``m_i v_i`` to the residual stream. Followed straight to the unembedding, with the
+    final norm's scale held at the prompt's own, it adds ``m_i v_i · u`` to the logit; what later layers make of it is
+    not in this number. Over all neurons, with the MLP's bias, the effects add up to the whole MLP output's. Of a
+    mixture of depths it is the logit of the last route alone, which need not be the model's own.
+
+    Args:
+        model: what `load_model` returns.
+        prompt: text, or token ids (then nothing is added).
+        target: the token whose logit it is (text of one token, or id); default: the one the model finds likeliest.
+        layer: of the model, counted from 0 or negative from the end.
+        neurons: numbers of neurons in the layer, negative ones from the end; default: all.
+        position: whose next token is looked at, counted from 0 without a BOS, or from the end.
+        prepend_bos: overrides the model's BOS policy for texts.
+        check: called before and after the model runs; raises to cancel.
+
+    Raises:
+        ValueError: a bad prompt, position, target, layer or neuron, or a model whose neurons do not add up to its MLP
+            output.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 2.2.2 and
+    appendix D.2.
+
+    Example:
+        >>> result = neuron_effects(model, "The Eiffel Tower is in the city of", " Paris", layer=5)
+        >>> [(neuron, round(effect, 1)) for neuron, effect in result.strongest(2)]
+        [(53, 1.4), (79, 0.7)]
+    """
+    layer, chosen = layer_index(model, layer), neuron_indices(model, neurons)
+    values, run = value_vectors(model, layer), RunOptions(check=check)
+    tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    position = tokens.position(position)
+    at = tokens.offset + position
+    token = None if target is None else single_token(model, target)
+    hooks = (
+        f"blocks.{layer}.mlp.hook_post",
+        f"blocks.{layer}.hook_mlp_out",
+        f"blocks.{model.n_layers - 1}.hook_resid_post",
+    )
+    run.stop_if_cancelled()
+    forward = model.run(tokens.fed_ids(), capture=hooks)
+    run.stop_if_cancelled()
+    post, out, stream = (wide(forward.activations[hook][0]) for hook in hooks)
+    token = int(forward.logits[0, at].argmax()) if token is None else token
+    active, written = post[at], out[at]
+    bias = wide(model.weight("b_out", layer))
+    gain = _gain(model, layer, active @ values + bias, written, values)
+    lens = PartLens.of(model, stream[at : at + 1])
+    direction = lens.directions(token)[0]
+    per_unit = (values * gain) @ direction
+    check_finite(per_unit, lambda neuron: f"the effect of neuron {neuron} of layer {layer}")
+    rows = torch.tensor(chosen, device=values.device)
+    options = {"layer": layer, "position": position, "neurons": len(chosen), "bos": tokens.offset == 1}
+    return NeuronEffectResult(
+        layer=layer,
+        neurons=chosen,
+        tokens=tokens.tokens(),
+        ids=tokens.shown_ids,
+        activation=to_numpy(post[tokens.offset :, rows]),
+        position=position,
+        target=token,
+        target_token=model.token_strings([token])[0],
+        effect=to_numpy((active * per_unit)[rows]),
+        size=to_numpy((active.abs() * (values * gain).norm(dim=-1))[rows]),
+        bias_effect=float((bias * gain) @ direction),
+        mlp_effect=float(written @ direction),
+        logit=float(stream[at] @ direction + lens.constant(token)),
+        bos_id=tokens.bos_id,
+        provenance=provenance(model.provenance(), **options),
+    )
+
+
+def _gain(model: Model, layer: int, raw: Tensor, written: Tensor, values: Tensor) -> Tensor:
+    """(d_model,) or () by which the MLP's own output is multiplied before it enters the stream: 1, unless it is normed.
+
+    A norm's frozen scale is one number per token: it follows from the norm's input and output.
+    """
+    gain = raw.new_ones(())
+    if norms_output(model, layer):
+        weight = wide(model.weight("ln2_post_w", layer))
+        gain = weight * ((raw * weight) @ written) / ((raw * weight) @ (raw * weight))
+    error = float((raw * gain - written).norm() / written.norm().clamp_min(1e-30))
+    # some norms compute in float32 whatever the model's type
+    kind = torch.float32 if rounds_norms(model) and model.dtype == torch.float64 else model.dtype
+    limit = TOLERANCE.get(kind, HALF_TOLERANCE)
+    if not error <= limit:
+        raise ValueError(
+            f"the neurons of layer {layer} do not add up to its MLP output: relative error {error:.1e}, allowed "
+            f"{limit:.0e}; this needs MLPs with one output matrix, and no hooks that change them"
+        )
+    return gain
+
+
+def value_vectors(model: Model, layer: int) -> Tensor:
+    """(d_mlp, d_model) what each neuron of a layer writes per unit of its activation, in float32 or wider."""
+    return wide(model.weight("W_out", layer))
 
 
 def norms_output(model: Model, layer: int) -> bool:
-    """Whether a norm stands between the MLP and the residual stream, as in Gemma 2."""
+    """Whether the MLP's output is normed before it enters the residual stream, as in Gemma 2."""
     return f"blocks.{layer}.ln2_post.hook_scale" in model.hook_names

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .compare import HeadComparison, compare_heads
-from .cost import head_words_cost
-from .find import head_word_pairs
-from .result import HeadWordResult, WordPair
-from .tables import verb_table
+from interp_widgets.analysis._core.word_embeddings import word_table
+
+from .head_comparison import HeadComparison, compare_heads, verb_table
+from .head_word_result import HeadWordResult, WordPair
+from .word_pairs import head_word_pairs, head_words_cost
 
 __all__ = [
     "HeadComparison",
@@ -16,4 +16,5 @@ __all__ = [
     "head_word_pairs",
     "head_words_cost",
     "verb_table",
+    "word_table",
 ]

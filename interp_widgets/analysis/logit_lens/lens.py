@@ -11,12 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.cost import Cost, flops_per_token, row_bytes
-from interp_widgets.analysis.logit_lens.readings import LOWEST, Readings
-from interp_widgets.analysis.logit_lens.result import LogitLensResult
-from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
-from interp_widgets.analysis.result import provenance
-from interp_widgets.analysis.tensors import as_array
+from interp_widgets.analysis._core.checks import check_finite, check_top
+from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tensors import as_array
+from interp_widgets.analysis.logit_lens.lens_result import LogitLensResult
+from interp_widgets.analysis.logit_lens.online_softmax import LOWEST, Readings
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.devices import device_kind
@@ -76,41 +78,34 @@ def logit_lens(
         >>> [result.token_text(token) for token in result.top_token[:2, -1]]
         [' of', ' Paris']
     """
-    given = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
     token = None if target is None else single_token(model, target)
-    if not 1 <= top <= model.d_vocab:
-        raise ValueError(f"top must be a whole number in 1..{model.d_vocab} for this vocabulary, got {top!r}")
+    check_top(top, model)
     maps = _translators(model, translators)
-    if check is not None:
-        check()
-    streams = residual_streams(model, given.fed_ids()[0])
+    run = RunOptions(progress, check)
+    run.stop_if_cancelled()
+    streams = residual_streams(model, tokens.fed_ids()[0])
     if maps is not None:
         for layer in range(model.n_layers):
             streams[layer] = maps(layer, streams[layer])
     readings = Readings(
-        given.n_shown, model.n_layers + 1, top=top, target=token, dtype=streams.dtype, device=streams.device
+        tokens.n_shown, model.n_layers + 1, top=top, target=token, dtype=streams.dtype, device=streams.device
     )
     read = read_out(model)
-    way = _in_blocks if read.in_blocks else _by_modules
-    steps = way(read, streams, readings, given.offset)
-    for done, total in steps:
-        if progress is not None:
-            progress(done, total)
-        if check is not None and done < total:
-            check()
-    return _result(given, readings, token, maps, read.in_blocks)
+    read_all = _in_blocks if read.in_blocks else _by_modules
+    for done, total in read_all(read, streams, readings, tokens.offset):
+        run.report(done, total)
+        if done < total:
+            run.stop_if_cancelled()
+    return _result(tokens, readings, token, maps, read.in_blocks)
 
 
-def _translators(model: Model, given: str | os.PathLike[str] | Translators | None) -> Translators | None:
-    if given is None:
+def _translators(model: Model, source: str | os.PathLike[str] | Translators | None) -> Translators | None:
+    if source is None:
         return None
-    if not isinstance(given, str | os.PathLike | Translators):
-        raise TypeError(
-            f"translators must be the path of a safetensors file or Translators, got {type(given).__name__}"
-        )
-    found = given if isinstance(given, Translators) else load_translators(given)
-    found.check(model)
-    return found
+    translators = source if isinstance(source, Translators) else load_translators(source)
+    translators.check(model)
+    return translators
 
 
 def _block_size(cells: int, vocab: int, device: torch.device) -> tuple[int, int]:
@@ -161,7 +156,7 @@ def _by_modules(read: ReadOut, streams: Tensor, readings: Readings, offset: int)
 def _result(
     prompt: Prompt, readings: Readings, target: int | None, maps: Translators | None, in_blocks: bool
 ) -> LogitLensResult:
-    model = prompt.model
+    model, tokens = prompt.model, prompt.tokens()
     probability, ids = readings.ordered()
     kept = readings.best.dtype
 
@@ -171,41 +166,30 @@ def _result(
         return np.ascontiguousarray(as_array(x.transpose(0, 1)))
 
     entropy = array(readings.entropy())
-    _check_finite(prompt, entropy)
-    ids_found = array(ids)
-    shown = set(np.unique(ids_found).tolist()) | ({target} if target is not None else set())
-    told: dict[str, Any] = {"top": readings.top, "target": target, "bos": prompt.offset == 1, "in_blocks": in_blocks}
-    told |= {"translators": maps.name, "form": maps.form} if maps is not None else {}
+    check_finite(
+        entropy,
+        lambda layer, position: f"the reading at layer {layer} and position {position} ({tokens[position]!r})",
+        also="translators that blow up, ",
+    )
+    top_ids = array(ids)
+    shown = set(np.unique(top_ids).tolist()) | ({target} if target is not None else set())
+    options: dict[str, Any] = {"top": readings.top, "target": target, "bos": prompt.offset == 1, "in_blocks": in_blocks}
+    options |= {"translators": maps.name, "form": maps.form} if maps is not None else {}
     chosen: dict[str, Any] = {}
     if target is not None:
         own = (readings.target_logit - readings.log_mass()).exp()
         chosen = {"target": target, "target_rank": array(readings.above), "target_probability": array(own)}
     return LogitLensResult(
-        tokens=prompt.tokens(),
-        ids=prompt.shown_ids,
-        special=prompt.special(),
-        top_ids=ids_found,
+        **prompt.fields(),
+        top_ids=top_ids,
         top_probability=array(probability),
         entropy=entropy,
         kl=array(readings.kl()),
         names={token: model.token_strings([token])[0] for token in sorted(shown)},
         lens="logit" if maps is None else "tuned",
-        bos_id=prompt.bos_id,
-        provenance=provenance(model.provenance(), **told),
+        provenance=provenance(model.provenance(), **options),
         **chosen,
     )
-
-
-def _check_finite(prompt: Prompt, entropy: NDArray[Any]) -> None:
-    """NaN and infinity are an error that says where they begin."""
-    places = np.argwhere(~np.isfinite(entropy))
-    if places.size:
-        layer, position = (int(i) for i in places[0])
-        raise ValueError(
-            f"the reading at layer {layer} and position {position} ({prompt.tokens()[position]!r}) is not finite, like "
-            f"{len(places)} of {entropy.size} in all: look for broken weights, an edit by a hook, translators that "
-            "blow up, or half precision that overflows"
-        )
 
 
 def logit_lens_cost(model: Model, n_tokens: int) -> Cost:
@@ -217,7 +201,7 @@ def logit_lens_cost(model: Model, n_tokens: int) -> Cost:
     """
     rows = model.n_layers + 1
     attention = 2.0 * model.n_layers * model.n_heads * model.d_head * n_tokens
-    # what is done to a logit after the product (maximum, exponential, sums) takes as long as some 80 operations of it
+    # maximum, exponential and sums of a logit take as long as some 80 operations of the product
     reading = rows * model.d_vocab * (2.0 * model.d_model + 80)
     item = max(model.dtype.itemsize, 4)
     cells, columns = _block_size(rows * n_tokens, model.d_vocab, model.device)

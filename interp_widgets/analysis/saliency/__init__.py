@@ -1,7 +1,9 @@
 """Which prompt tokens made the model write which response tokens."""
 
-from interp_widgets.analysis.cost import Cost
-from interp_widgets.analysis.saliency.cost import saliency_cost
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.statistics import GroupComparison, compare_groups, compare_many, holm
+from interp_widgets.analysis._core.targets import Target
+from interp_widgets.analysis.saliency.attribution import prompt_saliency, saliency_cost
 from interp_widgets.analysis.saliency.dataset import saliency_dataset
 from interp_widgets.analysis.saliency.dataset_result import SaliencyDatasetResult
 from interp_widgets.analysis.saliency.density import (
@@ -18,10 +20,7 @@ from interp_widgets.analysis.saliency.faithfulness import (
     faithfulness,
     rank_agreement,
 )
-from interp_widgets.analysis.saliency.methods import prompt_saliency
-from interp_widgets.analysis.saliency.result import Method, SaliencyResult, spans_to_mask
-from interp_widgets.analysis.statistics import GroupComparison, compare_groups, compare_many, holm
-from interp_widgets.analysis.targets import Target
+from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyResult, spans_to_mask
 
 __all__ = [
     "Cost",

@@ -1,23 +1,97 @@
-"""Instruction scores over a data set: who follows instructions, which of two models, and where in the sentence."""
+"""`saliency_dataset`: instruction scores of many cases: which responses follow, of which model, where in a sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from interp_widgets.analysis.result import Scalar, provenance
-from interp_widgets.analysis.saliency.dataset_case import Options, Relay, Row, Source, find_sources, score_row
-from interp_widgets.analysis.saliency.dataset_result import SEGMENTS, UNKNOWN, SaliencyDatasetResult
-from interp_widgets.analysis.saliency.density import normalise_importance
-from interp_widgets.analysis.saliency.result import Method
-from interp_widgets.analysis.statistics import GroupComparison, bootstrap_mean, compare_groups, holm
-from interp_widgets.analysis.targets import Target
+from interp_widgets.analysis._core.arrays import Bools
+from interp_widgets.analysis._core.result import Scalar, provenance
+from interp_widgets.analysis._core.statistics import GroupComparison, bootstrap_mean, compare_groups, holm
+from interp_widgets.analysis._core.targets import Target
+from interp_widgets.analysis.saliency.attribution import prompt_saliency
+from interp_widgets.analysis.saliency.dataset_result import (
+    FOLLOWED,
+    SEGMENTS,
+    UNFOLLOWED,
+    UNKNOWN,
+    SaliencyDatasetResult,
+)
+from interp_widgets.analysis.saliency.density import (
+    importance_density,
+    instruction_score,
+    normalise_importance,
+    sentence_profiles,
+    sentence_spans,
+)
+from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyResult, spans_to_mask
 from interp_widgets.arguments import checked
+from interp_widgets.models import Model
 
 _PARTIAL_DELIVERIES = 8
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to score and to compare, see :func:`saliency_dataset`."""
+
+    levels: int
+    threshold: float
+    p: float
+    min_response: int
+    normalised: bool | None
+    resamples: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """One model, or one list of ready matrices: how to get case i's importance."""
+
+    name: str
+    cases: Sequence[Any]
+    matrices: Sequence[Any] | None
+    model: Model | None
+    saliency: Callable[[Any], SaliencyResult] | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case of one model: its scores, or why it has none."""
+
+    source: int
+    case: int
+    name: str
+    group: str
+    label: int = UNKNOWN
+    score: float = float("nan")
+    context_score: float = float("nan")
+    sizes: tuple[int, int, int] = (0, 0, 0)
+    dropped: bool = False
+    error: str = ""
+    response: str = ""
+    profiles: tuple[tuple[float, ...], ...] = ()
+
+
+class Relay:
+    """Calls the caller's function and remembers whether it raised, so that a cancellation is no failed case."""
+
+    def __init__(self, function: Callable[..., None] | None) -> None:
+        self.function = function
+        self.raised = False
+
+    def __call__(self, *args: Any) -> None:
+        if self.function is None:
+            return
+        try:
+            self.function(*args)
+        except BaseException:
+            self.raised = True
+            raise
 
 
 @checked
@@ -51,10 +125,10 @@ def saliency_dataset(
     matrices just the (prompt,) instruction masks; records need none.
 
     - ``generate=True`` lets the model write each response even where the case has one; `judge(case, response)` then
-      says whether a response follows (True, False, None for not known). Without it the case's label counts.
+      returns whether a response follows (True, False, None for not known). Without it the case's label counts.
     - `levels` and `threshold` are those of :func:`normalise_importance`, `p` that of :func:`importance_density`.
     - responses under `min_response` tokens are dropped and counted.
-    - `normalised` says that matrices hold levels already; by default records say it themselves.
+    - `normalised`: whether matrices hold levels already; by default what the records state.
     - `groups` (cases,) names groups to compare within as well, with Holm's correction over them.
     - `names` are those of the models, in their order.
     - `resamples` and `seed` are those of the bootstrap intervals and permutation tests.
@@ -69,8 +143,8 @@ def saliency_dataset(
 
     Example:
         >>> matrices = [[[1, 1, 1], [0, 0, 1]], [[1, 0, 0], [1, 1, 1]]]
-        >>> found = saliency_dataset(matrices, [[True, False], [True, False]], min_response=1)
-        >>> found.score.round(2).tolist()
+        >>> result = saliency_dataset(matrices, [[True, False], [True, False]], min_response=1)
+        >>> result.score.round(2).tolist()
         [0.63, 0.28]
     """
     options = Options(levels, threshold, p, min_response, normalised, resamples, seed)
@@ -78,17 +152,17 @@ def saliency_dataset(
     relay, ticks = Relay(check), Relay(progress)
     saliency_options |= {"method": method, "target": target, "seed": seed, "check": relay}
     extra = sorted(set(saliency_options) - {"method", "target", "seed", "check"})
-    sources = find_sources(model_or_matrices, cases, names, generate, saliency_options)
+    sources = _sources(model_or_matrices, cases, names, generate, saliency_options)
     if extra and all(source.model is None for source in sources):
         raise TypeError(f"ready matrices take no {', '.join(extra)}: that is an option of prompt_saliency")
     if groups is not None and any(len(groups) != len(source.cases) for source in sources):
         raise ValueError(f"groups must name one group per case, got {len(groups)} for {len(sources[0].cases)} cases")
     settings = {"min_response": min_response, "generate": generate, "resamples": resamples, **saliency_options}
-    told = _provenance(sources, {key: value for key, value in settings.items() if key != "check"})
-    found_by = _method_name(sources, method)
+    facts = _provenance(sources, {key: value for key, value in settings.items() if key != "check"})
+    method_name = _method_name(sources, method)
 
     def assemble(done: Sequence[Row], partial: bool) -> SaliencyDatasetResult:
-        return _assemble(done, sources, found_by, options, told, partial)
+        return _assemble(done, sources, method_name, options, facts, partial)
 
     work = [(s, i) for s in range(len(sources)) for i in range(len(sources[s].cases))]
     every = max(1, len(work) // _PARTIAL_DELIVERIES)
@@ -97,7 +171,7 @@ def saliency_dataset(
         for s, i in work:
             relay()
             group = groups[i] if groups is not None else "all"
-            rows.append(score_row(sources[s], s, i, group, judge, options, (relay, ticks)))
+            rows.append(_score_row(sources[s], s, i, group, judge, options, (relay, ticks)))
             ticks(len(rows), len(work))
             if on_partial is not None and len(rows) % every == 0 and len(rows) < len(work):
                 on_partial(assemble(rows, True))
@@ -111,16 +185,16 @@ def saliency_dataset(
 
 
 def _method_name(sources: Sequence[Source], method: str) -> str:
-    """The method asked for, or with ready matrices the one they name, ``given`` where they name none."""
+    """The method requested; of ready matrices the one they name, ``given`` where they name none."""
     matrices = sources[0].matrices
     return method if matrices is None else str(getattr(matrices[0], "method", "given"))
 
 
 def _provenance(sources: Sequence[Source], options: Mapping[str, Any]) -> dict[str, Scalar]:
     models: dict[str, Scalar] = {}
-    for place, source in enumerate(sources):
+    for side, source in zip("AB", sources, strict=False):
         if source.model is not None:
-            prefix = "" if len(sources) == 1 else f"{'AB'[place]}."
+            prefix = "" if len(sources) == 1 else f"{side}."
             models |= {prefix + key: value for key, value in source.model.provenance().items()}
     return provenance(models, **options)
 
@@ -130,7 +204,7 @@ def _assemble(
     sources: Sequence[Source],
     method: str,
     options: Options,
-    told: Mapping[str, Scalar],
+    facts: Mapping[str, Scalar],
     partial: bool,
 ) -> SaliencyDatasetResult:
     names = [source.name for source in sources]
@@ -171,7 +245,7 @@ def _assemble(
         p=options.p,
         min_response=options.min_response,
         partial=partial,
-        provenance=told,
+        provenance=facts,
     )
 
 
@@ -181,7 +255,7 @@ def _tests(
     """Followed against unfollowed for each model, second model against first; over all cases and within each group."""
     scored = [row for row in rows if np.isfinite(row.score)]
     groups = sorted({row.group for row in scored} - {"all"})
-    found: list[GroupComparison] = []
+    tests: list[GroupComparison] = []
     notes: list[str] = []
 
     def family(kind: str, model: str, words: tuple[str, str], split: Callable[[Row], int | None]) -> None:
@@ -204,8 +278,8 @@ def _tests(
                 paired=_paired(first, second) if kind == "models" else None,
             )
             made.append(replace(comparison, kind=kind, model=model, group=group))
-        found.extend([c for c in made if c.group == "all"])
-        found.extend(holm([c for c in made if c.group != "all"]))
+        tests.extend([c for c in made if c.group == "all"])
+        tests.extend(holm([c for c in made if c.group != "all"]))
 
     for s, name in enumerate(names):
         if any(row.label != UNKNOWN for row in scored if row.source == s):
@@ -217,7 +291,7 @@ def _tests(
             )
     if len(names) == 2:
         family("models", "", (names[1], names[0]), lambda row: 1 - row.source)
-    return tuple(found), tuple(notes)
+    return tuple(tests), tuple(notes)
 
 
 def _paired(first: Sequence[Row], second: Sequence[Row]) -> tuple[list[float], list[float]] | None:
@@ -225,3 +299,140 @@ def _paired(first: Sequence[Row], second: Sequence[Row]) -> tuple[list[float], l
     left, right = ({(row.case, row.name): row.score for row in side} for side in (first, second))
     both = [key for key in left if key in right]
     return ([left[key] for key in both], [right[key] for key in both]) if len(both) > 1 else None
+
+
+# single cases -------------------------------------------------------------------------------------------------------
+
+
+def _sources(
+    data: Any, cases: Sequence[Any] | None, names: Sequence[str] | None, generate: bool, options: dict[str, Any]
+) -> list[Source]:
+    """The one or two models or lists of matrices to go through."""
+    if hasattr(data, "base") and hasattr(data, "tuned"):
+        data = (data.base, data.tuned)
+    pair = isinstance(data, list | tuple) and len(data) == 2
+    lists = isinstance(data, tuple) and all(isinstance(part, list | tuple) for part in data)
+    two = pair and (lists or all(map(_is_model, data)))
+    parts = list(data) if two else [data]
+    if names is not None and len(names) != len(parts):
+        raise ValueError(f"names must be one per model ({len(parts)}), got {len(names)}")
+    sources = []
+    for number, part in enumerate(parts):
+        if _is_model(part):
+            if cases is None:
+                raise ValueError("a model needs cases: give a sequence of SaliencyCase")
+            source = Source(part.name, list(cases), None, part, _model_saliency(part, generate, options))
+        elif isinstance(part, (str, bytes, Mapping)) or not isinstance(part, Iterable):
+            raise TypeError(
+                "the first argument must be a loaded model, two of them, or a list of saliency results or matrices, "
+                f"got {part!r}"
+            )
+        else:
+            matrices = list(part)
+            if cases is not None and len(cases) != len(matrices):
+                raise ValueError(f"matrices and cases must match one to one, got {len(matrices)} and {len(cases)}")
+            default = "AB"[number] if two else "given"
+            name = str(getattr(matrices[0], "model", default)) if matrices else default
+            source = Source(name, list(cases) if cases is not None else matrices, matrices, None, None)
+        if not len(source.cases):
+            raise ValueError("there is no case to score: give at least one")
+        sources.append(replace(source, name=names[number]) if names is not None else source)
+    if len(sources) == 2 and sources[0].name == sources[1].name:
+        sources = [replace(source, name=f"{source.name} ({'AB'[i]})") for i, source in enumerate(sources)]
+    return sources
+
+
+def _is_model(value: Any) -> bool:
+    return hasattr(value, "tl_model") or (hasattr(value, "run") and hasattr(value, "tokens"))
+
+
+def _model_saliency(model: Model, generate: bool, options: dict[str, Any]) -> Callable[[Any], SaliencyResult]:
+    def saliency(case: Any) -> SaliencyResult:
+        return prompt_saliency(model, case.prompt, None if generate else case.response, **options)
+
+    return saliency
+
+
+def _score_row(
+    source: Source, number: int, index: int, group: str, judge: Any, options: Options, relays: Sequence[Relay]
+) -> Row:
+    """One case's row; an error becomes the row's sentence unless it is the caller's own cancellation."""
+    case = source.cases[index]
+    name = str(getattr(case, "name", "")) or f"case {index}"
+    blank = Row(number, index, name, group)
+    try:
+        return _score_case(source, index, blank, judge, options)
+    except Exception as error:
+        if any(relay.raised for relay in relays):
+            raise
+        return replace(blank, error=str(error) or type(error).__name__)
+
+
+def _score_case(source: Source, index: int, blank: Row, judge: Any, options: Options) -> Row:
+    case = source.cases[index]
+    item = source.saliency(case) if source.saliency is not None else source.matrices[index]  # type: ignore[index]
+    scores = _scores(item, case, options)
+    prompt, length = scores.shape
+    mask = _mask(item, case, source.model)
+    if mask.shape != (prompt,):
+        raise ValueError(f"the instruction mask must have one entry per prompt token ({prompt}), got {mask.shape}")
+    response = "".join(getattr(item, "response_tokens", ())) or str(getattr(case, "response", "") or "")
+    if source.model is not None and isinstance(item, SaliencyResult):
+        response = source.model.decode(list(item.response_ids))
+    label = judge(case, response) if judge is not None else getattr(case, "label", None)
+    row = replace(
+        blank,
+        label=UNKNOWN if label is None else FOLLOWED if label else UNFOLLOWED,
+        sizes=(prompt, length, int(mask.sum())),
+        response=response,
+    )
+    if length < options.min_response:
+        return replace(row, dropped=True)
+    density = importance_density(scores, p=options.p)
+    special = np.asarray(getattr(item, "prompt_special", np.zeros(prompt)), dtype=bool)
+    profiles: NDArray[np.float64] = np.zeros((0, SEGMENTS))
+    if isinstance(item, SaliencyResult):
+        profiles = sentence_profiles(density, sentence_spans(item.prompt_tokens), segments=SEGMENTS)
+    return replace(
+        row,
+        score=instruction_score(density, mask),
+        context_score=instruction_score(density, ~mask & ~special),
+        profiles=tuple(map(tuple, profiles.tolist())),
+    )
+
+
+def _scores(item: Any, case: Any, options: Options) -> NDArray[np.float64]:
+    """(prompt, response) levels above the threshold, from a matrix, a result or a record."""
+    ready = options.normalised
+    if ready is None:
+        ready = bool(getattr(item, "normalised", False)) if not isinstance(item, SaliencyResult) else False
+    if isinstance(item, SaliencyResult) and not ready:
+        return item.normalised(levels=options.levels, threshold=options.threshold)
+    values = np.asarray(getattr(item, "importance", item), dtype=np.float64)
+    if not ready:
+        return normalise_importance(values, levels=options.levels, threshold=options.threshold)
+    if (
+        values.ndim != 2
+        or not np.isfinite(values).all()
+        or values.min(initial=0) < 0
+        or values.max(initial=0) > options.levels
+    ):
+        raise ValueError(f"normalised matrices must be (prompt, response) with values 0..{options.levels}")
+    return np.where(values > options.threshold, values, 0.0)
+
+
+def _mask(item: Any, case: Any, model: Model | None) -> Bools:
+    """(prompt,) which prompt tokens belong to the instruction, from the mask or the spans of the case or the record."""
+    for holder in (case, item):
+        if getattr(holder, "mask", None) is not None and not callable(holder.mask):
+            return np.asarray(holder.mask, dtype=bool)
+    spans = getattr(case, "instruction", None)
+    if spans is not None:
+        spans = [spans] if isinstance(spans[0], int) else list(spans)
+        known = getattr(item, "prompt_spans", None)
+        if known is None and model is not None and isinstance(case.prompt, str):
+            known = model.token_spans(case.prompt)
+        return spans_to_mask(known, spans)
+    if isinstance(case, np.ndarray | list | tuple) and case is not item:
+        return np.asarray(case, dtype=bool)
+    raise ValueError("no instruction is marked: give the case an instruction span or a token mask")

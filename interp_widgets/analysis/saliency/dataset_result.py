@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from interp_widgets.analysis.result import Result, record
-from interp_widgets.analysis.statistics import GroupComparison
+from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
+from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.statistics import GroupComparison
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,8 +29,8 @@ class SaliencyDatasetResult(Result):
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.2, Tables 1-2, Fig. 6.
 
     Example:
-        >>> found = saliency_dataset(tuned, demo_cases(4), min_response=1, resamples=99)
-        >>> found.score.shape, found.n_dropped, found.profile.shape
+        >>> result = saliency_dataset(tuned, demo_cases(4), min_response=1, resamples=99)
+        >>> result.score.shape, result.n_dropped, result.profile.shape
         ((4,), 0, (1, 4))
     """
 
@@ -43,31 +43,31 @@ class SaliencyDatasetResult(Result):
     groups: Sequence[str]
     """(rows,) group of each case, ``all`` where none was given."""
 
-    model: NDArray[np.integer[Any]]
+    model: Ints
     """(rows,) index into `model_names`."""
 
-    case: NDArray[np.integer[Any]]
+    case: Ints
     """(rows,) index into the cases given."""
 
-    score: NDArray[np.floating[Any]]
+    score: Floats
     """(rows,) instruction score; NaN for failed and dropped cases."""
 
-    context_score: NDArray[np.floating[Any]]
+    context_score: Floats
     """(rows,) the same score for the rest of the prompt; NaN for failed and dropped cases."""
 
-    label: NDArray[np.integer[Any]]
+    label: Ints
     """(rows,) 1 followed, 0 unfollowed, -1 not known."""
 
-    n_prompt: NDArray[np.integer[Any]]
+    n_prompt: Ints
     """(rows,) prompt tokens; 0 for failed cases."""
 
-    n_response: NDArray[np.integer[Any]]
+    n_response: Ints
     """(rows,) response tokens; 0 for failed cases."""
 
-    n_instruction: NDArray[np.integer[Any]]
+    n_instruction: Ints
     """(rows,) instruction tokens; 0 for failed cases."""
 
-    dropped: NDArray[np.bool_]
+    dropped: Bools
     """(rows,) whether a case was left out because its response is too short for a stable density."""
 
     error: Sequence[str]
@@ -82,17 +82,17 @@ class SaliencyDatasetResult(Result):
     notes: Sequence[str]
     """Which comparisons could not be made, and why."""
 
-    profile: NDArray[np.floating[Any]]
+    profile: Floats
     """(models, segments) mean share of a sentence's density in each of its equal segments; NaN without sentences."""
 
-    profile_interval: NDArray[np.floating[Any]]
+    profile_interval: Floats
     """(models, 2, segments) 95 % bootstrap interval of the profile, drawn over cases: low, high."""
 
-    profile_sentences: NDArray[np.integer[Any]]
+    profile_sentences: Ints
     """(models,) number of sentences in the profile."""
 
     method: str
-    """How the importance was found."""
+    """How the importance was computed."""
 
     levels: int
     """Number of levels of the normalised scores."""
@@ -110,12 +110,9 @@ class SaliencyDatasetResult(Result):
         rows, models = len(self.names), len(self.model_names)
         for name, length in (("names", rows), ("groups", rows), ("error", rows), ("response", rows)):
             self.sequence(name, length)
-        for name in ("model_names", "tests", "notes"):
-            self.sequence(name)
-        for name in ("score", "context_score"):
-            self.array(name, (rows,))
-        for name in ("model", "case", "label", "n_prompt", "n_response", "n_instruction"):
-            self.array(name, (rows,), "int")
+        self.sequence(("model_names", "tests", "notes"))
+        self.array(("score", "context_score"), (rows,))
+        self.array(("model", "case", "label", "n_prompt", "n_response", "n_instruction"), (rows,), "int")
         self.array("dropped", (rows,), "bool")
         self.array("profile", (models, SEGMENTS))
         self.array("profile_interval", (models, 2, SEGMENTS))
@@ -136,13 +133,13 @@ class SaliencyDatasetResult(Result):
 
         Raises KeyError with the reason when it was not made.
         """
-        found = [t for t in self.tests if t.kind == kind and t.group == group and model in (None, t.model)]
-        if not found:
+        tests = [t for t in self.tests if t.kind == kind and t.group == group and model in (None, t.model)]
+        if not tests:
             made = ", ".join(sorted({f"{t.kind} ({t.group})" for t in self.tests})) or "none"
             raise KeyError(
                 f"there is no {kind!r} comparison of group {group!r} (made: {made}); {'; '.join(self.notes)}"
             )
-        return found[0]
+        return tests[0]
 
     def rows_of(self, test: GroupComparison) -> tuple[list[int], list[int]]:
         """Rows of this result behind the two groups of one of its comparisons, in the order of their values."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.arguments import checked
 
 
@@ -33,10 +34,8 @@ def normalise_importance(importance: ArrayLike, *, levels: int = 10, threshold: 
     values = np.asarray(importance, dtype=np.float64)
     if values.ndim != 2:
         raise ValueError(f"importance must have shape (prompt, response), got {values.shape}")
-    if levels < 1:
-        raise ValueError(f"levels must be 1 or more, got {levels}")
-    if not 0 <= threshold <= levels:
-        raise ValueError(f"threshold must lie in 0..{levels} (0..levels), got {threshold}")
+    check_range("levels", levels)
+    check_range("threshold", threshold, 0, levels, f"{levels} levels")
     if not np.isfinite(values).all():
         raise ValueError(f"importance must be finite, got NaN or infinity in {np.sum(~np.isfinite(values))} places")
     positive = np.maximum(values, 0)
@@ -110,19 +109,19 @@ def sentence_spans(tokens: Sequence[str]) -> tuple[tuple[int, int], ...]:
     """
     spans: list[tuple[int, int]] = []
     start = 0
-    for place, token in enumerate(tokens):
+    for number, token in enumerate(tokens):
         text = token.replace("\u2581", " ").replace("\u0120", " ").replace("\u010a", "\n")
-        following = tokens[place + 1] if place + 1 < len(tokens) else " "
+        following = tokens[number + 1] if number + 1 < len(tokens) else " "
         spaced = following[:1].isspace() or following[:1] in ("\u2581", "\u0120", "\u010a")
         mark = text.rstrip().rstrip("\"'”’)]")
         ends = "\n" in text or (mark.endswith((".", "!", "?", "。", "？", "！")) and (spaced or text != text.rstrip()))
         if not ends:
             continue
-        if not "".join(tokens[start : place + 1]).strip(" \t\r\n\u2581\u0120\u010a") and spans:
-            spans[-1] = (spans[-1][0], place + 1)
+        if not "".join(tokens[start : number + 1]).strip(" \t\r\n\u2581\u0120\u010a") and spans:
+            spans[-1] = (spans[-1][0], number + 1)
         else:
-            spans.append((start, place + 1))
-        start = place + 1
+            spans.append((start, number + 1))
+        start = number + 1
     if start < len(tokens):
         spans.append((start, len(tokens)))
     return tuple(spans)
@@ -143,8 +142,8 @@ def sentence_profiles(
     values = np.asarray(density, dtype=np.float64)
     if values.ndim != 1:
         raise ValueError(f"density must have shape (prompt,), got {values.shape}")
-    if segments < 1 or min_tokens < 1:
-        raise ValueError(f"segments and min_tokens must be 1 or more, got {segments} and {min_tokens}")
+    check_range("segments", segments)
+    check_range("min_tokens", min_tokens)
     rows = []
     for start, stop in sentences:
         if not 0 <= start < stop <= len(values):

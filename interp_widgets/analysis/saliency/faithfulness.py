@@ -1,20 +1,23 @@
-"""Does the response hang on the tokens that a saliency map says it hangs on? Beside random orders, always."""
+"""`faithfulness`: whether the response depends on the tokens that a saliency map ranks first, beside random orders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.result import Record, Result, provenance, record
-from interp_widgets.analysis.runner import Runner
+from interp_widgets.analysis._core.arrays import Floats, Ints, ratio
+from interp_widgets.analysis._core.checks import check_finite, check_range, index
+from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.result import Record, Result, provenance, record
+from interp_widgets.analysis._core.targets import read
+from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis._core.top_k import largest
 from interp_widgets.analysis.saliency.case import Case, make_case
-from interp_widgets.analysis.saliency.result import SaliencyResult
-from interp_widgets.analysis.targets import read
-from interp_widgets.analysis.tensors import to_numpy
+from interp_widgets.analysis.saliency.saliency_result import SaliencyResult
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.engine import encode
@@ -37,44 +40,44 @@ class FaithfulnessResult(Result):
 
     Example:
         >>> result = prompt_saliency(model, "The Eiffel Tower is in the city of", " Paris")
-        >>> found = faithfulness(model, result)
-        >>> found.aopc_comprehensiveness > found.random_summary()["aopc_comprehensiveness"][0]
+        >>> measured = faithfulness(model, result)
+        >>> measured.aopc_comprehensiveness > measured.random_summary()["aopc_comprehensiveness"][0]
         True
-        >>> found.to_frame().columns.tolist()
+        >>> measured.to_frame().columns.tolist()
         ['curve', 'fraction', 'value', 'random_mean', 'random_std']
     """
 
-    percent: NDArray[np.floating[Any]]
+    percent: Floats
     """(q,) share of the prompt tokens taken away or kept, in percent; at least one token."""
 
-    comprehensiveness: NDArray[np.floating[Any]]
+    comprehensiveness: Floats
     """(q,) target of the whole prompt minus without the top tokens: high when they were needed."""
 
-    sufficiency: NDArray[np.floating[Any]]
+    sufficiency: Floats
     """(q,) target of the whole prompt minus with the top tokens only: low when they are enough."""
 
-    random_comprehensiveness: NDArray[np.floating[Any]]
+    random_comprehensiveness: Floats
     """(orders, q) the same for random orders."""
 
-    random_sufficiency: NDArray[np.floating[Any]]
+    random_sufficiency: Floats
     """(orders, q) the same for random orders."""
 
-    fraction: NDArray[np.floating[Any]]
+    fraction: Floats
     """(s,) fraction 0..1 of the prompt tokens taken away (deletion) or kept (insertion)."""
 
-    deletion: NDArray[np.floating[Any]]
+    deletion: Floats
     """(s,) target while the top tokens go first: a steep fall is good."""
 
-    insertion: NDArray[np.floating[Any]]
+    insertion: Floats
     """(s,) target while the top tokens come first: a steep rise is good."""
 
-    random_deletion: NDArray[np.floating[Any]]
+    random_deletion: Floats
     """(orders, s) the same for random orders."""
 
-    random_insertion: NDArray[np.floating[Any]]
+    random_insertion: Floats
     """(orders, s) the same for random orders."""
 
-    order: NDArray[np.integer[Any]]
+    order: Ints
     """(prompt,) prompt tokens by falling score."""
 
     method: str
@@ -89,14 +92,10 @@ class FaithfulnessResult(Result):
     def __post_init__(self) -> None:
         q, s = len(self.percent), len(self.fraction)
         orders = len(self.random_deletion)
-        for name in ("percent", "comprehensiveness", "sufficiency"):
-            self.array(name, (q,))
-        for name in ("random_comprehensiveness", "random_sufficiency"):
-            self.array(name, (orders, q))
-        for name in ("fraction", "deletion", "insertion"):
-            self.array(name, (s,))
-        for name in ("random_deletion", "random_insertion"):
-            self.array(name, (orders, s))
+        self.array(("percent", "comprehensiveness", "sufficiency"), (q,))
+        self.array(("random_comprehensiveness", "random_sufficiency"), (orders, q))
+        self.array(("fraction", "deletion", "insertion"), (s,))
+        self.array(("random_deletion", "random_insertion"), (orders, s))
         self.array("order", (None,), "int")
 
     @property
@@ -179,7 +178,7 @@ def faithfulness(
         percent: shares of the prompt for comprehensiveness and sufficiency, in percent.
         steps: of the deletion and insertion curves.
         random_orders: number of random orders.
-        token: index of one response token to judge; None for all.
+        token: index of one response token to judge, negative from the end; None for all.
         seed: of the random orders.
         batch_size, progress, check: as in `prompt_saliency`.
 
@@ -190,17 +189,24 @@ def faithfulness(
 
     Example:
         >>> result = prompt_saliency(model, "The Eiffel Tower is in the city of", " Paris")
-        >>> found = faithfulness(model, result)
-        >>> random, _ = found.random_summary()["aopc_comprehensiveness"]
-        >>> bool(found.aopc_comprehensiveness > random)
+        >>> measured = faithfulness(model, result)
+        >>> random, _ = measured.random_summary()["aopc_comprehensiveness"]
+        >>> bool(measured.aopc_comprehensiveness > random)
         True
     """
+    if result.partial:
+        raise ValueError("faithfulness needs a complete saliency result, this one is partial: run it to the end")
     shares = np.asarray(percent, dtype=float)
-    _check(result, shares, steps, random_orders, token)
+    if shares.ndim != 1 or not shares.size or not ((shares > 0) & (shares <= 100)).all():
+        raise ValueError(f"percent must be one or more shares above 0 and up to 100, got {shares.tolist()}")
+    check_range("steps", steps)
+    check_range("random_orders", random_orders)
+    if token is not None:
+        token = index(token, len(result.response_ids), "token", f"response of {len(result.response_ids)} tokens")
     case = _case(model, result, check)
     count = case.n_prompt
     rng = np.random.default_rng(seed)
-    order = np.argsort(-_scores(result, token), kind="stable")
+    order = largest(_scores(result, token))
     orders = np.stack([order, *(rng.permutation(count) for _ in range(random_orders))])
     at_share = np.maximum(1, np.ceil(shares / 100 * count)).astype(int)
     at_step = np.unique(np.rint(np.linspace(0, count, steps + 1)).astype(int))
@@ -230,21 +236,6 @@ def faithfulness(
     )
 
 
-def _check(
-    result: SaliencyResult, shares: NDArray[np.floating[Any]], steps: int, orders: int, token: int | None
-) -> None:
-    if result.partial:
-        raise ValueError("faithfulness needs a complete saliency result, this one is partial: run it to the end")
-    if shares.ndim != 1 or not shares.size or not ((shares > 0) & (shares <= 100)).all():
-        raise ValueError(f"percent must be one or more shares above 0 and up to 100, got {shares.tolist()}")
-    for name, value in (("steps", steps), ("random_orders", orders)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    count = len(result.response_ids)
-    if token is not None and not 0 <= token < count:
-        raise ValueError(f"token must be in 0..{count - 1} for this response of {count} tokens, got {token}")
-
-
 def _case(model: Model, result: SaliencyResult, check: Callable[[], None] | None) -> Case:
     front = [] if result.bos_id is None else [result.bos_id]
     foil = list(result.foil) if isinstance(result.foil, Sequence) else result.foil
@@ -258,22 +249,19 @@ def _scores(result: SaliencyResult, token: int | None) -> NDArray[np.float64]:
     importance = np.asarray(result.importance, dtype=np.float64)
     if token is not None:
         return importance[:, token]
-    largest = np.abs(importance).max(axis=0)
-    scores: NDArray[np.float64] = (importance / np.where(largest > 0, largest, 1.0)).sum(axis=1)
-    return scores
+    highest = np.abs(importance).max(axis=0)
+    return np.asarray((importance / np.where(highest > 0, highest, 1.0)).sum(axis=1))
 
 
 @torch.no_grad()
-def _measure(
-    case: Case, orders: NDArray[np.integer[Any]], sizes: NDArray[np.integer[Any]], token: int | None, runner: Runner
-) -> NDArray[np.float64]:
+def _measure(case: Case, orders: Ints, sizes: Ints, token: int | None, runner: Runner) -> NDArray[np.float64]:
     """(orders, 2, sizes) mean target without, and with only, the first tokens of every order."""
     rank = np.empty_like(orders)
     np.put_along_axis(rank, orders, np.arange(orders.shape[1])[None], axis=1)
     first = rank[:, None, :] < sizes[None, :, None]
     keep = np.stack([~first, first], axis=1)
-    masks, place = np.unique(keep.reshape(-1, orders.shape[1]), axis=0, return_inverse=True)
-    found = np.empty((len(masks), case.n_response))
+    masks, mask_of = np.unique(keep.reshape(-1, orders.shape[1]), axis=0, return_inverse=True)
+    values = np.empty((len(masks), case.n_response))
     runner.total = len(masks)
     positions, rows = slice(case.first, None), case.rows()
 
@@ -281,23 +269,19 @@ def _measure(
         batch = case.embeddings.repeat(stop - start, 1, 1)
         kept = torch.from_numpy(masks[start:stop]).to(batch.device)
         batch[:, rows] = batch[:, rows].masked_fill(~kept[..., None], 0)
-        found[start:stop] = to_numpy(read(case.model, encode(case.model, batch, positions=positions), case.aim))
+        values[start:stop] = to_numpy(read(case.model, encode(case.model, batch, positions=positions), case.aim))
 
     runner.run(len(masks), lambda start: case.n_fed, work)
-    if not np.isfinite(found).all():
-        raise ValueError(
-            "the model's target is not a number for some prompts with zeroed tokens: look for broken weights"
-        )
-    chosen = found.mean(axis=1) if token is None else found[:, token]
-    measured: NDArray[np.float64] = chosen[place.reshape(-1)].reshape(keep.shape[:3])
-    return measured
+    check_finite(values, lambda mask, token: f"the target of response token {token} with zeroed prompt tokens")
+    chosen = values.mean(axis=1) if token is None else values[:, token]
+    return np.asarray(chosen[mask_of.reshape(-1)].reshape(keep.shape[:3]))
 
 
 @record
 class RankAgreement(Record):
     """How alike two saliency maps rank the prompt tokens."""
 
-    per_token: NDArray[np.floating[Any]]
+    per_token: Floats
     """(response,) Spearman's rank correlation over the prompt tokens; NaN where a column is constant."""
 
     def __post_init__(self) -> None:
@@ -322,8 +306,8 @@ def rank_agreement(result: SaliencyResult, reference: SaliencyResult) -> RankAgr
         tuple(reference.response_ids),
     ):
         raise ValueError("the two results must be of the same prompt and response: compute both for one text")
-    one, other = (rankdata(np.asarray(r.importance, dtype=np.float64), axis=0) for r in (result, reference))
-    one, other = one - one.mean(axis=0), other - other.mean(axis=0)
-    spread = np.sqrt((one**2).sum(axis=0) * (other**2).sum(axis=0))
-    product = (one * other).sum(axis=0)
-    return RankAgreement(np.divide(product, spread, out=np.full(product.shape, np.nan), where=spread > 0))
+    first, second = (rankdata(np.asarray(r.importance, dtype=np.float64), axis=0) for r in (result, reference))
+    first, second = first - first.mean(axis=0), second - second.mean(axis=0)
+    spread = np.sqrt((first**2).sum(axis=0) * (second**2).sum(axis=0))
+    product = (first * second).sum(axis=0)
+    return RankAgreement(ratio(product, spread))

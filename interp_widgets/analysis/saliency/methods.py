@@ -1,181 +1,140 @@
-"""`prompt_saliency`: which prompt tokens made the model write which response tokens."""
+"""How the importance of prompt tokens is computed: exact occlusion, gradient times embedding, integrated gradients."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from einops import einsum
 from torch import Tensor
 
-from interp_widgets.analysis.result import Scalar, provenance
-from interp_widgets.analysis.runner import Runner
-from interp_widgets.analysis.saliency.case import Case, make_case
-from interp_widgets.analysis.saliency.gradient import first_order
-from interp_widgets.analysis.saliency.integrated import Baseline, default_baseline, integrated_gradients
-from interp_widgets.analysis.saliency.occlusion import occlusion
-from interp_widgets.analysis.saliency.result import Method, SaliencyResult
-from interp_widgets.analysis.targets import Target
-from interp_widgets.analysis.tensors import to_numpy
-from interp_widgets.arguments import checked
+from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.targets import read, target_gradients
+from interp_widgets.analysis._core.tensors import wide
+from interp_widgets.analysis.saliency.case import Case
 from interp_widgets.models import Model
+from interp_widgets.models.engine import NoForwardMode, encode, jacobian_at, mean_embedding, prefix
+
+Baseline = Literal["zero", "mean"]
+"""What a token's embedding is replaced by: nothing, or the mean of all token embeddings."""
 
 
-@checked
-def prompt_saliency(
-    model: Model,
-    prompt: str | Sequence[int],
-    response: str | Sequence[int] | None = None,
-    *,
-    method: Method = "exact",
-    target: Target = "probability",
-    foil: str | int | Sequence[int] | None = None,
-    steps: int = 32,
-    baseline: Baseline | None = None,
-    seed: int = 0,
-    max_new_tokens: int = 40,
-    prepend_bos: bool | None = None,
-    batch_size: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    check: Callable[[], None] | None = None,
-    on_partial: Callable[[SaliencyResult], None] | None = None,
-) -> SaliencyResult:
-    """Importance (prompt, response) of every prompt token for every response token, teacher-forced.
+@torch.no_grad()
+def occlusion(case: Case, runner: Runner, importance: Tensor) -> None:
+    """Fill ``importance`` (prompt, response) with I[n, m] = f_m(all) - f_m(embedding of token n set to zero).
 
-    ``"exact"`` and ``"first_order"`` are different quantities (correlations of 0.25 to 0.75 are usual): a token can
-    matter much although the gradient at it is small. Show both.
+    The row of zeros stays in the sequence and keeps its position; what the model adds for positions is untouched.
+    Tokens before the zeroed one compute what they always do, so that their keys and values are made once and shared:
+    tokens are taken in order, and a chunk starts at its first token. Only the positions that predict the response are
+    unembedded.
 
-    Args:
-        model: what `load_model` returns.
-        prompt, response: texts, or token ids (then nothing is added). Without a response the model writes one.
-        method: ``"exact"`` (the target's fall when the token's embedding is zeroed), ``"first_order"`` (gradient times
-            embedding), ``"integrated_gradients"``, or ``"random"`` to compare with.
-        target: ``"probability"`` of the response token, ``"log_prob"`` (nats), its ``"logit"``, or
-            ``"logit_difference"`` to the ``foil``.
-        foil: a token id, the text of one token, or one id per response token.
-        steps: of integrated gradients (midpoint rule).
-        baseline: of integrated gradients: ``"zero"`` or ``"mean"`` (of all token embeddings). Default ``"mean"`` for
-            models with RMSNorm, which has a jump at zero, else ``"zero"``.
-        seed: of ``"random"``.
-        max_new_tokens: most tokens that the model writes.
-        prepend_bos: overrides the model's BOS policy for texts. A BOS is fed, and is on no axis.
-        batch_size: rows per chunk; by default what 60 % of the free memory holds and a cancel can wait for.
-        progress: called with (done, total) after every chunk.
-        check: called before every chunk; raises to cancel.
-        on_partial: receives a partial result a few times, NaN where nothing is computed yet.
-
-    Raises:
-        ValueError: an unknown method or target, an empty or too long prompt or response, only special tokens, a foil of
-            several tokens, or numbers that are not finite.
-        MemoryError: a single sequence does not fit.
-
-    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1 and appendix A; Axiomatic
-    Attribution for Deep Networks (Sundararajan et al. 2017), section 3.
-
-    Example:
-        >>> result = prompt_saliency(model, "The Eiffel Tower is located in the city of")
-        >>> result.importance.shape, result.response_tokens
-        ((9, 2), (' Paris', '.'))
-        >>> result.prompt_tokens[result.importance[:, 0].argmax()]
-        ' of'
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1, Eq. 1, and appendix A.
     """
-    _check_options(method, target, steps, baseline)
-    kind = baseline if baseline is not None else default_baseline(model)
-    case = make_case(
-        model, prompt, response,
-        target=target, foil=foil, max_new_tokens=max_new_tokens, prepend_bos=prepend_bos, check=check,
-    )  # fmt: skip
-    told: dict[str, Any] = {"method": method, "target": target, "bos": case.offset == 1}
-    told |= {"foil": case.foil} if case.foil is not None else {}
-    told |= {"steps": steps, "baseline": kind} if method == "integrated_gradients" else {}
-    told |= {"seed": seed} if method == "random" else {}
-    shape = (case.n_prompt, case.n_response)
-    double = torch.float64 if model.dtype == torch.float64 else torch.float32
-    importance = torch.full(shape, math.nan, dtype=double, device=model.device)
-    probability = case.probability(case.clean())
-    runner = Runner(model, case.n_fed, batch_size, check, progress)
-    if on_partial is not None and method != "integrated_gradients":  # a part of the steps is not a part of the matrix
-        runner.deliver = lambda: on_partial(
-            _result(case, to_numpy(importance), probability, method, kind, None, told, partial=True)
-        )
-    gap: Tensor | None = None
-    match method:
-        case "exact":
-            occlusion(case, runner, importance)
-        case "first_order":
-            first_order(case, runner, importance)
-        case "integrated_gradients":
-            gap = integrated_gradients(case, runner, importance, steps=steps, baseline=kind)
-        case "random":
-            importance = torch.from_numpy(np.random.default_rng(seed).random(shape))
-    told |= {"largest_chunk": runner.log.largest, "chunk_halvings": runner.log.halvings}
-    found = to_numpy(importance)
-    _check_finite(case, found, probability)
-    return _result(case, found, probability, method, kind, None if gap is None else to_numpy(gap), told)
+    model, embeddings = case.model, case.embeddings
+    runner.total = case.n_prompt
+    full = read(model, case.clean(), case.aim)[0]
+    shared = prefix(model, embeddings[:, : len(case.prompt.ids)])
+
+    def work(start: int, stop: int) -> None:
+        begin = case.prompt.offset + start
+        rest = embeddings[:, begin:].repeat(stop - start, 1, 1)
+        index = torch.arange(stop - start, device=rest.device)
+        rest[index, index] = 0
+        hidden = encode(model, rest, positions=slice(case.first - begin, None), prefix=shared.first(begin))
+        importance[start:stop] = full - read(model, hidden, case.aim)
+
+    runner.run(case.n_prompt, lambda start: case.n_fed - case.prompt.offset - start, work)
 
 
-def _check_options(method: str, target: str, steps: int, baseline: str | None) -> None:
-    for name, value, allowed in (
-        ("method", method, get_args(Method)),
-        ("target", target, get_args(Target)),
-        ("baseline", baseline, (*get_args(Baseline), None)),
-    ):
-        if value not in allowed:
-            listed = ", ".join(repr(option) for option in allowed if option is not None)
-            raise ValueError(f"{name} must be one of {listed}, got {value!r}")
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
+def prefers_forward(n_prompt: int, n_response: int) -> bool:
+    """Whether forward mode takes fewer products than reverse mode.
+
+    Forward mode sends one change per prompt token through the positions after it, reverse mode one gradient per
+    response token through those before it: N(M + N/2) against M(N + M/2) positions, so that the shorter side decides.
+    """
+    return n_prompt < n_response
 
 
-def _check_finite(case: Case, importance: NDArray[np.floating[Any]], probability: NDArray[np.floating[Any]]) -> None:
-    """NaN and infinity are an error that says where they begin."""
-    tokens = case.model.token_strings(case.response_ids)
-    advice = "look for broken weights, an edit by a hook, or half precision that overflows"
-    bad = np.flatnonzero(~np.isfinite(probability))
-    if bad.size:
-        m = int(bad[0])
-        raise ValueError(f"the model's probability of response token {m} ({tokens[m]!r}) is not a number: {advice}")
-    places = np.argwhere(~np.isfinite(importance))
-    if places.size:
-        n, m = (int(i) for i in places[0])
-        word = case.model.token_strings(case.prompt_ids[case.offset :])[n]
-        raise ValueError(
-            f"the importance of prompt token {n} ({word!r}) for response token {m} ({tokens[m]!r}) is not finite, "
-            f"like {len(places)} of {importance.size} in all: {advice}"
-        )
+def first_order(case: Case, runner: Runner, importance: Tensor) -> None:
+    """Fill ``importance`` (prompt, response) with the gradient times the embedding of every prompt token.
+
+    I[n, m] = ∂f_m/∂E[x_n] · E[x_n]: what `occlusion` gives for a linear model.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1 and appendix A.
+    """
+    runner.total = min(case.n_prompt, case.n_response)
+    directions = case.embeddings[0, case.rows()]
+    add_products(case, runner, case.embeddings, directions, importance, 1.0, fresh=True)
 
 
-def _result(
+def add_products(
     case: Case,
-    importance: NDArray[np.floating[Any]],
-    probability: NDArray[np.floating[Any]],
-    method: str,
-    baseline: str,
-    gap: NDArray[np.floating[Any]] | None,
-    told: Mapping[str, Scalar],
+    runner: Runner,
+    embeddings: Tensor,
+    directions: Tensor,
+    importance: Tensor,
+    weight: float,
     *,
-    partial: bool = False,
-) -> SaliencyResult:
-    model, shown = case.model, case.prompt_ids[case.offset :]
-    return SaliencyResult(
-        importance=importance.copy(),
-        # tokens of the prompt are shown whole, also where the response completes a character
-        prompt_tokens=model.token_strings(shown),
-        response_tokens=model.token_strings(case.response_ids),
-        prompt_ids=shown,
-        response_ids=case.response_ids,
-        prompt_special=tuple(model.is_special(shown)),
-        probability=probability,
-        method=method,
-        target=case.aim.target,
-        foil=case.foil,
-        baseline=baseline if method == "integrated_gradients" else "zero",
-        completeness_gap=gap,
-        bos_id=case.prompt_ids[0] if case.offset else None,
-        prompt_spans=case.spans,
-        partial=partial,
-        provenance=provenance(model.provenance(), **told),
-    )
+    fresh: bool = False,
+) -> None:
+    """Add weight · ∂f_m/∂E[n] · directions[n], taken at ``embeddings`` (1, fed, d_model), to ``importance``.
+
+    ``directions`` (prompt, d_model) belong to the shown prompt tokens. With ``fresh`` the matrix holds nothing yet, and
+    what is not computed stays NaN.
+    """
+    if fresh:
+        importance.fill_(torch.nan)
+    derivative = jacobian_at(case.model, embeddings, case.first)
+    _, gradient = target_gradients(case.model, derivative.hidden, case.aim)
+    rows, wide_gradient, wide_directions = case.rows(), wide(gradient), wide(directions)
+
+    def add(part: Tensor, product: Tensor) -> None:
+        part.copy_(product.mul_(weight) if fresh else part + product.mul_(weight))
+
+    def forward(start: int, stop: int) -> None:
+        """One change per prompt token, through all response tokens at once."""
+        changes = wide(derivative.jvp(directions[start:stop], rows[start:stop]))
+        add(importance[start:stop], einsum(changes, wide_gradient, "prompt resp d, resp d -> prompt resp"))
+
+    def reverse(start: int, stop: int) -> None:
+        """One gradient per response token, back to all prompt tokens at once; later positions are left out."""
+        at = torch.arange(case.first + start, case.first + stop, device=gradient.device)
+        gradients = wide(derivative.vjp(gradient[start:stop], at)[:, rows])
+        add(importance[:, start:stop], einsum(gradients, wide_directions, "resp prompt d, prompt d -> prompt resp"))
+
+    if prefers_forward(case.n_prompt, case.n_response):
+        done = runner.done
+        try:
+            return runner.run(case.n_prompt, lambda start: case.n_fed - case.prompt.offset - start, forward)
+        except NoForwardMode:
+            runner.done = done
+    runner.run(case.n_response, lambda start: len(case.prompt.ids) + start, reverse)
+
+
+def default_baseline(model: Model) -> Baseline:
+    """``mean`` for models with RMSNorm, which has a jump at zero where the rule does not converge; else ``zero``."""
+    return "mean" if model.normalization == "RMSNorm" else "zero"
+
+
+def integrated_gradients(case: Case, runner: Runner, importance: Tensor, *, steps: int, baseline: Baseline) -> Tensor:
+    """Fill ``importance`` (prompt, response), and return the completeness gap (response,).
+
+    I[n, m] = (E[n] - B) · mean over the midpoints α = (s + ½)/steps of ∂f_m/∂E[n] at B + α(E - B), for all shown prompt
+    tokens together. The gap is Σ_n I[n, m] - (f_m(E) - f_m(B)): 0 for enough steps.
+
+    Source: Axiomatic Attribution for Deep Networks (Sundararajan et al. 2017), section 3; the midpoint rule is ours.
+    """
+    model, rows = case.model, case.rows()
+    start = case.embeddings.clone()
+    start[:, rows] = 0 if baseline == "zero" else mean_embedding(model)
+    whole = case.embeddings - start
+    forward = prefers_forward(case.n_prompt, case.n_response)
+    runner.total = steps * (case.n_prompt if forward else case.n_response)
+    importance.fill_(0.0)
+    for step in range(steps):
+        point = start + (step + 0.5) / steps * whole
+        add_products(case, runner, point, whole[0, rows], importance, 1.0 / steps)
+    with torch.no_grad():
+        both = torch.cat([case.embeddings, start])
+        ends = read(model, encode(model, both, positions=slice(case.first, None)), case.aim)
+    return importance.sum(0) - (ends[0] - ends[1]).to(importance.dtype)

@@ -8,7 +8,7 @@ import numpy as np
 from bokeh.models import LegendItem, Range1d, Span
 
 from interp_widgets.analysis.ffn_concepts import AnnotationComparison, ConceptComparison
-from interp_widgets.analysis.ffn_concepts.proportions import Trait
+from interp_widgets.analysis.ffn_concepts.annotation_comparison import Trait
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
 from interp_widgets.figures.theme import PALETTE8
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from bokeh.models import ColumnDataSource, NumeralTickFormatter, Range1d, Span, Whisker
 
-from interp_widgets.analysis.mod import LateLayerLosses, ModAblations
+from interp_widgets.analysis.mixture_of_depths import LateLayerLosses, ModAblations
 from interp_widgets.figures.chart import QUIET, Chart
 from interp_widgets.figures.theme import PALETTE8
 

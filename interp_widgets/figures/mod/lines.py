@@ -10,7 +10,7 @@ import numpy as np
 from bokeh.models import LegendItem, Range1d
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.mod import LateLayerLosses, ModReport
+from interp_widgets.analysis.mixture_of_depths import LateLayerLosses, ModReport
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
 from interp_widgets.figures.theme import PALETTE8
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interp_widgets.analysis.mod import LateLayerLosses, ModAblations, ModGrid, ModReport
+from interp_widgets.analysis.mixture_of_depths import LateLayerLosses, ModAblations, ModGrid, ModReport
 
 from .accuracy import ABLATIONS, mod_ablations, mod_grid
 from .late_layers import late_layer_losses

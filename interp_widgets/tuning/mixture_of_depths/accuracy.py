@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from interp_widgets.analysis.mod.accuracy_result import ModAblations, ModGrid
-from interp_widgets.analysis.mod.solving import solve
-from interp_widgets.analysis.mod.tuning_result import ModReport
-from interp_widgets.analysis.result import provenance
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis.mixture_of_depths.solving import solve
+from interp_widgets.analysis.mixture_of_depths.tuning_results import ModAblations, ModGrid, ModReport
 from interp_widgets.arguments import checked
 from interp_widgets.data.problems import Problem
 from interp_widgets.models import load_model

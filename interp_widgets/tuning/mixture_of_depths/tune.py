@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from interp_widgets.analysis.mod.tuning_result import ModReport
-from interp_widgets.analysis.result import provenance
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis.mixture_of_depths.tuning_results import ModReport
 from interp_widgets.arguments import checked
 from interp_widgets.models import LoadError, Model, ModModel, SelfCheckError, load_model
 from interp_widgets.models.mixture_of_depths.checkpoint import (

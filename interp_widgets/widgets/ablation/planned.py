@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis.ablation import Ablation, mean_ablation, resample_ablation
-from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, get_args
 
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
 from interp_widgets.analysis.ablation import (
     AblationResult,
     CausalTraceResult,
@@ -20,8 +22,6 @@ from interp_widgets.analysis.ablation import (
     default_window,
 )
 from interp_widgets.analysis.ablation.replacement import same_length
-from interp_widgets.analysis.cost import Cost
-from interp_widgets.analysis.prompts import Prompt, read_prompt, single_token
 from interp_widgets.models import Model
 
 from ..code import call

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import traitlets as T
 
-from interp_widgets.analysis.prompts import read_prompt
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.data.presets import PRESETS, Preset
 from interp_widgets.models import Model
 

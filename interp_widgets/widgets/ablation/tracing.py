@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as W
 import numpy as np
 
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis.ablation import CausalTraceResult
-from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.figures.labels import axis_name
 from interp_widgets.figures.static import Scene, stack_scenes
 

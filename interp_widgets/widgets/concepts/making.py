@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import traitlets as T
 
+from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis.concepts import ConceptSet, KeptStates, concept_map_cost
 from interp_widgets.analysis.concepts.directions import concept_directions_cost
-from interp_widgets.analysis.cost import Cost
 from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.data.concepts import Concept, check_concepts
 from interp_widgets.models import Model

@@ -9,6 +9,7 @@ import ipywidgets as W
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis.concepts import (
     ConceptReading,
     ConceptSet,
@@ -18,7 +19,6 @@ from interp_widgets.analysis.concepts import (
     read_prompt_concepts,
 )
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE
-from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.figures.labels import visible
 
 from ..controls import row, shown_if

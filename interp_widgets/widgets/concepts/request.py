@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from interp_widgets.analysis._core.result import Scalar
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet, concept_directions, concept_map
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE
-from interp_widgets.analysis.concepts.kept import KeptStates
 from interp_widgets.analysis.concepts.maps import FEWEST
-from interp_widgets.analysis.result import Scalar
+from interp_widgets.analysis.concepts.state_cache import KeptStates
 from interp_widgets.data.concepts import Concept
 from interp_widgets.models import Model
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, cast
 import ipywidgets as W
 import traitlets as T
 
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis.ffn_concepts import FFNConceptResult
-from interp_widgets.analysis.prompts import read_prompt
 from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from interp_widgets.analysis.cost import Cost, flops_per_token
+from interp_widgets.analysis._core.cost import Cost, flops_per_token
+from interp_widgets.analysis._core.prompts import read_prompt, single_token
+from interp_widgets.analysis._core.result import Scalar
 from interp_widgets.analysis.ffn_concepts import (
     FFNConceptResult,
     NeuronEffectResult,
@@ -17,8 +19,6 @@ from interp_widgets.analysis.ffn_concepts import (
     neuron_effects,
     neuron_tokens,
 )
-from interp_widgets.analysis.prompts import read_prompt, single_token
-from interp_widgets.analysis.result import Scalar
 from interp_widgets.models import Model
 
 from ..code import call

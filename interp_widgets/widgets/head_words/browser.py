@@ -11,8 +11,8 @@ import numpy as np
 import traitlets as T
 
 from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult
-from interp_widgets.analysis.head_words.find import MOST_KEEP, MOST_TOP
-from interp_widgets.analysis.head_words.result import FoundWord
+from interp_widgets.analysis.head_words.head_word_result import FoundWord
+from interp_widgets.analysis.head_words.word_pairs import MOST_KEEP, MOST_TOP
 from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.head_words import change_scene
 from interp_widgets.figures.static import Scene

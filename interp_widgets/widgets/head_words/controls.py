@@ -6,7 +6,7 @@ from typing import Any
 
 import ipywidgets as W
 
-from interp_widgets.analysis.head_words.find import MOST_KEEP, MOST_TOP
+from interp_widgets.analysis.head_words.word_pairs import MOST_KEEP, MOST_TOP
 
 from ..controls import row
 from ..word_source import word_controls

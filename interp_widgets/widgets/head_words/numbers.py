@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult
-from interp_widgets.analysis.head_words.result import FoundWord, WordPlace
+from interp_widgets.analysis.head_words.head_word_result import FoundWord, WordPlace
 
 Array = NDArray[np.float64]
 Found = Sequence[FoundWord | None]

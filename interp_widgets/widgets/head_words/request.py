@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from interp_widgets.analysis.cost import Cost
+from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis.head_words import HeadWordResult, head_word_pairs, head_words_cost
 from interp_widgets.models import Model
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.analysis.logit_lens import Cost, LogitLensResult, logit_lens, logit_lens_cost
-from interp_widgets.analysis.prompts import read_prompt, single_token
 from interp_widgets.models import Model
 
 from ..code import call

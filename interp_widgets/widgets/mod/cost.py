@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from interp_widgets.analysis.cost import flops_per_token
+from interp_widgets.analysis._core.cost import flops_per_token
 from interp_widgets.compute.memory import speedometer
 from interp_widgets.data.problems import demo_problems
 

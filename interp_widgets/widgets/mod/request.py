@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from interp_widgets.analysis.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
 from interp_widgets.tuning.mixture_of_depths import ModReport
 
 _SERIALS = count()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as W
 import numpy as np
 
-from interp_widgets.analysis.mod import RoutingResult
+from interp_widgets.analysis.mixture_of_depths import RoutingResult
 from interp_widgets.figures.chart import visible_token
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.static import Scene, stack_scenes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
 
-from interp_widgets.analysis.mod import RoutingSpeed, routing_speed
+from interp_widgets.analysis.mixture_of_depths import RoutingSpeed, routing_speed
 
 from ..controls import row
 from ..views import Table

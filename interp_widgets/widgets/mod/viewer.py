@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 import ipywidgets as W
 import traitlets as T
 
-from interp_widgets.analysis.mod import RoutingResult, routing
+from interp_widgets.analysis.mixture_of_depths import RoutingResult, routing
 from interp_widgets.compute.memory import Forecast
 from interp_widgets.compute.worker import Job
 from interp_widgets.figures.static import Scene

@@ -10,7 +10,7 @@ import numpy as np
 import traitlets as T
 
 from interp_widgets.analysis.saliency import SaliencyResult
-from interp_widgets.analysis.saliency.result import spans_to_mask
+from interp_widgets.analysis.saliency.saliency_result import spans_to_mask
 from interp_widgets.data.cases import default_prompt
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from interp_widgets.analysis.cost import Cost
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.targets import Target
 from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency
-from interp_widgets.analysis.saliency.cost import saliency_cost
-from interp_widgets.analysis.saliency.result import Method
-from interp_widgets.analysis.targets import Target
+from interp_widgets.analysis.saliency.attribution import saliency_cost
+from interp_widgets.analysis.saliency.saliency_result import Method
 from interp_widgets.models import Model
 
 METHODS: tuple[str, ...] = get_args(Method)

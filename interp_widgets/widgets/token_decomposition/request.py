@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from interp_widgets.analysis.cost import Cost
-from interp_widgets.analysis.prompts import read_prompt, single_token
-from interp_widgets.analysis.result import Scalar
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.prompts import read_prompt, single_token
+from interp_widgets.analysis._core.result import Scalar
 from interp_widgets.analysis.token_decomposition import (
     Biases,
     Lens,

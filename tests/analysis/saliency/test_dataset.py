@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -107,9 +106,7 @@ def fake_saliency(model: FakeModel, prompt: str, response: str | None, **options
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    module = ModuleType("interp_widgets.analysis.saliency.methods")
-    module.prompt_saliency = fake_saliency  # type: ignore[attr-defined]
-    monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
+    monkeypatch.setattr("interp_widgets.analysis.saliency.dataset.prompt_saliency", fake_saliency)
     return lambda: None
 
 
@@ -263,7 +260,7 @@ def test_saliency_results_are_matrices_too(tmp_path: Path) -> None:
     [
         ([], None, {}, ValueError, "there is no case to score"),
         ([np.ones((2, 6))], [[True, False]] * 2, {}, ValueError, "match one to one, got 1 and 2"),
-        ([np.ones((2, 6))], [[True, False]], {"threshold": 12}, ValueError, "threshold must lie in 0..10"),
+        ([np.ones((2, 6))], [[True, False]], {"threshold": 12}, ValueError, "threshold must be in 0..10 for 10 levels"),
         ([np.ones((2, 6))], [[True, False]], {"steps": 3}, TypeError, "ready matrices take no steps"),
         ([np.ones((2, 6))], [[True, False]], {"groups": ["a", "b"]}, ValueError, "one group per case, got 2 for 1"),
         ([np.ones((2, 6))], [[True, False]], {"names": ["a", "b"]}, ValueError, r"one per model \(1\), got 2"),

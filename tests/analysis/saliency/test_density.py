@@ -50,8 +50,8 @@ def test_columns_are_rescaled_on_their_own() -> None:
         ({"importance": [1.0, 2.0]}, r"shape \(prompt, response\), got \(2,\)"),
         ({"importance": [[np.nan]]}, "finite, got NaN or infinity in 1 places"),
         ({"importance": [[1.0]], "levels": 0}, "levels must be 1 or more, got 0"),
-        ({"importance": [[1.0]], "threshold": 11}, r"threshold must lie in 0..10"),
-        ({"importance": [[1.0]], "threshold": -1}, r"threshold must lie in 0..10"),
+        ({"importance": [[1.0]], "threshold": 11}, r"threshold must be in 0..10 for 10 levels"),
+        ({"importance": [[1.0]], "threshold": -1}, r"threshold must be in 0..10 for 10 levels"),
     ],
 )
 def test_bad_importance_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -148,11 +148,11 @@ def test_a_cancel_passes_through(model: Model, exact: SaliencyResult) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"token": 3}, r"token must be in 0\.\.2 for this response of 3 tokens, got 3"),
+        ({"token": 3}, r"token must be in -3\.\.2 for this response of 3 tokens, got 3"),
         ({"percent": (0,)}, "percent must be one or more shares above 0 and up to 100"),
         ({"percent": ()}, "percent must be one or more shares"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"random_orders": 0}, "random_orders must be at least 1, got 0"),
+        ({"steps": 0}, "steps must be 1 or more, got 0"),
+        ({"random_orders": 0}, "random_orders must be 1 or more, got 0"),
     ],
 )
 def test_bad_options_are_refused(model: Model, exact: SaliencyResult, options: dict[str, Any], message: str) -> None:

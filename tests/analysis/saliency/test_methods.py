@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency, saliency_cost
-from interp_widgets.analysis.saliency.gradient import prefers_forward
+from interp_widgets.analysis.saliency.methods import prefers_forward
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, load_model
 from tests.models.tiny import tiny_config, tiny_hf, tiny_model
@@ -176,7 +176,7 @@ def test_both_are_the_same_on_a_linear_model() -> None:
 
 
 def test_forward_mode_and_reverse_mode_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = "interp_widgets.analysis.saliency.gradient.prefers_forward"
+    place = "interp_widgets.analysis.saliency.methods.prefers_forward"
     for family, backend in (("gpt2", "auto"), ("llama", "auto"), ("llama", "bridge")):
         model, found = tiny_model(family, backend, dtype=torch.float64), []
         for mode in (True, False):
@@ -227,7 +227,7 @@ def test_half_precision_runs_and_says_so() -> None:
 @HOOKED
 @pytest.mark.parametrize("target", TARGETS)
 def test_blocks_of_the_vocabulary_change_nothing(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from interp_widgets.analysis import targets
+    from interp_widgets.analysis._core import targets
 
     model = tiny_model("llama", "hooked", dtype=torch.float64)
     whole = saliency(model, "exact", target)
@@ -376,7 +376,7 @@ def test_partial_results_say_what_they_lack(method: str) -> None:
 def test_out_of_memory_halves_the_chunk(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama")
     wanted = saliency(model, method).importance
-    from interp_widgets.analysis.saliency import occlusion
+    from interp_widgets.analysis.saliency import methods
     from interp_widgets.models.engine.jacobian import NativeJacobian
 
     def greedy(function: Callable[..., Tensor], rows: Callable[..., int]) -> Callable[..., Tensor]:
@@ -389,13 +389,13 @@ def test_out_of_memory_halves_the_chunk(method: str, monkeypatch: pytest.MonkeyP
 
         return limited
 
-    monkeypatch.setattr(occlusion, "encode", greedy(occlusion.encode, lambda model, rest: len(rest)))
+    monkeypatch.setattr(methods, "encode", greedy(methods.encode, lambda model, rest: len(rest)))
     monkeypatch.setattr(NativeJacobian, "vjp", greedy(NativeJacobian.vjp, lambda self, seeds, at: len(seeds)))
     result = saliency(model, method, batch_size=5)
     assert result.provenance["chunk_halvings"] == 1
     assert result.provenance["largest_chunk"] == 2
     assert relative(result.importance, wanted) < 1e-5
-    monkeypatch.setattr(occlusion, "encode", greedy(occlusion.encode, lambda model, rest: 99))
+    monkeypatch.setattr(methods, "encode", greedy(methods.encode, lambda model, rest: 99))
     monkeypatch.setattr(NativeJacobian, "vjp", greedy(NativeJacobian.vjp, lambda self, seeds, at: 99))
     with pytest.raises(MemoryError, match="one sequence of 11 tokens does not fit"):
         saliency(model, method)
@@ -455,14 +455,14 @@ def test_a_permanent_hook_changes_the_saliency(backend: str) -> None:
         ({"prompt": [-1, 5]}, "token ids must be in 0.."),
         (
             {"method": "magic"},
-            "method must be one of 'exact', 'first_order', 'integrated_gradients', 'random', got 'magic'",
+            "method must be 'exact', 'first_order', 'integrated_gradients' or 'random', got 'magic'",
         ),
         (
             {"target": "loss"},
-            "target must be one of 'probability', 'log_prob', 'logit', 'logit_difference', got 'loss'",
+            "target must be 'probability', 'log_prob', 'logit' or 'logit_difference', got 'loss'",
         ),
-        ({"baseline": "black"}, "baseline must be one of 'zero', 'mean', got 'black'"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"baseline": "black"}, "baseline must be 'zero', 'mean' or None, got 'black'"),
+        ({"steps": 0}, "steps must be 1 or more, got 0"),
         ({"batch_size": 0}, "batch_size must be an int >= 1 or None, got 0"),
         ({"target": "logit_difference"}, "needs a foil"),
         ({"target": "logit_difference", "foil": "Eiffel Tower xyz"}, "the foil must be one token, .* is [0-9]+ "),
@@ -487,18 +487,18 @@ def test_numbers_that_are_not_finite_are_named(backend: str, method: str) -> Non
     model = load_model(tiny_hf("gpt2"), backend=backend)
     weights = next(p for name, p in model.tl_model.named_parameters() if p.shape == (128, 32))
     weights.data[3, 5] = torch.nan
-    with pytest.raises(ValueError, match=r"probability of response token 0 \('.*'\) is not a number: look for broken"):
+    with pytest.raises(ValueError, match=r"probability of response token 0 \('.*'\) is not finite, like 5 of 5 in all"):
         saliency(model, method)
 
 
 def test_one_bad_cell_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from interp_widgets.analysis.saliency import methods
+    from interp_widgets.analysis.saliency import attribution
 
     def broken(case: Any, runner: Any, importance: Tensor) -> None:
         importance.fill_(1.0)
         importance[2, 3] = torch.inf
 
-    monkeypatch.setattr(methods, "occlusion", broken)
+    monkeypatch.setattr(attribution, "occlusion", broken)
     with pytest.raises(ValueError, match=r"importance of prompt token 2 \(.*\) for response token 3 .* like 1 of 35"):
         saliency(tiny_model("gpt2"))
 
@@ -530,7 +530,7 @@ def test_the_cost_follows_the_work() -> None:
 
 
 def test_the_counted_operations_are_those_of_the_weights() -> None:
-    from interp_widgets.analysis.cost import block_parameters
+    from interp_widgets.analysis._core.cost import block_parameters
 
     for family in ("gpt2", "llama"):
         config = tiny_config(family)

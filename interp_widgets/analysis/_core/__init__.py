@@ -1,0 +1,1 @@
+"""What all analyses share; nothing in here knows any of them."""

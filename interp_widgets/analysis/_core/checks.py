@@ -1,0 +1,197 @@
+"""One law for each kind of argument and number: indices, ranges, choices, finite numbers; one message for each."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from interp_widgets.models import Model
+
+
+def whole_number(value: Any, name: str) -> int:
+    """An index as an int, where 1.5 would else be cut off; TypeError for all but ints."""
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name} must be an int, got {value!r}") from error
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an int, got {value!r}")
+    return number
+
+
+# indices ------------------------------------------------------------------------------------------------------------
+
+
+def index(value: Any, size: int, name: str, owner: str) -> int:
+    """An index counted from 0; negative ones count from the end. ValueError outside of -size..size - 1.
+
+    >>> index(-1, 6, "layer", "6-layer model")
+    5
+    >>> index(9, 6, "layer", "6-layer model")
+    Traceback (most recent call last):
+    ValueError: layer must be in -6..5 for this 6-layer model, got 9
+    """
+    number = whole_number(value, name)
+    if not -size <= number < size:
+        raise ValueError(f"{name} must be in {-size}..{size - 1} for this {owner}, got {number}")
+    return number % size
+
+
+def indices(values: Any, size: int, name: str, owner: str) -> tuple[int, ...]:
+    """Different indices counted from 0, in the order given; all of them for None. ``name`` is that of one of them.
+
+    >>> indices([0, -1], 6, "layer", "6-layer model")
+    (0, 5)
+    >>> indices([5, -1], 6, "layer", "6-layer model")
+    Traceback (most recent call last):
+    ValueError: layers must be different, got 5 twice (negative ones count from the end): name each once
+    """
+    return _different(values, range(size), name, lambda value: index(value, size, name, owner))
+
+
+def _different(values: Any, every: Sequence[int], name: str, convert: Callable[[Any], int]) -> tuple[int, ...]:
+    """Different indices in the order given; as many as there are for None."""
+    if values is None:
+        return tuple(range(len(every)))
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name}s must be a list of int or None, got {values!r}: write {name}s=[{values!r}]")
+    numbers = tuple(map(convert, values))
+    if not numbers:
+        raise ValueError(f"{name}s must not be empty: name at least one of {_listed(every)}, or None for all")
+    if len(set(numbers)) < len(numbers):
+        twice = next(every[number] for number in numbers if numbers.count(number) > 1)
+        raise ValueError(
+            f"{name}s must be different, got {twice} twice (negative ones count from the end): name each once"
+        )
+    return numbers
+
+
+def layer_index(model: Model, layer: Any) -> int:
+    """The number of one layer of a model."""
+    return index(layer, model.n_layers, "layer", f"{model.n_layers}-layer model")
+
+
+def layer_indices(model: Model, layers: Any) -> tuple[int, ...]:
+    """The numbers of layers of a model, in the order given; all of them for None."""
+    return indices(layers, model.n_layers, "layer", f"{model.n_layers}-layer model")
+
+
+def stream_indices(model: Model, layers: Any) -> tuple[int, ...]:
+    """The residual streams entering these layers; n_layers (or -1) is the one before the final norm.
+
+    One number or several, each as often as it is named.
+    """
+    wanted = tuple(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else (layers,)
+    owner = f"{model.n_layers}-layer model, whose last stream is that before the final norm"
+    if not wanted:
+        raise ValueError(f"layers must not be empty: name at least one of 0..{model.n_layers}")
+    return tuple(index(layer, model.n_layers + 1, "layer", owner) for layer in wanted)
+
+
+def neuron_indices(model: Model, neurons: Any) -> tuple[int, ...]:
+    """The numbers of MLP neurons of one layer, in the order given; all of them for None."""
+    return indices(neurons, model.d_mlp, "neuron", f"model with {model.d_mlp} neurons per layer")
+
+
+def place_of(value: Any, computed: Sequence[int], name: str) -> int:
+    """The row of a number among those that a result holds; negative ones count from the last row.
+
+    >>> place_of(4, (2, 4), "layer"), place_of(-2, (2, 4), "layer")
+    (1, 0)
+    >>> place_of(3, (2, 4), "layer")
+    Traceback (most recent call last):
+    ValueError: layer must be one of 2, 4, which were computed, or negative from the end, got 3
+    """
+    number = whole_number(value, name)
+    if number < 0 and number >= -len(computed):
+        return number % len(computed)
+    if number not in computed:
+        raise ValueError(
+            f"{name} must be one of {_listed(computed)}, which were computed, or negative from the end, got {number}"
+        )
+    return list(computed).index(number)
+
+
+def places_of(values: Any, computed: Sequence[int], name: str) -> tuple[int, ...]:
+    """The rows of different numbers among those that a result holds; all of them for None."""
+    return _different(values, computed, name, lambda value: place_of(value, computed, name))
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Different whole numbers for an error: 0..5, the single ones, or of many the first few."""
+    least, most = min(numbers), max(numbers)
+    if len(numbers) == most - least + 1 > 1:
+        return f"{least}..{most}"
+    return ", ".join(map(str, numbers[:8])) + (", .." if len(numbers) > 8 else "")
+
+
+# ranges and choices -------------------------------------------------------------------------------------------------
+
+
+def check_range(
+    name: str, value: float, least: float = 1, most: float | None = None, owner: str = "", *, advice: str = ""
+) -> None:
+    """ValueError unless a number is in least..most, or at least ``least`` where there is no most.
+
+    >>> check_range("top", 0, most=460, owner="this vocabulary")
+    Traceback (most recent call last):
+    ValueError: top must be in 1..460 for this vocabulary, got 0
+    """
+    if not least <= value or (most is not None and not value <= most):
+        allowed = f"{least} or more" if most is None else f"in {least}..{most}"
+        raise ValueError(
+            f"{name} must be {allowed}{f' for {owner}' if owner else ''}, got {value}{f': {advice}' if advice else ''}"
+        )
+
+
+def check_top(top: int, model: Model, name: str = "top") -> None:
+    """ValueError unless so many different tokens can be listed."""
+    check_range(name, top, 1, model.d_vocab, "this vocabulary")
+
+
+def check_choice(name: str, value: Any, literal: Any, *, none: bool = False) -> None:
+    """ValueError unless a value is one of those of a ``Literal``, or None where that is allowed.
+
+    >>> from typing import Literal
+    >>> check_choice("side", "left", Literal["input", "output"])
+    Traceback (most recent call last):
+    ValueError: side must be 'input' or 'output', got 'left'
+    """
+    if value not in get_args(literal) and not (none and value is None):
+        names = [*map(repr, get_args(literal)), *(["None"] if none else [])]
+        raise ValueError(f"{name} must be {', '.join(names[:-1])} or {names[-1]}, got {value!r}")
+
+
+# finite numbers -----------------------------------------------------------------------------------------------------
+
+
+def check_finite(values: Tensor | ArrayLike, describe: str | Callable[..., str], *, also: str = "") -> None:
+    """ValueError that names the first number that is NaN or infinite.
+
+    Args:
+        values: numbers of any shape.
+        describe: what one of them is, or a function from its index, one argument per axis, to that.
+        also: a further reason to look for, with a comma behind it.
+
+    >>> check_finite(np.array([1.0, np.nan]), lambda neuron: f"the effect of neuron {neuron}")
+    Traceback (most recent call last):
+    ValueError: the effect of neuron 1 is not finite, like 1 of 2 in all: look for broken weights, an edit by a hook, or half precision that overflows
+    """  # noqa: E501
+    if isinstance(values, Tensor):
+        if bool(torch.isfinite(values).all()):  # one wait for the device
+            return
+        values = values.detach().cpu().double().numpy()
+    numbers = np.asarray(values)
+    places = np.argwhere(~np.isfinite(numbers))
+    if len(places):
+        what = describe if isinstance(describe, str) else describe(*places[0].tolist())
+        raise ValueError(
+            f"{what} is not finite, like {len(places)} of {numbers.size} in all: look for broken weights, an edit by a "
+            f"hook, {also}or half precision that overflows"
+        )

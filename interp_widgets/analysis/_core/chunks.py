@@ -1,0 +1,173 @@
+"""Loops over chunks that fit the memory: sizes from work and a memory budget, halved when memory runs out after all."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from interp_widgets.analysis._core.cost import flops_per_token, row_bytes
+from interp_widgets.analysis._core.run import Check, Progress, partial_is_due
+from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind
+
+BUDGET_SHARE = 0.6
+"""Share of the free memory that a chunk may plan to use."""
+
+_CHUNK_FLOPS = {"cpu": 6e9, "accelerator": 3e13}
+"""Work per chunk: a few hundred milliseconds, so that a cancel is heard soon."""
+_CHUNK_TOKENS = {"cpu": 1024, "accelerator": 4096}
+"""Fewest tokens that keep matrix products efficient."""
+_DELIVERIES = 4
+"""Partial results before the end of a run."""
+
+_OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate", "cannot allocate", "bad alloc", "bad_alloc")
+
+
+@dataclass
+class ChunkLog:
+    """What the loop did: for the provenance of a result."""
+
+    largest: int = 0
+    """Items in the largest chunk that went through."""
+    halvings: int = 0
+    """How often memory ran out and the chunk was halved."""
+    limit: int | None = field(default=None, repr=False)
+    """Most items per chunk since memory ran out."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on a GPU or on the CPU.
+
+    >>> is_out_of_memory(RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: not enough memory"))
+    True
+    >>> is_out_of_memory(RuntimeError("shapes do not match"))
+    False
+    """
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+
+
+def chunk_size(bytes_per_item: float, free: int, *, most: int, batch_size: int | None = None) -> int:
+    """Items per chunk: ``batch_size`` where given, else at most ``most`` and what the memory budget holds, at least 1.
+
+    >>> chunk_size(1_000_000, 100_000_000, most=32)
+    32
+    >>> chunk_size(10_000_000, 100_000_000, most=32)
+    6
+    """
+    if batch_size is not None:
+        return batch_size
+    return max(1, min(most, int(BUDGET_SHARE * free / max(bytes_per_item, 1.0))))
+
+
+def run_chunks(
+    total: int,
+    size: int | Callable[[int], int],
+    work: Callable[[int, int], None],
+    *,
+    what: str = "item",
+    log: ChunkLog | None = None,
+    check: Check = None,
+    after: Callable[[int], None] | None = None,
+) -> ChunkLog:
+    """Call ``work(start, stop)`` for consecutive chunks of 0..total.
+
+    Args:
+        total: number of items.
+        size: items per chunk, or a function from a chunk's start to it.
+        work: does one chunk; may be called again with a smaller stop when it ran out of memory.
+        what: one item in words, for the error.
+        log: carries a limit over from an earlier loop.
+        check: called before every chunk; raises to cancel.
+        after: called with the number of items done after every chunk.
+
+    Raises:
+        MemoryError: one item alone does not fit.
+    """
+    log = ChunkLog() if log is None else log
+    start = 0
+    while start < total:
+        if check is not None:
+            check()
+        count = min(total - start, max(1, size if isinstance(size, int) else size(start)))
+        count = count if log.limit is None else min(count, log.limit)
+        failure = _attempt(work, start, start + count)
+        if failure is not None:
+            if count == 1:
+                raise MemoryError(
+                    f"one {what} does not fit in the memory that is free ({failure}): ask for less (a shorter text, "
+                    "fewer words), free memory, or load the model with dtype=torch.bfloat16"
+                )
+            log.limit, log.halvings = count // 2, log.halvings + 1
+            _release()
+            continue
+        start += count
+        log.largest = max(log.largest, count)
+        if after is not None:
+            after(start)
+    return log
+
+
+def _attempt(work: Callable[[int, int], None], start: int, stop: int) -> str | None:
+    """Do one chunk; the first words of the error when memory ran out. The error itself would keep tensors alive."""
+    try:
+        work(start, stop)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return (str(error) or type(error).__name__).splitlines()[0][:120]
+    return None
+
+
+def _release() -> None:
+    gc.collect()
+    if torch.accelerator.is_available():
+        torch.get_device_module().empty_cache()
+
+
+@dataclass
+class Runner:
+    """Runs chunks of sequences: sizes, progress, cancel, and partial results a few times."""
+
+    model: Model
+    length: int
+    """Tokens of a whole sequence."""
+    batch_size: int | None = None
+    check: Check = None
+    progress: Progress = None
+    deliver: Callable[[], None] | None = None
+    """Delivers a partial result; called a few times before the end."""
+    fewest_tokens: int | None = None
+    """Tokens per chunk that are never too many; by default 1,024 on a CPU and 4,096 on an accelerator."""
+    log: ChunkLog = field(default_factory=ChunkLog)
+    done: int = 0
+    total: int = 1
+
+    def size(self, tokens: int) -> int:
+        """Rows of ``tokens`` tokens per chunk."""
+        model = self.model
+        fewest = _CHUNK_TOKENS[device_kind(model.device)] if self.fewest_tokens is None else self.fewest_tokens
+        most = max(fewest, _CHUNK_FLOPS[device_kind(model.device)] / flops_per_token(model)) / tokens
+        return chunk_size(
+            row_bytes(model, tokens, self.length), model.free_memory(), most=int(most), batch_size=self.batch_size
+        )
+
+    def run(self, count: int, tokens: Callable[[int], int], work: Callable[[int, int], None]) -> None:
+        """`run_chunks` over ``count`` rows; ``tokens`` gives the length of the row that a chunk starts with."""
+        before = self.done
+
+        def after(finished: int) -> None:
+            due = partial_is_due(self.done, before + finished, self.total, _DELIVERIES)
+            self.done = before + finished
+            if self.progress is not None:
+                self.progress(self.done, self.total)
+            if self.deliver is not None and due:
+                self.deliver()
+
+        what = f"sequence of {self.length} tokens"
+        run_chunks(count, lambda start: self.size(tokens(start)), work,
+                   what=what, log=self.log, check=self.check, after=after)  # fmt: skip

@@ -1,0 +1,201 @@
+"""A prompt as it is fed to the model, what of it a user sees, and single tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis._core.checks import check_range, index, indices, whole_number
+from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.run import Check
+from interp_widgets.models import Model
+
+
+@record
+class PromptResult(Result):
+    """Base of the results at the positions of a prompt, which leave out the BOS that the model still reads."""
+
+    tokens: Sequence[str]
+    """(positions,) readable tokens of the prompt."""
+
+    ids: Sequence[int]
+    """(positions,) their ids."""
+
+    special: Sequence[bool]
+    """(positions,) whether each is a special token."""
+
+    bos_id: int | None = field(default=None, kw_only=True)
+    """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
+
+    def __post_init__(self) -> None:
+        self.sequence(("tokens", "ids", "special"), len(self.tokens))
+
+    @property
+    def n_positions(self) -> int:
+        """Number of tokens on the axis."""
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The tokens of one sequence. Positions that a user gives or sees leave out a BOS; `offset` leads to those fed."""
+
+    model: Model
+    ids: tuple[int, ...]
+    """Fed, with the BOS if there is one."""
+    offset: int
+    """1 if the sequence begins with a BOS, which is on no axis, else 0."""
+    spans: tuple[tuple[int, int], ...] | None
+    """(shown, 2) characters of each shown token, where the prompt was given as text."""
+    text: str = ""
+    """The prompt as given; empty for ids."""
+
+    @property
+    def n_shown(self) -> int:
+        """Tokens on the axis."""
+        return len(self.ids) - self.offset
+
+    @property
+    def shown_ids(self) -> tuple[int, ...]:
+        """(shown,) ids of the tokens on the axis."""
+        return self.ids[self.offset :]
+
+    @property
+    def bos_id(self) -> int | None:
+        """Id of the BOS that is fed; None without one."""
+        return self.ids[0] if self.offset else None
+
+    def tokens(self) -> tuple[str, ...]:
+        """(shown,) readable tokens on the axis."""
+        return tuple(self.model.token_strings(self.shown_ids))
+
+    def special(self) -> tuple[bool, ...]:
+        """(shown,) whether each token on the axis is special."""
+        return tuple(self.model.is_special(self.shown_ids))
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a `PromptResult`."""
+        return {"tokens": self.tokens(), "ids": self.shown_ids, "special": self.special(), "bos_id": self.bos_id}
+
+    def embeddings(self) -> Tensor:
+        """(1, fed, d_model) token embeddings."""
+        return self.model.token_embeddings(self.ids)[None]
+
+    def fed_ids(self) -> Tensor:
+        """(1, fed) ids on the model's device."""
+        return torch.tensor([self.ids], device=self.model.device)
+
+    def position(self, position: Any, *, what: str = "position") -> int:
+        """A position on the axis, counted from 0; negative ones count from the end. ValueError outside of it."""
+        return index(position, self.n_shown, what, f"prompt of {self.n_shown} tokens")
+
+    def positions(self, positions: Any) -> tuple[int, ...]:
+        """Different positions on the axis, in the order given; all of them for None. ValueError outside of it."""
+        return indices(positions, self.n_shown, "position", f"prompt of {self.n_shown} tokens")
+
+    def find(self, text: str, *, what: str = "subject") -> tuple[int, int]:
+        """The tokens [start, end) that share a character with the last occurrence of ``text`` in a prompt given as
+        text. ValueError where it does not occur."""
+        if self.spans is None:
+            raise ValueError(f"a {what} as text needs the prompt as text: give token positions (start, end) instead")
+        start = self.text.rfind(text) if text else -1
+        if start < 0:
+            raise ValueError(
+                f"the {what} {text!r} is not in the prompt {self.text!r}: copy it from there, with its case"
+            )
+        inside = [i for i, (a, b) in enumerate(self.spans) if a < start + len(text) and b > start]
+        return inside[0], inside[-1] + 1
+
+
+def read_prompt(
+    model: Model, prompt: str | Sequence[int], *, prepend_bos: bool | None = None, what: str = "prompt"
+) -> Prompt:
+    """Check a prompt, text or ids, and tokenise it; ids are taken as they are.
+
+    Raises ValueError in one sentence for a prompt that is empty, holds special tokens only or does not fit.
+    """
+    ids, _ = model.split(prompt, None, prepend_bos=prepend_bos)
+    if len(ids) > model.n_ctx:
+        raise ValueError(
+            f"the {what} has {len(ids)} tokens and the model reads {model.n_ctx}: "
+            f"shorten it by at least {len(ids) - model.n_ctx}"
+        )
+    return _prompt_of(model, prompt, ids, what)
+
+
+def read_prompt_and_response(
+    model: Model,
+    prompt: str | Sequence[int],
+    response: str | Sequence[int] | None,
+    *,
+    max_new_tokens: int,
+    prepend_bos: bool | None = None,
+    check: Check = None,
+) -> tuple[Prompt, tuple[int, ...]]:
+    """Check a prompt and the response to it, tokenised together; without a response the model writes one.
+
+    Raises ValueError in one sentence for an empty or too long prompt or response, or special tokens only.
+    """
+    ids, response_ids = model.split(prompt, response, prepend_bos=prepend_bos)
+    tokens = _prompt_of(model, prompt, ids, "prompt")
+    if len(ids) >= model.n_ctx:
+        raise ValueError(
+            f"the prompt has {len(ids)} tokens and the model reads {model.n_ctx} with the response: "
+            f"shorten it by at least {len(ids) + 1 - model.n_ctx}"
+        )
+    if response is None:
+        room = min(max_new_tokens, model.n_ctx - len(ids))
+        response_ids = model.generate_ids(ids, max_new_tokens=room, check=check)
+        if not response_ids:
+            raise ValueError("the model ended its response at once: give a response, or change the prompt")
+    elif len(response_ids) == 0:
+        raise ValueError("the response is empty: write some text, or leave it out and the model writes one")
+    over = len(ids) + len(response_ids) - model.n_ctx
+    if over > 0:
+        raise ValueError(
+            f"prompt ({len(ids)} tokens) and response ({len(response_ids)}) are {over} tokens longer than the model's "
+            f"context of {model.n_ctx}: shorten either by {over}"
+        )
+    return tokens, tuple(response_ids)
+
+
+def _prompt_of(model: Model, prompt: str | Sequence[int], ids: Sequence[int], what: str) -> Prompt:
+    if len(ids) == 0:
+        raise ValueError(f"the {what} is empty: write at least one word")
+    if all(model.is_special(ids)):
+        raise ValueError(f"the {what} holds only special tokens, which have no words to look at: add some text")
+    offset = int(model.bos_token_id is not None and ids[0] == model.bos_token_id)
+    text = prompt if isinstance(prompt, str) else ""
+    return Prompt(model, tuple(ids), offset, _token_spans(model, prompt, len(ids) - offset), text)
+
+
+def _token_spans(model: Model, prompt: str | Sequence[int], count: int) -> tuple[tuple[int, int], ...] | None:
+    """Characters [start, end) of each of the ``count`` shown tokens; None where the prompt is no text."""
+    if not isinstance(prompt, str):
+        return None
+    spans = tuple(model.token_spans(prompt))
+    if len(spans) == count + 1:  # the text itself begins with the BOS
+        spans = spans[1:]
+    return spans if len(spans) == count else None
+
+
+def single_token(model: Model, token: str | int, *, what: str = "target") -> int:
+    """The id of one token, given as text or id; ValueError that names the pieces of a longer text."""
+    if isinstance(token, str):
+        ids = model.tokens(token, prepend_bos=False)
+        if len(ids) == 1:
+            return int(ids[0])
+        if not ids:
+            raise ValueError(f"the {what} is empty: give the text of one token, or an id")
+        pieces = ", ".join(repr(piece) for piece in model.token_strings(ids))
+        advice = "give a shorter text or an id"
+        if not token.startswith(" ") and len(model.tokens(" " + token, prepend_bos=False)) == 1:
+            advice = f"with a space in front, {' ' + token!r}, it is one"
+        raise ValueError(f"the {what} must be one token, {token!r} is {len(ids)} ({pieces}): {advice}")
+    number = whole_number(token, f"the {what}, where it is no text,")
+    check_range(f"the {what}", number, 0, model.d_vocab - 1, "this vocabulary")
+    return number

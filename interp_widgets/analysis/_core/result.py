@@ -1,0 +1,291 @@
+"""`Result`, what every analysis returns: a frozen dataclass of numbers and strings that saves itself to one file.
+
+A result is declared with :func:`record`, derives from :class:`Result`, checks its shapes in ``__post_init__`` with
+:meth:`Record.array`, and holds NumPy arrays on the CPU, token strings and plain settings, never a model. Files are
+``.npz`` archives of the arrays plus one JSON text; nothing in them is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Scalar = str | int | float | bool | None
+"""A setting that JSON can hold."""
+
+_HEADER = "header.json"
+_FORMAT = "interp_widgets result"
+_KINDS = {"float": "f", "int": "iu", "bool": "b", "number": "fiu"}
+_RECORDS: dict[str, type[Record]] = {}
+
+_version = functools.cache(metadata.version)  # reads a file each time
+
+T = TypeVar("T")
+R = TypeVar("R", bound="Result")  # not typing.Self: run-time type checkers refuse it on a method alone
+
+
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
+def record(cls: type[T]) -> type[T]:
+    """Declare a frozen dataclass that is compared by identity (see :meth:`Record.equals`) and printed in one line.
+
+    >>> @record
+    ... class Pair(Record):
+    ...     left: int
+    ...     right: int
+    >>> Pair(1, 2)
+    Pair(left=1, right=2)
+    """
+    return dataclass(frozen=True, eq=False, repr=False)(cls)
+
+
+class Record:
+    """A frozen dataclass that can be stored inside a :class:`Result`; derived classes are known by their name."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _RECORDS[cls.__name__] = cls
+
+    def array(
+        self, names: str | Sequence[str], shape: Sequence[int | None], kind: str = "float", *, nan: bool = True
+    ) -> None:
+        """Check array fields of one shape and keep them as read-only NumPy arrays; None stays where it is the default.
+
+        `shape` gives the wanted size of every axis (None: any), `kind` is ``"float"``, ``"int"``, ``"bool"`` or
+        ``"number"``; with ``nan=False`` not-a-number values are refused. Raises ValueError naming class and field.
+        """
+        for name in [names] if isinstance(names, str) else names:
+            if getattr(self, name) is not None or getattr(type(self), name, self) is not None:
+                self._array(name, shape, kind, nan)
+
+    def _array(self, name: str, shape: Sequence[int | None], kind: str, nan: bool) -> None:
+        label = f"{type(self).__name__}.{name}"
+        value = np.asarray(getattr(self, name))
+        if kind not in _KINDS:
+            raise ValueError(f"kind must be one of {', '.join(_KINDS)}, got {kind!r}")
+        if value.size == 0 and value.dtype.kind not in _KINDS[kind]:
+            value = value.astype({"float": float, "number": float, "int": int, "bool": bool}[kind])
+        if value.dtype.kind not in _KINDS[kind]:
+            raise ValueError(f"{label} must hold {kind} values, got {value.dtype}")
+        if value.ndim != len(shape) or any(
+            want not in (None, got) for want, got in zip(shape, value.shape, strict=True)
+        ):
+            wanted = ", ".join("any" if size is None else str(size) for size in shape) + "," * (len(shape) == 1)
+            raise ValueError(f"{label} must have shape ({wanted}), got {value.shape}")
+        if not nan and value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise ValueError(f"{label} must be finite, got NaN or infinity in {np.sum(~np.isfinite(value))} places")
+        value = value.view()
+        value.flags.writeable = False
+        object.__setattr__(self, name, value)
+
+    def sequence(self, names: str | Sequence[str], length: int | None = None) -> None:
+        """Keep sequence fields as tuples and check their length; raises ValueError naming class and field."""
+        for name in [names] if isinstance(names, str) else names:
+            value = tuple(getattr(self, name))
+            if length is not None and len(value) != length:
+                raise ValueError(f"{type(self).__name__}.{name} must have {length} entries, got {len(value)}")
+            object.__setattr__(self, name, value)
+
+    def equals(self, other: object) -> bool:
+        """Whether `other` is of the same class and every field has the same value (NaN counts as equal to NaN)."""
+        return _same(self, other)
+
+    def __repr__(self) -> str:
+        own_first = sorted(fields(self), key=lambda item: bool(item.kw_only))  # type: ignore[arg-type]
+        shown = [f"{item.name}={_brief(getattr(self, item.name))}" for item in own_first]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+@record
+class Result(Record):
+    """Base of all results: whether it is complete, its provenance, and saving to one file."""
+
+    VERSION: ClassVar[int] = 1
+    """Version of the class's fields; raise it when a field changes its meaning, so that old files are refused."""
+
+    partial: bool = field(default=False, kw_only=True)
+    """Whether the analysis was stopped midway; uncomputed numbers are NaN."""
+
+    provenance: Mapping[str, Scalar] = field(default_factory=dict, kw_only=True)
+    """What it takes to repeat the result: model and weight hash, options, seed, versions."""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the result to one ``.npz`` file (the ending is added where missing) and return its path.
+
+        An older file of that name is replaced only once the new one is complete.
+        """
+        target = _npz_path(path)
+        arrays: dict[str, NDArray[Any]] = {}
+        body = _encode(self, "", arrays)
+        head = {"format": _FORMAT, "class": type(self).__name__, "version": self.VERSION, "fields": body["fields"]}
+        text = np.frombuffer(json.dumps(head).encode("ascii"), dtype=np.uint8)
+        draft = target.with_name(target.name + ".part")
+        try:
+            with draft.open("wb") as file:
+                np.savez_compressed(file, allow_pickle=False, **{_HEADER: text}, **arrays)
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
+        return target
+
+    @classmethod
+    def load(cls: type[R], path: str | os.PathLike[str]) -> R:
+        """Read a result that :meth:`save` wrote. ``Result.load`` reads any class that has been imported.
+
+        Raises FileNotFoundError, or ValueError when the file is no result, or one of another class or version.
+        """
+        source = _npz_path(path) if not Path(path).exists() else Path(path)
+        if not source.is_file():
+            raise FileNotFoundError(f"there is no result file at {source}: give a path that save() returned")
+        head, arrays = _read(source)
+        kind = _wanted_class(cls, head, source)
+        values = {name: _decode(value, arrays) for name, value in head["fields"].items()}
+        known = {item.name for item in fields(kind)}
+        if unknown := set(values) - known:
+            raise ValueError(f"{source} has fields that {kind.__name__} does not know: {', '.join(sorted(unknown))}")
+        result: R = kind(**values)
+        return result
+
+    def to_frame(self) -> pd.DataFrame:
+        """The numbers as a pandas table; raises TypeError where a result has no table form."""
+        raise TypeError(f"{type(self).__name__} has no table form; its fields hold the arrays")
+
+
+def provenance(model: Mapping[str, Scalar] | None = None, **options: Any) -> dict[str, Scalar]:
+    """Collect what it takes to repeat a result: the model's own provenance, the options, and versions.
+
+    Options that are no plain JSON value are kept as text.
+
+    >>> provenance({"model": "demo"}, steps=32)["steps"]
+    32
+    """
+    facts: dict[str, Scalar] = dict(model or {})
+    facts |= {name: value if isinstance(value, Scalar) else str(value) for name, value in options.items()}
+    facts |= {"python": platform.python_version(), "numpy": np.__version__}
+    for package in ("interp_widgets", "torch", "transformer-lens", "transformers"):
+        try:
+            facts[package] = _version(package)
+        except metadata.PackageNotFoundError:  # analyses of ready arrays run without the model packages
+            continue
+    return facts
+
+
+def _read(source: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and arrays of a result file."""
+    if not zipfile.is_zipfile(source):
+        raise ValueError(f"{source} is not a readable result file (no .npz archive)")
+    try:
+        with np.load(source, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        raise ValueError(f"{source} is not a readable result file ({error})") from error
+    if _HEADER not in arrays:
+        raise ValueError(f"{source} was not written by a result's save()")
+    try:
+        head = json.loads(arrays.pop(_HEADER).tobytes())
+    except ValueError as error:
+        raise ValueError(f"{source} is not a readable result file (its header is damaged: {error})") from error
+    return head, arrays
+
+
+def _npz_path(path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+
+
+def _wanted_class(cls: type[Any], head: Mapping[str, Any], source: Path) -> type[Any]:
+    """The class to build from a file's header, when `cls` is requested."""
+    name, version = head.get("class"), head.get("version")
+    if head.get("format") != _FORMAT:
+        raise ValueError(f"{source} was not written by a result's save()")
+    kind = _RECORDS.get(str(name)) if cls is Result else cls
+    if kind is None or not issubclass(kind, Result):
+        raise ValueError(f"{source} holds a {name}; import that class and call {name}.load(path)")
+    if kind.__name__ != name:
+        raise ValueError(f"{source} holds a {name}, not a {cls.__name__}: use {name}.load(path)")
+    if version != kind.VERSION:
+        raise ValueError(
+            f"{source} has version {version} of {name}, this program reads version {kind.VERSION}: compute it again"
+        )
+    return kind
+
+
+def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
+    """Turn a field's value into JSON, putting arrays into `arrays` under their path in the record."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "fiub":
+            raise TypeError(f"{path} holds an array of {value.dtype}, a result may hold float, int or bool arrays")
+        arrays[path] = value
+        return {"kind": "array", "name": path}
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Scalar):
+        return value
+    if isinstance(value, Record):
+        inner = {f.name: _encode(getattr(value, f.name), f"{path}.{f.name}".strip("."), arrays) for f in fields(value)}  # type: ignore[arg-type]
+        return {"kind": "record", "class": type(value).__name__, "fields": inner}
+    if isinstance(value, tuple | list):
+        return [_encode(part, f"{path}.{i}", arrays) for i, part in enumerate(value)]
+    if isinstance(value, Mapping):
+        items = {str(key): _encode(part, f"{path}.{key}", arrays) for key, part in value.items()}
+        return {"kind": "mapping", "items": items}
+    raise TypeError(f"{path} holds a {type(value).__name__}, a result may hold arrays, text, numbers and records only")
+
+
+def _decode(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """Undo :func:`_encode`; lists come back as tuples."""
+    if isinstance(value, list):
+        return tuple(_decode(part, arrays) for part in value)
+    if not isinstance(value, dict):
+        return value
+    if value["kind"] == "array":
+        return arrays[value["name"]]
+    if value["kind"] == "mapping":
+        return {key: _decode(part, arrays) for key, part in value["items"].items()}
+    if value["class"] not in _RECORDS:
+        raise ValueError(f"the file holds a part of the unknown class {value['class']}")
+    return _RECORDS[value["class"]](**{key: _decode(part, arrays) for key, part in value["fields"].items()})
+
+
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, Record):
+        return type(first) is type(second) and all(
+            _same(getattr(first, item.name), getattr(second, item.name))
+            for item in fields(first)  # type: ignore[arg-type]
+        )
+    if isinstance(first, np.ndarray):
+        if not isinstance(second, np.ndarray) or first.shape != second.shape or first.dtype != second.dtype:
+            return False
+        return np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+    if isinstance(first, tuple | list):
+        return isinstance(second, tuple | list) and len(first) == len(second) and all(map(_same, first, second))
+    if isinstance(first, Mapping):
+        return (
+            isinstance(second, Mapping)
+            and first.keys() == second.keys()
+            and all(_same(first[k], second[k]) for k in first)
+        )
+    return bool(first == second) or (isinstance(first, float) and first != first and second != second)
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"<{value.dtype} {value.shape}>"
+    if isinstance(value, tuple | list | Mapping) and len(value) > 3:
+        return f"<{len(value)} entries>"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,64 @@
+"""How a run reports progress, is cancelled, and delivers partial results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+Progress = Callable[[int, int], None] | None
+"""Called with (done, total)."""
+Check = Callable[[], None] | None
+"""Called now and then; raises to cancel."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options that every run takes: each may be None."""
+
+    progress: Progress = None
+    check: Check = None
+    batch_size: int | None = None
+    """Most items in a chunk; by default what memory and work allow."""
+
+    def stop_if_cancelled(self) -> None:
+        """Let the caller cancel, which raises."""
+        if self.check is not None:
+            self.check()
+
+    def report(self, done: int, total: int) -> None:
+        """Say how much is done."""
+        if self.progress is not None:
+            self.progress(done, total)
+
+    def part(self, number: int, parts: int) -> RunOptions:
+        """Those of one of several equal parts of the run.
+
+        >>> RunOptions(print).part(1, 2).report(1, 4)
+        5 8
+        """
+        progress = self.progress
+        if progress is None:
+            return self
+        return replace(self, progress=lambda done, total: progress(number * total + done, parts * total))
+
+    def after(self, before: int, total: int) -> RunOptions:
+        """Those of a part that begins when ``before`` of ``total`` steps of the whole run are done.
+
+        >>> RunOptions(print).after(10, 100).report(1, 4)
+        11 100
+        """
+        progress = self.progress
+        if progress is None:
+            return self
+        return replace(self, progress=lambda done, _: progress(before + done, total))
+
+
+def partial_is_due(before: int, done: int, total: int, times: int) -> bool:
+    """Whether a partial result is due after the steps ``before``..``done``: at most ``times`` before the end.
+
+    >>> [done for done in range(1, 10) if partial_is_due(done - 1, done, 9, 2)]
+    [3, 6]
+    """
+    every = max(1, math.ceil(total / (times + 1)))
+    return done < total and done // every > before // every

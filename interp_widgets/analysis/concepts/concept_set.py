@@ -1,0 +1,182 @@
+"""`ConceptSet`: directions of concepts at one layer of a model, how good they are, and which lie near each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_range
+from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.top_k import largest
+from interp_widgets.arguments import checked
+from interp_widgets.models import Model
+from interp_widgets.models.state import edits
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@record
+class ConceptSet(Result):
+    """One direction per concept in the residual stream that enters a layer.
+
+    Example:
+        >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+        >>> concepts = concept_directions(model, few, layer=3)
+        >>> concepts.names, concepts.direction("red").shape
+        (('Paris', 'London', 'red', 'blue'), (192,))
+        >>> concepts.to_frame()[["concept", "auc", "shuffled_auc"]].round(1)
+          concept  auc  shuffled_auc
+        0   Paris  1.0           0.5
+        1  London  1.0           0.5
+        2     red  0.9           0.5
+        3    blue  0.7           0.5
+    """
+
+    names: Sequence[str]
+    """(concepts,) names, each once."""
+
+    directions: Floats
+    """(concepts, d_model) of unit length; a state that holds the concept has the larger projection."""
+
+    layer: int
+    """Which residual stream: the one entering block ``layer``; n_layers is the one before the final norm."""
+
+    groups: Sequence[str]
+    """(concepts,) what kind of concept each is; empty where it has none."""
+
+    centre: Floats
+    """(d_model,) mean of the states that the directions were made from."""
+
+    gap: Floats
+    """(concepts,) mean projection of the concept's states less that of all others: a natural strength for steering."""
+
+    auc: Floats
+    """(concepts,) area under the ROC curve on held-out stimuli: the chance that one of the concept's has a larger
+    projection than one of another's. NaN without held-out stimuli."""
+
+    group_auc: Floats
+    """(concepts,) the same against the stimuli of the concept's own group alone; NaN where there is no group."""
+
+    shuffled_auc: Floats
+    """(concepts,) the control: the mean `auc` of directions made and tested with labels dealt at random; NaN where it
+    was not measured, as with most concepts of a large set."""
+
+    method: str
+    """How the directions were made: "mean_difference", "pca" or "discriminant"."""
+
+    def __post_init__(self) -> None:
+        count = len(self.names)
+        self.sequence("names")
+        self.sequence("groups", count)
+        if len(set(self.names)) != count:
+            raise ValueError("two concepts of a ConceptSet have the same name: give each a name of its own")
+        self.array("directions", (count, None), nan=False)
+        self.array("centre", (np.asarray(self.directions).shape[1],), nan=False)
+        self.array(("gap", "auc", "group_auc", "shuffled_auc"), (count,))
+
+    @property
+    def d_model(self) -> int:
+        """Width of the directions."""
+        return int(self.directions.shape[1])
+
+    def index(self, name: str) -> int:
+        """The number of a concept in the set; ValueError for a name that is not in it."""
+        if name not in self.names:
+            import difflib
+
+            near = difflib.get_close_matches(name, self.names, n=3, cutoff=0.4)
+            hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"it holds {len(self.names)} others"
+            raise ValueError(f"there is no concept {name!r} in this set: {hint}")
+        return list(self.names).index(name)
+
+    def direction(self, name: str) -> Floats:
+        """(d_model,) the unit direction of one concept."""
+        return np.asarray(self.directions[self.index(name)])
+
+    def cosine(self) -> Floats:
+        """(concepts, concepts) cosine similarity of all pairs."""
+        return np.asarray(self.directions @ self.directions.T)
+
+    def made_from(self, model: Model) -> bool:
+        """Whether the set was made from this model with its weights, modules and hooks of now; True where it does not
+        say. An intervention of the calling thread, such as `ablation`, makes no other model."""
+        return "weight_hash" not in self.provenance or self._difference(model) is None
+
+    def check(self, model: Model, *, other_weights: bool = False) -> None:
+        """Raise a ValueError unless the set was made from this model; with ``other_weights`` only the sizes count."""
+        if self.d_model != model.d_model or self.layer > model.n_layers:
+            raise ValueError(
+                f"these directions have width {self.d_model} at layer {self.layer}, {model.name} has width "
+                f"{model.d_model} and {model.n_layers} layers: take a set that was made from this model"
+            )
+        if not other_weights and not self.made_from(model):
+            raise ValueError(
+                f"these directions were made from {self.provenance.get('model', 'another model')} "
+                f"{self._difference(model)}: make them again from this model, or in code pass other_weights=True"
+            )
+
+    def _difference(self, model: Model) -> str | None:
+        """How the model that the set was made from differs from a model of these sizes; None if it does not."""
+        if self.provenance.get("weight_hash") != model.weight_hash:
+            return f"with other weights than {model.name} has (another dtype or backend counts too)"
+        edit = edits(model)
+        if self.provenance.get("edit_key") == (None if edit is None else edit.key):
+            return None
+        before = self.provenance.get("edited") if "edit_key" in self.provenance else "it was as it had been loaded"
+        now = "it is as it was loaded" if edit is None or edit.key is None else edit.sentence
+        return f"while {before}; now {now}"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per concept: name, group, quality and gap."""
+        import pandas as pd
+
+        columns = ("auc", "group_auc", "shuffled_auc", "gap")
+        return pd.DataFrame(
+            {"concept": self.names, "group": self.groups, **{name: getattr(self, name) for name in columns}}
+        )
+
+
+@checked
+def neighbours(concepts: ConceptSet, name: str, k: int = 10) -> list[tuple[str, float]]:
+    """The ``k`` concepts whose directions are most like that of one concept, with their cosine, nearest first.
+
+    Args:
+        concepts: from `concept_directions`.
+        name: of a concept in the set.
+        k: how many, at most all others.
+
+    Raises:
+        ValueError: a concept that is not in the set, ``k`` out of range.
+
+    Example:
+        >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+        >>> concepts = concept_directions(model, few, layer=3)
+        >>> [(name, round(cosine, 1)) for name, cosine in neighbours(concepts, "red", 2)]
+        [('blue', 0.7), ('Paris', -0.5)]
+    """
+    check_range("k", k, most=len(concepts.names) - 1, owner="this set")
+    own = concepts.index(name)
+    cosine = concepts.directions @ concepts.directions[own]
+    order = [i for i in largest(cosine) if i != own][:k]
+    return [(concepts.names[i], float(cosine[i])) for i in order]
+
+
+def neighbour_agreement(concepts: ConceptSet, k: int = 5) -> tuple[float, float]:
+    """Share of the ``k`` nearest concepts that are of the same group, and the share that chance gives.
+
+    Concepts without a group do not count, but can be neighbours.
+    """
+    groups = np.array(concepts.groups)
+    grouped = groups != ""
+    if not grouped.any():
+        raise ValueError("no concept of this set has a group: give the concepts groups")
+    check_range("k", k, most=len(groups) - 1, owner="this set")
+    cosine = concepts.cosine().copy()
+    np.fill_diagonal(cosine, -np.inf)
+    same = groups[:, None] == groups[None]
+    share = np.take_along_axis(same, largest(cosine, k), axis=1)[grouped].mean()
+    return float(share), float(((same.sum(axis=1) - 1) / (len(groups) - 1))[grouped].mean())

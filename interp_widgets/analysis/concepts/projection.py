@@ -1,0 +1,254 @@
+"""Concepts in a prompt: the projection of every token, and a state as a sum of few concept directions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis._core.top_k import largest
+from interp_widgets.analysis.concepts.concept_set import ConceptSet
+from interp_widgets.analysis.hidden_states import last_states
+from interp_widgets.arguments import checked
+from interp_widgets.models import Model
+from interp_widgets.models.engine import residual_streams
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Solver = Literal["omp", "elastic_net"]
+
+
+@record
+class ConceptReading(Result):
+    """How strongly each token of a prompt points along each concept's direction.
+
+    Example:
+        >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+        >>> reading = read_prompt_concepts(model, concept_directions(model, few, layer=3), "Anna lives in Paris.")
+        >>> reading.projection.shape, reading.strongest(-1, 1)[0][0]
+        ((7, 4), 'Paris')
+    """
+
+    tokens: Sequence[str]
+    """(positions,) readable tokens; a beginning-of-sequence token is left off."""
+
+    names: Sequence[str]
+    """(concepts,) names."""
+
+    projection: Floats
+    """(positions, concepts) projection of the residual stream, less the set's centre, on each unit direction."""
+
+    layer: int
+    """Which residual stream, as in :class:`ConceptSet`."""
+
+    def __post_init__(self) -> None:
+        self.sequence(("tokens", "names"))
+        self.array("projection", (len(self.tokens), len(self.names)))
+
+    def strongest(self, position: int, k: int = 5) -> list[tuple[str, float]]:
+        """The ``k`` concepts with the largest projection at a token, with it; largest first.
+
+        The position counts from 0, or from the end where it is negative; ValueError outside of the prompt.
+        """
+        row = self.projection[index(position, len(self.tokens), "position", f"prompt of {len(self.tokens)} tokens")]
+        return [(self.names[i], float(row[i])) for i in largest(row, k)]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per token, one column per concept."""
+        import pandas as pd
+
+        return pd.DataFrame(self.projection, columns=list(self.names), index=pd.Index(self.tokens, name="token"))
+
+
+@checked
+def read_prompt_concepts(
+    model: Model,
+    concepts: ConceptSet,
+    prompt: str | Sequence[int],
+    *,
+    names: Sequence[str] | None = None,
+    other_weights: bool = False,
+    prepend_bos: bool | None = None,
+    check: Callable[[], None] | None = None,
+) -> ConceptReading:
+    """The projection of every token's hidden state on the directions of a set.
+
+    The directions were made at the last token of a template. Other tokens, such as the concept's own word, may hold the
+    concept along other directions: compare one concept between prompts at one place rather than concepts at one token.
+
+    Args:
+        model: the model that the set was made from.
+        concepts: from `concept_directions`.
+        prompt: text, or token ids (then nothing is added).
+        names: some of the set's concepts; all by default.
+        other_weights: let ``model`` be another one of the same sizes, such as the tuned one of a pair.
+        prepend_bos: overrides the model's BOS policy for a text.
+        check: called before the pass; raises to cancel.
+
+    Raises:
+        ValueError: an empty or too long prompt, a concept that is not in the set, another model's set, hidden states
+            that are not finite.
+
+    Source: Representation Engineering (Zou et al. 2023), section 3.1, "representation reading".
+
+    Example:
+        >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+        >>> concepts = concept_directions(model, few, layer=3)
+        >>> reading = read_prompt_concepts(model, concepts, "Anna lives in Paris.")
+        >>> [name for name, _ in reading.strongest(-1, 2)]
+        ['Paris', 'blue']
+    """
+    concepts.check(model, other_weights=other_weights)
+    tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    chosen = range(len(concepts.names)) if names is None else [concepts.index(name) for name in names]
+    if check is not None:
+        check()
+    states = to_numpy(residual_streams(model, tokens.fed_ids()[0])[concepts.layer, tokens.offset :])
+    check_finite(states, lambda position, _: f"the hidden state at position {position}")
+    return ConceptReading(
+        tokens=tokens.tokens(),
+        names=[concepts.names[i] for i in chosen],
+        projection=(states - concepts.centre) @ concepts.directions[list(chosen)].T,
+        layer=concepts.layer,
+        provenance=provenance(model.provenance(), layer=concepts.layer, method=concepts.method, bos=tokens.offset == 1),
+    )
+
+
+@record
+class SparseReading(Result):
+    """A hidden state as a weighted sum of few concept directions and a rest."""
+
+    names: Sequence[str]
+    """(used,) concepts with a weight, the largest absolute weight first."""
+
+    weights: Floats
+    """(used,) weight of each unit direction, in the residual stream's units."""
+
+    error: float
+    """Length of the rest over the length of the state, both less the set's centre: 0 = the sum is the state."""
+
+    solver: str
+    """"omp" or "elastic_net"."""
+
+    def __post_init__(self) -> None:
+        self.sequence("names")
+        self.array("weights", (len(self.names),))
+
+
+@checked
+def decompose_state(
+    state: ArrayLike,
+    concepts: ConceptSet,
+    *,
+    solver: Solver = "omp",
+    n_concepts: int = 10,
+    alpha: float = 0.01,
+    l1_ratio: float = 0.95,
+) -> SparseReading:
+    """Write a hidden state (d_model,), less the set's centre, as a sum of few concept directions.
+
+    ``omp``: orthogonal matching pursuit with ``n_concepts`` directions. ``elastic_net``: least squares with a penalty;
+    ``alpha`` times the state's largest projection over d_model scales it, so that it does not depend on the state's
+    length.
+
+    Args:
+        state: (d_model,) a residual stream such as `last_states` gives, at the set's layer.
+        concepts: from `concept_directions`.
+        solver: "omp" or "elastic_net".
+        n_concepts: most directions of ``omp``; not used by ``elastic_net``.
+        alpha: strength of the penalty of ``elastic_net``, above 0; larger ones leave fewer directions.
+        l1_ratio: share of it that is on absolute weights, 0..1; the rest is on their squares.
+
+    Raises:
+        ValueError: a state of another width or not finite, an unknown solver, an option out of range.
+
+    Source: PaCE: Parsimonious Concept Engineering for Large Language Models (Luo et al. 2024), section 3.3.
+
+    Example:
+        >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+        >>> concepts = concept_directions(model, few, layer=3)
+        >>> state = last_states(model, ["Anna lives in Paris."], 3)[0, 0]
+        >>> [round(decompose_state(state, concepts, n_concepts=n).error, 2) for n in (1, 2, 3)]
+        [0.96, 0.93, 0.93]
+    """
+    rest = np.asarray(state, dtype=np.float64)
+    if rest.shape != (concepts.d_model,) or not np.isfinite(rest).all():
+        raise ValueError(f"state must be {concepts.d_model} finite numbers for this set, got shape {rest.shape}")
+    check_choice("solver", solver, Solver)
+    check_range("n_concepts", n_concepts, most=min(len(concepts.names), concepts.d_model), owner="this set")
+    rest = rest - concepts.centre
+    atoms = np.asarray(concepts.directions, dtype=np.float64).T
+    weights = _pursue(atoms, rest, n_concepts) if solver == "omp" else _penalised(atoms, rest, alpha, l1_ratio)
+    length = float(np.linalg.norm(rest))
+    used = [i for i in largest(weights, by_size=True) if weights[i] != 0]
+    return SparseReading(
+        names=[concepts.names[i] for i in used],
+        weights=weights[used],
+        error=float(np.linalg.norm(rest - atoms @ weights)) / length if length else 0.0,
+        solver=solver,
+        provenance=dict(concepts.provenance),
+    )
+
+
+@checked
+def decompose_prompt(
+    model: Model,
+    concepts: ConceptSet,
+    prompt: str | Sequence[int],
+    *,
+    position: int = -1,
+    solver: Solver = "omp",
+    n_concepts: int = 10,
+    other_weights: bool = False,
+    prepend_bos: bool | None = None,
+) -> SparseReading:
+    """`decompose_state` of the hidden state at one token of a prompt (counted from 0 without the BOS, or negative).
+
+    Args:
+        model, concepts, prompt, other_weights, prepend_bos: as in `read_prompt_concepts`.
+        position: of the token.
+        solver, n_concepts: as in `decompose_state`.
+
+    Raises:
+        ValueError: what `read_prompt_concepts` and `decompose_state` refuse.
+
+    Example:
+        >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+        >>> concepts = concept_directions(model, few, layer=3)
+        >>> parts = decompose_prompt(model, concepts, "Anna lives in Paris.", n_concepts=2)
+        >>> [name for name, weight in zip(parts.names, parts.weights, strict=True) if weight > 0]
+        ['Paris']
+    """
+    concepts.check(model, other_weights=other_weights)
+    state = last_states(model, [prompt], concepts.layer, positions=[position], prepend_bos=prepend_bos)[0, 0]
+    return decompose_state(state, concepts, solver=solver, n_concepts=n_concepts)
+
+
+def _pursue(atoms: Floats, rest: Floats, count: int) -> Floats:
+    from sklearn.linear_model import orthogonal_mp
+
+    with warnings.catch_warnings():
+        # it stops early when the rest is a sum of fewer directions, which is no fault
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(orthogonal_mp(atoms, rest, n_nonzero_coefs=count))
+
+
+def _penalised(atoms: Floats, rest: Floats, alpha: float, l1_ratio: float) -> Floats:
+    from sklearn.linear_model import ElasticNet
+
+    if not alpha > 0 or not 0 <= l1_ratio <= 1:
+        raise ValueError(f"alpha must be above 0 and l1_ratio in 0..1, got {alpha} and {l1_ratio}")
+    highest = float(np.abs(atoms.T @ rest).max()) / len(rest)
+    if highest == 0:
+        return np.zeros(atoms.shape[1])
+    net = ElasticNet(alpha=alpha * highest, l1_ratio=l1_ratio, fit_intercept=False, max_iter=20_000)
+    return np.asarray(net.fit(atoms, rest).coef_)

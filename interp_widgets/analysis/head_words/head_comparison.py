@@ -1,0 +1,389 @@
+"""`compare_heads`: what tuning changed in the word pairs of attention heads, by layer group and for verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis._core.arrays import Bools, Floats, Ints, ratio
+from interp_widgets.analysis._core.checks import check_range, index
+from interp_widgets.analysis._core.comparing import check_same, check_same_words, pair_provenance, two_results
+from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.run import Check, RunOptions
+from interp_widgets.analysis._core.statistics import GroupComparison, compare_groups, holm
+from interp_widgets.analysis.head_words.head_word_result import HeadWordResult
+from interp_widgets.analysis.head_words.word_pairs import head_word_pairs
+from interp_widgets.arguments import checked
+from interp_widgets.data.verbs import GENERAL_VERBS, INSTRUCTION_VERBS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@record
+class HeadComparison(Result):
+    """Word pairs of the heads of two models, base and tuned, compared.
+
+    A change is ``1 - |A ∩ B| / |A ∪ B|`` of the two sets of kept pairs: 0 the same, 1 none in common, NaN where
+    neither model has a pair. A layer group is a run of layers, as in Figure 2 and Table 3 of the paper.
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1.
+
+    Example:
+        >>> comparison = compare_heads(base, tuned)
+        >>> comparison.head_change.shape, comparison.share.shape
+        ((6, 6), (4, 107))
+        >>> comparison.change_table()[["layers", "head_mean", "n_heads"]].round(1)
+          layers  head_mean  n_heads
+        0    0-1        0.9       12
+        1      2        0.9        6
+        2    3-4        0.9       12
+        3      5        0.9        6
+    """
+
+    layers: Sequence[int]
+    """(layers,) layers of the model."""
+
+    group: Ints
+    """(layers,) the layer group of each layer."""
+
+    head_change: Floats
+    """(layers, heads) change of each head's pairs, 0..1."""
+
+    dimension_change: Floats
+    """(layers, heads, d_head) change of each dimension's pairs, 0..1."""
+
+    other_head_change: Floats
+    """(layers, heads) what unrelated heads would give: mean change from a head of base to the other heads of its layer
+    in tuned; NaN where there is no other with pairs."""
+
+    other_dimension_change: Floats
+    """(layers, heads, d_head) the same of dimensions: from one of base to the next one of its head in tuned."""
+
+    pair_change: Ints
+    """(layers, heads) tuned minus base of the number of different pairs of a head."""
+
+    verbs: Sequence[str]
+    """(verbs,) the verbs looked for that are in the word list."""
+
+    instruction: Bools
+    """(verbs,) whether a verb is one that instructions ask with."""
+
+    gained: Ints
+    """(groups, verbs) heads whose kept pairs with the verb became more."""
+
+    lost: Ints
+    """(groups, verbs) heads whose kept pairs with the verb became fewer."""
+
+    tests: Sequence[GroupComparison | None]
+    """(groups,) instruction verbs against general ones, two-sided, Holm-corrected over the groups; None where one
+    of them has fewer than two verbs."""
+
+    missing_verbs: Sequence[str] = ()
+    """Verbs looked for that are not in the word list."""
+
+    def __post_init__(self) -> None:
+        layers, heads, dims = np.asarray(self.dimension_change).shape
+        self.sequence("layers", layers)
+        self.array("group", (layers,), "int")
+        self.array("head_change", (layers, heads))
+        self.array("dimension_change", (layers, heads, dims))
+        self.array("other_head_change", (layers, heads))
+        self.array("other_dimension_change", (layers, heads, dims))
+        self.array("pair_change", (layers, heads), "int")
+        self.sequence(("verbs", "missing_verbs"))
+        n, groups = len(self.verbs), int(np.max(self.group)) + 1
+        self.array("instruction", (n,), "bool")
+        self.array(("gained", "lost"), (groups, n), "int")
+        self.sequence("tests", groups)
+
+    @property
+    def n_groups(self) -> int:
+        """Number of layer groups."""
+        return len(self.tests)
+
+    def group_name(self, group: int) -> str:
+        """The layers of a group, as 0-7; ValueError for a group that is not there."""
+        group = index(group, self.n_groups, "group", f"comparison of {self.n_groups} layer groups")
+        inside = [layer for layer, own in zip(self.layers, self.group.tolist(), strict=True) if own == group]
+        return f"{inside[0]}-{inside[-1]}" if len(inside) > 1 else str(inside[0])
+
+    @property
+    def share(self) -> Floats:
+        """(groups, verbs) of the heads whose pairs with a verb changed in number, the share that gained; else NaN."""
+        changed = self.gained + self.lost
+        return ratio(self.gained, changed)
+
+    def change_table(self) -> pd.DataFrame:
+        """Figure 2: one row per layer group, mean and population standard deviation of the change of dimensions and of
+        heads, their number, and beside them the mean change to another dimension or head."""
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        for group in range(self.n_groups):
+            row: dict[str, Any] = {"layers": self.group_name(group)}
+            for name in ("dimension", "head"):
+                own, other = getattr(self, f"{name}_change"), getattr(self, f"other_{name}_change")
+                known, unrelated = (part[self.group == group] for part in (own, other))
+                known, unrelated = known[np.isfinite(known)], unrelated[np.isfinite(unrelated)]
+                row |= {f"{name}_mean": _mean(known), f"{name}_std": _std(known), f"n_{name}s": len(known)}
+                row[f"other_{name}_mean"] = _mean(unrelated)
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def verb_table(self) -> pd.DataFrame:
+        """Table 3: one row per layer group, the percentage of heads that gained pairs with a verb, as mean ± population
+        standard deviation over instruction verbs and over general ones, and Welch's p-value."""
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        for group, test in enumerate(self.tests):
+            row: dict[str, Any] = {"layers": self.group_name(group)}
+            for name, chosen in (("instruction", self.instruction), ("general", ~self.instruction)):
+                shares = 100 * self.share[group][chosen]
+                shares = shares[np.isfinite(shares)]
+                row |= {f"{name}_mean": _mean(shares), f"{name}_std": _std(shares), f"{name}_verbs": len(shares)}
+            row |= {name: np.nan if test is None else getattr(test, name) for name in ("welch_p", "holm_p", "cohens_d")}
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per layer group and verb: heads that gained and lost pairs with it, and the share that gained."""
+        import pandas as pd
+
+        groups, n = self.gained.shape
+        return pd.DataFrame(
+            {
+                "layers": np.repeat([self.group_name(group) for group in range(groups)], n),
+                "verb": np.tile(np.asarray(self.verbs, dtype=object), groups),
+                "instruction": np.tile(self.instruction, groups),
+                "gained": self.gained.ravel(),
+                "lost": self.lost.ravel(),
+                "share": self.share.ravel(),
+            }
+        )
+
+
+@checked
+def compare_heads(
+    base: Any,
+    tuned: Any,
+    *,
+    groups: int = 4,
+    instruction_verbs: Sequence[str] = INSTRUCTION_VERBS,
+    general_verbs: Sequence[str] = GENERAL_VERBS,
+    resamples: int = 999,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    **options: Any,
+) -> HeadComparison:
+    """What tuning changed in the word pairs of the heads: their overlap, and which verbs' pairs became more.
+
+    For every verb, among the heads of a layer group whose number of kept pairs with it changed, the share that gained;
+    the shares of instruction verbs against those of general verbs by Welch's t-test, two-sided. Verbs count as written
+    in the word list; those that no head of the group changed for have no share.
+
+    Args:
+        base: what `load_model` returns, or the `HeadWordResult` of such a model.
+        tuned: the same for the other model, with the same words and options.
+        groups: layer groups, runs of about equal length; at most one per layer.
+        instruction_verbs: verbs that instructions ask with.
+        general_verbs: verbs to hold them against.
+        resamples: of the bootstrap intervals and permutation tests.
+        seed: of both.
+        progress: called with (done, total) while pairs of models are searched.
+        check: called between tiles; raises to cancel.
+        options: for `head_word_pairs`, where models are given.
+
+    Raises:
+        ValueError: results of different words, shapes, layers or options; fewer than one group; a verb of both kinds.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1, Figure 2 and Table 3.
+
+    Example:
+        >>> comparison = compare_heads(base, tuned)
+        >>> comparison.verb_table()[["layers", "instruction_mean", "general_mean"]].round(1)
+          layers  instruction_mean  general_mean
+        0    0-1              62.5          44.4
+        1      2              50.0          38.0
+        2    3-4              50.0          50.7
+        3      5              75.0          54.9
+    """
+    check_range("groups", groups)
+    if both := sorted(set(instruction_verbs) & set(general_verbs)):
+        raise ValueError(f"the verb {both[0]!r} is among instruction verbs and general verbs: leave it out of one")
+    a, b = two_results((base, tuned), HeadWordResult, head_word_pairs, options, RunOptions(progress, check))
+    check_same_words(a.vocabulary, b.vocabulary)
+    shapes = a.energy.shape[1:], b.energy.shape[1:]
+    layers = tuple(a.layers), tuple(b.layers)
+    check_same({"layers": layers, "heads": shapes, "top": (a.top, b.top), "keep": (a.keep, b.keep)})
+    group = np.arange(len(a.layers)) * min(groups, len(a.layers)) // len(a.layers)
+    listed = set(a.vocabulary)
+    wanted = [*dict.fromkeys(instruction_verbs), *dict.fromkeys(general_verbs)]
+    verbs = [verb for verb in wanted if verb in listed]
+    kind = np.array([verb in set(instruction_verbs) for verb in verbs], dtype=bool)
+    more, fewer = _gains(a, b, verbs, group)
+    heads, dimensions, words = (head_sets(a), head_sets(b)), (dimension_sets(a), dimension_sets(b)), len(a.vocabulary)
+    return HeadComparison(
+        layers=tuple(a.layers),
+        group=group,
+        head_change=changes(*heads, words, check=check),
+        dimension_change=changes(*dimensions, words, check=check),
+        other_head_change=other_changes(*heads, words, check=check),
+        other_dimension_change=other_changes(*dimensions, words, most=1, check=check),
+        pair_change=b.n_pairs.astype(np.int64) - a.n_pairs,
+        verbs=verbs,
+        instruction=kind,
+        gained=more,
+        lost=fewer,
+        tests=_tests(more, fewer, kind, resamples, seed),
+        missing_verbs=[verb for verb in wanted if verb not in listed],
+        partial=a.partial or b.partial,
+        provenance=provenance(
+            pair_provenance(a, b), groups=groups, resamples=resamples, seed=seed, words=words, top=a.top, keep=a.keep
+        ),
+    )
+
+
+@checked
+def verb_table(base: Any, tuned: Any, **options: Any) -> pd.DataFrame:
+    """Table 3 of the paper in one call: the percentage of heads that gained word pairs with a verb, instruction verbs
+    against general ones.
+
+    Args:
+        base: what `load_model` returns, or the `HeadWordResult` of such a model.
+        tuned: the same for the other model, with the same words and options.
+        options: of `compare_heads`, such as ``groups`` (4, as in the paper), and where models are given of
+            `head_word_pairs`, such as ``words`` and ``vectors``.
+
+    Returns:
+        One row per layer group: mean and population standard deviation over the verbs of both kinds, their number,
+        Welch's p-value (two-sided), the same after Holm's correction, and Cohen's d.
+
+    Raises:
+        ValueError: those of `compare_heads`.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1, Table 3.
+
+    Example:
+        >>> verb_table(base, tuned)[["layers", "instruction_mean", "general_mean"]].round(1)
+          layers  instruction_mean  general_mean
+        0    0-1              62.5          44.4
+        1      2              50.0          38.0
+        2    3-4              50.0          50.7
+        3      5              75.0          54.9
+    """
+    return compare_heads(base, tuned, **options).verb_table()
+
+
+def _gains(
+    a: HeadWordResult, b: HeadWordResult, verbs: Sequence[str], group: Ints
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(groups, verbs) heads with more, and with fewer, kept pairs with a verb in ``b`` than in ``a``."""
+    before, after = _word_counts(a, verbs), _word_counts(b, verbs)
+    groups = int(group.max()) + 1
+    more, fewer = (np.zeros((groups, len(verbs)), dtype=np.int64) for _ in range(2))
+    np.add.at(more, group, (after > before).sum(axis=1))
+    np.add.at(fewer, group, (after < before).sum(axis=1))
+    return more, fewer
+
+
+def _word_counts(result: HeadWordResult, verbs: Sequence[str]) -> NDArray[np.int64]:
+    """(layers, heads, verbs) kept pairs of a head that hold a verb."""
+    number = {word: i for i, word in enumerate(result.vocabulary)}
+    column = np.full(len(result.vocabulary) + 1, len(verbs))  # the last entry is the -1 of cells without a pair
+    column[[number[verb] for verb in verbs]] = np.arange(len(verbs))
+    flat = column[result.head_pairs].reshape(result.n_pairs.size, -1)
+    counts = np.zeros((result.n_pairs.size, len(verbs) + 1), dtype=np.int64)
+    np.add.at(counts, (np.arange(len(flat))[:, None], flat), 1)
+    return counts[:, :-1].reshape(*result.n_pairs.shape, len(verbs))
+
+
+def _tests(
+    more: NDArray[np.int64], fewer: NDArray[np.int64], kind: Bools, resamples: int, seed: int
+) -> tuple[GroupComparison | None, ...]:
+    tests: list[GroupComparison | None] = []
+    for gained, lost in zip(more, fewer, strict=True):
+        known = gained + lost > 0
+        shares = [100 * gained[known & own] / (gained + lost)[known & own] for own in (kind, ~kind)]
+        if min(map(len, shares)) < 2:
+            tests.append(None)
+            continue
+        names = ("instruction", "general")
+        tests.append(compare_groups(*shares, names=names, alternative="two-sided", resamples=resamples, seed=seed))
+    corrected = iter(holm([test for test in tests if test is not None]))
+    return tuple(None if test is None else next(corrected) for test in tests)
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def _std(values: Floats) -> float:
+    return float(values.std()) if len(values) else float("nan")
+
+
+# overlap of sets of pairs --------------------------------------------------------------------------------------------
+
+Sets = tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, ...]]
+"""Members of many sets: the set of each, its query and key word as one number, and the shape of the sets."""
+
+
+def head_sets(result: HeadWordResult) -> Sets:
+    """The kept pairs of every head."""
+    heads = np.arange(result.n_pairs.size).reshape(result.n_pairs.shape)
+    known = result.head_counts > 0
+    owner = np.broadcast_to(heads[:, :, None], known.shape)[known]
+    return owner, _codes(result.head_pairs[known], len(result.vocabulary)), result.n_pairs.shape
+
+
+def dimension_sets(result: HeadWordResult) -> Sets:
+    """The kept pairs of every dimension."""
+    sizes = np.diff(result.dimension_offsets)
+    codes = _codes(result.dimension_word_pairs, len(result.vocabulary))
+    return np.repeat(np.arange(len(sizes)), sizes), codes, result.energy.shape
+
+
+def _codes(pairs: Ints, words: int) -> NDArray[np.int64]:
+    return np.asarray(pairs[:, 0].astype(np.int64) * words + pairs[:, 1])
+
+
+def changes(a: Sets, b: Sets, words: int, *, check: Check = None) -> NDArray[np.float64]:
+    """1 - |A ∩ B| / |A ∪ B| of every pair of sets; NaN for two empty ones."""
+    shape = a[2]
+    size = int(np.prod(shape[1:]))
+    # layer by layer: many short sorts are faster than a long one, and can be cancelled
+    ends = np.arange(shape[0] + 1) * size
+    bounds = [np.searchsorted(owner // size * size, ends) for owner in (a[0], b[0])]
+    shares = np.empty((shape[0], size))
+    for layer in range(shape[0]):
+        if check is not None:
+            check()
+        parts = [slice(bound[layer], bound[layer + 1]) for bound in bounds]
+        owner = np.concatenate([a[0][parts[0]], b[0][parts[1]]]) - layer * size
+        codes = np.concatenate([a[1][parts[0]], b[1][parts[1]]])
+        keys, times = np.unique(owner * words**2 + codes, return_counts=True)
+        owners = keys // words**2
+        union = np.bincount(owners, minlength=size)
+        shared = np.bincount(owners[times == 2], minlength=size)
+        shares[layer] = ratio(shared, union)
+    return np.asarray(1 - shares.reshape(shape))
+
+
+def other_changes(a: Sets, b: Sets, words: int, *, most: int | None = None, check: Check = None) -> NDArray[np.float64]:
+    """Mean change from each set of A to other sets of B that differ in the last axis only, at most ``most`` of them.
+
+    What two unrelated heads (or dimensions) have in common all the same: some pairs are frequent everywhere.
+    """
+    shape = a[2]
+    total, known = np.zeros(shape), np.zeros(shape, dtype=int)
+    for shift in range(1, min(shape[-1] - 1, shape[-1] if most is None else most) + 1):
+        row, last = np.divmod(b[0], shape[-1])
+        change = changes(a, (row * shape[-1] + (last - shift) % shape[-1], b[1], shape), words, check=check)
+        finite = np.isfinite(change)
+        total[finite] += change[finite]
+        known += finite
+    return ratio(total, known)

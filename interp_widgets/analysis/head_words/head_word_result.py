@@ -1,0 +1,287 @@
+"""The word pairs of a model's attention heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from interp_widgets.analysis._core.arrays import Floats, Ints, ratio
+from interp_widgets.analysis._core.checks import index, place_of
+from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.top_k import largest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class WordPair(NamedTuple):
+    """Two words that a head relates: one on the query side, one on the key side."""
+
+    query: str
+    key: str
+    dimensions: int
+    """Dimensions of the head that have the pair."""
+    score: float
+    """Cosine of the two word vectors."""
+
+
+class WordPlace(NamedTuple):
+    """A dimension of a head that has a pair with a word."""
+
+    layer: int
+    head: int
+    dimension: int
+    query: str
+    key: str
+    score: float
+    """Cosine of the two word vectors."""
+
+
+class FoundWord(NamedTuple):
+    """The pairs that dimensions keep with a word."""
+
+    counts: Ints
+    """(layers, heads, d_head) how many of a dimension's pairs hold the word."""
+    nearest: list[WordPlace]
+    """The nearest such pair of every head that has one, layer by layer."""
+
+
+@record
+class HeadWordResult(Result):
+    """The word pairs of every head and of every dimension of it.
+
+    Heads keep the `keep` pairs that most of their dimensions have; of pairs in equally many, the nearer words come
+    first. Dimensions keep their `keep` nearest pairs. Layers are named as in the model, also where only some were
+    asked for.
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1.
+
+    Example:
+        >>> result = head_word_pairs(model)
+        >>> [(pair.query, pair.key, pair.dimensions) for pair in result.pairs(0, 4)[:2]]
+        [('One', 'Friends', 11), ('Friends', 'One', 11)]
+        >>> result.to_frame().columns.tolist()
+        ['layer', 'head', 'query', 'key', 'count', 'score']
+    """
+
+    vocabulary: Sequence[str]
+    """(words,) the words, the most frequent first; pairs hold their numbers in this list."""
+
+    layers: Sequence[int]
+    """(layers,) layers of the model, rising."""
+
+    energy: Floats
+    """(layers, heads, d_head) sum over the words of the squared query and key activations of a dimension."""
+
+    n_pairs: Ints
+    """(layers, heads) different pairs in all dimensions of a head, before cutting to `keep`."""
+
+    head_pairs: Ints
+    """(layers, heads, keep, 2) query and key word of the head's pairs, most frequent first; -1 past the last."""
+
+    head_counts: Ints
+    """(layers, heads, keep) dimensions of the head that have the pair; 0 where there are fewer."""
+
+    head_scores: Floats
+    """(layers, heads, keep) cosine of the two word vectors; NaN where there are fewer."""
+
+    dimension_counts: Ints
+    """(layers, heads, d_head) pairs of each dimension, before cutting to `keep`."""
+
+    dimension_offsets: Ints
+    """(layers * heads * d_head + 1,) where each dimension's pairs begin in `dimension_word_pairs`."""
+
+    dimension_word_pairs: Ints
+    """(pairs, 2) query and key word of the pairs of all dimensions, nearest first; see :meth:`dimension_pairs`."""
+
+    dimension_scores: Floats
+    """(pairs,) their cosines."""
+
+    missing: Sequence[str] = ()
+    """Words of the list without a vector: they count among a dimension's top words and are in no pair."""
+
+    unknown: Sequence[str] = ()
+    """Words that the model's tokenizer cannot write: left out of everything."""
+
+    top: int = 100
+    """Words per dimension, for queries and for keys."""
+
+    def __post_init__(self) -> None:
+        layers, heads, keep = np.asarray(self.head_counts).shape
+        dims = np.asarray(self.energy).shape[-1]
+        self.sequence(("vocabulary", "missing", "unknown"))
+        self.sequence("layers", layers)
+        self.array("energy", (layers, heads, dims))
+        self.array("n_pairs", (layers, heads), "int")
+        self.array("head_pairs", (layers, heads, keep, 2), "int")
+        self.array("head_counts", (layers, heads, keep), "int")
+        self.array("head_scores", (layers, heads, keep))
+        self.array("dimension_counts", (layers, heads, dims), "int")
+        self.array("dimension_offsets", (layers * heads * dims + 1,), "int")
+        n = int(np.asarray(self.dimension_offsets)[-1])
+        self.array("dimension_word_pairs", (n, 2), "int")
+        self.array("dimension_scores", (n,))
+
+    # ---- sizes and checks
+
+    @property
+    def keep(self) -> int:
+        """Most pairs kept per head and per dimension."""
+        return int(self.head_counts.shape[-1])
+
+    @property
+    def n_heads(self) -> int:
+        """Heads per layer."""
+        return int(self.head_counts.shape[1])
+
+    @property
+    def d_head(self) -> int:
+        """Dimensions per head."""
+        return int(self.energy.shape[-1])
+
+    def row(self, layer: int) -> int:
+        """The row of a layer of the model; negative numbers count from the last row. ValueError without the layer."""
+        return place_of(layer, self.layers, "layer")
+
+    def _cell(self, layer: int, head: int) -> tuple[int, int]:
+        return self.row(layer), index(head, self.n_heads, "head", f"result with {self.n_heads} heads per layer")
+
+    def place(self, word: str) -> int:
+        """The number of a word in the list; ValueError for a word that is not in it."""
+        if word not in self.vocabulary:
+            raise ValueError(f"the word {word!r} is not in the list of {len(self.vocabulary)} words of this result")
+        return list(self.vocabulary).index(word)
+
+    # ---- what the heads hold
+
+    def pairs(self, layer: int, head: int) -> list[WordPair]:
+        """The word pairs of one head: query word, key word, dimensions that have the pair, cosine.
+
+        Raises ValueError for a layer or head that is not in the result.
+        """
+        cell = self._cell(layer, head)
+        counts = self.head_counts[cell]
+        known = counts > 0
+        return self._named(self.head_pairs[cell][known], counts[known], self.head_scores[cell][known])
+
+    def dimension_pairs(self, layer: int, head: int, dimension: int) -> list[WordPair]:
+        """The word pairs of one dimension of a head, nearest first; the number of dimensions of each is 1.
+
+        Raises ValueError for a layer, head or dimension that is not in the result.
+        """
+        row, head = self._cell(layer, head)
+        dimension = index(dimension, self.d_head, "dimension", f"result with {self.d_head} dimensions per head")
+        at = (row * self.n_heads + head) * self.d_head + dimension
+        part = slice(int(self.dimension_offsets[at]), int(self.dimension_offsets[at + 1]))
+        pairs = self.dimension_word_pairs[part]
+        return self._named(pairs, np.ones(len(pairs), dtype=int), self.dimension_scores[part])
+
+    def dimensions(self, layer: int, head: int) -> list[int]:
+        """The dimensions of one head, the one with the largest energy first."""
+        return [int(dimension) for dimension in largest(self.energy[self._cell(layer, head)])]
+
+    def dimensions_with(self, layer: int, head: int, query: str, key: str) -> list[int]:
+        """Dimensions of a head that hold a pair among the `keep` nearest that each keeps, the largest energy first.
+
+        A dimension with more pairs than it keeps may have had the pair without being listed here.
+        Raises ValueError for a layer, head or word that is not in the result.
+        """
+        wanted = self.place(query), self.place(key)
+        row, head = self._cell(layer, head)
+        start = (row * self.n_heads + head) * self.d_head
+        first, last = (int(self.dimension_offsets[start + end]) for end in (0, self.d_head))
+        pairs = first + np.flatnonzero((self.dimension_word_pairs[first:last] == wanted).all(axis=1))
+        own = set((self._owners(pairs) - start).tolist())
+        return [dimension for dimension in self.dimensions(layer, head) if dimension in own]
+
+    def places_of(self, word: str) -> list[WordPlace]:
+        """Every dimension's pairs with a word, among the `keep` nearest that each keeps; the nearest pairs first.
+
+        Raises ValueError for a word that is not in the list.
+        """
+        pairs = self._pairs_with(word)
+        return self._places(pairs[largest(self.dimension_scores[pairs])])
+
+    def _pairs_with(self, word: str) -> Ints:
+        """Rows of `dimension_word_pairs` that hold a word."""
+        return np.flatnonzero((self.dimension_word_pairs == self.place(word)).any(axis=1))
+
+    def _places(self, rows: Ints) -> list[WordPlace]:
+        """Rows of `dimension_word_pairs` by their names."""
+        row, head, dimension = np.unravel_index(self._owners(rows), self.energy.shape)
+        names, pairs = self.vocabulary, self.dimension_word_pairs[rows].tolist()
+        cells = zip(row.tolist(), head.tolist(), dimension.tolist(), pairs, self.dimension_scores[rows].tolist(),
+                    strict=True)  # fmt: skip
+        return [
+            WordPlace(self.layers[row], head, dim, names[q], names[k], score) for row, head, dim, (q, k), score in cells
+        ]
+
+    def find(self, word: str) -> FoundWord:
+        """The pairs that dimensions keep with a word; ValueError for a word that is not in the list."""
+        pairs = self._pairs_with(word)
+        owners = self._owners(pairs)
+        counts = np.bincount(owners, minlength=self.energy.size).reshape(self.energy.shape)
+        heads, starts = np.unique(owners // self.d_head, return_index=True)
+        if not len(heads):
+            return FoundWord(counts, [])
+        scores = self.dimension_scores[pairs]
+        best = np.repeat(np.maximum.reduceat(scores, starts), np.diff([*starts, len(pairs)]))
+        first = np.unique(owners[scores == best] // self.d_head, return_index=True)[1]
+        return FoundWord(counts, self._places(pairs[np.flatnonzero(scores == best)[first]]))
+
+    def head_words(self) -> list[tuple[str, int]]:
+        """The words in kept pairs of heads, each with its number of heads; the words of most heads come first."""
+        row, head, rank = np.nonzero(self.head_counts)
+        words = len(self.vocabulary)
+        cells = (row * self.n_heads + head)[:, None] * words + self.head_pairs[row, head, rank]
+        counts = np.bincount(np.unique(cells) % words, minlength=words)
+        order = largest(counts, int(np.count_nonzero(counts)))
+        return [(self.vocabulary[word], int(counts[word])) for word in order.tolist()]
+
+    def _owners(self, rows: Ints) -> Ints:
+        """The dimension, counted through all heads, of each of these rows of `dimension_word_pairs`."""
+        return np.asarray(np.searchsorted(self.dimension_offsets, rows, side="right") - 1)
+
+    @property
+    def head_energy(self) -> Floats:
+        """(layers, heads) sum of the energy of a head's dimensions."""
+        return np.asarray(self.energy.sum(axis=-1))
+
+    @property
+    def mean_count(self) -> Floats:
+        """(layers, heads) mean number of dimensions that have one of the head's kept pairs; NaN without a pair."""
+        kept = (self.head_counts > 0).sum(axis=-1)
+        return ratio(self.head_counts.sum(axis=-1), kept)
+
+    def word_counts(self, word: str) -> Ints:
+        """(layers, heads) how many of a head's kept pairs hold a word, as query or key."""
+        return np.asarray((self.head_pairs == self.place(word)).sum(axis=(2, 3)))
+
+    def heads_with(self, word: str) -> list[tuple[int, int, int]]:
+        """Layer, head and number of kept pairs of every head that holds a word, those with most pairs first."""
+        counts = self.word_counts(word)
+        cells = [(self.layers[row], int(head), int(counts[row, head])) for row, head in np.argwhere(counts)]
+        return sorted(cells, key=lambda cell: (-cell[2], cell[0], cell[1]))
+
+    def _named(self, pairs: Ints, counts: Ints, scores: Floats) -> list[WordPair]:
+        rows = zip(pairs.tolist(), counts.tolist(), scores.tolist(), strict=True)
+        return [WordPair(self.vocabulary[q], self.vocabulary[k], count, score) for (q, k), count, score in rows]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per kept pair of every head: layer, head, query, key, count, score."""
+        import pandas as pd
+
+        row, head, rank = np.nonzero(self.head_counts)
+        at = row, head, rank
+        names = np.asarray(self.vocabulary, dtype=object)
+        return pd.DataFrame(
+            {
+                "layer": np.asarray(self.layers)[row],
+                "head": head,
+                "query": names[self.head_pairs[at][:, 0]],
+                "key": names[self.head_pairs[at][:, 1]],
+                "count": self.head_counts[at],
+                "score": self.head_scores[at],
+            }
+        )

@@ -1,0 +1,413 @@
+"""`head_word_pairs`: the words that every attention head relates to each other, read from its weights alone."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from einops import rearrange, repeat
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_finite, check_range, layer_indices
+from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis._core.run import Check
+from interp_widgets.analysis._core.tensors import as_array, wide
+from interp_widgets.analysis._core.top_k import TopK
+from interp_widgets.analysis._core.word_embeddings import Words, word_list, word_table
+from interp_widgets.analysis.head_words.head_word_result import HeadWordResult
+from interp_widgets.analysis.head_words.word_cosines import Cosines, Vectors, cosines, vectors_of
+from interp_widgets.arguments import checked
+from interp_widgets.data.word_vectors import WordVectors
+from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind, widest
+
+FREQUENT = 1000
+"""Most frequent words that a word's threshold is taken from."""
+MOST_TOP, MOST_KEEP = 1000, 100_000
+"""Largest K, ten times that of the paper, and most pairs kept of a head."""
+
+_WORDS = 16384
+"""Most words per tile: their activations are reduced before the next tile."""
+_FLOPS = {"cpu": 2e10, "accelerator": 1e13}
+_NUMBERS = {"cpu": 10 * 2**20, "accelerator": 2**28}
+"""Activations held at once: 40 MB in float32 on a CPU."""
+_COSINES = {"cpu": 2**17, "accelerator": 2**27}
+"""Cosines held at once: 512 kB on a CPU, where they stay in the cache."""
+_TILES = 64e6
+"""Bytes of activations and cosines held at once."""
+
+
+@checked
+def head_word_pairs(
+    model: Model,
+    *,
+    words: Words = None,
+    vectors: Vectors = None,
+    top: int = 100,
+    keep: int = 100,
+    frequent: int = FREQUENT,
+    layers: Sequence[int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    on_partial: Callable[[HeadWordResult], None] | None = None,
+) -> HeadWordResult:
+    """The word pairs that each attention head relates, from its weights and the words' embeddings.
+
+    Each dimension d of a head reacts to a word w by ``e_w · W_Q[:, d]`` where the word asks and ``e_w · W_K[:, d]``
+    where it is asked, the scale of the norm before attention folded into both. Of the ``top`` words that it reacts to
+    most in either role, two different words are a pair if both reactions have the same sign and the cosine of their
+    *word vectors* exceeds both words' thresholds: the mean plus 1.96 standard deviations of a word's cosines to the
+    ``frequent`` most frequent words. A head's pairs are those that most of its dimensions have. Heads that share a key
+    (grouped-query attention) each pair their own queries with it. Positions, biases, norms of queries and keys, and the
+    centring of a LayerNorm are left out, as in the paper.
+
+    Args:
+        model: what `load_model` returns, with a tokenizer.
+        words: the most frequent first, or a mapping from word to count; default: those of ``vectors`` if it brings
+            words, else the demo's.
+        vectors: `WordVectors`, the path of a file of them, a mapping from word to vector, or an array with one row per
+            word (zeros: no vector); default: the demo's.
+        top: words per dimension and role (K), 1 to 1,000; of a shorter list all words. All top × top pairs of every
+            dimension are looked at.
+        keep: most pairs kept per head, and per dimension, 1 to 100,000.
+        frequent: words, from the beginning of the list, that thresholds are taken from; those without a vector do
+            not count.
+        layers: of the model, negative ones from the end; default: all.
+        progress: called with (done, total) rows of work.
+        check: called between tiles; raises to cancel.
+        on_partial: receives, after every layer but the last, a partial result with the layers done so far.
+
+    Raises:
+        ValueError: an empty or doubled word, vectors that fit no word, an option out of range, a layer that is not
+            there.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 5.1 and appendix F.
+
+    Example:
+        >>> result = head_word_pairs(model)
+        >>> best = result.pairs(0, 4)[0]
+        >>> best.query, best.key, best.dimensions, round(best.score, 1)
+        ('One', 'Friends', 11, 0.7)
+    """
+    check_range("frequent", frequent, 2)
+    for name, value, most in (("top", top, MOST_TOP), ("keep", keep, MOST_KEEP)):
+        check_range(name, value, most=most, advice="time and memory grow with top x top and keep")
+    numbers = sorted(layer_indices(model, layers))
+    listed = word_list(words if words is not None else _own_words(vectors))
+    vector_rows, present = vectors_of(listed, vectors)
+    table = word_table(model, listed, check=check)
+    known = np.isin(listed, table.words) if table.unknown else np.ones(len(listed), dtype=bool)
+    near = cosines(vector_rows[known], present[known], frequent=frequent, device=table.embeddings.device)
+    log = ChunkLog()
+    search = PairSearch(model, table.embeddings, near, min(top, len(table.words)), keep, check=check, log=log)
+    done: list[LayerPairs] = []
+    options = {
+        "words": len(listed),
+        "vectors": _describe(vectors),
+        "top": search.top,
+        "keep": keep,
+        "frequent": frequent,
+    }
+
+    def result(*, partial: bool = False) -> HeadWordResult:
+        return _result(
+            done,
+            d_head=model.d_head,
+            vocabulary=table.words,
+            layers=tuple(numbers[: len(done)]),
+            missing=tuple(word for word, there in zip(listed, present | ~known, strict=True) if not there),
+            unknown=table.unknown,
+            top=search.top,
+            partial=partial,
+            provenance=provenance(model.provenance(), **options, chunk_halvings=log.halvings),
+        )
+
+    def step(rows: int) -> None:
+        if progress is not None:
+            progress(len(done) * search.steps + rows, len(numbers) * search.steps)
+
+    search.step = step
+    for layer in numbers:
+        with model.lock:
+            done.append(search.layer(layer))
+        if on_partial is not None and len(done) < len(numbers):
+            on_partial(result(partial=True))
+    return result()
+
+
+def _own_words(vectors: Vectors) -> Words:
+    """The words that vectors bring themselves; None for the demo's, a file's path or an array."""
+    if isinstance(vectors, WordVectors):
+        return vectors
+    return tuple(vectors) if isinstance(vectors, Mapping) else None
+
+
+def _describe(vectors: Vectors) -> str:
+    if vectors is None:
+        return "demo"
+    return str(vectors) if isinstance(vectors, str | os.PathLike) else type(vectors).__name__
+
+
+def _result(done: Sequence[LayerPairs], *, d_head: int, **fields: Any) -> HeadWordResult:
+    """The layers' pairs in one result."""
+    heads = len(done[0].n_pairs)
+    by_dimension = len(done), heads, d_head
+    return HeadWordResult(
+        energy=np.stack([layer.energy for layer in done]).reshape(by_dimension),
+        n_pairs=np.stack([layer.n_pairs for layer in done]),
+        head_pairs=np.stack([layer.head_pairs for layer in done]),
+        head_counts=np.stack([layer.head_counts for layer in done]),
+        head_scores=np.stack([layer.head_scores for layer in done]),
+        dimension_counts=np.stack([layer.counts for layer in done]).reshape(by_dimension),
+        dimension_offsets=np.concatenate([[0], np.cumsum(np.concatenate([layer.sizes for layer in done]))]),
+        dimension_word_pairs=np.concatenate([layer.pairs for layer in done]),
+        dimension_scores=np.concatenate([layer.scores for layer in done]),
+        **fields,
+    )
+
+
+def head_words_cost(model: Model, words: int, *, width: int, top: int = 100, keep: int = 100) -> Cost:
+    """Operations and peak bytes of `head_word_pairs` on so many words.
+
+    Args:
+        model: a `Model`.
+        words: of the list.
+        width: numbers per word vector.
+        top: words per dimension and role.
+        keep: pairs kept per head and per dimension.
+
+    Example:
+        >>> round(head_words_cost(model, 13_000, width=300).flops / 1e9, 1)
+        15.5
+    """
+    rows, dims = (model.n_heads + model.n_kv_heads) * model.d_head, model.n_heads * model.d_head
+    best = min(top, words)
+    flops = 2.0 * model.n_layers * (rows * words * model.d_model + dims * best**2 * width)
+    tables = 4.0 * words * (model.d_model + width)
+    kept = 12.0 * model.n_layers * dims * keep
+    return Cost(flops=flops, bytes=tables + kept + _TILES)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPairs:
+    """The word pairs of one layer. A row is one dimension of one head, heads one after the other."""
+
+    energy: NDArray[np.float64]
+    """(rows,) sum of the squared query and key activations of all words."""
+    counts: NDArray[np.int64]
+    """(rows,) pairs of each dimension, before cutting."""
+    sizes: NDArray[np.int64]
+    """(rows,) pairs of each dimension that are kept."""
+    pairs: NDArray[np.int32]
+    """(sum of sizes, 2) query and key word of the kept pairs, those of a row together, nearest first."""
+    scores: NDArray[np.float32]
+    """(sum of sizes,) their cosines."""
+    n_pairs: NDArray[np.int64]
+    """(heads,) different pairs of each head, before cutting."""
+    head_pairs: NDArray[np.int32]
+    """(heads, keep, 2) the head's pairs, those of most dimensions first, then the nearest; -1 where there are fewer."""
+    head_counts: NDArray[np.int32]
+    """(heads, keep) dimensions of the head that have the pair."""
+    head_scores: NDArray[np.float32]
+    """(heads, keep) cosines; NaN where there are fewer."""
+
+
+@dataclass
+class PairSearch:
+    """Finds the word pairs of a model's heads, layer by layer."""
+
+    model: Model
+    embeddings: Tensor
+    """(words, d_model) input embedding of each word."""
+    cosines: Cosines
+    top: int
+    """Words per dimension."""
+    keep: int
+    """Most pairs kept per dimension and per head."""
+    check: Check = None
+    step: Callable[[int], None] | None = None
+    """Called with the rows done in a layer: those of queries and keys, then the dimensions."""
+    log: ChunkLog | None = None
+    _buffers: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """Memory that all tiles use: allocating it anew costs as much time as reading it."""
+
+    @property
+    def steps(self) -> int:
+        """Rows of one layer: query and key dimensions, and pairs of them."""
+        return int((2 * self.model.n_heads + self.model.n_kv_heads) * self.model.d_head)
+
+    @torch.no_grad()
+    def layer(self, layer: int) -> LayerPairs:
+        """The pairs of one layer."""
+        model = self.model
+        shared = model.n_heads // model.n_kv_heads
+        scale = wide(model.weight("ln1_w", layer))
+        query, key = model.weight("W_Q", layer), model.weight("W_K", layer)[::shared]
+        # the scale multiplies what enters, so it goes into the rows of both; each row here is one dimension
+        scaled = torch.cat([wide(part) * scale[:, None] for part in (query, key)])
+        rows = rearrange(scaled, "head d_model d_head -> (head d_head) d_model")
+        words, values, row_energy = self._top_words(rows.to(self.embeddings.dtype))
+        energy = as_array(row_energy).astype(np.float64)
+        check_finite(energy, lambda row: f"dimension {row % model.d_head} of a query or key in layer {layer}")
+        n = model.n_heads * model.d_head
+        keys = repeat(
+            np.arange(n, len(rows)), "(key d_head) -> (key shared d_head)", shared=shared, d_head=model.d_head
+        )
+        pairs, cosine = self._near(words, values, torch.from_numpy(keys).to(rows.device), start=len(rows))
+        return self._kept(pairs, cosine, energy[:n] + energy[keys])
+
+    def _top_words(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Top words (rows, top) of weight rows (rows, d_model), their activations, and each row's energy."""
+        words, width = self.embeddings.shape
+        tile = min(words, _WORDS)
+        flops, numbers = _FLOPS[device_kind(rows.device)], _NUMBERS[device_kind(rows.device)]
+        size = int(max(16, min(flops / (2 * width * tile), numbers / tile)))
+        size = math.ceil(len(rows) / math.ceil(len(rows) / size))  # no small rest, which would take long for its size
+        indices = torch.empty(len(rows), self.top, dtype=torch.long, device=rows.device)
+        values = rows.new_empty(len(rows), self.top)
+        energy = torch.empty(len(rows), dtype=widest(rows.device), device=rows.device)
+
+        def work(start: int, stop: int) -> None:
+            best, total = TopK(self.top, by_size=True), 0.0
+            for begin in range(0, words, tile):
+                if self.check is not None:
+                    self.check()
+                block = self.embeddings[begin : begin + tile]
+                active = torch.mm(rows[start:stop], block.T, out=self._buffer("active", rows, stop - start, len(block)))
+                best.add(active, begin)
+                total = total + torch.linalg.vector_norm(active, dim=-1).to(energy.dtype) ** 2
+            indices[start:stop], values[start:stop], energy[start:stop] = best.indices, best.values, total
+
+        run_chunks(len(rows), size, work, what="dimension of a head", log=self.log, check=self.check, after=self.step)
+        return indices, values, energy
+
+    def _buffer(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        count = math.prod(shape)
+        if name not in self._buffers or self._buffers[name].numel() < count:
+            self._buffers.pop(name, None)  # free the old one first
+            self._buffers[name] = like.new_empty(count)
+        return self._buffers[name][:count].view(shape)
+
+    def _near(self, words: Tensor, values: Tensor, keys: Tensor, *, start: int) -> tuple[NDArray[np.int64], Floats]:
+        """(3, pairs) dimension, query word and key word of every pair, and (pairs,) their cosines; ``keys`` gives each
+        dimension's row of key words."""
+        units = self.cosines.units
+        size = max(1, _COSINES[device_kind(units.device)] // self.top**2)
+        thresholds = self.cosines.thresholds
+        # a word without a sign pairs with none; 2 is above all cosines, so that other signs are above no threshold
+        query, key = words[: len(keys)], words[keys]
+        sign, other_sign = values[: len(keys)].sign() * 2, -values[keys].sign()
+        above = torch.where(sign == 0, torch.inf, thresholds[query])
+        other_above = torch.where(other_sign == 0, torch.inf, thresholds[key])
+        tiles: list[tuple[Tensor, Tensor]] = []
+
+        def work(begin: int, stop: int) -> None:
+            at = slice(begin, stop)
+            cosine = self._cosines(query[at], key[at])
+            limit = torch.maximum(above[at, :, None], other_above[at, None, :])
+            near = cosine > torch.maximum(limit, sign[at, :, None] * other_sign[at, None, :], out=limit)
+            where = _true(near)  # few are left here
+            tiles.append((where + begin * self.top**2, cosine.view(-1).index_select(0, where)))
+
+        def after(done: int) -> None:
+            if self.step is not None:
+                self.step(start + done)
+
+        run_chunks(len(keys), size, work, what="dimension of a head", log=self.log, check=self.check, after=after)
+        where, cosine = (torch.cat(parts) for parts in zip(*tiles, strict=True))
+        row, cell = where // self.top**2, where % self.top**2
+        pairs = as_array(torch.stack([row, query[row, cell // self.top], key[row, cell % self.top]]))
+        different = pairs[1] != pairs[2]
+        return pairs[:, different], as_array(cosine)[different]
+
+    def _cosines(self, query: Tensor, key: Tensor) -> Tensor:
+        """(rows, top, top) cosines of the words ``query`` and ``key`` (rows, top), to be read before the next call."""
+        units = self.cosines.units
+        count, width = query.numel(), units.shape[1]
+        of_query, of_key = (self._buffer(name, units, count, width) for name in ("query", "key"))
+        # index_select is several times as fast as units[query]
+        torch.index_select(units, 0, query.flatten(), out=of_query)
+        torch.index_select(units, 0, key.flatten(), out=of_key)
+        return torch.bmm(
+            of_query.view(*query.shape, width),
+            of_key.view(*key.shape, width).transpose(1, 2),
+            out=self._buffer("cosine", units, len(query), self.top, self.top),
+        )
+
+    def _kept(self, pairs: NDArray[np.int64], cosine: Floats, energy: NDArray[np.float64]) -> LayerPairs:
+        """Order the pairs of dimensions and heads, and cut both."""
+        words, heads = len(self.embeddings), self.model.n_heads
+        row, first, second = pairs
+        head = row // self.model.d_head
+        # the same two words have one cosine in every head and in either order
+        _, where, which = np.unique(
+            np.minimum(first, second) * words + np.maximum(first, second), return_index=True, return_inverse=True
+        )
+        scores = cosine[where][which]
+        code = (head * words + first) * words + second
+        ordered = code.argsort(kind="stable")
+        _, starts, times = np.unique(code[ordered], return_index=True, return_counts=True)
+        unique = ordered[starts]
+        cosine, owner = scores[unique], head[unique]
+
+        counts = np.bincount(row, minlength=len(energy))
+        # in the order of the words before, in which pairs of one score then stay
+        order = ordered[_falling(row[ordered], scores[ordered]).argsort(kind="stable")]
+        order = order[_rank(counts) < self.keep]
+        n_pairs = np.bincount(owner, minlength=heads)
+        best = _falling(owner * 2**16 + (2**16 - 1 - times), cosine).argsort(kind="stable")
+        rank = _rank(n_pairs)
+        best, rank = best[rank < self.keep], rank[rank < self.keep]
+        shape = heads, self.keep
+        head_pairs, head_counts = np.full((*shape, 2), -1, dtype=np.int32), np.zeros(shape, dtype=np.int32)
+        head_scores = np.full(shape, np.nan, dtype=np.float32)
+        at = owner[best], rank
+        head_pairs[at] = np.stack([first[unique[best]], second[unique[best]]], axis=-1)
+        head_counts[at], head_scores[at] = times[best], cosine[best]
+        return LayerPairs(
+            energy=energy,
+            counts=counts,
+            sizes=np.minimum(counts, self.keep),
+            pairs=np.stack([first[order], second[order]], axis=-1).astype(np.int32),
+            scores=scores[order].astype(np.float32),
+            n_pairs=n_pairs,
+            head_pairs=head_pairs,
+            head_counts=head_counts,
+            head_scores=head_scores,
+        )
+
+
+def _true(mask: Tensor) -> Tensor:
+    """(n,) where a mask holds, as if it were one row."""
+    if device_kind(mask.device) == "accelerator":
+        return mask.view(-1).nonzero()[:, 0]
+    return torch.from_numpy(np.flatnonzero(as_array(mask)))  # several times as fast as nonzero
+
+
+def _falling(groups: NDArray[np.int64], scores: Floats) -> NDArray[np.int64]:
+    """Whole numbers that rise with the groups and, within one, with falling scores above 0: one sort instead of two.
+
+    >>> _falling(np.array([1, 0, 0]), np.array([0.5, 0.25, 0.75])).argsort().tolist()
+    [2, 1, 0]
+    """
+    bits = scores.astype(np.float32).view(np.int32)  # of numbers above 0 these rise with the number
+    return groups * 2**32 + (2**32 - 1 - bits.astype(np.int64))
+
+
+def _rank(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rank of each entry within its group, for groups of these sizes one after the other.
+
+    >>> _rank(np.array([2, 0, 3])).tolist()
+    [0, 1, 0, 1, 2]
+    """
+    starts = np.cumsum(sizes) - sizes
+    return np.arange(int(sizes.sum())) - np.repeat(starts, sizes)

@@ -1,0 +1,182 @@
+"""`LogitLensResult`: the readings of the logit lens at every layer and position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
+from interp_widgets.analysis._core.checks import index
+from interp_widgets.analysis._core.prompts import PromptResult
+from interp_widgets.analysis._core.result import record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Lens = Literal["logit", "tuned"]
+"""``logit``: the residual stream as it is; ``tuned``: translated by one affine map per layer first."""
+
+
+@record
+class LogitLensResult(PromptResult):
+    """The next token as every layer would have it, at every position of a prompt.
+
+    Row l of an axis (layers + 1) is the reading of the residual stream entering block l; the last row is the model's
+    own output (of a mixture of depths: its last route's). A reading at a position is about the token after it.
+    Positions leave out the beginning-of-sequence token, which the model still reads (see `bos_id`).
+
+    Example:
+        >>> result = logit_lens(model, "The Eiffel Tower is in the city of")
+        >>> [result.token_text(token) for token in result.top_token[:3, -1]]
+        [' of', ' Paris', ' Paris']
+        >>> int(result.commit_layer[-1])
+        1
+    """
+
+    top_ids: Ints
+    """(layers + 1, positions, top) ids of the likeliest next tokens, best first; of equal ones the lower id first."""
+
+    top_probability: Floats
+    """(layers + 1, positions, top) their probabilities, 0..1."""
+
+    entropy: Floats
+    """(layers + 1, positions) entropy of the next-token distribution in nats."""
+
+    kl: Floats
+    """(layers + 1, positions) KL(reading ‖ model's own output) in nats; 0 in the last row."""
+
+    names: Mapping[Any, str]
+    """Readable text by id of every token in `top_ids` and of the target; see :meth:`token_text`."""
+
+    target: int | None = None
+    """Id of the token that is followed through the layers; None where none was given."""
+
+    target_rank: Ints | None = None
+    """(layers + 1, positions) number of tokens likelier than the target, 0 = best (tokens as likely do not count)."""
+
+    target_probability: Floats | None = None
+    """(layers + 1, positions) probability of the target, 0..1."""
+
+    lens: str = "logit"
+    """What was read: a :data:`Lens`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rows, positions = np.asarray(self.entropy).shape[0], len(self.tokens)
+        top = np.asarray(self.top_ids).shape[-1]
+        self.array("top_ids", (rows, positions, top), "int")
+        self.array("top_probability", (rows, positions, top))
+        self.array(("entropy", "kl"), (rows, positions))
+        # a file holds its keys as text
+        object.__setattr__(self, "names", {int(key): str(text) for key, text in self.names.items()})
+        if (self.target is None) != (self.target_rank is None) or (self.target is None) != (
+            self.target_probability is None
+        ):
+            raise ValueError("target, target_rank and target_probability must be given together")
+        self.array("target_rank", (rows, positions), "int")
+        self.array("target_probability", (rows, positions))
+
+    # ---- sizes and texts
+
+    @property
+    def n_layers(self) -> int:
+        """Number of blocks of the model; the rows are one more."""
+        return len(self.entropy) - 1
+
+    def token_text(self, token: SupportsIndex) -> str:
+        """Readable text of a token id that this result holds; ValueError for another."""
+        if token not in self.names:
+            raise ValueError(f"token id {token} is neither among the likeliest tokens of this result nor its target")
+        return self.names[token]
+
+    @property
+    def target_token(self) -> str | None:
+        """Readable text of the target; None without one."""
+        return None if self.target is None else self.token_text(self.target)
+
+    # ---- what the map shows
+
+    @property
+    def top_token(self) -> Ints:
+        """(layers + 1, positions) id of the likeliest next token."""
+        return self.top_ids[..., 0]
+
+    @property
+    def probability(self) -> Floats:
+        """(layers + 1, positions) probability of the likeliest next token, 0..1."""
+        return self.top_probability[..., 0]
+
+    @property
+    def commit_layer(self) -> Ints:
+        """(positions,) first row from which the likeliest token never changes again; layers where it does at last."""
+        same = self.top_token == self.top_token[-1]
+        unbroken: Ints = np.logical_and.accumulate(same[::-1]).sum(axis=0)
+        return len(same) - unbroken
+
+    @property
+    def interference(self) -> Bools | None:
+        """(layers + 1, positions) True where the target is lost: best one row before, not best here; None without one.
+
+        The block that pushed the target out at row l is block l - 1.
+        """
+        if self.target_rank is None:
+            return None
+        lost = np.zeros(self.target_rank.shape, dtype=bool)
+        lost[1:] = (self.target_rank[:-1] == 0) & (self.target_rank[1:] > 0)
+        return lost
+
+    def top(self, layer: int, position: int) -> list[tuple[str, float]]:
+        """The likeliest next tokens of one cell with their probabilities, best first.
+
+        Args:
+            layer: row in 0..layers, or negative from the end; -1 is the model's own output.
+            position: index of a token of the prompt, or negative from the end.
+
+        Raises ValueError for a cell that is not there.
+        """
+        row, column = self.row(layer), self.position(position)
+        cells = zip(self.top_ids[row, column].tolist(), self.top_probability[row, column].tolist(), strict=True)
+        return [(self.token_text(token), probability) for token, probability in cells]
+
+    def row(self, layer: int) -> int:
+        """A row counted from 0; negative ones count from the end. ValueError outside of the result."""
+        rows = self.n_layers + 1
+        return index(layer, rows, "layer", f"result of {rows} rows, the last the model's own output")
+
+    def position(self, position: int) -> int:
+        """A position counted from 0; negative ones count from the end. ValueError outside of the prompt."""
+        return index(position, self.n_positions, "position", f"prompt of {self.n_positions} tokens")
+
+    def trajectory(self, position: int = -1) -> dict[str, NDArray[Any]]:
+        """One position over the layers: arrays (layers + 1,) by name, ``target_rank`` and so on only with a target.
+
+        The names are ``top_token``, ``probability``, ``entropy``, ``kl``, ``target_rank``, ``target_probability`` and
+        ``interference``.
+        """
+        column = self.position(position)
+        names = ("top_token", "probability", "entropy", "kl", "target_rank", "target_probability", "interference")
+        arrays = {name: getattr(self, name) for name in names}
+        return {name: values[:, column] for name, values in arrays.items() if values is not None}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per layer and position: the token there, the likeliest next token, and all numbers."""
+        import pandas as pd
+
+        rows, positions = self.entropy.shape
+        layer, position = np.repeat(np.arange(rows), positions), np.tile(np.arange(positions), rows)
+        table: dict[str, Any] = {
+            "layer": layer,
+            "position": position,
+            "token": np.asarray(self.tokens, dtype=object)[position],
+            "top_token": [self.token_text(token) for token in self.top_token.ravel().tolist()],
+            "top_id": self.top_token.ravel(),
+        }
+        for name in ("probability", "entropy", "kl", "target_rank", "target_probability", "interference"):
+            values = getattr(self, name)
+            if values is not None:
+                table[name] = values.ravel()
+        table["committed"] = layer >= self.commit_layer[position]
+        return pd.DataFrame(table)

@@ -1,0 +1,109 @@
+"""Entropy, KL divergence, ranks and top tokens of many softmaxes whose logits come in blocks (online softmax)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from interp_widgets.models.devices import widest
+
+LOWEST = -1e30
+"""Stands for minus infinity, whose difference to itself and product with zero are no numbers."""
+
+
+class Readings:
+    """Running sums over blocks of the vocabulary, for (positions, rows) cells.
+
+    With x a cell's logits, f the final row's at the same position and m the largest x so far, a block adds
+    exp(x - m) to `mass`, exp(x - m)(x - m) to `energy` and exp(x - m)(f - anchor) to `cross`; when a later block has a
+    larger m, the sums so far are scaled (the online softmax). Blocks are in the logits' own type, sums in float64
+    where the device has it.
+    """
+
+    def __init__(
+        self, positions: int, rows: int, *, top: int, target: int | None, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        shape = (positions, rows)
+
+        def filled(value: float, *more: int) -> Tensor:
+            return torch.full((*shape, *more), value, dtype=widest(device), device=device)
+
+        self.top, self.target = top, target
+        self.peak = filled(LOWEST).to(dtype)
+        self.mass, self.energy, self.cross = filled(0), filled(0), filled(0)
+        self.anchor = torch.full((positions, 1), torch.nan, dtype=dtype, device=device)
+        self.best = filled(-torch.inf, top).to(dtype)
+        self.best_ids = torch.zeros(*shape, top, dtype=torch.long, device=device)
+        self.target_logit = filled(torch.nan).to(dtype)
+        self.above = torch.zeros(shape, dtype=torch.long, device=device)
+
+    def add(self, positions: slice, rows: slice, first: int, logits: Tensor, final: Tensor) -> None:
+        """Take in one block; ``logits`` is used up.
+
+        Args:
+            positions, rows: the cells.
+            first: the block's first token id. Blocks come in the order of ids; where the first does not hold the
+                target, its `target_logit` is known by then.
+            logits: (positions, rows, block) of these cells.
+            final: (positions, block) of the final row; may be a part of ``logits``.
+        """
+        at = (positions, rows)
+        highest = logits.amax(-1)
+        weights = torch.empty_like(logits)
+        if self.target is not None:
+            self._count(at, self.target - first, logits, weights)
+        self._merge(at, first, logits, highest)
+        anchor = self.anchor[positions]
+        self.anchor[positions] = torch.where(anchor.isnan(), final.amax(-1, keepdim=True), anchor)
+        final = final - self.anchor[positions]  # a copy, before the logits change
+        peak = torch.maximum(self.peak[at], highest)
+        shift = (self.peak[at] - peak).to(self.mass.dtype)
+        logits = logits.sub_(peak[..., None])
+        torch.exp(logits, out=weights)
+        scale = shift.exp()
+        self.energy[at] = scale * (self.energy[at] + shift * self.mass[at]) + torch.linalg.vecdot(weights, logits)
+        self.cross[at] = scale * self.cross[at] + (weights @ final[..., None])[..., 0]
+        self.mass[at] = scale * self.mass[at] + weights.sum(-1)
+        self.peak[at] = peak
+
+    def _count(self, at: tuple[slice, slice], column: int, logits: Tensor, scratch: Tensor) -> None:
+        """Count the logits above the target's."""
+        if 0 <= column < logits.shape[-1]:
+            self.target_logit[at] = logits[..., column]  # the same again, to the last bit: it must not count itself
+        # ones in the logits' type: a sum of booleans would make a copy of 8 bytes each
+        torch.gt(logits, self.target_logit[at][..., None], out=scratch)
+        self.above[at] += scratch.sum(-1).long()
+
+    def _merge(self, at: tuple[slice, slice], first: int, logits: Tensor, highest: Tensor) -> None:
+        """Merge a block's largest logits into those kept; most cells of later blocks have nothing to give."""
+        best, best_ids = self.best[at], self.best_ids[at]
+        better = (highest > best[..., -1]).nonzero(as_tuple=True)  # once: every mask as an index would wait again
+        values, columns = logits[better].topk(min(self.top, logits.shape[-1]), dim=-1)
+        both = torch.cat([best[better], values], dim=-1)
+        ids = torch.cat([best_ids[better], columns + first], dim=-1)
+        kept, order = both.topk(self.top, dim=-1)
+        best[better], best_ids[better] = kept, ids.gather(-1, order)
+
+    # ---- what follows from the sums
+
+    def log_mass(self) -> Tensor:
+        """(positions, rows) log of the sum of exp(logit), in the type of the sums."""
+        return self.peak.to(self.mass.dtype) + self.mass.log()
+
+    def entropy(self) -> Tensor:
+        """(positions, rows) entropy of the softmax in nats, in the type of the sums."""
+        return (self.mass.log() - self.energy / self.mass).clamp_min(0)  # rounding may leave -1e-8
+
+    def kl(self, final: int = -1) -> Tensor:
+        """(positions, rows) KL divergence of the final row's softmax from each cell's in nats."""
+        to_final = self.anchor.to(self.mass.dtype) - self.log_mass()[:, [final]]
+        own = self.energy / self.mass - self.mass.log()  # mean log-probability under itself
+        divergence = (own - (self.cross / self.mass + to_final)).clamp_min(0)
+        divergence[:, final] = 0
+        return divergence
+
+    def ordered(self) -> tuple[Tensor, Tensor]:
+        """(positions, rows, top) probabilities and ids of the largest logits; equal ones by id."""
+        by_id, order = self.best_ids.sort(-1)
+        best, falling = self.best.gather(-1, order).sort(dim=-1, descending=True, stable=True)
+        return (best.to(self.mass.dtype) - self.log_mass()[..., None]).exp(), by_id.gather(-1, falling)

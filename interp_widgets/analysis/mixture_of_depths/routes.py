@@ -1,0 +1,241 @@
+"""`routing`: what the router of a mixture of depths does with every token of a prompt, and what each route writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
+from interp_widgets.analysis._core.checks import check_finite, check_top
+from interp_widgets.analysis._core.prompts import PromptResult, read_prompt
+from interp_widgets.analysis._core.result import provenance, record
+from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tensors import as_array, to_numpy, wide
+from interp_widgets.arguments import checked
+from interp_widgets.models import Model, ModModel
+from interp_widgets.models.devices import device_kind
+from interp_widgets.models.engine import decode
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LOGITS = {"cpu": 2**22, "accelerator": 2**28}
+"""Logits held at once."""
+
+
+@record
+class RoutingResult(PromptResult):
+    """Routing weights and the next token of every route, at every position of a prompt.
+
+    Route i reads the output of layer ``layers[i]``. A reading at a position is about the token after it. Positions
+    leave out the beginning-of-sequence token, which the model still reads (see `bos_id`).
+
+    Example:
+        >>> result = routing(untrained_mod(model, 2), "The Eiffel Tower is in the city of")
+        >>> result.weights.shape, result.layers
+        ((8, 2), (4, 5))
+        >>> result.to_frame()[["token", "route", "top_token"]].tail(2)
+           token  route top_token
+        14    of      0     Paris
+        15    of      1     Paris
+    """
+
+    layers: Sequence[int]
+    """(k,) the layer whose output each route reads, rising."""
+
+    weights: Floats
+    """(positions, k) weight of each route, 0..1; a position's weights sum to 1."""
+
+    route_ids: Ints
+    """(k, positions, top) ids of the likeliest next tokens of each route alone, best first."""
+
+    route_probability: Floats
+    """(k, positions, top) their probabilities by that route, 0..1."""
+
+    ensemble_ids: Ints
+    """(positions, top) ids of the model's own likeliest next tokens, best first."""
+
+    ensemble_probability: Floats
+    """(positions, top) their probabilities, 0..1."""
+
+    kl: Floats
+    """(k, positions) KL(route ‖ ensemble) in nats."""
+
+    exit_layer: Ints
+    """(positions,) the last layer that the position's own prediction needs: of the last route with a weight."""
+
+    names: Mapping[Any, str]
+    """Readable text by id of every token in `route_ids` and `ensemble_ids`; see :meth:`token_text`."""
+
+    top_k: int
+    """How many routes a token could use."""
+
+    n_layers: int
+    """Layers of the model."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positions, k = len(self.tokens), len(self.layers)
+        top = np.asarray(self.ensemble_ids).shape[-1]
+        self.sequence("layers")
+        self.array("weights", (positions, k))
+        self.array("route_ids", (k, positions, top), "int")
+        self.array("route_probability", (k, positions, top))
+        self.array("ensemble_ids", (positions, top), "int")
+        self.array("ensemble_probability", (positions, top))
+        self.array("kl", (k, positions))
+        self.array("exit_layer", (positions,), "int")
+        # a file holds its keys as text
+        object.__setattr__(self, "names", {int(key): str(text) for key, text in self.names.items()})
+
+    @property
+    def k(self) -> int:
+        """Number of routes."""
+        return len(self.layers)
+
+    @property
+    def agreement(self) -> Bools:
+        """(k, positions) whether a route's likeliest token is the ensemble's."""
+        return np.asarray(self.route_ids[..., 0] == self.ensemble_ids[..., 0])
+
+    @property
+    def main_route(self) -> Ints:
+        """(positions,) the route with the largest weight; the earlier one of equals."""
+        return np.asarray(self.weights.argmax(-1))
+
+    @property
+    def skipped_share(self) -> float:
+        """Share of all layers at all positions that lie above the exit layer, 0..1."""
+        return float((self.n_layers - 1 - self.exit_layer).mean() / self.n_layers)
+
+    def token_text(self, token: SupportsIndex) -> str:
+        """Readable text of a token id that this result holds; ValueError for another."""
+        if token not in self.names:
+            raise ValueError(f"token id {token} is not among the likeliest tokens of this result")
+        return self.names[token]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per position and route: weight, likeliest token, its probability, agreement, divergence."""
+        import pandas as pd
+
+        agree = self.agreement
+        rows = [
+            {
+                "position": position,
+                "token": self.tokens[position],
+                "route": route,
+                "layer": layer,
+                "weight": float(self.weights[position, route]),
+                "top_token": self.token_text(int(self.route_ids[route, position, 0])),
+                "probability": float(self.route_probability[route, position, 0]),
+                "ensemble_token": self.token_text(int(self.ensemble_ids[position, 0])),
+                "agrees": bool(agree[route, position]),
+                "kl": float(self.kl[route, position]),
+                "exit_layer": int(self.exit_layer[position]),
+            }
+            for position in range(self.n_positions)
+            for route, layer in enumerate(self.layers)
+        ]
+        return pd.DataFrame(rows)
+
+
+@checked
+@torch.no_grad()
+def routing(
+    model: Model,
+    prompt: str | Sequence[int],
+    *,
+    top: int = 5,
+    top_k: int | None = None,
+    prepend_bos: bool | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> RoutingResult:
+    """How a mixture of depths weighs its layers at every token of a prompt, and what each of them would write.
+
+    Args:
+        model: a `ModModel`, from `tune_mod` or `load_model`.
+        prompt: text, or token ids (then nothing is added).
+        top: how many of the likeliest tokens are kept per route.
+        top_k: routes that a token uses here, 1..k; the model's own number by default.
+        prepend_bos: overrides the model's BOS policy for text.
+        progress: called with parts done and in all.
+        check: called between parts; raises to cancel.
+
+    Raises:
+        TypeError: a model without a mixture.
+        ValueError: a bad prompt, ``top`` or ``top_k``.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), sections 5.1.1
+    and 5.1.3.
+
+    Example:
+        >>> result = routing(untrained_mod(model, 2), "The Eiffel Tower is located in the city of")
+        >>> result.weights.shape, result.layers
+        ((9, 2), (4, 5))
+        >>> result.token_text(result.ensemble_ids[-1, 0])
+        ' Paris'
+    """
+    if not isinstance(model, ModModel):
+        raise TypeError(f"routing needs a mixture of depths, as tune_mod makes it, got {type(model).__name__}")
+    check_top(top, model)
+    tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    run = RunOptions(progress, check)
+    run.stop_if_cancelled()
+    with model.lock, model.with_top_k(model.top_k if top_k is None else top_k), model.mixture.recording() as readings:
+        ensemble = model.run(tokens.fed_ids()).logits[0, tokens.offset :]
+        used = model.top_k
+    gates = readings[-1].gates[0, tokens.offset :]
+    members = [member[0, tokens.offset :] for member in readings[-1].members]
+    read = _Readings(model, ensemble, top)
+    size = max(1, _LOGITS[device_kind(ensemble.device)] // model.d_vocab)
+    parts = [(route, start) for route in range(model.k) for start in range(0, tokens.n_shown, size)]
+    for done, (route, start) in enumerate(parts, start=1):
+        run.stop_if_cancelled()
+        read.add(route, slice(start, start + size), decode(model, members[route][None, start : start + size])[0])
+        run.report(done, len(parts))
+    layers = model.route_layers
+    check_finite(read.kl, lambda route, at: f"the reading of layer {layers[route]} at position {at}")
+    last = (gates > 0).long().mul(torch.arange(1, model.k + 1, device=gates.device)).amax(-1) - 1
+    shown = set(read.route_ids.flatten().tolist()) | set(read.ensemble_ids.flatten().tolist())
+    return RoutingResult(
+        **tokens.fields(),
+        layers=layers,
+        weights=to_numpy(gates),
+        route_ids=as_array(read.route_ids),
+        route_probability=to_numpy(read.route_probability),
+        ensemble_ids=as_array(read.ensemble_ids),
+        ensemble_probability=to_numpy(read.ensemble_probability),
+        kl=to_numpy(read.kl),
+        exit_layer=as_array(last + layers[0]),
+        names={token: model.token_strings([token])[0] for token in sorted(shown)},
+        top_k=used,
+        n_layers=model.n_layers,
+        provenance=provenance(model.provenance(), top=top, mod_top_k=used, bos=tokens.offset == 1),
+    )
+
+
+class _Readings:
+    """The likeliest tokens of the ensemble, and of every route in turn."""
+
+    def __init__(self, model: ModModel, ensemble: Tensor, top: int) -> None:
+        self.ensemble = wide(ensemble).log_softmax(-1)
+        best = self.ensemble.topk(top, dim=-1)
+        self.ensemble_ids, self.ensemble_probability = best.indices, best.values.exp()
+        shape = (model.k, len(ensemble), top)
+        self.route_ids = torch.zeros(shape, dtype=torch.long, device=ensemble.device)
+        self.route_probability = torch.zeros(shape, dtype=self.ensemble.dtype, device=ensemble.device)
+        self.kl = torch.zeros(shape[:2], dtype=self.ensemble.dtype, device=ensemble.device)
+
+    def add(self, route: int, rows: slice, logits: Tensor) -> None:
+        """Take in a route's logits (rows, d_vocab)."""
+        own = wide(logits).log_softmax(-1)
+        best = own.topk(self.route_ids.shape[-1], dim=-1)
+        self.route_ids[route, rows], self.route_probability[route, rows] = best.indices, best.values.exp()
+        # a token that a hook has forbidden has probability zero in both
+        difference = torch.where(own == -torch.inf, torch.zeros_like(own), own - self.ensemble[rows])
+        self.kl[route, rows] = (own.exp() * difference).sum(-1)

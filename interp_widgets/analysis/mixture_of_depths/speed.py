@@ -1,0 +1,162 @@
+"""`routing_speed`: how fast a mixture of depths writes with few routes per token, measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_range
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.arguments import checked
+from interp_widgets.models import Model, ModModel
+from interp_widgets.models.devices import device_kind
+from interp_widgets.models.generation import generate_ids, stepper
+from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@record
+class RoutingSpeed(Result):
+    """Seconds per text for every number of routes per token, on this machine at this time."""
+
+    top_k: Sequence[int]
+    """(n,) routes per token, rising; the last is dense: all k."""
+
+    seconds: Floats
+    """(n, repeats) seconds for the whole text, prompt included."""
+
+    n_tokens: int
+    """Tokens written."""
+
+    computed: Floats
+    """(n,) share of all layers at all positions that were computed in the end, 0..1."""
+
+    runs: Floats
+    """(n,) times that a layer ran, over layers times passes, 0..1: positions that wait run together, so that a layer
+    which is needed now and then reads its weights now and then only."""
+
+    texts: Sequence[str]
+    """(n,) what was written."""
+
+    skips_layers: bool
+    """Whether layers were skipped at all; False where the model's own modules write."""
+
+    def __post_init__(self) -> None:
+        self.sequence("top_k")
+        n = len(self.top_k)
+        self.sequence("texts", n)
+        self.array("seconds", (n, None), nan=False)
+        self.array(("computed", "runs"), (n,))
+
+    @property
+    def tokens_per_second(self) -> Floats:
+        """(n,) written tokens over the median of the seconds."""
+        return np.asarray(self.n_tokens / np.median(self.seconds, axis=1))
+
+    @property
+    def speed_up(self) -> Floats:
+        """(n,) median over the repeats of the dense model's seconds over these; 1 in the last row."""
+        return np.asarray(np.median(self.seconds[-1] / self.seconds, axis=1))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per number of routes."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "top_k": self.top_k,
+                "tokens_per_second": self.tokens_per_second,
+                "speed_up": self.speed_up,
+                "computed": self.computed,
+                "runs": self.runs,
+                "text": self.texts,
+            }
+        )
+
+
+@checked
+def routing_speed(
+    model: Model,
+    prompt: str | Sequence[int],
+    *,
+    max_new_tokens: int = 48,
+    repeats: int = 3,
+    prepend_bos: bool | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> RoutingSpeed:
+    """Write one text with 1, 2, .. k routes per token and take the time of each; greedy, to the full length.
+
+    The numbers of routes take turns, so that other work on the machine meets all of them.
+
+    Args:
+        model: a `ModModel`.
+        prompt: text, or token ids (then nothing is added).
+        max_new_tokens: tokens to write; an end token does not stop it.
+        repeats: texts per number of routes, after one that is not counted.
+        prepend_bos: overrides the model's BOS policy for text.
+        clock: gives seconds; ``time.process_time`` where other programs use the processor.
+        progress: called with texts written and in all.
+        check: called before every token; raises to cancel.
+
+    Raises:
+        TypeError: a model without a mixture.
+        ValueError: a bad prompt, no room for the tokens, ``repeats`` below 1.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 5.1.3,
+    Table 5.3.
+
+    Example:
+        >>> result = routing_speed(untrained_mod(model, 2), "The Eiffel Tower is in", max_new_tokens=4, repeats=1)
+        >>> result.top_k, result.texts[0], result.speed_up.shape
+        ((1, 2), ' Paris.<|eos|> the', (2,))
+    """
+    if not isinstance(model, ModModel):
+        raise TypeError(f"routing_speed needs a mixture of depths, as tune_mod makes it, got {type(model).__name__}")
+    tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    room = model.n_ctx - len(tokens.ids)
+    check_range("max_new_tokens", max_new_tokens, most=room, owner="what this prompt leaves of the context")
+    check_range("repeats", repeats)
+    counts = list(range(1, model.k + 1))
+    seconds = np.zeros((len(counts), repeats + 1))
+    computed, runs, texts = np.ones(len(counts)), np.ones(len(counts)), [""] * len(counts)
+    skips = model.skips_layers
+    for turn in range(repeats + 1):
+        for row, count in enumerate(counts):
+            with model.lock, model.with_top_k(count):
+                write = EarlyExit(model, model.mixture, count) if skips else None
+                started = clock()
+                new = generate_ids(
+                    stepper(model) if write is None else write.feed, tokens.ids, device=model.device,
+                    max_new_tokens=max_new_tokens, temperature=0, seed=0, stop=(), check=check, on_token=None,
+                )  # fmt: skip
+                if device_kind(model.device) == "accelerator":
+                    torch.accelerator.synchronize(model.device)
+                seconds[row, turn] = clock() - started
+            if write is not None:
+                computed[row] = sum(write.computed) / (len(write.computed) * write.length)
+                runs[row] = write.runs / (len(write.computed) * len(write.exits))
+            texts[row] = model.decode(new) if model.tokenizer is not None else " ".join(map(str, new))
+            if progress is not None:
+                progress(turn * len(counts) + row + 1, (repeats + 1) * len(counts))
+    return RoutingSpeed(
+        top_k=counts,
+        seconds=seconds[:, 1:],
+        n_tokens=max_new_tokens,
+        computed=computed,
+        runs=runs,
+        texts=texts,
+        skips_layers=skips,
+        provenance=provenance(
+            model.provenance(), max_new_tokens=max_new_tokens, repeats=repeats, bos=tokens.offset == 1
+        ),
+    )

@@ -1,0 +1,207 @@
+"""`prompt_saliency`: which prompt tokens made the model write which response tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range
+from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis._core.result import Scalar, provenance
+from interp_widgets.analysis._core.targets import Target
+from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis.saliency.case import Case, make_case
+from interp_widgets.analysis.saliency.methods import (
+    Baseline,
+    default_baseline,
+    first_order,
+    integrated_gradients,
+    occlusion,
+)
+from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyResult
+from interp_widgets.arguments import checked
+from interp_widgets.models import Model
+
+
+@checked
+def prompt_saliency(
+    model: Model,
+    prompt: str | Sequence[int],
+    response: str | Sequence[int] | None = None,
+    *,
+    method: Method = "exact",
+    target: Target = "probability",
+    foil: str | int | Sequence[int] | None = None,
+    steps: int = 32,
+    baseline: Baseline | None = None,
+    seed: int = 0,
+    max_new_tokens: int = 40,
+    prepend_bos: bool | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    on_partial: Callable[[SaliencyResult], None] | None = None,
+) -> SaliencyResult:
+    """Importance (prompt, response) of every prompt token for every response token, teacher-forced.
+
+    ``"exact"`` and ``"first_order"`` are different quantities (correlations of 0.25 to 0.75 are usual): a token can
+    matter much although the gradient at it is small. Show both.
+
+    Args:
+        model: what `load_model` returns.
+        prompt, response: texts, or token ids (then nothing is added). Without a response the model writes one.
+        method: ``"exact"`` (the target's fall when the token's embedding is zeroed), ``"first_order"`` (gradient times
+            embedding), ``"integrated_gradients"``, or ``"random"`` to compare with.
+        target: ``"probability"`` of the response token, ``"log_prob"`` (nats), its ``"logit"``, or
+            ``"logit_difference"`` to the ``foil``.
+        foil: a token id, the text of one token, or one id per response token.
+        steps: of integrated gradients (midpoint rule).
+        baseline: of integrated gradients: ``"zero"`` or ``"mean"`` (of all token embeddings). Default ``"mean"`` for
+            models with RMSNorm, which has a jump at zero, else ``"zero"``.
+        seed: of ``"random"``.
+        max_new_tokens: most tokens that the model writes.
+        prepend_bos: overrides the model's BOS policy for texts. A BOS is fed, and is on no axis.
+        batch_size: rows per chunk; by default what 60 % of the free memory holds and a cancel can wait for.
+        progress: called with (done, total) after every chunk.
+        check: called before every chunk; raises to cancel.
+        on_partial: receives a partial result a few times, NaN where nothing is computed yet.
+
+    Raises:
+        ValueError: an unknown method or target, an empty or too long prompt or response, only special tokens, a foil of
+            several tokens, or numbers that are not finite.
+        MemoryError: a single sequence does not fit.
+
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1 and appendix A; Axiomatic
+    Attribution for Deep Networks (Sundararajan et al. 2017), section 3.
+
+    Example:
+        >>> result = prompt_saliency(model, "The Eiffel Tower is located in the city of")
+        >>> result.importance.shape, result.response_tokens
+        ((9, 2), (' Paris', '.'))
+        >>> result.prompt_tokens[result.importance[:, 0].argmax()]
+        ' of'
+    """
+    check_choice("method", method, Method)
+    check_choice("target", target, Target)
+    check_choice("baseline", baseline, Baseline, none=True)
+    check_range("steps", steps)
+    kind = baseline if baseline is not None else default_baseline(model)
+    case = make_case(
+        model, prompt, response,
+        target=target, foil=foil, max_new_tokens=max_new_tokens, prepend_bos=prepend_bos, check=check,
+    )  # fmt: skip
+    options: dict[str, Any] = {"method": method, "target": target, "bos": case.prompt.offset == 1}
+    options |= {"foil": case.foil} if case.foil is not None else {}
+    options |= {"steps": steps, "baseline": kind} if method == "integrated_gradients" else {}
+    options |= {"seed": seed} if method == "random" else {}
+    shape = (case.n_prompt, case.n_response)
+    double = torch.float64 if model.dtype == torch.float64 else torch.float32
+    importance = torch.full(shape, math.nan, dtype=double, device=model.device)
+    probability = case.probability(case.clean())
+    runner = Runner(model, case.n_fed, batch_size, check, progress)
+    if on_partial is not None and method != "integrated_gradients":  # a part of the steps is not a part of the matrix
+        runner.deliver = lambda: on_partial(
+            _result(case, to_numpy(importance), probability, method, kind, None, options, partial=True)
+        )
+    gap: Tensor | None = None
+    match method:
+        case "exact":
+            occlusion(case, runner, importance)
+        case "first_order":
+            first_order(case, runner, importance)
+        case "integrated_gradients":
+            gap = integrated_gradients(case, runner, importance, steps=steps, baseline=kind)
+        case "random":
+            importance = torch.from_numpy(np.random.default_rng(seed).random(shape))
+    options |= {"largest_chunk": runner.log.largest, "chunk_halvings": runner.log.halvings}
+    matrix = to_numpy(importance)
+    _check_finite(case, matrix, probability)
+    return _result(case, matrix, probability, method, kind, None if gap is None else to_numpy(gap), options)
+
+
+def _check_finite(case: Case, importance: Floats, probability: Floats) -> None:
+    prompt, response = case.prompt.tokens(), case.model.token_strings(case.response_ids)
+    check_finite(probability, lambda m: f"the model's probability of response token {m} ({response[m]!r})")
+    check_finite(
+        importance,
+        lambda n, m: f"the importance of prompt token {n} ({prompt[n]!r}) for response token {m} ({response[m]!r})",
+    )
+
+
+def _result(
+    case: Case,
+    importance: Floats,
+    probability: Floats,
+    method: str,
+    baseline: str,
+    gap: Floats | None,
+    options: Mapping[str, Scalar],
+    *,
+    partial: bool = False,
+) -> SaliencyResult:
+    model, prompt = case.model, case.prompt
+    return SaliencyResult(
+        importance=importance.copy(),
+        # tokens of the prompt are shown whole, also where the response completes a character
+        prompt_tokens=prompt.tokens(),
+        response_tokens=model.token_strings(case.response_ids),
+        prompt_ids=prompt.shown_ids,
+        response_ids=case.response_ids,
+        prompt_special=prompt.special(),
+        probability=probability,
+        method=method,
+        target=case.aim.target,
+        foil=case.foil,
+        baseline=baseline if method == "integrated_gradients" else "zero",
+        completeness_gap=gap,
+        bos_id=prompt.bos_id,
+        prompt_spans=prompt.spans,
+        partial=partial,
+        provenance=provenance(model.provenance(), **options),
+    )
+
+
+def saliency_cost(model: Model, n_prompt: int, n_response: int, method: Method | str, *, steps: int = 32) -> Cost:
+    """Operations and peak bytes of `prompt_saliency` for so many prompt and response tokens.
+
+    Args:
+        model: a `Model`.
+        n_prompt, n_response: numbers of tokens.
+        method: a `Method`.
+        steps: of integrated gradients.
+
+    Example:
+        >>> round(saliency_cost(model, 60, 40, "exact").flops / 1e9, 1)
+        25.5
+    """
+    fed = n_prompt + max(n_response, 1) - 1
+    unembedding = 2.0 * model.d_model * model.d_vocab
+    mixing = 4.0 * model.n_layers * model.n_heads * model.d_head
+
+    def through(tokens: float, length: float) -> float:
+        return float(tokens * (flops_per_token(model) + mixing * length / 2))
+
+    single = through(fed, fed) + n_response * unembedding
+    match method:
+        case "random":
+            flops = single
+        case "exact":
+            flops = single + n_prompt * (through(fed - n_prompt / 2, fed) + n_response * unembedding)
+        case _:
+            # forward mode: every prompt token's change at the positions after it; reverse: every response token's
+            # gradient at the positions before it; attention has twice the products of a plain pass
+            rows = min(n_prompt * (fed - n_prompt / 2), n_response * (n_prompt + n_response / 2))
+            gradient = 2 * single + n_response * unembedding + through(rows, 2 * fed)
+            flops = gradient * (steps if method == "integrated_gradients" else 1)
+    item = max(model.dtype.itemsize, 4)
+    logits = item * min(2**23, n_response * model.d_vocab) * 3
+    rows = max(1.0, min(n_prompt, 1e10 / flops_per_token(model) / max(fed, 1)))
+    kept = fed * model.n_layers * (2 * model.d_model + 2 * model.d_mlp + 4 * model.n_heads * model.d_head) * item
+    return Cost(flops=float(flops), bytes=float(logits + rows * row_bytes(model, fed, fed) + kept))

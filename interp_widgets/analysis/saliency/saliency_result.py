@@ -1,0 +1,150 @@
+"""The result of attributing a response to its prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from interp_widgets.analysis._core.arrays import Bools, Floats
+from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis.saliency.density import importance_density, instruction_score, normalise_importance
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Method = Literal["exact", "first_order", "integrated_gradients", "random"]
+"""How the importance of a prompt token is computed."""
+
+
+@record
+class SaliencyResult(Result):
+    """Importance of every prompt token for every response token, with what is needed to read and repeat it.
+
+    Every axis leaves out the beginning-of-sequence token, which the model still reads (see `bos_id`).
+    Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1.
+
+    Example:
+        >>> result = prompt_saliency(model, "The Eiffel Tower is in the city of", " Paris")
+        >>> result.normalised()[:, 0].tolist()
+        [1.0, 10.0, 1.0, 1.0, 1.0, 1.0, 0.0, 10.0]
+        >>> round(result.instruction_score(result.mask((4, 16))), 1)  # of the words in these characters
+        0.5
+    """
+
+    importance: Floats
+    """(prompt, response) importance in units of the target; NaN where a partial result has not got to."""
+
+    prompt_tokens: Sequence[str]
+    """(prompt,) readable prompt tokens."""
+
+    response_tokens: Sequence[str]
+    """(response,) readable response tokens."""
+
+    prompt_ids: Sequence[int]
+    """(prompt,) token ids."""
+
+    response_ids: Sequence[int]
+    """(response,) token ids."""
+
+    prompt_special: Sequence[bool]
+    """(prompt,) whether a prompt token is special (written by a template, say)."""
+
+    probability: Floats
+    """(response,) probability the model gives each response token, 0..1."""
+
+    method: str
+    """How the importance was computed: a :data:`Method`, or the name of an outside one."""
+
+    target: str = "probability"
+    """Which number of the response token was attributed: a :data:`Target`."""
+
+    foil: int | Sequence[int] | None = None
+    """Token id(s) the response token is set against, for the target ``logit_difference``."""
+
+    baseline: str = "zero"
+    """What a token's embedding is replaced by: ``zero``, ``mean`` or another name."""
+
+    completeness_gap: Floats | None = None
+    """(response,) what integrated gradients leave unexplained, in units of the target; None for other methods."""
+
+    bos_id: int | None = None
+    """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
+
+    prompt_spans: Sequence[Sequence[int]] | None = None
+    """(prompt, 2) first and past-last character of each prompt token in the prompt's text; None for given ids."""
+
+    def __post_init__(self) -> None:
+        prompt, response = len(self.prompt_tokens), len(self.response_tokens)
+        self.array("importance", (prompt, response))
+        self.array(("probability", "completeness_gap"), (response,))
+        for name, length in (("prompt_tokens", prompt), ("prompt_ids", prompt), ("prompt_special", prompt)):
+            self.sequence(name, length)
+        self.sequence(("response_tokens", "response_ids"), response)
+        if self.prompt_spans is not None:
+            object.__setattr__(self, "prompt_spans", tuple((int(a), int(b)) for a, b in self.prompt_spans))
+            self.sequence("prompt_spans", prompt)
+        if isinstance(self.foil, Sequence):
+            self.sequence("foil")
+
+    def normalised(self, *, levels: int = 10, threshold: float = 0) -> NDArray[np.float64]:
+        """(prompt, response) scores 0..levels (see :func:`normalise_importance`); uncomputed cells score 0."""
+        importance = np.nan_to_num(self.importance, nan=0.0) if self.partial else self.importance
+        return normalise_importance(importance, levels=levels, threshold=threshold)
+
+    def density(self, *, levels: int = 10, threshold: float = 7, p: float = 4) -> NDArray[np.float64]:
+        """(prompt,) how many response tokens each prompt token matters to (see :func:`importance_density`)."""
+        return importance_density(self.normalised(levels=levels, threshold=threshold), p=p)
+
+    def instruction_score(self, mask: ArrayLike, *, levels: int = 10, threshold: float = 7, p: float = 4) -> float:
+        """Score of the prompt tokens where `mask` (prompt,) is true (see :func:`instruction_score`)."""
+        return instruction_score(self.density(levels=levels, threshold=threshold, p=p), mask)
+
+    def context_score(self, mask: ArrayLike, *, levels: int = 10, threshold: float = 7, p: float = 4) -> float:
+        """The same score for the rest of the prompt: neither in `mask` (prompt,) nor special."""
+        rest = ~np.asarray(mask, dtype=bool) & ~np.asarray(self.prompt_special, dtype=bool)
+        return self.instruction_score(rest, levels=levels, threshold=threshold, p=p)
+
+    def mask(self, *spans: Sequence[int]) -> Bools:
+        """(prompt,) which prompt tokens share a character with one of the (start, stop) spans of the prompt's text.
+
+        Raises ValueError when the result does not know where its tokens lie (the prompt was given as ids).
+        """
+        return spans_to_mask(self.prompt_spans, spans)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per prompt and response token: positions, tokens, importance and the response token's probability."""
+        import pandas as pd
+
+        prompt, response = self.importance.shape
+        rows, columns = np.repeat(np.arange(prompt), response), np.tile(np.arange(response), prompt)
+        return pd.DataFrame(
+            {
+                "prompt_position": rows,
+                "prompt_token": np.asarray(self.prompt_tokens, dtype=object)[rows],
+                "response_position": columns,
+                "response_token": np.asarray(self.response_tokens, dtype=object)[columns],
+                "importance": self.importance.ravel(),
+                "probability": self.probability[columns],
+            }
+        )
+
+
+def spans_to_mask(token_spans: Sequence[Sequence[int]] | None, spans: Sequence[Sequence[int]]) -> Bools:
+    """(tokens,) which tokens overlap one of the marked (start, stop) spans; a piece without width counts when inside.
+
+    >>> spans_to_mask([(0, 3), (3, 8), (8, 9)], [(4, 9)]).tolist()
+    [False, True, True]
+    """
+    if token_spans is None:
+        raise ValueError("character spans need the prompt as text, this one was given as token ids: give a token mask")
+    for span in spans:
+        if len(span) != 2 or span[0] > span[1]:
+            raise ValueError(f"a span must be (start, stop) with start <= stop, got {tuple(span)}")
+    first, last = np.asarray(token_spans, dtype=int).reshape(-1, 2).T
+    mask = np.zeros(len(first), dtype=bool)
+    for start, stop in spans:
+        mask |= (first < stop) & (last > start)
+    return mask

@@ -1,0 +1,314 @@
+"""`decompose_tokens`: what each token of a prompt brought to one position's residual stream, layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis._core.checks import check_choice, check_finite
+from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
+from interp_widgets.analysis._core.cost import Cost, block_parameters
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis._core.run import RunOptions, partial_is_due
+from interp_widgets.analysis._core.tensors import as_array, to_numpy
+from interp_widgets.analysis.token_decomposition.decomposition_result import TokenDecompositionResult
+from interp_widgets.analysis.token_decomposition.part_lens import Lens, PartLens
+from interp_widgets.arguments import checked
+from interp_widgets.models import Model
+from interp_widgets.models.compare import TOLERANCE
+from interp_widgets.models.devices import device_kind, widest
+from interp_widgets.models.engine.linearised import ActivationSlope, LinearisedPass, linearise
+
+Biases = Literal["separate", "spread"]
+"""Where the model's biases go: a part of their own, or onto the tokens' parts in proportion to their norms."""
+
+_HALF = 0.05
+"""Rounding of the stream at every layer stays below 0.01; a missing part does not."""
+_DELIVERIES = 4
+"""Partial results at most."""
+_MEMORY_SHARE = 0.025
+"""Of the tensor of all parts at all positions and layers: what one chunk may take."""
+_FEWEST_ROWS = 256
+"""Below this, matrix products lose speed."""
+_MOST_ROWS = {"cpu": 768, "accelerator": 16384}
+
+
+@checked
+def decompose_tokens(
+    model: Model,
+    prompt: str | Sequence[int],
+    *,
+    position: int = -1,
+    biases: Biases = "separate",
+    slope: ActivationSlope = "secant",
+    lens: Lens | None = "own",
+    target: str | int | None = None,
+    tolerance: float | None = None,
+    prepend_bos: bool | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    on_partial: Callable[[TokenDecompositionResult], None] | None = None,
+) -> TokenDecompositionResult:
+    """What each token of the prompt brought to the residual stream of one position, at every layer.
+
+    Attention is linear given its patterns; norms keep their scales and MLPs one slope per neuron, act(z)/z (its limit
+    at z = 0), so that the parts add up to the model's own residual stream exactly. For a gated MLP the gate keeps its
+    value and the linear branch carries the parts. A token's part starts as its embedding with its position's.
+
+    The sums are in float32 or wider. A model in half precision rounds its own stream at every layer, and it is this
+    rounded stream that the sum of the parts is compared with: errors of 1e-2 are usual there.
+
+    Of a mixture of depths the lens reads every part as the last route reads.
+
+    Args:
+        model: what `load_model` returns.
+        prompt: text, or token ids (then nothing is added).
+        position: of the stream, counted from 0 without a BOS, or from the end.
+        biases: ``"separate"``, or ``"spread"`` over the parts in proportion to their norms.
+        slope: ``"secant"`` is the method; ``"step"`` (1 where z > 0) does not add up, as a control.
+        lens: by what the final norm divides a part that is read alone. ``"own"``, the paper's reading, by the part's
+            own scale, as if it were the whole stream: what it says, however small it is. ``"frozen"``, by that of the
+            whole stream: a small part says little, and logits of parts add up; the tokens that an answer comes from
+            stand out more, but in a large vocabulary few parts alone reach a high probability. None for no lens.
+        target: a token (text of one token, or id) whose logit and probability are followed in every part.
+        tolerance: largest relative error of the sum at any layer; default 1e-4 in float32, 1e-9 in float64, 0.05 in
+            half precision.
+        prepend_bos: overrides the model's BOS policy for texts. A BOS is fed, is on no axis, and its part is in `bias`.
+        batch_size: source tokens per chunk; by default what keeps a chunk well below the parts of all positions.
+        progress: called with (done, total) sources after every chunk.
+        check: called before every chunk; raises to cancel.
+        on_partial: receives a partial result a few times, NaN where nothing is computed yet; never with ``"spread"``,
+            which needs all parts.
+
+    Raises:
+        ValueError: an unknown option, a bad prompt, position or target, a model whose layers show no patterns or
+            scales, or one whose parts do not add up.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
+    Eqs 4.1 to 4.3, and appendix B.3.
+
+    Example:
+        >>> result = decompose_tokens(model, "The Eiffel Tower is located in the city of")
+        >>> result.parts.shape, bool(result.error.max() < 1e-4)
+        ((7, 9, 192), True)
+    """
+    check_choice("biases", biases, Biases)
+    check_choice("lens", lens, Lens, none=True)
+    tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    last = tokens.offset + tokens.position(position)
+    target_id = None if target is None else single_token(model, target)
+    linearised = linearise(model, tokens.ids, last, slope=slope)
+    check_stream(model, linearised)
+    parts = _Parts(tokens, linearised, PartLens.of(model, linearised.residual), last, biases, lens, target_id)
+    options = {
+        "position": last - tokens.offset, "biases": biases, "slope": slope, "lens": lens, "bos": tokens.offset == 1,
+    }  # fmt: skip
+    run, before = RunOptions(progress), 0
+
+    def after(done: int) -> None:
+        nonlocal before
+        run.report(done, last + 1)
+        if on_partial is not None and biases == "separate" and partial_is_due(before, done, last + 1, _DELIVERIES):
+            on_partial(parts.result(provenance(model.provenance(), **options), partial=True))
+        before = done
+
+    log = ChunkLog()
+    with torch.no_grad():
+        run_chunks(
+            last + 1, lambda begin: batch_size or sources_at_once(model, last + 1, begin), parts.propagate,
+            what=f"token of {last + 1}", log=log, check=check, after=after,
+        )  # fmt: skip
+        parts.finish()
+    error = parts.error()
+    worst = int(error.argmax())
+    check_error(
+        model, f"the parts of {model.name} do not add up at layer {worst}", float(error[worst]), slope, tolerance
+    )
+    return parts.result(
+        provenance(model.provenance(), **options, largest_chunk=log.largest, chunk_halvings=log.halvings)
+    )
+
+
+def chunk_rows(model: Model, n: int) -> int:
+    """(source, position) rows that go through the layers together, of n tokens."""
+    whole = (model.n_layers + 1) * n * n * model.d_model
+    most = _MOST_ROWS[device_kind(model.device)]
+    return max(_FEWEST_ROWS, min(most, int(_MEMORY_SHARE * whole / row_width(model))))
+
+
+def row_width(model: Model) -> int:
+    """Numbers that one row holds at the widest point of a layer."""
+    return int(max(5 * model.d_model, 4 * model.d_model + (model.d_mlp or 0)))
+
+
+def sources_at_once(model: Model, n: int, begin: int) -> int:
+    """Sources from ``begin`` on whose rows, each at its own position and those behind it, make one chunk."""
+    rows, count = chunk_rows(model, n) - (n if begin == 0 else 0), 0
+    while begin + count < n and (count == 0 or rows >= n - begin - count):
+        rows -= n - begin - count
+        count += 1
+    return count
+
+
+@dataclass
+class _Parts:
+    """The parts of one position's stream while they are computed, chunk of sources by chunk."""
+
+    prompt: Prompt
+    linearised: LinearisedPass
+    lens: PartLens
+    last: int
+    biases: Biases
+    kind: Lens | None
+    target: int | None
+
+    def __post_init__(self) -> None:
+        layers, width = self.linearised.residual.shape
+        start, sources = self.linearised.start, self.last + 1
+        self.parts = start.new_full((layers, sources, width), math.nan)
+        self.bias = start.new_full((layers, width), math.nan)
+        self.top = start.new_full((layers, sources + 1), -1, dtype=torch.long)
+        """The lens of every source and, last, of what no shown token brought."""
+        self.probability = start.new_full((layers, sources + 1), math.nan, dtype=widest(start.device))
+        self.target_probability = self.probability.clone()
+
+    def propagate(self, start: int, stop: int) -> None:
+        """The sources start..stop through all layers; the biases go with the first."""
+        bias = start == 0
+        rows = self.linearised.parts(start, stop, bias=bias)
+        self.parts[:, start:stop] = rows[:, int(bias) :]
+        if bias:
+            self.bias[:] = rows[:, 0]
+        if self.biases == "separate":
+            self._read(start, stop)
+
+    def _read(self, start: int, stop: int) -> None:
+        """The lens of the sources start..stop, and with the first of what no shown token brought."""
+        self._apply_lens(slice(start, stop), self.parts[:, start:stop])
+        if start == 0:
+            self._apply_lens(slice(self.last + 1, None), self._rest()[:, None])
+
+    def _apply_lens(self, sources: slice, parts: Tensor) -> None:
+        if self.kind is None:
+            return
+        self.top[:, sources], self.probability[:, sources], wanted = self.lens.top(parts, self.kind, self.target)
+        if wanted is not None:
+            self.target_probability[:, sources] = wanted
+
+    def _rest(self) -> Tensor:
+        """(layers + 1, d_model) biases and BOS."""
+        return self.bias + self.parts[:, 0] if self.prompt.offset else self.bias
+
+    def finish(self) -> None:
+        """Spread the biases if they are to be, and apply the lens to the parts with their share."""
+        if self.biases == "separate":
+            return
+        norms = torch.linalg.vector_norm(self.parts, dim=-1, keepdim=True)
+        self.parts += norms / norms.sum(1, keepdim=True) * self.bias[:, None]
+        self.bias.zero_()
+        self._read(0, self.last + 1)
+
+    def error(self) -> Tensor:
+        """(layers + 1,) relative error of the sum."""
+        residual = self.linearised.residual
+        missing = self.parts.sum(1) + self.bias - residual
+        error: Tensor = missing.norm(dim=-1) / residual.norm(dim=-1)
+        return error
+
+    def result(self, facts: dict[str, Any], *, partial: bool = False) -> TokenDecompositionResult:
+        prompt, offset, later = self.prompt, self.prompt.offset, len(self.prompt.ids) - 1 - self.last
+        shown = slice(offset, self.last + 1)
+        bias = self._rest()
+        fields: dict[str, Any] = {}
+        if self.kind is not None:
+            fields |= {"top_token": as_array(_padded(self.top[:, shown], later, -1))}
+            fields |= {"probability": to_numpy(_padded(self.probability[:, shown], later, 0))}
+            fields |= {"bias_top_token": as_array(self.top[:, -1])}
+            fields |= {"bias_probability": to_numpy(self.probability[:, -1])}
+            held = np.unique(np.concatenate([fields["top_token"].ravel(), fields["bias_top_token"]]))
+        else:
+            held = np.zeros(0, dtype=int)
+        if self.target is not None:
+            fields |= {"target": self.target, "target_token": prompt.model.token_strings([self.target])[0]}
+            fields |= {"target_logit": to_numpy(_padded(self.lens.logit(self.parts[:, shown], self.target), later, 0))}
+            share = self.lens.logit(bias[:, None], self.target)[:, 0] + self.lens.constant(self.target)
+            fields |= {"target_bias": to_numpy(share)}
+            if self.kind is not None:
+                fields |= {"target_probability": to_numpy(_padded(self.target_probability[:, shown], later, 0))}
+        ids = sorted(
+            {*held[held >= 0].tolist(), *prompt.shown_ids, *([self.target] if self.target is not None else [])}
+        )
+        texts = [prompt.model.token_strings([token])[0] for token in ids]
+        return TokenDecompositionResult(
+            parts=to_numpy(_padded(self.parts[:, shown], later, 0)),
+            bias=to_numpy(bias),
+            error=to_numpy(self.error()),
+            **prompt.fields(),
+            position=self.last - offset,
+            residual=to_numpy(self.linearised.residual),
+            bos=to_numpy(self.parts[:, 0]) if offset else None,
+            biases=self.biases,
+            lens=self.kind,
+            names={str(token): text for token, text in zip(ids, texts, strict=True)},
+            partial=partial,
+            provenance=facts,
+            **fields,
+        )
+
+
+def _padded(values: Tensor, later: int, fill: float) -> Tensor:
+    """With sources after the position, which brought nothing; a copy."""
+    more = values.new_full((values.shape[0], later, *values.shape[2:]), fill)
+    return torch.cat([values, more], dim=1)
+
+
+def check_stream(model: Model, linearised: LinearisedPass) -> None:
+    """Raise ValueError where the model's own residual stream holds NaN or infinity."""
+    check_finite(linearised.residual, lambda layer, _: f"the residual stream of {model.name} at layer {layer}")
+
+
+def check_error(model: Model, what: str, error: float, slope: str, tolerance: float | None) -> None:
+    """Raise ValueError where a relative error is above the tolerance, by default that of the model's type."""
+    limit = TOLERANCE.get(model.dtype, _HALF) if tolerance is None else tolerance
+    if error <= limit:
+        return
+    why = "" if slope == "secant" else f" (slope {slope!r} is a control that does not add up)"
+    raise ValueError(
+        f"{what}: relative error {error:.1e}, allowed {limit:.0e}{why}: use a model of ordinary blocks "
+        "without hooks that change what they write, a wider dtype, or a larger tolerance"
+    )
+
+
+def decomposition_cost(model: Model, n_tokens: int, *, lens: bool = True) -> Cost:
+    """Operations and peak bytes of `decompose_tokens` at the last of so many tokens.
+
+    Args:
+        model: a `Model`.
+        n_tokens: tokens fed.
+        lens: whether each part is read through the vocabulary.
+
+    Example:
+        >>> round(decomposition_cost(model, 40).flops / 1e9, 1)
+        2.4
+    """
+    n, layers, width = float(n_tokens), model.n_layers, model.d_model
+    item, hidden, heads = max(model.dtype.itemsize, 4), float(model.d_mlp or 0), model.n_heads * model.d_head
+    pairs = n * (n + 1) / 2 + n  # a source with every position behind it, and the biases
+    attention = 2.0 * width * (heads + model.n_kv_heads * model.d_head)  # queries and keys are frozen
+    mlp = 2.0 * width * hidden  # each of its two products; a gate is frozen
+    whole = max(layers - 3, 0) * (attention + 2 * mlp) + (layers > 2) * (attention + mlp) + (layers > 1) * mlp
+    once = 2.0 * width * heads + (model.n_heads + 1) * mlp + 2 * (attention + 2 * mlp)  # in the first and last blocks
+    mixing = 2.0 * heads * n**3 / 3 * max(layers - 2, 0)
+    flops = pairs * whole + n * once + mixing + 2.0 * n * block_parameters(model)
+    flops += lens * 2.0 * layers * n * width * model.d_vocab
+    kept = layers * (model.n_heads * n * n + n * hidden) + 2 * (layers + 1) * n * width
+    rows = max(chunk_rows(model, n_tokens), 2 * n_tokens)
+    return Cost(flops=float(flops), bytes=float(item * (kept + rows * row_width(model))))

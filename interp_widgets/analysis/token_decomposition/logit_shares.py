@@ -1,0 +1,109 @@
+"""`decompose_logit`: the share of every token of a prompt in one logit, by a single pass backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis._core.prompts import read_prompt, single_token
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis.token_decomposition.decomposition import check_error, check_stream
+from interp_widgets.analysis.token_decomposition.decomposition_result import LogitShareResult
+from interp_widgets.analysis.token_decomposition.part_lens import PartLens
+from interp_widgets.arguments import checked
+from interp_widgets.models import Model
+from interp_widgets.models.engine.linearised import ActivationSlope, linearise
+from interp_widgets.models.soft_cap import soft_cap
+
+
+@checked
+@torch.no_grad()
+def decompose_logit(
+    model: Model,
+    prompt: str | Sequence[int],
+    target: str | int | None = None,
+    *,
+    position: int = -1,
+    foil: str | int | None = None,
+    slope: ActivationSlope = "secant",
+    tolerance: float | None = None,
+    prepend_bos: bool | None = None,
+    check: Callable[[], None] | None = None,
+) -> LogitShareResult:
+    """What each token of the prompt brought to one logit of the next token, or to the difference of two.
+
+    The same frozen map as in `decompose_tokens`, with the final norm's scale frozen too, so that a logit is linear in
+    the first residual stream: its gradient times what each token starts as is that token's share. One pass backwards
+    instead of one forwards per token; each share is the last layer's part on the target's unembedding direction. Where
+    a model caps its logits (Gemma 2), it is the logit before the cap. Of a mixture of depths it is the logit of the
+    last route alone, which need not be the model's own.
+
+    Args:
+        model: what `load_model` returns.
+        prompt: text, or token ids (then nothing is added).
+        target: the token whose logit it is (text of one token, or id); default: the one of the
+            largest logit.
+        position: whose next token is looked at, counted from 0 without a BOS, or from the end.
+        foil: a token whose logit is subtracted.
+        slope: ``"secant"`` is the method; ``"step"`` does not add up, as a control.
+        tolerance: largest error against the sizes of all shares; defaults as in `decompose_tokens`.
+        prepend_bos: overrides the model's BOS policy for texts.
+        check: called between layers; raises to cancel.
+
+    Raises:
+        ValueError: a bad prompt, position, target or foil, or a model whose shares do not add up to its logit.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
+    Eqs 4.1 to 4.3, followed backwards.
+
+    Example:
+        >>> result = decompose_logit(model, "The Eiffel Tower is located in the city of", " Paris")
+        >>> result.tokens[result.share.argmax()]
+        ' Eiffel'
+    """
+    tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    last = tokens.offset + tokens.position(position)
+    token = None if target is None else single_token(model, target)
+    against = None if foil is None else single_token(model, foil, what="foil")
+    linearised = linearise(model, tokens.ids, last, slope=slope)
+    check_stream(model, linearised)
+    lens = PartLens.of(model, linearised.residual)
+    logits = _uncapped(model, lens.logits(linearised.residual[-1], -1, "own"))
+    token = int(logits.argmax()) if token is None else token
+    if token == against:
+        raise ValueError(f"target and foil must differ, both are {token}: give another foil, or none")
+    logit = float(logits[token] - (0 if against is None else logits[against]))
+    direction, bias = lens.directions(token)[-1], lens.constant(token)
+    if against is not None:
+        direction, bias = direction - lens.directions(against)[-1], bias - lens.constant(against)
+    gradient, inside = linearised.gradient(direction, check)
+    share = (gradient.cpu().double() * linearised.start.cpu().double()).sum(-1)
+    bias += inside
+    error = float((share.sum() + bias - logit).abs() / (share.abs().sum() + abs(bias)))
+    check_error(model, f"the shares of {model.name} do not add up to its logit", error, slope, tolerance)
+    shown = torch.cat([share[tokens.offset :], share.new_zeros(len(tokens.ids) - 1 - last)])
+    bos = float(share[0]) if tokens.offset else None
+    options = {"position": last - tokens.offset, "slope": slope, "bos": tokens.offset == 1}
+    return LogitShareResult(
+        share=to_numpy(shown),
+        bias=bias + (bos or 0.0),
+        logit=logit,
+        error=error,
+        **tokens.fields(),
+        position=last - tokens.offset,
+        target=token,
+        target_token=model.token_strings([token])[0],
+        foil=against,
+        foil_token="" if against is None else model.token_strings([against])[0],
+        bos=bos,
+        provenance=provenance(model.provenance(), **options),
+    )
+
+
+def _uncapped(model: Model, logits: Tensor) -> Tensor:
+    """The logits before a soft cap, cap · tanh(logit / cap), in float64 on the CPU."""
+    cap, exact = soft_cap(model.tl_model), logits.cpu().double()
+    return cap * torch.atanh(exact / cap) if cap > 0 else exact

@@ -1,0 +1,179 @@
+"""The lens of single parts of a residual stream: the final norm and the unembedding applied to each alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis._core.checks import check_top, index
+from interp_widgets.analysis._core.tensors import log_sum
+from interp_widgets.analysis.token_decomposition.decomposition_result import TokenDecompositionResult
+from interp_widgets.models import Model
+from interp_widgets.models.devices import device_kind, widest
+from interp_widgets.models.engine import ReadOut, read_out
+from interp_widgets.models.engine.linearised import rounded_gain, rounds_norms
+
+Lens = Literal["own", "frozen"]
+"""By what the final norm divides a part: by the part's ``own`` scale, or by the ``frozen`` one of the whole stream."""
+
+_LOGITS = {"cpu": 2**18, "accelerator": 2**26}
+"""Logits held at once: a megabyte in float32 on a CPU, where they stay in the cache."""
+_ROWS = 128
+
+
+@dataclass(frozen=True)
+class PartLens:
+    """The lens of the parts of one residual stream, made once per decomposition."""
+
+    model: Model
+    read: ReadOut
+    gain: Tensor
+    """(layers + 1, d_model) by which the final norm multiplies the whole (centred) stream."""
+    shift: Tensor
+    """(d_model,) its bias."""
+
+    @staticmethod
+    def of(model: Model, residual: Tensor) -> PartLens:
+        """For the stream ``residual`` (layers + 1, d_model)."""
+        weight, shift = (model.weight(name).to(residual.dtype) for name in ("ln_final_w", "ln_final_b"))
+        lens = PartLens(model, read_out(model), weight.expand_as(residual), shift)
+        variance = lens._centred(residual).pow(2).mean(-1, keepdim=True)
+        gain = weight / (variance + float(getattr(model.tl_model.cfg, "eps", 0.0))).sqrt()
+        if rounds_norms(model):
+            gain = rounded_gain(gain, residual, lens.read.normed(residual))
+        return replace(lens, gain=gain)
+
+    def _centred(self, x: Tensor) -> Tensor:
+        return x - x.mean(-1, keepdim=True) if self.model.normalization == "LayerNorm" else x
+
+    def frozen(self, parts: Tensor) -> Tensor:
+        """(layers + 1, sources, d_model) what parts bring to the final norm's output: their sum plus `shift` is it."""
+        return self._centred(parts) * self.gain[:, None]
+
+    def directions(self, token: int) -> Tensor:
+        """(layers + 1, d_model) the gradient of one token's logit at the stream, with the whole stream's scale."""
+        column: Tensor = self.model.weight("W_U")[:, token].to(self.gain.dtype)
+        return self._centred(column * self.gain)
+
+    def logit(self, parts: Tensor, token: int) -> Tensor:
+        """(layers + 1, sources) what parts bring to one token's logit in the lens of the whole stream."""
+        return (parts @ self.directions(token)[..., None])[..., 0]
+
+    def constant(self, token: int) -> float:
+        """What the final norm's bias and the unembedding's add to one token's logit."""
+        column = self.model.weight("W_U")[:, token].to(self.shift.dtype)
+        return float(self.shift @ column + self.model.weight("b_U")[token])
+
+    def top(self, parts: Tensor, kind: Lens, target: int | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Top id, its probability and that of ``target``, each (layers + 1, sources), of parts (layers + 1, sources,
+        d_model). Parts that are zero have id -1 and probabilities 0."""
+        shape = parts.shape[:-1]
+        chosen = parts.flatten(0, -2).any(-1).nonzero()[:, 0]
+        rows = (self.frozen(parts) if kind == "frozen" else parts).flatten(0, -2)
+        ids = torch.full((len(rows),), -1, dtype=torch.long, device=parts.device)
+        best = torch.zeros(len(rows), dtype=widest(parts.device), device=parts.device)
+        wanted = torch.zeros_like(best)
+        for places in torch.split(chosen, _ROWS):
+            ids[places], best[places], wanted[places] = self._reduce(rows[places], kind, target)
+        return ids.view(shape), best.view(shape), None if target is None else wanted.view(shape)
+
+    def _reduce(self, rows: Tensor, kind: Lens, target: int | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Top id, its probability and the target's, of rows (rows, d_model), over blocks of the vocabulary."""
+        total = torch.full((len(rows),), -torch.inf, dtype=widest(rows.device), device=rows.device)
+        best, wanted = total.clone(), total.clone()
+        ids = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
+        for first, logits in self._blocks(rows, kind):
+            high, column = logits.max(-1)
+            better = high > best
+            best = torch.where(better, high.to(best.dtype), best)
+            ids = torch.where(better, column + first, ids)
+            total = log_sum(total, logits)
+            if target is not None and 0 <= target - first < logits.shape[-1]:
+                wanted = logits[:, target - first].to(total.dtype)
+        return ids, (best - total).exp(), (wanted - total).exp()
+
+    def _blocks(self, rows: Tensor, kind: Lens) -> Iterator[tuple[int, Tensor]]:
+        """Logits of rows (rows, d_model) in blocks of the vocabulary: (first id, (rows, block))."""
+        whole = self.model.d_vocab
+        columns = max(256, _LOGITS[device_kind(rows.device)] // max(len(rows), 1))
+        if kind == "own":
+            if not self.read.in_blocks:
+                yield 0, self.read.whole(rows[:, None])[:, 0]
+                return
+            hidden = self.read.normed(rows)
+            for first in range(0, whole, columns):
+                yield first, self.read.block(hidden, first, min(first + columns, whole))
+            return
+        table = self.model.weight("W_U")
+        for first in range(0, whole, columns):
+            yield first, rows @ table[:, first : first + columns].to(rows.dtype)
+
+    def logits(self, part: Tensor, layer: int, kind: Lens) -> Tensor:
+        """(d_vocab,) logits of one part (d_model,) at one layer."""
+        if kind == "frozen":
+            part = self._centred(part) * self.gain[layer]
+        return torch.cat([block[0] for _, block in self._blocks(part[None], kind)])
+
+
+@dataclass(frozen=True)
+class PartTokens:
+    """What one part alone would predict."""
+
+    ids: tuple[int, ...]
+    """(top,) token ids, likeliest first; empty where the part is zero."""
+    tokens: tuple[str, ...]
+    """(top,) their texts."""
+    probability: tuple[float, ...]
+    """(top,) their probabilities, 0..1."""
+
+
+@torch.no_grad()
+def part_tokens(
+    model: Model, result: TokenDecompositionResult, layer: int, source: int | None, *, top: int = 10
+) -> PartTokens:
+    """The likeliest next tokens in the lens of one part of a decomposition.
+
+    Args:
+        model: the `Model` that the result is of.
+        result: what `decompose_tokens` gave, with a lens.
+        layer: the stream entering that block; ``n_layers`` (or -1) is what the final norm reads.
+        source: position of the token whose part it is, negative from the end; None for what no shown token brought
+            (biases, BOS).
+        top: how many.
+
+    Raises:
+        ValueError: a layer, source or number out of range, a result without a lens, or of a model of another size.
+
+    Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), section 4.1.1,
+    Fig. 4.4.
+
+    Example:
+        >>> from interp_widgets import decompose_tokens
+        >>> result = decompose_tokens(model, "The Eiffel Tower is in the city of")
+        >>> part_tokens(model, result, result.n_layers, 1, top=3).tokens
+        (' Paris', ' of', ' city')
+    """
+    rows, sources, width = result.parts.shape
+    layer = index(layer, rows, "layer", f"result of {rows} streams, the last that before the final norm")
+    source = None if source is None else index(source, sources, "source", f"result of {sources} tokens")
+    if (model.n_layers + 1, model.d_model) != (rows, width):
+        raise ValueError(
+            f"the result is of a model of {rows - 1} layers and d_model {width}, {model.name} has "
+            f"{model.n_layers} and {model.d_model}: give the model that was decomposed"
+        )
+    check_top(top, model)
+    if result.lens is None:
+        raise ValueError("the result has no lens: decompose with lens='own' or lens='frozen'")
+    kind: Lens = "frozen" if result.lens == "frozen" else "own"
+    vector = result.bias[layer] if source is None else result.parts[layer, source]
+    part = torch.from_numpy(vector.copy()).to(model.device)
+    if not bool(part.any()):
+        return PartTokens((), (), ())
+    lens = PartLens.of(model, torch.from_numpy(result.residual.copy()).to(model.device))
+    chance, ids = lens.logits(part, layer, kind).cpu().double().softmax(-1).topk(top)
+    texts = tuple(model.token_strings([token])[0] for token in ids.tolist())  # each by itself: they are no sequence
+    return PartTokens(tuple(ids.tolist()), texts, tuple(chance.tolist()))
