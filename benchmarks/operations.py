@@ -16,23 +16,23 @@ is compared once per model is left out.
 from __future__ import annotations
 
 import argparse
-import os
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-warnings.simplefilter("ignore")
-
 import torch
 from saliency import table
 
 import interp_widgets as iw
+from interp_widgets.models.generation import generate_ids, stepper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests.accelerator import strict
+from tests.accelerator import strict  # noqa: E402  (the device that the tests run on)
+
+warnings.simplefilter("ignore")
 
 N_PROMPT, N_RESPONSE = 38, 20
 
@@ -57,9 +57,20 @@ def rows(vocab: int) -> dict[str, Row]:
     def engine(pair: iw.ModelPair, progress: Progress) -> Any:
         return pair.base.forward(pair.base.token_embeddings(tokens)[None])
 
+    def writing(model: iw.Model) -> list[int]:
+        """20 tokens, also behind an end token."""
+        return generate_ids(
+            stepper(model), prompt, device=model.device, max_new_tokens=20, temperature=0, seed=0, stop=(), check=None,
+            on_token=None,
+        )  # fmt: skip
+
     def ablated_writing(pair: iw.ModelPair, progress: Progress) -> Any:
         with iw.ablation(pair.base, zeros):
-            return pair.base.generate_ids(prompt, max_new_tokens=20)
+            return writing(pair.base)
+
+    @functools.cache
+    def mixture(model: iw.Model) -> iw.ModModel:
+        return iw.untrained_mod(model, 2)
 
     return {
         "forward by run": lambda pair, progress: pair.base.run(tokens),
@@ -83,8 +94,9 @@ def rows(vocab: int) -> dict[str, Row]:
         "neuron tokens": lambda pair, progress: iw.neuron_tokens(pair.base, layer=3, progress=progress),
         "neuron effects": lambda pair, progress: iw.neuron_effects(pair.base, prompt, target, layer=3),
         "concept directions": lambda pair, progress: iw.concept_directions(pair.base, few, layer=3, progress=progress),
-        "routing": lambda pair, progress: iw.routing(iw.untrained_mod(pair.base, 2), prompt, progress=progress),
-        "generate 20 tokens": lambda pair, progress: pair.base.generate_ids(prompt, max_new_tokens=20),
+        "routing": lambda pair, progress: iw.routing(mixture(pair.base), prompt, progress=progress),
+        "generate 20 tokens": lambda pair, progress: writing(pair.base),
+        "generate 20 tokens, mixture": lambda pair, progress: writing(mixture(pair.base)),
         "generate 20 tokens, ablated": ablated_writing,
     }
 

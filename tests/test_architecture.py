@@ -89,6 +89,12 @@ def test_every_accelerator_takes_the_same_branch() -> None:
     assert not asking
 
 
+def test_what_every_folder_imports_imports_none_of_them() -> None:
+    for name in ("arguments", "version"):
+        tree = ast.parse((PACKAGE / f"{name}.py").read_text(encoding="utf8"))
+        assert not [each for each, _ in imported_names(tree, f"interp_widgets.{name}") if "interp_widgets" in each]
+
+
 @pytest.mark.parametrize(
     ("folder", "source"),
     [

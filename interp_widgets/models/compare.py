@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .devices import widest
+
 # A wrong formula differs by 1e-2 and more. In half precision two orders of summation differ by 3e-2 in three layers,
 # gradients by 9e-2: only a gross error shows there.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -18,7 +20,9 @@ PROBE_TOKENS = 12
 
 def difference(found: Tensor, wanted: Tensor) -> float:
     """Relative difference of two tensors by their norms; NaN, which is below no limit, if either holds one."""
-    return float((found - wanted).double().norm() / wanted.double().norm())
+    kind = widest(wanted.device)
+    apart, size = (torch.linalg.vector_norm(x, dtype=kind) for x in (found - wanted, wanted))
+    return float(apart / size)
 
 
 def agree(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> bool:

@@ -380,11 +380,11 @@ def _find_branch(tl_model: Any, backend: str) -> MlpBranch:
     finally:
         for handle in handles:
             handle.remove()
-    before, attention = (run.activations[name].double() for name in names)
+    before, attention = (run.activations[name].cpu().double() for name in names)
     for entry in entries:
         if entry not in seen or seen[entry].shape != before.shape:
             continue
-        value = seen[entry].double()
+        value = seen[entry].cpu().double()
         after, apart = float((value - before - attention).norm()), float((value - before).norm())
         if min(after, apart) <= 0.03 * float(value.norm()):  # rounding in half precision
             return MlpBranch(entry, after <= apart)

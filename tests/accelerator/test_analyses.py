@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import traceback
 from contextlib import nullcontext
 from typing import Any
 
@@ -36,32 +35,9 @@ def on_the_cpu(name: str, family: str, backend: Backend) -> Any:
 def test_the_numbers_are_those_of_the_cpu(setup: tuple[str, Backend], float64: bool, name: str) -> None:
     wanted = on_the_cpu(name, *setup)
     with nullcontext() if float64 else strict.without_float64(), strict.counting() as counts:
-        try:
-            found = ROWS[name][1](Setup(*setup, "strict:0", float64))
-        except (TypeError, ValueError) as error:
-            _expect_float64(error)
-            raise
+        found = ROWS[name][1](Setup(*setup, "strict:0", float64))
     assert counts.operations > 10, "something ran on the device"
     assert_same(found, wanted, tolerance=TOLERANCE)
-
-
-NEED_FLOAT64 = (
-    "models/forward.py", "models/frozen.py", "models/compare.py", "models/interventions.py",
-    "analysis/ablation/tracing.py", "analysis/ablation/prediction.py", "analysis/ablation/question.py",
-    "analysis/concepts/steering.py",
-)  # fmt: skip
-"""Modules that still compute in float64 on any device."""
-
-
-def _expect_float64(error: BaseException) -> None:
-    """An expected failure, where a module of `NEED_FLOAT64` met a device without it."""
-    if "no float64" not in str(error):
-        return
-    if isinstance(error, ValueError):  # of a data set, whose cases are reported together
-        pytest.xfail("a case of the data set needs float64")
-    own = [frame.filename for frame in traceback.extract_tb(error.__traceback__) if "interp_widgets" in frame.filename]
-    if own[-1].endswith(NEED_FLOAT64):
-        pytest.xfail(f"{own[-1]} needs float64")
 
 
 def test_every_public_function_has_a_row() -> None:

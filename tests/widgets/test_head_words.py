@@ -376,7 +376,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, browse: Any, tmp_p
     for change, sentence in (
         ({"vectors": "/no/such/file"}, "there is no file of word vectors at /no/such/file: check the path"),
         ({"vectors": str(sentences)}, "line 1 of"),
-        ({"vectors": str(binary)}, "no UTF-8 text"),
+        ({"vectors": str(binary)}, "not UTF-8 text"),
         ({"word_list": "file"}, "there is no word file yet"),
         ({"word_list": "file", "word_file": "/no/such/words"}, "there is no file of words at /no/such/words"),
         ({"word_list": "file", "word_file": str(twice)}, "the word 'cat' is in the list twice"),

@@ -300,7 +300,7 @@ def test_nan_says_the_step_and_keeps_the_last_good(base: Any, view: Any, monkeyp
     panel = view(base)
     panel.tune.tune()
     assert panel.wait(60)
-    assert "<b role='alert'>stopped at step 3 of 4: the loss was NaN or infinite there" in panel.tune.words.value
+    assert "<b role='alert'>stopped at step 3 of 4: the loss was NaN or infinite;" in panel.tune.words.value
     assert panel.report.stopped == "nan"
     for name, value in good.state.weights.items():
         assert torch.equal(value, panel.mixture.state.weights[name])
@@ -533,7 +533,7 @@ def test_bad_input_of_reading(view: Any, wire: Any) -> None:
 
 def test_a_model_from_memory_says_why_not(view: Any) -> None:
     panel = view(load_model(tiny_hf("gpt2"), tokenizer=byte_level_tokenizer()))
-    assert "came from memory and its transformers model is not known" in panel.status.error
+    assert "came from memory and its transformers model is unknown" in panel.status.error
     assert panel.result is None
     assert panel.route.heat.empty.startswith("No routing yet")
 

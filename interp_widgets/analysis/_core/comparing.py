@@ -41,11 +41,12 @@ def two_results(
 
 
 def pair_provenance(base: Result, tuned: Result) -> dict[str, Scalar]:
-    """Names and weights of the two models that results are of."""
+    """Names and weights of the two models that results are of, and how they were edited."""
     return {
         f"{side}{ending}": result.provenance.get(key)
         for side, result in (("base", base), ("tuned", tuned))
-        for key, ending in (("model", ""), ("weight_hash", "_weights"))
+        for key, ending in (("model", ""), ("weight_hash", "_weights"), ("edited", "_edited"))
+        if key != "edited" or key in result.provenance
     }
 
 

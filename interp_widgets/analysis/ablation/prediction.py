@@ -137,7 +137,7 @@ def _log_probabilities(given: Prompt, patches: Sequence[Patch]) -> Tensor:
     unchanged = Patch("resid", 0, lambda value: value)
     with patched_passes(given.model, [unchanged, *patches]):
         last = torch.tensor([len(given.ids) - 1], device=given.model.device)
-        logits = forward(given.model, given.embeddings(), positions=last)[0, 0].double().cpu()
+        logits = forward(given.model, given.embeddings(), positions=last)[0, 0].cpu().double()
     if not bool(torch.isfinite(logits.max())):
         what = "with these ablations" if patches else "on this prompt"
         raise ValueError(

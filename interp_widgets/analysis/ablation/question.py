@@ -12,6 +12,7 @@ from interp_widgets.analysis._core.prompts import single_token
 from interp_widgets.analysis._core.targets import Aim, read
 from interp_widgets.analysis._core.tensors import log_sum, wide
 from interp_widgets.models import Model
+from interp_widgets.models.devices import has_float64
 from interp_widgets.models.engine import decode, decode_blocks, in_blocks, token_logits
 
 Metric = Literal["logit", "probability", "log_prob", "logit_difference", "kl"]
@@ -98,17 +99,19 @@ def ask(
 def divergence(model: Model, before: Tensor, after: Tensor) -> Tensor:
     """(n,) KL(before‖after) in nats of the next-token distributions of hidden states (1, width) and (n, width).
 
-    Summed in float64 block by block: a divergence is far smaller than the terms that it is the difference of.
+    Summed in float64 block by block: a divergence is far smaller than the terms that it is the difference of. A device
+    without float64 leaves this to the CPU.
     """
+    device = after.device if has_float64(after.device) else torch.device("cpu")
     columns = _COLUMNS if in_blocks(model) else model.d_vocab
     rows = max(16, _ROWS * _COLUMNS // columns)
     found = []
     for part in torch.split(after, rows):
         both = torch.cat([before, part])
-        total = torch.full((len(both),), -torch.inf, dtype=torch.float64, device=part.device)
-        weighted = torch.zeros(len(part), dtype=torch.float64, device=part.device)
+        total = torch.full((len(both),), -torch.inf, dtype=torch.float64, device=device)
+        weighted = torch.zeros(len(part), dtype=torch.float64, device=device)
         for _, logits in decode_blocks(model, wide(both) if in_blocks(model) else both, columns):
-            block = logits.double()
+            block = logits.to(device).double()
             larger = log_sum(total, block)
             share = torch.exp(block[0] - larger[0])
             # what is summed so far was weighted with the smaller total
@@ -116,4 +119,4 @@ def divergence(model: Model, before: Tensor, after: Tensor) -> Tensor:
             total = larger
         found.append(weighted - total[0] + total[1:])
     kind = torch.float64 if after.dtype == torch.float64 else torch.float32
-    return torch.cat(found).clamp_min(0).to(kind)
+    return torch.cat(found).clamp_min(0).to(kind).to(after.device)

@@ -20,6 +20,7 @@ from interp_widgets.analysis.ablation.question import Question, ask
 from interp_widgets.analysis.ablation.tracing_result import CausalTraceResult, TracedKind, window_layers
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.devices import widest
 from interp_widgets.models.engine import Trace, patched, trace
 from interp_widgets.models.patching import Patch
 
@@ -175,9 +176,10 @@ def default_window(n_layers: int) -> int:
 @torch.no_grad()
 def embedding_std(model: Model) -> float:
     """Standard deviation of all numbers in the model's token embeddings, as they are fed in."""
-    total = square = torch.zeros((), dtype=torch.float64, device=model.device)
+    kind = widest(model.device)
+    total = square = torch.zeros((), dtype=kind, device=model.device)
     for start in range(0, model.d_vocab, model.n_ctx):
-        rows = model.token_embeddings(range(start, min(start + model.n_ctx, model.d_vocab))).double()
+        rows = model.token_embeddings(range(start, min(start + model.n_ctx, model.d_vocab))).to(kind)
         total, square = total + rows.sum(), square + (rows * rows).sum()
     mean = total / (model.d_vocab * model.d_model)
     return float((square / (model.d_vocab * model.d_model) - mean * mean).clamp(min=0).sqrt())

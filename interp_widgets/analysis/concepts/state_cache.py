@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.state import State, state_key
 
 SLICE = 512
 """Texts that are read and kept at a time: what a cancelled run has finished is not lost."""
@@ -24,7 +26,8 @@ class KeptStates:
 
     A text is read up to the requested layer, and kept at all layers up to there, which costs no more. A deeper layer
     reads all texts once more, through the whole model, so that every layer is kept from then on. What would not fit
-    is not kept. Changed weights and hooks make other states: take another `KeptStates` then.
+    is not kept. When the model has been edited (weights, modules, hooks), or has hooks, what was read before is
+    forgotten.
 
     Example:
         >>> kept = KeptStates(model)
@@ -42,14 +45,19 @@ class KeptStates:
         """The deepest layer kept; -1 before the first text."""
         self._held: dict[str, tuple[Floats, int]] = {}
         self._bytes = 0
+        self._state: State | None = None
 
     def __len__(self) -> int:
         """Texts kept."""
         return len(self._held)
 
     def missing(self, texts: Sequence[str], layer: int) -> list[str]:
-        """The texts that would have to be read for this layer."""
-        return [text for text in texts if layer > self.depth or text not in self._held]
+        """The texts that would have to be read for this layer, as far as a quick look at the model can tell."""
+        state = self._state
+        with contextlib.suppress(TimeoutError):  # it computes
+            state = state_key(self.model, wait=0.05)
+        all_of_them = layer > self.depth or state != self._state or state is None or not state.known_code
+        return [text for text in texts if all_of_them or text not in self._held]
 
     def __call__(
         self,
@@ -69,6 +77,10 @@ class KeptStates:
         if model is not self.model:
             raise ValueError(f"these states are kept for {self.model.name}: make another KeptStates for {model.name}")
         (layer,) = stream_indices(model, layers)
+        state = state_key(model, exact=True)
+        if state != self._state or not state.certain:
+            self._forget()
+        self._state = state
         deepest = self._reach(layer)
         absent = [i for i, text in enumerate(prompts) if text not in self._held]
         options: dict[str, Any] = {"batch_size": batch_size, "check": check}
@@ -82,15 +94,21 @@ class KeptStates:
                 [prompts[i] for i in some], deepest, [groups[i] for i in some], progress=part.progress, **options
             )
         RunOptions(progress).report(len(prompts), len(prompts))
-        return np.stack([block[row, [layer]] for block, row in (self._held[text] for text in prompts)])
+        states = np.stack([block[row, [layer]] for block, row in (self._held[text] for text in prompts)])
+        if absent and state_key(model, exact=True) != state:  # edited while it read
+            self._forget()
+        return states
 
     def _reach(self, layer: int) -> int:
         """The layer to read up to; forgets what does not go as deep."""
         if layer > self.depth:
             deeper = self.depth >= 0
-            self._held, self._bytes = {}, 0
+            self._forget()
             self.depth = self.model.n_layers if deeper else layer
         return self.depth
+
+    def _forget(self) -> None:
+        self._held, self._bytes, self.depth = {}, 0, -1
 
     def _fits(self, count: int, deepest: int) -> bool:
         item = max(4, int(self.model.dtype.itemsize))

@@ -63,7 +63,7 @@ def steer(
     if not np.isfinite(strength):
         raise ValueError(f"strength must be a finite number, got {strength}")
     chosen = _chosen(model, positions)
-    added = (strength * unit).to(model.dtype)
+    added = (strength * unit).to(model.device, model.dtype)
 
     def add(value: Tensor, at: Tensor) -> Tensor:
         if chosen is None:
@@ -99,13 +99,13 @@ def erase(
     units = _units(model, direction, one=False)
     # not QR: of directions that depend on each other it gives as many, some of them outside of their span
     _, sizes, rows = torch.linalg.svd(units, full_matrices=False)
-    basis = rows[sizes > sizes[0] * _DEPENDENT].T  # (d_model, rank)
+    kind = torch.float64 if model.dtype == torch.float64 else torch.float32
+    basis = rows[sizes > sizes[0] * _DEPENDENT].T.to(model.device, kind)  # (d_model, rank)
     chosen = _chosen(model, positions)
 
     def remove(value: Tensor, at: Tensor) -> Tensor:
-        own = basis.to(torch.float64 if value.dtype == torch.float64 else torch.float32)
-        wide = value.to(own.dtype)
-        left = (wide - (wide @ own) @ own.T).to(value.dtype)
+        wide = value.to(basis.dtype)
+        left = (wide - (wide @ basis) @ basis.T).to(value.dtype)
         return left if chosen is None else torch.where(torch.isin(at, chosen)[..., None], left, value)
 
     with interventions(model, _planned(model, layer, remove)):
@@ -127,11 +127,11 @@ def _chosen(model: Model, positions: Any) -> Tensor | None:
 
 
 def _units(model: Model, direction: ArrayLike | Tensor, *, one: bool) -> Tensor:
-    """(n, d_model) directions of unit length in float64 on the model's device."""
+    """(n, d_model) directions of unit length in float64 on the CPU."""
     given = torch.as_tensor(
         direction.detach() if isinstance(direction, Tensor) else np.array(direction, dtype=np.float64),
-        dtype=torch.float64, device=model.device,
-    )  # fmt: skip
+        device="cpu",
+    ).double()  # fmt: skip
     rows = given[None] if given.ndim == 1 else given
     if rows.ndim != 2 or rows.shape[1] != model.d_model or len(rows) == 0 or (one and len(rows) != 1):
         shape = f"({model.d_model},)" if one else f"({model.d_model},) or (n, {model.d_model})"

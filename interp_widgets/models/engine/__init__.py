@@ -219,10 +219,9 @@ def _same_derivative(network: Network, equations: Equations, embeddings: Tensor)
         (wanted,) = torch.autograd.grad(hidden, leaf, seed)
     derivative = NativeJacobian(equations, embeddings, last)
     gradient, moved = derivative.vjp(seed[0], at), derivative.jvp(embeddings[0, :1], at * 0)
-    transposed = [
-        float((a.double() * b.double()).sum()) for a, b in ((gradient[0, 0], embeddings[0, 0]), (moved, seed))
-    ]
-    size = float((gradient[0, 0].double() * embeddings[0, 0].double()).abs().sum())
+    by_row, start, by_column, end = (x.cpu().double() for x in (gradient[0, 0], embeddings[0, 0], moved, seed))
+    transposed = [float((a * b).sum()) for a, b in ((by_row, start), (by_column, end))]
+    size = float((by_row * start).abs().sum())
     limit = TOLERANCE.get(network.dtype, 2 * HALF_TOLERANCE)
     return difference(gradient, wanted[0]) <= limit and abs(transposed[0] - transposed[1]) <= limit * size
 

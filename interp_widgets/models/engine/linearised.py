@@ -21,6 +21,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from ..devices import widest
 from ..hooks import check_hook_names, has_hooks
 from ..network import Network
 from ..patching import site_hook
@@ -107,7 +108,7 @@ class LinearisedNorm:
             out[rows.bias] += self.shift
         return out
 
-    def backward(self, gradient: Tensor, positions: slice) -> tuple[Tensor, float]:
+    def backward(self, gradient: Tensor, positions: slice) -> tuple[Tensor, Tensor]:
         """The transpose of `forward` for one gradient per position (positions, d_model), and what the shift adds."""
         scaled = gradient * self.gain()[positions]
         scaled = scaled - scaled.mean(-1, keepdim=True) if self.centred else scaled
@@ -316,14 +317,14 @@ class LinearisedBlock:
 
     # ---- backward: one gradient per position
 
-    def backward(self, gradient: Tensor, *, last: bool = False) -> tuple[Tensor, float]:
+    def backward(self, gradient: Tensor, *, last: bool = False) -> tuple[Tensor, Tensor]:
         """The gradient before the block (n, d_model), and what the biases inside add.
 
         Args:
             gradient: (n, d_model) behind the block; with ``last`` (1, d_model), at position n - 1 alone.
         """
         positions = slice(self._length - 1 if last else 0, self._length)
-        middle, stream, added = gradient, gradient, 0.0
+        middle, stream, added = gradient, gradient, _none(gradient)
         if self.slope is not None:
             through, added = self._backward_mlp(self.slope[positions], gradient, positions)
             stream = gradient + through
@@ -332,23 +333,27 @@ class LinearisedBlock:
         before[positions] += stream
         return before, added + more
 
-    def _backward_mlp(self, slope: Tensor, gradient: Tensor, positions: slice) -> tuple[Tensor, float]:
-        written, added = (gradient, 0.0) if self.after2 is None else self.after2.backward(gradient, positions)
+    def _backward_mlp(self, slope: Tensor, gradient: Tensor, positions: slice) -> tuple[Tensor, Tensor]:
+        written, added = (
+            (gradient, _none(gradient)) if self.after2 is None else self.after2.backward(gradient, positions)
+        )
         hidden = written @ self._weight("W_out").T
-        added += _dot(written, self._weight("b_out"))
+        added = added + _dot(written, self._weight("b_out"))
         if self.bias_outside:
-            added += _dot(hidden, self._weight("b_in"))
+            added = added + _dot(hidden, self._weight("b_in"))
         hidden *= slope
         if not self.bias_outside:
-            added += _dot(hidden, self._weight("b_in"))
+            added = added + _dot(hidden, self._weight("b_in"))
         before, more = self._norm2.backward(hidden @ self._weight("W_in").T, positions)
         return before, added + more
 
-    def _backward_attention(self, gradient: Tensor, positions: slice) -> tuple[Tensor, float]:
-        written, added = (gradient, 0.0) if self.after1 is None else self.after1.backward(gradient, positions)
+    def _backward_attention(self, gradient: Tensor, positions: slice) -> tuple[Tensor, Tensor]:
+        written, added = (
+            (gradient, _none(gradient)) if self.after1 is None else self.after1.backward(gradient, positions)
+        )
         groups, size = self.model.n_kv_heads, self.model.d_head
         weight, constant = self._values()
-        added += _dot(written, self._weight("b_O"))
+        added = added + _dot(written, self._weight("b_O"))
         read = (written @ self._out().T).view(len(written), groups, -1, size).permute(1, 2, 0, 3)
         pattern = self.pattern[:, positions].to(self.dtype)
         values = pattern.reshape(groups, -1, self._length).mT @ read.reshape(groups, -1, size)
@@ -376,9 +381,14 @@ def rounded_gain(gain: Tensor, before: Tensor, after: Tensor) -> Tensor:
     return torch.where(tiny | ((ratio - gain).abs() > 1e-3 * gain.abs()), gain, ratio)
 
 
-def _dot(rows: Tensor, bias: Tensor) -> float:
-    """The sum over rows of their product with one bias, in float64."""
-    return float(rows.double().sum(0) @ bias.double())
+def _none(like: Tensor) -> Tensor:
+    return torch.zeros((), dtype=widest(like.device), device=like.device)
+
+
+def _dot(rows: Tensor, bias: Tensor) -> Tensor:
+    """() the sum over rows of their product with one bias, in the device's widest type; nobody waits for it here."""
+    kind = widest(rows.device)
+    return rows.sum(0, dtype=kind) @ bias.to(kind)
 
 
 # ---- a whole pass
@@ -443,13 +453,13 @@ class LinearisedPass:
     def gradient(self, direction: Tensor, check: Callable[[], None] | None = None) -> tuple[Tensor, float]:
         """The gradient at `start` (n, d_model) of the stream behind the last block along ``direction`` (d_model,), and
         what the biases of all layers add."""
-        gradient, added = direction[None], 0.0
+        gradient, added = direction[None], _none(direction)
         for layer in reversed(self.layers):
             if check is not None:
                 check()
             gradient, more = layer.backward(gradient, last=layer is self.layers[-1])
-            added += more
-        return gradient, added
+            added = added + more
+        return gradient, float(added)
 
 
 # ---- reading it at hooks

@@ -9,7 +9,6 @@ import traitlets as T
 
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.static import Scene
-from interp_widgets.models import Model
 
 from ..controls import Number, shown_if
 from ..prediction import Prediction, PredictionPanel
@@ -168,10 +167,6 @@ class AblationPanel(Selecting):
         else:
             self.modules.paint(results)
         self.cell.paint()
-
-    def recall(self, request: Any, model: Model) -> Any:
-        """A result that `remember` has kept, or None."""
-        return self._held(request, model)
 
     # what is on the screen --------------------------------------------------------------------------------------------
 
