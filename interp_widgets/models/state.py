@@ -1,0 +1,602 @@
+"""One notion of a model's state: what its numbers depend on, as a key that is cheap enough to ask for at every call.
+
+A key has two halves. *Structure* is the modules: their classes and functions, plain settings such as ``eps`` or
+``attn_scale``, the configuration, the hooks that act in the calling thread, and the type, shape and place of every
+tensor. *Content* is the bytes of all parameters, buffers and other tensors. Edits through ``.data`` or ``.numpy()``
+leave no trace in PyTorch, so bytes are read: all of them up to `READ_BYTES`, which takes a millisecond; of larger models
+samples, and all of them where `state_key` is asked to be exact (about 0.2 s for 4 GB).
+
+Where the state cannot say what a model computes, the key says so (`State.certain`), and whoever keeps results computes
+them again: a hook or a function that a user wrote may do anything, dropout draws lots, and tensors without content
+cannot be read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import itertools
+import operator
+import secrets
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from .hooks import _MARK, _OWN_HOOKS, acts
+
+__all__ = ["READ_BYTES", "Edits", "State", "Watch", "Watched", "edits", "state_key", "structure_key", "weights_key"]
+
+READ_BYTES = 64 * 2**20
+"""Bytes of a model's tensors up to which all of them are read for every key."""
+SAMPLES, SAMPLE_BYTES, SMALL_BYTES = 64, 64, 2**16
+"""Of a larger model: how many samples of how many bytes of a tensor; tensors up to so many bytes are read whole."""
+
+_KNOWN_CODE = {
+    "accelerate", "builtins", "functools", "interp_widgets", "jaxtyping", "math", "numpy", "optimum", "peft", "torch",
+    "torchao", "transformer_lens", "transformers",
+}  # fmt: skip
+"""Packages whose classes and functions compute from what a state holds and from nothing else."""
+_NO_SETTINGS = {"alibi", "bwd_hooks", "ctx", "fwd_hooks", "is_caching", "name", "tokenizer"}
+"""Attributes of modules that are names, hooks (read from PyTorch's tables) or memory of earlier passes."""
+_NO_CONFIG = {"device", "dtype", "name_or_path", "seed", "torch_dtype"}
+_SELF_SCALING = {"dynamic", "longrope"}
+"""Kinds of rotary embeddings that make their table anew in every pass."""
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, np.generic)
+_HOOK_TABLES = {
+    "_forward_pre_hooks": "pre-hook", "_forward_hooks": "hook",
+    "_backward_pre_hooks": "backward pre-hook", "_backward_hooks": "backward hook",
+}  # fmt: skip
+_MODULE_OWN = frozenset(vars(nn.Module()))
+_CHUNK = 2**22
+"""Words of an accelerator's memory that are summed at a time."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a model is at one moment: equal states compute equal numbers, if both are certain."""
+
+    structure: bytes
+    """Of modules, functions, settings, hooks, and of every tensor's type, shape and place."""
+    content: bytes
+    """Of the bytes of all tensors."""
+    certain: bool
+    """Whether an equal state means equal numbers. Without it, results must not be served again under this key."""
+
+
+@dataclass(frozen=True)
+class Edits:
+    """How a model differs from what was loaded, its parameters aside: `Network.weight_hash` stands for these."""
+
+    sentence: str
+    """What differs, for readers."""
+    key: str | None
+    """Hexadecimal digits of what differs; None where only interventions of the calling thread do."""
+
+
+class Watched(Protocol):
+    """What has a state: a `Network`."""
+
+    lock: Any
+    tl_model: Any
+    _watch: Watch
+
+
+def state_key(network: Watched, *, exact: bool = False, wait: float = -1) -> State:
+    """The state of a model as the calling thread sees it now.
+
+    Args:
+        network: a `Network` or `Model`.
+        exact: read every byte, also of large models; without it, a key of a model above `READ_BYTES` is not certain,
+            because an edit of few values that leaves no trace in PyTorch may lie between the samples.
+        wait: seconds to wait for a pass that is running in another thread, without limit by default.
+
+    Raises:
+        TimeoutError: the model still computes in another thread.
+    """
+    if not network.lock.acquire(timeout=wait):
+        raise TimeoutError("the model computes in another thread")
+    try:
+        with torch.no_grad():
+            return network._watch.state(network.tl_model, exact=exact)
+    finally:
+        network.lock.release()
+
+
+def structure_key(network: Watched) -> bytes:
+    """The half of the state that needs no look at values: which modules, functions, settings and hooks there are, and
+    the type, shape and place of every tensor. For what holds of a model whatever its weights are."""
+    with network.lock, torch.no_grad():
+        return network._watch.structure(network.tl_model)
+
+
+def weights_key(network: Watched) -> bytes:
+    """A digest of all parameters as they are now, every byte read: it moves exactly when `weight_hash` does."""
+    with network.lock, torch.no_grad():
+        return network._watch.weights(network.tl_model)
+
+
+def edits(network: Watched) -> Edits | None:
+    """How a model differs from what was loaded in modules, functions, settings, buffers and hooks; None if it is as
+    it was."""
+    with network.lock, torch.no_grad():
+        return network._watch.edits(network.tl_model)
+
+
+# ---- what a model is made of
+
+
+@dataclass(slots=True)
+class _Part:
+    """One module or configuration: its settings, each under its name."""
+
+    path: str
+    kind: str
+    """Its class, described."""
+    settings: list[tuple[str, str]]
+    hooks: list[tuple[str, str, bool]]
+    """(what it is, its number, whether it acts in this thread only) of the hooks that act."""
+    label: str
+    """Its class, for readers."""
+    free: frozenset[str] = frozenset()
+    """Settings that users change through the model: another state, but no edit."""
+
+
+class _Memo:
+    """What was read of a module's attributes; valid as long as these are the same objects."""
+
+    __slots__ = ("certain", "fixed", "inner", "keys", "live", "module", "pick", "values")
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        held = vars(module)
+        self.keys = tuple(held)
+        names = [name for name in held if name not in _MODULE_OWN and name not in _NO_SETTINGS and name[0] != "_"]
+        if held.get("rope_type") in _SELF_SCALING:
+            names = [name for name in names if name != "max_seq_len_cached"]
+        self.pick: Callable[[dict[str, Any]], tuple[Any, ...]] = operator.itemgetter("training", "training", *names)
+        self.values = self.pick(held)
+        self.fixed: list[tuple[str, str]] = []
+        """Settings that cannot change but by another object."""
+        self.live: list[tuple[str, Any]] = []
+        """Functions, tensors, configurations and containers: the same object may have changed."""
+        self.inner: list[tuple[str, nn.Module]] = []
+        """Modules held as plain attributes."""
+        for name in ("training", *names):
+            value = held[name]
+            if isinstance(value, nn.Module):
+                self.inner.append((name, value))
+            elif isinstance(value, _PLAIN):
+                self.fixed.append((name, f"{type(value).__name__} {value!r}"))
+            elif isinstance(value, dict | list | tuple | set) and not _is_plain(value):
+                continue  # registers of modules and hooks
+            else:
+                self.live.append((name, value))
+        self.certain = not (module.training and self._drops(module, held))
+
+    @staticmethod
+    def _drops(module: nn.Module, held: Mapping[str, Any]) -> bool:
+        """Whether a module in training mode sets values to zero at random."""
+        rates = [value for name, value in held.items() if "dropout" in name and isinstance(value, float)]
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            rates.append(module.p)
+        return any(rate > 0 for rate in rates)
+
+    def holds(self, held: dict[str, Any]) -> bool:
+        return tuple(held) == self.keys and all(map(operator.is_, self.pick(held), self.values))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a container holds nothing but plain values and containers of them."""
+    parts = itertools.chain(value, value.values()) if isinstance(value, dict) else value
+    return all(isinstance(part, _PLAIN) or (isinstance(part, dict | list | tuple | set) and _is_plain(part))
+               for part in parts)  # fmt: skip
+
+
+class _Survey:
+    """One look at all modules of a model."""
+
+    def __init__(self, root: nn.Module, memos: Mapping[int, _Memo]) -> None:
+        self.certain = True
+        self.parts: list[_Part] = []
+        self.parameters: list[tuple[str, Tensor]] = []
+        self.buffers: list[tuple[str, Tensor]] = []
+        """Also tensors that are plain attributes."""
+        self.memos: dict[int, _Memo] = {}
+        self._configs: dict[int, str] = {}
+        self._classes: dict[type, str] = {}
+        for path, module in self._modules(root, memos):
+            self._add(path, module)
+        self.parts.sort(key=lambda part: part.path)
+
+    def _modules(self, root: nn.Module, memos: Mapping[int, _Memo]) -> Iterator[tuple[str, nn.Module]]:
+        """Every module within reach, once, with a path to it."""
+        stack: list[tuple[str, nn.Module]] = [("", root)]
+        while stack:
+            path, module = stack.pop()
+            number = id(module)
+            if number in self.memos:
+                continue
+            held = vars(module)
+            memo = memos.get(number)
+            if memo is None or memo.module is not module or not memo.holds(held):
+                memo = _Memo(module)
+            self.memos[number] = memo
+            yield path, module
+            for name, child in itertools.chain(held["_modules"].items(), memo.inner):
+                if child is not None:
+                    stack.append((f"{path}.{name}" if path else name, child))
+
+    def _add(self, path: str, module: nn.Module) -> None:
+        held, memo = vars(module), self.memos[id(module)]
+        self.certain = self.certain and memo.certain
+        settings = memo.fixed
+        if memo.live:
+            settings = [*settings, *((name, self._live(path, name, value)) for name, value in memo.live)]
+        for name, tensor in held["_parameters"].items():
+            if tensor is not None:
+                self.parameters.append((f"{path}.{name}", tensor))
+        for name, tensor in held["_buffers"].items():
+            if tensor is not None and not (name == "inv_freq" and held.get("rope_type") in _SELF_SCALING):
+                self.buffers.append((f"{path}.{name}", tensor))
+        hooks: list[tuple[str, str, bool]] = []
+        for table, what in _HOOK_TABLES.items():
+            if held[table]:
+                # copied first: another thread may put a hook of its own on at this moment
+                hooks += [
+                    (what, str(number), hasattr(hook, _MARK))
+                    for number, hook in list(held[table].items())
+                    if acts(hook) and not str(getattr(hook, "__module__", "")).startswith(_OWN_HOOKS)
+                ]
+        self.certain = self.certain and not hooks
+        kind = type(module)
+        free: frozenset[str] = getattr(kind, "SETTINGS", frozenset())
+        self.parts.append(_Part(path, self._class(kind), settings, hooks, kind.__name__, free))
+
+    def _live(self, path: str, name: str, value: Any) -> str:
+        if isinstance(value, Tensor):
+            (self.parameters if isinstance(value, nn.Parameter) else self.buffers).append((f"{path}.{name}", value))
+            return "tensor"
+        return self._describe(value, f"{path}.{name}".lstrip("."))
+
+    def _describe(self, value: Any, path: str) -> str:
+        """A text that is the same for two values exactly if they do the same, as far as this can be told."""
+        if isinstance(value, _PLAIN):
+            return f"{type(value).__name__} {value!r}"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{key!r}: {self._describe(part, path)}" for key, part in value.items()) + "}"
+        if isinstance(value, set | frozenset):
+            return f"{type(value).__name__} {sorted(map(repr, value))}"
+        if isinstance(value, list | tuple):
+            return f"{type(value).__name__} [" + ", ".join(self._describe(part, path) for part in value) + "]"
+        if isinstance(value, np.ndarray):
+            return f"array {value.dtype} {value.shape} {xxhash.xxh3_128_hexdigest(value.tobytes())}"
+        if isinstance(value, Tensor):
+            self.buffers.append((path, value))
+            return "tensor"
+        if isinstance(value, type):
+            return self._class(value)
+        if isinstance(value, partial):
+            return f"partial {self._describe((value.func, value.args, value.keywords), path)}"
+        if isinstance(value, types.MethodType):
+            return f"method {self._function(value.__func__)} of {self._class(type(value.__self__))}"
+        if isinstance(value, types.FunctionType | types.BuiltinFunctionType):
+            return self._function(value)
+        if _is_config(value):
+            return self._config(value, path)
+        return self._class(type(value))  # the inside of other objects is their own affair
+
+    def _config(self, value: Any, path: str) -> str:
+        """Where a configuration is described; it is a part of its own."""
+        if id(value) not in self._configs:
+            self._configs[id(value)] = path
+            fields = [
+                (name, self._describe(field, f"{path}.{name}"))
+                for name, field in sorted(vars(value).items())
+                if (name[0] != "_" or name == "_attn_implementation_internal") and name not in _NO_CONFIG
+            ]
+            self.parts.append(_Part(path, self._class(type(value)), fields, [], type(value).__name__))
+        return f"configuration at {self._configs[id(value)]}"
+
+    def _function(self, function: Any) -> str:
+        module = getattr(function, "__module__", None) or "builtins"
+        self.certain = self.certain and module.partition(".")[0] in _KNOWN_CODE
+        # the code may be exchanged inside a function, as IPython's autoreload does
+        return f"function {_token(function)} {_token(getattr(function, '__code__', None))}"
+
+    def _class(self, kind: type) -> str:
+        """A class and what it computes with; one that adds nothing to its bases is its bases."""
+        if kind not in self._classes:
+            self.certain = self.certain and (kind.__module__ or "").partition(".")[0] in _KNOWN_CODE
+            empty = all(name[:2] == "__" and not callable(value) for name, value in vars(kind).items())
+            own = " ".join(map(self._class, kind.__bases__)) if empty and kind.__bases__ else str(_token(kind))
+            calls = (getattr(kind, name, None) for name in ("forward", "__call__"))
+            called = [self._describe(function, "") for function in calls if isinstance(function, types.FunctionType)]
+            self._classes[kind] = f"class {kind.__qualname__} ({own}) {' '.join(called)}"
+        return self._classes[kind]
+
+
+def _is_config(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) or (hasattr(value, "to_dict") and hasattr(value, "__dict__"))
+
+
+_numbers = itertools.count(secrets.randbits(60))
+_known: dict[int, tuple[Callable[[], Any], int]] = {}
+_known_lock = threading.Lock()
+
+
+def _token(value: Any) -> int:
+    """A number for an object that no other object ever has, in this process or in another."""
+    entry = _known.get(id(value))
+    if entry is not None and entry[0]() is value:
+        return entry[1]
+    with _known_lock:
+        try:
+            held: Callable[[], Any] = weakref.ref(value)
+        except TypeError:
+            held = lambda: value  # such as None and the methods of built-in types
+        _known[id(value)] = held, next(_numbers)
+        return _known[id(value)][1]
+
+
+# ---- the bytes of tensors
+
+
+class _Storages:
+    """The memory that tensors lie in; what several of them share is there once."""
+
+    def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        self.held: dict[tuple[Any, ...], Any] = {}
+        self.versions: dict[tuple[Any, ...], list[int]] = {}
+        self.places: list[str] = []
+        """Per tensor its type, its shape, and where in which memory it is."""
+        self.readable = True
+        """Whether all of them have content that can be read."""
+        for name, tensor in tensors:
+            for path, plain in _plain_tensors(name, tensor):
+                self._add(path, plain)
+        self.bytes: int = sum(storage.nbytes() for storage in self.held.values())
+
+    def _add(self, path: str, tensor: Tensor) -> None:
+        kind = f"{path} {tensor.dtype} {tuple(tensor.shape)} {tensor.device}"
+        if tensor.device.type == "meta" or tensor.layout != torch.strided:
+            self.readable = False
+            self.places.append(kind)
+            return
+        storage = tensor.untyped_storage()
+        key = (str(storage.device), storage.data_ptr(), storage.nbytes())
+        if key not in self.held:
+            self.held[key], self.versions[key] = storage, []
+        # Inference tensors do not count their changes.
+        self.versions[key].append(-1 if tensor.is_inference() else tensor._version)
+        number = list(self.held).index(key) if len(self.versions[key]) > 1 else len(self.held) - 1
+        self.places.append(f"{kind} {number} {tensor.storage_offset()} {tensor.stride()}")
+
+
+def _plain_tensors(path: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """A tensor, or those that one of a class of its own, such as a quantised one, is made of."""
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _plain_tensors(f"{path}.{name}", getattr(tensor, name))
+    else:
+        yield path, tensor
+
+
+def _buffer(storage: Any) -> Any:
+    """The bytes of a storage in the processor's memory."""
+    return (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
+
+
+def _words(storage: Any, dtype: torch.dtype) -> Tensor:
+    """(n,) the whole numbers of this type in a storage of an accelerator; bytes behind the last are left out."""
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, (storage.nbytes() // dtype.itemsize,))
+
+
+def _samples(storages: Sequence[Any]) -> list[bytes]:
+    """Of each storage bytes from all over it; of a small one all."""
+    found: dict[int, bytes] = {}
+    elsewhere: list[tuple[int, Tensor]] = []
+    for number, storage in enumerate(storages):
+        size = storage.nbytes()
+        rows, step = (1, 0) if size <= SMALL_BYTES else (SAMPLES, (size - SAMPLE_BYTES) // (SAMPLES - 1))
+        shape = (rows, size if rows == 1 else SAMPLE_BYTES)
+        if storage.device.type != "cpu":
+            elsewhere.append((number, _words(storage, torch.uint8).as_strided(shape, (step, 1))))
+        elif size:
+            found[number] = np.ndarray(shape, np.uint8, _buffer(storage), strides=(step, 1)).tobytes()
+    found |= _copied(elsewhere)
+    return [found.get(number, b"") for number in range(len(storages))]
+
+
+def _digests(storages: Sequence[Any]) -> list[bytes]:
+    """A digest of all bytes of each storage."""
+    found: dict[int, bytes] = {}
+    elsewhere: list[tuple[int, Tensor]] = []
+    for number, storage in enumerate(storages):
+        if storage.device.type != "cpu":
+            elsewhere.append((number, _words(storage, torch.uint8)))
+        else:
+            found[number] = xxhash.xxh3_128_digest(_buffer(storage)) if storage.nbytes() else b""
+    if sum(part.numel() for _, part in elsewhere) <= READ_BYTES:
+        found |= {number: xxhash.xxh3_128_digest(part) for number, part in _copied(elsewhere).items()}
+    else:
+        found |= _copied([(number, _weighted_sum(storages[number])) for number, _ in elsewhere])
+    return [found[number] for number in range(len(storages))]
+
+
+def _copied(parts: Iterable[tuple[int, Tensor]]) -> dict[int, bytes]:
+    """The bytes of tensors of an accelerator, with one copy per device."""
+    devices: dict[torch.device, list[tuple[int, Tensor]]] = {}
+    for number, part in parts:
+        devices.setdefault(part.device, []).append((number, part.reshape(-1)))
+    found: dict[int, bytes] = {}
+    for some in devices.values():
+        raw, start = torch.cat([part for _, part in some]).cpu().numpy().tobytes(), 0
+        for number, part in some:
+            stop = start + part.numel()
+            found[number], start = raw[start:stop], stop
+    return found
+
+
+def _weighted_sum(storage: Any) -> Tensor:
+    """(8,) bytes of the sum of a storage's 32-bit words, each times an odd weight of its own, modulo 2**64.
+
+    One changed word always moves it, and words that change places do but for a chance of about 2**-64. It runs where
+    the storage is, at the speed of its memory.
+    """
+    words = _words(storage, torch.int32)
+    weights = _weights(torch.arange(min(_CHUNK, max(len(words), 1)), device=words.device))
+    chunks = [words[start : start + _CHUNK] for start in range(0, len(words), _CHUNK)]
+    sums = [(chunk.long() * weights[: len(chunk)]).sum() for chunk in chunks]
+    tail = _words(storage, torch.uint8)[len(words) * 4 :].long()
+    parts = torch.cat([torch.stack(sums), tail]) if sums else tail
+    return (parts * _weights(torch.arange(len(parts), device=words.device) + _CHUNK)).sum()[None].view(torch.uint8)
+
+
+def _weights(index: Tensor) -> Tensor:
+    """(n,) odd 64-bit numbers, one for each index, without a pattern (the finisher of SplitMix64)."""
+    mixed = (index + 1) * -7046029254386353131
+    mixed = (mixed ^ (mixed >> 30)) * -4658895280553007687
+    return (mixed ^ (mixed >> 27)) | 1
+
+
+@dataclass(slots=True)
+class _Read:
+    """What a storage held when all of it was read."""
+
+    versions: list[int]
+    sample: bytes
+    digest: bytes
+
+
+# ---- one model's states
+
+
+class Watch:
+    """The states of one model; a `Network` has one, made when the model is as it was loaded."""
+
+    def __init__(self, tl_model: nn.Module) -> None:
+        self._memos: dict[int, _Memo] = {}
+        self._reads: dict[tuple[Any, ...], _Read] = {}
+        survey = self._survey(tl_model)
+        self._loaded = {part.path: part for part in survey.parts}
+        self._loaded_buffers = _values(survey.buffers)
+
+    def structure(self, root: nn.Module) -> bytes:
+        """See `structure_key`."""
+        survey = self._survey(root)
+        return _structure(survey, _Storages([*survey.parameters, *survey.buffers]))
+
+    def state(self, root: nn.Module, *, exact: bool) -> State:
+        """See `state_key`."""
+        survey = self._survey(root)
+        storages = _Storages([*survey.parameters, *survey.buffers])
+        digests, read = self._read(storages, exact=exact)
+        content = xxhash.xxh3_128_digest(b"".join(digests))
+        return State(_structure(survey, storages), content, survey.certain and storages.readable and read)
+
+    def weights(self, root: nn.Module) -> bytes:
+        """See `weights_key`."""
+        storages = _Storages(sorted(root.named_parameters(), key=lambda item: item[0]))
+        if not storages.readable:  # what cannot be read is like nothing before
+            return secrets.token_bytes(16)
+        parts = [*(place.encode() for place in storages.places), *_digests(list(storages.held.values()))]
+        return xxhash.xxh3_128_digest(b"\n".join(parts))
+
+    def edits(self, root: nn.Module) -> Edits | None:
+        """See the function `edits`."""
+        survey = self._survey(root)
+        differences = list(_differences(self._loaded, {part.path: part for part in survey.parts}))
+        buffers = _values(survey.buffers)
+        for name in sorted({*buffers, *self._loaded_buffers}):
+            if buffers.get(name) != self._loaded_buffers.get(name):
+                differences.append((f"{name} holds other values", f"{name} {buffers.get(name)!r}"))
+        if not differences:
+            return None
+        sentences = [sentence for sentence, _ in differences]
+        more = f" and {len(sentences) - 3} more" if len(sentences) > 3 else ""
+        lasting = [key for _, key in differences if key is not None]
+        key = xxhash.xxh3_128_hexdigest("\n".join(lasting)) if lasting else None
+        return Edits(f"{'; '.join(sentences[:3])}{more}", key)
+
+    def _survey(self, root: nn.Module) -> _Survey:
+        survey = _Survey(root, self._memos)
+        self._memos = survey.memos
+        return survey
+
+    def _read(self, storages: _Storages, *, exact: bool) -> tuple[list[bytes], bool]:
+        """A digest per storage, and whether all bytes have been read for it now."""
+        held = storages.held
+        if storages.bytes <= READ_BYTES:
+            return _digests(list(held.values())), True
+        samples = dict(zip(held, _samples(list(held.values())), strict=True))
+        reads: dict[tuple[Any, ...], _Read] = {}
+        for key in held:
+            before = self._reads.get(key)
+            if not exact and before is not None and before.versions == storages.versions[key]:
+                if before.sample == samples[key]:
+                    reads[key] = before
+        due = [key for key in held if key not in reads]
+        for key, digest in zip(due, _digests([held[key] for key in due]), strict=True):
+            reads[key] = _Read(storages.versions[key], samples[key], digest)
+        self._reads = reads
+        return [reads[key].digest for key in held], len(due) == len(held)
+
+
+def _structure(survey: _Survey, storages: _Storages) -> bytes:
+    words = [f"{part.path} {part.kind} {part.settings} {part.hooks}" for part in survey.parts]
+    return xxhash.xxh3_128_digest("\n".join([*words, *storages.places]).encode())
+
+
+def _values(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+    """For every name a digest of type, shape and values."""
+    found: dict[str, str] = {}
+    for name, tensor in tensors:
+        storages = _Storages([("", tensor.detach().contiguous().clone() if _is_view(tensor) else tensor)])
+        digests = _digests(list(storages.held.values()))
+        found[name] = f"{tensor.dtype} {tuple(tensor.shape)} {b''.join(digests).hex()}"
+    return found
+
+
+def _is_view(tensor: Tensor) -> bool:
+    """Whether the memory of a tensor holds more than the tensor, or in another order."""
+    plain = tensor.device.type != "meta" and tensor.layout == torch.strided
+    return plain and not (tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes)
+
+
+def _differences(before: Mapping[str, _Part], now: Mapping[str, _Part]) -> Iterator[tuple[str, str | None]]:
+    """What parts differ in: a sentence, and what tells it from other differences; None where only this thread sees it.
+
+    Of a module that is another one, or is gone, what is inside is not listed.
+    """
+    listed: list[str] = []
+    for path in sorted({*before, *now}):
+        if any(path.startswith(f"{other}.") or not other for other in listed):
+            continue
+        old, new, name = before.get(path), now.get(path), path or "the model"
+        if old is None or new is None or old.kind != new.kind:
+            listed.append(path)
+            what = "is gone" if new is None else f"is a {new.label}" + (f", no {old.label}" if old else ", and was none")
+            yield f"{name} {what}", f"{path} {None if new is None else new.kind}"
+            continue
+        if old.settings != new.settings:
+            settings, loaded = dict(new.settings), dict(old.settings)
+            for key in sorted({*settings, *loaded} - new.free):
+                if settings.get(key) != loaded.get(key):
+                    yield f"{name} has another {key}", f"{path} {key} {settings.get(key)}"
+    for path, part in now.items():
+        for what, number, scoped in part.hooks:
+            name = path or "the model"
+            if scoped:
+                yield f"an intervention acts at {name}", None
+            else:
+                yield f"a {what} acts on {name}", f"{path} {what} {number}"
