@@ -14,6 +14,7 @@ from interp_widgets.version import __version__
 from . import engine, generation, tokens
 from .check import SelfCheck
 from .network import Backend, Network
+from .state import edits
 
 _version = functools.cache(metadata.version)  # reads a file each time
 
@@ -78,7 +79,11 @@ class Model(Network):
         return f"Model({self.name!r}, {size}, {self.backend}, {self.device})"
 
     def provenance(self) -> dict[str, str | int | float | bool]:
-        """What it takes to repeat a computation: model, weights, backend, type, device and versions."""
+        """What it takes to repeat a computation: model, weights, backend, type, device and versions.
+
+        While the model differs from what was loaded in more than its weights (hooks, modules, functions, settings,
+        buffers), ``edited`` says in what, and ``edit_key`` tells this edit from others.
+        """
         packages = {"torch": "torch", "transformer_lens": "transformer-lens", "transformers": "transformers"}
         found: dict[str, str | int | float | bool] = {
             "model": self.name,
@@ -88,6 +93,11 @@ class Model(Network):
             "device": str(self.device),
             "processed": self.processed,
         }
+        changed = edits(self)
+        if changed is not None:
+            found["edited"] = changed.sentence
+            if changed.key is not None:
+                found["edit_key"] = changed.key
         found |= {key: _version(package) for key, package in packages.items()}
         found["interp_widgets"] = __version__
         return found

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from . import weights
 from .hooks import Edit, Objective, Run, canonical_hook_names, mlp_branch, run_hooked
+from .state import Watch, weights_key
 
 Backend = Literal["hooked", "bridge"]
 
@@ -41,6 +42,8 @@ class Network:
         self._parameters = parameters
         self.lock = threading.RLock()
         self.tl_model = tl_model
+        self._watch = Watch(tl_model)
+        self._hashes: dict[bytes, str] = {}
         self.name = name
         self.backend: Backend = backend
         self.processed = processed
@@ -77,10 +80,14 @@ class Network:
         own = (parameter.numel() for parameter in self.tl_model.parameters())
         return sum(own) if self._parameters is None else self._parameters
 
-    @functools.cached_property
+    @property
     def weight_hash(self) -> str:
-        """SHA-256 of all weights as they run (64 hexadecimal digits), computed on first use and then kept."""
-        return weights.weight_hash(self.tl_model)
+        """SHA-256 of all weights as they are now (64 hexadecimal digits); it is taken again only when they moved."""
+        with self.lock:
+            key = weights_key(self)
+            if key not in self._hashes:
+                self._hashes[key] = weights.weight_hash(self.tl_model)
+            return self._hashes[key]
 
     @property
     def hook_names(self) -> tuple[str, ...]:

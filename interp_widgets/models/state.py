@@ -18,10 +18,11 @@ import dataclasses
 import itertools
 import operator
 import secrets
+import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -42,8 +43,7 @@ SAMPLES, SAMPLE_BYTES, SMALL_BYTES = 64, 64, 2**16
 """Of a larger model: how many samples of how many bytes of a tensor; tensors up to so many bytes are read whole."""
 
 _KNOWN_CODE = {
-    "accelerate", "builtins", "functools", "interp_widgets", "jaxtyping", "math", "numpy", "optimum", "peft", "torch",
-    "torchao", "transformer_lens", "transformers",
+    "accelerate", "interp_widgets", "jaxtyping", "numpy", "torch", "torchao", "transformer_lens", "transformers",
 }  # fmt: skip
 """Packages whose classes and functions compute from what a state holds and from nothing else."""
 _NO_SETTINGS = {"alibi", "bwd_hooks", "ctx", "fwd_hooks", "is_caching", "name", "tokenizer"}
@@ -52,10 +52,11 @@ _NO_CONFIG = {"device", "dtype", "name_or_path", "seed", "torch_dtype"}
 _SELF_SCALING = {"dynamic", "longrope"}
 """Kinds of rotary embeddings that make their table anew in every pass."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, np.generic)
-_HOOK_TABLES = {
-    "_forward_pre_hooks": "pre-hook", "_forward_hooks": "hook",
-    "_backward_pre_hooks": "backward pre-hook", "_backward_hooks": "backward hook",
-}  # fmt: skip
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+_HOOK_TABLES = (
+    ("_forward_pre_hooks", "pre-hook"), ("_forward_hooks", "hook"),
+    ("_backward_pre_hooks", "backward pre-hook"), ("_backward_hooks", "backward hook"),
+)  # fmt: skip
 _MODULE_OWN = frozenset(vars(nn.Module()))
 _CHUNK = 2**22
 """Words of an accelerator's memory that are summed at a time."""
@@ -137,192 +138,253 @@ def edits(network: Watched) -> Edits | None:
 
 @dataclass(slots=True)
 class _Part:
-    """One module or configuration: its settings, each under its name."""
+    """One module, configuration or class: its settings, each under its name."""
 
     path: str
     kind: str
     """Its class, described."""
-    settings: list[tuple[str, str]]
-    hooks: list[tuple[str, str, bool]]
-    """(what it is, its number, whether it acts in this thread only) of the hooks that act."""
-    label: str
+    fixed: tuple[tuple[str, str], ...]
+    """Settings that cannot change but by another object."""
+    label: str = ""
     """Its class, for readers."""
     free: frozenset[str] = frozenset()
     """Settings that users change through the model: another state, but no edit."""
+    live: tuple[tuple[str, str], ...] = ()
+    """Settings whose object may have changed: functions, containers, configurations."""
+    hooks: tuple[tuple[str, str, bool], ...] = ()
+    """(what it is, its number, whether it acts in this thread only) of the hooks that act."""
+    line: str = ""
+    """All of it but `live` and `hooks`, in one text."""
+
+    def __post_init__(self) -> None:
+        self.line = self.line or f"{self.path} {self.kind} {self.fixed}"
+
+    def with_live(self, live: Sequence[tuple[str, str]], hooks: Sequence[tuple[str, str, bool]] = ()) -> _Part:
+        return _Part(self.path, self.kind, self.fixed, self.label, self.free, tuple(live), tuple(hooks), self.line)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return dict(self.fixed + self.live)
 
 
 class _Memo:
-    """What was read of a module's attributes; valid as long as these are the same objects."""
+    """What was read of the attributes of a module or a configuration; it holds as long as these are the same objects."""
 
-    __slots__ = ("certain", "fixed", "inner", "keys", "live", "module", "pick", "values")
+    __slots__ = ("children", "configs", "held", "inner", "keys", "kind", "live", "owner", "part", "pick", "tensors", "values")
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        held = vars(module)
-        self.keys = tuple(held)
-        names = [name for name in held if name not in _MODULE_OWN and name not in _NO_SETTINGS and name[0] != "_"]
-        if held.get("rope_type") in _SELF_SCALING:
-            names = [name for name in names if name != "max_seq_len_cached"]
-        self.pick: Callable[[dict[str, Any]], tuple[Any, ...]] = operator.itemgetter("training", "training", *names)
-        self.values = self.pick(held)
-        self.fixed: list[tuple[str, str]] = []
-        """Settings that cannot change but by another object."""
+    def __init__(self, owner: Any, path: str, names: Sequence[str]) -> None:
+        self.owner, self.kind = owner, type(owner)
+        self.held: dict[str, Any] = vars(owner)
+        self.keys = tuple(self.held)
+        self.children: tuple[Any, ...] = tuple(self.held.get("_modules", _NOTHING).values())
+        self.pick: Callable[[dict[str, Any]], Any] = operator.itemgetter(*names) if len(names) > 1 else lambda held: ()
+        self.values = self.pick(self.held)
         self.live: list[tuple[str, Any]] = []
-        """Functions, tensors, configurations and containers: the same object may have changed."""
+        """Attributes that are described at every look: the same object may have changed."""
+        self.configs: list[tuple[str, Any]] = []
+        self.tensors: list[tuple[str, Tensor]] = []
         self.inner: list[tuple[str, nn.Module]] = []
         """Modules held as plain attributes."""
-        for name in ("training", *names):
-            value = held[name]
+        fixed: list[tuple[str, str]] = []
+        for name in names:
+            value = self.held[name]
             if isinstance(value, nn.Module):
                 self.inner.append((name, value))
             elif isinstance(value, _PLAIN):
-                self.fixed.append((name, f"{type(value).__name__} {value!r}"))
-            elif isinstance(value, dict | list | tuple | set) and not _is_plain(value):
-                continue  # registers of modules and hooks
-            else:
+                fixed.append((name, f"{type(value).__name__} {value!r}"))
+            elif isinstance(value, _CONTAINERS):
+                if _is_plain(value):  # others are registers of modules and hooks
+                    self.live.append((name, value))
+            elif isinstance(value, Tensor):
+                self.tensors.append((f"{path}.{name}", value))
+            elif callable(value) or isinstance(value, np.ndarray):
                 self.live.append((name, value))
-        self.certain = not (module.training and self._drops(module, held))
+            elif _is_config(value):
+                self.configs.append((f"{path}.{name}", value))
+            else:  # the inside of other objects is their own affair
+                fixed.append((name, type(value).__qualname__))
+        free: frozenset[str] = getattr(self.kind, "SETTINGS", frozenset())
+        self.part = _Part(path, _described(self.kind), tuple(fixed), self.kind.__name__, free)
 
-    @staticmethod
-    def _drops(module: nn.Module, held: Mapping[str, Any]) -> bool:
-        """Whether a module in training mode sets values to zero at random."""
-        rates = [value for name, value in held.items() if "dropout" in name and isinstance(value, float)]
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            rates.append(module.p)
-        return any(rate > 0 for rate in rates)
+    def holds(self) -> bool:
+        """Whether it says what would be read now."""
+        held, children = self.held, self.children
+        return (
+            type(self.owner) is self.kind
+            and tuple(held) == self.keys
+            and all(map(operator.is_, self.pick(held), self.values))
+            and (not children or _same_objects(held["_modules"].values(), children))
+        )
 
-    def holds(self, held: dict[str, Any]) -> bool:
-        return tuple(held) == self.keys and all(map(operator.is_, self.pick(held), self.values))
+
+_NOTHING: dict[str, Any] = {}
+
+
+def _same_objects(one: Collection[Any], other: Collection[Any]) -> bool:
+    return len(one) == len(other) and all(map(operator.is_, one, other))
 
 
 def _is_plain(value: Any) -> bool:
     """Whether a container holds nothing but plain values and containers of them."""
     parts = itertools.chain(value, value.values()) if isinstance(value, dict) else value
-    return all(isinstance(part, _PLAIN) or (isinstance(part, dict | list | tuple | set) and _is_plain(part))
-               for part in parts)  # fmt: skip
+    return all(isinstance(part, _PLAIN) or (isinstance(part, _CONTAINERS) and _is_plain(part)) for part in parts)
 
 
 class _Survey:
-    """One look at all modules of a model."""
+    """One look at all modules of a model; of what was read at the last one, all is used again that still holds."""
 
-    def __init__(self, root: nn.Module, memos: Mapping[int, _Memo]) -> None:
+    def __init__(self, root: nn.Module, before: Sequence[_Memo], configs: Mapping[int, _Memo]) -> None:
         self.certain = True
         self.parts: list[_Part] = []
         self.parameters: list[tuple[str, Tensor]] = []
         self.buffers: list[tuple[str, Tensor]] = []
         """Also tensors that are plain attributes."""
-        self.memos: dict[int, _Memo] = {}
-        self._configs: dict[int, str] = {}
-        self._classes: dict[type, str] = {}
-        for path, module in self._modules(root, memos):
-            self._add(path, module)
-        self.parts.sort(key=lambda part: part.path)
+        self.configs: dict[int, _Memo] = {}
+        self._configs_before = configs
+        self._classes: dict[type, None] = {}
+        known = [memo for memo in before if memo.holds()]
+        if not (known and len(known) == len(before) and known[0].owner is root):
+            known = list(_memos(root, {id(memo.owner): memo for memo in known}))
+        self.modules = known
+        for memo in self.modules:
+            self._add(memo)
+        for kind in self._classes:
+            self._add_class(kind)
 
-    def _modules(self, root: nn.Module, memos: Mapping[int, _Memo]) -> Iterator[tuple[str, nn.Module]]:
-        """Every module within reach, once, with a path to it."""
-        stack: list[tuple[str, nn.Module]] = [("", root)]
-        while stack:
-            path, module = stack.pop()
-            number = id(module)
-            if number in self.memos:
-                continue
-            held = vars(module)
-            memo = memos.get(number)
-            if memo is None or memo.module is not module or not memo.holds(held):
-                memo = _Memo(module)
-            self.memos[number] = memo
-            yield path, module
-            for name, child in itertools.chain(held["_modules"].items(), memo.inner):
-                if child is not None:
-                    stack.append((f"{path}.{name}" if path else name, child))
+    def _add(self, memo: _Memo) -> None:
+        held, part, kind = memo.held, memo.part, memo.kind
+        if kind not in self._classes:
+            self._classes[kind] = None
+        for name, tensor in memo.tensors:
+            (self.parameters if isinstance(tensor, nn.Parameter) else self.buffers).append((name, tensor))
+        for path, config in memo.configs:
+            self._add_config(path, config)
+        if held["_parameters"]:
+            for name, parameter in held["_parameters"].items():
+                if parameter is not None:
+                    self.parameters.append((f"{part.path}.{name}", parameter))
+        if held["_buffers"]:
+            for name, buffer in held["_buffers"].items():
+                if buffer is not None and not (name == "inv_freq" and held.get("rope_type") in _SELF_SCALING):
+                    self.buffers.append((f"{part.path}.{name}", buffer))
+        hooks = None
+        if held["_forward_hooks"] or held["_forward_pre_hooks"] or held["_backward_hooks"] or held["_backward_pre_hooks"]:
+            hooks = _acting(held)
+        if hooks or (held["training"] and _drops(held)):
+            self.certain = False
+        if hooks or memo.live:
+            part = part.with_live([(name, self._describe(value)) for name, value in memo.live], hooks or ())
+        self.parts.append(part)
 
-    def _add(self, path: str, module: nn.Module) -> None:
-        held, memo = vars(module), self.memos[id(module)]
-        self.certain = self.certain and memo.certain
-        settings = memo.fixed
-        if memo.live:
-            settings = [*settings, *((name, self._live(path, name, value)) for name, value in memo.live)]
-        for name, tensor in held["_parameters"].items():
-            if tensor is not None:
-                self.parameters.append((f"{path}.{name}", tensor))
-        for name, tensor in held["_buffers"].items():
-            if tensor is not None and not (name == "inv_freq" and held.get("rope_type") in _SELF_SCALING):
-                self.buffers.append((f"{path}.{name}", tensor))
-        hooks: list[tuple[str, str, bool]] = []
-        for table, what in _HOOK_TABLES.items():
-            if held[table]:
-                # copied first: another thread may put a hook of its own on at this moment
-                hooks += [
-                    (what, str(number), hasattr(hook, _MARK))
-                    for number, hook in list(held[table].items())
-                    if acts(hook) and not str(getattr(hook, "__module__", "")).startswith(_OWN_HOOKS)
-                ]
-        self.certain = self.certain and not hooks
-        kind = type(module)
-        free: frozenset[str] = getattr(kind, "SETTINGS", frozenset())
-        self.parts.append(_Part(path, self._class(kind), settings, hooks, kind.__name__, free))
+    def _add_config(self, path: str, config: Any) -> None:
+        if id(config) in self.configs:
+            return
+        memo = self._configs_before.get(id(config))
+        if memo is None or memo.owner is not config or not memo.holds():
+            memo = _Memo(config, path, _fields(config))
+        self.configs[id(config)] = memo
+        self.parts.append(memo.part.with_live([(name, self._describe(value)) for name, value in memo.live]))
+        for name, inner in memo.configs:
+            self._add_config(name, inner)
 
-    def _live(self, path: str, name: str, value: Any) -> str:
-        if isinstance(value, Tensor):
-            (self.parameters if isinstance(value, nn.Parameter) else self.buffers).append((f"{path}.{name}", value))
-            return "tensor"
-        return self._describe(value, f"{path}.{name}".lstrip("."))
+    def _add_class(self, kind: type) -> None:
+        """What a class computes with: it may have been exchanged in the class itself."""
+        self.certain = self.certain and _is_known(kind)
+        calls = ((name, getattr(kind, name, None)) for name in ("forward", "__call__"))
+        functions = [(name, self._function(call)) for name, call in calls if isinstance(call, types.FunctionType)]
+        self.parts.append(_Part(f"class {kind.__module__}.{kind.__qualname__}", "", ()).with_live(functions))
 
-    def _describe(self, value: Any, path: str) -> str:
+    def _describe(self, value: Any) -> str:
         """A text that is the same for two values exactly if they do the same, as far as this can be told."""
         if isinstance(value, _PLAIN):
             return f"{type(value).__name__} {value!r}"
+        if isinstance(value, types.FunctionType | types.BuiltinFunctionType):
+            return self._function(value)
+        if isinstance(value, type):
+            return _described(value)
         if isinstance(value, dict):
-            return "{" + ", ".join(f"{key!r}: {self._describe(part, path)}" for key, part in value.items()) + "}"
+            return "{" + ", ".join(f"{key!r}: {self._describe(part)}" for key, part in value.items()) + "}"
         if isinstance(value, set | frozenset):
             return f"{type(value).__name__} {sorted(map(repr, value))}"
         if isinstance(value, list | tuple):
-            return f"{type(value).__name__} [" + ", ".join(self._describe(part, path) for part in value) + "]"
+            return f"{type(value).__name__} [" + ", ".join(self._describe(part) for part in value) + "]"
         if isinstance(value, np.ndarray):
             return f"array {value.dtype} {value.shape} {xxhash.xxh3_128_hexdigest(value.tobytes())}"
-        if isinstance(value, Tensor):
-            self.buffers.append((path, value))
-            return "tensor"
-        if isinstance(value, type):
-            return self._class(value)
         if isinstance(value, partial):
-            return f"partial {self._describe((value.func, value.args, value.keywords), path)}"
+            return f"partial {self._describe((value.func, value.args, value.keywords))}"
         if isinstance(value, types.MethodType):
-            return f"method {self._function(value.__func__)} of {self._class(type(value.__self__))}"
-        if isinstance(value, types.FunctionType | types.BuiltinFunctionType):
-            return self._function(value)
-        if _is_config(value):
-            return self._config(value, path)
-        return self._class(type(value))  # the inside of other objects is their own affair
-
-    def _config(self, value: Any, path: str) -> str:
-        """Where a configuration is described; it is a part of its own."""
-        if id(value) not in self._configs:
-            self._configs[id(value)] = path
-            fields = [
-                (name, self._describe(field, f"{path}.{name}"))
-                for name, field in sorted(vars(value).items())
-                if (name[0] != "_" or name == "_attn_implementation_internal") and name not in _NO_CONFIG
-            ]
-            self.parts.append(_Part(path, self._class(type(value)), fields, [], type(value).__name__))
-        return f"configuration at {self._configs[id(value)]}"
+            return f"{self._function(value.__func__)} of {_described(type(value.__self__))}"
+        self.certain = self.certain and _is_known(type(value))
+        return _described(type(value))
 
     def _function(self, function: Any) -> str:
-        module = getattr(function, "__module__", None) or "builtins"
-        self.certain = self.certain and module.partition(".")[0] in _KNOWN_CODE
+        if not _is_known(function):
+            self.certain = False
         # the code may be exchanged inside a function, as IPython's autoreload does
         return f"function {_token(function)} {_token(getattr(function, '__code__', None))}"
 
-    def _class(self, kind: type) -> str:
-        """A class and what it computes with; one that adds nothing to its bases is its bases."""
-        if kind not in self._classes:
-            self.certain = self.certain and (kind.__module__ or "").partition(".")[0] in _KNOWN_CODE
-            empty = all(name[:2] == "__" and not callable(value) for name, value in vars(kind).items())
-            own = " ".join(map(self._class, kind.__bases__)) if empty and kind.__bases__ else str(_token(kind))
-            calls = (getattr(kind, name, None) for name in ("forward", "__call__"))
-            called = [self._describe(function, "") for function in calls if isinstance(function, types.FunctionType)]
-            self._classes[kind] = f"class {kind.__qualname__} ({own}) {' '.join(called)}"
-        return self._classes[kind]
+
+def _memos(root: nn.Module, known: Mapping[int, _Memo]) -> Iterator[_Memo]:
+    """Every module within reach, once, also those that are plain attributes, as a bridge holds transformers' model."""
+    stack: list[tuple[str, nn.Module]] = [("", root)]
+    seen: set[int] = set()
+    while stack:
+        path, module = stack.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        memo = known.get(id(module))
+        if memo is None or memo.part.path != path:
+            memo = _Memo(module, path, _names(module))
+        yield memo
+        for name, child in itertools.chain(memo.held["_modules"].items(), memo.inner):
+            if child is not None:
+                stack.append((f"{path}.{name}" if path else name, child))
+
+
+def _names(module: nn.Module) -> list[str]:
+    """The attributes of a module that its numbers may depend on."""
+    held = vars(module)
+    scales = {"max_seq_len_cached"} if held.get("rope_type") in _SELF_SCALING else set()
+    own = _MODULE_OWN | _NO_SETTINGS | scales
+    return ["training", *(name for name in held if name not in own and name[0] != "_")]
+
+
+def _fields(config: Any) -> list[str]:
+    """The fields of a configuration that a model's numbers may depend on."""
+    private = "_attn_implementation_internal"
+    return [name for name in vars(config) if (name[0] != "_" or name == private) and name not in _NO_CONFIG]
+
+
+def _acting(held: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    """The hooks in a module's tables that act in this thread, but those of the library itself."""
+    return [
+        (what, str(number), hasattr(hook, _MARK))
+        for table, what in _HOOK_TABLES
+        # copied first: another thread may put a hook of its own on at this moment
+        for number, hook in list(held[table].items())
+        if acts(hook) and not str(getattr(hook, "__module__", "")).startswith(_OWN_HOOKS)
+    ]
+
+
+def _drops(held: Mapping[str, Any]) -> bool:
+    """Whether a module of these attributes sets values to zero at random while it is in training mode."""
+    return any(
+        (name == "p" or "dropout" in name) and isinstance(value, float) and value > 0 for name, value in held.items()
+    )
+
+
+def _is_known(code: Any) -> bool:
+    """Whether a class or function is of a package that computes from what a state holds and from nothing else."""
+    package = (getattr(code, "__module__", None) or "builtins").partition(".")[0]
+    return package in _KNOWN_CODE or package in sys.stdlib_module_names
+
+
+def _described(kind: type) -> str:
+    """A class; one that adds nothing to its bases is its bases."""
+    adds = any(name[:2] != "__" or callable(value) for name, value in vars(kind).items())
+    own = str(_token(kind)) if adds or kind is object else " ".join(map(_described, kind.__bases__))
+    return f"{kind.__qualname__} ({own})"
 
 
 def _is_config(value: Any) -> bool:
@@ -339,13 +401,15 @@ def _token(value: Any) -> int:
     entry = _known.get(id(value))
     if entry is not None and entry[0]() is value:
         return entry[1]
+    try:
+        held: Callable[[], Any] = weakref.ref(value)
+    except TypeError:
+        held = lambda: value  # such as None and the methods of built-in types
     with _known_lock:
-        try:
-            held: Callable[[], Any] = weakref.ref(value)
-        except TypeError:
-            held = lambda: value  # such as None and the methods of built-in types
-        _known[id(value)] = held, next(_numbers)
-        return _known[id(value)][1]
+        entry = _known.get(id(value))  # two threads may have met it at once
+        if entry is None or entry[0]() is not value:
+            entry = _known[id(value)] = held, next(_numbers)
+        return entry[1]
 
 
 # ---- the bytes of tensors
@@ -357,6 +421,7 @@ class _Storages:
     def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         self.held: dict[tuple[Any, ...], Any] = {}
         self.versions: dict[tuple[Any, ...], list[int]] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}
         self.places: list[str] = []
         """Per tensor its type, its shape, and where in which memory it is."""
         self.readable = True
@@ -375,11 +440,10 @@ class _Storages:
         storage = tensor.untyped_storage()
         key = (str(storage.device), storage.data_ptr(), storage.nbytes())
         if key not in self.held:
-            self.held[key], self.versions[key] = storage, []
+            self.held[key], self.versions[key], self._numbers[key] = storage, [], len(self.held)
         # Inference tensors do not count their changes.
         self.versions[key].append(-1 if tensor.is_inference() else tensor._version)
-        number = list(self.held).index(key) if len(self.versions[key]) > 1 else len(self.held) - 1
-        self.places.append(f"{kind} {number} {tensor.storage_offset()} {tensor.stride()}")
+        self.places.append(f"{kind} {self._numbers[key]} {tensor.storage_offset()} {tensor.stride()}")
 
 
 def _plain_tensors(path: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -485,7 +549,7 @@ class Watch:
     """The states of one model; a `Network` has one, made when the model is as it was loaded."""
 
     def __init__(self, tl_model: nn.Module) -> None:
-        self._memos: dict[int, _Memo] = {}
+        self._memos: tuple[Sequence[_Memo], Mapping[int, _Memo]] = ((), {})
         self._reads: dict[tuple[Any, ...], _Read] = {}
         survey = self._survey(tl_model)
         self._loaded = {part.path: part for part in survey.parts}
@@ -529,8 +593,8 @@ class Watch:
         return Edits(f"{'; '.join(sentences[:3])}{more}", key)
 
     def _survey(self, root: nn.Module) -> _Survey:
-        survey = _Survey(root, self._memos)
-        self._memos = survey.memos
+        survey = _Survey(root, *self._memos)
+        self._memos = survey.modules, survey.configs
         return survey
 
     def _read(self, storages: _Storages, *, exact: bool) -> tuple[list[bytes], bool]:
@@ -553,7 +617,7 @@ class Watch:
 
 
 def _structure(survey: _Survey, storages: _Storages) -> bytes:
-    words = [f"{part.path} {part.kind} {part.settings} {part.hooks}" for part in survey.parts]
+    words = [f"{part.line} {part.live} {part.hooks}" if part.live or part.hooks else part.line for part in survey.parts]
     return xxhash.xxh3_128_digest("\n".join([*words, *storages.places]).encode())
 
 
@@ -588,8 +652,8 @@ def _differences(before: Mapping[str, _Part], now: Mapping[str, _Part]) -> Itera
             what = "is gone" if new is None else f"is a {new.label}" + (f", no {old.label}" if old else ", and was none")
             yield f"{name} {what}", f"{path} {None if new is None else new.kind}"
             continue
-        if old.settings != new.settings:
-            settings, loaded = dict(new.settings), dict(old.settings)
+        if old is not new:
+            settings, loaded = new.settings, old.settings
             for key in sorted({*settings, *loaded} - new.free):
                 if settings.get(key) != loaded.get(key):
                     yield f"{name} has another {key}", f"{path} {key} {settings.get(key)}"

@@ -70,6 +70,9 @@ class Mixture(nn.Module):
     router is left aside and one route has all the weight.
     """
 
+    SETTINGS = frozenset({"top_k", "only"})
+    """What users change through the model: with another number of routes it has not been edited."""
+
     def __init__(self, router: Tensor, norms: Sequence[nn.Module], top_k: int, only: int | None = None) -> None:
         super().__init__()
         self.router = nn.Parameter(router)

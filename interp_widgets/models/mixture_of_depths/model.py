@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ..model import Model
-from ..weights import weight_hash
 from .checkpoint import MixtureState, save_state
 from .early_exit import skips_layers
 from .graft import mixture_of
@@ -110,12 +108,8 @@ class ModModel(Model):
 
     @property
     def weight_hash(self) -> str:
-        """SHA-256 of all weights as they run and of `top_k` (64 hexadecimal digits)."""
-        return hashlib.sha256(f"{self._hash_of_weights} top_k {self.top_k} only {self.only}".encode()).hexdigest()
-
-    @functools.cached_property
-    def _hash_of_weights(self) -> str:
-        return weight_hash(self.tl_model)
+        """SHA-256 of all weights as they are now and of `top_k` (64 hexadecimal digits)."""
+        return hashlib.sha256(f"{super().weight_hash} top_k {self.top_k} only {self.only}".encode()).hexdigest()
 
     def provenance(self) -> dict[str, str | int | float | bool]:
         """As for every model, with the mixture and the base it was made from."""
