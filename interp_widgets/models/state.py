@@ -22,8 +22,9 @@ import sys
 import threading
 import types
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -48,7 +49,7 @@ _KNOWN_CODE = {
 """Packages whose classes and functions compute from what a state holds and from nothing else."""
 _NO_SETTINGS = {"alibi", "bwd_hooks", "ctx", "fwd_hooks", "is_caching", "name", "tokenizer"}
 """Attributes of modules that are names, hooks (read from PyTorch's tables) or memory of earlier passes."""
-_NO_CONFIG = {"device", "dtype", "name_or_path", "seed", "torch_dtype"}
+_NO_CONFIG = {"device", "dtype", "model_name", "name_or_path", "seed", "tokenizer_name", "torch_dtype"}
 _SELF_SCALING = {"dynamic", "longrope"}
 """Kinds of rotary embeddings that make their table anew in every pass."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, np.generic)
@@ -64,14 +65,21 @@ _CHUNK = 2**22
 
 @dataclass(frozen=True)
 class State:
-    """What a model is at one moment: equal states compute equal numbers, if both are certain."""
+    """What a model is at one moment: equal states compute equal numbers if they are `certain`."""
 
     structure: bytes
     """Of modules, functions, settings, hooks, and of every tensor's type, shape and place."""
     content: bytes
     """Of the bytes of all tensors."""
-    certain: bool
-    """Whether an equal state means equal numbers. Without it, results must not be served again under this key."""
+    known_code: bool = field(compare=False)
+    """Whether only known code computes, without chance: no hook, no function or class of the user's, no dropout."""
+    read: bool = field(compare=False)
+    """Whether every byte was read just now; else `content` may be that of before an edit."""
+
+    @property
+    def certain(self) -> bool:
+        """Whether an equal state means equal numbers. Without it, results must not be served again under this key."""
+        return self.known_code and self.read
 
 
 @dataclass(frozen=True)
@@ -325,11 +333,12 @@ class _Survey:
 
 
 def _memos(root: nn.Module, known: Mapping[int, _Memo]) -> Iterator[_Memo]:
-    """Every module within reach, once, also those that are plain attributes, as a bridge holds transformers' model."""
-    stack: list[tuple[str, nn.Module]] = [("", root)]
+    """Every module within reach, once, under its shortest path; also those that are plain attributes, as a bridge holds
+    transformers' model."""
+    queue: deque[tuple[str, nn.Module]] = deque([("", root)])
     seen: set[int] = set()
-    while stack:
-        path, module = stack.pop()
+    while queue:
+        path, module = queue.popleft()
         if id(module) in seen:
             continue
         seen.add(id(module))
@@ -339,7 +348,7 @@ def _memos(root: nn.Module, known: Mapping[int, _Memo]) -> Iterator[_Memo]:
         yield memo
         for name, child in itertools.chain(memo.held["_modules"].items(), memo.inner):
             if child is not None:
-                stack.append((f"{path}.{name}" if path else name, child))
+                queue.append((f"{path}.{name}" if path else name, child))
 
 
 def _names(module: nn.Module) -> list[str]:
@@ -566,7 +575,7 @@ class Watch:
         storages = _Storages([*survey.parameters, *survey.buffers])
         digests, read = self._read(storages, exact=exact)
         content = xxhash.xxh3_128_digest(b"".join(digests))
-        return State(_structure(survey, storages), content, survey.certain and storages.readable and read)
+        return State(_structure(survey, storages), content, survey.certain, storages.readable and read)
 
     def weights(self, root: nn.Module) -> bytes:
         """See `weights_key`."""
@@ -589,7 +598,7 @@ class Watch:
         sentences = [sentence for sentence, _ in differences]
         more = f" and {len(sentences) - 3} more" if len(sentences) > 3 else ""
         lasting = [key for _, key in differences if key is not None]
-        key = xxhash.xxh3_128_hexdigest("\n".join(lasting)) if lasting else None
+        key = xxhash.xxh3_128_hexdigest("\n".join(lasting).encode()) if lasting else None
         return Edits(f"{'; '.join(sentences[:3])}{more}", key)
 
     def _survey(self, root: nn.Module) -> _Survey:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from interp_widgets.models import Model
@@ -69,13 +70,25 @@ class Computing:
 
     # for subclasses ---------------------------------------------------------------------------------------------------
 
+    def once(self, request: Hashable, model: Model, compute: Callable[[], Any], *, fresh: bool = False) -> Any:
+        """The result of a request on one model: the one in the cache, or computed now and kept; in the worker.
+
+        Nothing is kept of a model that changed meanwhile, or of which it is not certain what it computes.
+        """
+        key = self._key(request, model, self._identity.of)
+        value = None if fresh else cache.get(key)
+        if value is None:
+            value = compute()
+            self._put_in_cache(request, model, key, value)
+        return value
+
     def remember(self, request: Hashable, model: Model, result: Any) -> None:
-        """Keep a result for another request that it answers as well."""
-        cache.put(self._key(request, model), result)
+        """Keep a result for another request that it answers as well; within `compute`."""
+        self._put_in_cache(request, model, self._key(request, model, self._identity.at_last), result)
 
     def forecast(self, request: Hashable) -> Forecast:
         """Time and memory that a request will take on all models, without the results that are in the cache."""
-        parts = [self._forecast(request, model) for model in self.models if self._held(request, model) is None]
+        parts = [self._forecast(request, model) for model in self.models if not self._expected(request, model)]
         return sum(parts[1:], parts[0]) if parts else Forecast(0.0, 0)
 
     # inside -----------------------------------------------------------------------------------------------------------
@@ -84,16 +97,15 @@ class Computing:
         """Compute a request on every model; in the worker's thread, or in the caller's for `run`."""
         began = time.monotonic()
         results: list[Any] = []
-        computed = 0
+        computed: list[int] = []
+
+        def compute(index: int) -> Any:
+            computed.append(index)
+            return self._compute(request, self.models[index], job, index, tuple(results))
+
         for index, model in enumerate(self.models):
             job.check()
-            key = self._key(request, model)
-            value = None if fresh else cache.get(key)
-            if value is None:
-                value = self._compute(request, model, job, index, tuple(results))
-                cache.put(key, value)
-                computed += 1
-            results.append(value)
+            results.append(self.once(request, model, partial(compute, index), fresh=fresh))
         return Outcome(request, tuple(results), time.monotonic() - began, cached=not computed)
 
     def _compute(self, request: Hashable, model: Model, job: Job, index: int, before: tuple[Any, ...]) -> Any:
@@ -118,14 +130,21 @@ class Computing:
         return few_threads(max(getattr(model, "parameter_count", SMALL) for model in self.models))
 
     def _held(self, request: Hashable, model: Model) -> Any:
-        """The cached result, if the model's hash is known already: taking it may be long and is left to the worker."""
-        if not all(self._identity.knows(one) for one in (model, *self.leans_on(request))):
-            return None
-        return cache.get(self._key(request, model))
+        """The cached result, if it is certain without a long look that the model is what it was; else None."""
+        return cache.get(self._key(request, model, self._identity.at_a_glance))
 
-    def _key(self, request: Hashable, model: Model) -> Hashable:
-        others = tuple(self._identity.of(other) for other in self.leans_on(request))
-        return (type(self).__qualname__, self._identity.of(model), others, request)
+    def _expected(self, request: Hashable, model: Model) -> bool:
+        """Whether the worker will probably find the result in the cache, once it has read the model's weights."""
+        return self._key(request, model, self._identity.probably) in cache
+
+    def _put_in_cache(self, request: Hashable, model: Model, key: Hashable, value: Any) -> None:
+        """Keep a result under the key from before it was computed, if the model still has it."""
+        if self._key(request, model, self._identity.of) == key:
+            cache.put(key, value)
+
+    def _key(self, request: Hashable, model: Model, look: Callable[[Model], Hashable]) -> Hashable:
+        others = tuple(look(other) for other in self.leans_on(request))
+        return (type(self).__qualname__, look(model), others, request)
 
     def _kind(self, request: Hashable) -> Hashable:
         return (type(self).__qualname__, getattr(request, "method", None))

@@ -145,7 +145,7 @@ def test_cancel_keeps_what_is_read_and_run_goes_on(pair: Any, browse: Any, monke
     monkeypatch.setattr(kept, "SLICE", 64)
     cache.clear()
     panel = browse(pair.tuned, layer=3)
-    read = len(panel._kept[id(pair.tuned)][1])
+    read = len(panel._kept[id(pair.tuned)])
     assert read == sum(len(one.stimuli) + len(one.held_out) for one in FEW)
     panel.concepts = MANY
     panel.go()
@@ -160,7 +160,7 @@ def test_cancel_keeps_what_is_read_and_run_goes_on(pair: Any, browse: Any, monke
     assert panel.status.state == "cancelled"
     assert panel.result.partial
     assert "10 of 74 concepts so far" in panel.listing.table.view.caption
-    kept_now = len(panel._kept[id(pair.tuned)][1])
+    kept_now = len(panel._kept[id(pair.tuned)])
     assert read < kept_now < read + 5 * 74
     panel.go()
     assert panel.wait(60)

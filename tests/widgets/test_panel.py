@@ -431,7 +431,10 @@ def test_waiting_inside_a_handler_is_refused(toy: Any) -> None:
 def test_changed_weights_and_hooks_are_not_answered_from_the_cache(make: Callable[..., Any], model: Any) -> None:
     import torch
 
+    from interp_widgets.models.state import Watch
+
     model.tl_model = torch.nn.Linear(2, 2)
+    model.lock, model._watch = threading.RLock(), Watch(model.tl_model)
     panel = make(model)
     assert panel.run() == 9
     assert model.computed == [3]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.state import State, state_key
 
 Floats = NDArray[np.floating[Any]]
 
@@ -24,7 +25,8 @@ class KeptStates:
 
     A text is read up to the layer asked for, and kept at all layers up to there, which costs no more. A deeper layer
     reads all texts once more, through the whole model, so that every layer is kept from then on. What would not fit
-    is not kept. Changed weights and hooks make other states: take another `KeptStates` then.
+    is not kept. When the model has been edited (weights, modules, hooks), or has hooks, what was read before is
+    forgotten.
 
     Example:
         >>> kept = KeptStates(model)
@@ -42,14 +44,20 @@ class KeptStates:
         """The deepest layer kept; -1 before the first text."""
         self._held: dict[str, tuple[Floats, int]] = {}
         self._bytes = 0
+        self._state: State | None = None
 
     def __len__(self) -> int:
         """Texts kept."""
         return len(self._held)
 
     def missing(self, texts: Sequence[str], layer: int) -> list[str]:
-        """The texts that would have to be read for this layer."""
-        return [text for text in texts if layer > self.depth or text not in self._held]
+        """The texts that would have to be read for this layer, as far as a quick look at the model can tell."""
+        try:
+            state = state_key(self.model, wait=0.05)
+        except TimeoutError:  # it computes
+            state = self._state
+        all_of_them = layer > self.depth or state != self._state or state is None or not state.known_code
+        return [text for text in texts if all_of_them or text not in self._held]
 
     def __call__(
         self,
@@ -68,6 +76,10 @@ class KeptStates:
         """
         if model is not self.model:
             raise ValueError(f"these states are kept for {self.model.name}: make another KeptStates for {model.name}")
+        state = state_key(model, exact=True)
+        if state != self._state or not state.certain:
+            self._forget()
+        self._state = state
         deepest = self._reach(layers)
         absent = [i for i, text in enumerate(prompts) if text not in self._held]
         options: dict[str, Any] = {"batch_size": batch_size, "check": check}
@@ -81,15 +93,20 @@ class KeptStates:
         if progress is not None:
             progress(len(prompts), len(prompts))
         found: Floats = np.stack([block[row, layers] for block, row in (self._held[text] for text in prompts)])
+        if absent and state_key(model, exact=True) != state:  # edited while it read
+            self._forget()
         return found[:, None]
 
     def _reach(self, layer: int) -> int:
         """The layer to read up to; forgets what does not go as deep."""
         if layer > self.depth:
             deeper = self.depth >= 0
-            self._held, self._bytes = {}, 0
+            self._forget()
             self.depth = self.model.n_layers if deeper else layer
         return self.depth
+
+    def _forget(self) -> None:
+        self._held, self._bytes, self.depth = {}, 0, -1
 
     def _fits(self, count: int, deepest: int) -> bool:
         item = max(4, int(self.model.dtype.itemsize))

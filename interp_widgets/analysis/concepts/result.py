@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.result import Result, record
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.state import edits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,6 +104,11 @@ class ConceptSet(Result):
         found: Floats = self.directions @ self.directions.T
         return found
 
+    def made_from(self, model: Model) -> bool:
+        """Whether the set was made from this model with its weights, modules and hooks of now; True where it does not
+        say. An intervention of the calling thread, such as `ablation`, makes no other model."""
+        return "weight_hash" not in self.provenance or self._difference(model) is None
+
     def check(self, model: Model, *, other_weights: bool = False) -> None:
         """Raise a ValueError unless the set was made from this model; with ``other_weights`` only the sizes count."""
         if self.d_model != model.d_model or self.layer > model.n_layers:
@@ -110,13 +116,22 @@ class ConceptSet(Result):
                 f"these directions have width {self.d_model} at layer {self.layer}, {model.name} has width "
                 f"{model.d_model} and {model.n_layers} layers: take a set that was made from this model"
             )
-        made_of = self.provenance.get("weight_hash")
-        if not other_weights and made_of is not None and made_of != model.weight_hash:
+        if not other_weights and not self.made_from(model):
             raise ValueError(
-                f"these directions were made from {self.provenance.get('model', 'another model')} with other weights "
-                f"than {model.name} has (another dtype or backend counts too): make them again from this "
-                "model, or in code pass other_weights=True"
+                f"these directions were made from {self.provenance.get('model', 'another model')} "
+                f"{self._difference(model)}: make them again from this model, or in code pass other_weights=True"
             )
+
+    def _difference(self, model: Model) -> str | None:
+        """How the model that the set was made from differs from a model of these sizes; None if it does not."""
+        if self.provenance.get("weight_hash") != model.weight_hash:
+            return f"with other weights than {model.name} has (another dtype or backend counts too)"
+        edit = edits(model)
+        if self.provenance.get("edit_key") == (None if edit is None else edit.key):
+            return None
+        before = self.provenance.get("edited") if "edit_key" in self.provenance else "it was as it had been loaded"
+        now = "it is as it was loaded" if edit is None or edit.key is None else edit.sentence
+        return f"while {before}; now {now}"
 
     def to_frame(self) -> pd.DataFrame:
         """One row per concept: name, group, quality and gap."""

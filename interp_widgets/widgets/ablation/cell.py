@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
@@ -88,9 +89,7 @@ class Cell:
             found = []
             try:
                 for model in models:
-                    known = panel.recall(request, model)
-                    found.append(request.answer(model, job.check) if known is None else known)
-                    panel.remember(request, model, found[-1])
+                    found.append(panel.once(request, model, partial(request.answer, model, job.check)))
             except Cancelled:
                 raise
             except Exception as error:  # handed over, so that the table goes before the sentence comes

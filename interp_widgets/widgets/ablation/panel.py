@@ -169,10 +169,6 @@ class AblationPanel(Selecting):
             self.modules.paint(results)
         self.cell.paint()
 
-    def recall(self, request: Any, model: Model) -> Any:
-        """A result that `remember` has kept, or None."""
-        return self._held(request, model)
-
     # what is on the screen --------------------------------------------------------------------------------------------
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import traitlets as T
@@ -47,7 +47,7 @@ class Making(Panel):
     """Of the map, and of the labels dealt for the control."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
-        self._kept: dict[int, tuple[Hashable, KeptStates]] = {}
+        self._kept: dict[int, KeptStates] = {}
         self._listed = Listed(())
         self._flops: tuple[Any, float, float] = (None, 0.0, 0.0)
         super().__init__(model, tuned, **options)
@@ -139,39 +139,30 @@ class Making(Panel):
         self, asked: MadeSet | OpenedSet, model: Model, progress: Any, check: Any, draft: Callable[[ConceptSet], None]
     ) -> ConceptSet:
         """A model's directions: those kept, or made or read now."""
-        held = self._held(asked, model)
-        if held is not None:
-            found: ConceptSet = held
-            return found
-        if isinstance(asked, OpenedSet):
-            found = asked.answer(self.models)
-        else:
-            kept = self._kept_of(model)
+
+        def compute() -> ConceptSet:
+            if isinstance(asked, OpenedSet):
+                return asked.answer(self.models)
+            kept = self._kept.setdefault(id(model), KeptStates(model))
             began, share = time.monotonic(), self._missing(asked, model)
             found = asked.answer(model, kept, progress=progress, check=check, on_draft=draft)
             if share:
                 flops = share * self._reading(asked, model)[0]
                 speedometer.learn(STATES, self._device(model), flops, time.monotonic() - began)
-        self.remember(asked, model, found)
+            return found
+
+        found: ConceptSet = self.once(asked, model, compute)
         return found
 
     # what it takes ----------------------------------------------------------------------------------------------------
 
-    def _kept_of(self, model: Model) -> KeptStates:
-        """The states kept of a model, if its weights and hooks are still those; in the worker."""
-        key = self._identity.of(model)
-        held = self._kept.get(id(model))
-        if held is None or held[0] != key:
-            held = self._kept[id(model)] = key, KeptStates(model)
-        return held[1]
-
     def _missing(self, asked: MadeSet, model: Model) -> float:
         """Share of the stimuli that the model has to read."""
         held = self._kept.get(id(model))
-        if held is None or not len(held[1]):
+        if held is None or not len(held):
             return 1.0
         texts = list(asked.listed.texts())
-        return len(held[1].missing(texts, asked.layer)) / max(len(texts), 1)
+        return len(held.missing(texts, asked.layer)) / max(len(texts), 1)
 
     def _reading(self, asked: MadeSet, model: Model) -> tuple[float, float]:
         """Operations and bytes of reading all stimuli."""
@@ -185,7 +176,7 @@ class Making(Panel):
     def _forecast(self, request: Any, model: Model) -> Forecast:
         """Time to the directions and the map; the shuffled control comes behind them and is not counted."""
         asked, found = request.source, Forecast(0.0, 0)
-        if isinstance(asked, MadeSet) and asked.listed.concepts and self._held(asked, model) is None:
+        if isinstance(asked, MadeSet) and asked.listed.concepts and not self._expected(asked, model):
             share = self._missing(asked, model)
             if share:
                 flops, size = self._reading(asked, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from interp_widgets.models import ModModel, load_model
 from interp_widgets.models.mixture_of_depths.checkpoint import is_mixture_folder
 from interp_widgets.models.mixture_of_depths.model import check_k, check_top_k
+from interp_widgets.models.state import State, state_key
 from interp_widgets.tuning.mixture_of_depths import ModReport
 from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 
@@ -33,7 +35,8 @@ class Shelf:
             [Entry(_given_name(model), model) if isinstance(model, ModModel) else Entry(UNTRAINED)]
             for model in panel.models
         ]
-        self._made: dict[tuple[int, Untrained], ModModel] = {}
+        self._made: dict[tuple[int, Untrained], tuple[State, ModModel]] = {}
+        """Untrained mixtures, each with the state of the model that it was made from."""
         self._bases: dict[int, Any] = {}
 
     def chosen(self, slot: int) -> Entry:
@@ -93,22 +96,33 @@ class Shelf:
         return not isinstance(key, Untrained) or (slot, key) in self._made
 
     def prepare(self, slot: int, key: Any) -> None:
-        """Make an untrained mixture; in the worker."""
-        if isinstance(key, Untrained) and (slot, key) not in self._made:
+        """Make an untrained mixture, unless it is there and its model is as it was then; in the worker."""
+        if not isinstance(key, Untrained):
+            return
+        state = state_key(self.panel.models[slot], exact=True)
+        if (slot, key) not in self._made or self._made[slot, key][0] != state:
             made = untrained_mod(self.panel.models[slot], key.k, top_k=key.top_k, seed=key.seed)
             for old in [held for held in self._made if held[0] == slot]:
                 del self._made[old]  # quickly made again
-            self._made[slot, key] = made
+            self._made[slot, key] = state, made
 
     def model(self, slot: int, key: Any) -> ModModel:
         """The mixture that a request names; in the worker."""
         if isinstance(key, Untrained):
             self.prepare(slot, key)
-            return self._made[slot, key]
+            return self._made[slot, key][1]
         found: ModModel | None = next((entry.model for entry in self.rows[slot] if entry.serial == key[0]), None)
         if found is None:
             raise ValueError("this mixture was forgotten meanwhile: look at another one")
         return found
+
+    def held(self, keys: Sequence[Any]) -> tuple[ModModel, ...]:
+        """The mixtures among those that a request names that were given, tuned or opened: users can edit them."""
+        serials = [(slot, key[0]) for slot, key in enumerate(keys) if not isinstance(key, Untrained)]
+        return tuple(
+            entry.model for slot, serial in serials for entry in self.rows[slot]
+            if entry.serial == serial and entry.model is not None
+        )  # fmt: skip
 
     def base(self, slot: int) -> Any:
         """The model without a mixture, to tune; in the worker. ValueError where it is not known."""

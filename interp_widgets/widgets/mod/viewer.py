@@ -236,9 +236,12 @@ class MoDRoutingViewer(Panel):
             progress=progress, check=check,
         )  # fmt: skip
 
-    def _key(self, request: Any, model: Any) -> Hashable:
+    def leans_on(self, request: Route) -> tuple[Any, ...]:
+        return self.shelf.held(request.mixtures)
+
+    def _key(self, request: Any, model: Any, look: Callable[[Any], Hashable]) -> Hashable:
         # two copies of one model, each with a mixture of its own, are asked the same and answer differently
-        return super()._key(request, model), self._slot_of(model)
+        return super()._key(request, model, look), self._slot_of(model)
 
     def _slot_of(self, model: Any) -> int:
         return next(slot for slot, one in enumerate(self.models) if one is model)
