@@ -3,8 +3,8 @@
 A key has two halves. *Structure* is the modules: their classes and functions, plain settings such as ``eps`` or
 ``attn_scale``, the configuration, the hooks that act in the calling thread, and the type, shape and place of every
 tensor. *Content* is the bytes of all parameters, buffers and other tensors. Edits through ``.data`` or ``.numpy()``
-leave no trace in PyTorch, so bytes are read: all of them up to `READ_BYTES`, which takes a millisecond; of larger models
-samples, and all of them where `state_key` is asked to be exact (about 0.2 s for 4 GB).
+leave no trace in PyTorch, so bytes are read: all of them up to `READ_BYTES`, which takes a millisecond or three; of
+larger models samples, and all of them where `state_key` is asked to be exact (about 0.2 s for 4 GB).
 
 Where the state cannot say what a model computes, the key says so (`State.certain`), and whoever keeps results computes
 them again: a hook or a function that a user wrote may do anything, dropout draws lots, and tensors without content
@@ -36,7 +36,18 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .hooks import _MARK, _OWN_HOOKS, acts
 
-__all__ = ["READ_BYTES", "Edits", "State", "Watch", "Watched", "edits", "state_key", "structure_key", "weights_key"]
+__all__ = [
+    "READ_BYTES",
+    "Edits",
+    "State",
+    "Watch",
+    "Watched",
+    "check_as_loaded",
+    "edits",
+    "state_key",
+    "structure_key",
+    "weights_key",
+]
 
 READ_BYTES = 64 * 2**20
 """Bytes of a model's tensors up to which all of them are read for every key."""
@@ -95,6 +106,7 @@ class Edits:
 class Watched(Protocol):
     """What has a state: a `Network`."""
 
+    name: str
     lock: Any
     tl_model: Any
     _watch: Watch
@@ -141,6 +153,19 @@ def edits(network: Watched) -> Edits | None:
         return network._watch.edits(network.tl_model)
 
 
+def check_as_loaded(network: Watched, purpose: str) -> None:
+    """Raise a ValueError if a model has been edited since it was loaded, for a purpose that reads its source anew."""
+    with network.lock, torch.no_grad():
+        watch, edit = network._watch, network._watch.edits(network.tl_model)
+        moved = watch.weights(network.tl_model) != watch.loaded_weights
+    if moved or (edit is not None and edit.key is not None):
+        what = "its weights hold other values" if moved or edit is None else edit.sentence
+        raise ValueError(
+            f"{network.name} was edited after it was loaded ({what}), and {purpose} reads it anew from where it was "
+            "loaded: undo the edit, or save the edited model and load that"
+        )
+
+
 # ---- what a model is made of
 
 
@@ -176,9 +201,22 @@ class _Part:
 
 
 class _Memo:
-    """What was read of the attributes of a module or a configuration; it holds as long as these are the same objects."""
+    """What was read of a module's or a configuration's attributes; it holds as long as these are the same objects."""
 
-    __slots__ = ("children", "configs", "held", "inner", "keys", "kind", "live", "owner", "part", "pick", "tensors", "values")
+    __slots__ = (
+        "children",
+        "configs",
+        "held",
+        "inner",
+        "keys",
+        "kind",
+        "live",
+        "owner",
+        "part",
+        "pick",
+        "tensors",
+        "values",
+    )
 
     def __init__(self, owner: Any, path: str, names: Sequence[str]) -> None:
         self.owner, self.kind = owner, type(owner)
@@ -276,7 +314,12 @@ class _Survey:
                 if buffer is not None and not (name == "inv_freq" and held.get("rope_type") in _SELF_SCALING):
                     self.buffers.append((f"{part.path}.{name}", buffer))
         hooks = None
-        if held["_forward_hooks"] or held["_forward_pre_hooks"] or held["_backward_hooks"] or held["_backward_pre_hooks"]:
+        if (
+            held["_forward_hooks"]
+            or held["_forward_pre_hooks"]
+            or held["_backward_hooks"]
+            or held["_backward_pre_hooks"]
+        ):
             hooks = _acting(held)
         if hooks or (held["training"] and _drops(held)):
             self.certain = False
@@ -457,9 +500,10 @@ class _Storages:
 
 def _plain_tensors(path: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     """A tensor, or those that one of a class of its own, such as a quantised one, is made of."""
-    if is_traceable_wrapper_subclass(tensor):
-        for name in tensor.__tensor_flatten__()[0]:
-            yield from _plain_tensors(f"{path}.{name}", getattr(tensor, name))
+    wrapper: Any = tensor
+    if is_traceable_wrapper_subclass(wrapper):
+        for name in wrapper.__tensor_flatten__()[0]:
+            yield from _plain_tensors(f"{path}.{name}", getattr(wrapper, name))
     else:
         yield path, tensor
 
@@ -471,7 +515,8 @@ def _buffer(storage: Any) -> Any:
 
 def _words(storage: Any, dtype: torch.dtype) -> Tensor:
     """(n,) the whole numbers of this type in a storage of an accelerator; bytes behind the last are left out."""
-    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, (storage.nbytes() // dtype.itemsize,))
+    count = storage.nbytes() // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, (count,), (1,))
 
 
 def _samples(storages: Sequence[Any]) -> list[bytes]:
@@ -560,9 +605,12 @@ class Watch:
     def __init__(self, tl_model: nn.Module) -> None:
         self._memos: tuple[Sequence[_Memo], Mapping[int, _Memo]] = ((), {})
         self._reads: dict[tuple[Any, ...], _Read] = {}
-        survey = self._survey(tl_model)
-        self._loaded = {part.path: part for part in survey.parts}
-        self._loaded_buffers = _values(survey.buffers)
+        with torch.no_grad():
+            survey = self._survey(tl_model)
+            self._loaded = {part.path: part for part in survey.parts}
+            self._loaded_buffers = _values(survey.buffers)
+            self.loaded_weights = self.weights(tl_model)
+            """The `weights_key` of then."""
 
     def structure(self, root: nn.Module) -> bytes:
         """See `structure_key`."""
@@ -615,9 +663,10 @@ class Watch:
         reads: dict[tuple[Any, ...], _Read] = {}
         for key in held:
             before = self._reads.get(key)
-            if not exact and before is not None and before.versions == storages.versions[key]:
-                if before.sample == samples[key]:
-                    reads[key] = before
+            if before is None or exact:
+                continue
+            if (before.versions, before.sample) == (storages.versions[key], samples[key]):
+                reads[key] = before
         due = [key for key in held if key not in reads]
         for key, digest in zip(due, _digests([held[key] for key in due]), strict=True):
             reads[key] = _Read(storages.versions[key], samples[key], digest)
@@ -658,7 +707,9 @@ def _differences(before: Mapping[str, _Part], now: Mapping[str, _Part]) -> Itera
         old, new, name = before.get(path), now.get(path), path or "the model"
         if old is None or new is None or old.kind != new.kind:
             listed.append(path)
-            what = "is gone" if new is None else f"is a {new.label}" + (f", no {old.label}" if old else ", and was none")
+            what = (
+                "is gone" if new is None else f"is a {new.label}" + (f", no {old.label}" if old else ", and was none")
+            )
             yield f"{name} {what}", f"{path} {None if new is None else new.kind}"
             continue
         if old is not new:

@@ -64,7 +64,7 @@ def in_place(model: Model) -> Undo:
 
 def data_assigned(model: Model) -> Undo:
     parameter, before = _matrix(model), _matrix(model).data
-    parameter.data = before + 0.01
+    parameter.data = before + 0.02
 
     def undo() -> None:
         parameter.data = before
@@ -159,7 +159,7 @@ def buffer_edited(model: Model) -> Undo:
 
 
 def hook_added(model: Model) -> Undo:
-    model.tl_model.add_hook("blocks.1.hook_resid_pre", lambda value, hook: value * 0)
+    model.tl_model.add_hook("blocks.1.hook_resid_pre", lambda value, hook: value * 1.5)
     return model.tl_model.reset_hooks
 
 

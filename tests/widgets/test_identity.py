@@ -7,13 +7,39 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from interp_widgets.analysis.ablation import Ablation, ablation
+from interp_widgets.models import Model
+from interp_widgets.models import state as state_module
 from interp_widgets.widgets.identity import Identity
+from tests.models.state_edits import EDITS, Undo, edited, numpy_element
 from tests.models.tiny import tiny_model
 
 IDS = (5, 17, 300, 44)
 BACKENDS = [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"]
+
+
+@pytest.fixture
+def reading(classes: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A panel that sums up the logits, and the requests that it has computed."""
+
+    class Reading(classes.Toy):  # type: ignore[misc]
+        computed: list[tuple[str, int]] = []  # noqa: RUF012
+
+        def compute(self, request: Any, model: Any, **hooks: Any) -> float:
+            self.computed.append((model.name, request.n))
+            return float(model.run([*IDS, request.n]).logits.double().abs().sum())
+
+    return Reading
+
+
+def first_value_of_an_mlp(model: Model) -> Undo:
+    """An edit of one value that leaves no trace in PyTorch."""
+    values = model.tl_model.blocks[1].mlp.original_component.c_fc.original_component.weight.detach().numpy()
+    before = float(values[0, 0])
+    values[0, 0] += 1
+    return lambda: values.__setitem__((0, 0), before)
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
@@ -75,3 +101,92 @@ def test_the_cache_never_mixes_the_whole_and_the_ablated_model(
     assert panel.status.text.endswith("(from cache)")
     assert abs(clean[3] - ablated[3]) > 0.1
     assert {thread is threading.main_thread() for thread in threads} == {True, False}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
+def test_after_an_edit_a_panel_computes_again(
+    edit: Callable[[Model], Undo], backend: str, make: Callable[..., Any], reading: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    model = tiny_model("llama", backend)
+    monkeypatch.setattr(model, "gate", threading.Event(), raising=False)  # the fixture expects one
+    panel = make(model, kind=reading)
+    first, count = panel.run(), len(panel.computed)
+    assert panel.run() == first
+    assert len(panel.computed) == count, "the cache answers"
+    with edited(model, edit):
+        wanted = float(model.run([*IDS, 3]).logits.double().abs().sum())
+        assert panel.run() == pytest.approx(wanted)
+        assert len(panel.computed) == count + 1
+        panel.n = 4
+        assert panel.wait(10)
+        panel.n = 3
+        assert panel.wait(10)
+        assert panel.result == pytest.approx(wanted)
+    count = len(panel.computed)
+    assert panel.run() == first
+    assert len(panel.computed) == count, "the model is again what it was"
+
+
+def test_one_model_is_never_answered_with_the_numbers_of_another(
+    make: Callable[..., Any], reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two equal models, edited in as many steps, but differently."""
+    models = [tiny_model.__wrapped__("gpt2", "bridge") for _ in range(2)]
+    panels = []
+    for model in models:
+        monkeypatch.setattr(model, "gate", threading.Event(), raising=False)
+        panels.append(make(model, kind=reading))
+    assert panels[0].run() == panels[1].run()
+    for model, factor in zip(models, (0.5, 2.0), strict=True):
+        with torch.no_grad():
+            model.tl_model.blocks[1].mlp.original_component.c_fc.original_component.weight.mul_(factor)
+    values = [panel.run() for panel in panels]
+    assert values[0] != pytest.approx(values[1])
+    assert [panel.run() for panel in panels] == values
+
+
+def test_the_cache_of_a_large_model_is_asked_by_the_worker(
+    make: Callable[..., Any], reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interface cannot read such a model at every key press; nothing stale is shown all the same."""
+    monkeypatch.setattr(state_module, "READ_BYTES", 0)
+    model = tiny_model.__wrapped__("gpt2", "bridge")
+    monkeypatch.setattr(model, "gate", threading.Event(), raising=False)
+    panel = make(model, kind=reading)
+    first, count = panel.run(), len(panel.computed)
+    panel.n = 4
+    assert panel.wait(10)
+    assert len(panel.computed) == count + 1
+    panel.n = 3
+    assert panel.wait(10)
+    assert panel.result == first
+    assert len(panel.computed) == count + 1, "from the cache"
+    assert panel.status.text.endswith("(from cache)")
+    undo = first_value_of_an_mlp(model)
+    panel.n = 4
+    assert panel.wait(10)
+    assert len(panel.computed) == count + 2
+    undo()
+
+
+def test_what_was_computed_while_the_model_was_edited_is_not_kept(
+    make: Callable[..., Any], reading: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model.__wrapped__("llama", "bridge")
+    monkeypatch.setattr(model, "gate", threading.Event(), raising=False)
+    panel = make(model, kind=reading)
+    first = panel.run()
+    plain, undo = reading.compute, list[Undo]()
+
+    def meddled(self: Any, request: Any, model: Any, **hooks: Any) -> float:
+        undo.append(numpy_element(model))
+        return float(plain(self, request, model, **hooks))
+
+    monkeypatch.setattr(reading, "compute", meddled)
+    other = panel.run(fresh=True)
+    undo.pop()()
+    monkeypatch.setattr(reading, "compute", plain)
+    assert other != first
+    assert panel.run() == first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,10 +53,9 @@ class KeptStates:
 
     def missing(self, texts: Sequence[str], layer: int) -> list[str]:
         """The texts that would have to be read for this layer, as far as a quick look at the model can tell."""
-        try:
+        state = self._state
+        with contextlib.suppress(TimeoutError):  # it computes
             state = state_key(self.model, wait=0.05)
-        except TimeoutError:  # it computes
-            state = self._state
         all_of_them = layer > self.depth or state != self._state or state is None or not state.known_code
         return [text for text in texts if all_of_them or text not in self._held]
 

@@ -126,6 +126,7 @@ def _blank(
     shape = len(rows), len(columns)
     name = "" if annotator is None else annotator.name
     told = {key: result.provenance.get(key) for key in ("model", "weight_hash")}
+    told |= {key: result.provenance[key] for key in ("edited", "edit_key") if key in result.provenance}
     return ConceptAnnotations(
         layers=rows,
         components=columns,
@@ -142,7 +143,7 @@ def _blank(
 
 def _keep(cells: Cells, start: ConceptAnnotations, keep: ConceptAnnotations) -> None:
     """Put in what the user, or this annotator, has said before."""
-    for name in ("model", "weight_hash", "sign"):
+    for name in ("model", "weight_hash", "edit_key", "sign"):
         old, new = keep.provenance.get(name), start.provenance.get(name)
         if old != new:
             raise ValueError(f"keep must be annotations of the same result: its {name} is {old!r}, here {new!r}")

@@ -247,6 +247,8 @@ def compare_concepts(
     names = {"model": "", "weight_hash": "_weights"}
     told = {f"base{end}": a.provenance.get(key) for key, end in names.items()}
     told |= {f"tuned{end}": b.provenance.get(key) for key, end in names.items()}
+    told |= {f"{side}_edited": one.provenance["edited"] for side, one in (("base", a), ("tuned", b))
+             if "edited" in one.provenance}  # fmt: skip
     return ConceptComparison(
         layers=tuple(a.layers),
         angles=angles,

@@ -240,6 +240,8 @@ def compare_annotations(
     told |= {"resamples": resamples, "seed": seed, "annotator": first.annotator}
     for name, notes in zip(("base", "tuned"), runs, strict=True):
         told |= {name: notes[0].provenance.get("model"), f"{name}_weights": notes[0].provenance.get("weight_hash")}
+        if "edited" in notes[0].provenance:
+            told[f"{name}_edited"] = notes[0].provenance["edited"]
     return AnnotationComparison(
         base=runs[0],
         tuned=runs[1],

@@ -234,6 +234,8 @@ def compare_heads(
     told = {"groups": groups, "resamples": resamples, "seed": seed, "base": a.provenance.get("model"),
             "tuned": b.provenance.get("model"), "base_weights": a.provenance.get("weight_hash"),
             "tuned_weights": b.provenance.get("weight_hash")}  # fmt: skip
+    told |= {f"{side}_edited": one.provenance["edited"] for side, one in (("base", a), ("tuned", b))
+             if "edited" in one.provenance}  # fmt: skip
     return HeadComparison(
         layers=tuple(a.layers),
         group=group,

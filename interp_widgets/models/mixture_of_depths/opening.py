@@ -14,6 +14,7 @@ import torch
 from ..hub_files import LoadError, Source, address, open_source
 from ..loading import BackendChoice, build, device_of
 from ..model import Model
+from ..state import check_as_loaded
 from ..threads import few_threads
 from .assemble import apply_state
 from .checkpoint import MixtureState, is_mixture_folder, load_state
@@ -73,6 +74,7 @@ def open_mixture(
             f"the mixture in {folder} was tuned on {state.base_name}, which came from memory: give that model as base="
         )
     if isinstance(base, Model) and base.source is not None:
+        check_as_loaded(base, "load_model")
         base = source = base.source
     if isinstance(base, str | Path):
         state = replace(state, base=address(base))  # saved again, it is found there

@@ -24,6 +24,7 @@ from interp_widgets.models.mixture_of_depths.checkpoint import (
 )
 from interp_widgets.models.mixture_of_depths.model import check_k, check_top_k
 from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
+from interp_widgets.models.state import check_as_loaded
 from interp_widgets.models.threads import few_threads
 
 from .data import fingerprint, read_examples
@@ -169,6 +170,7 @@ def _base(model: Model | Any, tokenizer: Any) -> tuple[Model, Any]:
             f"{model.name} came from memory and its transformers model is unknown: give that model itself "
             "(with tokenizer=), its name or its folder"
         )
+    check_as_loaded(model, "tune_mod")
     return model, model.source
 
 

@@ -9,6 +9,7 @@ from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, bas
 from interp_widgets.models.mixture_of_depths.graft import late_parts
 from interp_widgets.models.mixture_of_depths.model import check_k, check_top_k
 from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
+from interp_widgets.models.state import check_as_loaded
 
 from .trainer import first_router
 
@@ -26,7 +27,7 @@ def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: i
         seed: seed of the router.
 
     Raises:
-        ValueError: a number is out of range, or the model came from memory or cannot have a mixture.
+        ValueError: a number is out of range, or the model came from memory, was edited or cannot have a mixture.
 
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), sections 5.1.1
     and 5.1.2.
@@ -45,6 +46,7 @@ def untrained_mod(model: Model, k: int = 3, *, top_k: int | None = None, seed: i
         raise ValueError(
             f"{model.name} came from memory and its transformers model is unknown: load it by its name or folder"
         )
+    check_as_loaded(model, "a mixture of depths")
     hf_model, tokenizer = read_base(model.source, model.tokenizer)
     parts = late_parts(hf_model)
     mixture = new_mixture(parts, first_router(next(parts.norm.parameters()), k, seed), used)

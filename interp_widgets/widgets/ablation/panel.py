@@ -9,7 +9,6 @@ import traitlets as T
 
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.static import Scene
-from interp_widgets.models import Model
 
 from ..controls import Number, shown_if
 from ..prediction import Prediction, PredictionPanel
