@@ -508,6 +508,11 @@ def _plain_tensors(path: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield path, tensor
 
 
+def _is_here(storage: Any) -> bool:
+    """Whether a storage is in the processor's memory, not in an accelerator's."""
+    return bool(storage.device.type == "cpu")
+
+
 def _buffer(storage: Any) -> Any:
     """The bytes of a storage in the processor's memory."""
     return (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
@@ -527,7 +532,7 @@ def _samples(storages: Sequence[Any]) -> list[bytes]:
         size = storage.nbytes()
         rows, step = (1, 0) if size <= SMALL_BYTES else (SAMPLES, (size - SAMPLE_BYTES) // (SAMPLES - 1))
         shape = (rows, size if rows == 1 else SAMPLE_BYTES)
-        if storage.device.type != "cpu":
+        if not _is_here(storage):
             elsewhere.append((number, _words(storage, torch.uint8).as_strided(shape, (step, 1))))
         elif size:
             found[number] = np.ndarray(shape, np.uint8, _buffer(storage), strides=(step, 1)).tobytes()
@@ -540,14 +545,15 @@ def _digests(storages: Sequence[Any]) -> list[bytes]:
     found: dict[int, bytes] = {}
     elsewhere: list[tuple[int, Tensor]] = []
     for number, storage in enumerate(storages):
-        if storage.device.type != "cpu":
+        if not _is_here(storage):
             elsewhere.append((number, _words(storage, torch.uint8)))
         else:
             found[number] = xxhash.xxh3_128_digest(_buffer(storage)) if storage.nbytes() else b""
     if sum(part.numel() for _, part in elsewhere) <= READ_BYTES:
         found |= {number: xxhash.xxh3_128_digest(part) for number, part in _copied(elsewhere).items()}
     else:
-        found |= _copied([(number, _weighted_sum(storages[number])) for number, _ in elsewhere])
+        numbers = [number for number, _ in elsewhere]
+        found |= _copied(zip(numbers, _weighted_sums([storages[number] for number in numbers]), strict=True))
     return [found[number] for number in range(len(storages))]
 
 
@@ -565,19 +571,25 @@ def _copied(parts: Iterable[tuple[int, Tensor]]) -> dict[int, bytes]:
     return found
 
 
-def _weighted_sum(storage: Any) -> Tensor:
-    """(8,) bytes of the sum of a storage's 32-bit words, each times an odd weight of its own, modulo 2**64.
+def _weighted_sums(storages: Sequence[Any]) -> list[Tensor]:
+    """Of each storage (8,) bytes: the sum of its 32-bit words, each times an odd weight of its own, modulo 2**64.
 
     One changed word always moves it, and words that change places do but for a chance of about 2**-64. It runs where
-    the storage is, at the speed of its memory.
+    the storages are, at the speed of their memory.
     """
-    words = _words(storage, torch.int32)
-    weights = _weights(torch.arange(min(_CHUNK, max(len(words), 1)), device=words.device))
-    chunks = [words[start : start + _CHUNK] for start in range(0, len(words), _CHUNK)]
-    sums = [(chunk.long() * weights[: len(chunk)]).sum() for chunk in chunks]
-    tail = _words(storage, torch.uint8)[len(words) * 4 :].long()
-    parts = torch.cat([torch.stack(sums), tail]) if sums else tail
-    return (parts * _weights(torch.arange(len(parts), device=words.device) + _CHUNK)).sum()[None].view(torch.uint8)
+    most = max((storage.nbytes() // 4 for storage in storages), default=0)
+    tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
+    found = []
+    for storage in storages:
+        words = _words(storage, torch.int32)
+        if words.device not in tables:
+            within, between = torch.arange(min(_CHUNK, most)), torch.arange(_CHUNK, _CHUNK + most // _CHUNK + 4)
+            tables[words.device] = _weights(within.to(words.device)), _weights(between.to(words.device))
+        weights, outer = tables[words.device]
+        sums = [(chunk.long() * weights[: len(chunk)]).sum()[None] for chunk in words.split(_CHUNK) if len(chunk)]
+        parts = torch.cat([*sums, _words(storage, torch.uint8)[len(words) * 4 :].long()])
+        found.append((parts * outer[: len(parts)]).sum()[None].view(torch.uint8))
+    return found
 
 
 def _weights(index: Tensor) -> Tensor:

@@ -221,30 +221,53 @@ SAMPLE_GAP = 25
 """Place of a value that no sample of the tensor above holds: samples are 64 bytes, and begin every 193 bytes."""
 
 
+@pytest.mark.parametrize("limit", [2**26, 0], ids=["copied", "summed"])
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
+def test_what_an_accelerator_holds_is_read_by_itself(
+    edit: Callable[[Model], Undo], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processor's memory is taken for an accelerator's: read with operations on tensors."""
+    monkeypatch.setattr(state_module, "_is_here", lambda storage: False)
+    monkeypatch.setattr(state_module, "_buffer", None)
+    monkeypatch.setattr(state_module, "READ_BYTES", limit)
+    model = tiny_model("llama", "bridge")
+    before = state_key(model, exact=True)
+    with edited(model, edit):
+        moved = state_key(model, exact=True)
+        assert (moved.structure, moved.content) != (before.structure, before.content)
+        quick = state_key(model)
+        assert (quick.structure, quick.content, quick.read) == (moved.structure, moved.content, limit > 0)
+    assert state_key(model, exact=True) == before
+
+
+def weighted_sum(tensor: Tensor) -> bytes:
+    return bytes(state_module._weighted_sums([tensor.untyped_storage()])[0].numpy())
+
+
 def test_the_sum_of_an_accelerator_tells_edits_apart() -> None:
     """On a processor, where it is not used otherwise."""
     raw = torch.arange(70_001, dtype=torch.int32).to(torch.uint8)  # ends within a word
-    seen = {bytes(state_module._weighted_sum(raw.untyped_storage()).numpy())}
+    seen = {weighted_sum(raw)}
     for place in (0, 1, 4, 35_000, 69_999, 70_000):
         for change in (1, 128):
             other = raw.clone()
             other[place] += change
-            seen.add(bytes(state_module._weighted_sum(other.untyped_storage()).numpy()))
+            seen.add(weighted_sum(other))
     words = raw[:70_000].view(torch.int32).clone()
     words[[3, 9]] = words[[9, 3]]
-    seen.add(bytes(state_module._weighted_sum(words.untyped_storage()).numpy()))
+    seen.add(weighted_sum(words))
     assert len(seen) == 14
-    assert bytes(state_module._weighted_sum(raw.clone().untyped_storage()).numpy()) in seen
+    assert weighted_sum(raw.clone()) in seen
 
 
 def test_the_sum_does_not_depend_on_how_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = torch.randint(0, 255, (4096,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(state_module, "_CHUNK", 128)
-    seen = {bytes(state_module._weighted_sum(raw.untyped_storage()).numpy())}
+    seen = {weighted_sum(raw)}
     for first, second in ((0, 128), (5, 127), (130, 900)):  # words that change places, also between chunks
         words = raw.clone().view(torch.int32)
         words[[first, second]] = words[[second, first]]
-        seen.add(bytes(state_module._weighted_sum(words.untyped_storage()).numpy()))
+        seen.add(weighted_sum(words))
     assert len(seen) == 4
 
 
