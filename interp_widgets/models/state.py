@@ -308,7 +308,7 @@ class _Survey:
         if held["_parameters"]:
             for name, parameter in held["_parameters"].items():
                 if parameter is not None:
-                    self.parameters.append((f"{part.path}.{name}", parameter))
+                    self.parameters.append((f"{part.path}.{name}", _brought(held, name, parameter)))
         if held["_buffers"]:
             for name, buffer in held["_buffers"].items():
                 if buffer is not None and not (name == "inv_freq" and held.get("rope_type") in _SELF_SCALING):
@@ -392,6 +392,13 @@ def _memos(root: nn.Module, known: Mapping[int, _Memo]) -> Iterator[_Memo]:
         for name, child in itertools.chain(memo.held["_modules"].items(), memo.inner):
             if child is not None:
                 queue.append((f"{path}.{name}" if path else name, child))
+
+
+def _brought(held: Mapping[str, Any], name: str, parameter: Tensor) -> Tensor:
+    """A parameter of a module with these attributes; if it is offloaded, the values that accelerate keeps elsewhere."""
+    kept = getattr(held.get("_hf_hook"), "weights_map", None) if parameter.is_meta else None
+    value: Tensor = parameter if kept is None else kept[name]
+    return value
 
 
 def _names(module: nn.Module) -> list[str]:
@@ -639,7 +646,9 @@ class Watch:
 
     def weights(self, root: nn.Module) -> bytes:
         """See `weights_key`."""
-        storages = _Storages(sorted(root.named_parameters(), key=lambda item: item[0]))
+        owners = {name: vars(module) for name, module in root.named_modules()}
+        places = [(*name.rpartition(".")[::2], parameter) for name, parameter in root.named_parameters()]
+        storages = _Storages((f"{owner}.{name}", _brought(owners[owner], name, value)) for owner, name, value in places)
         if not storages.readable:  # what cannot be read is like nothing before
             return secrets.token_bytes(16)
         parts = [*(place.encode() for place in storages.places), *_digests(list(storages.held.values()))]

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from interp_widgets.models import Model, load_model
 from interp_widgets.models import state as state_module
 from interp_widgets.models.patching import interventions
-from interp_widgets.models.state import edits, state_key, structure_key
+from interp_widgets.models.state import Watch, edits, state_key, structure_key, weights_key
 from interp_widgets.models.threads import few_threads
 from tests.models.mixtures import tiny_mixture
 from tests.models.state_edits import EDITS, WEIGHTS, Undo, act_fn_replaced, edited, hook_added, untouched
@@ -269,6 +270,49 @@ def test_the_sum_does_not_depend_on_how_it_is_cut(monkeypatch: pytest.MonkeyPatc
         words[[first, second]] = words[[second, first]]
         seen.add(weighted_sum(words))
     assert len(seen) == 4
+
+
+# ---- weights that are no plain tensors
+
+
+def network_of(module: nn.Module) -> Any:
+    return SimpleNamespace(name="made up", tl_model=module, lock=threading.RLock(), _watch=Watch(module))
+
+
+def test_weights_that_accelerate_keeps_elsewhere_are_read_there() -> None:
+    from accelerate import cpu_offload
+
+    module = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+    cpu_offload(module, execution_device=torch.device("cpu"))
+    assert module[0].weight.is_meta
+    network = network_of(module)
+    before, weights = state_key(network), weights_key(network)
+    assert before.certain
+    module(torch.zeros(2, 4))
+    assert (state_key(network), weights_key(network)) == (before, weights)
+    module[0]._hf_hook.weights_map["weight"][1, 2] += 1
+    assert state_key(network) != before
+    assert weights_key(network) != weights
+
+
+def test_weights_that_are_nowhere_are_never_certain() -> None:
+    network = network_of(nn.Linear(4, 5, device="meta"))
+    assert not state_key(network, exact=True).certain
+    assert weights_key(network) != weights_key(network)
+
+
+def test_a_tensor_made_of_others_is_read() -> None:
+    """As quantised weights are."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    module = nn.Linear(4, 5)
+    parts = [torch.zeros(5, 4), torch.ones(5, 4)]
+    module.weight = nn.Parameter(TwoTensor(*parts))  # type: ignore[no-untyped-call]
+    network = network_of(module)
+    before = state_key(network)
+    assert before.certain
+    parts[1].data[0, 3] = 2
+    assert state_key(network) != before
 
 
 # ---- mixtures

@@ -25,6 +25,7 @@ from interp_widgets.analysis.ablation import (
     ablation,
     causal_trace,
 )
+from interp_widgets.compute.cache import results as cache
 from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.presets import PRESETS
 from tests.models.tiny import tiny_model
@@ -640,6 +641,7 @@ def test_out_of_memory_is_a_sentence(pair: Any, ablate: Any, monkeypatch: pytest
 
 
 def test_cancel_keeps_partial_maps_and_closing_ends_the_run(pair: Any, ablate: Any, monkeypatch: Any) -> None:
+    cache.clear()  # other tests have asked the same of this model
     panel = ablate(pair.base)
     effect = panel.result.effect.copy()
     effect[:, 3:] = np.nan
@@ -676,6 +678,7 @@ def test_cancel_keeps_partial_maps_and_closing_ends_the_run(pair: Any, ablate: A
 
 
 def test_a_dear_run_waits_for_run(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.clear()  # other tests have asked the same of this model
     panel = ablate(pair.base)
     monkeypatch.setattr(panel, "forecast", lambda request: Forecast(42.0, 300_000_000))
     shown = panel.result
