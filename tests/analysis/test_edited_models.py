@@ -13,14 +13,14 @@ from interp_widgets.analysis.concepts import concept_directions
 from interp_widgets.analysis.concepts.kept import KeptStates
 from interp_widgets.data.concepts import Concept
 from interp_widgets.models import Model, load_model
-from interp_widgets.tuning.mod.untrained import untrained_mod
+from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 from tests.models.state_edits import EDITS, Undo, act_fn_replaced, edited, hook_added, in_place, numpy_element
 from tests.models.tiny import tiny_folder, tiny_model
 
 BACKENDS = [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"]
 NO_CHANGE = {
     "torch_hook_added", "torch_pre_hook_added", "backward_hook_added", "config_changed", "inner_config_changed",
-    "forward_of_the_class_replaced",
+    "forward_of_the_class_replaced", "hook_added_everywhere",
 }  # fmt: skip
 """Edits after which the model may still compute the same."""
 SMALL = (
