@@ -106,11 +106,6 @@ class ConceptSet(Result):
         say. An intervention of the calling thread, such as `ablation`, makes no other model."""
         return "weight_hash" not in self.provenance or self._difference(model) is None
 
-    def made_from(self, model: Model) -> bool:
-        """Whether the set was made from this model with its weights, modules and hooks of now; True where it does not
-        say. An intervention of the calling thread, such as `ablation`, makes no other model."""
-        return "weight_hash" not in self.provenance or self._difference(model) is None
-
     def check(self, model: Model, *, other_weights: bool = False) -> None:
         """Raise a ValueError unless the set was made from this model; with ``other_weights`` only the sizes count."""
         if self.d_model != model.d_model or self.layer > model.n_layers:
