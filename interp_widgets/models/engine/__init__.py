@@ -28,6 +28,7 @@ from ..hooks import has_hooks, scopes_left
 from ..mixture_of_depths.graft import dense_routes
 from ..network import Network
 from ..patching import Patch, Site, site_hook
+from ..state import structure_key
 from . import modules, native, unembed
 from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
@@ -80,7 +81,9 @@ class _Verdict:
     """Length of the longest sequence that the routes were compared on."""
 
 
-_VERDICTS: weakref.WeakKeyDictionary[Any, _Verdict] = weakref.WeakKeyDictionary()
+_VERDICTS: weakref.WeakKeyDictionary[Any, dict[bytes, _Verdict]] = weakref.WeakKeyDictionary()
+"""By TransformerLens model and structure: what holds does so until a module, function or setting is changed."""
+_MOST_VERDICTS = 8
 _UNTRIED = _Verdict(native=False, cache=False, split=False)
 
 
@@ -104,24 +107,25 @@ def _route(network: Network, tokens: int) -> _Route:
 
     Hooks of this package's own scopes, such as an ablation that is in force, are left aside meanwhile.
     """
-    hooked = has_hooks(network.tl_model)
-    verdict = _VERDICTS.get(network.tl_model)
-    if verdict is None or _passes_boundary(network, verdict.tokens, tokens):
-        with scopes_left(network.tl_model), dense_routes(network.tl_model):
-            compared = None if has_hooks(network.tl_model) else _compare(network, tokens)
-        if compared is not None:
-            compared.blocks = None if verdict is None else verdict.blocks
-            verdict = _VERDICTS[network.tl_model] = compared
+    tl_model = network.tl_model
+    verdicts = _VERDICTS.setdefault(tl_model, {})
+    hooked = has_hooks(tl_model)
+    if hooked and verdicts:
+        return _Route(None, hooked, next(reversed(verdicts.values())))
+    with scopes_left(tl_model), dense_routes(tl_model):
+        structure = structure_key(network)
+        verdict = verdicts.pop(structure, None)
+        if verdict is None or _passes_boundary(network, verdict.tokens, tokens):
+            compared = None if has_hooks(tl_model) else _compare(network, tokens)
+            if compared is not None:
+                compared.blocks = None if verdict is None else verdict.blocks
+            verdict = compared
     if verdict is None:
         return _Route(None, hooked)
-    if hooked or not verdict.native or _is_changed(network.tl_model):
-        return _Route(None, hooked, verdict)
-    return _Route(Equations.of(network), hooked, verdict)
-
-
-def _is_changed(tl_model: Any) -> bool:
-    """Whether someone replaced a module's forward function."""
-    return any("forward" in vars(module) for module in tl_model.modules())
+    verdicts[structure] = verdict  # the last one is the one used last
+    while len(verdicts) > _MOST_VERDICTS:
+        del verdicts[next(iter(verdicts))]
+    return _Route(Equations.of(network) if verdict.native and not hooked else None, hooked, verdict)
 
 
 def _boundaries(network: Network) -> list[int]:
@@ -185,7 +189,7 @@ def _compare(network: Network, tokens: int) -> _Verdict | None:
             and _same_derivative(network, equations, embeddings)
         )
 
-    equations = None if _is_changed(tl_model) else Equations.of(network)
+    equations = Equations.of(network)
     agrees = equations is not None and _serves(partial(by_equations, equations))
     return _Verdict(native=agrees, cache=agrees or _serves(cached), split=split, tokens=count)
 
