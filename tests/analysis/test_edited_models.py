@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from interp_widgets.analysis.concepts.kept import KeptStates
 
 from interp_widgets.analysis.ablation import Ablation, ablation
 from interp_widgets.analysis.concepts import concept_directions
+from interp_widgets.analysis.concepts.state_cache import KeptStates
 from interp_widgets.data.concepts import Concept
 from interp_widgets.models import Model, load_model
 from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
