@@ -30,7 +30,7 @@ import interp_widgets as iw
 from interp_widgets.models.generation import generate_ids, stepper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests.accelerator import strict  # noqa: E402  (the device that the tests run on)
+from tests.accelerator import strict
 
 warnings.simplefilter("ignore")
 

@@ -30,14 +30,14 @@ WIDTH, HIDDEN, VOCABULARY = 2048, 8192, 128_256
 def milliseconds(function: Callable[[], object], device: torch.device, repeats: int = 15) -> float:
     """The fastest of some calls, as other programs slow down the others."""
     function()
-    found = []
+    times = []
     for _ in range(repeats):
         began = time.perf_counter()
         function()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        found.append(1e3 * (time.perf_counter() - began))
-    return min(found)
+        times.append(1e3 * (time.perf_counter() - began))
+    return min(times)
 
 
 def block(device: torch.device) -> nn.Module:
@@ -51,9 +51,9 @@ def block(device: torch.device) -> nn.Module:
 
 def large(parameters: float, device: torch.device) -> Any:
     """A network of so many parameters and an unembedding of half a gigabyte and more; it computes nothing."""
-    one = sum(parameter.numel() for parameter in block(torch.device("meta")).parameters())
+    size = sum(parameter.numel() for parameter in block(torch.device("meta")).parameters())
     table = min(VOCABULARY, int(parameters / 4 / WIDTH))
-    count = max(1, round((parameters - table * WIDTH) / one))
+    count = max(1, round((parameters - table * WIDTH) / size))
     model = nn.ModuleDict({"blocks": nn.ModuleList(block(device) for _ in range(count))})
     model["unembed"] = nn.Linear(WIDTH, table, bias=False, device=device)
     with torch.no_grad():
@@ -64,7 +64,7 @@ def large(parameters: float, device: torch.device) -> Any:
 
 def rows(network: Any, device: torch.device, limit: float) -> list[tuple[str, float, float | None]]:
     """Name, milliseconds and limit of each thing that is asked for."""
-    found: list[tuple[str, float, float | None]] = [
+    table: list[tuple[str, float, float | None]] = [
         ("structure alone", milliseconds(lambda: structure_key(network), device), None),
         ("state, at every call", milliseconds(lambda: state_key(network), device), limit),
         ("state, every byte read", milliseconds(lambda: state_key(network, exact=True), device), None),
@@ -74,7 +74,7 @@ def rows(network: Any, device: torch.device, limit: float) -> list[tuple[str, fl
     ]
     began = time.perf_counter()
     weight_hash(network.tl_model)
-    return [*found, ("SHA-256, only when weights moved", 1e3 * (time.perf_counter() - began), None)]
+    return [*table, ("SHA-256, only when weights moved", 1e3 * (time.perf_counter() - began), None)]
 
 
 def one_value(network: Any) -> list[str]:
@@ -99,22 +99,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--parameters", type=float, default=1e9)
-    given = parser.parse_args()
-    device = torch.device(given.device)
+    options = parser.parse_args()
+    device = torch.device(options.device)
     for backend in ("hooked", "bridge"):
         model = load_demo_pair(device=device, backend=backend).tuned  # type: ignore[arg-type]
         show(f"demo model, {backend}", model, rows(model, device, 2.0))
-    network = large(given.parameters, device)
+    network = large(options.parameters, device)
     show("made-up model", network, rows(network, device, 50.0))
     print(*one_value(network), sep="\n")
 
 
-def show(title: str, network: Any, found: list[tuple[str, float, float | None]]) -> None:
+def show(title: str, network: Any, table: list[tuple[str, float, float | None]]) -> None:
     """Print one table."""
     parameters = list(network.tl_model.parameters())
     count, size = sum(p.numel() for p in parameters), sum(p.nbytes for p in parameters) / 1e6
     print(f"{title}: {count / 1e6:,.1f}M parameters in {len(parameters)} tensors, {size:,.0f} MB")
-    for name, value, limit in found:
+    for name, value, limit in table:
         print(f"  {name:<34} {value:>10.2f} ms" + ("" if limit is None else f"   (limit {limit:g} ms)"))
 
 

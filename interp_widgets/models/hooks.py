@@ -84,6 +84,20 @@ def acts(hook: Any) -> bool:
     return scope is None or scope.acts()
 
 
+@contextlib.contextmanager
+def scopes_left(tl_model: Any) -> Iterator[None]:
+    """Inside, hooks that act in a scope of this thread do nothing."""
+    hooks = (hook for module in tl_model.modules() for hook in hooks_of(module))
+    scopes = {scope for hook in hooks if (scope := getattr(hook, _MARK, None)) is not None}
+    for scope in scopes:
+        scope.open = False
+    try:
+        yield
+    finally:
+        for scope in scopes:
+            scope.open = True
+
+
 def hooks_of(module: Any) -> list[Any]:
     """The hooks of a PyTorch module that act in this thread; HookPoints keep theirs there too."""
     tables = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks

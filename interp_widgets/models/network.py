@@ -52,7 +52,8 @@ class Network:
         self.n_kv_heads: int = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
         self.d_model: int = cfg.d_model
         self.d_head: int = cfg.d_head
-        self.d_mlp: int = cfg.d_mlp
+        output = getattr(getattr(tl_model.blocks[0], "mlp", None), "W_out", None)  # the bridge's cfg guesses
+        self.d_mlp: int = output.shape[0] if isinstance(output, Tensor) and output.ndim == 2 else cfg.d_mlp
         self.d_vocab: int = cfg.d_vocab
         self.n_ctx: int = cfg.n_ctx
         self.normalization: Literal["LayerNorm", "RMSNorm"] = (

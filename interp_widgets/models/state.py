@@ -55,7 +55,8 @@ SAMPLES, SAMPLE_BYTES, SMALL_BYTES = 64, 64, 2**16
 """Of a larger model: how many samples of how many bytes of a tensor; tensors up to so many bytes are read whole."""
 
 _KNOWN_CODE = {
-    "accelerate", "interp_widgets", "jaxtyping", "numpy", "torch", "torchao", "transformer_lens", "transformers",
+    "accelerate", "bitsandbytes", "compressed_tensors", "einops", "hqq", "interp_widgets", "jaxtyping", "numpy",
+    "torch", "torchao", "transformer_lens", "transformers",
 }  # fmt: skip
 """Packages whose classes and functions compute from what a state holds and from nothing else."""
 _NO_SETTINGS = {"alibi", "bwd_hooks", "ctx", "fwd_hooks", "is_caching", "name", "tokenizer"}
@@ -266,8 +267,8 @@ class _Memo:
 _NOTHING: dict[str, Any] = {}
 
 
-def _same_objects(one: Collection[Any], other: Collection[Any]) -> bool:
-    return len(one) == len(other) and all(map(operator.is_, one, other))
+def _same_objects(left: Collection[Any], right: Collection[Any]) -> bool:
+    return len(left) == len(right) and all(map(operator.is_, left, right))
 
 
 def _is_plain(value: Any) -> bool:
@@ -292,10 +293,15 @@ class _Survey:
         if not (known and len(known) == len(before) and known[0].owner is root):
             known = list(_memos(root, {id(memo.owner): memo for memo in known}))
         self.modules = known
+        self._kept = _kept_elsewhere(memo.held for memo in known)
         for memo in self.modules:
             self._add(memo)
         for kind in self._classes:
             self._add_class(kind)
+        everywhere = _acting({table: getattr(torch.nn.modules.module, f"_global{table}") for table, _ in _HOOK_TABLES})
+        if everywhere:
+            self.certain = False
+            self.parts.append(_Part("every module", "", ()).with_live((), everywhere))
 
     def _add(self, memo: _Memo) -> None:
         held, part, kind = memo.held, memo.part, memo.kind
@@ -308,7 +314,7 @@ class _Survey:
         if held["_parameters"]:
             for name, parameter in held["_parameters"].items():
                 if parameter is not None:
-                    self.parameters.append((f"{part.path}.{name}", _brought(held, name, parameter)))
+                    self.parameters.append((f"{part.path}.{name}", self._kept.get(id(parameter), parameter)))
         if held["_buffers"]:
             for name, buffer in held["_buffers"].items():
                 if buffer is not None and not (name == "inv_freq" and held.get("rope_type") in _SELF_SCALING):
@@ -394,11 +400,15 @@ def _memos(root: nn.Module, known: Mapping[int, _Memo]) -> Iterator[_Memo]:
                 queue.append((f"{path}.{name}" if path else name, child))
 
 
-def _brought(held: Mapping[str, Any], name: str, parameter: Tensor) -> Tensor:
-    """A parameter of a module with these attributes; if it is offloaded, the values that accelerate keeps elsewhere."""
-    kept = getattr(held.get("_hf_hook"), "weights_map", None) if parameter.is_meta else None
-    value: Tensor = parameter if kept is None else kept[name]
-    return value
+def _kept_elsewhere(modules: Iterable[Mapping[str, Any]]) -> dict[int, Tensor]:
+    """For offloaded parameters of modules with these attributes, by their ``id``, what accelerate keeps for them."""
+    return {
+        id(parameter): held["_hf_hook"].weights_map[name]
+        for held in modules
+        if "_hf_hook" in held and getattr(held["_hf_hook"], "weights_map", None) is not None
+        for name, parameter in held["_parameters"].items()
+        if parameter is not None and parameter.is_meta
+    }
 
 
 def _names(module: nn.Module) -> list[str]:
@@ -533,7 +543,7 @@ def _words(storage: Any, dtype: torch.dtype) -> Tensor:
 
 def _samples(storages: Sequence[Any]) -> list[bytes]:
     """Of each storage bytes from all over it; of a small one all."""
-    found: dict[int, bytes] = {}
+    contents: dict[int, bytes] = {}
     elsewhere: list[tuple[int, Tensor]] = []
     for number, storage in enumerate(storages):
         size = storage.nbytes()
@@ -542,26 +552,26 @@ def _samples(storages: Sequence[Any]) -> list[bytes]:
         if not _is_here(storage):
             elsewhere.append((number, _words(storage, torch.uint8).as_strided(shape, (step, 1))))
         elif size:
-            found[number] = np.ndarray(shape, np.uint8, _buffer(storage), strides=(step, 1)).tobytes()
-    found |= _copied(elsewhere)
-    return [found.get(number, b"") for number in range(len(storages))]
+            contents[number] = np.ndarray(shape, np.uint8, _buffer(storage), strides=(step, 1)).tobytes()
+    contents |= _copied(elsewhere)
+    return [contents.get(number, b"") for number in range(len(storages))]
 
 
 def _digests(storages: Sequence[Any]) -> list[bytes]:
     """A digest of all bytes of each storage."""
-    found: dict[int, bytes] = {}
+    contents: dict[int, bytes] = {}
     elsewhere: list[tuple[int, Tensor]] = []
     for number, storage in enumerate(storages):
         if not _is_here(storage):
             elsewhere.append((number, _words(storage, torch.uint8)))
         else:
-            found[number] = xxhash.xxh3_128_digest(_buffer(storage)) if storage.nbytes() else b""
+            contents[number] = xxhash.xxh3_128_digest(_buffer(storage)) if storage.nbytes() else b""
     if sum(part.numel() for _, part in elsewhere) <= READ_BYTES:
-        found |= {number: xxhash.xxh3_128_digest(part) for number, part in _copied(elsewhere).items()}
+        contents |= {number: xxhash.xxh3_128_digest(part) for number, part in _copied(elsewhere).items()}
     else:
         numbers = [number for number, _ in elsewhere]
-        found |= _copied(zip(numbers, _weighted_sums([storages[number] for number in numbers]), strict=True))
-    return [found[number] for number in range(len(storages))]
+        contents |= _copied(zip(numbers, _weighted_sums([storages[number] for number in numbers]), strict=True))
+    return [contents[number] for number in range(len(storages))]
 
 
 def _copied(parts: Iterable[tuple[int, Tensor]]) -> dict[int, bytes]:
@@ -569,13 +579,13 @@ def _copied(parts: Iterable[tuple[int, Tensor]]) -> dict[int, bytes]:
     devices: dict[torch.device, list[tuple[int, Tensor]]] = {}
     for number, part in parts:
         devices.setdefault(part.device, []).append((number, part.reshape(-1)))
-    found: dict[int, bytes] = {}
+    contents: dict[int, bytes] = {}
     for some in devices.values():
         raw, start = torch.cat([part for _, part in some]).cpu().numpy().tobytes(), 0
         for number, part in some:
             stop = start + part.numel()
-            found[number], start = raw[start:stop], stop
-    return found
+            contents[number], start = raw[start:stop], stop
+    return contents
 
 
 def _weighted_sums(storages: Sequence[Any]) -> list[Tensor]:
@@ -586,7 +596,7 @@ def _weighted_sums(storages: Sequence[Any]) -> list[Tensor]:
     """
     most = max((storage.nbytes() // 4 for storage in storages), default=0)
     tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
-    found = []
+    totals = []
     for storage in storages:
         words = _words(storage, torch.int32)
         if words.device not in tables:
@@ -595,8 +605,8 @@ def _weighted_sums(storages: Sequence[Any]) -> list[Tensor]:
         weights, outer = tables[words.device]
         sums = [(chunk.long() * weights[: len(chunk)]).sum()[None] for chunk in words.split(_CHUNK) if len(chunk)]
         parts = torch.cat([*sums, _words(storage, torch.uint8)[len(words) * 4 :].long()])
-        found.append((parts * outer[: len(parts)]).sum()[None].view(torch.uint8))
-    return found
+        totals.append((parts * outer[: len(parts)]).sum()[None].view(torch.uint8))
+    return totals
 
 
 def _weights(index: Tensor) -> Tensor:
@@ -646,9 +656,9 @@ class Watch:
 
     def weights(self, root: nn.Module) -> bytes:
         """See `weights_key`."""
-        owners = {name: vars(module) for name, module in root.named_modules()}
-        places = [(*name.rpartition(".")[::2], parameter) for name, parameter in root.named_parameters()]
-        storages = _Storages((f"{owner}.{name}", _brought(owners[owner], name, value)) for owner, name, value in places)
+        kept = _kept_elsewhere(vars(module) for module in root.modules())
+        named = sorted(root.named_parameters(), key=lambda item: item[0])
+        storages = _Storages((name, kept.get(id(parameter), parameter)) for name, parameter in named)
         if not storages.readable:  # what cannot be read is like nothing before
             return secrets.token_bytes(16)
         parts = [*(place.encode() for place in storages.places), *_digests(list(storages.held.values()))]
@@ -702,12 +712,12 @@ def _structure(survey: _Survey, storages: _Storages) -> bytes:
 
 def _values(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
     """For every name a digest of type, shape and values."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for name, tensor in tensors:
         storages = _Storages([("", tensor.detach().contiguous().clone() if _is_view(tensor) else tensor)])
-        digests = _digests(list(storages.held.values()))
-        found[name] = f"{tensor.dtype} {tuple(tensor.shape)} {b''.join(digests).hex()}"
-    return found
+        values = _digests(list(storages.held.values()))
+        digests[name] = f"{tensor.dtype} {tuple(tensor.shape)} {b''.join(values).hex()}"
+    return digests
 
 
 def _is_view(tensor: Tensor) -> bool:

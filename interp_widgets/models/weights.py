@@ -54,8 +54,9 @@ def _norm(tl_model: Any, parent: Any, name: str) -> Tensor:
         like = next(tl_model.parameters())
         fill = torch.ones if kind == "w" else torch.zeros
         return fill(tl_model.cfg.d_model, dtype=like.dtype, device=like.device)
-    # Gemma's RMSNorm multiplies by 1 + weight; HookedTransformer has the 1 in its weight already
-    shifted = kind == "w" and inner is not None and getattr(tl_model.cfg, "rmsnorm_uses_offset", False)
+    # Gemma's RMSNorm and LayerNorm1P multiply by 1 + weight; HookedTransformer has the 1 in its weight already
+    offset = getattr(tl_model.cfg, "rmsnorm_uses_offset", False) or type(inner).__name__.endswith("LayerNorm1P")
+    shifted = kind == "w" and inner is not None and offset
     return value.detach() + 1 if shifted else value.detach()
 
 

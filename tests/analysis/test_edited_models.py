@@ -20,7 +20,7 @@ from tests.models.tiny import tiny_folder, tiny_model
 BACKENDS = [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"]
 NO_CHANGE = {
     "torch_hook_added", "torch_pre_hook_added", "backward_hook_added", "config_changed", "inner_config_changed",
-    "forward_of_the_class_replaced",
+    "forward_of_the_class_replaced", "hook_added_everywhere",
 }  # fmt: skip
 """Edits after which the model may still compute the same."""
 SMALL = (

@@ -175,6 +175,10 @@ def backward_hook_added(model: Model) -> Undo:
     return model.tl_model.blocks[1].register_full_backward_hook(lambda module, inner, outer: None).remove
 
 
+def hook_added_everywhere(model: Model) -> Undo:
+    return nn.modules.module.register_module_forward_hook(lambda module, inputs, output: None).remove
+
+
 def scale_changed(model: Model) -> Undo:
     attention = _attention(model)
     name = "attn_scale" if hasattr(attention, "attn_scale") else "scaling"
@@ -219,8 +223,8 @@ WEIGHTS: tuple[Callable[[Model], Undo], ...] = (
 
 OTHERS: tuple[Callable[[Model], Undo], ...] = (
     module_replaced, act_fn_replaced, forward_replaced, forward_of_the_class_replaced, buffer_edited, hook_added,
-    torch_hook_added, torch_pre_hook_added, backward_hook_added, scale_changed, eps_changed, config_changed,
-    inner_config_changed,
+    torch_hook_added, torch_pre_hook_added, backward_hook_added, hook_added_everywhere, scale_changed, eps_changed,
+    config_changed, inner_config_changed,
 )  # fmt: skip
 """Edits of everything else: the provenance says "edited"."""
 

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,10 +24,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..compare import HALF_TOLERANCE, TOLERANCE, agree, difference, probe_ids
-from ..hooks import has_hooks
+from ..hooks import has_hooks, scopes_left
 from ..mixture_of_depths.graft import dense_routes
 from ..network import Network
 from ..patching import Patch, Site, site_hook
+from ..state import structure_key
 from . import modules, native, unembed
 from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
@@ -79,7 +81,9 @@ class _Verdict:
     """Length of the longest sequence that the routes were compared on."""
 
 
-_VERDICTS: weakref.WeakKeyDictionary[Any, _Verdict] = weakref.WeakKeyDictionary()
+_VERDICTS: weakref.WeakKeyDictionary[Any, dict[bytes, _Verdict]] = weakref.WeakKeyDictionary()
+"""By TransformerLens model and structure: what holds does so until a module, function or setting is changed."""
+_MOST_VERDICTS = 8
 _UNTRIED = _Verdict(native=False, cache=False, split=False)
 
 
@@ -99,25 +103,29 @@ class _Route:
 
 
 def _route(network: Network, tokens: int) -> _Route:
-    """The way through a model for sequences of ``tokens`` tokens; routes are compared on first use, without hooks."""
-    hooked = has_hooks(network.tl_model)
-    verdict = _VERDICTS.get(network.tl_model)
-    if not hooked and (verdict is None or _passes_boundary(network, verdict.tokens, tokens)):
-        with dense_routes(network.tl_model):
-            compared = _compare(network, tokens)
-        if compared is not None:
-            compared.blocks = None if verdict is None else verdict.blocks
-            verdict = _VERDICTS[network.tl_model] = compared
+    """The way through a model for sequences of ``tokens`` tokens; routes are compared on first use, without hooks.
+
+    Hooks of this package's own scopes, such as an ablation that is in force, are left aside meanwhile.
+    """
+    tl_model = network.tl_model
+    verdicts = _VERDICTS.setdefault(tl_model, {})
+    hooked = has_hooks(tl_model)
+    if hooked and verdicts:
+        return _Route(None, hooked, next(reversed(verdicts.values())))
+    with scopes_left(tl_model), dense_routes(tl_model):
+        structure = structure_key(network)
+        verdict = verdicts.pop(structure, None)
+        if verdict is None or _passes_boundary(network, verdict.tokens, tokens):
+            compared = None if has_hooks(tl_model) else _compare(network, tokens)
+            if compared is not None:
+                compared.blocks = None if verdict is None else verdict.blocks
+            verdict = compared
     if verdict is None:
         return _Route(None, hooked)
-    if hooked or not verdict.native or _is_changed(network.tl_model):
-        return _Route(None, hooked, verdict)
-    return _Route(Equations.of(network), hooked, verdict)
-
-
-def _is_changed(tl_model: Any) -> bool:
-    """Whether someone replaced a module's forward function."""
-    return any("forward" in vars(module) for module in tl_model.modules())
+    verdicts[structure] = verdict  # the last one is the one used last
+    while len(verdicts) > _MOST_VERDICTS:
+        del verdicts[next(iter(verdicts))]
+    return _Route(Equations.of(network) if verdict.native and not hooked else None, hooked, verdict)
 
 
 def _boundaries(network: Network) -> list[int]:
@@ -161,25 +169,39 @@ def _compare(network: Network, tokens: int) -> _Verdict | None:
     own = modules.encode(network, embeddings, whole=bridge, split=not bridge)
     if bridge and not same(own, wanted):
         raise ValueError(f"{network.name} gives other logits for its own token embeddings than for their ids")
-    split = not bridge or same(modules.decode(network, modules.encode(network, embeddings)), wanted)
-    past = modules.keys_values(network, embeddings[:, :cut])
-    cache = bool(past) and same(
-        _logits(network, modules.encode(network, embeddings[:, cut:], past=past, split=split), split), wanted[:, cut:]
-    )
+    split = not bridge or _serves(lambda: same(modules.decode(network, modules.encode(network, embeddings)), wanted))
+
+    def cached() -> bool:
+        past = modules.keys_values(network, embeddings[:, :cut])
+        hidden = modules.encode(network, embeddings[:, cut:], past=past, split=split)
+        return bool(past) and same(_logits(network, hidden, split), wanted[:, cut:])
+
+    def by_equations(equations: Equations) -> bool:
+        hidden = native.encode(equations, embeddings, fused=False)
+        past = native.keys_values(equations, embeddings[:, :cut])
+        return (
+            same(native.decode(equations, hidden), wanted)
+            and same(native.decode(equations, native.encode(equations, embeddings)), wanted)
+            and same(
+                native.decode(equations, native.encode(equations, embeddings[:, cut:], past=past)), wanted[:, cut:]
+            )
+            and _same_patched(network, equations, embeddings, split)
+            and _same_derivative(network, equations, embeddings)
+        )
+
     equations = Equations.of(network)
-    if equations is None or _is_changed(tl_model):
-        return _Verdict(native=False, cache=cache, split=split, tokens=count)
-    hidden = native.encode(equations, embeddings, fused=False)
-    before = native.keys_values(equations, embeddings[:, :cut])
-    behind = native.encode(equations, embeddings[:, cut:], past=before)
-    agrees = (
-        same(native.decode(equations, hidden), wanted)
-        and same(native.decode(equations, native.encode(equations, embeddings)), wanted)
-        and same(native.decode(equations, behind), wanted[:, cut:])
-        and _same_patched(network, equations, embeddings, split)
-        and _same_derivative(network, equations, embeddings)
-    )
-    return _Verdict(native=agrees, cache=agrees or cache, split=split, tokens=count)
+    agrees = equations is not None and _serves(partial(by_equations, equations))
+    return _Verdict(native=agrees, cache=agrees or _serves(cached), split=split, tokens=count)
+
+
+def _serves(route: Callable[[], bool]) -> bool:
+    """Whether a route gives the model's numbers; one that fails on a model does not serve it."""
+    try:
+        return route()
+    except Exception as error:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "memory" in str(error).lower():
+            raise
+        return False
 
 
 def _logits(network: Network, hidden: Tensor, split: bool) -> Tensor:

@@ -88,7 +88,8 @@ def _norm_kind(module: Any) -> str:
 
 
 def _epsilon(module: Any) -> float:
-    return float(next(getattr(module, name) for name in ("eps", "variance_epsilon") if hasattr(module, name)))
+    # PyTorch's default where a norm does not say: the comparison with the model decides
+    return float(next((getattr(module, name) for name in ("eps", "variance_epsilon") if hasattr(module, name)), 1e-5))
 
 
 @dataclass(frozen=True)

@@ -288,6 +288,8 @@ def streams_at(
     hooks = [(site_hook("resid", layer, network.n_layers), keep(layer)) for layer in layers]
     with contextlib.suppress(_Enough), attached(tl_model, hooks):
         encode(network, embeddings, past=past)
+    if len(seen) < len(layers):
+        raise ValueError(f"{network.name} does not show the residual stream between its layers, so it cannot be read")
     return torch.stack([seen[layer] for layer in layers], dim=1)
 
 

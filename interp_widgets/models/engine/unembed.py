@@ -76,7 +76,7 @@ class ReadOut:
                 ids = torch.zeros(rows.shape[:2], dtype=torch.long, device=network.device)
                 put = {site_hook("resid", network.n_layers, network.n_layers): lambda stream: rows}
                 logits = network.run(ids, edit=put).logits
-        return logits if logits.dtype == torch.float64 else logits.float()
+        return logits.to(torch.float64 if network.dtype == torch.float64 else torch.float32)
 
 
 def _in_type_of(rows: Tensor, norm: torch.nn.Module) -> Tensor:
