@@ -14,6 +14,7 @@ from interp_widgets.analysis._core.checks import check_finite, stream_indices
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.cost import Cost, block_parameters, row_bytes
 from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.engine import Beginnings, beginnings, has_hooks, streams_at
@@ -71,8 +72,7 @@ def last_states(
     wanted = stream_indices(model, layers)
     ids = _token_ids(model, prompts, positions, prepend_bos)
     members = _members(len(ids), groups)
-    if check is not None:
-        check()
+    RunOptions(check=check).stop_if_cancelled()
     runner = Runner(model, max(map(len, ids)), batch_size, check, progress, total=len(ids))
     kind = np.float64 if model.dtype == torch.float64 else np.float32
     hidden = np.empty((len(ids), len(set(wanted)), model.d_model), dtype=kind)

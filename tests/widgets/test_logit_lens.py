@@ -424,7 +424,7 @@ def test_an_exception_in_a_users_hook_is_shown_and_leaves_no_hook(pair: Any, exp
 
 
 def test_out_of_memory_is_a_sentence(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    told_of_full_memory(explore(pair.base), monkeypatch, "interp_widgets.analysis.logit_lens.lens.residuals")
+    told_of_full_memory(explore(pair.base), monkeypatch, "interp_widgets.analysis.logit_lens.lens.residual_streams")
 
 
 def test_cancel_and_close_during_a_run(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis._core.checks import check_choice
-from interp_widgets.analysis._core.run import Check
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.data.word_vectors import WordVectors, check_words, demo_word_vectors
 from interp_widgets.models import Model
@@ -93,7 +93,7 @@ def word_table(
     table = model.weight("W_E") if side == "input" else model.weight("W_U").T
     return WordTable(
         words=tuple(listed[i] for i in known),
-        embeddings=_means(table, [ids[i] for i in known], check),
+        embeddings=_means(table, [ids[i] for i in known], RunOptions(check=check)),
         n_tokens=np.array([len(ids[i]) for i in known], dtype=np.int64),
         unknown=tuple(word for word, own in zip(listed, ids, strict=True) if not own),
     )
@@ -112,15 +112,14 @@ def word_ids(model: Model, words: Sequence[str]) -> list[list[int]]:
 
 
 @torch.no_grad()
-def _means(table: Tensor, ids: Sequence[Sequence[int]], check: Check) -> Tensor:
+def _means(table: Tensor, ids: Sequence[Sequence[int]], run: RunOptions) -> Tensor:
     """(words, width) means of the table's rows, gathered in batches: a wide copy of the whole table is never made."""
     kind = wide(table[:1]).dtype
     means = torch.empty(len(ids), table.shape[1], dtype=kind, device=table.device)
     longest = max(map(len, ids))
     step = max(1, _GATHERED // (table.shape[1] * longest))
     for start in range(0, len(ids), step):
-        if check is not None:
-            check()
+        run.stop_if_cancelled()
         batch = ids[start : start + step]
         lengths = torch.tensor([len(word) for word in batch], device=table.device)
         rows = table[torch.tensor([token for word in batch for token in word], device=table.device)].to(kind)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
-from interp_widgets.analysis._core.run import Check
+from interp_widgets.analysis._core.run import RunOptions
 
 MOST_OTHERS = 5000
 """Held-out stimuli of other concepts that a concept is compared with; of more, a random draw."""
@@ -93,7 +93,7 @@ def shuffled_aucs(
     *,
     times: int,
     seed: int,
-    check: Check = None,
+    run: RunOptions,
 ) -> Floats:
     """(concepts,) mean AUC over ``times`` deals of the labels, of the stimuli and of the held-out ones alike.
 
@@ -102,8 +102,7 @@ def shuffled_aucs(
     rng = np.random.default_rng(seed)
     total: Floats | None = None
     for deal in range(times):
-        if check is not None:
-            check()
+        run.stop_if_cancelled()
         directions = make(rng.permutation(owner), seed + deal)
         aucs, _ = concept_aucs(directions, states, rng.permutation(owner_held_out), seed=seed)
         total = aucs if total is None else total + aucs

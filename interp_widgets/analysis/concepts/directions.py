@@ -12,7 +12,7 @@ from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
 from interp_widgets.analysis._core.checks import check_choice, stream_indices
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import provenance
-from interp_widgets.analysis._core.run import Check, RunOptions
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis.concepts.auc import MOST_OTHERS, add_projections, aucs_of_projections, drawn, shuffled_aucs
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.concepts.direction_methods import Method, Moments, directions_of, maker
@@ -100,7 +100,8 @@ def concept_directions(
     chosen = tuple(demo_concepts() if concepts is None else concepts)
     (layer,) = stream_indices(model, layer)
     _check(model, chosen, method, template, test_template)
-    passes = _Passes(model, chosen, layer, states, RunOptions(progress, check, batch_size))
+    run = RunOptions(progress, check, batch_size)
+    passes = _Passes(model, chosen, layer, states, run)
     moments = Moments(len(chosen), model.d_model, scatter=method == "discriminant")
     dealt = _dealt(chosen, seed)
     keep = np.ones(len(chosen), dtype=bool) if method == "pca" else dealt
@@ -116,7 +117,7 @@ def concept_directions(
         held_out.add(some, owner)
     whole, within = held_out.aucs(_group_numbers([concept.group for concept in chosen]))
     control = np.full(len(chosen), np.nan)
-    control[dealt] = _control(made_from, held_out.kept, dealt, method, times=shuffles, seed=seed, check=check)
+    control[dealt] = _control(made_from, held_out.kept, dealt, method, times=shuffles, seed=seed, run=run)
     return ConceptSet(
         names=[concept.name for concept in chosen],
         directions=directions.astype(made_from.states.dtype),
@@ -263,7 +264,7 @@ def _dealt(concepts: Sequence[Concept], seed: int) -> Bools:
 
 def _control(
     made_from: _Kept, held_out: _Kept, dealt: Bools, method: Method, *,
-    times: int, seed: int, check: Check,
+    times: int, seed: int, run: RunOptions,
 ) -> Floats:  # fmt: skip
     """(dealt concepts,) mean AUC with their labels dealt at random."""
     number, rows = dealt.cumsum() - 1, dealt[made_from.owner]
@@ -273,7 +274,7 @@ def _control(
         return directions_of(states, labels, int(dealt.sum()), method=method, seed=deal)
 
     return shuffled_aucs(make, number[made_from.owner[rows]], held_out.states, number[held_out.owner],
-                         times=times, seed=seed, check=check)  # fmt: skip
+                         times=times, seed=seed, run=run)  # fmt: skip
 
 
 def _fill(template: str, name: str, stimulus: str) -> str:

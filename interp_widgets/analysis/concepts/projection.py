@@ -13,6 +13,7 @@ from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis._core.top_k import largest
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
@@ -110,8 +111,7 @@ def read_prompt_concepts(
     concepts.check(model, other_weights=other_weights)
     tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
     chosen = range(len(concepts.names)) if names is None else [concepts.index(name) for name in names]
-    if check is not None:
-        check()
+    RunOptions(check=check).stop_if_cancelled()
     states = to_numpy(residual_streams(model, tokens.fed_ids()[0])[concepts.layer, tokens.offset :])
     check_finite(states, lambda position, _: f"the hidden state at position {position}")
     return ConceptReading(

@@ -93,8 +93,7 @@ class KeptStates:
             self._keep(
                 [prompts[i] for i in some], deepest, [groups[i] for i in some], progress=part.progress, **options
             )
-        if progress is not None:
-            progress(len(prompts), len(prompts))
+        RunOptions(progress).report(len(prompts), len(prompts))
         states = np.stack([block[row, [layer]] for block, row in (self._held[text] for text in prompts)])
         if absent and state_key(model, exact=True) != state:  # edited while it read
             self._forget()

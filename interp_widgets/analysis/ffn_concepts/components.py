@@ -16,7 +16,7 @@ from interp_widgets.analysis._core.arrays import Floats, Ints
 from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index, layer_indices, place_of
 from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis._core.result import Result, provenance, record
-from interp_widgets.analysis._core.run import Check, RunOptions
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import as_array, to_numpy
 from interp_widgets.analysis._core.top_k import TopK
 from interp_widgets.analysis._core.word_embeddings import Words, word_table
@@ -235,8 +235,8 @@ def ffn_concepts(
     for done, layer in enumerate(numbers, start=1):
         run.stop_if_cancelled()
         with model.lock:
-            directions, shares = principal_directions(model.weight("W_out", layer), rank, check)
-        near = nearest_words(directions, units, min(top, len(table.words)), check=check, log=log)
+            directions, shares = principal_directions(model.weight("W_out", layer), rank, run)
+        near = nearest_words(directions, units, min(top, len(table.words)), run, log=log)
         kept = {name: getattr(near, name) for name in ("plus", "plus_scores", "minus", "minus_scores")}
         kept["explained_variance"] = shares
         if keep_directions:
@@ -250,7 +250,7 @@ def ffn_concepts(
 
 
 @torch.no_grad()
-def principal_directions(weights: Tensor, rank: int, check: Check = None) -> tuple[Tensor, NDArray[np.float64]]:
+def principal_directions(weights: Tensor, rank: int, run: RunOptions) -> tuple[Tensor, NDArray[np.float64]]:
     """The directions (rank, d_model) in which rows (n, d_model) vary most, and the share (rank,) of the variance each
     explains; float64.
 
@@ -269,9 +269,8 @@ def principal_directions(weights: Tensor, rank: int, check: Check = None) -> tup
         covariance.addmm_(rows.T, rows)
 
     size = int(_FLOPS[kind] / (2 * width**2))
-    run_chunks(len(weights), max(size, 64), work, what="neuron", check=check)
-    if check is not None:
-        check()
+    run_chunks(len(weights), max(size, 64), work, what="neuron", check=run.check)
+    run.stop_if_cancelled()
     total = float(covariance.trace())
     if not 0 < total < np.inf:
         what = "all the same: they have no direction to read" if total == 0 else "not all finite numbers"
@@ -304,7 +303,7 @@ class NearestWords:
 
 @torch.no_grad()
 def nearest_words(
-    directions: Tensor, words: Tensor, top: int, *, check: Check = None, log: ChunkLog | None = None
+    directions: Tensor, words: Tensor, top: int, run: RunOptions, *, log: ChunkLog | None = None
 ) -> NearestWords:
     """The ``top`` words on either side of directions (rank, width), by projection of word vectors (words, width).
 
@@ -321,7 +320,7 @@ def nearest_words(
         for side, tile in zip(sides, (scores, -scores), strict=True):
             side.add(tile, start)
 
-    run_chunks(len(words), max(int(most), top), work, what="word", check=check, log=log)
+    run_chunks(len(words), max(int(most), top), work, what="word", check=run.check, log=log)
     (plus, high), (minus, low) = ((as_array(side.indices), to_numpy(side.values)) for side in sides)
     turned = low[:, 0] > high[:, 0]
     plus, minus = np.where(turned[:, None], minus, plus), np.where(turned[:, None], plus, minus)

@@ -12,7 +12,7 @@ from interp_widgets.analysis._core.arrays import Bools, Floats, Ints, ratio
 from interp_widgets.analysis._core.checks import check_range, index
 from interp_widgets.analysis._core.comparing import check_same, check_same_words, pair_provenance, two_results
 from interp_widgets.analysis._core.result import Result, provenance, record
-from interp_widgets.analysis._core.run import Check, RunOptions
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.statistics import GroupComparison, compare_groups, holm
 from interp_widgets.analysis.head_words.head_word_result import HeadWordResult
 from interp_widgets.analysis.head_words.word_pairs import head_word_pairs
@@ -215,7 +215,8 @@ def compare_heads(
     check_range("groups", groups)
     if both := sorted(set(instruction_verbs) & set(general_verbs)):
         raise ValueError(f"the verb {both[0]!r} is among instruction verbs and general verbs: leave it out of one")
-    a, b = two_results((base, tuned), HeadWordResult, head_word_pairs, options, RunOptions(progress, check))
+    run = RunOptions(progress, check)
+    a, b = two_results((base, tuned), HeadWordResult, head_word_pairs, options, run)
     check_same_words(a.vocabulary, b.vocabulary)
     shapes = a.energy.shape[1:], b.energy.shape[1:]
     layers = tuple(a.layers), tuple(b.layers)
@@ -230,10 +231,10 @@ def compare_heads(
     return HeadComparison(
         layers=tuple(a.layers),
         group=group,
-        head_change=changes(*heads, words, check=check),
-        dimension_change=changes(*dimensions, words, check=check),
-        other_head_change=other_changes(*heads, words, check=check),
-        other_dimension_change=other_changes(*dimensions, words, most=1, check=check),
+        head_change=changes(*heads, words, run),
+        dimension_change=changes(*dimensions, words, run),
+        other_head_change=other_changes(*heads, words, run),
+        other_dimension_change=other_changes(*dimensions, words, run, most=1),
         pair_change=b.n_pairs.astype(np.int64) - a.n_pairs,
         verbs=verbs,
         instruction=kind,
@@ -351,7 +352,7 @@ def _codes(pairs: Ints, words: int) -> NDArray[np.int64]:
     return np.asarray(pairs[:, 0].astype(np.int64) * words + pairs[:, 1])
 
 
-def changes(a: Sets, b: Sets, words: int, *, check: Check = None) -> NDArray[np.float64]:
+def changes(a: Sets, b: Sets, words: int, run: RunOptions) -> NDArray[np.float64]:
     """1 - |A ∩ B| / |A ∪ B| of every pair of sets; NaN for two empty ones."""
     shape = a[2]
     size = int(np.prod(shape[1:]))
@@ -360,8 +361,7 @@ def changes(a: Sets, b: Sets, words: int, *, check: Check = None) -> NDArray[np.
     bounds = [np.searchsorted(owner // size * size, ends) for owner in (a[0], b[0])]
     shares = np.empty((shape[0], size))
     for layer in range(shape[0]):
-        if check is not None:
-            check()
+        run.stop_if_cancelled()
         parts = [slice(bound[layer], bound[layer + 1]) for bound in bounds]
         owner = np.concatenate([a[0][parts[0]], b[0][parts[1]]]) - layer * size
         codes = np.concatenate([a[1][parts[0]], b[1][parts[1]]])
@@ -373,7 +373,7 @@ def changes(a: Sets, b: Sets, words: int, *, check: Check = None) -> NDArray[np.
     return np.asarray(1 - shares.reshape(shape))
 
 
-def other_changes(a: Sets, b: Sets, words: int, *, most: int | None = None, check: Check = None) -> NDArray[np.float64]:
+def other_changes(a: Sets, b: Sets, words: int, run: RunOptions, *, most: int | None = None) -> NDArray[np.float64]:
     """Mean change from each set of A to other sets of B that differ in the last axis only, at most ``most`` of them.
 
     What two unrelated heads (or dimensions) have in common all the same: some pairs are frequent everywhere.
@@ -382,7 +382,7 @@ def other_changes(a: Sets, b: Sets, words: int, *, most: int | None = None, chec
     total, known = np.zeros(shape), np.zeros(shape, dtype=int)
     for shift in range(1, min(shape[-1] - 1, shape[-1] if most is None else most) + 1):
         row, last = np.divmod(b[0], shape[-1])
-        change = changes(a, (row * shape[-1] + (last - shift) % shape[-1], b[1], shape), words, check=check)
+        change = changes(a, (row * shape[-1] + (last - shift) % shape[-1], b[1], shape), words, run)
         finite = np.isfinite(change)
         total[finite] += change[finite]
         known += finite

@@ -19,7 +19,7 @@ from interp_widgets.analysis._core.checks import check_finite, check_range, laye
 from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import provenance
-from interp_widgets.analysis._core.run import Check
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import as_array, wide
 from interp_widgets.analysis._core.top_k import TopK
 from interp_widgets.analysis._core.word_embeddings import Words, word_list, word_table
@@ -104,11 +104,12 @@ def head_word_pairs(
     numbers = sorted(layer_indices(model, layers))
     listed = word_list(words if words is not None else _own_words(vectors))
     vector_rows, present = vectors_of(listed, vectors)
+    run = RunOptions(progress, check)
     table = word_table(model, listed, check=check)
     known = np.isin(listed, table.words) if table.unknown else np.ones(len(listed), dtype=bool)
     near = cosines(vector_rows[known], present[known], frequent=frequent, device=table.embeddings.device)
     log = ChunkLog()
-    search = PairSearch(model, table.embeddings, near, min(top, len(table.words)), keep, check=check, log=log)
+    search = PairSearch(model, table.embeddings, near, min(top, len(table.words)), keep, run, log=log)
     done: list[LayerPairs] = []
     options = {
         "words": len(listed),
@@ -132,8 +133,7 @@ def head_word_pairs(
         )
 
     def step(rows: int) -> None:
-        if progress is not None:
-            progress(len(done) * search.steps + rows, len(numbers) * search.steps)
+        run.report(len(done) * search.steps + rows, len(numbers) * search.steps)
 
     search.step = step
     for layer in numbers:
@@ -233,7 +233,7 @@ class PairSearch:
     """Words per dimension."""
     keep: int
     """Most pairs kept per dimension and per head."""
-    check: Check = None
+    run: RunOptions = field(default_factory=RunOptions)
     step: Callable[[int], None] | None = None
     """Called with the rows done in a layer: those of queries and keys, then the dimensions."""
     log: ChunkLog | None = None
@@ -279,15 +279,16 @@ class PairSearch:
         def work(start: int, stop: int) -> None:
             best, total = TopK(self.top, by_size=True), 0.0
             for begin in range(0, words, tile):
-                if self.check is not None:
-                    self.check()
+                self.run.stop_if_cancelled()
                 block = self.embeddings[begin : begin + tile]
                 active = torch.mm(rows[start:stop], block.T, out=self._buffer("active", rows, stop - start, len(block)))
                 best.add(active, begin)
                 total = total + torch.linalg.vector_norm(active, dim=-1).to(energy.dtype) ** 2
             indices[start:stop], values[start:stop], energy[start:stop] = best.indices, best.values, total
 
-        run_chunks(len(rows), size, work, what="dimension of a head", log=self.log, check=self.check, after=self.step)
+        run_chunks(
+            len(rows), size, work, what="dimension of a head", log=self.log, check=self.run.check, after=self.step
+        )
         return indices, values, energy
 
     def _buffer(self, name: str, like: Tensor, *shape: int) -> Tensor:
@@ -322,7 +323,7 @@ class PairSearch:
             if self.step is not None:
                 self.step(start + done)
 
-        run_chunks(len(keys), size, work, what="dimension of a head", log=self.log, check=self.check, after=after)
+        run_chunks(len(keys), size, work, what="dimension of a head", log=self.log, check=self.run.check, after=after)
         where, cosine = (torch.cat(parts) for parts in zip(*tiles, strict=True))
         row, cell = where // self.top**2, where % self.top**2
         pairs = as_array(torch.stack([row, query[row, cell // self.top], key[row, cell % self.top]]))

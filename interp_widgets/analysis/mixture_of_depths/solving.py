@@ -9,6 +9,7 @@ import numpy as np
 
 from interp_widgets.analysis._core.arrays import Bools
 from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.arguments import checked
 from interp_widgets.data.problems import Problem
 from interp_widgets.models import Model
@@ -84,11 +85,10 @@ def solve(
                 f"problem {index} has {length} tokens, which with {max_new_tokens} new ones do not fit the model's "
                 f"context of {model.n_ctx}: leave it out, or ask for fewer new tokens"
             )
-    responses = []
+    responses, run = [], RunOptions(progress, check)
     for done, problem in enumerate(items, start=1):
         responses.append(model.generate(problem.prompt, max_new_tokens=max_new_tokens, check=check))
-        if progress is not None:
-            progress(done, len(items))
+        run.report(done, len(items))
     return SolveResult(
         solved=np.array([problem.solved(text) for problem, text in zip(items, responses, strict=True)]),
         responses=responses,

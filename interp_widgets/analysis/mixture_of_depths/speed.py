@@ -13,6 +13,7 @@ from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
 from interp_widgets.models.devices import device_kind
@@ -129,7 +130,7 @@ def routing_speed(
     counts = list(range(1, model.k + 1))
     seconds = np.zeros((len(counts), repeats + 1))
     computed, runs, texts = np.ones(len(counts)), np.ones(len(counts)), [""] * len(counts)
-    skips = model.skips_layers
+    skips, run = model.skips_layers, RunOptions(progress, check)
     for turn in range(repeats + 1):
         for row, count in enumerate(counts):
             with model.lock, model.with_top_k(count):
@@ -146,8 +147,7 @@ def routing_speed(
                 computed[row] = sum(write.computed) / (len(write.computed) * write.length)
                 runs[row] = write.runs / (len(write.computed) * len(write.exits))
             texts[row] = model.decode(new) if model.tokenizer is not None else " ".join(map(str, new))
-            if progress is not None:
-                progress(turn * len(counts) + row + 1, (repeats + 1) * len(counts))
+            run.report(turn * len(counts) + row + 1, (repeats + 1) * len(counts))
     return RoutingSpeed(
         top_k=counts,
         seconds=seconds[:, 1:],
