@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from torch import nn
 
 DeviceKind = Literal["cpu", "accelerator"]
 
@@ -12,6 +13,11 @@ DeviceKind = Literal["cpu", "accelerator"]
 def device_kind(device: torch.device) -> DeviceKind:
     """Whether work on a device should come in blocks that stay in a processor's cache, or in few large ones."""
     return "cpu" if device.type == "cpu" else "accelerator"
+
+
+def devices_of(module: nn.Module) -> list[torch.device]:
+    """The devices that a model's weights lie on, that of its first ones first; weights kept elsewhere are on none."""
+    return list(dict.fromkeys(parameter.device for parameter in module.parameters() if not parameter.is_meta))
 
 
 def has_float64(device: torch.device) -> bool:

@@ -214,7 +214,7 @@ class Network:
         query head unless ``grouped``; an absent bias is zero, the scale of a norm without one (or folded away) is one,
         and Gemma's is what it multiplies by.
         """
-        return weights.weight(self.tl_model, name, layer, grouped=grouped)
+        return weights.weight(self.tl_model, name, layer, grouped=grouped).to(self.device)
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
