@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -15,9 +16,18 @@ def device_kind(device: torch.device) -> DeviceKind:
     return "cpu" if device.type == "cpu" else "accelerator"
 
 
-def devices_of(module: nn.Module) -> list[torch.device]:
+def devices_of(module: nn.Module) -> Iterator[torch.device]:
     """The devices that a model's weights lie on, that of its first ones first; weights kept elsewhere are on none."""
-    return list(dict.fromkeys(parameter.device for parameter in module.parameters() if not parameter.is_meta))
+    seen: set[torch.device] = set()
+    for parameter in module.parameters():
+        if not parameter.is_meta and parameter.device not in seen:
+            seen.add(parameter.device)
+            yield parameter.device
+
+
+def is_spread(module: nn.Module) -> bool:
+    """Whether a model's weights lie on more than one device."""
+    return len(list(devices_of(module))) > 1
 
 
 def has_float64(device: torch.device) -> bool:

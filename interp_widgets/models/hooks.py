@@ -177,7 +177,7 @@ def attached(
         hooks: names and functions of (value, hook); what they return, unless it is None, replaces the value.
         scope: the hooks act in it only, and outlive TransformerLens' own resets.
     """
-    device = next(iter(devices_of(tl_model)))
+    device = next(devices_of(tl_model))
     with contextlib.ExitStack() as stack:
         for name, function in hooks:
             act = _within(function, scope, device)

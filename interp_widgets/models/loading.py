@@ -13,7 +13,7 @@ from torch import Tensor
 
 from . import convert
 from .check import SelfCheck, SelfCheckError, check_ids, log_probabilities, self_check
-from .devices import devices_of
+from .devices import devices_of, is_spread
 from .hub_files import LoadError, Source, check_lora, check_tokenizer, check_transformers_model, open_source, short_name
 from .model import Model
 from .network import Backend
@@ -301,10 +301,10 @@ def _adopt(
         )
     if dtype is not None and dtype != parameter.dtype:
         raise ValueError(f"this model is in {parameter.dtype} and used as it is: convert it with .to({dtype}) first")
-    devices = [str(each) for each in devices_of(tl_model)]
-    if actual == "hooked" and len(devices) > 1:
+    if actual == "hooked" and is_spread(tl_model):
+        devices = " and ".join(map(str, devices_of(tl_model)))
         raise ValueError(
-            f"this HookedTransformer is spread over {' and '.join(devices)}, which TransformerLens does not run: "
+            f"this HookedTransformer is spread over {devices}, which TransformerLens does not run: "
             "move it to one of them with .to(...), or spread its transformers model and use backend='bridge'"
         )
     name = short_name(str(getattr(tl_model.cfg, "model_name", "") or type(tl_model).__name__))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..devices import devices_of
+from ..devices import is_spread
 from ..hooks import attached, check_hook_names
 from ..mixture_of_depths.graft import mixture_of
 from ..network import Network
@@ -200,7 +200,7 @@ def _rows_to_keep(tl_model: Any, positions: slice | Tensor, embeddings: Tensor) 
         if rows and rows == range(rows.start, tokens):
             return len(rows)
         positions = torch.tensor(list(rows), device=embeddings.device)
-    return positions if len(devices_of(tl_model)) == 1 else None
+    return None if is_spread(tl_model) else positions
 
 
 @contextmanager
