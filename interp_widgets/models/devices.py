@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
+from torch import nn
 
 DeviceKind = Literal["cpu", "accelerator"]
 
@@ -12,6 +14,20 @@ DeviceKind = Literal["cpu", "accelerator"]
 def device_kind(device: torch.device) -> DeviceKind:
     """Whether work on a device should come in blocks that stay in a processor's cache, or in few large ones."""
     return "cpu" if device.type == "cpu" else "accelerator"
+
+
+def devices_of(module: nn.Module) -> Iterator[torch.device]:
+    """The devices that a model's weights lie on, that of its first ones first; weights kept elsewhere are on none."""
+    seen: set[torch.device] = set()
+    for parameter in module.parameters():
+        if not parameter.is_meta and parameter.device not in seen:
+            seen.add(parameter.device)
+            yield parameter.device
+
+
+def is_spread(module: nn.Module) -> bool:
+    """Whether a model's weights lie on more than one device."""
+    return len(list(devices_of(module))) > 1
 
 
 def has_float64(device: torch.device) -> bool:

@@ -17,6 +17,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .devices import devices_of
+
 Edit = Callable[[Tensor], Tensor]
 Objective = Callable[[Tensor], Tensor]
 
@@ -169,13 +171,16 @@ def attached(
     so that an edit would be applied twice. ``hook_mlp_in``, the residual stream as the MLP's branch reads it, has no
     hook that every model runs: with a ``backend`` it is the input of that branch's first module.
 
+    Every function sees its value on the device where the model's weights begin, also of a layer that lies on another.
+
     Args:
         hooks: names and functions of (value, hook); what they return, unless it is None, replaces the value.
         scope: the hooks act in it only, and outlive TransformerLens' own resets.
     """
+    device = next(devices_of(tl_model))
     with contextlib.ExitStack() as stack:
         for name, function in hooks:
-            act = _within(function, scope)
+            act = _within(function, scope, device)
             block = MLP_IN.match(name) if backend else None
             if block is None:
                 point = tl_model.hook_dict[name]
@@ -191,9 +196,21 @@ def attached(
         yield
 
 
-def _within(function: Callable[..., Tensor | None], scope: Scope | None) -> Callable[..., Tensor | None]:
-    """The function as TransformerLens calls it, with a keyword; in a scope it acts there only."""
-    return lambda value, hook: function(value, hook) if scope is None or scope.acts() else None
+def _within(
+    function: Callable[..., Tensor | None], scope: Scope | None, device: torch.device
+) -> Callable[..., Tensor | None]:
+    """The function as TransformerLens calls it, with a keyword, on one device; in a scope it acts there only."""
+
+    def act(value: Tensor, hook: Any) -> Tensor | None:
+        if scope is not None and not scope.acts():
+            return None
+        seen = value.to(device)
+        changed = function(seen, hook)
+        if changed is seen and not torch.is_grad_enabled():  # a gradient may be asked for at what was seen
+            return value
+        return None if changed is None else changed.to(value.device)
+
+    return act
 
 
 def _entering(function: Callable[..., Tensor | None]) -> Callable[..., tuple[Any, ...] | None]:
@@ -315,7 +332,7 @@ def run_hooked(
     hooks += list(recorders.items())
     switched = switched_on(tl_model, [*names, *edits])
     with torch.set_grad_enabled(grad is not None), switched, attached(tl_model, hooks):
-        logits = tl_model(ids)
+        logits = tl_model(ids).to(ids.device)
         silent = [name for name in names if not recorders[name].values] + [n for n in edits if n not in fired]
         if silent:
             raise ValueError(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from . import convert
 from .check import SelfCheck, SelfCheckError, check_ids, log_probabilities, self_check
+from .devices import devices_of, is_spread
 from .hub_files import LoadError, Source, check_lora, check_tokenizer, check_transformers_model, open_source, short_name
 from .model import Model
 from .network import Backend
@@ -122,15 +123,24 @@ def load_model(
 
 
 def device_of(device: str | torch.device | None) -> torch.device:
+    """The device asked for: the CPU, or one of the accelerators that PyTorch sees."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        found = torch.device(device)
+        wanted = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {device!r}") from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} was asked for, but torch sees no CUDA device: use device='cpu'")
-    return found
+        raise ValueError(f"device must be 'cpu', 'cuda', 'cuda:N' or 'mps', got {device!r}") from error
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    there = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
+    if wanted.type not in there:
+        raise ValueError(
+            f"device {str(device)!r} was asked for, but torch sees no {wanted.type.upper()} device: "
+            f"use device={' or '.join(map(repr, there))}"
+        )
+    count = 1 if wanted.type == "cpu" else torch.accelerator.device_count()
+    if wanted.index is not None and wanted.index >= count:
+        raise ValueError(f"device {str(device)!r} was asked for, but torch sees {count}, counted from 0")
+    return wanted
 
 
 def _check_weights(module: Any, name: str) -> None:
@@ -291,6 +301,12 @@ def _adopt(
         )
     if dtype is not None and dtype != parameter.dtype:
         raise ValueError(f"this model is in {parameter.dtype} and used as it is: convert it with .to({dtype}) first")
+    if actual == "hooked" and is_spread(tl_model):
+        devices = " and ".join(map(str, devices_of(tl_model)))
+        raise ValueError(
+            f"this HookedTransformer is spread over {devices}, which TransformerLens does not run: "
+            "move it to one of them with .to(...), or spread its transformers model and use backend='bridge'"
+        )
     name = short_name(str(getattr(tl_model.cfg, "model_name", "") or type(tl_model).__name__))
     check_lora(tl_model)
     _check_weights(tl_model, name)

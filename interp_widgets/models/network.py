@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from . import weights
+from .devices import is_spread
 from .hooks import Edit, Objective, Run, canonical_hook_names, mlp_branch, run_hooked
 from .state import Watch, weights_key
 
@@ -71,6 +72,11 @@ class Network:
     def dtype(self) -> torch.dtype:
         """The weights' floating-point type."""
         return next(self.tl_model.parameters()).dtype
+
+    @functools.cached_property
+    def spread(self) -> bool:
+        """Whether the weights lie on more than one device; `weight`, hooks and logits are on the first all the same."""
+        return is_spread(self.tl_model)
 
     @functools.cached_property
     def parameter_count(self) -> int:
@@ -214,7 +220,8 @@ class Network:
         query head unless ``grouped``; an absent bias is zero, the scale of a norm without one (or folded away) is one,
         and Gemma's is what it multiplies by.
         """
-        return weights.weight(self.tl_model, name, layer, grouped=grouped)
+        value = weights.weight(self.tl_model, name, layer, grouped=grouped)
+        return value.to(self.device) if self.spread else value
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from interp_widgets.models.loading import device_of
 from tests.accelerator import strict
 
 
@@ -103,3 +104,12 @@ def test_what_is_counted() -> None:
         second.sum().item()
         first.nonzero()
     assert counts == strict.Counts(operations=2, waits=3)
+
+
+def test_a_model_loads_on_any_accelerator_that_torch_sees() -> None:
+    assert device_of("strict:1") == torch.device("strict:1")
+    assert device_of(torch.device("strict")) == torch.device("strict")
+    with pytest.raises(ValueError, match=r"device 'strict:2' was asked for, but torch sees 2, counted from 0"):
+        device_of("strict:2")
+    with pytest.raises(ValueError, match=r"torch sees no MPS device: use device='cpu' or 'strict'"):
+        device_of("mps")

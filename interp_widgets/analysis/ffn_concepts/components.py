@@ -321,7 +321,8 @@ def nearest_words(
             side.add(tile, start)
 
     run_chunks(len(words), max(int(most), top), work, what="word", check=run.check, log=log)
-    (plus, high), (minus, low) = ((as_array(side.indices), to_numpy(side.values)) for side in sides)
+    plus, minus = as_array(torch.stack([side.indices for side in sides]))
+    high, low = to_numpy(torch.stack([side.values for side in sides]))
     turned = low[:, 0] > high[:, 0]
     plus, minus = np.where(turned[:, None], minus, plus), np.where(turned[:, None], plus, minus)
     high, low = np.where(turned[:, None], low, high), np.where(turned[:, None], high, low)

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..compare import HALF_TOLERANCE, TOLERANCE, agree, difference, probe_ids
+from ..devices import is_spread
 from ..hooks import has_hooks, scopes_left
 from ..mixture_of_depths.graft import dense_routes
 from ..network import Network
@@ -157,7 +158,7 @@ def _compare(network: Network, tokens: int) -> _Verdict | None:
     ids = probe_ids(network.d_vocab, network.n_ctx, at_least=beyond).to(network.device)
     count = ids.shape[1]
     embeddings = network.token_embeddings(ids[0])[None]
-    wanted = tl_model(ids)
+    wanted = tl_model(ids).to(ids.device)
     if not bool(torch.isfinite(wanted).all()):
         return None
     cut = count // 2
@@ -189,7 +190,7 @@ def _compare(network: Network, tokens: int) -> _Verdict | None:
             and _same_derivative(network, equations, embeddings)
         )
 
-    equations = Equations.of(network)
+    equations = None if is_spread(tl_model) else Equations.of(network)
     agrees = equations is not None and _serves(partial(by_equations, equations))
     return _Verdict(native=agrees, cache=agrees or _serves(cached), split=split, tokens=count)
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..devices import is_spread
 from ..hooks import attached, check_hook_names
 from ..mixture_of_depths.graft import mixture_of
 from ..network import Network
@@ -89,7 +90,7 @@ def decode(network: Network, hidden: Tensor) -> Tensor:
     """Logits (..., d_vocab) of hidden states from `encode`, by the model's own unembedding."""
     flat = hidden if hidden.ndim == 3 else hidden.reshape(1, -1, hidden.shape[-1])
     logits = soft_capped(network.tl_model.unembed(flat), soft_cap(network.tl_model))
-    return logits.reshape(*hidden.shape[:-1], logits.shape[-1])
+    return logits.to(hidden.device).reshape(*hidden.shape[:-1], logits.shape[-1])
 
 
 def cache_layers(past: Sequence[KeysValues], backend: str, length: int) -> list[KeysValues]:
@@ -177,17 +178,29 @@ def _bridge_encode(
     split: bool,
 ) -> Tensor:
     options = _bridge_options(tl_model, embeddings.shape[0], past)
+    keep = None if whole or positions is None else _rows_to_keep(tl_model, positions, embeddings)
+    chosen = slice(None) if positions is None or keep is not None else positions
     if whole:
         embeddings = tl_model.embed.hook_out(embeddings)
-    elif positions is not None:
-        rows = torch.arange(embeddings.shape[1], device=embeddings.device)
-        options["logits_to_keep"] = rows[positions] if isinstance(positions, slice) else positions
-    chosen = positions if whole and positions is not None else slice(None)
+    if keep is not None:
+        options["logits_to_keep"] = keep
     if not split:
-        return tl_model.original_model(inputs_embeds=embeddings, **options).logits[:, chosen]
+        return tl_model.original_model(inputs_embeds=embeddings, **options).logits.to(embeddings.device)[:, chosen]
     with unembedding_input(tl_model, keep=whole) as caught:
         tl_model.original_model(inputs_embeds=embeddings, **options)
-    return caught[0][:, chosen]
+    return caught[0].to(embeddings.device)[:, chosen]
+
+
+def _rows_to_keep(tl_model: Any, positions: slice | Tensor, embeddings: Tensor) -> int | Tensor | None:
+    """The positions as transformers takes them: the number of last ones, or (n,) indices; None where these would be
+    brought to another device than the states that they index."""
+    tokens = embeddings.shape[1]
+    if isinstance(positions, slice):
+        rows = range(tokens)[positions]
+        if rows and rows == range(rows.start, tokens):
+            return len(rows)
+        positions = torch.tensor(list(rows), device=embeddings.device)
+    return None if is_spread(tl_model) else positions
 
 
 @contextmanager

@@ -378,7 +378,8 @@ class PickedRows(Sequence[KeysValues]):
 
     def __getitem__(self, layer: Any) -> Any:
         key, value = self.layers[layer]
-        return key[self.rows], value[self.rows]
+        rows = self.rows.to(key.device)
+        return key[rows], value[rows]
 
 
 def _inside_first(block: Block, trace: Trace, patches: Sequence[Patch], sequence: Tensor) -> _ChangedRows:

@@ -125,7 +125,7 @@ def blocks_agree(network: Network) -> bool | None:
     """
     ids = probe_ids(network.d_vocab, network.n_ctx).to(network.device)
     with by_last_route(network.tl_model):
-        wanted = network.tl_model(ids)
+        wanted = network.tl_model(ids).to(ids.device)
     if not bool(torch.isfinite(wanted).all()):
         return None
     streams = residual_streams(network, ids[0], whole=False)[[0, -1]]

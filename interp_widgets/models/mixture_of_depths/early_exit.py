@@ -69,7 +69,9 @@ class EarlyExit:
         for layer in range(late):
             self._advance(layer)
         weights = self.mixture.weigh(self._waiting[late][-1][:, -1:], self.top_k)
-        used = (weights[0, 0] != 0).nonzero()[:, 0].tolist()  # a NaN goes on into the logits, where it is reported
+        used = [
+            route for route, share in enumerate(weights[0, 0].tolist()) if share != 0
+        ]  # a NaN goes on into the logits, where it is reported
         members = []
         for route in range(used[-1] + 1):
             end = self._advance(late + route)
