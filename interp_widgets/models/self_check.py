@@ -289,9 +289,11 @@ def _check_cached_steps(tl_model: Any, backend: Backend, ids: Tensor, own: Tenso
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its kind."""
+    """The first line of an error's message, with the next one where it only announces that; or the error's kind."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:240]
 
 
 # ---- past the lengths that a configuration declares

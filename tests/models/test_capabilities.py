@@ -54,6 +54,9 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         window_size=4, max_position_embeddings=64, initializer_range=0.3, **IDS_OF,
     ),
     "olmo2": lambda: tf.Olmo2Config(**SMALL),
+    "olmo3": lambda: tf.Olmo3Config(
+        sliding_window=8, layer_types=["sliding_attention", "full_attention"], **SMALL
+    ),
     "bloom": lambda: tf.BloomConfig(hidden_size=32, n_layer=2, n_head=4, initializer_range=0.3, **IDS_OF),
     "mpt": lambda: tf.MptConfig(d_model=32, n_heads=4, n_layers=2, max_seq_len=64, initializer_range=0.3, **IDS_OF),
     "opt": lambda: tf.OPTConfig(
@@ -268,3 +271,9 @@ def test_an_error_of_torch_in_a_conversion_falls_back_to_the_bridge() -> None:
     model = model_of("gpt_neo")
     assert model.backend == "bridge"
     assert "TransformerLens cannot convert it" in model.self_check.note
+
+
+def test_a_rotary_embedding_with_a_rule_per_kind_of_layer_loads() -> None:
+    model = model_of("olmo3", "bridge")
+    assert model.self_check.passed
+    assert len(model.weight_hash) == 64
