@@ -69,6 +69,7 @@ def last_states(
         >>> last_states(model, ["The cat sat", "Paris is"], [2, 4]).shape
         (2, 2, 192)
     """
+    model.capabilities.require("residual_stream", "last_states")
     wanted = stream_indices(model, layers)
     ids = _token_ids(model, prompts, positions, prepend_bos)
     members = _members(len(ids), groups)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .check import SelfCheck, SelfCheckError
 from .hooks import Run
 from .hub_files import LoadError
 from .loading import load_model, register_opener
@@ -10,6 +9,7 @@ from .mixture_of_depths.model import ModModel
 from .mixture_of_depths.opening import MixtureFolders
 from .model import Model
 from .pair import ModelPair, load_demo_pair, load_pair
+from .self_check import SelfCheck, SelfCheckError
 
 __all__ = [
     "LoadError",

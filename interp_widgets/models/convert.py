@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from .twin import position_limit
+
 # Rotary tables are stored per layer, so a 128k context would cost gigabytes before the first token
 LONGEST_TABLE = 8192
 
@@ -129,5 +131,8 @@ def to_bridge(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
             model_name=getattr(hf_model.config, "_name_or_path", "") or type(hf_model).__name__,
         )
         bridge.enable_compatibility_mode(disable_warnings=True, no_processing=not processed)
+        limit = position_limit(hf_model.config.get_text_config())
+        if limit is not None:  # the bridge looks for it under one name only, and takes 2048 where it is not there
+            bridge.cfg.n_ctx = limit
     silence_bridge()
     return bridge.eval()

@@ -110,11 +110,12 @@ def hooks_of(module: Any) -> list[Any]:
 def has_hooks(tl_model: Any) -> bool:
     """Whether anyone has a hook on the model that acts in this thread, permanent or not; those that are part of how a
     pass works do not count."""
-    return any(
-        not str(getattr(hook, "__module__", "")).startswith(_OWN_HOOKS)
-        for module in tl_model.modules()
-        for hook in hooks_of(module)
-    )
+    return any(not is_part_of_model(hook) for module in tl_model.modules() for hook in hooks_of(module))
+
+
+def is_part_of_model(hook: Any) -> bool:
+    """Whether a hook is one of those that a bridge wires up itself, or that the engine reads a pass by."""
+    return str(getattr(hook, "__module__", "")).startswith(_OWN_HOOKS)
 
 
 # ---- names
@@ -130,6 +131,14 @@ class Run:
     """Captured values by hook name, after any edit; for example (batch, positions, d_model) for a residual stream."""
     gradients: Mapping[str, Tensor] = field(default_factory=dict)
     """Gradient of the objective for every captured name, in the shape of its activation; empty without ``grad``."""
+
+
+def embedding_hook(tl_model: Any, backend: str) -> str:
+    """The hook that token embeddings pass before anything is added to them or done with them.
+
+    It is hook_embed, but on a bridge with a norm behind the embedding, where that name is the norm's output.
+    """
+    return "embed.hook_out" if backend == "bridge" and hasattr(tl_model, "embed_ln") else EMBED
 
 
 def canonical_hook_names(tl_model: Any) -> tuple[str, ...]:
@@ -323,10 +332,11 @@ def run_hooked(
     fired: set[str] = set()
     recorders = {name: _Recorder(name, with_gradient=grad is not None) for name in names}
     hooks: list[tuple[str, Any]] = []
+    first = embedding_hook(tl_model, backend)
     if embeddings is not None:
-        hooks.append((EMBED, lambda value, hook: embeddings))
+        hooks.append((first, lambda value, hook: embeddings))
     if grad is not None:  # the graph starts at the embeddings, so that every later value is on one connected graph
-        hooks.append((EMBED, _Recorder(EMBED, with_gradient=True)))
+        hooks.append((first, _Recorder(first, with_gradient=True)))
     for name, change in edits.items():
         hooks += placed(name, _editing(name, change, fired), backend)
     hooks += list(recorders.items())

@@ -5,18 +5,29 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor
 
 from . import convert
-from .check import SelfCheck, SelfCheckError, check_ids, log_probabilities, self_check
 from .devices import devices_of, is_spread
 from .hub_files import LoadError, Source, check_lora, check_tokenizer, check_transformers_model, open_source, short_name
+from .memory import is_out_of_memory
 from .model import Model
 from .network import Backend
+from .self_check import (
+    Reference,
+    SelfCheck,
+    SelfCheckError,
+    check_past,
+    faults_past,
+    first_line,
+    prompts_for,
+    reference_of,
+    self_check,
+)
 from .threads import few_threads
 from .weights import first_bad_tensor
 
@@ -168,18 +179,16 @@ def build(
         if not source.owned:  # training mode, type and device of the user's model stay as they are
             hf_model = copy.deepcopy(hf_model)
         hf_model = hf_model.to(device=device, dtype=dtype).eval()
-        text_config = hf_model.config.get_text_config()
-        longest = getattr(text_config, "max_position_embeddings", None) or check_ids(2, 1 << 30).shape[1]
-        prompts = check_ids(text_config.vocab_size, longest)
-        references = [log_probabilities(hf_model, prompts.to(device))]
+        prompts = prompts_for(hf_model)
+        references = [reference_of(hf_model, prompts)]
         if addition is not None:
             with addition.within(hf_model):
-                references.append(log_probabilities(hf_model, prompts.to(device)))
-        if not all(bool(torch.isfinite(reference).all()) for reference in references):
+                references.append(reference_of(hf_model, prompts))
+        if not all(bool(torch.isfinite(reference.log_probabilities).all()) for reference in references):
             raise LoadError(
                 f"{name} computes NaN or infinity in {dtype}: try dtype=torch.float32, or look at its weights"
             )
-        tl_model, chosen, check = _convert(hf_model, prompts, references, device, dtype, backend, processed, addition)
+        tl_model, chosen, check = _convert(hf_model, references, device, dtype, backend, processed, addition)
         policy = _puts_bos(tokenizer)
         tokenizer = _attach_tokenizer(tl_model, tokenizer, policy)
         make: Callable[..., Model] = Model if addition is None else addition.make_model
@@ -199,58 +208,85 @@ def build(
 
 def _convert(
     hf_model: Any,
-    prompts: Tensor,
-    references: Sequence[Tensor],
+    references: Sequence[Reference],
     device: torch.device,
     dtype: torch.dtype,
     backend: BackendChoice,
     processed: bool,
     addition: Addition | None,
 ) -> tuple[Any, Backend, SelfCheck]:
-    note = ""
+    kind = type(hf_model).__name__
     if backend == "hooked" and not convert.has_hooked_transformer():
         raise LoadError(
             "this TransformerLens has no HookedTransformer: use backend='bridge', or install transformer-lens<4"
         )
+    note = ""
     if backend == "hooked" or (backend == "auto" and convert.has_hooked_transformer()):
-        try:
-            tl_model = convert.to_hooked(hf_model, processed=processed, device=device, dtype=dtype)
-            check = _checked(tl_model, "hooked", prompts, references, addition)
-            if check.passed:
-                return tl_model, "hooked", check
-            fault = check.faults[0]
-        # TransformerLens refuses an architecture with many kinds of error; an out-of-memory must not look like one
-        except (NotImplementedError, ValueError, KeyError, AttributeError, AssertionError, TypeError) as error:
-            fault = f"TransformerLens cannot convert it: {str(error).splitlines()[0] if str(error) else type(error)}"
+        tl_model, check, fault = _attempt(hf_model, "hooked", references, device, dtype, processed, addition, note)
+        if check is not None and not fault:
+            return tl_model, "hooked", check
         if backend == "hooked":
-            raise SelfCheckError(
-                f"{type(hf_model).__name__} as HookedTransformer failed: {fault}; use backend='bridge' or 'auto'"
-            )
+            raise SelfCheckError(f"{kind} as HookedTransformer failed: {fault}; use backend='bridge' or 'auto'")
         note = f"bridge, because as HookedTransformer {fault}"
-    tl_model = convert.to_bridge(hf_model, processed=processed, device=device, dtype=dtype)
-    check = _checked(tl_model, "bridge", prompts, references, addition, note)
-    if not check.passed:
+    tl_model, check, fault = _attempt(hf_model, "bridge", references, device, dtype, processed, addition, note)
+    if check is None:
+        raise LoadError(f"{kind} as TransformerBridge failed: {fault}" + (f" ({note})" if note else ""))
+    if fault:
         raise SelfCheckError(
-            f"{type(hf_model).__name__} as TransformerBridge failed the self-check: {'; '.join(check.faults)}"
-            + (f" ({note})" if note else "")
+            f"{kind} as TransformerBridge failed the self-check: {fault}" + (f" ({note})" if note else "")
         )
     return tl_model, "bridge", check
+
+
+def _attempt(
+    hf_model: Any,
+    backend: Backend,
+    references: Sequence[Reference],
+    device: torch.device,
+    dtype: torch.dtype,
+    processed: bool,
+    addition: Addition | None,
+    note: str,
+) -> tuple[Any, SelfCheck | None, str]:
+    """The converted model and its check, None where the conversion itself failed, and what is wrong; "" for nothing.
+
+    Only a bridge, which runs the modules of transformers, may stay unchecked past the lengths that its configuration
+    declares.
+    """
+    # TransformerLens refuses an architecture with many kinds of error; an out-of-memory must not look like one
+    try:
+        past = check_past(hf_model, references[0].ids.shape[1], backend, processed)
+        if isinstance(past, str) and backend == "hooked":
+            return None, None, f"could not be compared past the lengths that its configuration declares: {past}"
+        if isinstance(past, SelfCheck) and not past.passed and backend == "hooked":  # before the dear conversion
+            return None, None, faults_past(past)[0]
+        to_backend = convert.to_hooked if backend == "hooked" else convert.to_bridge
+        tl_model = to_backend(hf_model, processed=processed, device=device, dtype=dtype)
+        check = _checked(tl_model, backend, references, addition, note)
+    except (RuntimeError, ValueError, LookupError, AttributeError, AssertionError, TypeError) as error:
+        if is_out_of_memory(error):
+            raise
+        return None, None, f"TransformerLens cannot convert it: {first_line(error)}"
+    if isinstance(past, SelfCheck):
+        check = replace(check, past=past)
+    elif past is not None:
+        check = replace(check, past_fault=past)
+    return tl_model, check, "; ".join(check.faults)
 
 
 def _checked(
     tl_model: Any,
     backend: Backend,
-    prompts: Tensor,
-    references: Sequence[Tensor],
+    references: Sequence[Reference],
     addition: Addition | None,
-    note: str = "",
+    note: str,
 ) -> SelfCheck:
     """Check the converted model against the first reference, and with the addition in it, which stays, the second."""
-    check = self_check(tl_model, backend, references[0], ids=prompts, note=note)
+    check = self_check(tl_model, backend, references[0], note=note)
     if addition is None or not check.passed:
         return check
     addition.put_into(tl_model)
-    return self_check(tl_model, backend, references[1], ids=prompts, note=note, slack=addition.slack)
+    return self_check(tl_model, backend, references[1], note=note, slack=addition.slack)
 
 
 def _puts_bos(tokenizer: Any) -> bool:

@@ -12,8 +12,8 @@ from torch import Tensor
 from interp_widgets.version import __version__
 
 from . import engine, generation, tokens
-from .check import SelfCheck
 from .network import Backend, Network
+from .self_check import SelfCheck
 from .state import edits
 
 _version = functools.cache(metadata.version)  # reads a file each time
@@ -65,6 +65,7 @@ class Model(Network):
             bos_token_id=None if tokenizer is None else tokenizer.bos_token_id,
             prepend_bos=prepend_bos,
             parameters=parameters,
+            caches=self_check.caches,
         )
         self.source = source
         self.self_check = self_check

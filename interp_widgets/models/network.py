@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from . import weights
+from .capabilities import Capabilities, find_capabilities
 from .devices import is_spread
-from .hooks import Edit, Objective, Run, canonical_hook_names, mlp_branch, run_hooked
+from .hooks import Edit, Objective, Run, canonical_hook_names, run_hooked
 from .state import Watch, weights_key
 
 Backend = Literal["hooked", "bridge"]
@@ -25,7 +26,8 @@ class Network:
 
     Sizes: n_layers, n_heads, n_kv_heads (key/value heads, n_heads unless they are shared), d_model, d_head, d_mlp,
     d_vocab, n_ctx (positions). `lock` is held while the model computes, so that a cell's run and a widget's run never
-    see each other's hooks. `bos_token_id` and `prepend_bos` say how a text begins; see `Model`.
+    see each other's hooks. `caches` says whether keys and values may be reused. `bos_token_id` and `prepend_bos` say
+    how a text begins; see `Model`.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Network:
         bos_token_id: int | None = None,
         prepend_bos: bool = False,
         parameters: int | None = None,
+        caches: bool = True,
     ) -> None:
         cfg = tl_model.cfg
         self._parameters = parameters
@@ -53,13 +56,13 @@ class Network:
         self.n_kv_heads: int = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
         self.d_model: int = cfg.d_model
         self.d_head: int = cfg.d_head
-        output = getattr(getattr(tl_model.blocks[0], "mlp", None), "W_out", None)  # the bridge's cfg guesses
-        self.d_mlp: int = output.shape[0] if isinstance(output, Tensor) and output.ndim == 2 else cfg.d_mlp
+        self.d_mlp: int = weights.mlp_width(tl_model)
         self.d_vocab: int = cfg.d_vocab
         self.n_ctx: int = cfg.n_ctx
         self.normalization: Literal["LayerNorm", "RMSNorm"] = (
             "RMSNorm" if str(cfg.normalization_type).upper().startswith("RMS") else "LayerNorm"
         )
+        self.caches = caches
         self.bos_token_id = bos_token_id
         self.prepend_bos = bool(prepend_bos and bos_token_id is not None)
 
@@ -95,6 +98,14 @@ class Network:
             if key not in self._hashes:
                 self._hashes[key] = weights.weight_hash(self.tl_model)
             return self._hashes[key]
+
+    @functools.cached_property
+    def capabilities(self) -> Capabilities:
+        """What the model can be asked for, and why not for the rest; found in one short pass on first use."""
+        with self.lock:
+            return find_capabilities(
+                self.tl_model, caches=self.caches, normalization=self.normalization, d_mlp=self.d_mlp
+            )
 
     @property
     def hook_names(self) -> tuple[str, ...]:
@@ -184,24 +195,9 @@ class Network:
         """(positions, d_model) token embedding of each id, as the model feeds it in: no position information."""
         return self.embed(self._batch(ids))[0]
 
-    @torch.no_grad()
     def embed(self, batch: Tensor) -> Tensor:
         """(batch, positions, d_model) token embeddings of ids (batch, positions), which are not checked."""
-        # the bridge's embedding runs hook_embed itself; hooks belong to the pass that the rows are fed to
-        embedding = getattr(self.tl_model.embed, "original_component", self.tl_model.embed)
-        rows: Tensor = embedding(batch)
-        return rows.detach()
-
-    @property
-    def has_mlps(self) -> bool:
-        """Whether every block has an MLP; attention-only models have hooks for its output that never run."""
-        return all(getattr(block, "mlp", None) is not None for block in self.tl_model.blocks)
-
-    @property
-    def mlp_reads_attention(self) -> bool:
-        """Whether an MLP reads what the attention of its block writes; parallel blocks read the stream before that."""
-        with self.lock:
-            return mlp_branch(self.tl_model, self.backend).reads_attention
+        return weights.token_embeddings(self.tl_model, batch)
 
     @property
     def gated(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .hooks import EMBED, MLP_IN, Scope, attached, check_hook_names, has_hooks, mark, mlp_branch, placed, run_hooked
+from .hooks import EMBED, MLP_IN, Scope, attached, check_hook_names, has_hooks, mark, placed, run_hooked
 from .network import Network
 
 Site = Literal["resid", "attn", "mlp", "attn_to_mlp", "head", "neuron"]
@@ -157,7 +157,7 @@ def site_changes(
     """
     if site != "attn_to_mlp":
         return [(site_hook(site, layer, network.n_layers), change)]
-    if not mlp_branch(network.tl_model, network.backend).reads_attention:
+    if network.capabilities.parallel_blocks:
         return []
     entering: list[Tensor] = []
 

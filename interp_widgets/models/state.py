@@ -414,7 +414,9 @@ def _kept_elsewhere(modules: Iterable[Mapping[str, Any]]) -> dict[int, Tensor]:
 def _names(module: nn.Module) -> list[str]:
     """The attributes of a module that its numbers may depend on."""
     held = vars(module)
-    scales = {"max_seq_len_cached"} if held.get("rope_type") in _SELF_SCALING else set()
+    kinds = held.get("rope_type")  # one, or one for each kind of layer
+    listed = kinds.values() if isinstance(kinds, dict) else [kinds]
+    scales = {"max_seq_len_cached"} if _SELF_SCALING.intersection(listed) else set()
     own = _MODULE_OWN | _NO_SETTINGS | scales
     return ["training", *(name for name in held if name not in own and name[0] != "_")]
 

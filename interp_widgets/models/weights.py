@@ -30,14 +30,40 @@ def weight(tl_model: Any, name: str, layer: int | None, *, grouped: bool = False
         raise ValueError(f"layer must be in {-n_layers}..{n_layers - 1} for this {n_layers}-layer model, got {layer}")
     if name in NORMS:
         return _norm(tl_model, tl_model.blocks[layer], name)
-    part = getattr(tl_model.blocks[layer], "attn" if name in ATTENTION else "mlp", None)
-    # HookedTransformer keeps shared key/value heads once, under a name of their own
-    value = getattr(part, f"_{name}" if name in SHARED and hasattr(part, f"_{name}") else name, None)
+    value = own_weight(tl_model, name, layer)
     value = _missing(tl_model, name) if value is None else value.detach()
     heads = tl_model.cfg.n_heads
     if name in SHARED and value.shape[0] != heads and not grouped:
         value = value.repeat_interleave(heads // value.shape[0], 0)
     return value
+
+
+def token_embeddings(tl_model: Any, ids: Tensor) -> Tensor:
+    """(batch, positions, d_model) rows that the model feeds in for token ids, as ``get_input_embeddings()`` of
+    transformers gives them: before any norm of them, and without position information."""
+    # the bridge's embedding runs hooks itself; they belong to the pass that the rows are fed to
+    table = getattr(tl_model.embed, "original_component", None)
+    with torch.no_grad():
+        rows: Tensor = tl_model.embed.W_E[ids] if table is None else table(ids)
+    return rows.detach()
+
+
+def own_weight(tl_model: Any, name: str, layer: int) -> Tensor | None:
+    """A weight of a block's attention or MLP as the library holds it; None where there is no such single tensor."""
+    part = getattr(tl_model.blocks[layer], "attn" if name in ATTENTION else "mlp", None)
+    # a bridge looks weights up in a property, which raises an error of its own for blocks of another kind
+    try:
+        # HookedTransformer keeps shared key/value heads once, under a name of their own
+        value = getattr(part, f"_{name}" if name in SHARED and hasattr(part, f"_{name}") else name, None)
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    return value if isinstance(value, Tensor) else None
+
+
+def mlp_width(tl_model: Any) -> int:
+    """Neurons per MLP: rows of the first layer's output matrix; what the configuration says where there is none."""
+    value = own_weight(tl_model, "W_out", 0)
+    return int(tl_model.cfg.d_mlp or 0) if value is None or value.ndim != 2 else int(value.shape[0])
 
 
 def _norm(tl_model: Any, parent: Any, name: str) -> Tensor:
@@ -74,21 +100,24 @@ def _global(tl_model: Any, name: str) -> Tensor:
 
 def _missing(tl_model: Any, name: str) -> Tensor:
     """An absent bias is a zero bias; an absent gate is an error."""
-    cfg = tl_model.cfg
+    cfg, width = tl_model.cfg, mlp_width(tl_model)
     shared = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
     shape = {
         "b_Q": (cfg.n_heads, cfg.d_head),
         "b_K": (shared, cfg.d_head),
         "b_V": (shared, cfg.d_head),
         "b_O": (cfg.d_model,),
-        "b_in": (cfg.d_mlp,),
-        "b_gate": (cfg.d_mlp,),
+        "b_in": (width,),
+        "b_gate": (width,),
         "b_out": (cfg.d_model,),
     }.get(name)
     if shape is None and getattr(cfg, "attn_only", False):
         raise ValueError(f"this model has no {name}: its blocks are attention only, there is no MLP to read")
-    if shape is None:
+    if name == "W_gate" and own_weight(tl_model, "W_out", 0) is not None:
         raise ValueError(f"this model has no {name}: its MLP has no gate, use W_in and W_out")
+    if shape is None:
+        part = "attention" if name in ATTENTION else "MLP"
+        raise ValueError(f"this model has no {name}: its {part} is not made of one such matrix per layer")
     like = next(tl_model.parameters())
     return torch.zeros(shape, dtype=like.dtype, device=like.device)
 

@@ -226,7 +226,7 @@ def test_a_mixture_that_is_not_the_reference_is_found(monkeypatch: pytest.Monkey
 
 def test_a_steep_router_passes_the_self_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such gates bend within a ten-thousandth of a wide stream, which a finite difference must not step over."""
-    from interp_widgets.models import SelfCheckError, check
+    from interp_widgets.models import SelfCheckError, self_check
 
     def steep() -> ModModel:
         hf_model, tokenizer = read_base("demo-base")
@@ -240,7 +240,7 @@ def test_a_steep_router_passes_the_self_check(monkeypatch: pytest.MonkeyPatch) -
     gradient = steep().self_check.gradient
     assert gradient is not None
     assert gradient < 2e-3
-    monkeypatch.setitem(check.STEPS, torch.float32, check.STEPS[torch.float32][:-2])
+    monkeypatch.setitem(self_check.STEPS, torch.float32, self_check.STEPS[torch.float32][:-2])
     with pytest.raises(SelfCheckError, match="the gradient differs from finite differences"):
         steep()
 

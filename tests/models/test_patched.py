@@ -195,7 +195,7 @@ def test_the_mlp_alone_reads_another_attention(model: Model) -> None:
     at = torch.arange(len(IDS))
     rows = random(len(IDS), model.d_model)
     hidden = patched(model, clean, [Patch("attn_to_mlp", layer, rows, at, at)], len(IDS))
-    if not model.mlp_reads_attention:
+    if model.capabilities.parallel_blocks:
         assert torch.equal(hidden, clean.hidden.expand_as(hidden))
         return
     found = engine.decode(model, hidden)

@@ -157,7 +157,7 @@ def test_the_mlp_reads_what_mlp_in_says(backend: str) -> None:
 
 def test_how_mlps_read_the_stream() -> None:
     for family in FAMILIES:
-        assert tiny_model(family, "bridge").mlp_reads_attention == (family != "gpt_neox")
+        assert tiny_model(family, "bridge").capabilities.parallel_blocks == (family == "gpt_neox")
 
 
 def test_positions_of_a_mixed_batch(model: Model) -> None:

@@ -12,6 +12,7 @@ from interp_widgets.analysis._core.cost import flops_per_token, row_bytes
 from interp_widgets.analysis._core.run import Check, Progress, partial_is_due
 from interp_widgets.models import Model
 from interp_widgets.models.devices import device_kind
+from interp_widgets.models.memory import is_out_of_memory
 
 BUDGET_SHARE = 0.6
 """Share of the free memory that a chunk may plan to use."""
@@ -22,8 +23,6 @@ _CHUNK_TOKENS = {"cpu": 1024, "accelerator": 4096}
 """Fewest tokens that keep matrix products efficient."""
 _DELIVERIES = 4
 """Partial results before the end of a run."""
-
-_OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate", "cannot allocate", "bad alloc", "bad_alloc")
 
 
 @dataclass
@@ -36,19 +35,6 @@ class ChunkLog:
     """How often memory ran out and the chunk was halved."""
     limit: int | None = field(default=None, repr=False)
     """Most items per chunk since memory ran out."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on a GPU or on the CPU.
-
-    >>> is_out_of_memory(RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: not enough memory"))
-    True
-    >>> is_out_of_memory(RuntimeError("shapes do not match"))
-    False
-    """
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 def chunk_size(bytes_per_item: float, free: int, *, most: int, batch_size: int | None = None) -> int:

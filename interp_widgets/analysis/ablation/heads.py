@@ -57,6 +57,8 @@ def ablate_heads(
         >>> found.effect.shape, found.strongest(1)
         ((6, 6), ((0, 4),))
     """
+    model.capabilities.require("residual_stream", "ablate_heads")
+    model.capabilities.require("heads", "ablate_heads", "use ablate_modules(kinds=('attn',))", using="attention")
     asked = Asked(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check
     )

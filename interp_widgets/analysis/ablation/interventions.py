@@ -17,6 +17,7 @@ from interp_widgets.analysis._core.result import Record, record
 from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.capabilities import Capability
 from interp_widgets.models.patching import Patch, patched_passes
 
 Part = Literal["attn", "mlp", "both", "attn_to_mlp", "head", "neuron"]
@@ -171,6 +172,25 @@ def patches_of(model: Model, ablations: Iterable[Ablation] | Ablation) -> list[P
     return [patch for one in given for patch in _patches(model, one)]
 
 
+_NEEDS: dict[str, tuple[Capability, ...]] = {
+    "attn": ("attention",),
+    "mlp": ("mlp",),
+    "both": ("attention", "mlp"),
+    "attn_to_mlp": ("attention", "mlp", "mlp_input"),
+    "head": ("heads",),
+    "neuron": ("mlp_neurons",),
+}
+
+
+def check_kind(model: Model, kind: str, caller: str) -> None:
+    """ValueError if a model lacks what this kind takes out; a model without any MLP is left to the caller."""
+    has = model.capabilities
+    for name in _NEEDS[kind]:
+        if not (has.attention_only and name.startswith("mlp")):
+            near: tuple[str, Capability] = ("mlp", "mlp") if kind == "neuron" else ("attn", "attention")
+            has.require(name, caller, f"ablate {near[0]!r} instead", using=near[1])
+
+
 def _check(model: Model, one: Ablation) -> None:
     counts = {"layer": (one.layer, model.n_layers, f"this {model.n_layers}-layer model")}
     if one.kind == "head":
@@ -182,7 +202,8 @@ def _check(model: Model, one: Ablation) -> None:
     for what, (found, count, whose) in counts.items():
         if not 0 <= found < count:
             raise ValueError(f"{what} must be in 0..{count - 1} for {whose}, got {found}")
-    if one.kind not in ("attn", "head") and not model.has_mlps:
+    check_kind(model, one.kind, f"Ablation({one.kind!r}, ...)")
+    if one.kind not in ("attn", "head") and model.capabilities.attention_only:
         raise ValueError(f"{model.name} has no MLPs, so that it has no {one.kind!r}: ablate 'attn' or a head instead")
     if one.value is None:
         return
@@ -195,7 +216,7 @@ def _check(model: Model, one: Ablation) -> None:
 
 
 def _row_shape(model: Model, one: Ablation) -> tuple[int, ...]:
-    return {"head": (model.d_head,), "neuron": ()}.get(one.kind, (model.d_model,))
+    return {"head": (model.capabilities.head_width,), "neuron": ()}.get(one.kind, (model.d_model,))
 
 
 def _patches(model: Model, one: Ablation) -> list[Patch]:

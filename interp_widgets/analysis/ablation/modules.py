@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis.ablation.interventions import check_kind
 from interp_widgets.analysis.ablation.question import Metric
 from interp_widgets.analysis.ablation.replacement import Replacement, Text
 from interp_widgets.analysis.ablation.result import AblationResult
@@ -106,6 +107,9 @@ def ablate_modules(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check
     )
     names = _checked_kinds(kinds)
+    model.capabilities.require("residual_stream", "ablate_modules")
+    for kind in names:
+        check_kind(model, kind, f"ablate_modules(kinds=({kind!r},))")
     at_layers = chosen_layers(model, layers)
     given = read(model, prompt, asked)
     at_positions = chosen_positions(given, positions)

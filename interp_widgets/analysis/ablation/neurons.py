@@ -61,6 +61,8 @@ def ablate_neurons(
         53       53     1.6
         233     233     0.3
     """
+    model.capabilities.require("residual_stream", "ablate_neurons")
+    model.capabilities.require("mlp_neurons", "ablate_neurons", "use ablate_modules(kinds=('mlp',))", using="mlp")
     asked = Asked(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check
     )
@@ -68,8 +70,6 @@ def ablate_neurons(
     given = read(model, prompt, asked)
     where = given.position(position)
     chosen = _checked_neurons(model, neurons)
-    if not model.has_mlps:
-        raise ValueError(f"{model.name} has no MLP in every layer, so that it has no neurons: ablate heads instead")
     study = make_study(model, given, asked, [("neuron", at_layer)], len(chosen))
     effect = empty(study, len(chosen))
     index, fed = torch.tensor(chosen), where + given.offset

@@ -20,6 +20,7 @@ from interp_widgets.analysis.ablation.question import Question, ask
 from interp_widgets.analysis.ablation.tracing_result import CausalTraceResult, TracedKind, window_layers
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.capabilities import Capability
 from interp_widgets.models.devices import widest
 from interp_widgets.models.engine import Trace, patched, trace
 from interp_widgets.models.patching import Patch
@@ -93,6 +94,7 @@ def causal_trace(
         >>> bool(found.effect[0, 0, -1] > 0.9)  # the clean state at the last position brings Paris back
         True
     """
+    model.capabilities.require("residual_stream", "causal_trace")
     chosen: tuple[Any, ...] = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     size = default_window(model.n_layers) if window is None else window
     _check_options(model, chosen, size, noise, samples, seed, batch_size)
@@ -100,9 +102,8 @@ def causal_trace(
     start, end = _subject(given, subject)
     std = noise * embedding_std(model)
     embeddings = given.embeddings()
+    _check_kinds(model, chosen)
     clean = trace(model, embeddings)
-    if "mlp" in chosen and not clean.mlp:
-        raise ValueError(f"{model.name} has no MLPs: leave 'mlp' out of kinds")
     if check is not None:
         check()
     question = ask(model, clean.hidden, target, metric="probability")
@@ -162,6 +163,16 @@ def causal_trace(
     run_chunks(samples, at_once, corrupt, what=f"sequence of {len(given.ids)} tokens", check=check, after=restore)
     _check_finite(restored, embedding, base)
     return result(partial=False)
+
+
+def _check_kinds(model: Model, kinds: Sequence[str]) -> None:
+    """ValueError if a model lacks what is to be restored."""
+    if "mlp" in kinds and model.capabilities.attention_only:
+        raise ValueError(f"{model.name} has no MLPs: leave 'mlp' out of kinds")
+    for kind in ("attn", "mlp"):
+        if kind in kinds:
+            needed: Capability = "attention" if kind == "attn" else "mlp"
+            model.capabilities.require(needed, f"causal_trace(kinds=({kind!r},))", "use kinds=('state',)")
 
 
 def default_window(n_layers: int) -> int:

@@ -59,6 +59,7 @@ def steer(
         ...     model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
         ' London'
     """
+    model.capabilities.require("residual_stream", "steer")
     unit = _units(model, direction, one=True)[0]
     if not np.isfinite(strength):
         raise ValueError(f"strength must be a finite number, got {strength}")
@@ -96,6 +97,7 @@ def erase(
         >>> bool(np.abs(states @ red).max() < 1e-3)
         True
     """
+    model.capabilities.require("residual_stream", "erase")
     units = _units(model, direction, one=False)
     # not QR: of directions that depend on each other it gives as many, some of them outside of their span
     _, sizes, rows = torch.linalg.svd(units, full_matrices=False)

@@ -210,6 +210,7 @@ def ffn_concepts(
         >>> concepts.words(5, 6)[:4], round(float(concepts.cumulative[5, 99]), 2)
         (('sad', 'lonely', 'tired', 'lost'), 0.81)
     """
+    model.capabilities.require("mlp_neurons", "ffn_concepts")
     check_range("rank", rank)
     check_range("top", top)
     numbers = sorted(layer_indices(model, layers))

@@ -134,6 +134,7 @@ def neuron_tokens(
         >>> [(token, round(score, 1)) for token, score in result.tokens(53)]
         [(' Bizet', 0.8), (' Portugal', 0.7), (' Pakistan', 0.7)]
     """
+    model.capabilities.require("mlp_neurons", "neuron_tokens")
     check_range("top", top)
     layer, chosen = layer_index(model, layer), neuron_indices(model, neurons)
     values = value_vectors(model, layer)[torch.tensor(chosen, device=model.device)]
@@ -290,6 +291,8 @@ def neuron_effects(
         >>> [(neuron, round(effect, 1)) for neuron, effect in result.strongest(2)]
         [(53, 1.4), (79, 0.7)]
     """
+    model.capabilities.require("residual_stream", "neuron_effects")
+    model.capabilities.require("mlp_neurons", "neuron_effects", "use ablate_modules(kinds=('mlp',))", using="mlp")
     layer, chosen = layer_index(model, layer), neuron_indices(model, neurons)
     values, run = value_vectors(model, layer), RunOptions(check=check)
     tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)

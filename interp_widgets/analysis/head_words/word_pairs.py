@@ -98,6 +98,8 @@ def head_word_pairs(
         >>> best.query, best.key, best.dimensions, round(best.score, 1)
         ('One', 'Friends', 11, 0.7)
     """
+    model.capabilities.require("head_weights", "head_word_pairs")
+    model.capabilities.require("input_norms", "head_word_pairs")
     check_range("frequent", frequent, 2)
     for name, value, most in (("top", top, MOST_TOP), ("keep", keep, MOST_KEEP)):
         check_range(name, value, most=most, advice="time and memory grow with top x top and keep")

@@ -78,6 +78,7 @@ def logit_lens(
         >>> [result.token_text(token) for token in result.top_token[:2, -1]]
         [' of', ' Paris']
     """
+    model.capabilities.require("residual_stream", "logit_lens")
     tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
     token = None if target is None else single_token(model, target)
     check_top(top, model)

@@ -88,6 +88,8 @@ def prompt_saliency(
         >>> result.prompt_tokens[result.importance[:, 0].argmax()]
         ' of'
     """
+    if method in ("first_order", "integrated_gradients"):
+        model.capabilities.require("gradients", f"prompt_saliency(method={method!r})", "use method='exact'")
     check_choice("method", method, Method)
     check_choice("target", target, Target)
     check_choice("baseline", baseline, Baseline, none=True)

@@ -22,6 +22,7 @@ from interp_widgets.analysis.token_decomposition.decomposition_result import Tok
 from interp_widgets.analysis.token_decomposition.part_lens import Lens, PartLens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.capabilities import Capability
 from interp_widgets.models.compare import TOLERANCE
 from interp_widgets.models.devices import device_kind, widest
 from interp_widgets.models.engine.linearised import ActivationSlope, LinearisedPass, linearise
@@ -100,6 +101,7 @@ def decompose_tokens(
         >>> result.parts.shape, bool(result.error.max() < 1e-4)
         ((7, 9, 192), True)
     """
+    check_model(model, "decompose_tokens")
     check_choice("biases", biases, Biases)
     check_choice("lens", lens, Lens, none=True)
     tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
@@ -268,6 +270,17 @@ def _padded(values: Tensor, later: int, fill: float) -> Tensor:
     """With sources after the position, which brought nothing; a copy."""
     more = values.new_full((values.shape[0], later, *values.shape[2:]), fill)
     return torch.cat([values, more], dim=1)
+
+
+def check_model(model: Model, caller: str) -> None:
+    """Raise ValueError where a model lacks what its layers are split by: patterns, weights, norms and neurons."""
+    has = model.capabilities
+    needs: tuple[Capability, ...] = ("residual_stream", "attention_patterns", "head_weights", "input_norms")
+    for needed in needs:
+        has.require(needed, caller)
+    if not has.attention_only:
+        has.require("mlp_neurons", caller)
+        has.require("neuron_inputs", caller)
 
 
 def check_stream(model: Model, linearised: LinearisedPass) -> None:

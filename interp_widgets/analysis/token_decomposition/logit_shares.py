@@ -10,7 +10,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis._core.tensors import to_numpy
-from interp_widgets.analysis.token_decomposition.decomposition import check_error, check_stream
+from interp_widgets.analysis.token_decomposition.decomposition import check_error, check_model, check_stream
 from interp_widgets.analysis.token_decomposition.decomposition_result import LogitShareResult
 from interp_widgets.analysis.token_decomposition.part_lens import PartLens
 from interp_widgets.arguments import checked
@@ -64,6 +64,7 @@ def decompose_logit(
         >>> result.tokens[result.share.argmax()]
         ' Eiffel'
     """
+    check_model(model, "decompose_logit")
     tokens = read_prompt(model, prompt, prepend_bos=prepend_bos)
     last = tokens.offset + tokens.position(position)
     token = None if target is None else single_token(model, target)

@@ -26,6 +26,7 @@ from torch.autograd import forward_ad
 from ..compare import HALF_TOLERANCE, TOLERANCE, agree, difference, probe_ids
 from ..devices import is_spread
 from ..hooks import has_hooks, scopes_left
+from ..memory import is_out_of_memory
 from ..mixture_of_depths.graft import dense_routes
 from ..network import Network
 from ..patching import Patch, Site, site_hook
@@ -175,7 +176,7 @@ def _compare(network: Network, tokens: int) -> _Verdict | None:
     def cached() -> bool:
         past = modules.keys_values(network, embeddings[:, :cut])
         hidden = modules.encode(network, embeddings[:, cut:], past=past, split=split)
-        return bool(past) and same(_logits(network, hidden, split), wanted[:, cut:])
+        return network.caches and bool(past) and same(_logits(network, hidden, split), wanted[:, cut:])
 
     def by_equations(equations: Equations) -> bool:
         hidden = native.encode(equations, embeddings, fused=False)
@@ -200,7 +201,7 @@ def _serves(route: Callable[[], bool]) -> bool:
     try:
         return route()
     except Exception as error:
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "memory" in str(error).lower():
+        if is_out_of_memory(error):
             raise
         return False
 
@@ -581,7 +582,7 @@ def writer(network: Network) -> Callable[[Tensor], Tensor]:
         if route.equations is not None:
             steps = native.Writer(route.equations)
             return lambda ids: steps.feed(network.embed(ids))
-        if route.hooked or route.verdict.cache or route.verdict is _UNTRIED:
+        if network.caches and (route.hooked or route.verdict.cache or route.verdict is _UNTRIED):
             return modules.cached_steps(network)
     fed: list[Tensor] = []
 
@@ -709,4 +710,4 @@ def _exists(network: Network, trace: Trace, site: Site) -> bool:
     """Whether there is anything to replace: some models have no MLPs, or MLPs that never read the attention."""
     if site in ("mlp", "neuron", "attn_to_mlp") and not trace.mlp:
         return False
-    return site != "attn_to_mlp" or network.mlp_reads_attention
+    return site != "attn_to_mlp" or not network.capabilities.parallel_blocks

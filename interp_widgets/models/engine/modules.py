@@ -149,7 +149,7 @@ def _bridge_keys_values(tl_model: Any, embeddings: Tensor) -> list[KeysValues]:
     cache = DynamicCache()
     try:
         tl_model.original_model(inputs_embeds=embeddings, past_key_values=cache, use_cache=True)
-    except (AttributeError, TypeError, ValueError, KeyError, NotImplementedError):
+    except (AttributeError, TypeError, ValueError, LookupError, NotImplementedError):
         return []  # an architecture with a cache of its own kind
     layers = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]
     complete = [(k, v) for k, v in layers if k is not None and v is not None and k.shape[2] == embeddings.shape[1]]
@@ -308,9 +308,10 @@ def streams_at(
 
 def trace(network: Network, embeddings: Tensor, neurons: Sequence[int], *, whole: bool, split: bool) -> Trace:
     """Run sequences (batch, tokens, d_model) of one length and keep what their layers compute."""
-    layers, has_mlp = range(network.n_layers), network.has_mlps
+    layers, has = range(network.n_layers), network.capabilities
+    sites = {"attn": has.attention, "mlp": has.mlp, "head": has.heads}
     wanted: list[tuple[Any, int]] = [("resid", layer) for layer in range(network.n_layers + 1)]
-    wanted += [(site, layer) for layer in layers for site in ("attn", "mlp", "head") if site != "mlp" or has_mlp]
+    wanted += [(site, layer) for layer in layers for site, there in sites.items() if there]
     wanted += [("neuron", layer) for layer in neurons]
     names = {place: site_hook(*place, network.n_layers) for place in wanted}
     check_hook_names(network.tl_model, names.values())
@@ -334,9 +335,9 @@ def trace(network: Network, embeddings: Tensor, neurons: Sequence[int], *, whole
         embeddings=embeddings,
         hidden=hidden,
         resid=tuple(kept[names["resid", layer]] for layer in range(network.n_layers + 1)),
-        attn=tuple(kept[names["attn", layer]] for layer in layers),
-        mlp=tuple(kept[names["mlp", layer]] for layer in layers) if has_mlp else (),
-        head=tuple(kept[names["head", layer]] for layer in layers),
+        attn=tuple(kept[names["attn", layer]] for layer in layers if sites["attn"]),
+        mlp=tuple(kept[names["mlp", layer]] for layer in layers if sites["mlp"]),
+        head=tuple(kept[names["head", layer]] for layer in layers if sites["head"]),
         neuron={layer: kept[names["neuron", layer]] for layer in neurons},
     )
 

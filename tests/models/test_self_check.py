@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from interp_widgets.models import SelfCheckError, convert, load_model
-from interp_widgets.models.check import SelfCheck, check_ids
+from interp_widgets.models.self_check import SelfCheck, check_ids
 from tests.models.tiny import tiny_folder, tiny_model
 
 BACKENDS = [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"]

@@ -1,0 +1,279 @@
+"""What a model does not have is refused in one sentence of the field; what it has is right although it is unusual."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as tf
+from torch import Tensor
+
+from interp_widgets.analysis.ablation import (
+    Ablation,
+    ablate_heads,
+    ablate_modules,
+    ablate_neurons,
+    ablated_prediction,
+    ablation,
+    causal_trace,
+)
+from interp_widgets.analysis.ffn_concepts import neuron_effects, neuron_tokens
+from interp_widgets.analysis.logit_lens import logit_lens
+from interp_widgets.analysis.saliency import prompt_saliency
+from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
+from interp_widgets.models import LoadError, Model, SelfCheckError, load_model
+from tests.models.tiny import FAMILIES, tiny_model
+
+IDS = [3, 17, 42, 8, 5]
+IDS_OF = {"vocab_size": 128, "pad_token_id": None, "bos_token_id": 0, "eos_token_id": 0}
+SMALL = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 64, "initializer_range": 0.3, **IDS_OF,
+}  # fmt: skip
+EXPERTS = {"num_key_value_heads": 2, "head_dim": 8, "moe_intermediate_size": 24, "num_experts_per_tok": 2}
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "mamba": lambda: tf.MambaConfig(hidden_size=32, num_hidden_layers=2, state_size=4, **IDS_OF),
+    "rwkv": lambda: tf.RwkvConfig(hidden_size=32, num_hidden_layers=2, context_length=64, **IDS_OF),
+    "openai-gpt": lambda: tf.OpenAIGPTConfig(n_embd=32, n_layer=2, n_head=4, n_positions=64, **IDS_OF),
+    "qwen3_moe": lambda: tf.Qwen3MoeConfig(num_experts=4, **EXPERTS, **SMALL),
+    "deepseek": lambda: tf.DeepseekV3Config(
+        n_routed_experts=4, n_group=1, topk_group=1, first_k_dense_replace=1, q_lora_rank=16, kv_lora_rank=16,
+        qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=16, num_key_value_heads=4, moe_intermediate_size=24,
+        num_experts_per_tok=2, **SMALL,
+    ),
+    "phi": lambda: tf.PhiConfig(**SMALL),
+    "falcon": lambda: tf.FalconConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=48, initializer_range=0.3, **IDS_OF
+    ),
+    "gpt_neo": lambda: tf.GPTNeoConfig(
+        hidden_size=32, num_layers=2, num_heads=4, intermediate_size=48, attention_types=[[["global", "local"], 1]],
+        window_size=4, max_position_embeddings=64, initializer_range=0.3, **IDS_OF,
+    ),
+    "olmo2": lambda: tf.Olmo2Config(**SMALL),
+    "olmo3": lambda: tf.Olmo3Config(
+        sliding_window=8, layer_types=["sliding_attention", "full_attention"], **SMALL
+    ),
+    "bloom": lambda: tf.BloomConfig(hidden_size=32, n_layer=2, n_head=4, initializer_range=0.3, **IDS_OF),
+    "mpt": lambda: tf.MptConfig(d_model=32, n_heads=4, n_layers=2, max_seq_len=64, initializer_range=0.3, **IDS_OF),
+    "opt": lambda: tf.OPTConfig(
+        hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=16,
+        max_position_embeddings=64, init_std=0.3, **{**IDS_OF, "pad_token_id": 1},
+    ),
+    "opt_post_norm": lambda: tf.OPTConfig(
+        hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=32,
+        do_layer_norm_before=False, max_position_embeddings=64, **{**IDS_OF, "pad_token_id": 1},
+    ),
+    "falcon_new": lambda: tf.FalconConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, new_decoder_architecture=True, num_kv_heads=2,
+        **IDS_OF,
+    ),
+}  # fmt: skip
+
+
+@functools.cache
+def transformers_model(name: str) -> Any:
+    """A random transformers model; norms and biases are random too."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        hf_model = tf.AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
+        for parameter in hf_model.parameters():
+            if parameter.ndim == 1:
+                parameter.data.add_(0.2 * torch.randn_like(parameter))
+    return hf_model
+
+
+@functools.cache
+def model_of(name: str, backend: Any = "auto") -> Model:
+    return load_model(transformers_model(name), backend=backend)
+
+
+QUESTIONS: dict[str, Callable[[Model], Any]] = {
+    "ablate_modules": lambda model: ablate_modules(model, IDS),
+    "ablate_heads": lambda model: ablate_heads(model, IDS),
+    "ablate_neurons": lambda model: ablate_neurons(model, IDS, layer=1),
+    "causal_trace": lambda model: causal_trace(model, IDS, (0, 2), samples=1),
+    "Ablation('head', ...)": lambda model: ablated_prediction(model, IDS, Ablation("head", 0, index=0)),
+    "Ablation('neuron', ...)": lambda model: ablated_prediction(model, IDS, Ablation("neuron", 0, index=0)),
+    "Ablation('attn_to_mlp', ...)": lambda model: ablated_prediction(model, IDS, Ablation("attn_to_mlp", 0)),
+    "decompose_tokens": lambda model: decompose_tokens(model, IDS),
+    "decompose_logit": lambda model: decompose_logit(model, IDS),
+    "neuron_tokens": lambda model: neuron_tokens(model, layer=0),
+    "neuron_effects": lambda model: neuron_effects(model, IDS, layer=0),
+    "logit_lens": lambda model: logit_lens(model, IDS),
+}
+NEURONS = {"ablate_neurons", "Ablation('neuron', ...)", "neuron_tokens", "neuron_effects"}
+SPLIT = {"decompose_tokens", "decompose_logit"}
+REFUSED = {
+    "mamba": set(QUESTIONS) - {"logit_lens"},
+    "rwkv": set(QUESTIONS) - {"logit_lens"},
+    "openai-gpt": set(QUESTIONS) - {"Ablation('head', ...)", "Ablation('neuron', ...)", "neuron_tokens"},
+    "qwen3_moe": NEURONS | SPLIT,
+    "deepseek": NEURONS | SPLIT | {"ablate_heads", "Ablation('head', ...)"},
+    "phi": set(),
+    "falcon": set(),
+    "gpt_neo": set(),
+}
+
+
+def refusal(ask: Callable[[Model], Any], model: Model) -> str:
+    """What a ValueError says; "" for an answer."""
+    try:
+        ask(model)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_every_question_is_answered_or_refused_in_a_sentence(name: str) -> None:
+    model = model_of(name, "bridge")
+    sentences = {question: sentence for question, ask in QUESTIONS.items() if (sentence := refusal(ask, model))}
+    assert set(sentences) == REFUSED[name]
+    for question, sentence in sentences.items():
+        assert question.split("(")[0] in sentence.split(" needs ")[0]
+        assert f"which {type(transformers_model(name)).__name__} does not have: its " in sentence
+        assert "hook" not in sentence
+        assert "\n" not in sentence
+
+
+def test_neurons_that_are_normed_together_do_not_add_up() -> None:
+    with pytest.raises(ValueError, match="the neurons of layer 0 do not add up to its MLP output"):
+        neuron_effects(model_of("olmo2"), IDS, layer=0)
+
+
+@pytest.mark.parametrize("name", ["mamba", "qwen3_moe", "phi", "gpt_neo", "bloom"])
+def test_saliency_needs_only_embeddings(name: str) -> None:
+    result = prompt_saliency(model_of(name), IDS, [9, 4], method="first_order")
+    assert np.isfinite(result.importance).all()
+
+
+@pytest.mark.parametrize("name", ["phi", "falcon"])
+def test_attention_to_mlp_is_zero_in_parallel_blocks_that_share_a_norm(name: str) -> None:
+    """It was refused, because such an MLP reads no stream but what the shared norm gives."""
+    model = model_of(name)
+    assert model.capabilities.parallel_blocks
+    found = ablate_modules(model, IDS)
+    assert np.abs(found.of("attn_to_mlp")).max() == 0
+    assert np.abs(found.of("attn")[0]).min() > 0
+    before = model.run(IDS).logits
+    with ablation(model, Ablation("attn_to_mlp", 0)):
+        assert torch.equal(model.run(IDS).logits, before)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_capabilities_of_ordinary_families(family: str) -> None:
+    model = tiny_model(family)
+    has = model.capabilities
+    assert not has.reasons
+    assert has.gradients
+    assert has.heads
+    assert has.mlp_neurons
+    assert has.cached_generation
+    assert has.gated == (family not in ("gpt2", "gpt_neox"))
+    assert has.parallel_blocks == (family == "gpt_neox")
+    assert has.positions == ("learned" if family == "gpt2" else "rotary")
+    assert has.normalization == ("LayerNorm" if family in ("gpt2", "gpt_neox") else "RMSNorm")
+    assert has.soft_cap == (3.0 if family == "gemma2" else 0.0)
+    assert has.devices == ("cpu",)
+    assert has is model.capabilities  # found once
+
+
+def test_a_users_hooks_neither_see_the_look_nor_hide_anything() -> None:
+    model = load_model(transformers_model("gpt_neo"))
+    seen: list[Tensor] = []
+
+    def forget(value: Tensor, hook: Any) -> Tensor:
+        seen.append(value)
+        return torch.zeros_like(value)
+
+    with model.tl_model.hooks(fwd_hooks=[("blocks.1.hook_resid_post", forget)]):
+        has = model.capabilities
+        assert has.heads
+        assert has.mlp_neurons
+        assert not has.parallel_blocks
+        assert not seen
+        model.run(IDS)
+        assert len(seen) == 1  # it is back on
+
+
+def test_neurons_are_counted_in_the_weights() -> None:
+    """GPT-Neo and Falcon may have MLPs of any width, which TransformerLens takes for four times the stream."""
+    for name in ("gpt_neo", "falcon"):
+        model = model_of(name, "bridge")
+        assert model.d_mlp == 48
+        assert ablate_neurons(model, IDS, layer=1).effect.shape == (48,)
+        with pytest.raises(ValueError, match=r"neuron must be in 0\.\.47"):
+            ablated_prediction(model, IDS, Ablation("neuron", 0, index=48))
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"), [("mamba", "bridge"), ("rwkv", "bridge"), ("mpt", "bridge"), ("openai-gpt", "bridge")]
+)
+def test_generation_without_a_usable_cache(name: str, backend: str) -> None:
+    """The steps of an MPT bridge were eleven logits off; those of the others raised an AttributeError."""
+    model, hf_model = model_of(name, backend), transformers_model(name)
+    assert not model.capabilities.cached_generation
+    assert "generation without a key/value cache" in model.self_check.summary()
+    ids = list(IDS)
+    for _ in range(6):
+        with torch.no_grad():
+            ids.append(int(hf_model(torch.tensor([ids])).logits[0, -1].argmax()))
+    wanted = ids[len(IDS) :]
+    wanted = wanted[: wanted.index(0)] if 0 in wanted else wanted  # 0 ends a text
+    assert model.generate_ids(IDS, max_new_tokens=6) == wanted
+
+
+def test_a_token_embedding_is_the_row_of_the_embedding_table() -> None:
+    """BLOOM norms its embeddings; HookedTransformer feeds in what comes behind that norm."""
+    model, hf_model = model_of("bloom"), transformers_model("bloom")
+    assert model.backend == "bridge"
+    rows = hf_model.get_input_embeddings()(torch.tensor(IDS)).detach()
+    torch.testing.assert_close(model.token_embeddings(IDS), rows)
+    torch.testing.assert_close(model.weight("W_E")[IDS], rows)
+    wanted = model.run(IDS).logits
+    torch.testing.assert_close(model.run(IDS, embeddings=rows).logits, wanted, atol=1e-4, rtol=0)
+    torch.testing.assert_close(model.forward(rows[None]), wanted, atol=1e-4, rtol=0)
+
+
+@pytest.mark.hooked
+def test_hooked_transformer_is_refused_for_another_embedding_row() -> None:
+    assert "a pass from its token embeddings differs" in model_of("bloom").self_check.note
+    with pytest.raises(SelfCheckError, match="a pass from its token embeddings differs from the pass from their ids"):
+        model_of("bloom", "hooked")
+
+
+def test_the_bridge_knows_how_many_positions_there_are() -> None:
+    model = model_of("mpt")
+    assert model.n_ctx == 64
+    with pytest.raises(ValueError, match="65 tokens do not fit the model's context of 64 tokens"):
+        model.run([1] * 65)
+
+
+@pytest.mark.parametrize("name", ["opt_post_norm", "falcon_new"])
+def test_what_neither_backend_can_convert_is_refused_in_a_sentence(name: str) -> None:
+    """These ended in a RuntimeError from inside."""
+    kind = type(transformers_model(name)).__name__
+    with pytest.raises((LoadError, SelfCheckError), match=f"^{kind} as TransformerBridge failed"):
+        model_of(name)
+
+
+def test_embeddings_of_another_width_than_the_stream_are_refused() -> None:
+    with pytest.raises(SelfCheckError, match="its token embeddings have 16 numbers and its residual stream 32"):
+        model_of("opt")
+
+
+@pytest.mark.hooked
+def test_an_error_of_torch_in_a_conversion_falls_back_to_the_bridge() -> None:
+    model = model_of("gpt_neo")
+    assert model.backend == "bridge"
+    assert "TransformerLens cannot convert it" in model.self_check.note
+
+
+def test_a_rotary_embedding_with_a_rule_per_kind_of_layer_loads() -> None:
+    model = model_of("olmo3", "bridge")
+    assert model.self_check.passed
+    assert len(model.weight_hash) == 64
