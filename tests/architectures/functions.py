@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,18 +33,21 @@ from interp_widgets import (
     steer,
 )
 
-TOLERANCE = {torch.float64: 2e-5, torch.float32: 3e-4}
+TOLERANCE = {torch.float64: 1e-4, torch.float32: 3e-4}
 """Largest difference, of the size of what is compared. transformers rounds norms, rotary tables and softmax to float32
-also in a float64 model; what is wrong is off by 1e-2 and more."""
+also in a float64 model: what is right was off by up to 1e-5, what is wrong by 2e-3 and more."""
 
 _GENERATOR = torch.Generator().manual_seed(11)
-LONG: list[int] = torch.randint(2, VOCABULARY, (40,), generator=_GENERATOR).tolist()
-MIDDLE, SHORT = LONG[:24], LONG[:12]
-"""Prompts far beyond every boundary that a configuration has, beyond it, and within it."""
-RESPONSE = LONG[24:27]
+LONG: list[int] = torch.randint(2, VOCABULARY, (72,), generator=_GENERATOR).tolist()
+MIDDLE, SHORT = LONG[:64], LONG[:52]
+"""Prompts beyond every boundary that a configuration has, and within it by fewer tokens than are then written."""
+PROMPT, RESPONSE = LONG[:66], LONG[66:69]
+FEW, MANY = LONG[:6], LONG[6:66]
+COLUMNS = [0, 30, 59]
+"""Tokens of the long response that are compared."""
 TARGET = 7
 
-CELLS = [0, 9, len(MIDDLE) - 1]
+CELLS = [0, 30, len(MIDDLE) - 1]
 """Positions of the maps that are compared: out of the last token's window, in it, and the last one."""
 
 WORDS = ["a", *(f"word{i}" for i in range(1, VOCABULARY))]
@@ -87,7 +91,11 @@ class Comparison:
     """What a difference is measured by: the largest naive number, or for differences of larger numbers those."""
 
     def error(self) -> float:
-        """The largest difference, of the size; `Wrong` for tables of different shapes or without any number."""
+        """The largest difference, of the size; `Wrong` for other tokens and for tables of other shapes."""
+        if isinstance(self.naive, list):  # of token ids
+            if list(self.own) != self.naive:
+                raise Wrong(f"{self.what}: {self.own} instead of {self.naive}")
+            return 0.0
         own, naive = _table(self.own), _table(self.naive)
         if own.shape != naive.shape:
             raise Wrong(f"{self.what}: shape {tuple(own.shape)} instead of {tuple(naive.shape)}")
@@ -143,9 +151,7 @@ def _plain(naive: Naive) -> Tensor:
     return naive.logits(LONG)
 
 
-@_function(
-    "logits", lambda model: (model.run(LONG).logits[0], model.forward(model.token_embeddings(LONG)[None])[0])
-)
+@_function("logits", lambda model: (model.run(LONG).logits[0], model.forward(model.token_embeddings(LONG)[None])[0]))
 def _logits(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("logits", own[0], _plain(naive))
     yield Comparison("logits from embeddings", own[1], _plain(naive))
@@ -170,29 +176,29 @@ def _generate(naive: Naive, own: Any) -> Iterator[Comparison]:
 
 @_once
 def _occluded(naive: Naive) -> Tensor:
-    return naive.exact(LONG[:30], RESPONSE)
+    return naive.exact(PROMPT, RESPONSE)
 
 
-@_function("exact", lambda model: prompt_saliency(model, LONG[:30], RESPONSE).importance)
+@_function("exact", lambda model: prompt_saliency(model, PROMPT, RESPONSE).importance)
 def _exact(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("importance", own, _occluded(naive))
 
 
 @_once
 def _gradients(naive: Naive) -> tuple[Tensor, Tensor]:
-    return naive.first_order(LONG[:30], RESPONSE), naive.first_order(SHORT[:3], LONG[3:27])
+    return naive.first_order(PROMPT, RESPONSE), naive.first_order(FEW, MANY, COLUMNS)
 
 
 @_function(
     "first order",
     lambda model: [
         prompt_saliency(model, prompt, response, method="first_order").importance
-        for prompt, response in ((LONG[:30], RESPONSE), (SHORT[:3], LONG[3:27]))  # reverse and forward mode
+        for prompt, response in ((PROMPT, RESPONSE), (FEW, MANY))  # reverse and forward mode
     ],
 )
 def _first_order(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("long prompt", own[0], _gradients(naive)[0])
-    yield Comparison("long response", own[1], _gradients(naive)[1])
+    yield Comparison("long response", own[1][:, COLUMNS], _gradients(naive)[1])
 
 
 @_once
@@ -314,9 +320,7 @@ def _neuron_map(naive: Naive) -> Tensor:
     return torch.stack([_effect(naive, naive.without_neuron(1, neuron, last)) for neuron in NEURONS])
 
 
-@_function(
-    "neurons", lambda model: ablate_neurons(model, MIDDLE, TARGET, layer=1, neurons=NEURONS).effect, "neurons"
-)
+@_function("neurons", lambda model: ablate_neurons(model, MIDDLE, TARGET, layer=1, neurons=NEURONS).effect, "neurons")
 def _neurons(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("effect", own, _neuron_map(naive), _size(naive))
 
@@ -346,8 +350,8 @@ def _context(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("tokens", own[1], _taken_out(naive)[1])
 
 
-SUBJECT, SAMPLES = (3, 5), 2
-TRACED = [3, 4, 9, len(MIDDLE) - 1]
+SUBJECT, SAMPLES = (57, 59), 2
+TRACED = [57, 58, 60, len(MIDDLE) - 1]
 
 
 @_once
@@ -450,16 +454,14 @@ def _attention_weights(naive: Naive, own: Any) -> Iterator[Comparison]:
         )
 
 
-def _mlp_weights_of(model: Any) -> list[dict[str, Tensor]]:
+def _mlp_weights_of(model: Any) -> tuple[int, list[dict[str, Tensor]]]:
     found = []
     for layer in range(LAYERS):
         every = {name: model.weight(name, layer) for name in ("W_in", "b_in", "W_out", "b_out")}
-        try:
+        with contextlib.suppress(ValueError):  # of an MLP without a gate; where it has one, the products below differ
             every |= {name: model.weight(name, layer) for name in ("W_gate", "b_gate")}
-        except ValueError:
-            pass  # an MLP without a gate; where it has one, the products below differ
         found.append(every)
-    return found
+    return model.d_mlp, found
 
 
 @_function("MLP weights", _mlp_weights_of, "neurons")
@@ -467,7 +469,9 @@ def _mlp_weights(naive: Naive, own: Any) -> Iterator[Comparison]:
     names = naive.names
     assert names.neurons is not None
     assert names.mlp_enters is not None
-    for layer, weights in enumerate(own):
+    size, layers = own
+    yield Comparison("number of neurons", [size], [own_width(naive.part(0, names.neurons))])
+    for layer, weights in enumerate(layers):
         w = {name: value.double() for name, value in weights.items()}
         output, start = naive.part(layer, names.neurons), naive.part(layer, names.mlp_enters)
         x, neurons, written = naive.values(LONG, [(start, True), (output, True), (output, False)])
@@ -480,21 +484,19 @@ def _mlp_weights(naive: Naive, own: Any) -> Iterator[Comparison]:
 
 
 @_function(
-    "embedding weights",
+    "norms and embeddings",
     lambda model: {name: model.weight(name) for name in ("W_E", "W_U", "b_U", "ln_final_w")}
     | {"ln1_w": model.weight("ln1_w", 1)},
-    "unembedding", "final_norm", "norm",
+    "unembedding",
 )  # fmt: skip
 def _embedding_weights(naive: Naive, own: Any) -> Iterator[Comparison]:
     x = _inputs(naive)
-    assert naive.names.final_norm is not None
-    assert naive.names.norm is not None
     with torch.no_grad():
         read = naive.hf.get_output_embeddings()(x[None])[0]
     yield Comparison("embedding", own["W_E"], naive.embeddings(range(VOCABULARY))[0])
     yield Comparison("unembedding", x.double() @ own["W_U"].double() + own["b_U"].double(), read)
-    yield Comparison("final norm", own["ln_final_w"], naive.scale(naive.hf.get_submodule(naive.names.final_norm)))
-    yield Comparison("norm", own["ln1_w"], naive.scale(naive.part(1, naive.names.norm)))
+    yield Comparison("final norm", own["ln_final_w"], naive.scale(naive.norm(None)))
+    yield Comparison("norm before attention", own["ln1_w"], naive.scale(naive.norm(1)))
 
 
 TOP = 8
@@ -508,7 +510,7 @@ def _word_pairs(naive: Naive) -> tuple[Tensor, list[list[list[int]]]]:
     limits = np.maximum(0, cosines.mean(1) + 1.96 * cosines.std(1))
     rows, energy, counts = naive.embeddings(range(VOCABULARY))[0], [], []
     for layer in range(LAYERS):
-        scale = 1.0 if naive.names.norm is None else naive.scale(naive.part(layer, naive.names.norm))
+        scale = naive.scale(naive.norm(layer))
         bias = naive.qkv(layer, torch.zeros_like(rows))
         q, k, _ = (part - zero for part, zero in zip(naive.qkv(layer, rows * scale), bias, strict=True))
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
@@ -532,12 +534,10 @@ def _pairs(q: Tensor, k: Tensor, cosines: NDArray[Any], limits: NDArray[Any]) ->
 def _head_words(naive: Naive, own: Any) -> Iterator[Comparison]:
     energy, counts = _word_pairs(naive)
     yield Comparison("energy", own.energy, energy)
-    yield Comparison("pairs of each dimension", own.dimension_counts, counts)
+    yield Comparison("pairs of each dimension", own.dimension_counts, torch.tensor(counts))
 
 
-@_function(
-    "FFN concepts", lambda model: ffn_concepts(model, words=WORDS, rank=4, top=3), "neurons", "unembedding"
-)
+@_function("FFN concepts", lambda model: ffn_concepts(model, words=WORDS, rank=4, top=3), "neurons", "unembedding")
 def _concepts(naive: Naive, own: Any) -> Iterator[Comparison]:
     assert naive.names.neurons is not None
     words = torch.nn.functional.normalize(naive.linear(naive.hf.get_output_embeddings(), WIDTH).T.double(), dim=-1)
@@ -568,8 +568,8 @@ def _neuron_tokens(naive: Naive, own: Any) -> Iterator[Comparison]:
     values = naive.linear(output, own_width(output))[NEURONS]
     if names.mlp_norm is not None:
         values = values * naive.scale(naive.part(1, names.mlp_norm))
-    if names.final_norm is not None:
-        norm = naive.hf.get_submodule(names.final_norm)
+    norm = naive.norm(None)
+    if norm is not None:
         x = _inputs(naive)
         with torch.no_grad():
             centred = bool((norm(x[None] + 1) - norm(x[None])).abs().max() < 1e-3)

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 import transformers as tf
 
-VOCABULARY, CONTEXT, BOUNDARY = 61, 64, 16
-"""Tokens; positions; sliding windows and original contexts, which the prompts of 40 tokens go far beyond."""
+VOCABULARY, CONTEXT, BOUNDARY = 61, 96, 56
+"""Tokens; positions; sliding windows and original contexts, which the longer prompts go beyond and which the 48
+tokens that loading compares do not reach."""
 
 LAYERS, WIDTH, HEADS, KV_HEADS, MLP = 2, 32, 4, 2, 48
 NO_STOP = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}

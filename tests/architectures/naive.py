@@ -22,7 +22,7 @@ class Names:
     """What the parts of a block and of the model around the blocks are called in an architecture's own code."""
 
     attention: str | None = "self_attn.o_proj"
-    """The last linear map of attention: it reads the heads one after the other. None: there is no attention."""
+    """The last linear map of attention: it reads the heads one after the other. None where not every block has it."""
     mlp: str | None = "mlp"
     """What writes the MLP's output."""
     mlp_reads: str | None = "post_attention_layernorm"
@@ -122,7 +122,7 @@ _GEMMA2 = replace(
 _OLMO2 = replace(_LLAMA, mlp_reads="mlp", norm=None, mlp_norm="post_feedforward_layernorm")
 _PHI3 = replace(_LLAMA, qkv="self_attn.qkv_proj", split=_in_turn_shared)
 _LATENT = replace(_EXPERTS, qkv=None)
-_NO_ATTENTION = Names(None, None, None, None, None, "", None, None, None, None, "backbone.norm_f")
+_MAMBA = Names(None, None, None, None, None, "", None, None, "norm", None, "backbone.norm_f")
 
 NAMES: dict[str, Names] = {
     "gpt2": _GPT2,
@@ -155,7 +155,7 @@ NAMES: dict[str, Names] = {
     "gpt_oss": _EXPERTS,
     "phimoe": _EXPERTS,
     "granitemoe": replace(_EXPERTS, mlp="block_sparse_moe"),
-    "gemma": replace(_LLAMA, activation="hidden_activation"),
+    "gemma": _LLAMA,
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA2,
     "phi": replace(
@@ -182,13 +182,22 @@ NAMES: dict[str, Names] = {
         neurons=None, qkv="norm_attn_norm.attn.Wqkv", split=_in_turn_shared, norm="norm_attn_norm.norm_1",
         final_norm="transformer.norm_f",
     ),
-    "lfm2": replace(_NO_ATTENTION, final_norm="model.embedding_norm"),
-    "jamba": replace(_NO_ATTENTION, final_norm="model.final_layernorm"),
-    "recurrent_gemma": replace(_NO_ATTENTION, final_norm="model.final_norm"),
-    "mamba": _NO_ATTENTION,
+    "lfm2": replace(
+        _LLAMA, attention=None, qkv=None, mlp="feed_forward", mlp_reads="ffn_norm", mlp_enters="feed_forward",
+        neurons="feed_forward.w2", activation="silu", norm="operator_norm", final_norm="model.embedding_norm",
+    ),
+    "jamba": replace(
+        _LLAMA, attention=None, qkv=None, mlp="feed_forward", mlp_reads="pre_ff_layernorm",
+        mlp_enters="feed_forward", neurons=None, final_norm="model.final_layernorm",
+    ),
+    "recurrent_gemma": replace(
+        _LLAMA, attention=None, qkv=None, mlp="mlp_block", mlp_reads="channel_pre_norm", mlp_enters="mlp_block",
+        neurons="mlp_block.down_proj", activation="hidden_activation", norm="temporal_pre_norm",
+        final_norm="model.final_norm",
+    ),
+    "mamba": _MAMBA,
 }  # fmt: skip
-"""By the names of `models.ARCHITECTURES`; what is not here is called as in LLaMA. Of architectures whose blocks are not
-all attention and MLP no part is named."""
+"""By the names of `models.ARCHITECTURES`; what is not here is called as in LLaMA."""
 
 
 def names_of(architecture: str) -> Names:
@@ -238,9 +247,7 @@ class Naive:
             return self._pass(given, hooks)
 
     def _pass(self, given: Sequence[int] | Tensor, hooks: Iterable[Hook] = ()) -> Tensor:
-        inputs = (
-            {"inputs_embeds": given} if isinstance(given, Tensor) else {"input_ids": torch.tensor([list(given)])}
-        )
+        inputs = {"inputs_embeds": given} if isinstance(given, Tensor) else {"input_ids": torch.tensor([list(given)])}
         with _attached(hooks):
             found: Tensor = self.hf(**inputs, use_cache=False).logits[0]
         return found
@@ -250,7 +257,11 @@ class Naive:
         store: dict[int, Tensor] = {}
 
         def keep(number: int) -> Callable[[Tensor], Tensor]:
-            return lambda value: store.setdefault(number, value.clone())
+            def copy(value: Tensor) -> Tensor:
+                store[number] = value.clone()  # a block may go on in place
+                return value
+
+            return copy
 
         self.logits(given, [(module, keep(number), enters) for number, (module, enters) in enumerate(wanted)])
         return [store[number].flatten(0, -2) for number in range(len(store))]
@@ -259,7 +270,9 @@ class Naive:
         """(layers + 1, tokens, width) the residual stream that enters every block, and that leaves the last."""
         return torch.stack(self.values(given, [*[(layer, True) for layer in self.layers], (self.layers[-1], False)]))
 
-    def generate(self, ids: Sequence[int], count: int, hooks: Callable[[int], Iterable[Hook]] = lambda n: ()) -> list[int]:
+    def generate(
+        self, ids: Sequence[int], count: int, hooks: Callable[[int], Iterable[Hook]] = lambda n: ()
+    ) -> list[int]:
         """Greedy, every token by a pass over the whole sequence; ``hooks`` are made for its length."""
         new: list[int] = []
         for _ in range(count):
@@ -283,10 +296,12 @@ class Naive:
                 falls.append(clean - self._targets(without, len(prompt), response))
         return torch.stack(falls)
 
-    def first_order(self, prompt: Sequence[int], response: Sequence[int]) -> Tensor:
-        """(prompt, response) gradient of every probability, times the row."""
+    def first_order(
+        self, prompt: Sequence[int], response: Sequence[int], numbers: Sequence[int] | None = None
+    ) -> Tensor:
+        """(prompt, response) gradient of every probability, or of some, times the row."""
         columns = []
-        for number in range(len(response)):
+        for number in range(len(response)) if numbers is None else numbers:
             rows = self.embeddings([*prompt, *response]).requires_grad_(True)
             value = self._targets(rows, len(prompt), response)[number]
             (gradient,) = torch.autograd.grad(value, rows)
@@ -297,9 +312,7 @@ class Naive:
 
     def lens(self, ids: Sequence[int]) -> Tensor:
         """(layers + 1, tokens, vocabulary) logits where all blocks from one on hand on what they get."""
-        return torch.stack(
-            [self.logits(ids, self._skipping(layer)) for layer in range(len(self.layers) + 1)]
-        )
+        return torch.stack([self.logits(ids, self._skipping(layer)) for layer in range(len(self.layers) + 1)])
 
     def _skipping(self, first: int) -> list[Hook]:
         hooks: list[Hook] = []
@@ -385,9 +398,17 @@ class Naive:
         name = self.names.activation
         return ACT2FN[getattr(self.hf.config, name, name)](x)
 
-    def scale(self, norm: torch.nn.Module) -> Tensor:
-        """(width,) what a norm multiplies by."""
+    def norm(self, layer: int | None) -> torch.nn.Module | None:
+        """The norm before a layer's attention, or with None the final one; None where there is none."""
+        if layer is None:
+            return None if self.names.final_norm is None else self.hf.get_submodule(self.names.final_norm)
+        return None if self.names.norm is None else self.part(layer, self.names.norm)
+
+    def scale(self, norm: torch.nn.Module | None) -> Tensor:
+        """(width,) what a norm multiplies by; ones without one."""
         width = self.hf.config.hidden_size
+        if norm is None:
+            return torch.ones(width, dtype=self.hf.dtype)
         signs = torch.ones(width, dtype=self.hf.dtype)
         signs[::2] = -1
         with torch.no_grad():  # far above any epsilon; biases cancel

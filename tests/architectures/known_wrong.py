@@ -1,0 +1,3 @@
+"""Cells of the matrix that are wrong today: architecture, function and backend → what is wrong. It ends empty."""
+
+KNOWN_WRONG: dict[tuple[str, str, str], str] = {}

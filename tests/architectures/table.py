@@ -1,0 +1,124 @@
+"""`python -m tests.architectures.table` runs the matrix and writes its table into the README.
+
+What it found is kept in verdicts.json, which the README's table is made from and the tests are held against.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+VERDICTS = HERE / "verdicts.json"
+README = HERE.parents[1] / "README.md"
+BEGIN, END = "<!-- architectures:begin -->", "<!-- architectures:end -->"
+
+Row = dict[str, Any]
+"""What is known of one architecture: ``loads`` (backend → kind), ``auto``, ``cells`` (function → backend → kind) and
+``why`` (function, or ``load``, → sentence)."""
+
+
+def rendered(rows: dict[str, Row]) -> str:
+    """The table in Markdown with one footnote for every sentence that refuses."""
+    functions = list(next(iter(rows.values()))["cells"])
+    notes: dict[str, int] = {}
+
+    def cell(row: Row, function: str) -> str:
+        kinds = row["cells"][function]
+        right = [backend for backend, kind in kinds.items() if kind == "right"]
+        wrong = [backend for backend, kind in kinds.items() if kind == "wrong"]
+        if wrong:
+            return f"wrong ({', '.join(wrong)})"
+        if right:
+            return "both" if len(right) == 2 else right[0]
+        why = row["why"].get(function) or row["why"].get("load")
+        return f"– [{notes.setdefault(why, len(notes) + 1)}]" if why else "–"
+
+    lines = [
+        "| architecture | `auto` takes | " + " | ".join(functions) + " |",
+        "|---" * (len(functions) + 2) + "|",
+    ]
+    for name, row in rows.items():
+        cells = [cell(row, function) for function in functions]
+        lines.append(f"| {name} | {row['auto']} | " + " | ".join(cells) + " |")
+    lines += ["", *(f"{number}. {why}" for why, number in notes.items())]
+    return "\n".join(lines)
+
+
+def section(rows: dict[str, Row]) -> str:
+    """The README's part between the markers."""
+    cells = [kinds for row in rows.values() for kinds in row["cells"].values()]
+    right = sum("right" in kinds.values() for kinds in cells)
+    wrong = sum("wrong" in kinds.values() for kinds in cells)
+    counts = f"{right} of {len(cells)} cells right, {wrong} wrong, the others refused"
+    return "\n".join([
+        BEGIN,
+        f"<details><summary>{len(rows)} architectures × {len(next(iter(rows.values()))['cells'])} functions: {counts}"
+        "</summary>",
+        "",
+        "*both*, *hooked* or *bridge*: right there, compared with plain loops over the transformers model on random "
+        "weights and prompts that go beyond every window and original context. –: refused, with the sentence below.",
+        "",
+        rendered(rows),
+        "",
+        "</details>",
+        END,
+    ])  # fmt: skip
+
+
+def replaced(text: str, new: str) -> str:
+    """A README with its table replaced."""
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    if not rest or not tail:
+        raise ValueError(f"the README must hold {BEGIN} and {END}, one after the other")
+    return head + new + tail
+
+
+def general(sentence: str) -> str:
+    """A refusal without what is this model's own: class names and measured numbers."""
+    sentence = re.sub(r"\b\w+(?:ForCausalLM|LMHeadModel|Config)\b", "the model", sentence)
+    sentence = re.sub(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])", "…", sentence)
+    return sentence.replace("|", "/")
+
+
+def run() -> dict[str, Row]:
+    """The whole matrix."""
+    from tests.architectures.functions import FUNCTIONS
+    from tests.architectures.matrix import BACKENDS, load_verdict, loaded, verdict
+    from tests.architectures.models import ARCHITECTURES
+
+    rows: dict[str, Row] = {}
+    for name in ARCHITECTURES:
+        auto = load_verdict(name, "auto")
+        loads = {backend: load_verdict(name, backend) for backend in BACKENDS}
+        why = {} if auto.kind == "right" else {"load": general(auto.reason)}
+        cells = {}
+        for function in FUNCTIONS:
+            found = {backend: verdict(name, function, backend) for backend in BACKENDS}
+            cells[function] = {backend: each.kind for backend, each in found.items()}
+            refusing = [b for b in BACKENDS if found[b].kind == "refused" and loads[b].kind == "right"]
+            if refusing and not any(each.kind == "right" for each in found.values()):
+                why[function] = general(found[refusing[0]].reason)
+        rows[name] = {
+            "auto": loaded(name, "auto").backend if auto.kind == "right" else auto.kind,
+            "loads": {backend: each.kind for backend, each in loads.items()},
+            "cells": cells,
+            "why": why,
+        }
+        print(name, rows[name]["auto"], flush=True)
+    return rows
+
+
+def main() -> None:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    rows = run()
+    VERDICTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
+    README.write_text(replaced(README.read_text(encoding="utf8"), section(rows)), encoding="utf8")
+
+
+if __name__ == "__main__":
+    main()
