@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tests.architectures.models import LAYERS, VOCABULARY, WIDTH, dtype_of, random_model
-from tests.architectures.naive import Naive, names_of, noise
 from torch import Tensor
 
 from interp_widgets import (
@@ -32,6 +30,8 @@ from interp_widgets import (
     prompt_saliency,
     steer,
 )
+from tests.architectures.models import LAYERS, VOCABULARY, WIDTH, dtype_of, random_model
+from tests.architectures.naive import Naive, names_of, noise
 
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 3e-4}
 """Largest difference, of the size of what is compared. transformers rounds norms, rotary tables and softmax to float32
@@ -242,7 +242,7 @@ def _steered(model: Any) -> tuple[Tensor, list[int]]:
 def _pushed(naive: Naive) -> tuple[Tensor, list[int]]:
     vector = STRENGTH * DIRECTION / DIRECTION.norm()
     hooks = [hook for layer in (1, LAYERS) for hook in naive.adding(layer, vector.to(naive.hf.dtype))]
-    return naive.logits(LONG, hooks), naive.generate(SHORT, 6, lambda n: hooks)
+    return naive.logits(LONG, hooks), naive.generate(SHORT, 6, hooks)
 
 
 @_function("steer", _steered)
@@ -336,12 +336,12 @@ def _ablated(model: Any) -> tuple[Tensor, list[int]]:
 
 @_once
 def _taken_out(naive: Naive) -> tuple[Tensor, list[int]]:
-    def hooks() -> list[Any]:
-        return [
-            *naive.without("mlp", 0, PLACES), *naive.without_head(1, 2), *naive.without("attn_to_mlp", 1)
-        ]  # fmt: skip
-
-    return naive.logits(LONG, hooks()), naive.generate(SHORT, 6, lambda n: hooks())
+    hooks = [
+        *naive.without("mlp", 0, PLACES),
+        *naive.without_head(1, 2),
+        *naive.without("attn_to_mlp", 1),
+    ]
+    return naive.logits(LONG, hooks), naive.generate(SHORT, 6, hooks)
 
 
 @_function("ablation", _ablated, "attention", "mlp", "pre_norm")

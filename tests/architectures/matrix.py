@@ -8,10 +8,9 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from interp_widgets import load_model
 from tests.architectures.functions import FUNCTIONS, TOLERANCE, Function, Wrong, reference, tokenizer
 from tests.architectures.models import dtype_of, random_model
-
-from interp_widgets import load_model
 
 Backend = Literal["auto", "hooked", "bridge"]
 BACKENDS: tuple[Backend, Backend] = ("hooked", "bridge")

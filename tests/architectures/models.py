@@ -251,7 +251,7 @@ def random_model(name: str, *, seed: int = 0, dtype: torch.dtype | None = None) 
         torch.manual_seed(seed)
         model = tf.AutoModelForCausalLM.from_config(ARCHITECTURES[name]())
         for label, parameter in model.named_parameters():
-            if label.endswith("bias") or label.endswith(".D") or "sinks" in label:
+            if label.endswith(("bias", ".D")) or "sinks" in label:
                 parameter.data.normal_(0, 0.3)
             elif parameter.ndim == 1:
                 if "norm" in label or ".ln_" in label:

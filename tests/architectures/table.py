@@ -54,19 +54,15 @@ def section(rows: dict[str, Row]) -> str:
     right = sum("right" in kinds.values() for kinds in cells)
     wrong = sum("wrong" in kinds.values() for kinds in cells)
     counts = f"{right} of {len(cells)} cells right, {wrong} wrong, the others refused"
-    return "\n".join([
-        BEGIN,
-        f"<details><summary>{len(rows)} architectures × {len(next(iter(rows.values()))['cells'])} functions: {counts}"
-        "</summary>",
-        "",
+    summary = (
+        f"<details><summary>{len(rows)} architectures × {len(next(iter(rows.values()))['cells'])} functions: "
+        f"{counts}</summary>"
+    )
+    legend = (
         "*both*, *hooked* or *bridge*: right there, compared with plain loops over the transformers model on random "
-        "weights and prompts that go beyond every window and original context. –: refused, with the sentence below.",
-        "",
-        rendered(rows),
-        "",
-        "</details>",
-        END,
-    ])  # fmt: skip
+        "weights and prompts that go beyond every window and original context. –: refused, with the sentence below."
+    )
+    return "\n".join([BEGIN, summary, "", legend, "", rendered(rows), "", "</details>", END])
 
 
 def replaced(text: str, new: str) -> str:
@@ -93,12 +89,16 @@ def run() -> dict[str, Row]:
 
     rows: dict[str, Row] = {}
     for name in ARCHITECTURES:
+        for backend in ("auto", *BACKENDS):
+            _show((name, "load", backend), load_verdict(name, backend))
         auto = load_verdict(name, "auto")
         loads = {backend: load_verdict(name, backend) for backend in BACKENDS}
         why = {} if auto.kind == "right" else {"load": general(auto.reason)}
         cells = {}
         for function in FUNCTIONS:
             found = {backend: verdict(name, function, backend) for backend in BACKENDS}
+            for backend, each in found.items():
+                _show((name, function, backend), each)
             cells[function] = {backend: each.kind for backend, each in found.items()}
             refusing = [b for b in BACKENDS if found[b].kind == "refused" and loads[b].kind == "right"]
             if refusing and not any(each.kind == "right" for each in found.values()):
@@ -109,8 +109,13 @@ def run() -> dict[str, Row]:
             "cells": cells,
             "why": why,
         }
-        print(name, rows[name]["auto"], flush=True)
     return rows
+
+
+def _show(cell: tuple[str, str, str], found: Any) -> None:
+    """A wrong cell as a line of KNOWN_WRONG."""
+    if found.kind == "wrong":
+        print(f"    {json.dumps(cell)[1:-1].join('()')}: {json.dumps(found.reason, ensure_ascii=False)},", flush=True)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+
 from tests.architectures import functions, table
 from tests.architectures.functions import FUNCTIONS, Comparison
 from tests.architectures.known_wrong import KNOWN_WRONG
