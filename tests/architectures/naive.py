@@ -270,13 +270,11 @@ class Naive:
         """(layers + 1, tokens, width) the residual stream that enters every block, and that leaves the last."""
         return torch.stack(self.values(given, [*[(layer, True) for layer in self.layers], (self.layers[-1], False)]))
 
-    def generate(
-        self, ids: Sequence[int], count: int, hooks: Callable[[int], Iterable[Hook]] = lambda n: ()
-    ) -> list[int]:
-        """Greedy, every token by a pass over the whole sequence; ``hooks`` are made for its length."""
+    def generate(self, ids: Sequence[int], count: int, hooks: Sequence[Hook] = ()) -> list[int]:
+        """Greedy, every token by a pass over the whole sequence."""
         new: list[int] = []
         for _ in range(count):
-            new.append(int(self.logits([*ids, *new], hooks(len(ids) + len(new)))[-1].argmax()))
+            new.append(int(self.logits([*ids, *new], hooks)[-1].argmax()))
         return new
 
     # ---- attribution
