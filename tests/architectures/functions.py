@@ -105,7 +105,7 @@ class Comparison:
 
 
 def _table(values: Any) -> Tensor:
-    return values.detach().double() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values)).double()
+    return values.detach().double() if isinstance(values, Tensor) else torch.as_tensor(np.array(values)).double()
 
 
 @dataclass(frozen=True)

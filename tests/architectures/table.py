@@ -21,29 +21,30 @@ Row = dict[str, Any]
 ``why`` (function, or ``load``, → sentence)."""
 
 
+SIGNS = {("hooked", "bridge"): "●", ("hooked",): "h", ("bridge",): "b"}
+"""By the backends on which a function is right."""
+RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
 def rendered(rows: dict[str, Row]) -> str:
     """The table in Markdown with one footnote for every sentence that refuses."""
     functions = list(next(iter(rows.values()))["cells"])
     notes: dict[str, int] = {}
 
+    def noted(sign: str, why: str | None) -> str:
+        return sign if why is None else sign + str(notes.setdefault(why, len(notes) + 1)).translate(RAISED)
+
     def cell(row: Row, function: str) -> str:
         kinds = row["cells"][function]
-        right = [backend for backend, kind in kinds.items() if kind == "right"]
-        wrong = [backend for backend, kind in kinds.items() if kind == "wrong"]
-        if wrong:
-            return f"wrong ({', '.join(wrong)})"
-        if right:
-            return "both" if len(right) == 2 else right[0]
-        why = row["why"].get(function) or row["why"].get("load")
-        return f"– [{notes.setdefault(why, len(notes) + 1)}]" if why else "–"
+        if "wrong" in kinds.values():
+            return "✗"
+        right = tuple(backend for backend, kind in kinds.items() if kind == "right")
+        return SIGNS[right] if right else noted("–", row["why"].get(function))
 
-    lines = [
-        "| architecture | `auto` takes | " + " | ".join(functions) + " |",
-        "|---" * (len(functions) + 2) + "|",
-    ]
+    lines = ["| architecture | `auto` | " + " | ".join(functions) + " |", "|---" * (len(functions) + 2) + "|"]
     for name, row in rows.items():
-        cells = [cell(row, function) for function in functions]
-        lines.append(f"| {name} | {row['auto']} | " + " | ".join(cells) + " |")
+        cells = [name, noted(row["auto"], row["why"].get("load")), *(cell(row, function) for function in functions)]
+        lines.append("| " + " | ".join(cells) + " |")
     lines += ["", *(f"{number}. {why}" for why, number in notes.items())]
     return "\n".join(lines)
 
@@ -59,8 +60,9 @@ def section(rows: dict[str, Row]) -> str:
         f"{counts}</summary>"
     )
     legend = (
-        "*both*, *hooked* or *bridge*: right there, compared with plain loops over the transformers model on random "
-        "weights and prompts that go beyond every window and original context. –: refused, with the sentence below."
+        "Each cell was held against plain loops over the transformers model, with random weights and prompts that go "
+        "beyond every window and original context: ● right on both backends, h on hooked, b on bridge, – refused, with "
+        "the sentence below, ✗ wrong. `auto` is what `load_model` takes."
     )
     return "\n".join([BEGIN, summary, "", legend, "", rendered(rows), "", "</details>", END])
 
@@ -93,7 +95,7 @@ def run() -> dict[str, Row]:
             _show((name, "load", backend), load_verdict(name, backend))
         auto = load_verdict(name, "auto")
         loads = {backend: load_verdict(name, backend) for backend in BACKENDS}
-        why = {} if auto.kind == "right" else {"load": general(auto.reason)}
+        why = {"load": general(auto.reason)} if auto.kind == "refused" else {}
         cells = {}
         for function in FUNCTIONS:
             found = {backend: verdict(name, function, backend) for backend in BACKENDS}
