@@ -17,12 +17,11 @@ README = HERE.parents[1] / "README.md"
 BEGIN, END = "<!-- architectures:begin -->", "<!-- architectures:end -->"
 
 Row = dict[str, Any]
-"""What is known of one architecture: ``loads`` (backend → kind), ``auto``, ``cells`` (function → backend → kind) and
-``why`` (function, or ``load``, → sentence)."""
+"""What is known of one architecture: ``auto`` (the backend that `load_model` takes), ``loads``, ``cells`` (by function)
+and ``why`` (by function, or ``load``: the sentence that refuses). A cell says right, refused or wrong for the hooked
+backend, and behind the stroke for the bridge."""
 
-
-SIGNS = {("hooked", "bridge"): "●", ("hooked",): "h", ("bridge",): "b"}
-"""By the backends on which a function is right."""
+SIGNS = {"right/right": "●", "right/refused": "h", "refused/right": "b", "refused/refused": "–"}
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -35,11 +34,7 @@ def rendered(rows: dict[str, Row]) -> str:
         return sign if why is None else sign + str(notes.setdefault(why, len(notes) + 1)).translate(RAISED)
 
     def cell(row: Row, function: str) -> str:
-        kinds = row["cells"][function]
-        if "wrong" in kinds.values():
-            return "✗"
-        right = tuple(backend for backend, kind in kinds.items() if kind == "right")
-        return SIGNS[right] if right else noted("–", row["why"].get(function))
+        return noted(SIGNS.get(row["cells"][function], "✗"), row["why"].get(function))
 
     lines = ["| architecture | `auto` | " + " | ".join(functions) + " |", "|---" * (len(functions) + 2) + "|"]
     for name, row in rows.items():
@@ -51,9 +46,9 @@ def rendered(rows: dict[str, Row]) -> str:
 
 def section(rows: dict[str, Row]) -> str:
     """The README's part between the markers."""
-    cells = [kinds for row in rows.values() for kinds in row["cells"].values()]
-    right = sum("right" in kinds.values() for kinds in cells)
-    wrong = sum("wrong" in kinds.values() for kinds in cells)
+    cells = [cell for row in rows.values() for cell in row["cells"].values()]
+    wrong = sum("wrong" in cell for cell in cells)
+    right = sum("right" in cell and "wrong" not in cell for cell in cells)
     counts = f"{right} of {len(cells)} cells right, {wrong} wrong, the others refused"
     summary = (
         f"<details><summary>{len(rows)} architectures × {len(next(iter(rows.values()))['cells'])} functions: "
@@ -94,23 +89,18 @@ def run() -> dict[str, Row]:
         for backend in ("auto", *BACKENDS):
             _show((name, "load", backend), load_verdict(name, backend))
         auto = load_verdict(name, "auto")
-        loads = {backend: load_verdict(name, backend) for backend in BACKENDS}
+        loads = [load_verdict(name, backend).kind for backend in BACKENDS]
         why = {"load": general(auto.reason)} if auto.kind == "refused" else {}
         cells = {}
         for function in FUNCTIONS:
             found = {backend: verdict(name, function, backend) for backend in BACKENDS}
             for backend, each in found.items():
                 _show((name, function, backend), each)
-            cells[function] = {backend: each.kind for backend, each in found.items()}
-            refusing = [b for b in BACKENDS if found[b].kind == "refused" and loads[b].kind == "right"]
-            if refusing and not any(each.kind == "right" for each in found.values()):
-                why[function] = general(found[refusing[0]].reason)
-        rows[name] = {
-            "auto": loaded(name, "auto").backend if auto.kind == "right" else auto.kind,
-            "loads": {backend: each.kind for backend, each in loads.items()},
-            "cells": cells,
-            "why": why,
-        }
+            cells[function] = "/".join(each.kind for each in found.values())
+            if cells[function] == "refused/refused" and "right" in loads:
+                why[function] = general(found[BACKENDS[loads.index("right")]].reason)
+        taken = loaded(name, "auto").backend if auto.kind == "right" else auto.kind
+        rows[name] = {"auto": taken, "loads": "/".join(loads), "cells": cells, "why": why}
     return rows
 
 
@@ -123,7 +113,8 @@ def _show(cell: tuple[str, str, str], found: Any) -> None:
 def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     rows = run()
-    VERDICTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
+    lines = [f"{json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in rows.items()]
+    VERDICTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf8")
     README.write_text(replaced(README.read_text(encoding="utf8"), section(rows)), encoding="utf8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 
@@ -11,9 +12,9 @@ import torch
 from tests.architectures import functions, table
 from tests.architectures.functions import FUNCTIONS, Comparison
 from tests.architectures.known_wrong import KNOWN_WRONG
-from tests.architectures.matrix import BACKENDS, Backend, Verdict, fault_of, load_verdict, verdict
-from tests.architectures.models import ARCHITECTURES
-from tests.architectures.naive import NAMES
+from tests.architectures.matrix import BACKENDS, Backend, Verdict, fault_of, load_verdict, loaded, verdict
+from tests.architectures.models import ARCHITECTURES, random_model
+from tests.architectures.naive import NAMES, Naive, names_of
 
 STORED = json.loads(table.VERDICTS.read_text(encoding="utf8"))
 
@@ -27,7 +28,8 @@ def judge(cell: tuple[str, str, str], found: Verdict) -> None:
         pytest.fail(f"{', '.join(cell)} is {found.kind} now: take it out of KNOWN_WRONG")
 
 
-def stored(kind: str, found: Verdict) -> None:
+def stored(cell: str, backend: Backend, found: Verdict) -> None:
+    kind = cell.split("/")[BACKENDS.index(backend)]
     assert found.kind == kind, f"{found.kind} ({found.reason}) and no longer {kind}: run `make architectures`"
 
 
@@ -50,7 +52,7 @@ def test_load(architecture: str, backend: Backend) -> None:
     found = load_verdict(architecture, backend)
     judge((architecture, "load", backend), found)
     if backend != "auto":
-        stored(STORED[architecture]["loads"][backend], found)
+        stored(STORED[architecture]["loads"], backend, found)
 
 
 @pytest.mark.architectures
@@ -60,7 +62,17 @@ def test_load(architecture: str, backend: Backend) -> None:
 def test_cell(architecture: str, function: str, backend: Backend) -> None:
     found = verdict(architecture, function, backend)
     judge((architecture, function, backend), found)
-    stored(STORED[architecture]["cells"][function][backend], found)
+    stored(STORED[architecture]["cells"][function], backend, found)
+
+
+@pytest.mark.architectures
+@pytest.mark.parametrize("function", [pytest.param(name, marks=pytest.mark.xdist_group("llama")) for name in FUNCTIONS])
+def test_every_function_notices_another_model(function: str) -> None:
+    other = Naive(random_model("llama", seed=1), names_of("llama"))
+    own = FUNCTIONS[function].run(loaded("llama", "bridge"))
+    with contextlib.suppress(functions.Wrong):  # other tokens
+        errors = [comparison.error() for comparison in FUNCTIONS[function].compare(other, own)]
+        assert max(errors) > 100 * functions.TOLERANCE[torch.float64]
 
 
 def test_known_wrong_cells_are_cells() -> None:
