@@ -117,17 +117,21 @@ class Function:
     """Called with a `Model`."""
     compare: Callable[[Naive, Any], Iterator[Comparison]]
     """Called with the naive loops and what ``run`` gave."""
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...]
     """The `Names` without which the package must refuse."""
+    due: Callable[[Naive], bool]
+    """Where it must not refuse."""
 
 
 FUNCTIONS: dict[str, Function] = {}
 """By the names of the columns."""
 
 
-def _function(name: str, run: Callable[[Any], Any], *needs: str) -> Callable[..., Any]:
+def _function(
+    name: str, run: Callable[[Any], Any], *needs: str, due: Callable[[Naive], bool] = lambda naive: False
+) -> Callable[..., Any]:
     def register(compare: Callable[[Naive, Any], Iterator[Comparison]]) -> Callable[..., Any]:
-        FUNCTIONS[name] = Function(name, run, compare, needs)
+        FUNCTIONS[name] = Function(name, run, compare, needs, due)
         return compare
 
     return register
@@ -151,10 +155,14 @@ def _plain(naive: Naive) -> Tensor:
     return naive.logits(LONG)
 
 
-@_function("logits", lambda model: (model.run(LONG).logits[0], model.forward(model.token_embeddings(LONG)[None])[0]))
+@_function("logits", lambda model: model.run(LONG).logits[0], due=lambda naive: True)
 def _logits(naive: Naive, own: Any) -> Iterator[Comparison]:
-    yield Comparison("logits", own[0], _plain(naive))
-    yield Comparison("logits from embeddings", own[1], _plain(naive))
+    yield Comparison("logits", own, _plain(naive))
+
+
+@_function("from embeddings", lambda model: model.forward(model.token_embeddings(LONG)[None])[0])
+def _from_embeddings(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("logits", own, _plain(naive))
 
 
 @_once
@@ -165,6 +173,7 @@ def _written(naive: Naive) -> tuple[list[int], list[int]]:
 @_function(
     "generate",
     lambda model: (model.generate_ids(SHORT, max_new_tokens=10), model.generate_ids(LONG, max_new_tokens=4)),
+    due=lambda naive: True,
 )
 def _generate(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("tokens across the boundary", own[0], _written(naive)[0])
@@ -292,7 +301,7 @@ def _between_map(naive: Naive) -> Tensor:
 @_function(
     "attention to MLP",
     lambda model: ablate_modules(model, MIDDLE, TARGET, kinds=("attn_to_mlp",), positions=CELLS).effect[0],
-    "attention", "mlp", "pre_norm",
+    "attention", "mlp", "pre_norm", due=lambda naive: naive.parallel,
 )  # fmt: skip
 def _between(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("effect", own, _between_map(naive), _size(naive))

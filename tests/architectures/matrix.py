@@ -88,7 +88,10 @@ def verdict(architecture: str, function: str, backend: Backend) -> Verdict:
             warnings.simplefilter("ignore")
             own = wanted.run(model)
     except Exception as error:
-        return _refusal(error, function)
+        found = _refusal(error, function)
+        if found.kind == "refused" and wanted.due(naive):
+            return Verdict("wrong", f"refused where there is an answer: {found.reason}")
+        return found
     missing = [name for name in wanted.needs if not naive.has(name)]
     if missing:
         return Verdict("wrong", f"gives numbers although the architecture has no {missing[0].replace('_', ' ')}")

@@ -230,6 +230,11 @@ class Naive:
             return not self.names.post_norm
         return getattr(self.names, part) is not None
 
+    @property
+    def parallel(self) -> bool:
+        """Whether the MLP runs beside the attention, which it never reads: no effect between them is 0, not unknown."""
+        return self.names.attention is not None and self.names.mlp_reads is None
+
     def part(self, layer: int, name: str) -> torch.nn.Module:
         return self.layers[layer].get_submodule(name)
 
