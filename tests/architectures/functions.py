@@ -260,6 +260,24 @@ def _steer(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("tokens", own[1], _pushed(naive)[1])
 
 
+def _analysed_steered(model: Any) -> tuple[Any, Any]:
+    with steer(model, DIRECTION, layer=1, strength=STRENGTH):
+        return prompt_saliency(model, PROMPT, RESPONSE).importance, last_states(model, [LONG, SHORT], LAYERS)
+
+
+@_once
+def _pushed_and_read(naive: Naive) -> tuple[Tensor, Tensor]:
+    hooks = naive.adding(1, (STRENGTH * DIRECTION / DIRECTION.norm()).to(naive.hf.dtype))
+    ends = [naive.values(ids, [(naive.layers[-1], False)], hooks)[0][-1] for ids in (LONG, SHORT)]
+    return naive.exact(PROMPT, RESPONSE, hooks), torch.stack(ends)
+
+
+@_function("under steering", _analysed_steered)
+def _under_steering(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("importance", own[0], _pushed_and_read(naive)[0])
+    yield Comparison("last states", own[1][:, 0], _pushed_and_read(naive)[1])
+
+
 # ---- ablation
 
 

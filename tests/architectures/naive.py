@@ -257,8 +257,13 @@ class Naive:
             found: Tensor = self.hf(**inputs, use_cache=False).logits[0]
         return found
 
-    def values(self, given: Sequence[int] | Tensor, wanted: Iterable[tuple[torch.nn.Module, bool]]) -> list[Tensor]:
-        """The values (tokens, width) that enter modules, or leave them."""
+    def values(
+        self,
+        given: Sequence[int] | Tensor,
+        wanted: Iterable[tuple[torch.nn.Module, bool]],
+        hooks: Sequence[Hook] = (),
+    ) -> list[Tensor]:
+        """The values (tokens, width) that enter modules, or leave them; ``hooks`` act before they are read."""
         store: dict[int, Tensor] = {}
 
         def keep(number: int) -> Callable[[Tensor], Tensor]:
@@ -268,7 +273,8 @@ class Naive:
 
             return copy
 
-        self.logits(given, [(module, keep(number), enters) for number, (module, enters) in enumerate(wanted)])
+        reading = [(module, keep(number), enters) for number, (module, enters) in enumerate(wanted)]
+        self.logits(given, [*hooks, *reading])
         return [store[number].flatten(0, -2) for number in range(len(store))]
 
     def streams(self, given: Sequence[int] | Tensor) -> Tensor:
@@ -284,19 +290,19 @@ class Naive:
 
     # ---- attribution
 
-    def _targets(self, given: Tensor, n_prompt: int, response: Sequence[int]) -> Tensor:
-        rows = self._pass(given)[n_prompt - 1 : -1].softmax(-1)
+    def _targets(self, given: Tensor, n_prompt: int, response: Sequence[int], hooks: Sequence[Hook] = ()) -> Tensor:
+        rows = self._pass(given, hooks)[n_prompt - 1 : -1].softmax(-1)
         return rows[torch.arange(len(response)), torch.tensor(list(response))]
 
-    def exact(self, prompt: Sequence[int], response: Sequence[int]) -> Tensor:
+    def exact(self, prompt: Sequence[int], response: Sequence[int], hooks: Sequence[Hook] = ()) -> Tensor:
         """(prompt, response) fall of every probability when the row of one prompt token is zero."""
         with torch.no_grad():
             rows = self.embeddings([*prompt, *response])
-            clean, falls = self._targets(rows, len(prompt), response), []
+            clean, falls = self._targets(rows, len(prompt), response, hooks), []
             for position in range(len(prompt)):
                 without = rows.clone()
                 without[0, position] = 0
-                falls.append(clean - self._targets(without, len(prompt), response))
+                falls.append(clean - self._targets(without, len(prompt), response, hooks))
         return torch.stack(falls)
 
     def first_order(
