@@ -392,8 +392,8 @@ def _traced(naive: Naive) -> tuple[Tensor, Tensor, Tensor]:
     noisy[:, slice(*SUBJECT)] += (spread * noise(0, SAMPLES, SUBJECT[1] - SUBJECT[0], WIDTH)).to(rows.dtype)
     clean = {kind: naive.writes(rows, kind) for kind in kinds}
 
-    def answer(given: Tensor, hooks: Any = ()) -> Tensor:
-        return naive.logits(given, hooks)[-1].softmax(-1)[TARGET]
+    def answer(inputs: Tensor, hooks: Any = ()) -> Tensor:
+        return naive.logits(inputs, hooks)[-1].softmax(-1)[TARGET]
 
     def with_embedding(sample: int, at: int) -> Tensor:
         mended = noisy[sample : sample + 1].clone()
@@ -482,13 +482,13 @@ def _attention_weights(naive: Naive, own: Any) -> Iterator[Comparison]:
 
 
 def _mlp_weights_of(model: Any) -> tuple[int, list[dict[str, Tensor]]]:
-    found = []
+    layers = []
     for layer in range(LAYERS):
         every = {name: model.weight(name, layer) for name in ("W_in", "b_in", "W_out", "b_out")}
         with contextlib.suppress(ValueError):  # of an MLP without a gate; where it has one, the products below differ
             every |= {name: model.weight(name, layer) for name in ("W_gate", "b_gate")}
-        found.append(every)
-    return model.d_mlp, found
+        layers.append(every)
+    return model.d_mlp, layers
 
 
 @_function("MLP weights", _mlp_weights_of, "neurons")

@@ -88,10 +88,10 @@ def verdict(architecture: str, function: str, backend: Backend) -> Verdict:
             warnings.simplefilter("ignore")
             own = wanted.run(model)
     except Exception as error:
-        found = _refusal(error, function)
-        if found.kind == "refused" and wanted.due(naive):
-            return Verdict("wrong", f"refused where there is an answer: {found.reason}")
-        return found
+        refusal = _refusal(error, function)
+        if refusal.kind == "refused" and wanted.due(naive):
+            return Verdict("wrong", f"refused where there is an answer: {refusal.reason}")
+        return refusal
     missing = [name for name in wanted.needs if not naive.has(name)]
     if missing:
         return Verdict("wrong", f"gives numbers although the architecture has no {missing[0].replace('_', ' ')}")

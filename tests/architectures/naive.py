@@ -246,20 +246,21 @@ class Naive:
 
     # ---- passes
 
-    def logits(self, given: Sequence[int] | Tensor, hooks: Iterable[Hook] = ()) -> Tensor:
+    def logits(self, inputs: Sequence[int] | Tensor, hooks: Iterable[Hook] = ()) -> Tensor:
         """(tokens, vocabulary) of one sequence of ids, or of embeddings (1, tokens, width)."""
         with torch.no_grad():
-            return self._pass(given, hooks)
+            return self._pass(inputs, hooks)
 
-    def _pass(self, given: Sequence[int] | Tensor, hooks: Iterable[Hook] = ()) -> Tensor:
-        inputs = {"inputs_embeds": given} if isinstance(given, Tensor) else {"input_ids": torch.tensor([list(given)])}
+    def _pass(self, inputs: Sequence[int] | Tensor, hooks: Iterable[Hook] = ()) -> Tensor:
+        embedded = isinstance(inputs, Tensor)
+        fed = {"inputs_embeds": inputs} if embedded else {"input_ids": torch.tensor([list(inputs)])}
         with _attached(hooks):
-            found: Tensor = self.hf(**inputs, use_cache=False).logits[0]
-        return found
+            logits: Tensor = self.hf(**fed, use_cache=False).logits[0]
+        return logits
 
     def values(
         self,
-        given: Sequence[int] | Tensor,
+        inputs: Sequence[int] | Tensor,
         wanted: Iterable[tuple[torch.nn.Module, bool]],
         hooks: Sequence[Hook] = (),
     ) -> list[Tensor]:
@@ -274,12 +275,12 @@ class Naive:
             return copy
 
         reading = [(module, keep(number), enters) for number, (module, enters) in enumerate(wanted)]
-        self.logits(given, [*hooks, *reading])
+        self.logits(inputs, [*hooks, *reading])
         return [store[number].flatten(0, -2) for number in range(len(store))]
 
-    def streams(self, given: Sequence[int] | Tensor) -> Tensor:
+    def streams(self, inputs: Sequence[int] | Tensor) -> Tensor:
         """(layers + 1, tokens, width) the residual stream that enters every block, and that leaves the last."""
-        return torch.stack(self.values(given, [*[(layer, True) for layer in self.layers], (self.layers[-1], False)]))
+        return torch.stack(self.values(inputs, [*[(layer, True) for layer in self.layers], (self.layers[-1], False)]))
 
     def generate(self, ids: Sequence[int], count: int, hooks: Sequence[Hook] = ()) -> list[int]:
         """Greedy, every token by a pass over the whole sequence."""
@@ -290,8 +291,8 @@ class Naive:
 
     # ---- attribution
 
-    def _targets(self, given: Tensor, n_prompt: int, response: Sequence[int], hooks: Sequence[Hook] = ()) -> Tensor:
-        rows = self._pass(given, hooks)[n_prompt - 1 : -1].softmax(-1)
+    def _targets(self, inputs: Tensor, n_prompt: int, response: Sequence[int], hooks: Sequence[Hook] = ()) -> Tensor:
+        rows = self._pass(inputs, hooks)[n_prompt - 1 : -1].softmax(-1)
         return rows[torch.arange(len(response)), torch.tensor(list(response))]
 
     def exact(self, prompt: Sequence[int], response: Sequence[int], hooks: Sequence[Hook] = ()) -> Tensor:
@@ -381,13 +382,13 @@ class Naive:
         assert name is not None
         return [(self.part(layer, name), _put([position], value), False)]
 
-    def writes(self, given: Sequence[int] | Tensor, kind: str) -> Tensor:
+    def writes(self, inputs: Sequence[int] | Tensor, kind: str) -> Tensor:
         """(layers, tokens, width) what blocks hand on (``state``), or what their attention or MLP writes."""
         if kind == "state":
-            return self.streams(given)[1:]
+            return self.streams(inputs)[1:]
         name = self.names.attention if kind == "attn" else self.names.mlp
         assert name is not None
-        return torch.stack(self.values(given, [(self.part(i, name), False) for i in range(len(self.layers))]))
+        return torch.stack(self.values(inputs, [(self.part(i, name), False) for i in range(len(self.layers))]))
 
     # ---- weights, read off what modules do
 

@@ -1,6 +1,6 @@
 """`python -m tests.architectures.table` runs the matrix and writes its table into the README.
 
-What it found is kept in verdicts.json, which the README's table is made from and the tests are held against.
+Its verdicts are kept in verdicts.json, which the README's table is made from and the tests are held against.
 """
 
 from __future__ import annotations
@@ -93,21 +93,21 @@ def run() -> dict[str, Row]:
         why = {"load": general(auto.reason)} if auto.kind == "refused" else {}
         cells = {}
         for function in FUNCTIONS:
-            found = {backend: verdict(name, function, backend) for backend in BACKENDS}
-            for backend, each in found.items():
+            verdicts = {backend: verdict(name, function, backend) for backend in BACKENDS}
+            for backend, each in verdicts.items():
                 _show((name, function, backend), each)
-            cells[function] = "/".join(each.kind for each in found.values())
+            cells[function] = "/".join(each.kind for each in verdicts.values())
             if cells[function] == "refused/refused" and "right" in loads:
-                why[function] = general(found[BACKENDS[loads.index("right")]].reason)
+                why[function] = general(verdicts[BACKENDS[loads.index("right")]].reason)
         taken = loaded(name, "auto").backend if auto.kind == "right" else auto.kind
         rows[name] = {"auto": taken, "loads": "/".join(loads), "cells": cells, "why": why}
     return rows
 
 
-def _show(cell: tuple[str, str, str], found: Any) -> None:
+def _show(cell: tuple[str, str, str], shown: Any) -> None:
     """A wrong cell as a line of KNOWN_WRONG."""
-    if found.kind == "wrong":
-        print(f"    {json.dumps(cell)[1:-1].join('()')}: {json.dumps(found.reason, ensure_ascii=False)},", flush=True)
+    if shown.kind == "wrong":
+        print(f"    {json.dumps(cell)[1:-1].join('()')}: {json.dumps(shown.reason, ensure_ascii=False)},", flush=True)
 
 
 def main() -> None:

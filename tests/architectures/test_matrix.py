@@ -19,18 +19,18 @@ from tests.architectures.naive import NAMES, Naive, names_of
 STORED = json.loads(table.VERDICTS.read_text(encoding="utf8"))
 
 
-def judge(cell: tuple[str, str, str], found: Verdict) -> None:
+def judge(cell: tuple[str, str, str], today: Verdict) -> None:
     """Fail for a cell that is wrong without being known to be, and for one that is no longer."""
     known = KNOWN_WRONG.get(cell)
-    if found.kind == "wrong" and known is None:
-        pytest.fail(f"{', '.join(cell)}: {found.reason}")
-    if found.kind != "wrong" and known is not None:
-        pytest.fail(f"{', '.join(cell)} is {found.kind} now: take it out of KNOWN_WRONG")
+    if today.kind == "wrong" and known is None:
+        pytest.fail(f"{', '.join(cell)}: {today.reason}")
+    if today.kind != "wrong" and known is not None:
+        pytest.fail(f"{', '.join(cell)} is {today.kind} now: take it out of KNOWN_WRONG")
 
 
-def stored(cell: str, backend: Backend, found: Verdict) -> None:
+def stored(cell: str, backend: Backend, today: Verdict) -> None:
     kind = cell.split("/")[BACKENDS.index(backend)]
-    assert found.kind == kind, f"{found.kind} ({found.reason}) and no longer {kind}: run `make architectures`"
+    assert today.kind == kind, f"{today.kind} ({today.reason}) and no longer {kind}: run `make architectures`"
 
 
 def by_architecture(names: list[str]) -> list[object]:
@@ -49,10 +49,10 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
 @pytest.mark.parametrize("architecture", by_architecture(list(ARCHITECTURES)))
 def test_load(architecture: str, backend: Backend) -> None:
-    found = load_verdict(architecture, backend)
-    judge((architecture, "load", backend), found)
+    today = load_verdict(architecture, backend)
+    judge((architecture, "load", backend), today)
     if backend != "auto":
-        stored(STORED[architecture]["loads"], backend, found)
+        stored(STORED[architecture]["loads"], backend, today)
 
 
 @pytest.mark.architectures
@@ -60,9 +60,9 @@ def test_load(architecture: str, backend: Backend) -> None:
 @pytest.mark.parametrize("function", list(FUNCTIONS))
 @pytest.mark.parametrize("architecture", by_architecture(list(ARCHITECTURES)))
 def test_cell(architecture: str, function: str, backend: Backend) -> None:
-    found = verdict(architecture, function, backend)
-    judge((architecture, function, backend), found)
-    stored(STORED[architecture]["cells"][function], backend, found)
+    today = verdict(architecture, function, backend)
+    judge((architecture, function, backend), today)
+    stored(STORED[architecture]["cells"][function], backend, today)
 
 
 @pytest.mark.architectures
