@@ -1,6 +1,6 @@
 # make lab    install into .venv and open JupyterLab on the start notebook
-# make test   install, add the test tools and a browser, run every test
-# The rest: lint, types, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
+# make test   install, add the test tools and a browser, run every test but the matrix of architectures
+# The rest: lint, types, test-architectures, architectures, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
 
 PYTHON ?= python3
 PORT ?= 8888
@@ -12,7 +12,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab test test-tl4 test-accelerator lint types demo demo-report bench doctor lock clean help
+.PHONY: lab test test-tl4 test-accelerator test-architectures architectures lint types demo demo-report bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -43,7 +43,14 @@ browser: $(VENV)/.tested
 
 test: $(VENV)/.tested browser
 	PYTHON=$(PY) tests/models/run_tl4.sh -q
-	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile $(TEST_OPTIONS)
+	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures' $(TEST_OPTIONS)
+
+# The matrix of architectures and functions, held against verdicts.json and the README, which `make architectures` writes
+test-architectures: $(VENV)/.tested
+	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadgroup -m architectures tests/architectures
+
+architectures: $(VENV)/.tested
+	$(PY) -m tests.architectures.table
 
 test-tl4: $(VENV)/.tested
 	PYTHON=$(PY) tests/models/run_tl4.sh -q

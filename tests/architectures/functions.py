@@ -1,0 +1,606 @@
+"""Every function of the package on one model, held against the naive loops."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp_widgets import (
+    Ablation,
+    ablate_heads,
+    ablate_modules,
+    ablate_neurons,
+    ablation,
+    causal_trace,
+    decompose_logit,
+    decompose_tokens,
+    ffn_concepts,
+    head_word_pairs,
+    last_states,
+    logit_lens,
+    neuron_tokens,
+    prompt_saliency,
+    steer,
+)
+from tests.architectures.models import LAYERS, VOCABULARY, WIDTH, dtype_of, random_model
+from tests.architectures.naive import Naive, names_of, noise
+
+TOLERANCE = {torch.float64: 1e-4, torch.float32: 3e-4}
+"""Largest difference, of the size of what is compared. transformers rounds norms, rotary tables and softmax to float32
+also in a float64 model: what is right was off by up to 1e-5, what is wrong by 2e-3 and more."""
+
+_GENERATOR = torch.Generator().manual_seed(11)
+LONG: list[int] = torch.randint(2, VOCABULARY, (72,), generator=_GENERATOR).tolist()
+MIDDLE, SHORT = LONG[:64], LONG[:52]
+"""Prompts beyond every boundary that a configuration has, and within it by fewer tokens than are then written."""
+PROMPT, RESPONSE = LONG[:66], LONG[66:69]
+FEW, MANY = LONG[:6], LONG[6:66]
+COLUMNS = [0, 30, 59]
+"""Tokens of the long response that are compared."""
+TARGET = 7
+
+CELLS = [0, 30, len(MIDDLE) - 1]
+"""Positions of the maps that are compared: out of the last token's window, in it, and the last one."""
+
+WORDS = ["a", *(f"word{i}" for i in range(1, VOCABULARY))]
+VECTORS: NDArray[np.float64] = np.random.default_rng(5).standard_normal((VOCABULARY, 6))
+DIRECTION: Tensor = torch.randn(WIDTH, generator=_GENERATOR, dtype=torch.float64)
+
+
+class Wrong(AssertionError):
+    """The package gives other numbers than the naive loops, or an error that is no refusal."""
+
+
+@functools.cache
+def tokenizer() -> Any:
+    """One word per id: analyses of word lists need a tokenizer."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token=WORDS[0]))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=core)
+
+
+@functools.cache
+def reference(architecture: str) -> Naive:
+    """The architecture's random model for the naive loops; in float64 where transformers can."""
+    model = random_model(architecture)
+    if dtype_of(architecture) != torch.float64 and architecture != "xglm":
+        model.set_experts_implementation("eager")
+        model = model.double()
+    return Naive(model, names_of(architecture))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the package gives beside what the naive loops give."""
+
+    what: str
+    own: Any
+    naive: Any
+    size: float | None = None
+    """What a difference is measured by: the largest naive number, or for differences of larger numbers those."""
+
+    def error(self) -> float:
+        """The largest difference, of the size; `Wrong` for other tokens and for tables of other shapes."""
+        if isinstance(self.naive, list):  # of token ids
+            if list(self.own) != self.naive:
+                raise Wrong(f"{self.what}: {self.own} instead of {self.naive}")
+            return 0.0
+        own, naive = _table(self.own), _table(self.naive)
+        if own.shape != naive.shape:
+            raise Wrong(f"{self.what}: shape {tuple(own.shape)} instead of {tuple(naive.shape)}")
+        size = float(naive.abs().max()) if self.size is None else self.size
+        difference = (own - naive).abs()
+        return float("inf") if not bool(difference.isfinite().all()) else float(difference.max()) / max(size, 1e-30)
+
+
+def _table(values: Any) -> Tensor:
+    return values.detach().double() if isinstance(values, Tensor) else torch.as_tensor(np.array(values)).double()
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of the package and what it must agree with."""
+
+    name: str
+    run: Callable[[Any], Any]
+    """Called with a `Model`."""
+    compare: Callable[[Naive, Any], Iterator[Comparison]]
+    """Called with the naive loops and what ``run`` gave."""
+    needs: tuple[str, ...]
+    """The `Names` without which the package must refuse."""
+    due: Callable[[Naive], bool]
+    """Where it must not refuse."""
+
+
+FUNCTIONS: dict[str, Function] = {}
+"""By the names of the columns."""
+
+
+def _function(
+    name: str, run: Callable[[Any], Any], *needs: str, due: Callable[[Naive], bool] = lambda naive: False
+) -> Callable[..., Any]:
+    def register(compare: Callable[[Naive, Any], Iterator[Comparison]]) -> Callable[..., Any]:
+        FUNCTIONS[name] = Function(name, run, compare, needs, due)
+        return compare
+
+    return register
+
+
+def _once(function: Callable[[Naive], Any]) -> Callable[[Naive], Any]:
+    """A naive quantity, computed once for both backends."""
+    return functools.cache(function)
+
+
+def _size(naive: Naive) -> float:
+    """The largest logit: effects are differences of logits and rounded like them."""
+    return float(_plain(naive).abs().max())
+
+
+# ---- passes
+
+
+@_once
+def _plain(naive: Naive) -> Tensor:
+    return naive.logits(LONG)
+
+
+@_function("logits", lambda model: model.run(LONG).logits[0], due=lambda naive: True)
+def _logits(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("logits", own, _plain(naive))
+
+
+@_function("from embeddings", lambda model: model.forward(model.token_embeddings(LONG)[None])[0])
+def _from_embeddings(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("logits", own, _plain(naive))
+
+
+@_once
+def _written(naive: Naive) -> tuple[list[int], list[int]]:
+    return naive.generate(SHORT, 10), naive.generate(LONG, 4)
+
+
+@_function(
+    "generate",
+    lambda model: (model.generate_ids(SHORT, max_new_tokens=10), model.generate_ids(LONG, max_new_tokens=4)),
+    due=lambda naive: True,
+)
+def _generate(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("tokens across the boundary", own[0], _written(naive)[0])
+    yield Comparison("tokens behind it", own[1], _written(naive)[1])
+
+
+# ---- attribution
+
+
+@_once
+def _occluded(naive: Naive) -> Tensor:
+    return naive.exact(PROMPT, RESPONSE)
+
+
+@_function("exact", lambda model: prompt_saliency(model, PROMPT, RESPONSE).importance)
+def _exact(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("importance", own, _occluded(naive))
+
+
+@_once
+def _gradients(naive: Naive) -> tuple[Tensor, Tensor]:
+    return naive.first_order(PROMPT, RESPONSE), naive.first_order(FEW, MANY, COLUMNS)
+
+
+@_function(
+    "first order",
+    lambda model: [
+        prompt_saliency(model, prompt, response, method="first_order").importance
+        for prompt, response in ((PROMPT, RESPONSE), (FEW, MANY))  # reverse and forward mode
+    ],
+)
+def _first_order(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("long prompt", own[0], _gradients(naive)[0])
+    yield Comparison("long response", own[1][:, COLUMNS], _gradients(naive)[1])
+
+
+@_once
+def _lens_rows(naive: Naive) -> Tensor:
+    return naive.lens(MIDDLE).log_softmax(-1)
+
+
+@_function("logit lens", lambda model: logit_lens(model, MIDDLE, target=TARGET, top=3))
+def _lens(naive: Naive, own: Any) -> Iterator[Comparison]:
+    rows = _lens_rows(naive)
+    yield Comparison("top probabilities", own.top_probability, rows.exp().topk(3, -1).values, 1.0)
+    yield Comparison("target's probability", own.target_probability, rows[..., TARGET].exp(), 1.0)
+    yield Comparison("entropy", own.entropy, -(rows.exp() * rows).sum(-1))
+
+
+# ---- residual stream
+
+
+@_once
+def _streams(naive: Naive) -> Tensor:
+    return naive.streams(LONG)
+
+
+@_function("states", lambda model: last_states(model, [LONG, MIDDLE, SHORT], list(range(LAYERS + 1))))
+def _states(naive: Naive, own: Any) -> Iterator[Comparison]:
+    streams = _streams(naive)
+    for layer in range(LAYERS + 1):
+        wanted = torch.stack([streams[layer, len(prompt) - 1] for prompt in (LONG, MIDDLE, SHORT)])
+        yield Comparison(f"stream entering layer {layer}", own[:, layer], wanted)
+
+
+STRENGTH = 4.0
+
+
+def _steered(model: Any) -> tuple[Tensor, list[int]]:
+    with steer(model, DIRECTION, layer=[1, LAYERS], strength=STRENGTH):
+        return model.run(LONG).logits[0], model.generate_ids(SHORT, max_new_tokens=6)
+
+
+@_once
+def _pushed(naive: Naive) -> tuple[Tensor, list[int]]:
+    vector = STRENGTH * DIRECTION / DIRECTION.norm()
+    hooks = [hook for layer in (1, LAYERS) for hook in naive.adding(layer, vector.to(naive.hf.dtype))]
+    return naive.logits(LONG, hooks), naive.generate(SHORT, 6, hooks)
+
+
+@_function("steer", _steered)
+def _steer(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("logits", own[0], _pushed(naive)[0])
+    yield Comparison("tokens", own[1], _pushed(naive)[1])
+
+
+def _analysed_steered(model: Any) -> tuple[Any, Any]:
+    with steer(model, DIRECTION, layer=1, strength=STRENGTH):
+        return prompt_saliency(model, PROMPT, RESPONSE).importance, last_states(model, [LONG, SHORT], LAYERS)
+
+
+@_once
+def _pushed_and_read(naive: Naive) -> tuple[Tensor, Tensor]:
+    hooks = naive.adding(1, (STRENGTH * DIRECTION / DIRECTION.norm()).to(naive.hf.dtype))
+    ends = [naive.values(ids, [(naive.layers[-1], False)], hooks)[0][-1] for ids in (LONG, SHORT)]
+    return naive.exact(PROMPT, RESPONSE, hooks), torch.stack(ends)
+
+
+@_function("under steering", _analysed_steered)
+def _under_steering(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("importance", own[0], _pushed_and_read(naive)[0])
+    yield Comparison("last states", own[1][:, 0], _pushed_and_read(naive)[1])
+
+
+# ---- ablation
+
+
+def _effect(naive: Naive, hooks: Any) -> Tensor:
+    return _before(naive)[TARGET] - naive.logits(MIDDLE, hooks)[-1, TARGET]
+
+
+@_once
+def _before(naive: Naive) -> Tensor:
+    return naive.logits(MIDDLE)[-1]
+
+
+@_once
+def _module_map(naive: Naive) -> Tensor:
+    return torch.stack([
+        torch.stack([
+            torch.stack([_effect(naive, naive.without(kind, layer, [at])) for at in CELLS]) for layer in range(LAYERS)
+        ]) for kind in ("attn", "mlp", "both")
+    ])  # fmt: skip
+
+
+@_function(
+    "modules",
+    lambda model: ablate_modules(model, MIDDLE, TARGET, kinds=("attn", "mlp", "both"), positions=CELLS).effect,
+    "attention", "mlp",
+)  # fmt: skip
+def _modules(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("effect", own, _module_map(naive), _size(naive))
+
+
+@_once
+def _between_map(naive: Naive) -> Tensor:
+    return torch.stack([
+        torch.stack([_effect(naive, naive.without("attn_to_mlp", layer, [at])) for at in CELLS])
+        for layer in range(LAYERS)
+    ])  # fmt: skip
+
+
+@_function(
+    "attention to MLP",
+    lambda model: ablate_modules(model, MIDDLE, TARGET, kinds=("attn_to_mlp",), positions=CELLS).effect[0],
+    "attention", "mlp", "pre_norm", due=lambda naive: naive.parallel,
+)  # fmt: skip
+def _between(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("effect", own, _between_map(naive), _size(naive))
+
+
+@_once
+def _head_map(naive: Naive) -> Tensor:
+    return torch.stack([
+        torch.stack([_effect(naive, naive.without_head(layer, head)) for head in range(naive.n_heads)])
+        for layer in range(LAYERS)
+    ])  # fmt: skip
+
+
+@_function("heads", lambda model: ablate_heads(model, MIDDLE, TARGET).effect, "attention")
+def _heads(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("effect", own, _head_map(naive), _size(naive))
+
+
+NEURONS = [0, 3, 17]
+
+
+@_once
+def _neuron_map(naive: Naive) -> Tensor:
+    last = [len(MIDDLE) - 1]
+    return torch.stack([_effect(naive, naive.without_neuron(1, neuron, last)) for neuron in NEURONS])
+
+
+@_function("neurons", lambda model: ablate_neurons(model, MIDDLE, TARGET, layer=1, neurons=NEURONS).effect, "neurons")
+def _neurons(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("effect", own, _neuron_map(naive), _size(naive))
+
+
+PLACES = (3, 5)
+
+
+def _ablated(model: Any) -> tuple[Tensor, list[int]]:
+    parts = [Ablation("mlp", 0, position=PLACES), Ablation("attn_to_mlp", 1), Ablation("head", 1, index=2)]
+    with ablation(model, parts):
+        return model.run(LONG).logits[0], model.generate_ids(SHORT, max_new_tokens=6)
+
+
+@_once
+def _taken_out(naive: Naive) -> tuple[Tensor, list[int]]:
+    hooks = [
+        *naive.without("mlp", 0, PLACES),
+        *naive.without_head(1, 2),
+        *naive.without("attn_to_mlp", 1),
+    ]
+    return naive.logits(LONG, hooks), naive.generate(SHORT, 6, hooks)
+
+
+@_function("ablation", _ablated, "attention", "mlp", "pre_norm")
+def _context(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("logits", own[0], _taken_out(naive)[0])
+    yield Comparison("tokens", own[1], _taken_out(naive)[1])
+
+
+SUBJECT, SAMPLES = (57, 59), 2
+TRACED = [57, 58, 60, len(MIDDLE) - 1]
+
+
+@_once
+def _traced(naive: Naive) -> tuple[Tensor, Tensor, Tensor]:
+    """The target's probability: corrupted (samples,), with a clean embedding (subject, samples), with a clean value
+    (kinds, layers, positions, samples)."""
+    rows, kinds = naive.embeddings(MIDDLE), ("state", "mlp", "attn")
+    table = naive.embeddings(range(VOCABULARY))
+    spread = 3.0 * table.double().std(correction=0)
+    noisy = rows.repeat(SAMPLES, 1, 1)
+    noisy[:, slice(*SUBJECT)] += (spread * noise(0, SAMPLES, SUBJECT[1] - SUBJECT[0], WIDTH)).to(rows.dtype)
+    clean = {kind: naive.writes(rows, kind) for kind in kinds}
+
+    def answer(inputs: Tensor, hooks: Any = ()) -> Tensor:
+        return naive.logits(inputs, hooks)[-1].softmax(-1)[TARGET]
+
+    def with_embedding(sample: int, at: int) -> Tensor:
+        mended = noisy[sample : sample + 1].clone()
+        mended[0, at] = rows[0, at]
+        return answer(mended)
+
+    every = range(SAMPLES)
+    corrupted = torch.stack([answer(noisy[i : i + 1]) for i in every])
+    embedding = torch.stack([torch.stack([with_embedding(i, at) for i in every]) for at in range(*SUBJECT)])
+    restored = torch.stack([
+        torch.stack([
+            torch.stack([
+                torch.stack([answer(noisy[i : i + 1], naive.restoring(kind, layer, at, clean[kind][layer, at]))
+                             for i in every]) for at in TRACED
+            ]) for layer in range(LAYERS)
+        ]) for kind in kinds
+    ])  # fmt: skip
+    return corrupted, embedding, restored
+
+
+@_function(
+    "causal trace",
+    lambda model: causal_trace(model, MIDDLE, SUBJECT, TARGET, samples=SAMPLES, seed=0),
+    "attention", "mlp",
+)  # fmt: skip
+def _trace(naive: Naive, own: Any) -> Iterator[Comparison]:
+    corrupted, embedding, restored = _traced(naive)
+    yield Comparison("corrupted", own.corrupted, corrupted)
+    yield Comparison("embedding restored", own.embedding[slice(*SUBJECT)], embedding)
+    for number, kind in enumerate(("state", "mlp", "attn")):
+        yield Comparison(f"{kind} restored", own.restored[number][:, TRACED], restored[number])
+
+
+# ---- token decomposition
+
+
+@_function("decompose tokens", lambda model: decompose_tokens(model, MIDDLE, lens=None))
+def _parts(naive: Naive, own: Any) -> Iterator[Comparison]:
+    stream = _streams(naive)[:, len(MIDDLE) - 1]
+    for layer in range(LAYERS + 1):
+        yield Comparison(f"sum of the parts at layer {layer}", own.parts[layer].sum(0) + own.bias[layer], stream[layer])
+
+
+@_function("decompose logit", lambda model: decompose_logit(model, MIDDLE, TARGET))
+def _shares(naive: Naive, own: Any) -> Iterator[Comparison]:
+    logits = _plain(naive)[len(MIDDLE) - 1]
+    config = naive.hf.config
+    cap = getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None)
+    logits = cap * torch.atanh(logits / cap) if cap else logits
+    yield Comparison("sum of the shares", [own.share.sum() + own.bias], logits[TARGET : TARGET + 1], _size(naive))
+
+
+# ---- weights
+
+
+@_once
+def _inputs(naive: Naive) -> Tensor:
+    """(rows, width) any rows."""
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(5, WIDTH, generator=generator, dtype=torch.float64).to(naive.hf.dtype)
+
+
+@_function(
+    "attention weights",
+    lambda model: {
+        name: [model.weight(name, layer) for layer in range(LAYERS)]
+        for name in ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O")
+    },
+    "attention", "qkv",
+)  # fmt: skip
+def _attention_weights(naive: Naive, own: Any) -> Iterator[Comparison]:
+    x, names = _inputs(naive), naive.names
+    assert names.attention is not None
+    for layer in range(LAYERS):
+        for name, value in zip("QKV", naive.qkv(layer, x), strict=True):
+            shared = value.repeat_interleave(naive.n_heads // value.shape[1], 1)
+            mapped = torch.einsum("nd,hde->nhe", x.double(), own[f"W_{name}"][layer].double())
+            yield Comparison(f"{name} of layer {layer}", mapped + own[f"b_{name}"][layer].double(), shared)
+        matrix = own["W_O"][layer].double()
+        z = torch.randn(5, *matrix.shape[:2], generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        with torch.no_grad():
+            written = naive.part(layer, names.attention)(z.flatten(1)[None].to(naive.hf.dtype))[0]
+        yield Comparison(
+            f"output of layer {layer}", torch.einsum("nhe,hed->nd", z, matrix) + own["b_O"][layer].double(), written
+        )
+
+
+def _mlp_weights_of(model: Any) -> tuple[int, list[dict[str, Tensor]]]:
+    layers = []
+    for layer in range(LAYERS):
+        every = {name: model.weight(name, layer) for name in ("W_in", "b_in", "W_out", "b_out")}
+        with contextlib.suppress(ValueError):  # of an MLP without a gate; where it has one, the products below differ
+            every |= {name: model.weight(name, layer) for name in ("W_gate", "b_gate")}
+        layers.append(every)
+    return model.d_mlp, layers
+
+
+@_function("MLP weights", _mlp_weights_of, "neurons")
+def _mlp_weights(naive: Naive, own: Any) -> Iterator[Comparison]:
+    names = naive.names
+    assert names.neurons is not None
+    assert names.mlp_enters is not None
+    size, layers = own
+    yield Comparison("number of neurons", [size], [own_width(naive.part(0, names.neurons))])
+    for layer, weights in enumerate(layers):
+        w = {name: value.double() for name, value in weights.items()}
+        output, start = naive.part(layer, names.neurons), naive.part(layer, names.mlp_enters)
+        x, neurons, written = naive.values(LONG, [(start, True), (output, True), (output, False)])
+        x = x.double()
+        linear = x @ w["W_in"] + w["b_in"]
+        if "W_gate" in w:
+            linear = naive.activation(x @ w["W_gate"] + w["b_gate"]) * linear
+        yield Comparison(f"neurons of layer {layer}", linear if "W_gate" in w else naive.activation(linear), neurons)
+        yield Comparison(f"output of layer {layer}", neurons.double() @ w["W_out"] + w["b_out"], written)
+
+
+@_function(
+    "norms and embeddings",
+    lambda model: {name: model.weight(name) for name in ("W_E", "W_U", "b_U", "ln_final_w")}
+    | {"ln1_w": model.weight("ln1_w", 1)},
+    "unembedding",
+)  # fmt: skip
+def _embedding_weights(naive: Naive, own: Any) -> Iterator[Comparison]:
+    x = _inputs(naive)
+    with torch.no_grad():
+        read = naive.hf.get_output_embeddings()(x[None])[0]
+    yield Comparison("embedding", own["W_E"], naive.embeddings(range(VOCABULARY))[0])
+    yield Comparison("unembedding", x.double() @ own["W_U"].double() + own["b_U"].double(), read)
+    yield Comparison("final norm", own["ln_final_w"], naive.scale(naive.norm(None)))
+    yield Comparison("norm before attention", own["ln1_w"], naive.scale(naive.norm(1)))
+
+
+TOP = 8
+
+
+@_once
+def _word_pairs(naive: Naive) -> tuple[Tensor, list[list[list[int]]]]:
+    """Energy (layers, heads, d) and the number of pairs of every dimension, by loops over words."""
+    units = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
+    cosines = units @ units.T
+    limits = np.maximum(0, cosines.mean(1) + 1.96 * cosines.std(1))
+    rows, energy, counts = naive.embeddings(range(VOCABULARY))[0], [], []
+    for layer in range(LAYERS):
+        scale = naive.scale(naive.norm(layer))
+        bias = naive.qkv(layer, torch.zeros_like(rows))
+        q, k, _ = (part - zero for part, zero in zip(naive.qkv(layer, rows * scale), bias, strict=True))
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        energy.append((q.double() ** 2).sum(0) + (k.double() ** 2).sum(0))
+        counts.append([[_pairs(q[:, h, d], k[:, h, d], cosines, limits) for d in range(q.shape[2])]
+                       for h in range(q.shape[1])])  # fmt: skip
+    return torch.stack(energy), counts
+
+
+def _pairs(q: Tensor, k: Tensor, cosines: NDArray[Any], limits: NDArray[Any]) -> int:
+    return sum(
+        bool(a != b and q[a] * k[b] > 0 and cosines[a, b] > max(limits[a], limits[b]))
+        for a in q.abs().topk(TOP).indices.tolist()
+        for b in k.abs().topk(TOP).indices.tolist()
+    )
+
+
+@_function(
+    "head word pairs", lambda model: head_word_pairs(model, words=WORDS, vectors=VECTORS, top=TOP), "attention", "qkv"
+)
+def _head_words(naive: Naive, own: Any) -> Iterator[Comparison]:
+    energy, counts = _word_pairs(naive)
+    yield Comparison("energy", own.energy, energy)
+    yield Comparison("pairs of each dimension", own.dimension_counts, torch.tensor(counts))
+
+
+@_function("FFN concepts", lambda model: ffn_concepts(model, words=WORDS, rank=4, top=3), "neurons", "unembedding")
+def _concepts(naive: Naive, own: Any) -> Iterator[Comparison]:
+    assert naive.names.neurons is not None
+    words = torch.nn.functional.normalize(naive.linear(naive.hf.get_output_embeddings(), WIDTH).T.double(), dim=-1)
+    for layer in range(LAYERS):
+        output = naive.part(layer, naive.names.neurons)
+        rows = naive.linear(output, own_width(output)).double()
+        rows = rows - rows.mean(0)
+        _, sizes, directions = torch.linalg.svd(rows, full_matrices=False)
+        shares = sizes**2 / (sizes**2).sum()
+        yield Comparison(f"explained variance of layer {layer}", own.explained_variance[layer], shares[:4])
+        scores = words @ directions[0]
+        scores = scores if scores.max() >= -scores.min() else -scores
+        yield Comparison(f"words of layer {layer}", own.plus_scores[layer, 0], scores.topk(3).values)
+
+
+def own_width(module: Any) -> int:
+    """How many numbers a linear map takes in."""
+    return int(module.in_features if hasattr(module, "in_features") else module.weight.shape[0])
+
+
+@_function(
+    "neuron tokens", lambda model: neuron_tokens(model, layer=1, neurons=NEURONS, top=3), "neurons", "unembedding"
+)
+def _neuron_tokens(naive: Naive, own: Any) -> Iterator[Comparison]:
+    names = naive.names
+    assert names.neurons is not None
+    output = naive.part(1, names.neurons)
+    values = naive.linear(output, own_width(output))[NEURONS]
+    if names.mlp_norm is not None:
+        values = values * naive.scale(naive.part(1, names.mlp_norm))
+    norm = naive.norm(None)
+    if norm is not None:
+        x = _inputs(naive)
+        with torch.no_grad():
+            centred = bool((norm(x[None] + 1) - norm(x[None])).abs().max() < 1e-3)
+        values = (values - values.mean(-1, keepdim=True) if centred else values) * naive.scale(norm)
+    scores = values.double() @ naive.linear(naive.hf.get_output_embeddings(), WIDTH).double()
+    yield Comparison("promoted", own.promoted_scores, scores.topk(3, -1).values)
+    yield Comparison("suppressed", own.suppressed_scores, -((-scores).topk(3, -1).values))

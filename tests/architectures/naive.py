@@ -1,0 +1,496 @@
+"""Every quantity of the matrix by a plain loop over the transformers model itself: one whole pass per number, changed
+by torch's own hooks on its modules. Nothing here is shared with the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers.activations import ACT2FN
+
+Split = Callable[[Tensor, int], tuple[Tensor, Tensor, Tensor]]
+"""From what one fused map writes, (..., width), and the number of heads to queries, keys and values (..., heads, d)."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the parts of a block and of the model around the blocks are called in an architecture's own code."""
+
+    attention: str | None = "self_attn.o_proj"
+    """The last linear map of attention: it reads the heads one after the other. None where not every block has it."""
+    mlp: str | None = "mlp"
+    """What writes the MLP's output."""
+    mlp_reads: str | None = "post_attention_layernorm"
+    """What the stream enters on its way to the MLP; None where the MLP does not read the same block's attention."""
+    mlp_enters: str | None = "mlp"
+    """What the normed stream enters: the MLP itself, or its first linear map."""
+    neurons: str | None = "mlp.down_proj"
+    """The last linear map of the MLP; None for experts."""
+    activation: str = "hidden_act"
+    """Where the configuration says which activation function the MLP has."""
+    qkv: str | tuple[str, str, str] | None = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    """The linear maps to queries, keys and values, or the one to all; None where there are no such maps."""
+    split: Split | None = None
+    """Of what one map to all three writes."""
+    norm: str | None = "input_layernorm"
+    """The norm before attention; None where attention reads the stream itself."""
+    mlp_norm: str | None = None
+    """The norm between the MLP and the stream, where there is one."""
+    final_norm: str | None = "model.norm"
+    """The norm before the unembedding; None without one."""
+    post_norm: bool = False
+    """Whether the stream itself is normed after attention and after the MLP."""
+
+
+def _heads(x: Tensor, count: int) -> Tensor:
+    return x.unflatten(-1, (count, -1))
+
+
+def _in_turn(x: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """All queries, then all keys, then all values."""
+    q, k, v = x.chunk(3, -1)
+    return _heads(q, heads), _heads(k, heads), _heads(v, heads)
+
+
+def _in_turn_shared(x: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """All queries, then the keys and the values of half as many heads."""
+    q, k, v = x.split([x.shape[-1] // 2, x.shape[-1] // 4, x.shape[-1] // 4], -1)
+    return _heads(q, heads), _heads(k, heads // 2), _heads(v, heads // 2)
+
+
+def _in_turn_one(x: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """All queries, then one key and one value for all heads."""
+    size = x.shape[-1] // (heads + 2)
+    q, k, v = x.split([heads * size, size, size], -1)
+    return _heads(q, heads), _heads(k, 1), _heads(v, 1)
+
+
+def _by_head(x: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value of one head, then of the next."""
+    q, k, v = _heads(x, heads).chunk(3, -1)
+    return q, k, v
+
+
+def _by_head_value_first(x: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    q, v, k = _heads(x, heads).chunk(3, -1)
+    return q, k, v
+
+
+def _by_group(x: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Two queries, their key and their value, then the next group."""
+    groups = x.unflatten(-1, (heads // 2, 4, -1))
+    return groups[..., :2, :].flatten(-3, -2), groups[..., 2, :], groups[..., 3, :]
+
+
+_LLAMA = Names()
+_PARALLEL = replace(_LLAMA, mlp_reads=None)
+_EXPERTS = replace(_LLAMA, neurons=None)
+_GPT2 = Names(
+    attention="attn.c_proj", mlp_reads="ln_2", neurons="mlp.c_proj", activation="activation_function",
+    qkv="attn.c_attn", split=_in_turn, norm="ln_1", final_norm="transformer.ln_f",
+)  # fmt: skip
+_GPTJ = replace(
+    _GPT2, attention="attn.out_proj", mlp_reads=None, neurons="mlp.fc_out",
+    qkv=("attn.q_proj", "attn.k_proj", "attn.v_proj"), split=None,
+)  # fmt: skip
+_NEO = replace(
+    _GPT2, attention="attn.attention.out_proj", split=None,
+    qkv=("attn.attention.q_proj", "attn.attention.k_proj", "attn.attention.v_proj"),
+)  # fmt: skip
+_NEOX = Names(
+    attention="attention.dense", neurons="mlp.dense_4h_to_h", qkv="attention.query_key_value", split=_by_head,
+    final_norm="gpt_neox.final_layer_norm",
+)  # fmt: skip
+_OPT = Names(
+    attention="self_attn.out_proj", mlp="fc2", mlp_reads="final_layer_norm", mlp_enters="fc1", neurons="fc2",
+    activation="activation_function", norm="self_attn_layer_norm", final_norm="model.decoder.final_layer_norm",
+)  # fmt: skip
+_BLOOM = Names(
+    attention="self_attention.dense", mlp="mlp.dense_4h_to_h", neurons="mlp.dense_4h_to_h", activation="gelu_new",
+    qkv="self_attention.query_key_value", split=_by_head, final_norm="transformer.ln_f",
+)  # fmt: skip
+_FALCON = replace(_BLOOM, activation="activation", mlp_reads=None, split=_in_turn_one)
+_GEMMA2 = replace(
+    _LLAMA, mlp_reads="pre_feedforward_layernorm", activation="hidden_activation",
+    mlp_norm="post_feedforward_layernorm",
+)  # fmt: skip
+_OLMO2 = replace(_LLAMA, mlp_reads="mlp", norm=None, mlp_norm="post_feedforward_layernorm")
+_PHI3 = replace(_LLAMA, qkv="self_attn.qkv_proj", split=_in_turn_shared)
+_LATENT = replace(_EXPERTS, qkv=None)
+_MAMBA = Names(None, None, None, None, None, "", None, None, "norm", None, "backbone.norm_f")
+
+NAMES: dict[str, Names] = {
+    "gpt2": _GPT2,
+    "gpt2_narrow_mlp": _GPT2,
+    "openai_gpt": replace(_GPT2, activation="gelu_new", final_norm=None, norm=None, post_norm=True),
+    "gpt_neo": _NEO,
+    "gpt_neo_narrow_mlp": _NEO,
+    "gptj": _GPTJ,
+    "codegen": replace(_GPTJ, qkv="attn.qkv_proj", split=_by_head_value_first),
+    "gpt_neox": replace(_NEOX, mlp_reads=None),
+    "gpt_neox_sequential": _NEOX,
+    "gpt_bigcode": replace(_GPT2, split=_in_turn_one),
+    "opt": _OPT,
+    "opt_post_norm": replace(_OPT, final_norm=None, norm=None, post_norm=True),
+    "xglm": replace(_OPT, final_norm="model.layer_norm"),
+    "biogpt": replace(_OPT, activation="hidden_act", final_norm="biogpt.layer_norm"),
+    "bloom": _BLOOM,
+    "mpt": Names(
+        attention="attn.out_proj", mlp="ffn.down_proj", mlp_reads="norm_2", mlp_enters="ffn",
+        neurons="ffn.down_proj", activation="gelu", qkv="attn.Wqkv", split=_in_turn, norm="norm_1",
+        final_norm="transformer.norm_f",
+    ),
+    "falcon": _FALCON,
+    "falcon_alibi": replace(_FALCON, mlp_reads="post_attention_layernorm", split=_by_head),
+    "falcon_new_decoder": replace(_FALCON, split=_by_group, norm="ln_attn"),
+    "mixtral": _EXPERTS,
+    "qwen2_moe": _EXPERTS,
+    "qwen3_moe": _EXPERTS,
+    "olmoe": _EXPERTS,
+    "gpt_oss": _EXPERTS,
+    "phimoe": _EXPERTS,
+    "granitemoe": replace(_EXPERTS, mlp="block_sparse_moe"),
+    "gemma": _LLAMA,
+    "gemma2": _GEMMA2,
+    "gemma3": _GEMMA2,
+    "phi": replace(
+        _PARALLEL, attention="self_attn.dense", neurons="mlp.fc2", final_norm="model.final_layernorm"
+    ),
+    "phi3": _PHI3,
+    "phi3_longrope": _PHI3,
+    "stablelm_parallel": _PARALLEL,
+    "starcoder2": replace(_LLAMA, neurons="mlp.c_proj"),
+    "olmo2": _OLMO2,
+    "olmo3": _OLMO2,
+    "exaone4": _OLMO2,
+    "cohere": _PARALLEL,
+    "cohere2": _PARALLEL,
+    "persimmon": replace(
+        _LLAMA, attention="self_attn.dense", neurons="mlp.dense_4h_to_h", qkv="self_attn.query_key_value",
+        split=_by_head, final_norm="model.final_layernorm",
+    ),
+    "glm4": replace(_LLAMA, mlp_norm="post_mlp_layernorm"),
+    "deepseek_v2": _LATENT,
+    "deepseek_v3": _LATENT,
+    "dbrx": Names(
+        attention="norm_attn_norm.attn.out_proj", mlp="ffn", mlp_reads="norm_attn_norm.norm_2", mlp_enters="ffn",
+        neurons=None, qkv="norm_attn_norm.attn.Wqkv", split=_in_turn_shared, norm="norm_attn_norm.norm_1",
+        final_norm="transformer.norm_f",
+    ),
+    "lfm2": replace(
+        _LLAMA, attention=None, qkv=None, mlp="feed_forward", mlp_reads="ffn_norm", mlp_enters="feed_forward",
+        neurons="feed_forward.w2", activation="silu", norm="operator_norm", final_norm="model.embedding_norm",
+    ),
+    "jamba": replace(
+        _LLAMA, attention=None, qkv=None, mlp="feed_forward", mlp_reads="pre_ff_layernorm",
+        mlp_enters="feed_forward", neurons=None, final_norm="model.final_layernorm",
+    ),
+    "recurrent_gemma": replace(
+        _LLAMA, attention=None, qkv=None, mlp="mlp_block", mlp_reads="channel_pre_norm", mlp_enters="mlp_block",
+        neurons="mlp_block.down_proj", activation="hidden_activation", norm="temporal_pre_norm",
+        final_norm="model.final_norm",
+    ),
+    "mamba": _MAMBA,
+}  # fmt: skip
+"""By the names of `models.ARCHITECTURES`; what is not here is called as in LLaMA."""
+
+
+def names_of(architecture: str) -> Names:
+    """What the parts of an architecture are called."""
+    return NAMES.get(architecture, _LLAMA)
+
+
+Hook = tuple[torch.nn.Module, Callable[[Tensor], Tensor], bool]
+"""A module, what to make of the value there, and whether that is the value which enters the module."""
+
+
+class Naive:
+    """A transformers model, looked into and changed by whole passes."""
+
+    def __init__(self, hf_model: Any, names: Names) -> None:
+        self.hf = hf_model
+        self.names = names
+        self.layers = next(
+            module
+            for _, module in hf_model.named_modules()
+            if isinstance(module, torch.nn.ModuleList) and len(module) == hf_model.config.num_hidden_layers
+        )
+        self.n_heads = hf_model.config.num_attention_heads if names.attention else 0
+
+    def has(self, part: str) -> bool:
+        """Whether the architecture has what a field of `Names` names."""
+        if part == "unembedding":  # from the stream itself, not from a projection of it
+            return bool(self.hf.get_output_embeddings().in_features == self.hf.config.hidden_size)
+        if part == "pre_norm":
+            return not self.names.post_norm
+        return getattr(self.names, part) is not None
+
+    @property
+    def parallel(self) -> bool:
+        """Whether the MLP runs beside the attention, which it never reads: no effect between them is 0, not unknown."""
+        return self.names.attention is not None and self.names.mlp_reads is None
+
+    def part(self, layer: int, name: str) -> torch.nn.Module:
+        return self.layers[layer].get_submodule(name)
+
+    def embeddings(self, ids: Sequence[int]) -> Tensor:
+        """(1, tokens, width) rows of the embedding."""
+        with torch.no_grad():
+            rows: Tensor = self.hf.get_input_embeddings()(torch.tensor([list(ids)]))
+        return rows
+
+    # ---- passes
+
+    def logits(self, inputs: Sequence[int] | Tensor, hooks: Iterable[Hook] = ()) -> Tensor:
+        """(tokens, vocabulary) of one sequence of ids, or of embeddings (1, tokens, width)."""
+        with torch.no_grad():
+            return self._pass(inputs, hooks)
+
+    def _pass(self, inputs: Sequence[int] | Tensor, hooks: Iterable[Hook] = ()) -> Tensor:
+        embedded = isinstance(inputs, Tensor)
+        fed = {"inputs_embeds": inputs} if embedded else {"input_ids": torch.tensor([list(inputs)])}
+        with _attached(hooks):
+            logits: Tensor = self.hf(**fed, use_cache=False).logits[0]
+        return logits
+
+    def values(
+        self,
+        inputs: Sequence[int] | Tensor,
+        wanted: Iterable[tuple[torch.nn.Module, bool]],
+        hooks: Sequence[Hook] = (),
+    ) -> list[Tensor]:
+        """The values (tokens, width) that enter modules, or leave them; ``hooks`` act before they are read."""
+        store: dict[int, Tensor] = {}
+
+        def keep(number: int) -> Callable[[Tensor], Tensor]:
+            def copy(value: Tensor) -> Tensor:
+                store[number] = value.clone()  # a block may go on in place
+                return value
+
+            return copy
+
+        reading = [(module, keep(number), enters) for number, (module, enters) in enumerate(wanted)]
+        self.logits(inputs, [*hooks, *reading])
+        return [store[number].flatten(0, -2) for number in range(len(store))]
+
+    def streams(self, inputs: Sequence[int] | Tensor) -> Tensor:
+        """(layers + 1, tokens, width) the residual stream that enters every block, and that leaves the last."""
+        return torch.stack(self.values(inputs, [*[(layer, True) for layer in self.layers], (self.layers[-1], False)]))
+
+    def generate(self, ids: Sequence[int], count: int, hooks: Sequence[Hook] = ()) -> list[int]:
+        """Greedy, every token by a pass over the whole sequence."""
+        new: list[int] = []
+        for _ in range(count):
+            new.append(int(self.logits([*ids, *new], hooks)[-1].argmax()))
+        return new
+
+    # ---- attribution
+
+    def _targets(self, inputs: Tensor, n_prompt: int, response: Sequence[int], hooks: Sequence[Hook] = ()) -> Tensor:
+        rows = self._pass(inputs, hooks)[n_prompt - 1 : -1].softmax(-1)
+        return rows[torch.arange(len(response)), torch.tensor(list(response))]
+
+    def exact(self, prompt: Sequence[int], response: Sequence[int], hooks: Sequence[Hook] = ()) -> Tensor:
+        """(prompt, response) fall of every probability when the row of one prompt token is zero."""
+        with torch.no_grad():
+            rows = self.embeddings([*prompt, *response])
+            clean, falls = self._targets(rows, len(prompt), response, hooks), []
+            for position in range(len(prompt)):
+                without = rows.clone()
+                without[0, position] = 0
+                falls.append(clean - self._targets(without, len(prompt), response, hooks))
+        return torch.stack(falls)
+
+    def first_order(
+        self, prompt: Sequence[int], response: Sequence[int], numbers: Sequence[int] | None = None
+    ) -> Tensor:
+        """(prompt, response) gradient of every probability, or of some, times the row."""
+        columns = []
+        for number in range(len(response)) if numbers is None else numbers:
+            rows = self.embeddings([*prompt, *response]).requires_grad_(True)
+            value = self._targets(rows, len(prompt), response)[number]
+            (gradient,) = torch.autograd.grad(value, rows)
+            columns.append((gradient * rows).sum(-1)[0, : len(prompt)].detach())
+        return torch.stack(columns, 1)
+
+    # ---- readings and changes
+
+    def lens(self, ids: Sequence[int]) -> Tensor:
+        """(layers + 1, tokens, vocabulary) logits where all blocks from one on hand on what they get."""
+        return torch.stack([self.logits(ids, self._skipping(layer)) for layer in range(len(self.layers) + 1)])
+
+    def _skipping(self, first: int) -> list[Hook]:
+        hooks: list[Hook] = []
+        for layer in list(self.layers)[first:]:
+            store: list[Tensor] = []
+            hooks.append((layer, _keeping(store), True))
+            hooks.append((layer, _from(store), False))
+        return hooks
+
+    def without(self, kind: str, layer: int, positions: slice | Sequence[int] = slice(None)) -> list[Hook]:
+        """What takes ``attn``, ``mlp``, ``both`` or ``attn_to_mlp`` of a layer out at some positions."""
+        names = self.names
+        if kind == "both":
+            return self.without("attn", layer, positions) + self.without("mlp", layer, positions)
+        if kind != "attn_to_mlp":
+            name = names.attention if kind == "attn" else names.mlp
+            assert name is not None
+            return [(self.part(layer, name), _put(positions, 0.0), False)]
+        if names.mlp_reads is None:
+            return []
+        store: list[Tensor] = []
+        return [
+            (self.layers[layer], _keeping(store), True),
+            (self.part(layer, names.mlp_reads), _rows_from(store, positions), True),
+        ]
+
+    def without_head(self, layer: int, head: int, positions: slice | Sequence[int] = slice(None)) -> list[Hook]:
+        assert self.names.attention is not None
+
+        def change(value: Tensor) -> Tensor:
+            parts = _heads(value.clone(), self.n_heads)
+            parts[..., positions, head, :] = 0
+            return parts.flatten(-2)
+
+        return [(self.part(layer, self.names.attention), change, True)]
+
+    def without_neuron(self, layer: int, neuron: int, positions: slice | Sequence[int]) -> list[Hook]:
+        assert self.names.neurons is not None
+
+        def change(value: Tensor) -> Tensor:
+            value = value.clone()
+            value[..., positions, neuron] = 0
+            return value
+
+        return [(self.part(layer, self.names.neurons), change, True)]
+
+    def adding(self, layer: int, vector: Tensor) -> list[Hook]:
+        """A vector added to the stream that enters a block, or that leaves the last one."""
+        last = layer == len(self.layers)
+        return [(self.layers[layer - 1 if last else layer], lambda value: value + vector, not last)]
+
+    def restoring(self, kind: str, layer: int, position: int, value: Tensor) -> list[Hook]:
+        """One clean value (width,) put back: the stream behind a block, or what its attention or MLP writes."""
+        if kind == "state":
+            return [(self.layers[layer], _put([position], value), False)]
+        name = self.names.attention if kind == "attn" else self.names.mlp
+        assert name is not None
+        return [(self.part(layer, name), _put([position], value), False)]
+
+    def writes(self, inputs: Sequence[int] | Tensor, kind: str) -> Tensor:
+        """(layers, tokens, width) what blocks hand on (``state``), or what their attention or MLP writes."""
+        if kind == "state":
+            return self.streams(inputs)[1:]
+        name = self.names.attention if kind == "attn" else self.names.mlp
+        assert name is not None
+        return torch.stack(self.values(inputs, [(self.part(i, name), False) for i in range(len(self.layers))]))
+
+    # ---- weights, read off what modules do
+
+    def qkv(self, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (rows, heads, d) of rows (rows, width) that enter attention behind its norm."""
+        names = self.names
+        assert names.qkv is not None
+        with torch.no_grad():
+            if isinstance(names.qkv, str):
+                assert names.split is not None
+                return names.split(self.part(layer, names.qkv)(x[None])[0], self.n_heads)
+            q, k, v = (self.part(layer, name)(x[None])[0] for name in names.qkv)
+        size = q.shape[-1] // self.n_heads
+        return tuple(part.unflatten(-1, (-1, size)) for part in (q, k, v))  # type: ignore[return-value]
+
+    def activation(self, x: Tensor) -> Tensor:
+        name = self.names.activation
+        return ACT2FN[getattr(self.hf.config, name, name)](x)
+
+    def norm(self, layer: int | None) -> torch.nn.Module | None:
+        """The norm before a layer's attention, or with None the final one; None where there is none."""
+        if layer is None:
+            return None if self.names.final_norm is None else self.hf.get_submodule(self.names.final_norm)
+        return None if self.names.norm is None else self.part(layer, self.names.norm)
+
+    def scale(self, norm: torch.nn.Module | None) -> Tensor:
+        """(width,) what a norm multiplies by; ones without one."""
+        width = self.hf.config.hidden_size
+        if norm is None:
+            return torch.ones(width, dtype=self.hf.dtype)
+        signs = torch.ones(width, dtype=self.hf.dtype)
+        signs[::2] = -1
+        with torch.no_grad():  # far above any epsilon; biases cancel
+            return (norm(1e4 * signs[None, None])[0, 0] - norm(-1e4 * signs[None, None])[0, 0]) / 2 * signs
+
+    def linear(self, module: torch.nn.Module, width: int) -> Tensor:
+        """(width, out) the matrix of a linear map, without its bias."""
+        with torch.no_grad():
+            rows = torch.eye(width, dtype=self.hf.dtype)[None]
+            return (module(rows) - module(torch.zeros_like(rows)))[0]
+
+
+@contextmanager
+def _attached(hooks: Iterable[Hook]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for module, change, enters in hooks:
+            handle = (
+                module.register_forward_pre_hook(_entering(change), with_kwargs=True)
+                if enters
+                else module.register_forward_hook(_leaving(change))
+            )
+            stack.callback(handle.remove)
+        yield
+
+
+def _entering(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if args:
+            return (change(args[0]), *args[1:]), kwargs
+        name = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
+        return args, {**kwargs, name: change(kwargs[name])}
+
+    return hook
+
+
+def _leaving(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    def hook(module: Any, args: tuple[Any, ...], output: Any) -> Any:
+        return (change(output[0]), *output[1:]) if isinstance(output, tuple) else change(output)
+
+    return hook
+
+
+def _put(positions: slice | Sequence[int], new: Tensor | float) -> Callable[[Tensor], Tensor]:
+    def change(value: Tensor) -> Tensor:
+        value = value.clone()
+        value[..., positions, :] = new
+        return value
+
+    return change
+
+
+def _keeping(store: list[Tensor]) -> Callable[[Tensor], Tensor]:
+    def keep(value: Tensor) -> Tensor:
+        store[:] = [value]
+        return value
+
+    return keep
+
+
+def _from(store: list[Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda value: store[0]
+
+
+def _rows_from(store: list[Tensor], positions: slice | Sequence[int]) -> Callable[[Tensor], Tensor]:
+    def change(value: Tensor) -> Tensor:
+        value = value.clone()
+        value[..., positions, :] = store[0][..., positions, :].reshape(value[..., positions, :].shape)
+        return value
+
+    return change
+
+
+def noise(seed: int, samples: int, tokens: int, width: int) -> Tensor:
+    """(samples, tokens, width) the noise that a seed stands for: NumPy's default generator."""
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal((samples, tokens, width)))

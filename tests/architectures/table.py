@@ -1,0 +1,122 @@
+"""`python -m tests.architectures.table` runs the matrix and writes its table into the README.
+
+Its verdicts are kept in verdicts.json, which the README's table is made from and the tests are held against.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+VERDICTS = HERE / "verdicts.json"
+README = HERE.parents[1] / "README.md"
+BEGIN, END = "<!-- architectures:begin -->", "<!-- architectures:end -->"
+
+Row = dict[str, Any]
+"""What is known of one architecture: ``auto`` (the backend that `load_model` takes), ``loads``, ``cells`` (by function)
+and ``why`` (by function, or ``load``: the sentence that refuses). A cell says right, refused or wrong for the hooked
+backend, and behind the stroke for the bridge."""
+
+SIGNS = {"right/right": "●", "right/refused": "h", "refused/right": "b", "refused/refused": "–"}
+RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def rendered(rows: dict[str, Row]) -> str:
+    """The table in Markdown with one footnote for every sentence that refuses."""
+    functions = list(next(iter(rows.values()))["cells"])
+    notes: dict[str, int] = {}
+
+    def noted(sign: str, why: str | None) -> str:
+        return sign if why is None else sign + str(notes.setdefault(why, len(notes) + 1)).translate(RAISED)
+
+    def cell(row: Row, function: str) -> str:
+        return noted(SIGNS.get(row["cells"][function], "✗"), row["why"].get(function))
+
+    lines = ["| architecture | `auto` | " + " | ".join(functions) + " |", "|---" * (len(functions) + 2) + "|"]
+    for name, row in rows.items():
+        cells = [name, noted(row["auto"], row["why"].get("load")), *(cell(row, function) for function in functions)]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", *(f"{number}. {why}" for why, number in notes.items())]
+    return "\n".join(lines)
+
+
+def section(rows: dict[str, Row]) -> str:
+    """The README's part between the markers."""
+    cells = [cell for row in rows.values() for cell in row["cells"].values()]
+    wrong = sum("wrong" in cell for cell in cells)
+    right = sum("right" in cell and "wrong" not in cell for cell in cells)
+    counts = f"{right} of {len(cells)} cells right, {wrong} wrong, the others refused"
+    summary = (
+        f"<details><summary>{len(rows)} architectures × {len(next(iter(rows.values()))['cells'])} functions: "
+        f"{counts}</summary>"
+    )
+    legend = (
+        "Each cell was held against plain loops over the transformers model, with random weights and prompts that go "
+        "beyond every window and original context: ● right on both backends, h on hooked, b on bridge, – refused, with "
+        "the sentence below, ✗ wrong. `auto` is what `load_model` takes."
+    )
+    return "\n".join([BEGIN, summary, "", legend, "", rendered(rows), "", "</details>", END])
+
+
+def replaced(text: str, new: str) -> str:
+    """A README with its table replaced."""
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    if not rest or not tail:
+        raise ValueError(f"the README must hold {BEGIN} and {END}, one after the other")
+    return head + new + tail
+
+
+def general(sentence: str) -> str:
+    """A refusal without what is this model's own: class names and measured numbers."""
+    sentence = re.sub(r"\b\w+(?:ForCausalLM|LMHeadModel|Config)\b", "the model", sentence)
+    sentence = re.sub(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])", "…", sentence)
+    return sentence.replace("|", "/")
+
+
+def run() -> dict[str, Row]:
+    """The whole matrix."""
+    from tests.architectures.functions import FUNCTIONS
+    from tests.architectures.matrix import BACKENDS, load_verdict, loaded, verdict
+    from tests.architectures.models import ARCHITECTURES
+
+    rows: dict[str, Row] = {}
+    for name in ARCHITECTURES:
+        for backend in ("auto", *BACKENDS):
+            _show((name, "load", backend), load_verdict(name, backend))
+        auto = load_verdict(name, "auto")
+        loads = [load_verdict(name, backend).kind for backend in BACKENDS]
+        why = {"load": general(auto.reason)} if auto.kind == "refused" else {}
+        cells = {}
+        for function in FUNCTIONS:
+            verdicts = {backend: verdict(name, function, backend) for backend in BACKENDS}
+            for backend, each in verdicts.items():
+                _show((name, function, backend), each)
+            cells[function] = "/".join(each.kind for each in verdicts.values())
+            if cells[function] == "refused/refused" and "right" in loads:
+                why[function] = general(verdicts[BACKENDS[loads.index("right")]].reason)
+        taken = loaded(name, "auto").backend if auto.kind == "right" else auto.kind
+        rows[name] = {"auto": taken, "loads": "/".join(loads), "cells": cells, "why": why}
+    return rows
+
+
+def _show(cell: tuple[str, str, str], shown: Any) -> None:
+    """A wrong cell as a line of KNOWN_WRONG."""
+    if shown.kind == "wrong":
+        print(f"    {json.dumps(cell)[1:-1].join('()')}: {json.dumps(shown.reason, ensure_ascii=False)},", flush=True)
+
+
+def main() -> None:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    rows = run()
+    lines = [f"{json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in rows.items()]
+    VERDICTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf8")
+    README.write_text(replaced(README.read_text(encoding="utf8"), section(rows)), encoding="utf8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Every function on every architecture: right, or refused in a sentence; nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.architectures import functions, table
+from tests.architectures.functions import FUNCTIONS, Comparison
+from tests.architectures.known_wrong import KNOWN_WRONG
+from tests.architectures.matrix import BACKENDS, Backend, Verdict, fault_of, load_verdict, loaded, verdict
+from tests.architectures.models import ARCHITECTURES, random_model
+from tests.architectures.naive import NAMES, Naive, names_of
+
+STORED = json.loads(table.VERDICTS.read_text(encoding="utf8"))
+
+
+def judge(cell: tuple[str, str, str], today: Verdict) -> None:
+    """Fail for a cell that is wrong without being known to be, and for one that is no longer."""
+    known = KNOWN_WRONG.get(cell)
+    if today.kind == "wrong" and known is None:
+        pytest.fail(f"{', '.join(cell)}: {today.reason}")
+    if today.kind != "wrong" and known is not None:
+        pytest.fail(f"{', '.join(cell)} is {today.kind} now: take it out of KNOWN_WRONG")
+
+
+def stored(cell: str, backend: Backend, today: Verdict) -> None:
+    kind = cell.split("/")[BACKENDS.index(backend)]
+    assert today.kind == kind, f"{today.kind} ({today.reason}) and no longer {kind}: run `make architectures`"
+
+
+def by_architecture(names: list[str]) -> list[object]:
+    return [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.architectures
+@pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
+@pytest.mark.parametrize("architecture", by_architecture(list(ARCHITECTURES)))
+def test_load(architecture: str, backend: Backend) -> None:
+    today = load_verdict(architecture, backend)
+    judge((architecture, "load", backend), today)
+    if backend != "auto":
+        stored(STORED[architecture]["loads"], backend, today)
+
+
+@pytest.mark.architectures
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("function", list(FUNCTIONS))
+@pytest.mark.parametrize("architecture", by_architecture(list(ARCHITECTURES)))
+def test_cell(architecture: str, function: str, backend: Backend) -> None:
+    today = verdict(architecture, function, backend)
+    judge((architecture, function, backend), today)
+    stored(STORED[architecture]["cells"][function], backend, today)
+
+
+@pytest.mark.architectures
+@pytest.mark.parametrize("function", [pytest.param(name, marks=pytest.mark.xdist_group("llama")) for name in FUNCTIONS])
+def test_every_function_notices_another_model(function: str) -> None:
+    other = Naive(random_model("llama", seed=1), names_of("llama"))
+    own = FUNCTIONS[function].run(loaded("llama", "bridge"))
+    with contextlib.suppress(functions.Wrong):  # other tokens
+        errors = [comparison.error() for comparison in FUNCTIONS[function].compare(other, own)]
+        assert max(errors) > 100 * functions.TOLERANCE[torch.float64]
+
+
+def test_known_wrong_cells_are_cells() -> None:
+    for architecture, function, backend in KNOWN_WRONG:
+        assert architecture in ARCHITECTURES
+        assert function in {*FUNCTIONS, "load"}
+        assert backend in {*BACKENDS, "auto"}
+
+
+def test_the_matrix_is_large() -> None:
+    assert len(ARCHITECTURES) >= 36
+    assert set(NAMES) <= set(ARCHITECTURES)
+    assert list(STORED) == list(ARCHITECTURES)
+    assert all(list(row["cells"]) == list(FUNCTIONS) for row in STORED.values())
+
+
+def test_the_readme_has_the_table_of_the_matrix() -> None:
+    readme = table.README.read_text(encoding="utf8")
+    assert table.replaced(readme, table.section(STORED)) == readme, "run `make architectures`"
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "this model has no hook 'blocks.1.mlp.hook_post'",
+        "'NoneType' object has no attribute 'weight'",
+        "Error(s) in loading:\n\tsize mismatch",
+        "Unsupported architecture: DbrxForCausalLM",
+        "this model has no W_Q: its MLP has no gate, use W_in and W_out",
+    ],
+)
+def test_words_from_inside_are_no_refusal(sentence: str) -> None:
+    assert fault_of(sentence)
+
+
+def test_a_sentence_is_a_refusal() -> None:
+    assert fault_of("the model has no MLP neurons, because its MLPs are experts: ablate modules instead") is None
+
+
+def test_comparisons_find_a_small_fault() -> None:
+    naive = torch.linspace(-1, 1, 50)
+    limit = functions.TOLERANCE[torch.float32]
+    assert Comparison("", naive.clone(), naive).error() == 0
+    assert Comparison("", torch.where(naive == 1, 0.999, naive), naive).error() > limit
+    assert Comparison("", torch.where(naive == 1, torch.nan, naive), naive).error() > limit
+    with pytest.raises(functions.Wrong, match="shape"):
+        Comparison("", naive[:-1], naive).error()
+    with pytest.raises(functions.Wrong, match="instead of"):
+        Comparison("", [1, 2], [1, 3]).error()
