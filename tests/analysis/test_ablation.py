@@ -12,12 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.ablation.cost import ablation_cost
-from interp_widgets.analysis.ablation.heads import ablate_heads
-from interp_widgets.analysis.ablation.interventions import Ablation, Part, ablation
-from interp_widgets.analysis.ablation.modules import ablate_modules
-from interp_widgets.analysis.ablation.neurons import ablate_neurons
-from interp_widgets.analysis.ablation.result import AblationResult, HeadAblationResult, NeuronAblationResult
+from interp_widgets.analysis.ablation.contexts import Ablation, Part, ablation
+from interp_widgets.analysis.ablation.map_results import AblationResult, HeadAblationResult, NeuronAblationResult
+from interp_widgets.analysis.ablation.maps import ablate_heads, ablate_modules, ablate_neurons, ablation_cost
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, load_model
 from tests.models.tiny import tiny_folder, tiny_hf, tiny_model
@@ -447,17 +444,17 @@ def test_progress_partial_results_and_cancel() -> None:
 
 
 def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    from interp_widgets.analysis.ablation import study
+    from interp_widgets.analysis.ablation import maps
 
     model = tiny_model("llama")
-    wanted, right = ablate_modules(model, IDS, TARGET), study.patched
+    wanted, right = ablate_modules(model, IDS, TARGET), maps.patched
 
     def small(model: Any, trace: Any, patches: Any, cells: int, **options: Any) -> Tensor:
         if cells > 3:
             raise RuntimeError("DefaultCPUAllocator: not enough memory")
         return right(model, trace, patches, cells, **options)
 
-    monkeypatch.setattr(study, "patched", small)
+    monkeypatch.setattr(maps, "patched", small)
     found = ablate_modules(model, IDS, TARGET)
     np.testing.assert_allclose(found.effect, wanted.effect, atol=1e-5)
     assert found.provenance["chunk_halvings"] > 0

@@ -22,7 +22,7 @@ from interp_widgets.analysis.ablation import (
     mean_ablation,
     resample_ablation,
 )
-from interp_widgets.analysis.ablation.interventions import patches_of
+from interp_widgets.analysis.ablation.contexts import patches_of
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.models import Model
 from interp_widgets.models.engine import decode, patched, trace

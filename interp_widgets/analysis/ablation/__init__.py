@@ -1,8 +1,7 @@
 """Which parts of a model a prediction needs: parts taken out, and states put back."""
 
-from interp_widgets.analysis.ablation.cost import ablation_cost
-from interp_widgets.analysis.ablation.heads import ablate_heads
-from interp_widgets.analysis.ablation.interventions import (
+from interp_widgets.analysis.ablation.ablated_prediction import AblatedPrediction, ablated_prediction
+from interp_widgets.analysis.ablation.contexts import (
     Ablation,
     Filling,
     Part,
@@ -10,14 +9,17 @@ from interp_widgets.analysis.ablation.interventions import (
     mean_ablation,
     resample_ablation,
 )
-from interp_widgets.analysis.ablation.modules import Kind, ablate_modules
-from interp_widgets.analysis.ablation.neurons import ablate_neurons
-from interp_widgets.analysis.ablation.prediction import AblatedPrediction, ablated_prediction
-from interp_widgets.analysis.ablation.question import Metric
+from interp_widgets.analysis.ablation.map_results import AblationResult, HeadAblationResult, NeuronAblationResult
+from interp_widgets.analysis.ablation.maps import Kind, ablate_heads, ablate_modules, ablate_neurons, ablation_cost
+from interp_widgets.analysis.ablation.metric import Metric
 from interp_widgets.analysis.ablation.replacement import Replacement
-from interp_widgets.analysis.ablation.result import AblationResult, HeadAblationResult, NeuronAblationResult
-from interp_widgets.analysis.ablation.tracing import causal_trace, causal_trace_cost, default_window
-from interp_widgets.analysis.ablation.tracing_result import CausalTraceResult, TracedKind
+from interp_widgets.analysis.ablation.tracing import (
+    CausalTraceResult,
+    TracedKind,
+    causal_trace,
+    causal_trace_cost,
+    default_window,
+)
 
 __all__ = [
     "AblatedPrediction",

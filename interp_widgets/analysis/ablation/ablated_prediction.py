@@ -12,7 +12,7 @@ from torch import Tensor
 
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record
-from interp_widgets.analysis.ablation.interventions import Ablation, patches_of
+from interp_widgets.analysis.ablation.contexts import Ablation, patches_of
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.engine import forward

@@ -1,0 +1,510 @@
+"""Ablation maps: modules, heads and neurons removed one at a time, and what each does to the next token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import Tensor
+
+from interp_widgets.analysis._core.checks import check_finite, layer_index, layer_indices, neuron_indices
+from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt
+from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis._core.run import Check, Progress
+from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis.ablation.contexts import check_kind
+from interp_widgets.analysis.ablation.map_results import AblationResult, HeadAblationResult, NeuronAblationResult
+from interp_widgets.analysis.ablation.metric import Metric, Question, ask, check_metric
+from interp_widgets.analysis.ablation.replacement import (
+    Replacement,
+    ReplacementValues,
+    SiteOfLayer,
+    Text,
+    check_replacement,
+    replacement_values,
+)
+from interp_widgets.arguments import checked
+from interp_widgets.models import Model
+from interp_widgets.models.engine import Trace, in_blocks, patched, trace
+from interp_widgets.models.patching import Patch, Site
+
+Kind = Literal["attn", "mlp", "both", "attn_to_mlp"]
+"""What is removed at one layer and position."""
+
+SITES: dict[str, tuple[Site, ...]] = {
+    "attn": ("attn",),
+    "mlp": ("mlp",),
+    "both": ("attn", "mlp"),
+    "attn_to_mlp": ("attn_to_mlp",),
+}
+
+
+@checked
+def ablate_modules(
+    model: Model,
+    prompt: Text,
+    target: str | int | None = None,
+    *,
+    kinds: Sequence[Kind] = ("attn", "mlp", "both", "attn_to_mlp"),
+    layers: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
+    replacement: Replacement = "zero",
+    reference: Sequence[Text] | None = None,
+    pooled: bool = True,
+    corrupted: Text | None = None,
+    metric: Metric = "logit",
+    foil: str | int | None = None,
+    prepend_bos: bool | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    on_partial: Callable[[AblationResult], None] | None = None,
+) -> AblationResult:
+    """Effect (kinds, layers, positions) on the next token when a module is removed at one layer and position.
+
+    ``attn``: the attention output (its bias too) no longer goes to the residual stream. ``mlp``: the same for the MLP.
+    ``both``: neither, so that with zeros the block passes the stream on as it came. ``attn_to_mlp``: attention still
+    goes to the stream, but the MLP of this layer reads the stream without it; 0 everywhere for models whose MLP runs
+    beside the attention and never reads it. In the last layer only the last position can have an effect.
+
+    Args:
+        model: what `load_model` returns.
+        prompt: text, or token ids (then nothing is added). The target is the token that follows it.
+        target: text or id of one token; by default the model's most likely one.
+        kinds: which of the four.
+        layers, positions: which ones, all by default; negative ones count from the end.
+        replacement: ``"zero"``, ``"mean"`` over ``reference`` texts, or ``"resample"``: the value at the same position
+            in the ``corrupted`` prompt, which must have as many tokens.
+        reference: texts for ``"mean"``.
+        pooled: one mean over all their positions; False: one mean per position, for texts as long as the prompt.
+        corrupted: text or token ids for ``"resample"``.
+        metric: ``"logit"`` of the target, its ``"probability"`` or ``"log_prob"`` (nats), ``"logit_difference"`` to the
+            ``foil``, or ``"kl"``: KL(before‖after) of the whole next-token distribution, in nats.
+        foil: text or id of one token, for ``"logit_difference"``.
+        prepend_bos: overrides the model's BOS policy for texts. A BOS is fed, and is on no axis.
+        batch_size: cells per chunk; by default what 60 % of the free memory holds.
+        progress: called with (done, total) cells after every chunk.
+        check: called before every layer of every chunk; raises to cancel.
+        on_partial: receives a partial result a few times, NaN where nothing is computed yet.
+
+    Raises:
+        ValueError: a target of several tokens, a corrupted prompt of another length, a position or layer out of range,
+            an empty list, an unknown kind, metric or replacement, what one of them needs missing, numbers that are not
+            finite.
+        MemoryError: a single sequence does not fit.
+
+    Source: Explainability in Large Language Models (Luo 2024), section 4.1.1 and figure 4.3; Interpretability in the
+    Wild (Wang et al. 2023), section 2 (mean and resample ablation).
+
+    Example:
+        >>> found = ablate_modules(model, "The Eiffel Tower is located in the city of", " Paris")
+        >>> found.effect.shape
+        (4, 6, 9)
+        >>> found.to_frame().nlargest(1, "effect").round(1)
+           kind  layer  position token  effect
+        8  attn      0         8    of     8.0
+    """
+    options = MapOptions(
+        target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check
+    )
+    names = _checked_kinds(kinds)
+    model.capabilities.require("residual_stream", "ablate_modules")
+    for kind in names:
+        check_kind(model, kind, f"ablate_modules(kinds=({kind!r},))")
+    at_layers = layer_indices(model, layers)
+    shown = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    at_positions = shown.positions(positions)
+    used = dict.fromkeys(site for kind in names for site in SITES[kind])
+    sites = [(site, layer) for layer in at_layers for site in used]
+    study = make_study(model, shown, options, sites, len(names) * len(at_layers) * len(at_positions))
+    effect = empty(study, len(names), len(at_layers), len(at_positions))
+
+    def result(*, partial: bool = False) -> AblationResult:
+        record = {"kinds": ", ".join(names), "layers": str(at_layers), "positions": str(at_positions)}
+        return AblationResult(
+            effect=to_numpy(effect).copy(),
+            kinds=names,
+            layers=at_layers,
+            positions=at_positions,
+            partial=partial,
+            **study.fields(**record),
+        )
+
+    if on_partial is not None:
+        study.runner.deliver = lambda: on_partial(result(partial=True))
+    for row, layer in enumerate(at_layers):
+        _modules_of_layer(study, layer, names, at_positions, effect[:, row])
+    complete = result()
+    check_finite(
+        complete.effect,
+        lambda kind, row, column: (
+            f"the effect of removing {names[kind]!r} at layer {at_layers[row]}, position {at_positions[column]}"
+        ),
+    )
+    return complete
+
+
+def _checked_kinds(kinds: Sequence[str]) -> tuple[Kind, ...]:
+    chosen: tuple[Any, ...] = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    listed = ", ".join(repr(kind) for kind in get_args(Kind))
+    for kind in chosen:
+        if kind not in get_args(Kind):
+            raise ValueError(f"kinds must be among {listed}, got {kind!r}")
+    if not chosen:
+        raise ValueError(f"kinds is empty: name at least one of {listed}")
+    return tuple(dict.fromkeys(chosen))
+
+
+def _modules_of_layer(study: Study, layer: int, kinds: Sequence[str], positions: Sequence[int], effect: Tensor) -> None:
+    """Fill ``effect`` (kinds, positions) of one layer: cells in order of position, the kinds of one side by side."""
+    order = torch.tensor(positions).argsort()
+    fed = torch.tensor(positions)[order] + study.prompt.offset
+    count = len(kinds)
+
+    def work(start: int, stop: int) -> None:
+        cell = torch.arange(start, stop)
+        kind, place = cell % count, cell // count
+        patches = _patches(study, layer, kinds, kind, fed[place])
+        effect[kind, order[place]] = study.run(patches, stop - start)
+
+    study.runner.run(count * len(positions), lambda start: study.clean.computed(int(fed[start // count])), work)
+
+
+def _patches(study: Study, layer: int, kinds: Sequence[str], kind: Tensor, at: Tensor) -> list[Patch]:
+    """The patches of cells (n,) of one layer, each of one kind at one position."""
+    patches = []
+    for site in dict.fromkeys(site for name in kinds for site in SITES[name]):
+        wanted = torch.tensor([site in SITES[name] for name in kinds])
+        cell = wanted[kind].nonzero()[:, 0]
+        patches.append(study.replacement.patch(site, layer, cell, at[cell]))
+    return patches
+
+
+@checked
+def ablate_heads(
+    model: Model,
+    prompt: Text,
+    target: str | int | None = None,
+    *,
+    position: int | None = None,
+    layers: Sequence[int] | None = None,
+    replacement: Replacement = "zero",
+    reference: Sequence[Text] | None = None,
+    pooled: bool = True,
+    corrupted: Text | None = None,
+    metric: Metric = "logit",
+    foil: str | int | None = None,
+    prepend_bos: bool | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    on_partial: Callable[[HeadAblationResult], None] | None = None,
+) -> HeadAblationResult:
+    """Effect (layers, heads) on the next token when one attention head is removed.
+
+    A head's output before the output matrix is replaced, so that the attention's output bias stays.
+
+    Args:
+        position: where; by default at every position at once, a BOS included. A BOS reads only itself, so that its
+            value stays with ``"mean"`` and ``"resample"``.
+        model, prompt, target, layers, replacement, reference, pooled, corrupted, metric, foil, prepend_bos, batch_size,
+            progress, check, on_partial: as in `ablate_modules`.
+
+    Raises:
+        ValueError: as `ablate_modules`.
+
+    Source: Interpretability in the Wild (Wang et al. 2023), section 2; Are Sixteen Heads Really Better than One?
+    (Michel et al. 2019), section 3.
+
+    Example:
+        >>> found = ablate_heads(model, "The Eiffel Tower is located in the city of", " Paris")
+        >>> found.effect.shape, found.strongest(1)
+        ((6, 6), ((0, 4),))
+    """
+    model.capabilities.require("residual_stream", "ablate_heads")
+    model.capabilities.require("heads", "ablate_heads", "use ablate_modules(kinds=('attn',))", using="attention")
+    options = MapOptions(
+        target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check
+    )
+    at_layers = layer_indices(model, layers)
+    shown = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    where = None if position is None else shown.position(position)
+    sites: list[SiteOfLayer] = [("head", layer) for layer in at_layers]
+    study = make_study(model, shown, options, sites, len(at_layers) * model.n_heads)
+    effect = empty(study, len(at_layers), model.n_heads)
+
+    def result(*, partial: bool = False) -> HeadAblationResult:
+        return HeadAblationResult(
+            effect=to_numpy(effect).copy(),
+            layers=at_layers,
+            position=where,
+            partial=partial,
+            **study.fields(layers=str(at_layers), position=where),
+        )
+
+    if on_partial is not None:
+        study.runner.deliver = lambda: on_partial(result(partial=True))
+    for row, layer in enumerate(at_layers):
+        _heads_of_layer(study, layer, where, effect[row])
+    complete = result()
+    check_finite(complete.effect, lambda row, head: f"the effect of removing head {head} of layer {at_layers[row]}")
+    return complete
+
+
+def _heads_of_layer(study: Study, layer: int, where: int | None, effect: Tensor) -> None:
+    """Fill ``effect`` (heads,) of one layer."""
+    tokens = study.clean.tokens
+    at = torch.arange(tokens) if where is None else torch.tensor([where + study.prompt.offset])
+
+    def work(start: int, stop: int) -> None:
+        cell = torch.arange(stop - start).repeat_interleave(len(at))
+        patch = study.replacement.patch("head", layer, cell, at.repeat(stop - start), cell + start)
+        effect[start:stop] = study.run([patch], stop - start)
+
+    study.runner.run(len(effect), lambda start: study.clean.computed(int(at[0])), work)
+
+
+@checked
+def ablate_neurons(
+    model: Model,
+    prompt: Text,
+    target: str | int | None = None,
+    *,
+    layer: int,
+    position: int = -1,
+    neurons: Sequence[int] | None = None,
+    replacement: Replacement = "zero",
+    reference: Sequence[Text] | None = None,
+    pooled: bool = True,
+    corrupted: Text | None = None,
+    metric: Metric = "logit",
+    foil: str | int | None = None,
+    prepend_bos: bool | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+    on_partial: Callable[[NeuronAblationResult], None] | None = None,
+) -> NeuronAblationResult:
+    """Effect (neurons,) on the next token when one neuron of a layer's MLP is removed at one position.
+
+    A neuron is an entry of what the MLP's output matrix reads; of a gated MLP, gate times linear branch.
+
+    Args:
+        layer: which MLP; negative ones count from the end.
+        position: where; the last one by default.
+        neurons: which ones, all by default.
+        model, prompt, target, replacement, reference, pooled, corrupted, metric, foil, prepend_bos, batch_size,
+            progress, check, on_partial: as in `ablate_modules`.
+
+    Raises:
+        ValueError: as `ablate_modules`; a neuron out of range, or a model without such neurons.
+
+    Source: Explainability in Large Language Models (Luo 2024), section 2.2.2 (neurons as key and value vectors).
+
+    Example:
+        >>> found = ablate_neurons(model, "The Eiffel Tower is located in the city of", " Paris", layer=5)
+        >>> found.to_frame().nlargest(2, "effect")[["neuron", "effect"]].round(1)
+             neuron  effect
+        53       53     1.6
+        233     233     0.3
+    """
+    model.capabilities.require("residual_stream", "ablate_neurons")
+    model.capabilities.require("mlp_neurons", "ablate_neurons", "use ablate_modules(kinds=('mlp',))", using="mlp")
+    options = MapOptions(
+        target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check
+    )
+    at_layer = layer_index(model, layer)
+    shown = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    where = shown.position(position)
+    chosen = neuron_indices(model, neurons)
+    study = make_study(model, shown, options, [("neuron", at_layer)], len(chosen))
+    effect = empty(study, len(chosen))
+    index, fed = torch.tensor(chosen), where + shown.offset
+    activation = to_numpy(study.clean.value("neuron", at_layer)[0, fed, index, 0])
+
+    def result(*, partial: bool = False) -> NeuronAblationResult:
+        return NeuronAblationResult(
+            effect=to_numpy(effect).copy(),
+            neurons=chosen,
+            activation=activation,
+            layer=at_layer,
+            position=where,
+            partial=partial,
+            **study.fields(layer=at_layer, position=where),
+        )
+
+    def work(start: int, stop: int) -> None:
+        cell = torch.arange(stop - start)
+        patch = study.replacement.patch("neuron", at_layer, cell, torch.full_like(cell, fed), index[start:stop])
+        effect[start:stop] = study.run([patch], stop - start)
+
+    if on_partial is not None:
+        study.runner.deliver = lambda: on_partial(result(partial=True))
+    study.runner.run(len(chosen), lambda start: study.clean.computed(fed), work)
+    complete = result()
+    check_finite(complete.effect, lambda row: f"the effect of removing neuron {chosen[row]} of layer {at_layer}")
+    return complete
+
+
+# ---- what the maps share
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """The options that every ablation map takes."""
+
+    target: str | int | None
+    metric: str
+    foil: str | int | None
+    replacement: str
+    reference: Sequence[Text] | None
+    pooled: bool
+    corrupted: Text | None
+    prepend_bos: bool | None
+    batch_size: int | None
+    progress: Progress
+    check: Check
+
+    def __post_init__(self) -> None:
+        check_metric(self.metric, self.foil)
+        check_replacement(self.replacement, self.reference, self.corrupted)
+
+
+@dataclass
+class Study:
+    """One prompt, what is options of its next token, and the replacement values."""
+
+    model: Model
+    prompt: Prompt
+    clean: Trace
+    question: Question
+    replacement: ReplacementValues
+    runner: Runner
+    options: MapOptions
+
+    def run(self, patches: Sequence[Patch], cells: int) -> Tensor:
+        """(cells,) effects of one chunk."""
+        hidden = patched(self.model, self.clean, patches, cells, check=self.options.check)
+        return self.question.effect(hidden)
+
+    def fields(self, **details: Any) -> dict[str, Any]:
+        """What a result says about the prompt, the target and how it was made."""
+        options, question = self.options, self.question
+        record: dict[str, Any] = {"metric": options.metric, "target": question.target, "bos": self.prompt.offset == 1}
+        record |= {"replacement": options.replacement, **details}
+        record |= {"foil": question.foil} if question.foil is not None else {}
+        record |= (
+            {"pooled": options.pooled, "reference": repr(options.reference)} if options.replacement == "mean" else {}
+        )
+        record |= {"corrupted": repr(options.corrupted)} if options.replacement == "resample" else {}
+        record |= {"largest_chunk": self.runner.log.largest, "chunk_halvings": self.runner.log.halvings}
+        return {
+            "prompt_tokens": self.prompt.tokens(),
+            "prompt_ids": self.prompt.shown_ids,
+            "prompt_special": self.prompt.special(),
+            "target": question.target,
+            "target_token": self.model.token_strings([question.target])[0],
+            "metric": options.metric,
+            "clean": question.clean,
+            "replacement": options.replacement,
+            "foil": question.foil,
+            "bos_id": self.prompt.bos_id,
+            "provenance": provenance(self.model.provenance(), **record),
+        }
+
+
+def make_study(
+    model: Model,
+    prompt: Prompt,
+    options: MapOptions,
+    sites: Sequence[SiteOfLayer],
+    total: int,
+) -> Study:
+    """Trace the prompt, check target and metric, prepare the replacement values of ``sites`` (site, layer)."""
+    if options.check is not None:
+        options.check()
+    neurons = tuple(layer for site, layer in sites if site == "neuron")
+    clean = trace(model, prompt.embeddings(), neurons=neurons)
+    question = ask(model, clean.hidden, options.target, metric=cast("Metric", options.metric), foil=options.foil)
+    replacement = replacement_values(
+        prompt, clean, cast("Replacement", options.replacement), sites,
+        reference=options.reference, pooled=options.pooled, corrupted=options.corrupted,
+        prepend_bos=options.prepend_bos, check=options.check,
+    )  # fmt: skip
+    runner = Runner(
+        model, len(prompt.ids), options.batch_size, options.check, options.progress, total=total,
+        # as fast, less is computed twice where positions differ, and a cancel between layers is heard sooner
+        fewest_tokens=256 if model.device.type == "cpu" else None,
+    )  # fmt: skip
+    return Study(model, prompt, clean, question, replacement, runner, options)
+
+
+def empty(study: Study, *shape: int) -> Tensor:
+    """A map of NaN, float32 or wider."""
+    kind = torch.float64 if study.model.dtype == torch.float64 else torch.float32
+    return torch.full(shape, torch.nan, dtype=kind, device=study.model.device)
+
+
+# ---- forecast
+
+
+def ablation_cost(
+    model: Model,
+    n_tokens: int,
+    kinds: Sequence[str] = ("attn", "mlp", "both", "attn_to_mlp"),
+    *,
+    what: Literal["modules", "heads", "neurons"] = "modules",
+    layers: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
+) -> Cost:
+    """Operations and peak bytes of `ablate_modules`, `ablate_heads` or `ablate_neurons` for a prompt of n_tokens.
+
+    Args:
+        model: a `Model`.
+        n_tokens: fed, with a BOS.
+        kinds: of modules.
+        what: which of the three.
+        layers: all by default; for neurons the one layer, by default the first, the dearest.
+        positions: all by default; for heads and neurons the one position, by default all at once and the last.
+
+    Example:
+        >>> round(ablation_cost(model, 32).flops / 1e9, 1)
+        20.7
+    """
+    chosen = list(range(model.n_layers)) if layers is None else [layer % model.n_layers for layer in layers]
+    match what:
+        case "modules":
+            places = range(n_tokens) if positions is None else positions
+            cells = [(layer, place % n_tokens) for layer in chosen for place in places for _ in kinds]
+        case "heads":
+            place = 0 if positions is None else positions[0] % n_tokens
+            cells = [(layer, place) for layer in chosen for _ in range(model.n_heads)]
+        case "neurons":
+            place = n_tokens - 1 if positions is None else positions[0] % n_tokens
+            cells = [(0 if layers is None else chosen[0], place)] * model.d_mlp
+        case _:
+            raise ValueError(f"what must be one of 'modules', 'heads', 'neurons', got {what!r}")
+    per_layer = flops_per_token(model) / model.n_layers
+    mixing = 4.0 * model.n_heads * model.d_head
+    short = in_blocks(model)
+    unembedding = 2.0 * model.d_model * (2 if short else model.d_vocab)
+    tokens = sum(_tokens(model, n_tokens, *cell, short) for cell in cells)
+    whole = n_tokens * flops_per_token(model)
+    flops = whole + tokens * (per_layer + mixing * n_tokens) + len(cells) * unembedding
+    rows = max(1.0, 1024 / n_tokens)
+    kept = n_tokens * model.n_layers * (5 * model.d_model + 3 * model.n_heads * model.d_head) * model.dtype.itemsize
+    logits = 8.0 * min(2**22, len(cells) * model.d_vocab)
+    return Cost(flops=float(flops), bytes=float(rows * row_bytes(model, n_tokens, n_tokens) + kept + logits))
+
+
+def _tokens(model: Model, n_tokens: int, layer: int, place: int, short: bool) -> float:
+    """Positions times layers that one cell computes."""
+    if not short:
+        return float(n_tokens * (model.n_layers if model.backend == "bridge" else model.n_layers - layer))
+    behind: int = model.n_layers - 1 - layer
+    # one row in its own layer; all later rows behind, of the last layer their keys and values
+    return 1.0 + (n_tokens - place) * max(0.0, behind - 0.75)
