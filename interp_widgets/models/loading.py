@@ -271,7 +271,8 @@ def _attempt(
         check = replace(check, past=past)
     elif past is not None:
         check = replace(check, past_fault=past)
-    return tl_model, check, "; ".join(check.faults)
+    # a model with a fault is let go before the next one is made
+    return tl_model if check.passed else None, check, "; ".join(check.faults)
 
 
 def _checked(
