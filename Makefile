@@ -76,6 +76,7 @@ demo-report: $(VENV)/.installed
 bench: $(VENV)/.tested
 	-$(PIP) install --no-deps inseq==0.7.1 treescope==0.1.10
 	$(PY) benchmarks/saliency.py
+	$(PY) benchmarks/loading.py
 	$(PY) benchmarks/logit_lens.py
 	$(PY) benchmarks/ablation.py
 	$(PY) benchmarks/token_decomposition.py

@@ -280,8 +280,9 @@ def find_capabilities(
     inputs = neurons or ("" if everywhere("mlp.hook_pre", d_mlp) else "its MLPs compute it together with their gate")
     decide("neuron_inputs", not inputs, inputs)
     decide("mlp_input", parallel or entry is not None, mlp or "its MLPs read something else")
-    whole = all(parameter.is_floating_point() and not parameter.is_meta for parameter in tl_model.parameters())
-    decide("gradients", whole, "its weights are quantised or not in memory")
+    # offloaded weights have them too: accelerate brings them in, and the check at load has compared a gradient
+    whole = all(parameter.is_floating_point() for parameter in tl_model.parameters())
+    decide("gradients", whole, "its weights are quantised to whole numbers")
     decide("cached_generation", caches, "its self-check found that keys and values cannot be reused")
     return Capabilities(
         architecture=architecture,

@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from .hub_files import LoadError
+from .memory import is_out_of_memory
+from .placement import is_offloaded, is_placed, kept_elsewhere
 from .twin import position_limit
 
 # Rotary tables are stored per layer, so a 128k context would cost gigabytes before the first token
@@ -70,6 +74,61 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
+def sharing_copy(hf_model: Any) -> Any:
+    """A copy of a transformers model whose weights are the same memory: an edit in place of one is an edit of both.
+
+    Everything else belongs to the copy: modules, modes, hooks, buffers, config, and each parameter's `requires_grad`
+    and gradient.
+    """
+    # subclasses of nn.Parameter, in which bitsandbytes keeps more than numbers, are copied
+    shared = [value for value in hf_model.parameters() if nn.Parameter not in type(value).__mro__[1:]]
+    memo: dict[int, Any] = {id(value): nn.Parameter(value.detach(), value.requires_grad) for value in shared}
+    memo |= {id(value): value for value in kept_elsewhere(hf_model)}
+    return copy.deepcopy(hf_model, memo)
+
+
+def share_weights(one: Any, other: Any) -> bool:
+    """Whether any parameter of one model lies in the memory of one of the other's."""
+    memory = {storage.data_ptr() for storage in map(_storage, one.parameters()) if storage is not None}
+    return any(storage.data_ptr() in memory for storage in map(_storage, other.parameters()) if storage is not None)
+
+
+def _storage(parameter: Any) -> Any:
+    # none of its own: kept elsewhere, or quantised
+    return None if parameter.is_meta or type(parameter) is not nn.Parameter else parameter.untyped_storage()
+
+
+def prepare(hf_model: Any, *, device: torch.device, dtype: torch.dtype) -> Any:
+    """Have a transformers model compute as both backends do: in evaluation mode, on one device, in one type, eagerly.
+
+    One that is spread over devices or quantised stays where and as it is.
+
+    Weights that are there in that type already are not copied. Tables that a model computes, such as the frequencies of
+    rotary positions, keep the type that transformers gave them: in half precision, frequencies turn positions behind
+    the first hundred into others.
+    """
+    if not is_placed(hf_model):
+        _move(hf_model, device, dtype)
+    _attend_eagerly(hf_model)
+    return hf_model.eval()
+
+
+def _move(hf_model: Any, device: torch.device, dtype: torch.dtype) -> None:
+    saved = hf_model.state_dict().keys()
+    tables = {name: value for name, value in hf_model.named_buffers() if name not in saved}
+    hf_model.to(device=device, dtype=dtype)
+    for name, value in tables.items():
+        owner, _, leaf = name.rpartition(".")
+        setattr(hf_model.get_submodule(owner), leaf, value.to(device=device))
+
+
+def _attend_eagerly(hf_model: Any) -> None:
+    # the bridge reads attention patterns, which only this implementation computes; others also round half precision
+    # differently, by up to 0.8 nats
+    if hasattr(hf_model, "set_attn_implementation"):
+        hf_model.set_attn_implementation("eager")
+
+
 def to_hooked(hf_model: Any, *, processed: bool, device: torch.device, dtype: torch.dtype) -> Any:
     """Convert a transformers model to a HookedTransformer of its own weights; the given model stays as it was.
 
@@ -94,15 +153,31 @@ def to_hooked(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
             state = loading.get_pretrained_state_dict(str(folder), cfg, hf_model, dtype=dtype)
             cfg.tokenizer_name = None
             model = HookedTransformer(cfg, tokenizer=None, move_to_device=False)
-            model.move_model_modules_to_device()  # first, because processing puts its weights beside those of the state
             if processed:  # works in place on tensors that may be views of the transformers model's own
+                model.move_model_modules_to_device()  # processing puts its weights beside those of the state
                 model.load_and_process_state_dict({name: value.clone() for name, value in state.items()})
             else:  # the call above would round float64 to float32 on the way, and take seconds for a deep model
-                model.load_state_dict(model.fill_missing_keys(state), strict=False)
+                shared = {name: value.detach() for name, value in model.fill_missing_keys(state).items()}
+                model.load_state_dict(shared, strict=False, assign=True)  # views of the transformers weights
+                model.move_model_modules_to_device()  # some conversions make their zeros on the CPU
     finally:
         for parameter, flag in zip(hf_model.parameters(), flags, strict=True):
             parameter.requires_grad_(flag)
     return model.eval()
+
+
+@contextlib.contextmanager
+def _refusing_offloaded(hf_model: Any) -> Iterator[None]:
+    """Say in a sentence that TransformerLens reads weights which are not there while it wraps this architecture."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_out_of_memory(error) or not is_offloaded(hf_model):
+            raise
+        raise LoadError(
+            f"{type(hf_model).__name__} cannot have weights on disk or on a processor beside a GPU, because "
+            "TransformerLens splits its query, key and value weights when it loads: give a device_map without them"
+        ) from error
 
 
 def silence_bridge() -> None:
@@ -115,12 +190,9 @@ def to_bridge(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
     """Wrap a transformers model in a TransformerBridge, which takes it over: never use ``hf_model`` afterwards."""
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-    with quiet():
-        hf_model = hf_model.to(device=device, dtype=dtype)
+    with quiet(), _refusing_offloaded(hf_model):
+        _attend_eagerly(hf_model)
         hf_model.config.architectures = [type(hf_model).__name__]
-        # the bridge reads attention patterns, which only the eager implementation computes
-        if hasattr(hf_model, "set_attn_implementation"):
-            hf_model.set_attn_implementation("eager")
         bridge = build_bridge_from_module(
             hf_model,
             type(hf_model).__name__,
@@ -134,5 +206,8 @@ def to_bridge(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
         limit = position_limit(hf_model.config.get_text_config())
         if limit is not None:  # the bridge looks for it under one name only, and takes 2048 where it is not there
             bridge.cfg.n_ctx = limit
+        if is_offloaded(hf_model):  # some bridges read such weights only when they run
+            with torch.no_grad():
+                bridge(torch.zeros(1, 2, dtype=torch.long, device=device))
     silence_bridge()
     return bridge.eval()

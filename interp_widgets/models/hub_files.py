@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging as python_logging
 import os
 import socket
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from urllib.request import getproxies
 
 import torch
 
+from .memory import is_out_of_memory
+
 DEMO = Path(__file__).resolve().parents[1] / "assets" / "demo"
 DEMO_NAMES = {"demo-base": "base", "demo-tuned": "tuned"}
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
@@ -23,6 +26,10 @@ CONVERSION = (
     "python -c \"from transformers import AutoModelForCausalLM as A; A.from_pretrained('{folder}', "
     "use_safetensors=False).save_pretrained('{folder}', safe_serialization=True)\""
 )
+
+
+DeviceMap = str | dict[str, int | str | torch.device]
+MaxMemory = dict[int | str, int | str]
 
 
 class LoadError(ValueError):
@@ -42,16 +49,25 @@ class Source:
     """Nobody else holds the transformers model, so that it may be used up."""
 
 
-def open_source(source: str | Path | Any, tokenizer: Any, dtype: torch.dtype) -> Source:
+def open_source(
+    source: str | Path | Any,
+    tokenizer: Any,
+    dtype: torch.dtype | None,
+    device_map: DeviceMap | None = None,
+    max_memory: MaxMemory | None = None,
+) -> Source:
     """Read a demo name, folder or hub name in ``dtype``, or take a transformers model as it is.
 
     Args:
         source: as for `load_model`, but no TransformerLens model.
         tokenizer: the model's tokenizer; None for the one beside it.
-        dtype: of a model that is read; a transformers model keeps its own.
+        dtype: of a model that is read, None for what its file holds; a transformers model keeps its own.
+        device_map: of a model that is read: how accelerate spreads it.
+        max_memory: of a model that is read: what accelerate may use of each device.
     """
     if isinstance(source, str | Path):
-        opened = _read_source(source, tokenizer, dtype)
+        spread = {"device_map": device_map, "max_memory": max_memory} if device_map is not None else {}
+        opened = _read_source(source, tokenizer, dtype, spread)
     else:
         check_transformers_model(source)
         check_lora(source)
@@ -62,7 +78,7 @@ def open_source(source: str | Path | Any, tokenizer: Any, dtype: torch.dtype) ->
     return opened
 
 
-def _read_source(source: str | Path, tokenizer: Any, dtype: torch.dtype) -> Source:
+def _read_source(source: str | Path, tokenizer: Any, dtype: torch.dtype | None, spread: dict[str, Any]) -> Source:
     text = str(source)
     demo = DEMO_NAMES.get(text)
     path = DEMO / demo if demo else Path(text).expanduser()
@@ -75,7 +91,7 @@ def _read_source(source: str | Path, tokenizer: Any, dtype: torch.dtype) -> Sour
     if local:
         check_folder(path)
     offline = not local and not hub_reachable()  # then what was downloaded before may still be in the cache
-    hf_model = read_model(where, dtype=dtype, local=local, offline=offline)
+    hf_model = read_model(where, dtype=dtype, local=local, offline=offline, **spread)
     own = read_tokenizer(where, local=local, offline=offline)
     if tokenizer is not None and own is not None:
         check_same_tokenizer(tokenizer, own, text)
@@ -150,6 +166,11 @@ def check_folder(folder: Path) -> None:
         )
     config = read_config(folder)
     architectures = config.get("architectures") or []
+    if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
+        raise LoadError(
+            f'the architectures in the config.json of {folder} must be a list such as ["LlamaForCausalLM"], '
+            f"got {architectures!r}"
+        )
     if config.get("is_encoder_decoder"):
         raise LoadError(
             f"{folder} holds an encoder-decoder model ({', '.join(architectures) or config.get('model_type')}): "
@@ -185,7 +206,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def _check_weights(folder: Path) -> None:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = sorted(set(json.loads(index.read_text(encoding="utf8")).get("weight_map", {}).values()))
+        shards = _shards(index)
         missing = [shard for shard in shards if not (folder / shard).is_file()]
         if missing:
             raise LoadError(
@@ -206,18 +227,36 @@ def _check_weights(folder: Path) -> None:
     )
 
 
+def _shards(index: Path) -> list[str]:
+    """The weight files that an index names."""
+    try:
+        content = json.loads(index.read_text(encoding="utf8"))
+    except ValueError as error:
+        raise LoadError(f"{index} is not valid JSON ({error}): copy the model again") from error
+    files = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(files, dict) or not files or not all(isinstance(file, str) for file in files.values()):
+        raise LoadError(f"{index} has no weight_map from the names of weights to their files: copy the model again")
+    if not isinstance(content.get("metadata"), dict):
+        raise LoadError(f"{index} has no metadata: copy the model again")
+    return sorted(set(files.values()))
+
+
 @contextlib.contextmanager
 def _transformers_quiet() -> Iterator[None]:
     """No progress bars and no loading report: a widget's cell shows the widget, faults are raised."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    spreading = python_logging.getLogger("accelerate.big_modeling")
+    before = spreading.level
+    spreading.setLevel(python_logging.ERROR)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(level)
+        spreading.setLevel(before)
         if bars:
             logging.enable_progress_bar()
 
@@ -237,30 +276,39 @@ def hub_reachable(seconds: float = 3.0) -> bool:
         return False
 
 
-def read_model(source: str | Path, *, dtype: torch.dtype, local: bool, offline: bool = False) -> Any:
-    """A transformers model in evaluation mode on the CPU, from safetensors, without remote code."""
+def read_model(
+    source: str | Path, *, dtype: torch.dtype | None, local: bool, offline: bool = False, **spread: Any
+) -> Any:
+    """A transformers model in evaluation mode on the CPU, from safetensors, without remote code.
+
+    ``dtype`` None is the type that the config or else the file names. Weights of that type stay mapped from the file.
+    ``spread`` holds device_map and max_memory, by which accelerate puts parts elsewhere than on the CPU.
+    """
     from transformers import AutoModelForCausalLM
 
     try:
         with _transformers_quiet():
             model, report = AutoModelForCausalLM.from_pretrained(
                 str(source),
-                dtype=dtype,
+                dtype="auto" if dtype is None else dtype,
                 use_safetensors=True,
                 trust_remote_code=False,
                 local_files_only=local or offline,
                 # peft, where it is installed, looks for an adapter first, and does not hear of the line above
                 adapter_kwargs={"local_files_only": local or offline},
                 output_loading_info=True,
+                **spread,
             )
     except OSError as error:
         raise _hub_error(source, error, local) from error
-    except (ValueError, KeyError, RuntimeError, ImportError, AttributeError) as error:
-        raise LoadError(f"transformers cannot load {source}: {_first_line(error)}") from error
-    except Exception as error:  # safetensors has its own error type, without a common base
-        if type(error).__name__ != "SafetensorError":
+    except Exception as error:  # transformers, safetensors and the hub's client refuse with errors of many kinds
+        if is_out_of_memory(error):
             raise
-        raise LoadError(f"the weights of {source} are damaged ({error}): copy or download the model again") from error
+        if type(error).__name__ == "SafetensorError":
+            raise LoadError(
+                f"the weights of {source} are damaged ({error}): copy or download the model again"
+            ) from error
+        raise LoadError(f"transformers cannot load {source}: {_first_line(error)}") from error
     _check_report(source, report)
     return model.eval()
 
@@ -319,8 +367,11 @@ def read_tokenizer(source: str | Path, *, local: bool, offline: bool = False) ->
 
 
 def _first_line(error: BaseException) -> str:
+    """The first line of an error that says something, after the error's kind where it is no sentence by itself."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    start = f"{lines[0]} {lines[1]}" if len(lines) > 1 and lines[0].endswith(":") else "".join(lines[:1])
+    kind = "" if start and isinstance(error, ValueError | OSError | RuntimeError) else f"{type(error).__name__} "
+    return (kind + start).strip()[:300]
 
 
 def check_tokenizer(tokenizer: Any, d_vocab: int, name: str) -> None:

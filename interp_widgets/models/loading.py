@@ -13,10 +13,11 @@ import torch
 
 from . import convert
 from .devices import devices_of, is_spread
-from .hub_files import LoadError, Source, check_lora, check_tokenizer, check_transformers_model, open_source, short_name
-from .memory import is_out_of_memory
+from .hub_files import DeviceMap, LoadError, MaxMemory, Source, check_lora, check_tokenizer, open_source, short_name
+from .memory import free_bytes, is_out_of_memory, load_must_fit
 from .model import Model
 from .network import Backend
+from .placement import is_kept_elsewhere, is_placed, quantisation
 from .self_check import (
     Reference,
     SelfCheck,
@@ -31,6 +32,8 @@ from .self_check import (
 from .threads import few_threads
 from .weights import first_bad_tensor
 
+FLOAT32_SHARE = 0.8
+"""Of the available memory: what a model may take to be float32 on a CPU although its file is not."""
 BackendChoice = Literal["auto", "hooked", "bridge"]
 
 
@@ -77,27 +80,41 @@ def load_model(
     backend: BackendChoice = "auto",
     processed: bool = False,
     base: str | Path | Any = None,
+    device_map: DeviceMap | None = None,
+    max_memory: MaxMemory | None = None,
 ) -> Model:
     """Load a decoder-only language model and check that it computes what Hugging Face computes.
 
     Args:
         source: ``"demo-base"`` or ``"demo-tuned"`` (shipped), the path of a local Hugging Face folder, a hub name, a
-            transformers model (it is copied and stays as it was), a HookedTransformer or TransformerBridge (used as
-            it is, not copied), or a folder that `ModModel.save` wrote (gives a `ModModel`).
+            transformers model, a HookedTransformer or TransformerBridge (used as it is), or a folder that
+            `ModModel.save` wrote (gives a `ModModel`). A transformers model stays usable and as it was, but its weights
+            are not copied: unless ``dtype``, ``device`` or ``processed`` ask for others, an edit of one model's weights
+            is an edit of both (`Model.shares_weights`). The weights of a folder stay mapped from its file: save
+            another model there with `save_pretrained`, but do not overwrite the file's bytes while it is in use.
         tokenizer: the tokenizer of a transformers model or of a folder without one; else the one beside the model.
         device: ``"cuda"`` where there is one, else ``"cpu"``; a transformers model stays on its own device.
-        dtype: ``torch.float32`` on every device unless asked otherwise, whatever type the file holds; a transformers
-            model keeps its own type. A name such as ``"bfloat16"`` will do.
+        dtype: on a CPU ``torch.float32`` where that takes at most 80 % of the available memory, else what the file
+            holds; on other devices what the file holds (saliency maps in bfloat16 were 5 to 18 % off their float32
+            twins); a mixture of depths is float32, and a transformers model keeps its own. A name such as
+            ``"bfloat16"`` will do; `Model.dtype` and the model's repr say which type runs.
         backend: ``"hooked"`` (HookedTransformer), ``"bridge"`` (TransformerBridge), or ``"auto"``: HookedTransformer
             unless its conversion refuses the architecture or fails the self-check. `Model.backend` says which one runs,
             `SelfCheck.note` why. HookedTransformer keeps rotary contexts to 8,192 positions; the bridge has the whole.
         processed: fold norm scales into the weights and centre them (as TransformerLens does by default); changes
             activations, not predictions.
         base: only for a `ModModel`'s folder: its base model, where that is no longer at the place it was tuned from.
+        device_map: how transformers and accelerate spread a model of a folder or hub name over devices, such as
+            ``"auto"`` or ``{"model.embed_tokens": 0, "model.layers.0": 0, "model.layers.1": "disk", ...}``; runs as a
+            bridge, unprocessed. `Model.device` is where the embeddings are, which must not be on disk;
+            `Model.offloaded` says whether weights are brought in only while they are used.
+        max_memory: with ``device_map`` (``"auto"`` if left out): the most memory of each device, such as
+            ``{0: "20GB", "cpu": "60GB"}``.
 
     Raises:
         LoadError: nothing to load there, and what to do about it (a ValueError).
         SelfCheckError: the loaded model disagrees with Hugging Face, in which part and by how much (a ValueError).
+        MemoryError: the model does not fit, and what to do about it.
 
     Source: TransformerLens, "Loading models"; the check at load is this package's own.
 
@@ -110,10 +127,11 @@ def load_model(
     """
     if not isinstance(backend, str) or backend not in ("auto", "hooked", "bridge"):
         raise ValueError(f"backend must be 'auto', 'hooked' or 'bridge', got {backend!r}")
-    if isinstance(dtype, str):
-        dtype = getattr(torch, dtype.removeprefix("torch."), dtype)
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise TypeError(f"dtype must be a floating-point torch.dtype such as torch.float32, got {dtype!r}")
+    dtype = _dtype_of(dtype)
+    if max_memory is not None and device_map is None:
+        device_map = "auto"
+    if device_map is not None:
+        _check_spread(source, device)
     opener = next((opener for opener in _OPENERS if opener.recognises(source)), None)
     if opener is not None:
         return opener.open(
@@ -123,14 +141,63 @@ def load_model(
         raise ValueError(f"base= belongs to the folder of a mixture of depths, and {source} is none: leave it out")
     if convert.is_hooked(source) or convert.is_bridge(source):
         return _adopt(source, tokenizer, device, dtype, backend, processed)
-    if not isinstance(source, str | Path):
-        check_transformers_model(source)
-        device = source.device if device is None else device
-        dtype = source.dtype if dtype is None else dtype
-    place = device_of(device)
-    dtype = torch.float32 if dtype is None else dtype
-    opened = open_source(source, tokenizer, dtype)
-    return build(opened, device=place, dtype=dtype, backend=backend, processed=processed)
+    target = None if device is None and not isinstance(source, str | Path) else device_of(device)
+    with load_must_fit(str(source), torch.device("cpu")):
+        opened = open_source(source, tokenizer, dtype, device_map, max_memory)
+    hf_model = opened.hf_model
+    if device_map is not None or is_placed(hf_model):
+        _check_placed(opened, device, dtype, backend, processed)
+        first = hf_model.get_input_embeddings().weight.device
+        return build(opened, device=first, dtype=hf_model.dtype, backend="bridge", processed=False)
+    target = hf_model.device if target is None else target
+    dtype = _default_dtype(opened, target) if dtype is None else dtype
+    return build(opened, device=target, dtype=dtype, backend=backend, processed=processed)
+
+
+def _dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    named = getattr(torch, dtype.removeprefix("torch."), dtype) if isinstance(dtype, str) else dtype
+    if named is None or (isinstance(named, torch.dtype) and named.is_floating_point):
+        return named
+    raise TypeError(f"dtype must be a floating-point torch.dtype such as torch.float32, got {dtype!r}")
+
+
+def _default_dtype(source: Source, device: torch.device) -> torch.dtype:
+    """The model's own type, or on a CPU float32 for a file of another type, where that fits."""
+    own: torch.dtype = source.hf_model.dtype
+    if not source.owned or device.type != "cpu":
+        return own
+    needed = source.hf_model.num_parameters() * torch.float32.itemsize
+    return torch.float32 if needed <= FLOAT32_SHARE * free_bytes(device) else own
+
+
+def _check_spread(source: object, device: object) -> None:
+    """Raise a ValueError where ``device_map`` does not go with the other arguments of `load_model`."""
+    if not isinstance(source, str | Path) or any(opener.recognises(source) for opener in _OPENERS):
+        raise ValueError(
+            "device_map and max_memory spread a model that is read from its folder or hub name: leave them out"
+        )
+    if device is not None:
+        raise ValueError(f"device_map already says where every part goes: leave device={str(device)!r} out")
+
+
+def _check_placed(
+    source: Source, device: object, dtype: torch.dtype | None, backend: BackendChoice, processed: bool
+) -> None:
+    """Raise a ValueError where a spread or quantised model is asked for in another place, type or backend."""
+    hf_model, method = source.hf_model, quantisation(source.hf_model)
+    state = "is spread over devices" if method is None else f"is quantised ({method})"
+    if backend == "hooked":
+        raise ValueError(f"{source.name} {state}, which only the bridge can run: leave backend='hooked' out")
+    if processed:
+        raise ValueError(f"{source.name} {state}, so that its norms cannot be folded: leave processed out")
+    stays = not source.owned or method is not None
+    if stays and (device is not None or dtype is not None):
+        raise ValueError(f"{source.name} {state} and stays where and as it is: leave device and dtype out")
+    if any(map(is_kept_elsewhere, (hf_model.get_input_embeddings(), hf_model.get_output_embeddings()))):
+        raise LoadError(
+            f"the device_map of {source.name} keeps its embedding or unembedding on disk or beside its device: "
+            "give both a device, or more memory"
+        )
 
 
 def device_of(device: str | torch.device | None) -> torch.device:
@@ -174,11 +241,11 @@ def build(
 
     hf_model, name, tokenizer = source.hf_model, source.name, source.tokenizer
     parameters = hf_model.num_parameters()  # before the conversion, which unties and splits weights
-    with few_threads(parameters):
+    with few_threads(parameters), load_must_fit(name, device, hf_model, dtype):
         _check_weights(hf_model, name)
         if not source.owned:  # training mode, type and device of the user's model stay as they are
-            hf_model = copy.deepcopy(hf_model)
-        hf_model = hf_model.to(device=device, dtype=dtype).eval()
+            hf_model = convert.sharing_copy(hf_model)
+        hf_model = convert.prepare(hf_model, device=device, dtype=dtype)
         prompts = prompts_for(hf_model)
         references = [reference_of(hf_model, prompts)]
         if addition is not None:
@@ -203,6 +270,7 @@ def build(
             prepend_bos=policy,
             stop_ids=_stop_ids(hf_model),
             parameters=parameters,
+            shares_weights=not source.owned and convert.share_weights(tl_model, source.hf_model),
         )
 
 
@@ -367,4 +435,5 @@ def _adopt(
         processed=bool(is_folded),
         prepend_bos=bool(getattr(tl_model.cfg, "default_prepend_bos", True)),
         stop_ids=_stop_ids(tl_model.original_model) if actual == "bridge" else (),
+        shares_weights=True,
     )

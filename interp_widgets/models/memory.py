@@ -1,7 +1,12 @@
-"""Errors that say that memory ran out."""
+"""Memory: what is free, and errors that say that it ran out."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
 import torch
 
 _OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate", "cannot allocate", "bad alloc", "bad_alloc")
@@ -18,3 +23,43 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that a computation on a device could still take."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+    return int(psutil.virtual_memory().available)
+
+
+@contextlib.contextmanager
+def load_must_fit(
+    name: str, device: torch.device, hf_model: Any = None, dtype: torch.dtype | None = None
+) -> Iterator[None]:
+    """Inside, memory that runs out is a MemoryError whose sentence says what did not fit and what to do.
+
+    Args:
+        name: of the model.
+        device: where it is loaded to.
+        hf_model: the model, where it is known already; its weights are counted.
+        dtype: the type that it is loaded in.
+    """
+    free = free_bytes(device)
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        needed = (
+            ""
+            if hf_model is None or dtype is None
+            else (
+                f": its weights take {hf_model.num_parameters() * dtype.itemsize / 1e9:.1f} GB in "
+                f"{str(dtype).removeprefix('torch.')}"
+            )
+        )
+        raise MemoryError(
+            f"{name} does not fit into the memory of {device}{needed}, and {free / 1e9:.1f} GB were free: load it with "
+            "dtype='bfloat16', spread it with device_map='auto', or delete other models first"
+        ) from error

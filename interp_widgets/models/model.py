@@ -29,8 +29,9 @@ class Model(Network):
 
     Sizes: n_layers, n_heads, n_kv_heads (key/value heads, n_heads unless they are shared), d_model, d_head, d_mlp,
     d_vocab, n_ctx (positions). `source` is what loads the model again: a demo name, folder or hub name; None for one
-    that came from memory. `lock` is held while the model computes, so that a run in a cell and a widget's run never
-    see each other's hooks.
+    that came from memory. `shares_weights`: the transformers or TransformerLens model that it was made from holds the
+    same weights, so that an edit in place of one is an edit of both. `lock` is held while the model computes, so that a
+    run in a cell and a widget's run never see each other's hooks.
 
     Example:
         >>> model.n_layers, model.d_model, model.prepend_bos
@@ -56,6 +57,7 @@ class Model(Network):
         prepend_bos: bool = False,
         stop_ids: Iterable[int] = (),
         parameters: int | None = None,
+        shares_weights: bool = False,
     ) -> None:
         super().__init__(
             tl_model,
@@ -68,6 +70,7 @@ class Model(Network):
             caches=self_check.caches,
         )
         self.source = source
+        self.shares_weights = shares_weights
         self.self_check = self_check
         self.tokenizer = tokenizer
         self.eos_token_id: int | None = None if tokenizer is None else tokenizer.eos_token_id
@@ -77,7 +80,9 @@ class Model(Network):
 
     def __repr__(self) -> str:
         size = f"{self.n_layers} layers, d_model {self.d_model}, {self.parameter_count / 1e6:.1f}M parameters"
-        return f"Model({self.name!r}, {size}, {self.backend}, {self.device})"
+        kind = f"{str(self.dtype).removeprefix('torch.')} on {self.device}"
+        shared = ", weights shared" if self.shares_weights else ""
+        return f"Model({self.name!r}, {size}, {self.backend}, {kind}{shared})"
 
     def provenance(self) -> dict[str, str | int | float | bool]:
         """What it takes to repeat a computation: model, weights, backend, type, device and versions.
@@ -93,6 +98,7 @@ class Model(Network):
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
             "processed": self.processed,
+            "shares_weights": self.shares_weights,
         }
         changed = edits(self)
         if changed is not None:
@@ -119,8 +125,7 @@ class Model(Network):
         Special tokens written in the text, such as ``</s>``, are read as special tokens.
         """
         tokenizer = self._need_tokenizer()
-        if not isinstance(text, str):
-            raise TypeError(f"text must be a string, got {type(text).__name__}")
+        tokens.check_text(text)
         ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
         front = self.prepend_bos if prepend_bos is None else prepend_bos
         if front and self.bos_token_id is None:
@@ -132,6 +137,8 @@ class Model(Network):
         if not texts:
             return []
         tokenizer = self._need_tokenizer()
+        for text in texts:
+            tokens.check_text(text)
         core = getattr(tokenizer, "backend_tokenizer", None)
         if core is not None and core.padding is None and core.truncation is None:
             # without the tables of masks and character places that transformers makes of every text

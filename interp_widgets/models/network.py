@@ -16,6 +16,8 @@ from . import weights
 from .capabilities import Capabilities, find_capabilities
 from .devices import is_spread
 from .hooks import Edit, Objective, Run, canonical_hook_names, run_hooked
+from .memory import free_bytes
+from .placement import is_offloaded, quantisation, readable
 from .state import Watch, weights_key
 
 Backend = Literal["hooked", "bridge"]
@@ -56,7 +58,8 @@ class Network:
         self.n_kv_heads: int = getattr(cfg, "n_key_value_heads", None) or cfg.n_heads
         self.d_model: int = cfg.d_model
         self.d_head: int = cfg.d_head
-        self.d_mlp: int = weights.mlp_width(tl_model)
+        with readable(*tl_model.blocks[0].modules()):
+            self.d_mlp: int = weights.mlp_width(tl_model)
         self.d_vocab: int = cfg.d_vocab
         self.n_ctx: int = cfg.n_ctx
         self.normalization: Literal["LayerNorm", "RMSNorm"] = (
@@ -68,7 +71,7 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Where the weights are; of a model that is spread over several devices, where its embeddings are."""
         return next(self.tl_model.parameters()).device
 
     @property
@@ -107,6 +110,16 @@ class Network:
                 self.tl_model, caches=self.caches, normalization=self.normalization, d_mlp=self.d_mlp
             )
 
+    @functools.cached_property
+    def offloaded(self) -> bool:
+        """Whether accelerate keeps some weights on disk or on another device and brings them in to be used."""
+        return is_offloaded(self.tl_model)
+
+    @functools.cached_property
+    def quantised(self) -> str | None:
+        """How transformers has quantised the weights, such as ``"torchao"``; None for plain ones."""
+        return quantisation(getattr(self.tl_model, "original_model", None))
+
     @property
     def hook_names(self) -> tuple[str, ...]:
         """The hook names for `run`; they are HookedTransformer's on both backends."""
@@ -114,13 +127,7 @@ class Network:
 
     def free_memory(self) -> int:
         """Bytes that a computation on the model's device could still take."""
-        if self.device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(self.device)
-            unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-            return int(free + unused)
-        import psutil
-
-        return int(psutil.virtual_memory().available)
+        return free_bytes(self.device)
 
     # ---- token ids
 
@@ -216,8 +223,25 @@ class Network:
         query head unless ``grouped``; an absent bias is zero, the scale of a norm without one (or folded away) is one,
         and Gemma's is what it multiplies by.
         """
-        value = weights.weight(self.tl_model, name, layer, grouped=grouped)
+        owners = list(self._owners(layer))
+        # plain weights are read at any time, also while another thread computes
+        with self.lock if owners else contextlib.nullcontext(), readable(*owners):
+            try:
+                value = weights.weight(self.tl_model, name, layer, grouped=grouped)
+            except NotImplementedError as error:
+                raise ValueError(
+                    f"{name} of {self.name} cannot be read, because its weights are quantised ({self.quantised}): "
+                    "load the model that it was made from"
+                ) from error
         return value.to(self.device) if self.spread else value
+
+    def _owners(self, layer: int | None) -> Iterator[torch.nn.Module]:
+        """The modules whose weights must be made readable before those of a layer, or of the whole model, are read."""
+        if not (self.offloaded or self.quantised):
+            return
+        outer = (getattr(self.tl_model, part, None) for part in ("embed", "pos_embed", "ln_final", "unembed"))
+        for part in outer if layer is None else self.tl_model.blocks[layer : layer + 1]:
+            yield from () if part is None else part.modules()
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:

@@ -34,6 +34,19 @@ def piece_kind(tokenizer: Any) -> Literal["bytes", "metaspace"]:
     return "bytes" if any("Ġ" in piece for piece in sample) and "Ġ" in byte_characters else "metaspace"
 
 
+def check_text(text: object) -> None:
+    """Raise a TypeError unless a text is a str, and a ValueError where it holds what no encoding can write."""
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a string, got {type(text).__name__}")
+    try:
+        text.encode("utf8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"text must be valid Unicode, but its character {error.start} is {text[error.start]!a}, one half of a "
+            "surrogate pair: remove it, or read the text again with the right encoding"
+        ) from error
+
+
 def special_ids(tokenizer: Any) -> frozenset[int]:
     """Ids that stand for no text: BOS, EOS, padding and added special tokens."""
     added = getattr(tokenizer, "added_tokens_decoder", {})

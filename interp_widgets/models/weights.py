@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .placement import parameter_places, plain_weight
+
 ATTENTION = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O")
 SHARED = ("W_K", "W_V", "b_K", "b_V")
 """Of heads that several query heads may share."""
@@ -125,11 +127,12 @@ def _missing(tl_model: Any, name: str) -> Tensor:
 def first_bad_tensor(module: Any) -> str | None:
     """Name of the first parameter holding NaN or infinity, or None."""
     with torch.no_grad():
-        for name, parameter in module.named_parameters():
+        for name, owner, leaf in parameter_places(module):
+            parameter = plain_weight(owner, leaf)
             # a float32 sum is not finite exactly if an element is not (weights are far from 1e38), and takes no memory
             wide = parameter.dtype if parameter.dtype == torch.float64 else torch.float32
             if parameter.is_floating_point() and not bool(parameter.sum(dtype=wide).isfinite()):
-                return str(name)
+                return name
     return None
 
 
@@ -140,10 +143,11 @@ def weight_hash(module: Any, *, wide: bool = False) -> str:
     """
     digest = hashlib.sha256()
     with torch.no_grad():
-        for name, parameter in sorted(module.named_parameters(), key=lambda item: item[0]):
+        for name, owner, leaf in sorted(parameter_places(module), key=lambda item: item[0]):
+            parameter = plain_weight(owner, leaf)
             if wide and parameter.dtype in (torch.float16, torch.bfloat16):
                 parameter = parameter.float()
             digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
-            raw = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            raw: Any = parameter.cpu().contiguous().reshape(-1).view(torch.uint8)
             digest.update(memoryview(raw.numpy()))
     return digest.hexdigest()

@@ -70,24 +70,107 @@ def test_sizes_come_from_the_config(family: str) -> None:
     assert "layers" in repr(model)
 
 
-def test_transformers_model_is_copied_and_left_alone() -> None:
-    hf = tiny_hf("llama").train()
+BOTH = [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"]
+
+
+@pytest.mark.parametrize("processed", [False, True])
+@pytest.mark.parametrize("backend", BOTH)
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_transformers_model_is_left_alone(family: str, backend: str, processed: bool) -> None:
+    hf = tiny_hf(family).train()
+    hf.set_attn_implementation("sdpa")
+    for index, parameter in enumerate(hf.parameters()):
+        parameter.requires_grad_(index % 2 == 0)
     before = {name: value.clone() for name, value in hf.state_dict().items()}
     modules = [type(module) for module in hf.modules()]
-    model = load_model(hf, tokenizer=metaspace_tokenizer(), backend="bridge")
-    for parameter in model.tl_model.parameters():
-        parameter.data.zero_()
+    model = load_model(hf, backend=backend, processed=processed)
+    model.run(IDS, edit={"blocks.1.hook_resid_pre": lambda value: 2 * value})
+    model.run(IDS, capture="hook_embed", grad=lambda logits: logits[0, -1, 0])
     assert hf.training
+    assert hf.config._attn_implementation == "sdpa"
     assert [type(module) for module in hf.modules()] == modules
-    assert all(parameter.requires_grad for parameter in hf.parameters())
+    assert [parameter.requires_grad for parameter in hf.parameters()] == [
+        index % 2 == 0 for index in range(len(list(hf.parameters())))
+    ]
+    assert all(parameter.grad is None for parameter in hf.parameters())
     for name, value in hf.state_dict().items():
         assert torch.equal(value, before[name])
-    again = load_model(hf, tokenizer=metaspace_tokenizer())
-    assert again.name == "LlamaForCausalLM"
+    again = load_model(hf, backend=backend)
+    assert again.name == type(hf).__name__
     torch.testing.assert_close(
         again.run(IDS).logits.log_softmax(-1), hf.eval()(torch.tensor([IDS])).logits.log_softmax(-1).detach(),
         atol=1e-4, rtol=1e-4,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BOTH)
+def test_weights_of_a_transformers_model_are_shared(backend: str) -> None:
+    """An edit of one is an edit of both; a model of another type has weights of its own."""
+    hf = tiny_hf("llama")
+    model = load_model(hf, backend=backend)
+    assert model.shares_weights
+    assert model.provenance()["shares_weights"] is True
+    assert repr(model).endswith(f"{backend}, float32 on cpu, weights shared)")
+    before = model.run(IDS).logits
+    with torch.no_grad():
+        hf.model.layers[1].mlp.down_proj.weight.mul_(2)
+        hf.model.layers[0].self_attn.q_proj.weight.mul_(2)
+    wanted = hf(torch.tensor([IDS])).logits.detach()
+    torch.testing.assert_close(model.run(IDS).logits.log_softmax(-1), wanted.log_softmax(-1), atol=1e-4, rtol=1e-4)
+    assert (model.run(IDS).logits - before).abs().max() > 1e-2
+    model.weight("W_out", 2).zero_()
+    assert not hf.model.layers[2].mlp.down_proj.weight.any()
+    other = load_model(hf, backend=backend, dtype=torch.float64)
+    assert not other.shares_weights
+    assert repr(other).endswith(f"{backend}, float64 on cpu)")
+    other.weight("W_out", 1).zero_()
+    assert hf.model.layers[1].mlp.down_proj.weight.any()
+    assert not load_model(tiny_folder("llama"), backend=backend).shares_weights
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_rotary_frequencies_of_a_half_precision_model_are_those_of_transformers(family: str) -> None:
+    """Rounded to bfloat16 they would turn late positions into others, in the reference of the self-check as well."""
+    from transformers import AutoModelForCausalLM
+
+    own = AutoModelForCausalLM.from_pretrained(tiny_folder(family), dtype=torch.bfloat16)
+    frequencies = [value for name, value in own.named_buffers() if name.endswith("inv_freq")]
+    assert frequencies
+    assert all(value.dtype == torch.float32 for value in frequencies)
+    half = {"dtype": "bfloat16", "backend": "bridge"}
+    for model in (
+        load_model(tiny_folder(family), **half),
+        load_model(own, **half),
+        load_model(tiny_hf(family), **half),
+    ):
+        found = [value for name, value in model.tl_model.named_buffers() if name.endswith("inv_freq")]
+        assert [value.dtype for value in found] == [torch.float32] * len(frequencies)
+        assert all(torch.equal(*pair) for pair in zip(found, frequencies, strict=True))
+        assert model.dtype == torch.bfloat16
+
+
+MEASURE = """
+import sys
+sys.path.insert(0, "benchmarks")
+import json, loading, pathlib, torch
+folder = pathlib.Path(sys.argv[1])
+loading.write_model(folder, 24, torch.float32)
+options = {"backend": sys.argv[2], "dtype": "float32"}
+print(json.dumps([loading.measure(f"{kind}:{folder}", dict(options)) for kind in ("folder", "memory")]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="anonymous memory is read from Linux's /proc")
+@pytest.mark.parametrize("backend", BOTH)
+def test_a_load_takes_little_memory_beside_the_weights(backend: str, tmp_path: Path) -> None:
+    """The aims are 1.3 and 0.3 times the weights; the check at load takes about 40 MB, whatever the size."""
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", MEASURE, str(tmp_path), backend]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root)
+    from_folder, from_memory = json.loads(done.stdout.splitlines()[-1])
+    assert from_folder["size"] > 100e6
+    assert from_folder["peak"] < 1.3 * from_folder["size"]
+    assert from_memory["peak"] < 0.3 * from_memory["size"] + 60e6
 
 
 def test_transformers_model_without_tokenizer_takes_ids_only() -> None:
@@ -108,7 +191,7 @@ def test_transformers_model_from_a_folder_brings_its_tokenizer_and_type() -> Non
     assert model.name == tiny_folder("llama").name
 
 
-@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
+@pytest.mark.parametrize("backend", BOTH)
 def test_transformer_lens_model_is_used_as_it_is(backend: str) -> None:
     inner = load_model(tiny_folder("llama"), backend=backend).tl_model
     model = load_model(inner)
@@ -133,7 +216,7 @@ def test_transformer_lens_model_is_used_as_it_is(backend: str) -> None:
             load_model(inner)
 
 
-@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
+@pytest.mark.parametrize("backend", BOTH)
 def test_processed_weights_are_recognised_on_a_given_model(backend: str) -> None:
     assert load_model(load_model(tiny_folder("gpt2"), backend=backend, processed=True).tl_model).processed
 
@@ -143,6 +226,20 @@ def test_half_precision_file_loads_as_float32(tmp_path: Path) -> None:
     model = load_model(tmp_path)
     assert model.dtype == torch.float32
     assert model.tokenizer is None
+
+
+def test_float32_is_the_default_only_where_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import psutil
+
+    tiny_hf("llama", dtype=torch.bfloat16).save_pretrained(tmp_path)
+    needed = 4 * tiny_hf("llama").num_parameters()
+    for share, dtype in ((1.3, torch.float32), (1.2, torch.bfloat16)):
+        room = type("Room", (), {"available": int(share * needed)})
+        monkeypatch.setattr(psutil, "virtual_memory", lambda room=room: room)
+        model = load_model(tmp_path, device="cpu")
+        assert model.dtype == dtype
+        assert f"{str(dtype).removeprefix('torch.')} on cpu" in repr(model)
+    assert load_model(tmp_path, device="cpu", dtype="float32").dtype == torch.float32
 
 
 def test_names_that_hold_architecture_words_do_not_mislead(tmp_path: Path) -> None:
@@ -159,6 +256,57 @@ def test_sharded_folder_loads_and_a_missing_shard_is_named(tmp_path: Path) -> No
     sorted(tmp_path.glob("model-*.safetensors"))[1].unlink()
     with pytest.raises(LoadError, match=r"lacks model-00002.* weight files are missing"):
         load_model(tmp_path)
+
+
+BROKEN_INDICES = {
+    "no JSON": ("{", "is not valid JSON"),
+    "no text": (b"\xff\xfe", "is not valid JSON"),
+    "a list": ("[]", "has no weight_map from the names of weights"),
+    "no map": ('{"metadata": {}}', "has no weight_map from the names of weights"),
+    "an empty map": ('{"metadata": {}, "weight_map": {}}', "has no weight_map from the names of weights"),
+    "a list as map": ('{"metadata": {}, "weight_map": ["a"]}', "has no weight_map from the names of weights"),
+    "a list as file": ('{"metadata": {}, "weight_map": {"a": ["b"]}}', "has no weight_map from the names of weights"),
+    "no metadata": ('{"weight_map": {"a": "b"}}', "has no metadata"),
+    "another shard": ('{"metadata": {}, "weight_map": {"a": "b.safetensors"}}', "lacks b.safetensors"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN_INDICES)
+def test_a_broken_index_of_shards_is_named(kind: str, tmp_path: Path) -> None:
+    content, message = BROKEN_INDICES[kind]
+    tiny_hf("llama").save_pretrained(tmp_path, max_shard_size="60KB")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(LoadError, match=message) as caught:
+        load_model(tmp_path)
+    assert str(caught.value).endswith("copy the model again")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architectures": [1]}, r"architectures in the config\.json of .* must be a list such as"),
+        ({"hidden_size": "wide"}, "cannot load .*hidden_size.* expected int, got str"),
+        ({"num_attention_heads": 0}, "cannot load .*ZeroDivisionError"),
+        ({"hidden_act": "nope"}, "cannot load .*KeyError 'nope'"),
+    ],
+)
+def test_a_config_that_cannot_be_is_one_sentence(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    target = copy_of("llama", tmp_path / "m")
+    change_config(target, **change)
+    with pytest.raises(LoadError, match=message) as caught:
+        load_model(target)
+    assert "\n" not in str(caught.value)
+
+
+def test_half_a_surrogate_pair_is_no_text() -> None:
+    model = tiny_model("llama")
+    for call in (model.tokens, model.generate, model.token_spans, lambda text: model.token_lists(["fine", text])):
+        with pytest.raises(
+            ValueError, match=r"valid Unicode, but its character 3 is '.ud800', one half of a surrogate"
+        ):
+            call("The\ud800 dog")
+    assert model.tokens("The \U0001f415 dog")
 
 
 # ---- errors: one sentence, what was found and what to do

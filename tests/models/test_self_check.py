@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from interp_widgets.models import SelfCheckError, convert, load_model
@@ -63,8 +64,8 @@ def test_auto_takes_the_bridge_and_says_why(monkeypatch: pytest.MonkeyPatch) -> 
 
     def wrong(hf_model: Any, **options: Any) -> Any:
         model = right(hf_model, **options)
-        with torch.no_grad():
-            model.blocks[0].attn.W_Q.mul_(1.5)
+        weight = model.blocks[0].attn.W_Q
+        weight.data = 1.5 * weight.data  # a new tensor: the old one is the transformers model's too
         return model
 
     monkeypatch.setattr(convert, "to_hooked", wrong)
@@ -74,12 +75,18 @@ def test_auto_takes_the_bridge_and_says_why(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.hooked
-def test_running_out_of_memory_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: not enough memory")]
+)
+def test_running_out_of_memory_is_not_taken_for_a_refusal(error: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: Any, **options: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr(convert, "to_hooked", full)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(MemoryError, match=r"llama_0 does not fit .* of cpu: its weights take 0\.0 GB in float32, and"):
+        load_model(tiny_folder("llama"), device="cpu")
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", full)
+    with pytest.raises(MemoryError, match=r"llama_0 does not fit .*, and [\d.]+ GB were free: load it with dtype="):
         load_model(tiny_folder("llama"))
 
 

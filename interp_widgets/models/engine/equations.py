@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..mixture_of_depths.graft import mixture_in_force, mixture_of, norm_kind
 from ..network import Network
+from ..placement import has_plain_weights
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys (rotated) and values of one layer, each (batch, n_kv_heads, positions, d_head)."""
@@ -476,6 +477,8 @@ def _known_block(block: Any) -> bool:
 
 
 def _bridge_fits(tl_model: Any) -> bool:
+    if not has_plain_weights(tl_model):
+        return False
     cfg, config = tl_model.cfg, tl_model.original_model.config.get_text_config()
     rotary = cfg.positional_embedding_type == "rotary"
     if not rotary and cfg.positional_embedding_type != "standard":

@@ -134,7 +134,7 @@ class Shelf:
                 raise ValueError(
                     f"the base of {model_name(given)} came from memory: open the viewer on that model to tune it"
                 )
-            self._bases[slot] = load_model(given.state.base, device=given.device)
+            self._bases[slot] = load_model(given.state.base, device=given.device, dtype=given.dtype)
         return self._bases[slot]
 
     def open(self, slot: int, folder: str) -> ModModel:
