@@ -527,10 +527,10 @@ def test_the_forecast_grows_with_the_work() -> None:
         ({"metric": "logit_difference", "foil": "Eiffel Tower"}, "the foil must be one token"),
         ({"kinds": ("block",)}, "kinds must be among 'attn', 'mlp', 'both', 'attn_to_mlp', got 'block'"),
         ({"kinds": ()}, "kinds is empty"),
-        ({"layers": []}, r"layers is empty: name at least one of 0\.\.2, or leave layers out for all"),
-        ({"layers": [3]}, r"layer must be in 0\.\.2 for this 3-layer model, got 3"),
-        ({"layers": [1, -2]}, "layers names 1 twice"),
-        ({"positions": []}, "positions is empty"),
+        ({"layers": []}, r"layers must not be empty: name at least one of 0\.\.2, or None for all"),
+        ({"layers": [3]}, r"layer must be in -3\.\.2 for this 3-layer model, got 3"),
+        ({"layers": [1, -2]}, "layers must be different, got 1 twice"),
+        ({"positions": []}, "positions must not be empty"),
         ({"positions": [99]}, r"position must be in -\d+\.\.\d+ for this prompt of \d+ tokens, got 99"),
         ({"layers": 1}, r"layers must be a list of int or None, got 1: write layers=\[1\]"),
         ({"layers": [0.5]}, r"layers must be a list of int or None, got \[0\.5\]"),
@@ -550,7 +550,7 @@ def test_bad_heads_and_neurons() -> None:
     model = tiny_model("gpt2")
     with pytest.raises(ValueError, match="position must be in"):
         ablate_heads(model, "The Eiffel Tower", position=99)
-    with pytest.raises(ValueError, match="layers is empty"):
+    with pytest.raises(ValueError, match="layers must not be empty"):
         ablate_heads(model, "The Eiffel Tower", layers=[])
     with pytest.raises(ValueError, match=r"layer must be in 0\.\.2"):
         ablate_neurons(model, "The Eiffel Tower", layer=3)
