@@ -187,6 +187,9 @@ def attached(
         scope: the hooks act in it only, and outlive TransformerLens' own resets.
     """
     device = next(devices_of(tl_model))
+    hooks = list(hooks)
+    # found before any hook is on the model: it compares values
+    entry = mlp_branch(tl_model, backend).entry if backend and any(MLP_IN.match(name) for name, _ in hooks) else ""
     with contextlib.ExitStack() as stack:
         for name, function in hooks:
             act = _within(function, scope, device)
@@ -198,7 +201,7 @@ def attached(
                 registered = point._forward_hooks.get(handle.hook.id)
             else:
                 registered = _entering(act)
-                part = getattr(tl_model.blocks[int(block.group(1))], mlp_branch(tl_model, backend).entry)
+                part = getattr(tl_model.blocks[int(block.group(1))], entry)
                 stack.callback(part.register_forward_pre_hook(registered).remove)
             if scope is not None:
                 mark(registered, scope)
@@ -396,9 +399,10 @@ def mlp_branch(tl_model: Any, backend: str) -> MlpBranch:
     """
     branch = _MLP_BRANCHES.get(tl_model)
     if branch is None:
-        if has_hooks(tl_model):  # values may be changed: what the library says must do
-            return MlpBranch("ln2", not getattr(tl_model.cfg, "parallel_attn_mlp", False))
-        branch = _MLP_BRANCHES[tl_model] = _find_branch(tl_model, backend)
+        with scopes_left(tl_model):
+            if has_hooks(tl_model):  # values may be changed: what the library says must do
+                return MlpBranch("ln2", not getattr(tl_model.cfg, "parallel_attn_mlp", False))
+            branch = _MLP_BRANCHES[tl_model] = _find_branch(tl_model, backend)
     return branch
 
 

@@ -24,7 +24,6 @@ from .self_check import (
     SelfCheckError,
     check_past,
     faults_past,
-    first_line,
     prompts_for,
     reference_of,
     self_check,
@@ -334,7 +333,7 @@ def _attempt(
     except (RuntimeError, ValueError, LookupError, AttributeError, AssertionError, TypeError) as error:
         if is_out_of_memory(error):
             raise
-        return None, None, f"TransformerLens cannot convert it: {first_line(error)}"
+        return None, None, "TransformerLens does not support this architecture or configuration"
     if isinstance(past, SelfCheck):
         check = replace(check, past=past)
     elif past is not None:

@@ -228,6 +228,8 @@ class Network:
         with self.lock if owners else contextlib.nullcontext(), readable(*owners):
             try:
                 value = weights.weight(self.tl_model, name, layer, grouped=grouped)
+                if name in ("ln1_w", "ln1_b") and not self.capabilities.input_norms:  # a norm behind attention
+                    value = torch.ones_like(value) if name == "ln1_w" else torch.zeros_like(value)
             except NotImplementedError as error:
                 raise ValueError(
                     f"{name} of {self.name} cannot be read, because its weights are quantised ({self.quantised}): "

@@ -272,7 +272,7 @@ class _Pass:
             return
         self._first = 0
         for given in (*args, *(kwargs or {}).values()):
-            if hasattr(given, "get_seq_length"):  # transformers' cache
+            if hasattr(given, "get_seq_length") and not _without_positions(given):  # transformers' cache
                 self._first = int(given.get_seq_length())
             elif hasattr(given, "past_keys"):  # TransformerLens' cache of one layer
                 self._first = int(given.past_keys.shape[1])
@@ -296,6 +296,13 @@ class _Pass:
             return changed
 
         return act
+
+
+def _without_positions(cache: Any) -> bool:
+    """Whether a cache of transformers holds states of another kind than keys and values, as Mamba's does."""
+    return all(not hasattr(layer, "keys") for layer in getattr(cache, "layers", ()) or ()) and bool(
+        getattr(cache, "layers", ())
+    )
 
 
 # ---- which hooks there are

@@ -92,6 +92,10 @@ def _global(tl_model: Any, name: str) -> Tensor:
     value = getattr(tl_model, name, None)
     if value is None and name == "W_pos":  # the bridge keeps it on the component only
         value = getattr(getattr(tl_model, "pos_embed", None), "weight", None)
+    if value is not None and name == "W_E":
+        # Gemma's and XGLM's embedding modules multiply their rows: what is fed counts
+        scale = getattr(getattr(tl_model.embed, "original_component", None), "embed_scale", None)
+        return value.detach() if scale is None else value.detach() * torch.as_tensor(scale).to(value)
     if value is not None:
         return value.detach()
     if name == "b_U":

@@ -552,11 +552,11 @@ def test_bad_heads_and_neurons() -> None:
         ablate_heads(model, "The Eiffel Tower", position=99)
     with pytest.raises(ValueError, match="layers must not be empty"):
         ablate_heads(model, "The Eiffel Tower", layers=[])
-    with pytest.raises(ValueError, match=r"layer must be in 0\.\.2"):
+    with pytest.raises(ValueError, match=r"layer must be in -3\.\.2"):
         ablate_neurons(model, "The Eiffel Tower", layer=3)
-    with pytest.raises(ValueError, match=r"neuron must be in 0\.\.127 for this model, got 128"):
+    with pytest.raises(ValueError, match=r"neuron must be in -128\.\.127 for this model with 128 neurons per layer, got 128"):
         ablate_neurons(model, "The Eiffel Tower", layer=0, neurons=[128])
-    with pytest.raises(ValueError, match="neurons is empty"):
+    with pytest.raises(ValueError, match="neurons must not be empty"):
         ablate_neurons(model, "The Eiffel Tower", layer=0, neurons=[])
     with pytest.raises(TypeError, match=r"neurons must be a list of int or None, got \[1\.5\]"):
         checked(inspect.unwrap(ablate_neurons))(model, "The Eiffel Tower", layer=0, neurons=[1.5])

@@ -135,6 +135,11 @@ def neuron_tokens(
         [(' Bizet', 0.8), (' Portugal', 0.7), (' Pakistan', 0.7)]
     """
     model.capabilities.require("mlp_neurons", "neuron_tokens")
+    if not model.capabilities.input_norms and "blocks.0.ln1.hook_scale" in model.hook_names:
+        raise ValueError(
+            f"neuron_tokens needs MLPs that write to the residual stream as they are, and {model.name} has norms behind "
+            "what its blocks write: use ablate_neurons, which runs the whole model"
+        )
     check_range("top", top)
     layer, chosen = layer_index(model, layer), neuron_indices(model, neurons)
     values = value_vectors(model, layer)[torch.tensor(chosen, device=model.device)]

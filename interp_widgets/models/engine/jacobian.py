@@ -481,8 +481,9 @@ def _batched_or_each(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tens
     try:
         return torch.stack([function(row) for row in rows])
     except (RuntimeError, NotImplementedError) as error:
-        if _is_memory_error(error) or "forward" not in str(error).lower():
+        if _is_memory_error(error):
             raise
+        # also where an operation cannot be part of functorch at all: a real fault shows in reverse mode again
         raise NoForwardMode(f"no forward-mode derivative: {str(error).splitlines()[0]}") from error
 
 
@@ -492,4 +493,4 @@ def _is_memory_error(error: Exception) -> bool:
 
 def _is_batching_error(error: RuntimeError) -> bool:
     text = str(error).lower()
-    return not _is_memory_error(error) and ("vmap" in text or "batch" in text or "functorch" in text)
+    return not _is_memory_error(error) and any(word in text for word in ("vmap", "batch", "functorch", "tensorwrapper"))
