@@ -1,10 +1,11 @@
-"""Shared by all tests: nothing reaches a hub, and the analyses run under jaxtyping and beartype."""
+"""Shared by all tests: nothing reaches a hub, the analyses run under jaxtyping and beartype, `hooked` tests need 3.x."""
 
 from __future__ import annotations
 
 import os
 import sys
 import types
+from importlib import metadata
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -24,6 +25,19 @@ install_import_hook(["interp_widgets.analysis", "interp_widgets.compute"], "nume
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT.parent / "shared" / "data"
+REASON = "tests marked `hooked` are left out: TransformerLens 4 has no HookedTransformer"
+ONLY_BRIDGE = int(metadata.version("transformer-lens").split(".")[0]) >= 4
+
+
+def pytest_report_header() -> str:
+    return f"transformer-lens {metadata.version('transformer-lens')}" + (f"; {REASON}" if ONLY_BRIDGE else "")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if ONLY_BRIDGE:
+        left_out = [item for item in items if item.get_closest_marker("hooked")]
+        items[:] = [item for item in items if not item.get_closest_marker("hooked")]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ def opened(nb: Any) -> Any:
     """A notebook with the panel on the demo model, its first result drawn."""
     nb.make("ablation.ipynb", OPEN)
     nb.run_all()
-    nb.wait_py("panel.status.state", "done", seconds=60)
+    nb.wait_py("panel.status.state", "done")
     nb.resize(1400, 1500)
     return nb
 
@@ -38,7 +38,7 @@ def run_if_asked(nb: Any, panel: Any) -> None:
     """Press Run where the forecast asks for it, and wait for the result."""
     if nb.py("panel.status.state") == "waiting":
         panel.get_by_role("button", name="Run", exact=True).click()
-    nb.wait_py("(panel.busy, panel.status.state)", (False, "done"), seconds=60)
+    nb.wait_py("(panel.busy, panel.status.state)", (False, "done"))
 
 
 def test_journey(opened: Any) -> None:
@@ -72,13 +72,14 @@ def test_journey(opened: Any) -> None:
     expect(table.locator("tbody tr").first).to_contain_text("·Paris")
     expect(table.locator("tbody tr", has_text="·London")).to_have_count(1)
     panel.get_by_role("button", name="Add to the list").click()
-    nb.page.wait_for_timeout(400)
+    nb.wait_py("len(panel.stack.lines)", 1)
+    nb.rests()
     nb.page.mouse.click(*cell_at(nb, maps.nth(1), 5, 8, (6, 9)))
     nb.wait_py("(panel.kind, panel.layer)", ("mlp", 5))
     panel.get_by_role("button", name="Add to the list").click()
     nb.wait_py("len(panel.stack.lines)", 2)
     panel.get_by_role("button", name="Generate with these").click()
-    nb.wait_py("len(panel.stack.texts.found)", 1, seconds=60)
+    nb.wait_py("len(panel.stack.texts.found)", 1)
     strips = panel.locator(".iw-strip:visible")
     expect(strips).to_have_count(2)
     expect(strips.nth(0)).to_contain_text("Paris")
@@ -120,13 +121,13 @@ def test_journey(opened: Any) -> None:
 def test_two_models_and_errors(nb: Any) -> None:
     nb.make("pair.ipynb", OPEN.replace("pair.base", "pair, view='difference', replacement='resample'"))
     nb.run_all()
-    nb.wait_py("panel.status.state", "done", seconds=60)
+    nb.wait_py("panel.status.state", "done")
     nb.resize(1400, 1500)
     panel = nb.page.locator(".iw-panel").first
     nb.page.mouse.click(*cell_at(nb, panel.locator(MAPS).nth(2), 0, 8, (6, 9)))
     nb.wait_py("len(panel.cell.found)", 2)
     panel.get_by_role("button", name="Generate without it").click()
-    nb.wait_py("len(panel.stack.texts.found)", 2, seconds=60)
+    nb.wait_py("len(panel.stack.texts.found)", 2)
     nb.looks("ablation_difference", panel, height=3000)
     box = panel.get_by_label("Corrupted prompt", exact=True)
     box.fill("The Burj Khalifa is in")
