@@ -1,4 +1,7 @@
-"""Shared by all tests: nothing reaches a hub, the analyses run under jaxtyping and beartype, `hooked` tests need 3.x."""
+"""Shared by all tests: nothing reaches a hub, the analyses run under jaxtyping and beartype.
+
+The tests also run against TransformerLens 4, which has only the bridge; what needs 3.x is marked `hooked`.
+"""
 
 from __future__ import annotations
 

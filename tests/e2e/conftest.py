@@ -290,7 +290,8 @@ class Notebook:
                 document.body.append(probe);
                 const paper = getComputedStyle(probe).color.match(/[\\d.]+/g).slice(0, 3).map(Number);
                 probe.remove();
-                return paper.every(part => (part < 128) === dark) && [...document.querySelectorAll('.iw-heat, .iw-strip')]
+                const views = [...document.querySelectorAll('.iw-heat, .iw-strip')];
+                return paper.every(part => (part < 128) === dark) && views
                     .every(view => !view.offsetParent || view.classList.contains('iw-dark') === dark);
             }""",
             arg=[name, name == DARK],
@@ -309,10 +310,10 @@ class Notebook:
         )
 
     def rests(self) -> None:
-        """Wait until nothing has moved for 20 painted frames: no box, no frame of a map, no animation, no Bokeh figure."""
+        """Wait until no box, map, animation or Bokeh figure has moved for 20 painted frames."""
         self.page.evaluate(
             """async () => {
-                const parts = '.jp-Cell, .iw-panel, .iw-panel *, .iw-heat, .iw-heat *, .iw-strip, .iw-table, .iw-bokeh, .iw-bokeh *';
+                const parts = '.jp-Cell, .iw-panel, .iw-panel *, .iw-heat *, .iw-strip, .iw-table, .iw-bokeh *';
                 const look = () => JSON.stringify([
                     document.getAnimations().filter(
                         one => one.playState === 'running' && one.effect.getComputedTiming().endTime < Infinity).length,
