@@ -36,10 +36,19 @@ def pytest_report_header() -> str:
     return f"transformer-lens {metadata.version('transformer-lens')}" + (f"; {REASON}" if ONLY_BRIDGE else "")
 
 
+def needs_hooked(item: pytest.Item) -> bool:
+    """Whether a test is marked `hooked`, or one of its parameters is that backend."""
+    values = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    parameters = [part for value in values for part in (value if isinstance(value, tuple) else (value,))]
+    return item.get_closest_marker("hooked") is not None or any(
+        isinstance(part, str) and part == "hooked" for part in parameters
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if ONLY_BRIDGE:
-        left_out = [item for item in items if item.get_closest_marker("hooked")]
-        items[:] = [item for item in items if not item.get_closest_marker("hooked")]
+        left_out = [item for item in items if needs_hooked(item)]
+        items[:] = [item for item in items if not needs_hooked(item)]
         config.hook.pytest_deselected(items=left_out)
 
 

@@ -250,6 +250,7 @@ def test_words_that_the_tokenizer_cannot_write_are_listed(reference_data: Path) 
 # ---- ways to ask
 
 
+@pytest.mark.hooked
 def test_tiles_chunks_backends_and_chosen_layers_do_not_change_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama", "hooked", dtype=torch.float64)
     whole = few(model)

@@ -43,6 +43,7 @@ def test_a_word_is_the_mean_of_its_tokens_inside_a_text(family: str, backend: st
     assert found.n_tokens.max() > 1  # longer words were among them
 
 
+@pytest.mark.hooked
 def test_both_backends_and_half_precision_agree() -> None:
     hooked, bridge = (word_table(tiny_model("llama", backend), WORDS).embeddings for backend in ("hooked", "bridge"))
     assert torch.equal(hooked, bridge)
