@@ -105,6 +105,7 @@ def test_components_are_the_singular_vectors_of_centred_weights(family: str, bac
             assert np.allclose(found.directions[layer, component], vectors[component] * turn, atol=1e-6)
 
 
+@pytest.mark.hooked
 def test_centring_and_output_embeddings_matter() -> None:
     model = copy_of("llama", dtype=torch.float64)
     before = few(model)
@@ -119,6 +120,7 @@ def test_centring_and_output_embeddings_matter() -> None:
     assert after.words(0, 0) != before.words(0, 0)
 
 
+@pytest.mark.hooked
 def test_a_planted_direction_is_the_first_component() -> None:
     model = copy_of("gpt2", dtype=torch.float64)
     with torch.no_grad():
@@ -463,6 +465,7 @@ def test_bad_input_is_one_clear_sentence(call: Callable[[Any], Any], message: st
         compare_concepts(few(tiny_model("llama")), few(tiny_model("llama")), top=3)
 
 
+@pytest.mark.hooked
 def test_broken_weights_and_models_that_do_not_add_up_are_named() -> None:
     model = copy_of("gpt2")
     weights = next(p for name, p in model.tl_model.named_parameters() if name == "blocks.1.mlp.W_out")
