@@ -16,6 +16,4 @@ def limit(model: Model, *, single: float = 3e-6) -> float:
     transformers' RMSNorm computes in float32 inside a float64 model, so on the bridge two right routes are apart by
     float32's rounding, and how far hangs on the processor: the same bits on one machine, 2e-7 on another.
     """
-    if model.dtype == torch.float64 and (model.backend != "bridge" or model.normalization != "RMSNorm"):
-        return ROUNDING
-    return single
+    return ROUNDING if model.precision == torch.float64 else single
