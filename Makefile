@@ -43,7 +43,6 @@ browser: $(VENV)/.tested
 	@$(PY) tests/e2e/browser.py
 
 test: $(VENV)/.tested browser
-	PYTHON=$(PY) tests/models/run_tl4.sh -q
 	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures' $(TEST_OPTIONS)
 
 # The matrix of architectures and functions, held against verdicts.json and the README, which `make architectures` writes
