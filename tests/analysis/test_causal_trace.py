@@ -385,6 +385,7 @@ def known_facts(model: Model, count: int) -> list[tuple[FactPrompt, int]]:
     raise AssertionError("the demo model knows too few facts")
 
 
+@pytest.mark.slow
 def test_where_the_demo_model_looks_its_facts_up() -> None:
     """From the subject's embeddings, above all its last token's, by the first attention of the prompt's last token.
 

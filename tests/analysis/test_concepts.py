@@ -139,6 +139,7 @@ def test_auc_counts_pairs() -> None:
     assert np.isnan(within[2:]).all()
 
 
+@pytest.mark.slow
 def test_demo_concepts_are_found_and_the_control_is_not() -> None:
     found = demo_set()
     assert len(found.names) >= 120

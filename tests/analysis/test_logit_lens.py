@@ -25,7 +25,7 @@ from interp_widgets.analysis.logit_lens import (
 )
 from interp_widgets.data.world import fact_prompts
 from interp_widgets.models import load_model
-from tests.models.tiny import tiny_folder, tiny_model
+from tests.models.tiny import HALF_SEED, tiny_folder, tiny_model
 from tests.tolerances import limit
 
 IDS = [5, 17, 300, 44, 8, 261, 99, 30]
@@ -194,7 +194,7 @@ def test_a_target_changes_nothing_else() -> None:
     model = load_model(_gpt2(vocab=3000, width=16, layers=2))
     with torch.no_grad():
         table = model.weight("W_U")
-        table[:, [1500, 2600]] = table[:, 3:4]
+        table[:, [1500, 2600]] = table[:, 3:4].clone()
         table[:, [3, 1500, 2600]] *= 40  # first or last of all
     plain = logit_lens(model, list(range(10, 30)), top=1)
     assert 3 in plain.top_token
@@ -206,7 +206,7 @@ def test_a_target_changes_nothing_else() -> None:
 
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 def test_half_precision_is_read_in_float32(backend: str) -> None:
-    model = tiny_model("llama", backend, dtype=torch.bfloat16)
+    model = tiny_model("llama", backend, dtype=torch.bfloat16, seed=HALF_SEED)
     result = logit_lens(model, IDS, target=TARGET)
     own = model.run(IDS).logits[0].float().softmax(-1)
     assert result.entropy.dtype == np.float32

@@ -242,6 +242,7 @@ def test_blocks_of_the_vocabulary_change_nothing(target: str, monkeypatch: pytes
 # ---- integrated gradients and random
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "baseline"), [("gpt2", "zero"), ("llama", "mean")])
 def test_integrated_gradients_become_complete(family: str, baseline: str) -> None:
     model = tiny_model(family, dtype=torch.float64)
