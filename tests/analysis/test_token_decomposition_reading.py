@@ -36,6 +36,7 @@ def test_the_first_is_the_top_token_of_the_result(family: str, backend: Any, len
             assert found.tokens[0] == model.token_strings([found.ids[0]])[0]
 
 
+@pytest.mark.hooked
 def test_probabilities_are_a_softmax_over_the_whole_vocabulary() -> None:
     model = tiny_model("gpt2", dtype=torch.float64)
     result = decompose_tokens(model, PROMPT)

@@ -232,9 +232,12 @@ class Notebook:
 
     def done(self) -> None:
         """Wait until nothing of the shown widget runs; on a busy machine its forecast asks for Run first."""
-        if self.py(f"{self.shown}.status.state") == "waiting":
-            self.panel.get_by_role("button", name="Run", exact=True).click()
-        self.wait_py(f"({self.shown}.status.state, {self.shown}.busy)", ("done", False))
+        end = time.monotonic() + PATIENCE
+        while (seen := self.py(f"({self.shown}.status.state, {self.shown}.busy)")) != ("done", False):
+            assert time.monotonic() < end, f"{self.shown} stayed {seen!r}"
+            if seen == ("waiting", False):
+                self.panel.get_by_role("button", name="Run", exact=True).click()
+            self.page.wait_for_timeout(50)  # leaves the kernel time to work
 
     def map_cell(self, row: int, column: int, shape: Sequence[int]) -> tuple[float, float]:
         """Page pixels of the middle of a cell of the panel's first heat map, scrolled into view."""

@@ -30,7 +30,7 @@ def opened(nb: Any, **options: Any) -> Any:
     )
     nb.run_all()
     nb.resize(1400, 1700)
-    nb.wait_py("(panel.status.state, panel.busy)", ("done", False))
+    nb.done()
     return panel_of(nb)
 
 
@@ -88,7 +88,9 @@ def test_journey(nb: Any) -> None:
     routes = panel.get_by_label("Routes per token", exact=True)
     routes.fill("1")
     routes.press("Enter")
-    nb.wait_py("(panel.result.top_k, panel.busy)", (1, False))
+    nb.wait_py("panel.top_k", 1)
+    nb.done()
+    assert nb.py("panel.result.top_k") == 1
     panel.get_by_role("button", name="Measure speed").click()
     nb.wait_py("(len(panel.route.speed.table.rows), panel.busy)", (3, False))
     nb.looks("mod_route", panel_of(nb), height=2200)

@@ -19,7 +19,8 @@ def start(nb: Any) -> Any:
     shutil.copy(NOTEBOOK, nb.lab.root / NOTEBOOK.name)
     nb.open(NOTEBOOK.name)
     nb.run_all()
-    nb.wait_py("explorer.status.state", "done")
+    nb.shown = "explorer"
+    nb.done()
     return nb
 
 
@@ -47,16 +48,15 @@ def test_first_journey(start: Any) -> None:
     box.fill(PROMPT)
     box.blur()
     nb.wait_py("explorer.prompt", PROMPT)
-    if nb.py("explorer.status.state") == "waiting":
-        panel.get_by_role("button", name="Run", exact=True).click()
-    nb.wait_py("(explorer.status.state, explorer.response != '')", ("done", True))
+    nb.done()
+    nb.wait_py("explorer.response != ''", True)
     assert nb.py("explorer.response") == nb.py(f"pair.tuned.generate({PROMPT!r})")
 
     # Generate, by the other model
     nb.py(code="explorer.writer = 'A'")
     panel.get_by_role("button", name="Generate").click()
     nb.wait_py("explorer.response", nb.py(f"pair.base.generate({PROMPT!r})"))
-    nb.wait_py("explorer.status.state", "done")
+    nb.done()
 
     # a click on a response token shades the prompt by its column
     before = nb.py("explorer.map.prompt_strip.values.hex()")
