@@ -95,7 +95,6 @@ def test_wrong_mask_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stops_at_the_last_layer_and_never_unembeds(monkeypatch: pytest.MonkeyPatch) -> None:
     for backend in ("hooked", "bridge"):
         model = tiny_model("gpt_neox", backend)
-        last_states(model, TEXTS, 1)  # compared with the model's own logits on first use
         touched: list[str] = []
         handles = [
             module.register_forward_hook(lambda *args, name=name, touched=touched: touched.append(name))
@@ -104,6 +103,8 @@ def test_stops_at_the_last_layer_and_never_unembeds(monkeypatch: pytest.MonkeyPa
         try:
             monkeypatch.setattr(engine, "has_hooks", lambda tl_model: False)
             monkeypatch.setattr(hidden_states, "has_hooks", lambda tl_model: False)
+            last_states(model, TEXTS, 1)  # compared with the model's own logits on first use
+            touched.clear()
             found = last_states(model, TEXTS, 2)
         finally:
             for handle in handles:
