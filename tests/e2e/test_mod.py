@@ -88,7 +88,7 @@ def test_journey(nb: Any) -> None:
     routes = panel.get_by_label("Routes per token", exact=True)
     routes.fill("1")
     routes.press("Enter")
-    nb.wait_py("panel.top_k", 1)
+    nb.wait_py("panel.routes", 1)
     nb.done()
     assert nb.py("panel.result.top_k") == 1
     panel.get_by_role("button", name="Measure speed").click()
