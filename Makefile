@@ -1,5 +1,6 @@
 # make lab    install into .venv and open JupyterLab on the start notebook
 # make test   install, add the test tools and a browser, run every test but the matrix of architectures
+# make check  lint, types and every test that needs no browser and is not slow
 # The rest: lint, types, test-architectures, architectures, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
 
 PYTHON ?= python3
@@ -12,11 +13,11 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab test test-tl4 test-accelerator test-architectures architectures lint types demo demo-report bench doctor lock clean help
+.PHONY: lab test check test-tl4 test-accelerator test-architectures architectures lint types demo demo-report bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,3p' Makefile | sed 's/^# //'
+	@sed -n '1,4p' Makefile | sed 's/^# //'
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "Python is missing: install Python 3.11 or newer, or run make with PYTHON=/path/to/python3.11"; exit 1; }
@@ -42,7 +43,6 @@ browser: $(VENV)/.tested
 	@$(PY) tests/e2e/browser.py
 
 test: $(VENV)/.tested browser
-	PYTHON=$(PY) tests/models/run_tl4.sh -q
 	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures' $(TEST_OPTIONS)
 
 # The matrix of architectures and functions, held against verdicts.json and the README, which `make architectures` writes
@@ -51,6 +51,10 @@ test-architectures: $(VENV)/.tested
 
 architectures: $(VENV)/.tested
 	$(PY) -m tests.architectures.table
+
+# loadfile: a file's tests share its tiny models
+check: lint types
+	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadfile -m "not slow and not e2e and not architectures" tests $(TEST_OPTIONS)
 
 test-tl4: $(VENV)/.tested
 	PYTHON=$(PY) tests/models/run_tl4.sh -q

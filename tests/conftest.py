@@ -1,10 +1,14 @@
-"""Shared by all tests: nothing reaches a hub, and the analyses run under jaxtyping and beartype."""
+"""Shared by all tests: nothing reaches a hub, the analyses run under jaxtyping and beartype.
+
+The tests also run against TransformerLens 4, which has only the bridge; what needs 3.x is marked `hooked`.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import types
+from importlib import metadata
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -24,6 +28,28 @@ install_import_hook(["interp_widgets.analysis", "interp_widgets.compute"], "nume
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT.parent / "shared" / "data"
+REASON = "tests marked `hooked` are left out: TransformerLens 4 has no HookedTransformer"
+ONLY_BRIDGE = int(metadata.version("transformer-lens").split(".")[0]) >= 4
+
+
+def pytest_report_header() -> str:
+    return f"transformer-lens {metadata.version('transformer-lens')}" + (f"; {REASON}" if ONLY_BRIDGE else "")
+
+
+def needs_hooked(item: pytest.Item) -> bool:
+    """Whether a test is marked `hooked`, or one of its parameters is that backend."""
+    values = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    parameters = [part for value in values for part in (value if isinstance(value, tuple) else (value,))]
+    return item.get_closest_marker("hooked") is not None or any(
+        isinstance(part, str) and part == "hooked" for part in parameters
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if ONLY_BRIDGE:
+        left_out = [item for item in items if needs_hooked(item)]
+        items[:] = [item for item in items if not needs_hooked(item)]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import re
 import subprocess
 import sys
 import tomllib
@@ -218,6 +219,31 @@ def test_every_dependency_is_locked_within_its_range() -> None:
         requirement = Requirement(line)
         assert requirement.name in locked, f"{requirement.name} is not in constraints.txt: run make lock"
         assert requirement.specifier.contains(locked[requirement.name]), f"{line} against {locked[requirement.name]}"
+
+
+def test_the_extra_the_lock_and_the_readme_agree_about_hooked_transformer() -> None:
+    """pip alone takes the newest TransformerLens, which has no HookedTransformer; the extra and the lock keep 3.x."""
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
+    (hooked,) = map(Requirement, project["optional-dependencies"]["hooked"])
+    (alone,) = [line for line in map(Requirement, project["dependencies"]) if line.name == hooked.name]
+    locked = locked_versions()["transformer-lens"]
+    newest = re.search(r"^version=(\S+)$", (ROOT / "tests" / "models" / "run_tl4.sh").read_text("utf8"), re.MULTILINE)
+    assert newest is not None
+    assert hooked.specifier.contains(locked)
+    assert not hooked.specifier.contains(newest[1])
+    assert alone.specifier.contains(locked)
+    assert alone.specifier.contains(newest[1])
+    (said,) = [part for part in (ROOT / "README.md").read_text("utf8").split("\n\n") if "[hooked]" in part]
+    for name in (
+        f"TransformerLens {'.'.join(locked.split('.')[:2])} ",
+        f"TransformerLens {newest[1].split('.')[0]},",
+        "keeps 3.x",
+    ):
+        assert name in " ".join(said.split()), f"the README does not say {name!r} where it speaks of the extra"
+    assert any("-c constraints.txt" in line for line in (ROOT / "environment.yml").read_text("utf8").splitlines())
+    assert "install -c constraints.txt -e ." in (ROOT / "Makefile").read_text("utf8")
 
 
 def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None:

@@ -108,6 +108,7 @@ def with_answers(book: Any, *answers: dict[str, str]) -> Any:
     return nbformat.v4.new_notebook(cells=cells, metadata=book.metadata)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_and_judges_its_exercises(path: Path) -> None:
     book = nbformat.read(path, as_version=4)

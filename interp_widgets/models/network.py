@@ -79,6 +79,13 @@ class Network:
         """The weights' floating-point type."""
         return next(self.tl_model.parameters()).dtype
 
+    @property
+    def precision(self) -> torch.dtype:
+        """The type that results are exact to: transformers' RMSNorm is in float32 within a float64 model."""
+        dtype = self.dtype
+        rounds = self.backend == "bridge" and dtype == torch.float64 and self.normalization == "RMSNorm"
+        return torch.float32 if rounds else dtype
+
     @functools.cached_property
     def spread(self) -> bool:
         """Whether the weights lie on more than one device; `weight`, hooks and logits are on the first all the same."""

@@ -18,6 +18,7 @@ from interp_widgets.analysis.ablation.maps import ablate_heads, ablate_modules, 
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, load_model
 from tests.models.tiny import tiny_folder, tiny_hf, tiny_model
+from tests.tolerances import limit
 
 IDS = [17, 300, 44, 8, 261, 99]
 OTHER = [18, 301, 45, 8, 120, 99]
@@ -38,13 +39,6 @@ def one_thread() -> Any:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def limit(model: Model) -> float:
-    """transformers' RMSNorm stays in float32 inside a float64 model."""
-    if model.dtype == torch.float32 or (model.backend == "bridge" and model.normalization == "RMSNorm"):
-        return 1e-5
-    return 1e-10
 
 
 def with_bos(model: Model, ids: list[int]) -> list[int]:
@@ -189,7 +183,7 @@ def check_modules(model: Model, replacement: str, metric: str, positions: tuple[
         [[[loop.module(kind, layer, p) for p in chosen] for layer in range(model.n_layers)] for kind in KINDS]
     )
     assert found.effect.shape == (4, model.n_layers, len(IDS))
-    assert distance(found.effect[:, :, list(chosen)], wanted, loop.size) < limit(model)
+    assert distance(found.effect[:, :, list(chosen)], wanted, loop.size) < limit(model, single=1e-5)
     assert found.clean == pytest.approx(0 if metric == "kl" else measure(loop.before, loop.before, metric), abs=1e-5)
     assert np.abs(found.effect[:, -1, :-1]).max() == 0  # the last layer is seen by the last position alone
     assert np.abs(found.of("both")[:-1]).min() > 0
@@ -211,7 +205,7 @@ def test_heads_equal_whole_passes(place: tuple[str, str]) -> None:
                 for layer in range(model.n_layers)
             ]
         )
-        assert distance(found.effect, wanted, 1.0) < limit(model)
+        assert distance(found.effect, wanted, 1.0) < limit(model, single=1e-5)
     assert np.abs(everywhere.effect).min() > 0
 
 
@@ -231,9 +225,9 @@ def test_neurons_equal_whole_passes(place: tuple[str, str]) -> None:
     )
     wanted = [loop.effect(loop.put("blocks.1.mlp.hook_post", [position + 1], i)) for i in chosen]
     assert found.layer == 1
-    assert distance(found.effect, np.array(wanted), loop.size) < limit(model)
+    assert distance(found.effect, np.array(wanted), loop.size) < limit(model, single=1e-5)
     post = model.run(loop.ids, capture="blocks.1.mlp.hook_post").activations["blocks.1.mlp.hook_post"]
-    np.testing.assert_allclose(found.activation, post[0, position + 1, chosen], atol=limit(model))
+    np.testing.assert_allclose(found.activation, post[0, position + 1, chosen], atol=limit(model, single=1e-5))
     everything = ablate_neurons(model, with_bos(model, IDS), TARGET, layer=1)
     assert everything.effect.shape == (model.d_mlp,)
 
@@ -312,7 +306,7 @@ def test_a_part_of_the_map_is_that_part_of_the_whole() -> None:
     assert (part.kinds, part.layers, part.positions) == (("mlp", "attn"), (2, 0), (5, 1, 3))
     assert part.tokens == tuple(part.prompt_tokens[p] for p in (5, 1, 3))
     wanted = whole.effect[[1, 0]][:, [2, 0]][:, :, [5, 1, 3]]
-    np.testing.assert_allclose(part.effect, wanted, atol=1e-12)
+    np.testing.assert_allclose(part.effect, wanted, atol=limit(model, single=1e-5))
 
 
 def test_an_mlp_beside_the_attention_never_reads_it() -> None:
@@ -359,7 +353,7 @@ def test_the_mean_per_position() -> None:
         return value
 
     wanted = model.run(IDS).logits[0, -1, TARGET] - model.run(IDS, edit={name: edit}).logits[0, -1, TARGET]
-    assert found.of("mlp")[1, 2] == pytest.approx(float(wanted), abs=1e-10)
+    assert found.of("mlp")[1, 2] == pytest.approx(float(wanted), abs=limit(model, single=1e-5))
     same = ablate_modules(model, IDS, TARGET, replacement="mean", reference=[IDS], pooled=False)
     assert np.abs(same.effect).max() == 0  # the mean of the prompt alone is the prompt
 

@@ -32,6 +32,8 @@ from interp_widgets.models import Model, load_demo_pair
 from interp_widgets.models.engine import decode, patched, trace
 from interp_widgets.models.patching import Patch
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:

@@ -24,6 +24,7 @@ from interp_widgets.analysis.ablation.tracing import embedding_std
 from interp_widgets.data.world import FactPrompt, fact_prompts
 from interp_widgets.models import Model, load_demo_pair
 from tests.models.tiny import tiny_model
+from tests.tolerances import limit
 
 TEXT = "What is the capital of France? The"
 SUBJECT = " France"
@@ -75,9 +76,10 @@ class Naive:
 
 
 @pytest.mark.parametrize(("family", "backend"), BOTH)
-@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-def test_equals_a_loop_of_whole_passes(family: str, backend: str, dtype: torch.dtype, limit: float) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equals_a_loop_of_whole_passes(family: str, backend: str, dtype: torch.dtype) -> None:
     model = tiny_model(family, backend, dtype=dtype)
+    allowed = limit(model, single=1e-5)
     size = 2 if dtype == torch.float64 else 1
     found = causal_trace(model, TEXT, SUBJECT, window=size, samples=2, seed=5, noise=2.0)
     ids = model.tokens(TEXT)
@@ -87,11 +89,11 @@ def test_equals_a_loop_of_whole_passes(family: str, backend: str, dtype: torch.d
     naive = Naive(model, ids, slice(start + offset, end + offset), noise=2.0, samples=2, seed=5)
     target = int(naive.clean.argmax())
     assert found.target == target
-    assert found.clean == pytest.approx(float(naive.clean[target]), abs=limit)
-    np.testing.assert_allclose(found.corrupted, naive.corrupted({})[:, target].numpy(), atol=limit)
+    assert found.clean == pytest.approx(float(naive.clean[target]), abs=allowed)
+    np.testing.assert_allclose(found.corrupted, naive.corrupted({})[:, target].numpy(), atol=allowed)
     for position in range(start, end):
         wanted = naive.corrupted({}, embedding=position + offset)[:, target].numpy()
-        np.testing.assert_allclose(found.embedding[position], wanted, atol=limit)
+        np.testing.assert_allclose(found.embedding[position], wanted, atol=allowed)
     assert (found.embedding_effect[[0, end]] == 0).all()
     last = len(found.tokens) - 1
     for number, kind in enumerate(found.kinds):
@@ -102,11 +104,11 @@ def test_equals_a_loop_of_whole_passes(family: str, backend: str, dtype: torch.d
             for position in sorted({0, start, end - 1, end, last} if size == 2 else {start, last}):
                 places = {f"blocks.{one}.{HOOKS[kind]}": [position + offset] for one in inside}
                 wanted = naive.corrupted(places)[:, target].numpy()
-                np.testing.assert_allclose(found.restored[number, layer, position], wanted, atol=limit)
-    assert np.abs(found.effect).max() > 100 * limit
+                np.testing.assert_allclose(found.restored[number, layer, position], wanted, atol=allowed)
+    assert np.abs(found.effect).max() > 100 * allowed
     assert (found.effect[:, :, :start] == 0).all()  # the subject comes later
     # behind the last block only the last position is read, and there everything is back
-    np.testing.assert_allclose(found.restored[0, -1, last], found.clean, atol=limit)
+    np.testing.assert_allclose(found.restored[0, -1, last], found.clean, atol=allowed)
     assert (found.restored[0, -1, :last] == found.corrupted).all()
 
 
@@ -116,9 +118,9 @@ def test_a_subject_that_is_the_whole_prompt_and_other_targets(backend: str) -> N
     ids = [5, 17, 300]
     found = causal_trace(model, ids, (0, 3), target=44, window=3, samples=2, kinds=["mlp"])
     naive = Naive(model, ids, slice(0, 3), noise=3.0, samples=2, seed=0)
-    assert found.clean == pytest.approx(float(naive.clean[44]), abs=1e-12)
+    assert found.clean == pytest.approx(float(naive.clean[44]), abs=limit(model))
     places = {f"blocks.{layer}.hook_mlp_out": [1] for layer in range(3)}
-    np.testing.assert_allclose(found.restored[0, 1, 1], naive.corrupted(places)[:, 44].numpy(), atol=1e-10)
+    np.testing.assert_allclose(found.restored[0, 1, 1], naive.corrupted(places)[:, 44].numpy(), atol=limit(model))
     assert found.kinds == ("mlp",)
 
 
@@ -295,8 +297,13 @@ def test_cost_grows_with_the_work() -> None:
     assert causal_trace_cost(model, 20, samples=20).flops > 1.8 * one.flops
     assert causal_trace_cost(model, 20, first=15).flops < one.flops / 3
     assert causal_trace_cost(model, 20, kinds=("state",)).flops < one.flops / 2
-    assert causal_trace_cost(tiny_model("gpt2", "bridge"), 20).flops > one.flops
     assert one.bytes > 0
+
+
+@pytest.mark.hooked
+def test_a_bridge_costs_more() -> None:
+    hooked, bridge = (causal_trace_cost(tiny_model("gpt2", backend), 20) for backend in ("hooked", "bridge"))
+    assert bridge.flops > hooked.flops
 
 
 # ---- bad input
@@ -378,6 +385,7 @@ def known_facts(model: Model, count: int) -> list[tuple[FactPrompt, int]]:
     raise AssertionError("the demo model knows too few facts")
 
 
+@pytest.mark.slow
 def test_where_the_demo_model_looks_its_facts_up() -> None:
     """From the subject's embeddings, above all its last token's, by the first attention of the prompt's last token.
 

@@ -31,6 +31,7 @@ OUT_OF_MEMORY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: type(error).__name__)
 def test_out_of_memory_halves_the_chunk_and_goes_on(error: Exception) -> None:
     work = TooMuch(3, error)

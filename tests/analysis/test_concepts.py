@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.tolerances import limit
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "models"))
 from tiny import tiny_hf, tiny_model
 
@@ -75,7 +77,6 @@ def naive_state(model: Any, text: str, layer: int) -> Any:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_mean_difference_is_the_naive_one(family: str, backend: str) -> None:
     model = tiny_model(family, backend, dtype=torch.float64)
-    limit = 1e-5 if backend == "bridge" and family == "llama" else 1e-10  # transformers' RMS norm is float32
     for layer in (1, 3):
         found = concept_directions(model, SMALL, layer=layer, shuffles=2)
         filled = "Consider the {} in the following scenario:\nScenario: {}\nAnswer:"
@@ -84,7 +85,9 @@ def test_mean_difference_is_the_naive_one(family: str, backend: str) -> None:
             others = [state for name, some in states.items() if name != concept.name for state in some]
             wanted = np.mean(states[concept.name], axis=0) - np.mean(others, axis=0)
             assert found.gap[i] == pytest.approx(np.linalg.norm(wanted), rel=1e-4)
-            np.testing.assert_allclose(found.directions[i], wanted / np.linalg.norm(wanted), atol=limit)
+            np.testing.assert_allclose(
+                found.directions[i], wanted / np.linalg.norm(wanted), atol=limit(model, single=1e-5)
+            )
         tested = [naive_state(model, NEUTRAL_TEMPLATE.replace("<stimulus>", c.held_out[0]), layer) for c in SMALL]
         for i in range(3):
             scores = [state @ found.directions[i] for state in tested]
@@ -136,6 +139,7 @@ def test_auc_counts_pairs() -> None:
     assert np.isnan(within[2:]).all()
 
 
+@pytest.mark.slow
 def test_demo_concepts_are_found_and_the_control_is_not() -> None:
     found = demo_set()
     assert len(found.names) >= 120
@@ -227,6 +231,7 @@ def test_tokens_are_projected(backend: str) -> None:
     assert reading.to_frame().shape == wanted.shape
 
 
+@pytest.mark.hooked
 def test_the_same_weights_in_another_form_are_told_apart() -> None:
     found = concept_directions(tiny_model("gpt2", "hooked"), SMALL, layer=2, shuffles=1)
     for other in (tiny_model("gpt2", "bridge"), tiny_model("gpt2", "hooked", dtype=torch.float64)):
@@ -261,6 +266,7 @@ def a_set(directions: Any, names: Any = None, groups: Any = None) -> ConceptSet:
                       group_auc=zeros, shuffled_auc=zeros, method="mean_difference")  # fmt: skip
 
 
+@pytest.mark.hooked
 def test_states_that_are_no_numbers_are_said() -> None:
     model = load_model(tiny_hf("gpt2"), tokenizer=tiny_model("gpt2").tokenizer, backend="hooked")
     found = concept_directions(model, SMALL, layer=2, shuffles=1)
@@ -280,6 +286,7 @@ def test_a_sum_of_directions_is_taken_apart(solver: Any) -> None:
     assert found.error <= limit
 
 
+@pytest.mark.hooked
 def test_sparse_sums_of_a_prompt_and_their_errors() -> None:
     model = tiny_model("llama", "hooked", dtype=torch.float64)
     found = concept_directions(model, SMALL, layer=2, shuffles=1)
@@ -428,6 +435,7 @@ def test_wrong_directions_are_said() -> None:
             pass
 
 
+@pytest.mark.hooked
 def test_directions_that_depend_on_each_other_take_out_no_more_than_their_span() -> None:
     model, rng = tiny_model("gpt2", "hooked", dtype=torch.float64), np.random.default_rng(0)
     ids, name = model.tokens("The dog was happy"), "blocks.1.hook_resid_pre"

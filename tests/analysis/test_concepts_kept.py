@@ -16,6 +16,7 @@ from interp_widgets.analysis.concepts.steered import SteeringComparison, compare
 from interp_widgets.data.concepts import Concept, demo_concepts
 from interp_widgets.models import load_demo_pair
 from tests.models.tiny import tiny_model
+from tests.tolerances import limit
 
 SMALL = (
     Concept("Paris", ("The Eiffel Tower is in Paris.", "Paris is a city.", "In Paris."), ("Go to Paris.",), "places"),
@@ -46,18 +47,17 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_kept_states_give_the_same_directions(family: str, backend: str) -> None:
     model = tiny_model(family, backend, dtype=torch.float64)
     kept = KeptStates(model)
-    limit = 1e-5 if backend == "bridge" else 1e-9  # transformers' RMS norm is float32
     for layer in (2, 1, 3, model.n_layers):
         own = concept_directions(model, SMALL, layer=layer, shuffles=2)
         found = concept_directions(model, SMALL, layer=layer, shuffles=2, states=kept)
-        np.testing.assert_allclose(found.directions, own.directions, atol=limit)
+        np.testing.assert_allclose(found.directions, own.directions, atol=max(1e-9, limit(model, single=1e-5)))
         np.testing.assert_allclose(found.auc, own.auc)
     other = concept_directions(model, SMALL, layer=1, shuffles=2)
     assert not np.allclose(other.directions, found.directions, atol=1e-2), "layers differ, or this shows nothing"
 
 
 def test_no_text_is_read_twice(reads: list[int]) -> None:
-    model = tiny_model("llama", "hooked")
+    model = tiny_model("llama")
     kept, texts = KeptStates(model), 12
     for layer, options in ((2, {}), (1, {}), (0, {"method": "pca"}), (2, {"method": "discriminant"})):
         if layer:  # all states entering layer 0 at the last token are one
@@ -75,7 +75,7 @@ def test_no_text_is_read_twice(reads: list[int]) -> None:
 
 
 def test_what_a_cancelled_run_has_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("gpt2", "hooked")
+    model = tiny_model("gpt2")
     monkeypatch.setattr(state_cache, "SLICE", 3)
     kept, told = KeptStates(model), []
 
@@ -94,7 +94,7 @@ def test_what_a_cancelled_run_has_read_stays(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_states_that_do_not_fit_are_not_kept(reads: list[int]) -> None:
-    model = tiny_model("llama", "hooked")
+    model = tiny_model("llama")
     kept = KeptStates(model, max_bytes=100)
     found = concept_directions(model, SMALL, layer=2, shuffles=1, states=kept)
     np.testing.assert_allclose(found.directions, concept_directions(model, SMALL, layer=2, shuffles=1).directions)
@@ -102,7 +102,7 @@ def test_states_that_do_not_fit_are_not_kept(reads: list[int]) -> None:
 
 
 def test_another_model_is_refused() -> None:
-    model, other = tiny_model("llama", "hooked"), tiny_model("gpt2", "hooked")
+    model, other = tiny_model("llama"), tiny_model("gpt2")
     with pytest.raises(ValueError, match="kept for"):
         concept_directions(other, SMALL, layer=1, states=KeptStates(model))
 

@@ -105,6 +105,7 @@ def test_components_are_the_singular_vectors_of_centred_weights(family: str, bac
             assert np.allclose(found.directions[layer, component], vectors[component] * turn, atol=1e-6)
 
 
+@pytest.mark.hooked
 def test_centring_and_output_embeddings_matter() -> None:
     model = copy_of("llama", dtype=torch.float64)
     before = few(model)
@@ -119,6 +120,7 @@ def test_centring_and_output_embeddings_matter() -> None:
     assert after.words(0, 0) != before.words(0, 0)
 
 
+@pytest.mark.hooked
 def test_a_planted_direction_is_the_first_component() -> None:
     model = copy_of("gpt2", dtype=torch.float64)
     with torch.no_grad():
@@ -134,6 +136,7 @@ def test_a_planted_direction_is_the_first_component() -> None:
     assert few(tiny_model("gpt2", dtype=torch.float64)).explained_variance[2, 0] < 0.3
 
 
+@pytest.mark.hooked
 def test_backends_tiles_and_chosen_layers_do_not_change_words(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = few(tiny_model("llama", "hooked"))
     bridge = few(tiny_model("llama", "bridge"))
@@ -247,6 +250,7 @@ def test_promoted_tokens_are_those_of_a_naive_loop(family: str, backend: str) ->
     assert np.allclose(found.norms, np.linalg.norm(values[[7, 2, 60]], axis=1))
 
 
+@pytest.mark.hooked
 def test_one_more_unit_of_a_neuron_raises_its_promoted_tokens() -> None:
     model = tiny_model("llama", "hooked", dtype=torch.float64)
     layer, neuron = 2, 11  # the last layer: what it writes goes straight to the unembedding
@@ -308,6 +312,7 @@ def _values(model: Any, layer: int) -> np.ndarray[Any, Any]:
     return np.asarray(model.weight("W_out", layer))
 
 
+@pytest.mark.hooked
 def test_an_effect_is_what_a_small_change_of_the_neuron_does_with_the_norm_held() -> None:
     model = tiny_model("gpt2", "hooked", dtype=torch.float64)
     layer, neuron, target = 2, 5, 17
@@ -460,6 +465,7 @@ def test_bad_input_is_one_clear_sentence(call: Callable[[Any], Any], message: st
         compare_concepts(few(tiny_model("llama")), few(tiny_model("llama")), top=3)
 
 
+@pytest.mark.hooked
 def test_broken_weights_and_models_that_do_not_add_up_are_named() -> None:
     model = copy_of("gpt2")
     weights = next(p for name, p in model.tl_model.named_parameters() if name == "blocks.1.mlp.W_out")
@@ -480,6 +486,7 @@ def test_broken_weights_and_models_that_do_not_add_up_are_named() -> None:
         few(model)
 
 
+@pytest.mark.hooked
 def test_weights_that_are_no_numbers_give_an_error_and_no_nan() -> None:
     for name in ("ln_final.w", "unembed.W_U"):
         model = copy_of("gpt2", backend="hooked")

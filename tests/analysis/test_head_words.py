@@ -190,6 +190,7 @@ def same_pairs(a: HeadWordResult, b: HeadWordResult) -> float:
     return float((a.head_pairs == b.head_pairs).all(axis=(2, 3)).mean())
 
 
+@pytest.mark.hooked
 def test_the_norms_scale_the_vectors_and_the_shared_keys_matter() -> None:
     model = load_model(tiny_hf("llama"), tokenizer=tiny_model("llama").tokenizer, dtype=torch.float64)
     before = few(model)
@@ -250,6 +251,7 @@ def test_words_that_the_tokenizer_cannot_write_are_listed(reference_data: Path) 
 # ---- ways to ask
 
 
+@pytest.mark.hooked
 def test_tiles_chunks_backends_and_chosen_layers_do_not_change_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama", "hooked", dtype=torch.float64)
     whole = few(model)
@@ -569,6 +571,7 @@ def test_bad_input_is_one_clear_sentence(options: dict[str, Any], message: str) 
         inspect.unwrap(head_word_pairs)(tiny_model("llama"), **given)
 
 
+@pytest.mark.hooked
 def test_broken_weights_are_named() -> None:
     model = load_model(tiny_hf("gpt2"), tokenizer=tiny_model("gpt2").tokenizer)
     next(p for name, p in model.tl_model.named_parameters() if "1.attn.W_Q" in name).data[0, 3, 5] = torch.nan

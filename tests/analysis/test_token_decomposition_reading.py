@@ -36,8 +36,9 @@ def test_the_first_is_the_top_token_of_the_result(family: str, backend: Any, len
             assert found.tokens[0] == model.token_strings([found.ids[0]])[0]
 
 
+@pytest.mark.hooked
 def test_probabilities_are_a_softmax_over_the_whole_vocabulary() -> None:
-    model = tiny_model("gpt2", "hooked", dtype=torch.float64)
+    model = tiny_model("gpt2", dtype=torch.float64)
     result = decompose_tokens(model, PROMPT)
     found = part_tokens(model, result, result.n_layers, 1, top=model.d_vocab)
     assert sum(found.probability) == pytest.approx(1, abs=1e-12)
@@ -59,14 +60,14 @@ def test_probabilities_are_a_softmax_over_the_whole_vocabulary() -> None:
     ],
 )
 def test_bad_input_is_a_sentence(options: dict[str, int], message: str) -> None:
-    model = tiny_model("gpt2", "hooked")
+    model = tiny_model("gpt2")
     result = decompose_tokens(model, PROMPT)
     with pytest.raises(ValueError, match=message):
         part_tokens(model, result, **{"layer": 0, "source": 0, **options})
 
 
 def test_a_result_must_have_a_lens_and_be_the_models_own() -> None:
-    model = tiny_model("gpt2", "hooked")
+    model = tiny_model("gpt2")
     with pytest.raises(ValueError, match="the result has no lens"):
         part_tokens(model, decompose_tokens(model, PROMPT, lens=None), 0, 0)
     with pytest.raises(ValueError, match="give the model that was decomposed"):

@@ -40,13 +40,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none", "recordTiming": False},
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
 }
-START_SECONDS = 60
+PATIENCE = 120
+"""Seconds that a wait for the server, the page or the kernel may take: a limit for what hangs, not for what is slow."""
+TEST_PATIENCE = 1200
+"""Seconds for a whole test of many waits, on a machine with other work."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.e2e)
+            item.add_marker(pytest.mark.timeout(TEST_PATIENCE))
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def free_port() -> int:
 
 
 def wait_for_server(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + START_SECONDS
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if process.poll() is not None:
             break
@@ -145,8 +149,9 @@ def browser() -> Iterator[Any]:
 @contextmanager
 def launched_chromium() -> Iterator[Any]:
     """As the fixture `browser`, for scripts."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=1000 * PATIENCE)
     flags = [*FLAGS, "--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else FLAGS
     finder = browser_finder()
     path = finder.find_chromium()
@@ -188,7 +193,7 @@ class Notebook:
     def open(self, name: str) -> None:
         """Open a notebook of the server's folder and wait for its kernel."""
         self.page.goto(f"{self.lab.url}/lab/tree/{name}?reset", wait_until="domcontentloaded")
-        self.page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.sessionContext", timeout=60_000)
+        self.page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.sessionContext")
         self.page.evaluate(
             """async () => {
                 const panel = jupyterapp.shell.currentWidget;
@@ -197,7 +202,7 @@ class Notebook:
             }"""
         )
         self.page.wait_for_function(
-            "() => jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'", timeout=60_000
+            "() => jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'"
         )
         if self.page.evaluate("() => document.body.dataset.jpThemeName") != LIGHT:
             self.set_theme(LIGHT)  # the server keeps the theme that an earlier test has left
@@ -227,9 +232,12 @@ class Notebook:
 
     def done(self) -> None:
         """Wait until nothing of the shown widget runs; on a busy machine its forecast asks for Run first."""
-        if self.py(f"{self.shown}.status.state") == "waiting":
-            self.panel.get_by_role("button", name="Run", exact=True).click()
-        self.wait_py(f"({self.shown}.status.state, {self.shown}.busy)", ("done", False), seconds=150)
+        end = time.monotonic() + PATIENCE
+        while (seen := self.py(f"({self.shown}.status.state, {self.shown}.busy)")) != ("done", False):
+            assert time.monotonic() < end, f"{self.shown} stayed {seen!r}"
+            if seen == ("waiting", False):
+                self.panel.get_by_role("button", name="Run", exact=True).click()
+            self.page.wait_for_timeout(50)  # leaves the kernel time to work
 
     def map_cell(self, row: int, column: int, shape: Sequence[int]) -> tuple[float, float]:
         """Page pixels of the middle of a cell of the panel's first heat map, scrolled into view."""
@@ -265,29 +273,66 @@ class Notebook:
         assert value["status"] == "ok", value
         return ast.literal_eval(ast.literal_eval(value["data"]["text/plain"]))
 
-    def wait_py(self, expression: str, expected: Any, *, seconds: float = 10) -> None:
+    def wait_py(self, expression: str, expected: Any, *, seconds: float = PATIENCE) -> None:
         """Ask the kernel until `expression` has the expected value; fail with the last value seen."""
         end = time.monotonic() + seconds
         while (seen := self.py(expression)) != expected:
             assert time.monotonic() < end, f"{expression} stayed {seen!r}, expected {expected!r}"
-            self.page.wait_for_timeout(50)
+            self.page.wait_for_timeout(50)  # leaves the kernel time to work
 
     def set_theme(self, name: str) -> None:
-        """Switch to 'JupyterLab Light' or 'JupyterLab Dark' and wait until the page wears it."""
+        """Switch to 'JupyterLab Light' or 'JupyterLab Dark' and wait until the page and its views wear it."""
         self.page.evaluate(
             "async name => { await jupyterapp.commands.execute('apputils:change-theme', { theme: name }); }", name
         )
-        self.page.wait_for_function("name => document.body.dataset.jpThemeName === name", arg=name)
-        self.page.wait_for_timeout(500)
+        self.page.wait_for_function(
+            """([name, dark]) => {
+                if (document.body.dataset.jpThemeName !== name) return false;
+                const probe = document.createElement('span');
+                probe.style.color = 'var(--jp-layout-color0)';
+                document.body.append(probe);
+                const paper = getComputedStyle(probe).color.match(/[\\d.]+/g).slice(0, 3).map(Number);
+                probe.remove();
+                const views = [...document.querySelectorAll('.iw-heat, .iw-strip')];
+                return paper.every(part => (part < 128) === dark) && views
+                    .every(view => !view.offsetParent || view.classList.contains('iw-dark') === dark);
+            }""",
+            arg=[name, name == DARK],
+        )
+        self.rests()
 
     def resize(self, width: int, height: int = 1100) -> None:
         self.page.set_viewport_size({"width": width, "height": height})
-        self.page.wait_for_timeout(400)
+        self.page.wait_for_function("width => window.innerWidth === width", arg=width)
+        self.rests()
 
     def frames(self, count: int = 2) -> None:
         """Wait until `count` frames have been painted."""
         self.page.evaluate(
             "async n => { for (let i = 0; i < n; i++) await new Promise(done => requestAnimationFrame(done)); }", count
+        )
+
+    def rests(self) -> None:
+        """Wait until no box, map, animation or Bokeh figure has moved for 20 painted frames."""
+        self.page.evaluate(
+            """async () => {
+                const parts = '.jp-Cell, .iw-panel, .iw-panel *, .iw-heat *, .iw-strip, .iw-table, .iw-bokeh *';
+                const look = () => JSON.stringify([
+                    document.getAnimations().filter(
+                        one => one.playState === 'running' && one.effect.getComputedTiming().endTime < Infinity).length,
+                    (window.Bokeh?.documents ?? []).map(doc => !doc.views_manager || doc.is_idle),
+                    ...[...document.querySelectorAll(parts)].map(node => {
+                        const box = node.getBoundingClientRect();
+                        return [box.x, box.y, box.width, box.height, node.dataset.frame];
+                    }),
+                ]);
+                for (let before = look(), same = 0; same < 20;) {
+                    await new Promise(done => requestAnimationFrame(done));
+                    const now = look();
+                    same = now === before ? same + 1 : 0;
+                    before = now;
+                }
+            }"""
         )
 
     def screenshot(self, name: str, target: Any = None) -> Path:
@@ -327,6 +372,14 @@ class Notebook:
             }"""
         )
 
+    def bokeh_rests(self) -> None:
+        """Wait until no figure counts as being moved by the reader, so that everything is drawn in full."""
+        self.page.wait_for_function(
+            "() => (window.Bokeh?.documents ?? []).every(doc => !(doc.interactive_duration() >= 0))"
+        )
+        self.bokeh_idle()
+        self.frames(3)
+
     def bokeh_point(self, figure: str, x: float, y: float) -> tuple[float, float]:
         """Page pixels of a data point of the named figure, scrolled into view."""
         found = self.page.evaluate(
@@ -362,6 +415,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def notebook_page(lab: Lab, browser: Any, pictures: Path) -> Iterator[Notebook]:
     """A fresh page; at the end its kernel goes, and there must have been no page error and no request elsewhere."""
     context = browser.new_context(viewport={"width": 1400, "height": 1100}, reduced_motion="reduce")
+    context.set_default_timeout(1000 * PATIENCE)
     notebook = Notebook(context.new_page(), lab, pictures)
     try:
         yield notebook

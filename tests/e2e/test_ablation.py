@@ -21,7 +21,7 @@ def opened(nb: Any) -> Any:
     """A notebook with the panel on the demo model, its first result drawn."""
     nb.make("ablation.ipynb", OPEN)
     nb.run_all()
-    nb.wait_py("panel.status.state", "done", seconds=60)
+    nb.done()
     nb.resize(1400, 1500)
     return nb
 
@@ -32,13 +32,6 @@ def cell_at(nb: Any, canvas: Any, row: int, column: int, shape: tuple[int, int])
     x, y, w, h = (float(part) for part in canvas.get_attribute("data-frame").split())
     box = canvas.bounding_box()
     return box["x"] + x + (column + 0.5) / shape[1] * w, box["y"] + y + (row + 0.5) / shape[0] * h
-
-
-def run_if_asked(nb: Any, panel: Any) -> None:
-    """Press Run where the forecast asks for it, and wait for the result."""
-    if nb.py("panel.status.state") == "waiting":
-        panel.get_by_role("button", name="Run", exact=True).click()
-    nb.wait_py("(panel.busy, panel.status.state)", (False, "done"), seconds=60)
 
 
 def test_journey(opened: Any) -> None:
@@ -60,7 +53,7 @@ def test_journey(opened: Any) -> None:
     # another metric
     panel.get_by_label("Measured", exact=True).select_option("log-probability")
     nb.wait_py("panel.metric", "log_prob")
-    run_if_asked(nb, panel)
+    nb.done()
     assert nb.py("panel.result.metric") == "log_prob"
     expect(panel.get_by_text("log-probability of “·Paris”")).to_be_visible()
 
@@ -72,13 +65,14 @@ def test_journey(opened: Any) -> None:
     expect(table.locator("tbody tr").first).to_contain_text("·Paris")
     expect(table.locator("tbody tr", has_text="·London")).to_have_count(1)
     panel.get_by_role("button", name="Add to the list").click()
-    nb.page.wait_for_timeout(400)
+    nb.wait_py("len(panel.stack.lines)", 1)
+    nb.rests()
     nb.page.mouse.click(*cell_at(nb, maps.nth(1), 5, 8, (6, 9)))
     nb.wait_py("(panel.kind, panel.layer)", ("mlp", 5))
     panel.get_by_role("button", name="Add to the list").click()
     nb.wait_py("len(panel.stack.lines)", 2)
     panel.get_by_role("button", name="Generate with these").click()
-    nb.wait_py("len(panel.stack.texts.found)", 1, seconds=60)
+    nb.wait_py("len(panel.stack.texts.found)", 1)
     strips = panel.locator(".iw-strip:visible")
     expect(strips).to_have_count(2)
     expect(strips.nth(0)).to_contain_text("Paris")
@@ -89,7 +83,7 @@ def test_journey(opened: Any) -> None:
     # heads
     panel.get_by_role("tab", name="Heads").click()
     nb.wait_py("panel.tab", "heads")
-    run_if_asked(nb, panel)
+    nb.done()
     nb.page.mouse.click(*cell_at(nb, maps.first, 0, 4, (6, 6)))
     nb.wait_py("(panel.kind, panel.layer, panel.head)", ("head", 0, 4))
     expect(panel.get_by_text("Head 4 of layer 0 at every token, removed").first).to_be_visible()
@@ -98,7 +92,7 @@ def test_journey(opened: Any) -> None:
     # tracing: the example's subject, then one marked by a drag
     panel.get_by_role("tab", name="Tracing").click()
     nb.wait_py("panel.tab", "tracing")
-    run_if_asked(nb, panel)
+    nb.done()
     expect(maps).to_have_count(3)
     tokens = panel.locator(".iw-strip:visible .iw-tok")
     nb.page.mouse.move(*nb.center(tokens.nth(4)))
@@ -109,7 +103,7 @@ def test_journey(opened: Any) -> None:
     panel.get_by_label("Subject", exact=True).fill("Eiffel Tower")
     panel.get_by_label("Subject", exact=True).press("Enter")
     nb.wait_py("(panel.span, panel.tracing.strip.marks)", ([], [[1, 3]]))
-    run_if_asked(nb, panel)
+    nb.done()
     nb.page.mouse.click(*cell_at(nb, maps.nth(1), 4, 8, (6, 9)))
     expect(panel.get_by_text("The clean MLP output of layer 4 at “·of” (8) brings back")).to_be_visible()
     nb.page.mouse.move(*cell_at(nb, maps.nth(0), 1, 8, (6, 9)))
@@ -120,13 +114,13 @@ def test_journey(opened: Any) -> None:
 def test_two_models_and_errors(nb: Any) -> None:
     nb.make("pair.ipynb", OPEN.replace("pair.base", "pair, view='difference', replacement='resample'"))
     nb.run_all()
-    nb.wait_py("panel.status.state", "done", seconds=60)
+    nb.done()
     nb.resize(1400, 1500)
     panel = nb.page.locator(".iw-panel").first
     nb.page.mouse.click(*cell_at(nb, panel.locator(MAPS).nth(2), 0, 8, (6, 9)))
     nb.wait_py("len(panel.cell.found)", 2)
     panel.get_by_role("button", name="Generate without it").click()
-    nb.wait_py("len(panel.stack.texts.found)", 2, seconds=60)
+    nb.wait_py("len(panel.stack.texts.found)", 2)
     nb.looks("ablation_difference", panel, height=3000)
     box = panel.get_by_label("Corrupted prompt", exact=True)
     box.fill("The Burj Khalifa is in")

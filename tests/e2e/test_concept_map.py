@@ -70,8 +70,7 @@ def drag(nb: Any, *points: tuple[float, float]) -> None:
 def colour_at(nb: Any, x: float, y: float) -> tuple[int, ...]:
     """What the page shows at a place of the map (clear of the mouse)."""
     left, top = nb.bokeh_point("concept_map", x, y)
-    nb.bokeh_idle()
-    nb.page.wait_for_timeout(600)  # until the map rests and is drawn anew
+    nb.bokeh_rests()
     data = nb.page.screenshot(clip={"x": round(left), "y": round(top), "width": 1, "height": 1})
     return tuple(Image.open(io.BytesIO(data)).convert("RGB").getpixel((0, 0)))
 

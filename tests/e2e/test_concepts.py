@@ -21,8 +21,8 @@ def opened(nb: Any) -> Any:
 
 def open_tab(nb: Any, name: str) -> None:
     nb.panel.get_by_role("tab", name=name, exact=True).click()
-    nb.page.wait_for_timeout(300)
-    nb.wait_py("panel.busy", False, seconds=60)
+    nb.wait_py("(panel.tabs.titles[panel.tabs.selected_index], panel.busy)", (name, False))
+    nb.rests()
 
 
 def handle(panel: Any, name: str) -> Any:
@@ -58,14 +58,16 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("len(panel.listing.table.view.rows)", 222)
 
     # a click on the map, and the lasso
-    nb.page.wait_for_timeout(600)
+    nb.rests()
+    nb.bokeh_rests()
     near = nb.py(
         "(lambda xy, i: panel.sets[1].names[int(((xy - xy[i]) ** 2).sum(axis=1).argsort()[1])])"
         "(panel.map.chart.xy, panel.sets[1].index('pear'))"
     )
     nb.page.mouse.click(*place(nb, near))
     nb.wait_py("panel.concept", near)
-    nb.page.wait_for_timeout(600)
+    nb.rests()
+    nb.bokeh_rests()
     panel.locator("[class*=bk-tool-icon-lasso-select]").first.click()
     box = panel.locator(".bk-Figure").first.bounding_box()
     corners = [(0.2, 0.4), (0.2, 0.8), (0.8, 0.8), (0.8, 0.4), (0.2, 0.4)]
@@ -97,18 +99,18 @@ def test_journey(opened: Any) -> None:
 
     # steering: the sliders are live
     open_tab(nb, "Steer")
-    nb.wait_py("len(panel.steer.found)", 1, seconds=30)
+    nb.wait_py("len(panel.steer.found)", 1)
     assert nb.py("[round(float(p), 2) for p in panel.steer.found[0].word_probability]")[1] > 0.5
     nb.looks("concepts_steer", nb.panel, height=2600)
     strength = handle(panel, "α")
     strength.focus()
     strength.press("ArrowLeft")
-    nb.wait_py("(round(panel.strength, 2), panel.busy)", (0.75, False), seconds=60)
+    nb.wait_py("(round(panel.strength, 2), panel.busy)", (0.75, False))
     panel.get_by_label("Direction", exact=True).select_option("erased")
-    nb.wait_py("(panel.mode, panel.busy)", ("erase", False), seconds=60)
+    nb.wait_py("(panel.mode, panel.busy)", ("erase", False))
     if nb.py("panel.steer.write.button_style") == "primary":  # slow on this machine: it waits to be asked
         panel.get_by_role("button", name="Write").click()
-        nb.wait_py("panel.busy", False, seconds=60)
+        nb.wait_py("panel.busy", False)
     nb.wait_py("panel.steer.found[0].mode", "erase")
 
     # a concept of one's own: what is wrong is said, what is right is there
@@ -124,14 +126,14 @@ def test_journey(opened: Any) -> None:
     texts.blur()
     nb.screenshot("concepts_add", panel)
     add.click()
-    nb.wait_py("'parrot' in panel.sets[-1].names", True, seconds=60)
-    nb.wait_py("(panel.concept, panel.busy)", ("parrot", False), seconds=60)
+    nb.wait_py("'parrot' in panel.sets[-1].names", True)
+    nb.wait_py("(panel.concept, panel.busy)", ("parrot", False))
 
     # another layer without reading anything again, then both models
     layer = handle(panel, "Layer").first
     layer.focus()
     layer.press("ArrowLeft")
-    nb.wait_py("(panel.stream, panel.sets[-1].layer, panel.busy)", (2, 2, False), seconds=60)
+    nb.wait_py("(panel.stream, panel.sets[-1].layer, panel.busy)", (2, 2, False))
     open_tab(nb, "Base and tuned")
     expect(panel.get_by_text("Mean cosine distance within groups", exact=False)).to_be_visible()
     expect(panel.get_by_text("Moved: 1 − cosine", exact=False)).to_be_visible()

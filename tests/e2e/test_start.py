@@ -19,7 +19,8 @@ def start(nb: Any) -> Any:
     shutil.copy(NOTEBOOK, nb.lab.root / NOTEBOOK.name)
     nb.open(NOTEBOOK.name)
     nb.run_all()
-    nb.wait_py("explorer.status.state", "done", seconds=60)
+    nb.shown = "explorer"
+    nb.done()
     return nb
 
 
@@ -47,16 +48,15 @@ def test_first_journey(start: Any) -> None:
     box.fill(PROMPT)
     box.blur()
     nb.wait_py("explorer.prompt", PROMPT)
-    if nb.py("explorer.status.state") == "waiting":
-        panel.get_by_role("button", name="Run", exact=True).click()
-    nb.wait_py("(explorer.status.state, explorer.response != '')", ("done", True), seconds=60)
+    nb.done()
+    nb.wait_py("explorer.response != ''", True)
     assert nb.py("explorer.response") == nb.py(f"pair.tuned.generate({PROMPT!r})")
 
     # Generate, by the other model
     nb.py(code="explorer.writer = 'A'")
     panel.get_by_role("button", name="Generate").click()
-    nb.wait_py("explorer.response", nb.py(f"pair.base.generate({PROMPT!r})"), seconds=60)
-    nb.wait_py("explorer.status.state", "done", seconds=60)
+    nb.wait_py("explorer.response", nb.py(f"pair.base.generate({PROMPT!r})"))
+    nb.done()
 
     # a click on a response token shades the prompt by its column
     before = nb.py("explorer.map.prompt_strip.values.hex()")
@@ -89,15 +89,15 @@ def test_check_and_data_set_tabs(start: Any) -> None:
     panel = explorer_of(nb)
     panel.get_by_role("tab", name="Check").click()
     panel.get_by_role("button", name="Check the methods").click()
-    nb.wait_py("(explorer.status.state, len(explorer.check.table.rows) >= 4)", ("done", True), seconds=120)
+    nb.wait_py("(explorer.status.state, len(explorer.check.table.rows) >= 4)", ("done", True))
     nb.resize(1400, 1900)
-    nb.page.wait_for_timeout(500)
+    nb.rests()
     nb.screenshot("saliency_check", panel)
     panel.get_by_role("tab", name="Data set").click()
     nb.py(code="explorer.data_set.number.value = 8")
     panel.get_by_role("button", name="Score cases").click()
-    nb.wait_py("(explorer.status.state, len(explorer.data_set.table.rows))", ("done", 16), seconds=120)
-    nb.page.wait_for_timeout(500)
+    nb.wait_py("(explorer.status.state, len(explorer.data_set.table.rows))", ("done", 16))
+    nb.rests()
     nb.screenshot("saliency_data_set", panel)
     panel.locator(".iw-table:visible tbody tr").nth(1).click()
     nb.wait_py("explorer.tabs.selected_index", 0)

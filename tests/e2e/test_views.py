@@ -222,15 +222,13 @@ def test_map_by_pointer(views: Any) -> None:
     nb.page.keyboard.down("Control")
     nb.page.mouse.wheel(0, -120)
     nb.page.keyboard.up("Control")
-    nb.page.wait_for_timeout(400)
+    nb.wait_py("len(heat.window)", 4)
     window = nb.py("heat.window")
-    assert len(window) == 4
     assert window[2] - window[0] < 12
     assert window[0] < 6.5 < window[2], "the cell under the pointer must stay in view"
     start = canvas_point(nb, 6, 4, (12, 9))
     drag(nb, start, (start[0], start[1] + 60))
-    nb.page.wait_for_timeout(200)
-    assert nb.py("heat.window")[0] < window[0]
+    nb.wait_py(f"heat.window[0] < {window[0]!r}", True)
     assert nb.py("(heat.cross, heat.pinned)") == ([], []), "a drag is no click"
     nb.page.get_by_role("button", name="Whole map (0)").click()
     nb.wait_py("heat.window", [])
@@ -258,9 +256,8 @@ def test_map_by_keys(views: Any) -> None:
     nb.wait_py("heat.cross", [11, 8])
     for _ in range(3):
         press("+")
-    nb.page.wait_for_timeout(200)
+    nb.wait_py("len(heat.window) == 4 and heat.window[2] - heat.window[0] < 4", True)
     window = nb.py("heat.window")
-    assert window[2] - window[0] < 4
     assert window[2] > 11, "zooming by key keeps the cursor in view"
     press("Home")
     nb.wait_py("heat.cross", [11, 0])
@@ -294,15 +291,14 @@ def test_map_of_2000_by_300(views: Any) -> None:
     nb.frames(3)
     assert sheet.evaluate(yellow) is None
     nb.page.mouse.click(*canvas_point(nb, 1000, 150, (2000, 300)))
-    nb.page.wait_for_timeout(100)
+    nb.wait_py("len(heat.cross)", 2)
     row, column = nb.py("heat.cross")
     assert abs(row - 1000) < 5
     assert abs(column - 150) < 2
     for _ in range(8):
         nb.page.keyboard.press("+")
-    nb.page.wait_for_timeout(200)
+    nb.wait_py("len(heat.window) == 4 and heat.window[2] - heat.window[0] < 60", True)
     window = nb.py("heat.window")
-    assert window[2] - window[0] < 60
     assert window[0] <= row < window[2]
 
 
@@ -408,7 +404,7 @@ def test_bokeh_both_ways(nb: Any) -> None:
     nb.wait_py("taps", [[3]])
     # the other view of the same figure follows the tap
     nb.page.wait_for_function(f"() => {SHOWN}.every(doc => doc.get_model_by_name('source').selected.indices[0] === 3)")
-    nb.page.wait_for_timeout(400)
+    nb.page.wait_for_timeout(400)  # two taps within 300 ms are one double tap
     nb.page.mouse.click(*nb.bokeh_point("bars", 1, 1))
     nb.wait_py("taps", [[3], [1]])
     nb.py(code="source.data = {'x': np.arange(6), 'y': np.array([9.0, 8, 7, 6, 5, 4])}; plot.title.text = 'new'")
@@ -429,8 +425,7 @@ def test_bokeh_both_ways(nb: Any) -> None:
     assert nb.py("taps") == [[3], [1]], "what Python writes is no tap"
     assert nb.py("len(host._document)") < 20_000
     # a page loaded later shows the figure as it is now
-    nb.page.wait_for_timeout(2000)
-    assert nb.py("host.picture").startswith("data:image/png;base64,")
+    nb.wait_py("host.picture.startswith('data:image/png;base64,')", True)
     nb.page.evaluate("async () => { await jupyterapp.shell.currentWidget.context.save(); }")
     nb.open("bokeh.ipynb")
     nb.bokeh_idle()

@@ -28,7 +28,7 @@ def bench(nb: Any) -> Any:
     nb.make("bench.ipynb", SETUP, *(f"{name} = {call}\n{name}" for name, call in OPEN.items()))
     nb.open("bench.ipynb")
     nb.run_all()
-    nb.wait_py(SETTLED, ["done"] * 4, seconds=90)
+    nb.wait_py(SETTLED, ["done"] * 4)
     nb.no_error_outputs()
     return nb
 
@@ -54,24 +54,21 @@ def test_a_click_on_a_response_token_moves_lens_ablation_and_decomposition(bench
         x, y = nb.center(tokens.nth(chosen))
         nb.page.mouse.click(x, y)
         nb.wait_py("[panel.response_token for panel in bench.panels]", [chosen] * 4)
-        nb.wait_py("lens.cell[1]", 8 + chosen, seconds=30)
+        nb.wait_py("lens.cell[1]", 8 + chosen)
         run_where_asked(nb)
-        nb.wait_py(
-            f"(len(ablating.result.tokens), ablating.result.target == answer[{chosen}])", (9 + chosen, True), seconds=30
-        )
+        nb.wait_py(f"(len(ablating.result.tokens), ablating.result.target == answer[{chosen}])", (9 + chosen, True))
         nb.wait_py(
             f"(parts.result.tokens.position, parts.result.tokens.target == answer[{chosen}])",
             (8 + chosen, True),
-            seconds=30,
         )
-        nb.wait_py(SETTLED, ["done"] * 4, seconds=30)
+        nb.wait_py(SETTLED, ["done"] * 4)
     # what was asked is what is seen: the token before the prediction is the last one on the ablation's axis
     nb.page.mouse.click(*nb.center(tokens.nth(1)))
     nb.wait_py("ablating.response_token", 1)
     run_where_asked(nb)
     ablation = nb.page.locator(".jp-Cell").nth(3).locator(".iw-panel")
     expect(ablation.get_by_text("·Paris", exact=False).first).to_be_visible()
-    nb.wait_py(SETTLED, ["done"] * 4, seconds=30)
+    nb.wait_py(SETTLED, ["done"] * 4)
     nb.screenshot("workbench_ablation", ablation)
 
 

@@ -12,6 +12,7 @@ from interp_widgets.models import Model, engine, load_model
 from interp_widgets.models.engine.jacobian import AutogradJacobian
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import tiny_config, tiny_hf, tiny_model
+from tests.tolerances import limit
 
 IDS = [5, 17, 300, 44, 8, 261, 99, 30, 31, 7, 120, 77, 9, 14, 15, 60]
 FAMILIES = [
@@ -49,8 +50,8 @@ def largest(x: Tensor) -> float:
 
 
 def floor(model: Model) -> float:
-    """Largest difference by rounding: transformers' RMSNorm stays in float32 inside a float64 model."""
-    return 2e-5 if model.backend == "bridge" and model.normalization == "RMSNorm" else 1e-10
+    """Largest difference by rounding, of logits and slopes that grow to some tens."""
+    return limit(model, single=2e-5)
 
 
 # ---- logits
@@ -101,7 +102,7 @@ def test_a_sliding_window_survives_the_prefix(backend: str) -> None:
     torch.manual_seed(0)
     model = load_model(AutoModelForCausalLM.from_config(config).double().eval(), backend=backend, dtype=torch.float64)
     wanted, embeddings = own_logits(model), rows(model)
-    assert largest(model.forward(embeddings) - wanted) < 1e-10
+    assert largest(model.forward(embeddings) - wanted) < floor(model)
     rest = model.forward(embeddings[:, 7:], prefix=model.prefix(embeddings[:, :7]))
     assert largest(rest - wanted[:, 7:]) < floor(model)
 
@@ -126,7 +127,7 @@ def test_gradients_flow_through_forward(model: Model) -> None:
     for run in (model.forward, lambda x: through_the_model(model, x)):
         leaf = rows(model).requires_grad_(True)
         found.append(torch.autograd.grad((run(leaf) * weights).sum(), leaf)[0])
-    assert largest(found[0] - found[1]) < 1e-9 * largest(found[1])
+    assert largest(found[0] - found[1]) < max(1e-9, floor(model)) * largest(found[1])
 
 
 def test_forward_mode_is_the_transpose_of_reverse_mode(model: Model) -> None:
@@ -137,7 +138,9 @@ def test_forward_mode_is_the_transpose_of_reverse_mode(model: Model) -> None:
     weights = torch.randn(moved.shape, dtype=torch.float64, generator=generator)
     leaf = embeddings.clone().requires_grad_(True)
     (back,) = torch.autograd.grad((model.forward(leaf) * weights).sum(), leaf)
-    assert float((moved * weights).sum().detach()) == pytest.approx(float((back * change).sum()), rel=1e-6)
+    assert float((moved * weights).sum().detach()) == pytest.approx(
+        float((back * change).sum()), rel=max(1e-6, floor(model))
+    )
 
 
 def test_slopes_are_those_of_autograd(model: Model) -> None:
@@ -146,7 +149,7 @@ def test_slopes_are_those_of_autograd(model: Model) -> None:
     slope = engine.jacobian_at(model, embeddings, first)
     leaf = embeddings.clone().requires_grad_(True)
     hidden = engine.encode(model, leaf, positions=slice(first, None))[0]
-    assert largest(slope.hidden - hidden.detach()) < 1e-10
+    assert largest(slope.hidden - hidden.detach()) < floor(model)
     at = torch.tensor([7, 8, 11])
     seeds = torch.randn(3, hidden.shape[-1], dtype=torch.float64, generator=generator)
     pulled = slope.vjp(seeds, at)
@@ -155,7 +158,7 @@ def test_slopes_are_those_of_autograd(model: Model) -> None:
     ]
     wanted = torch.stack(each)
     assert pulled.shape == (3, 12, model.d_model)
-    assert largest(pulled - wanted[:, :12]) < 1e-9 * largest(wanted)
+    assert largest(pulled - wanted[:, :12]) < max(1e-9, floor(model)) * largest(wanted)
     assert largest(wanted[:, 12:]) == 0
     at = torch.tensor([0, 2, 5, 7])
     tangents = torch.randn(4, model.d_model, dtype=torch.float64, generator=generator)
@@ -191,9 +194,9 @@ def test_long_sequences_cross_the_blocks_of_queries() -> None:
     fast = engine.jacobian_at(model, embeddings, 60)
     slow = AutogradJacobian(lambda x, p: engine.encode(model, x, positions=p), model.frozen, embeddings, 60)
     seeds = torch.randn(3, model.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    assert largest(fast.vjp(seeds, at) - slow.vjp(seeds, at)) < 1e-10
+    assert largest(fast.vjp(seeds, at) - slow.vjp(seeds, at)) < floor(model) * largest(slow.vjp(seeds, at))
     at = torch.tensor([3, 66, 88])
-    assert largest(fast.jvp(seeds, at) - slow.jvp(seeds, at)) < 1e-9
+    assert largest(fast.jvp(seeds, at) - slow.jvp(seeds, at)) < max(1e-9, floor(model)) * largest(slow.jvp(seeds, at))
 
 
 @pytest.mark.hooked
@@ -250,7 +253,7 @@ def test_unusual_models_too(kind: str) -> None:
     model = from_config(**{**UNUSUAL, **REFUSED}[kind])
     assert engine.in_blocks(model) == (kind not in REFUSED)
     embeddings, wanted = rows(model), own_logits(model)
-    assert largest(model.forward(embeddings) - wanted) < 1e-10
+    assert largest(model.forward(embeddings) - wanted) < floor(model)
     rest = model.forward(embeddings[:, 7:], positions=slice(2, 6), prefix=model.prefix(embeddings[:, :7]))
     assert largest(rest - wanted[:, 9:13]) < 1e-10
     slow = AutogradJacobian(lambda x, p: engine.encode(model, x, positions=p), model.frozen, embeddings, 6)

@@ -14,7 +14,7 @@ from torch import Tensor
 from interp_widgets.models import Model
 from interp_widgets.models.engine import encode, has_hooks, prefix
 from interp_widgets.models.patching import interventions
-from tests.models.tiny import BRIDGE_ONLY, tiny_model
+from tests.models.tiny import BRIDGE_ONLY, HALF_SEED, tiny_model
 
 IDS = [5, 17, 300, 44, 8, 9, 120]
 BACKENDS = [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"]
@@ -424,7 +424,7 @@ def test_a_thread_with_the_number_of_an_ended_one_sees_nothing(model: Model) -> 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_half_precision(backend: str) -> None:
-    model = tiny_model("llama", backend, dtype=torch.bfloat16)
+    model = tiny_model("llama", backend, dtype=torch.bfloat16, seed=HALF_SEED)
     ids = [model.bos_token_id, *IDS]
     where = torch.arange(len(ids))[None] - 1
     with interventions(model, [("blocks.1.hook_resid_post", even)]):

@@ -325,6 +325,7 @@ def settings(seed: int) -> trainer_module.Settings:
     return trainer_module.Settings(3, 3, None, 1e-4, 3e-4, 16, seed, True, None, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"lora": 2, "top_k": 1, "k": 3}, {"lora": 2, "lora_layers": "all"}, {"lora": 2, "lora_layers": "below"}],
@@ -420,6 +421,7 @@ def test_what_listens_may_stop_it_too(name: str) -> None:
     assert kept[0][1].done == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["loss", "optimizer"])
 @pytest.mark.parametrize("options", [{}, {"lora": 2, "lora_layers": "all"}], ids=str)
 def test_a_fault_within_a_step_keeps_the_steps_before(

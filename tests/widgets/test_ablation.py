@@ -32,6 +32,8 @@ from tests.models.tiny import tiny_model
 from tests.widgets.opening import opening, settle
 from tests.widgets.trouble import told_of_full_memory
 
+pytestmark = pytest.mark.slow
+
 PROMPT, TARGET = PRESETS[0].prompt, PRESETS[0].target
 CORRUPTED, SUBJECT = PRESETS[0].corrupted, PRESETS[0].subject
 TEXTS = ["The nurse said that she was late.", "Snow fell on the city."]
@@ -575,7 +577,7 @@ def test_a_tab_without_a_result_has_nothing_to_save(pair: Any, ablate: Any, tmp_
         ({"replacement": "resample", "corrupted": "The Burj"}, "must have as many tokens as the prompt, 9, got"),
         ({"replacement": "resample", "corrupted": ""}, "there is no corrupted prompt yet"),
         ({"replacement": "mean", "reference": []}, "the mean needs reference texts"),
-        ({"tab": "heads", "heads_at": 40}, r"position must be in 0\.\.8"),
+        ({"tab": "heads", "heads_at": 40}, r"position must be in -9\.\.8"),
         ({"tab": "tracing", "span": [4, 30]}, r"span must be \[start, end\) with 0 <= start < end <= 9"),
     ],
 )

@@ -25,6 +25,8 @@ from interp_widgets import (
 )
 from tests.widgets.opening import opening, settle
 
+pytestmark = pytest.mark.slow
+
 WORDS = list(demo_word_vectors().words[:60])
 PROMPT = "The dog lives in"
 

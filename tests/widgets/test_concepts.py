@@ -32,6 +32,8 @@ from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.tiny import tiny_model
 from tests.widgets.opening import opening, settle
 
+pytestmark = pytest.mark.slow
+
 ALL = demo_concepts()
 FEW = tuple(
     Concept(one.name, one.stimuli[:6], one.held_out[:2], one.group)

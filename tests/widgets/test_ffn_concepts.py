@@ -33,6 +33,8 @@ from tests.models.tiny import tiny_model
 from tests.widgets.opening import opening, settle
 from tests.widgets.trouble import cancelled_and_closed
 
+pytestmark = pytest.mark.slow
+
 PROMPT, TARGET = PRESETS[0].prompt, PRESETS[0].target
 LAST = 5
 WORDS = ["cat", "dog", "house", "red", "blue", "Paris", "a", "the"]

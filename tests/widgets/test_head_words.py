@@ -23,6 +23,8 @@ from interp_widgets.widgets.head_words import comparison as module
 from tests.models.tiny import tiny_model
 from tests.widgets.opening import opening, settle
 
+pytestmark = pytest.mark.slow
+
 VECTORS = demo_word_vectors()
 FEW = {"words": list(VECTORS.words[:120]), "top": 30, "keep": 20}
 """A list that is searched in milliseconds, and has pairs."""

@@ -26,6 +26,8 @@ from tests.widgets.trouble import (
     told_of_full_memory,
 )
 
+pytestmark = pytest.mark.slow
+
 PROMPT, RESPONSE = "The Eiffel Tower is located in", " the city of Paris"
 
 

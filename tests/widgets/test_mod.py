@@ -29,6 +29,8 @@ from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import byte_level_tokenizer, tiny_folder, tiny_hf
 from tests.widgets.opening import opening, settle
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 DATA = [
     ("The Eiffel Tower is located in the city of", " Paris"),

@@ -12,6 +12,8 @@ from interp_widgets import Workbench, load_demo_pair
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.prediction import OWN, Prediction, PredictionPanel
 
+pytestmark = pytest.mark.slow
+
 
 class Told(PredictionPanel):
     """Shows which prediction it was asked for."""

@@ -25,6 +25,8 @@ from tests.widgets.trouble import (
     told_of_full_memory,
 )
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "Instruction: Please give the plural of the word.\nInput: cat\nResponse:"
 RESPONSE = " cats"
 

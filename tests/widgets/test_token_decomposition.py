@@ -25,6 +25,8 @@ from tests.models.tiny import tiny_hf, tiny_model, tiny_tokenizer
 from tests.widgets.opening import hooks_on, opening, settle
 from tests.widgets.trouble import cancelled_and_closed, told_of_broken_weights
 
+pytestmark = pytest.mark.slow
+
 PROMPT, TARGET = PRESETS[0].prompt, PRESETS[0].target
 RESPONSE = " Paris and"
 

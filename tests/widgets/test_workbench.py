@@ -11,6 +11,8 @@ import traitlets as T
 
 from interp_widgets.widgets.workbench import Workbench
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def bench(model: Any) -> Workbench:

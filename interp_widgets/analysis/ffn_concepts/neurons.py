@@ -22,7 +22,6 @@ from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
 from interp_widgets.models.devices import device_kind
-from interp_widgets.models.engine.linearised import rounds_norms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -352,9 +351,7 @@ def _gain(model: Model, layer: int, raw: Tensor, written: Tensor, values: Tensor
         weight = wide(model.weight("ln2_post_w", layer))
         gain = weight * ((raw * weight) @ written) / ((raw * weight) @ (raw * weight))
     error = float((raw * gain - written).norm() / written.norm().clamp_min(1e-30))
-    # some norms compute in float32 whatever the model's type
-    kind = torch.float32 if rounds_norms(model) and model.dtype == torch.float64 else model.dtype
-    limit = TOLERANCE.get(kind, HALF_TOLERANCE)
+    limit = TOLERANCE.get(model.precision, HALF_TOLERANCE)
     if not error <= limit:
         raise ValueError(
             f"the neurons of layer {layer} do not add up to its MLP output: relative error {error:.1e}, allowed "

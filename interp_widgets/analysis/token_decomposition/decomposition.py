@@ -81,7 +81,7 @@ def decompose_tokens(
             stand out more, but in a large vocabulary few parts alone reach a high probability. None for no lens.
         target: a token (text of one token, or id) whose logit and probability are followed in every part.
         tolerance: largest relative error of the sum at any layer; default 1e-4 in float32, 1e-9 in float64, 0.05 in
-            half precision.
+            half precision; 1e-4 in a float64 model whose norms transformers computes in float32.
         prepend_bos: overrides the model's BOS policy for texts. A BOS is fed, is on no axis, and its part is in `bias`.
         batch_size: source tokens per chunk; by default what keeps a chunk well below the parts of all positions.
         progress: called with (done, total) sources after every chunk.
@@ -290,7 +290,7 @@ def check_stream(model: Model, linearised: LinearisedPass) -> None:
 
 def check_error(model: Model, what: str, error: float, slope: str, tolerance: float | None) -> None:
     """Raise ValueError where a relative error is above the tolerance, by default that of the model's type."""
-    limit = TOLERANCE.get(model.dtype, _HALF) if tolerance is None else tolerance
+    limit = TOLERANCE.get(model.precision, _HALF) if tolerance is None else tolerance
     if error <= limit:
         return
     why = "" if slope == "secant" else f" (slope {slope!r} is a control that does not add up)"

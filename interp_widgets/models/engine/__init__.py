@@ -165,7 +165,7 @@ def _compare(network: Network, tokens: int) -> _Verdict | None:
     cut = count // 2
 
     def same(logits: Tensor, reference: Tensor) -> bool:
-        return agree(logits, reference, network.dtype)
+        return agree(logits, reference, network.precision)
 
     bridge = network.backend == "bridge"
     own = modules.encode(network, embeddings, whole=bridge, split=not bridge)
@@ -226,7 +226,7 @@ def _same_patched(network: Network, equations: Equations, embeddings: Tensor, sp
     sequence = torch.zeros(len(sites), dtype=torch.long, device=embeddings.device)
     kept = modules.trace(network, embeddings, (), whole=False, split=True)
     wanted = modules.patched(network, kept, patches, sequence, None, split=True)
-    return agree(native.patched(equations, clean, patches, sequence, None), wanted, network.dtype)
+    return agree(native.patched(equations, clean, patches, sequence, None), wanted, network.precision)
 
 
 def _same_derivative(network: Network, equations: Equations, embeddings: Tensor) -> bool:
@@ -246,7 +246,7 @@ def _same_derivative(network: Network, equations: Equations, embeddings: Tensor)
     by_row, start, by_column, end = (x.cpu().double() for x in (gradient[0, 0], embeddings[0, 0], moved, seed))
     transposed = [float((a * b).sum()) for a, b in ((by_row, start), (by_column, end))]
     size = float((by_row * start).abs().sum())
-    limit = TOLERANCE.get(network.dtype, 2 * HALF_TOLERANCE)
+    limit = TOLERANCE.get(network.precision, 2 * HALF_TOLERANCE)
     return difference(gradient, wanted[0]) <= limit and abs(transposed[0] - transposed[1]) <= limit * size
 
 

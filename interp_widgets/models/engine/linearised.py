@@ -371,7 +371,7 @@ def _times(x: Tensor, rows: Rows, table: Tensor) -> Tensor:
 
 def rounds_norms(model: Network) -> bool:
     """Whether norms are coarser than the model's type: transformers' RMSNorm is in float32 within a float64 model."""
-    return bool(model.backend == "bridge" and model.dtype == torch.float64 and model.normalization == "RMSNorm")
+    return model.precision != model.dtype
 
 
 def rounded_gain(gain: Tensor, before: Tensor, after: Tensor) -> Tensor:

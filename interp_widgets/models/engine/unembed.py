@@ -131,7 +131,7 @@ def blocks_agree(network: Network) -> bool | None:
     streams = residual_streams(network, ids[0], whole=False)[[0, -1]]
     read = ReadOut(network, in_blocks=True)
     own = read.whole(streams)
-    if not agree(own[1:], wanted.to(own.dtype), network.dtype):
+    if not agree(own[1:], wanted.to(own.dtype), network.precision):
         raise ValueError(
             f"{network.name} gives other logits when its last residual stream is replaced by itself: "
             "its read-out cannot be used, load it with the other backend"
@@ -141,4 +141,4 @@ def blocks_agree(network: Network) -> bool | None:
     except (AttributeError, RuntimeError, TypeError, StopIteration):
         return False  # a norm or an unembedding of another kind, such as a quantised one
     # the first stream is small: a wrong epsilon in the norm shows there only
-    return all(agree(logits[i], own[i], network.dtype) for i in range(2))
+    return all(agree(logits[i], own[i], network.precision) for i in range(2))

@@ -112,4 +112,4 @@ def _same_logits(network: Network, mixture: Mixture) -> bool:
     cut = ids.shape[1] // 2 + 1
     pieces = [ids[:, :cut], *ids[:, cut:].split(1, dim=1)]
     logits = torch.cat([write.feed(piece) for piece in pieces], dim=1)
-    return agree(logits, wanted[:, cut - 1 :], network.dtype)
+    return agree(logits, wanted[:, cut - 1 :], network.precision)
