@@ -548,7 +548,9 @@ def test_bad_heads_and_neurons() -> None:
         ablate_heads(model, "The Eiffel Tower", layers=[])
     with pytest.raises(ValueError, match=r"layer must be in -3\.\.2"):
         ablate_neurons(model, "The Eiffel Tower", layer=3)
-    with pytest.raises(ValueError, match=r"neuron must be in -128\.\.127 for this model with 128 neurons per layer, got 128"):
+    with pytest.raises(
+        ValueError, match=r"neuron must be in -128\.\.127 for this model with 128 neurons per layer, got 128"
+    ):
         ablate_neurons(model, "The Eiffel Tower", layer=0, neurons=[128])
     with pytest.raises(ValueError, match="neurons must not be empty"):
         ablate_neurons(model, "The Eiffel Tower", layer=0, neurons=[])

@@ -493,10 +493,26 @@ def jacobian_at(network: Network, embeddings: Tensor, first: int) -> Jacobian:
 
     @contextmanager
     def alone() -> Iterator[None]:
-        with network.lock, network.frozen():
+        with network.lock, network.frozen(), _tensors_kept(network.tl_model):
             yield
 
     return AutogradJacobian(lambda rows, chosen: encode(network, rows, positions=chosen), alone, embeddings, first)
+
+
+@contextmanager
+def _tensors_kept(tl_model: Any) -> Iterator[None]:
+    """Put back the tensors that modules held before: some keep what a pass made, which a derivative must not leave."""
+    tables = [table for module in tl_model.modules() for table in (vars(module), module._buffers)]
+    before = [dict(table) for table in tables]
+    try:
+        yield
+    finally:
+        for table, own in zip(tables, before, strict=True):
+            for name in [name for name, value in table.items() if isinstance(value, Tensor)]:
+                if name not in own:
+                    del table[name]
+                elif own[name] is not table[name]:
+                    table[name] = own[name]
 
 
 # ---- streams of many sequences
