@@ -489,7 +489,7 @@ def test_broken_weights_and_models_that_do_not_add_up_are_named() -> None:
 @pytest.mark.hooked
 def test_weights_that_are_no_numbers_give_an_error_and_no_nan() -> None:
     for name in ("ln_final.w", "unembed.W_U"):
-        model = copy_of("gpt2", backend="hooked")
+        model = copy_of("llama", backend="hooked")  # GPT-2's embedding and unembedding are one matrix
         neuron_tokens(model, layer=1, top=3)
         broken = next(p for own, p in model.tl_model.named_parameters() if own == name)
         with torch.no_grad():

@@ -305,9 +305,9 @@ def test_cancel_keeps_the_answers_so_far(pair: Any, browse: Any, monkeypatch: py
     panel = browse(pair.base)
     monkeypatch.setattr(annotating.Annotating, "annotator", lambda self: slow)
     tab(panel).annotating.ask()
-    assert slow.entered.wait(10)
+    assert slow.entered.wait(120)
     panel.cancel()
-    assert panel.wait(10)
+    assert panel.wait(120)
     assert panel.status.state == "cancelled"
     assert [row[-1] for row in tab(panel).table.rows] == ["slow"] * 7 + [None] * 13
     assert noted(panel, 0)[0].startswith("about ")
@@ -319,7 +319,7 @@ def test_an_annotator_that_fails_is_told_and_loses_nothing(
     monkeypatch.setattr(annotating.Annotating, "annotator", lambda self: Slow(2, failure="the server is away"))
     panel = browse(pair.base)
     tab(panel).annotating.ask()
-    assert panel.wait(30)
+    assert panel.wait(120)
     assert panel.status.state == "failed"
     assert "the server is away" in panel.status.error
     assert [row[-1] for row in tab(panel).table.rows[:2]] == ["slow"] * 2
@@ -615,7 +615,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, browse: Any, chang
         setattr(panel, name, value)
     if panel.status.state != "failed":
         panel.go()
-        assert panel.wait(30)
+        assert panel.wait(120)
     assert panel.status.state == "failed"
     assert sentence in panel.status.error
     assert panel.result is good or panel.tab == "neurons"
@@ -723,8 +723,8 @@ def test_closing_leaves_no_comm(pair: Any, wire: Any) -> None:
     before = wire.open()
     panel = FFNConceptBrowser(pair)
     panel.tab = "comparison"
-    panel.wait(30)
+    panel.wait(120)
     panel.tab = "neurons"
-    panel.wait(30)
+    panel.wait(120)
     panel.close()
     assert wire.open() - before <= 2

@@ -88,15 +88,15 @@ def test_the_cache_never_mixes_the_whole_and_the_ablated_model(
         ablated = {n: wanted(n) for n in (3, 4)}
         assert panel.run() == pytest.approx(ablated[3])  # computed here, not taken from the cache
         panel.n = 4  # the worker computes
-        assert panel.wait(5)
+        assert panel.wait(120)
         assert panel.result == pytest.approx(clean[4])
         assert panel.run() == pytest.approx(ablated[4])
     panel.n = 3
-    assert panel.wait(5)
+    assert panel.wait(120)
     assert panel.result == pytest.approx(clean[3])  # from the cache, where the ablated one is as well
     assert panel.run() == pytest.approx(clean[3])
     panel.n = 4
-    assert panel.wait(5)
+    assert panel.wait(120)
     assert panel.result == pytest.approx(clean[4])
     assert panel.status.text.endswith("(from cache)")
     assert abs(clean[3] - ablated[3]) > 0.1
@@ -120,9 +120,9 @@ def test_after_an_edit_a_panel_computes_again(
         assert panel.run() == pytest.approx(wanted)
         assert len(panel.computed) == count + 1
         panel.n = 4
-        assert panel.wait(10)
+        assert panel.wait(120)
         panel.n = 3
-        assert panel.wait(10)
+        assert panel.wait(120)
         assert panel.result == pytest.approx(wanted)
     count = len(panel.computed)
     assert panel.run() == first
@@ -157,16 +157,16 @@ def test_the_cache_of_a_large_model_is_asked_by_the_worker(
     panel = make(model, kind=reading)
     first, count = panel.run(), len(panel.computed)
     panel.n = 4
-    assert panel.wait(10)
+    assert panel.wait(120)
     assert len(panel.computed) == count + 1
     panel.n = 3
-    assert panel.wait(10)
+    assert panel.wait(120)
     assert panel.result == first
     assert len(panel.computed) == count + 1, "from the cache"
     assert panel.status.text.endswith("(from cache)")
     undo = first_value_of_an_mlp(model)
     panel.n = 4
-    assert panel.wait(10)
+    assert panel.wait(120)
     assert len(panel.computed) == count + 2
     undo()
 

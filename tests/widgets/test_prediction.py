@@ -57,7 +57,7 @@ def tell(wire: Any) -> Iterator[Callable[..., Told]]:
 
 
 def settled(panel: Told) -> Told:
-    assert panel.wait(20)
+    assert panel.wait(120)
     return panel
 
 

@@ -169,7 +169,7 @@ def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any
 def test_generate_writes_a_response(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.tuned, max_new_tokens=5)
     panel.write()
-    assert panel.wait(30)
+    assert panel.wait(120)
     assert panel.response == pair.tuned.generate(PROMPT, max_new_tokens=5)
     assert panel.result.importance.shape[1] == len(panel.map.response_strip.tokens)
     panel.prompt = "The Eiffel Tower is located in the city of"
@@ -179,7 +179,7 @@ def test_generate_writes_a_response(pair: Any, explore: Any, wire: Any) -> None:
 
 def test_the_written_response_is_answered_already(pair: Any, explore: Any) -> None:
     panel = explore(pair.tuned, response="", max_new_tokens=4)
-    assert panel.wait(30)
+    assert panel.wait(120)
     before = panel.result
     panel.run()
     assert panel.status.text.endswith("(from cache)")
@@ -191,7 +191,7 @@ def test_a_response_of_another_writer_is_not_taken_from_the_cache(pair: Any, exp
     written = []
     for second in (pair.tuned, pair.base):
         panel = explore(pair.base, second, prompt=prompt, response="", max_new_tokens=6)
-        assert panel.wait(30)
+        assert panel.wait(120)
         written.append(second.generate(prompt, max_new_tokens=6))
         assert panel.response == written[-1]
         for result in panel.result:
@@ -214,7 +214,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, chan
     for name, value in change.items():
         setattr(panel, name, value)
     panel.go()
-    assert panel.wait(30)
+    assert panel.wait(120)
     assert panel.status.state == "failed"
     assert sentence in panel.status.error
     assert panel.result is good
@@ -276,11 +276,11 @@ def test_a_second_click_during_a_run_takes_its_place(pair: Any, explore: Any, mo
     monkeypatch.setattr(panel, "compute", slow)
     panel.method = "first_order"
     panel.go()
-    assert entered.wait(10)
+    assert entered.wait(120)
     panel.method = "random"
     panel.go()
-    assert stopped.wait(10), "the run before must be asked to stop"
-    assert panel.wait(30)
+    assert stopped.wait(120), "the run before must be asked to stop"
+    assert panel.wait(120)
     assert panel.status.state == "done", panel.status.error
     assert panel.result.method == "random"
 
@@ -330,7 +330,7 @@ def test_data_set_tab_scores_cases_and_opens_one(pair: Any, explore: Any, wire: 
     assert len(panel.data_set.table.rows) == 2 * len(cases)
     assert "8 scored" in panel.data_set.summary.value
     wire.type(panel.data_set.table, selected=5)
-    assert panel.wait(30)
+    assert panel.wait(120)
     assert panel.prompt == cases[1].prompt
     assert panel.response == cases[1].response
     assert panel.view == "B"
@@ -365,7 +365,7 @@ def test_check_tab_compares_the_methods(pair: Any, explore: Any) -> None:
     assert panel.check.table.rows, "slicing the map does not touch the check"
     panel.target = "logit"
     panel.go()
-    assert panel.wait(30)
+    assert panel.wait(120)
     assert not panel.check.table.rows, "a check of another result is not left standing"
 
 

@@ -124,7 +124,7 @@ def test_colours(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch, color
 
 def test_the_threshold_chooses_labels_without_a_run(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explore(pair.base)
-    panel.wait(20)
+    panel.wait(120)
     monkeypatch.setattr(panel, "compute", lambda *a, **k: pytest.fail("the model ran"))
     monkeypatch.setattr(panel, "start", lambda *a, **k: pytest.fail("a part was read again"))
     chance = panel.map.heat.matrix.ravel()
@@ -437,7 +437,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, chan
     for name, value in change.items():
         setattr(panel, name, value)
     panel.go()
-    assert panel.wait(30)
+    assert panel.wait(120)
     assert panel.status.state == "failed"
     assert sentence in panel.status.error
     assert panel.result is good
@@ -580,7 +580,7 @@ def test_saving(pair: Any, explore: Any, tmp_path: Path) -> None:
 def test_closing_leaves_no_comm(pair: Any, wire: Any) -> None:
     before = wire.open()
     panel = TokenDecompositionExplorer(pair.base)
-    panel.wait(30)
+    panel.wait(120)
     panel.close()
     left = wire.open() - before
     again = TokenDecompositionExplorer(pair.base)

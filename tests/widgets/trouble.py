@@ -75,18 +75,18 @@ def cancelled_and_closed(panel: Any, monkeypatch: pytest.MonkeyPatch, change: Ca
     monkeypatch.setattr(panel, "compute", endless)
     change()
     panel.go()
-    assert entered.wait(10)
+    assert entered.wait(120)
     panel.cancel()
-    assert stopped.wait(10)
-    assert panel.wait(10)
+    assert stopped.wait(120)
+    assert panel.wait(120)
     assert panel.status.state == "cancelled"
     assert panel.result is good
     entered.clear()
     stopped.clear()
     panel.go()
-    assert entered.wait(10)
+    assert entered.wait(120)
     panel.close()
-    assert stopped.wait(10), "closing must stop the run"
+    assert stopped.wait(120), "closing must stop the run"
     assert all(hooks_on(model) == 0 for model in panel.models)
     with pytest.raises(RuntimeError, match="is closed"):
         panel.run()

@@ -350,6 +350,7 @@ def _gain(model: Model, layer: int, raw: Tensor, written: Tensor, values: Tensor
     if norms_output(model, layer):
         weight = wide(model.weight("ln2_post_w", layer))
         gain = weight * ((raw * weight) @ written) / ((raw * weight) @ (raw * weight))
+    check_finite(torch.stack([raw, written]), f"the MLP output of layer {layer}")
     error = float((raw * gain - written).norm() / written.norm().clamp_min(1e-30))
     limit = TOLERANCE.get(model.precision, HALF_TOLERANCE)
     if not error <= limit:
