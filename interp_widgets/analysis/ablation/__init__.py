@@ -3,8 +3,8 @@
 from interp_widgets.analysis.ablation.ablated_prediction import AblatedPrediction, ablated_prediction
 from interp_widgets.analysis.ablation.contexts import (
     Ablation,
-    Filling,
     Part,
+    ReplacementKind,
     ablation,
     mean_ablation,
     resample_ablation,
@@ -26,7 +26,7 @@ __all__ = [
     "Ablation",
     "AblationResult",
     "CausalTraceResult",
-    "Filling",
+    "ReplacementKind",
     "HeadAblationResult",
     "Kind",
     "Metric",

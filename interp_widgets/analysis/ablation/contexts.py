@@ -24,14 +24,14 @@ Part = Literal["attn", "mlp", "both", "attn_to_mlp", "head", "neuron"]
 """What is taken out: a layer's attention output, its MLP output, both (the whole block), the attention output as the
 MLP reads it (it still goes to the residual stream), one attention head, or one MLP neuron."""
 
-Filling = Literal["zero", "mean", "resample", "value"]
-"""What takes its place: nothing, a mean, another prompt's, or any other given value."""
+ReplacementKind = Literal["zero", "mean", "resample", "value"]
+"""The replacement value: zero, a mean, another prompt's value, or any other."""
 
 
 @checked
 @record
 class Ablation(Record):
-    """One part of a model at one layer, where, and what takes its place; checked against a model by `ablation`.
+    """One part of a model at one layer, where, and its replacement value; checked against a model by `ablation`.
 
     Example:
         >>> Ablation("mlp", 4)
@@ -54,11 +54,12 @@ class Ablation(Record):
     """Which head or neuron, from 0; None for the other kinds."""
 
     replacement: str | None = None
-    """What takes its place, a :data:`Filling`; if left out ``"zero"`` without a value and ``"value"`` with one."""
+    """The kind of the replacement value, a :data:`ReplacementKind`; if left out, ``"zero"`` without a value and
+    ``"value"`` with one."""
 
     value: Any = None
-    """What is put there, for all but ``"zero"``: numbers (d_model,), for a head (d_head,), for a neuron one number; or
-    one such row per position given. Kept as a NumPy array. `mean_ablation` and `resample_ablation` make it."""
+    """The replacement value, for all but ``"zero"``: numbers (d_model,), for a head (d_head,), for a neuron one number;
+    or one such row per position given. Kept as a NumPy array. `mean_ablation` and `resample_ablation` make it."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Part):
@@ -91,8 +92,8 @@ class Ablation(Record):
     def _check_value(self) -> None:
         if self.replacement is None:
             object.__setattr__(self, "replacement", "zero" if self.value is None else "value")
-        if self.replacement not in get_args(Filling):
-            listed = ", ".join(repr(filling) for filling in get_args(Filling))
+        if self.replacement not in get_args(ReplacementKind):
+            listed = ", ".join(repr(kind) for kind in get_args(ReplacementKind))
             raise ValueError(f"replacement must be one of {listed}, got {self.replacement!r}")
         if self.replacement == "zero":
             if self.value is not None:
