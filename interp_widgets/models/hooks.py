@@ -187,7 +187,7 @@ def attached(
         scope: the hooks act in it only, and outlive TransformerLens' own resets.
     """
     device = next(devices_of(tl_model))
-    hooks = list(hooks)
+    hooks, points = list(hooks), tl_model.hook_dict  # a bridge makes this table at every look
     # found before any hook is on the model: it compares values
     entry = mlp_branch(tl_model, backend).entry if backend and any(MLP_IN.match(name) for name, _ in hooks) else ""
     with contextlib.ExitStack() as stack:
@@ -195,7 +195,7 @@ def attached(
             act = _within(function, scope, device)
             block = MLP_IN.match(name) if backend else None
             if block is None:
-                point = tl_model.hook_dict[name]
+                point = points[name]
                 handle = add_hook(point, act, permanent=scope is not None)
                 stack.callback(remove_hook, point, handle)
                 registered = point._forward_hooks.get(handle.hook.id)

@@ -130,6 +130,17 @@ def _route(network: Network, tokens: int) -> _Route:
     return _Route(Equations.of(network) if verdict.native and not hooked else None, hooked, verdict)
 
 
+def _route_as_before(network: Network, tokens: int = 1) -> _Route:
+    """The way for what follows a pass, such as its logits: the one that was compared last, where there is no hook."""
+    verdicts = _VERDICTS.get(network.tl_model)
+    if not verdicts or has_hooks(network.tl_model):
+        return _route(network, tokens)
+    verdict = next(reversed(verdicts.values()))
+    if _passes_boundary(network, verdict.tokens, tokens):
+        return _route(network, tokens)
+    return _Route(Equations.of(network) if verdict.native else None, False, verdict)
+
+
 def _boundaries(network: Network) -> list[int]:
     """Lengths behind which a model computes in another way: windows of its attention, original contexts of its rotary
     positions."""
@@ -341,7 +352,8 @@ def encode(
     _check_embeddings(network, embeddings, before)
     chosen = positions.to(embeddings.device) if isinstance(positions, Tensor) else positions
     with network.lock:
-        route = _route(network, before + embeddings.shape[1])
+        tokens = before + embeddings.shape[1]
+        route = _route_as_before(network, tokens) if prefix is not None else _route(network, tokens)
         past = None
         if prefix is not None and prefix.embeddings is None:
             if route.hooked or prefix.native != route.native:
@@ -388,7 +400,7 @@ def _check_embeddings(network: Network, embeddings: Tensor, before: int) -> None
 def decode(network: Network, hidden: Tensor) -> Tensor:
     """Logits (..., d_vocab) of hidden states from `encode`."""
     with network.lock:
-        route = _route(network, 1)
+        route = _route_as_before(network)
         if route.equations is not None:
             return native.decode(route.equations, hidden)
         return _logits(network, hidden, _is_split(network, route))
@@ -405,7 +417,7 @@ def decode_blocks(network: Network, hidden: Tensor, size: int) -> Iterator[tuple
 
     A model whose logits come in one piece gives one block.
     """
-    if size >= network.d_vocab or not in_blocks(network):
+    if size >= network.d_vocab or not _route_as_before(network).native:
         yield 0, decode(network, hidden)
         return
     for first in range(0, network.d_vocab, size):
@@ -417,7 +429,7 @@ def decode_blocks(network: Network, hidden: Tensor, size: int) -> Iterator[tuple
 @torch.no_grad()
 def token_logits(network: Network, hidden: Tensor, ids: Tensor) -> Tensor:
     """(rows, n) logits of the token ids (n,) alone, from hidden states (rows, width); float32 or wider."""
-    if in_blocks(network):
+    if _route_as_before(network).native:
         with network.lock:
             return unembed.vocabulary_block(network, hidden if hidden.dtype == torch.float64 else hidden.float(), ids)
     size = max(1, 2**22 // network.d_vocab)
@@ -679,7 +691,7 @@ def patched(
     device = trace.embeddings.device
     start = torch.zeros(cells, dtype=torch.long, device=device) if sequence is None else sequence.to(device)
     with network.lock:
-        route = _route(network, trace.tokens)
+        route = _route_as_before(network)  # that of the trace
         if route.native != trace.native or route.hooked != trace.hooked:
             raise ValueError("the trace was made before hooks were put on or taken off the model: make it again")
         hidden = trace.hidden[start]
