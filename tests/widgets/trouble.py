@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from interp_widgets.compute.cache import results
 from tests.widgets.opening import hooks_on
 
 
@@ -73,6 +74,7 @@ def cancelled_and_closed(panel: Any, monkeypatch: pytest.MonkeyPatch, change: Ca
             stopped.set()
 
     monkeypatch.setattr(panel, "compute", endless)
+    results.clear()  # other tests have asked the same of this model
     change()
     panel.go()
     assert entered.wait(120)
