@@ -333,7 +333,12 @@ def _attempt(
     except (RuntimeError, ValueError, LookupError, AttributeError, AssertionError, TypeError) as error:
         if is_out_of_memory(error):
             raise
-        return None, None, "TransformerLens does not support this architecture or configuration"
+        known = isinstance(error, LoadError)  # already a sentence for users
+        return (
+            None,
+            None,
+            str(error) if known else "TransformerLens does not support this architecture or configuration",
+        )
     if isinstance(past, SelfCheck):
         check = replace(check, past=past)
     elif past is not None:

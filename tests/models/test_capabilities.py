@@ -277,7 +277,7 @@ def test_embeddings_of_another_width_than_the_stream_are_refused() -> None:
 def test_an_error_of_torch_in_a_conversion_falls_back_to_the_bridge() -> None:
     model = model_of("gpt_neo")
     assert model.backend == "bridge"
-    assert "TransformerLens cannot convert it" in model.self_check.note
+    assert "TransformerLens does not support this architecture" in model.self_check.note
 
 
 def test_a_rotary_embedding_with_a_rule_per_kind_of_layer_loads() -> None:
