@@ -110,7 +110,7 @@ SPLIT = {"decompose_tokens", "decompose_logit"}
 REFUSED = {
     "mamba": set(QUESTIONS) - {"logit_lens"},
     "rwkv": set(QUESTIONS) - {"logit_lens"},
-    "openai-gpt": set(QUESTIONS) - {"Ablation('head', ...)", "Ablation('neuron', ...)", "neuron_tokens"},
+    "openai-gpt": set(QUESTIONS) - {"Ablation('head', ...)", "Ablation('neuron', ...)"},
     "qwen3_moe": NEURONS | SPLIT,
     "deepseek": NEURONS | SPLIT | {"ablate_heads", "Ablation('head', ...)"},
     "phi": set(),
