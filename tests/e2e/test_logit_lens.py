@@ -66,7 +66,7 @@ def test_journey(opened: Any) -> None:
     panel.locator(".iw-table tbody tr").nth(1).click()
     nb.wait_py("lens.target != ' John'", True)
     nb.done()
-    assert nb.py("lens.result[0].target_token == lens.target")
+    nb.wait_py("lens.result[0].target_token == lens.target", True)
     nb.py(code="lens.target = ' John'")
     nb.done()
 
