@@ -98,6 +98,7 @@ from .tuning.mixture_of_depths import tune_mod as tune_mod
 from .tuning.mixture_of_depths import untrained_mod as untrained_mod
 from .version import __version__ as __version__
 from .widgets.ablation import AblationPanel as AblationPanel
+from .widgets.base.workbench import Workbench as Workbench
 from .widgets.concepts import ConceptBrowser as ConceptBrowser
 from .widgets.ffn_concepts import FFNConceptBrowser as FFNConceptBrowser
 from .widgets.head_words import HeadWordBrowser as HeadWordBrowser
@@ -105,4 +106,3 @@ from .widgets.logit_lens import LogitLensExplorer as LogitLensExplorer
 from .widgets.mod import MoDRoutingViewer as MoDRoutingViewer
 from .widgets.saliency import SaliencyExplorer as SaliencyExplorer
 from .widgets.token_decomposition import TokenDecompositionExplorer as TokenDecompositionExplorer
-from .widgets.workbench import Workbench as Workbench

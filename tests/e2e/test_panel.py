@@ -10,7 +10,7 @@ TOY = """
 import threading, types
 import ipywidgets as W, pandas as pd, traitlets as T
 from interp_widgets.compute.memory import Forecast
-from interp_widgets.widgets.panel import Panel
+from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.views import TokenStrip
 
 gate = threading.Event(); gate.set()

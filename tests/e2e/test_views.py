@@ -507,7 +507,7 @@ def test_saved_page(nb: Any) -> None:
         HEAT.replace("(12, 9)", "(11, 9)").replace("range(12)", "range(11)"),
         BOKEH,
         "import pandas as pd\n"
-        "from interp_widgets.widgets.export import export_html\n"
+        "from interp_widgets.widgets.base.export import export_html\n"
         "answer = TokenStrip(label='Response'); answer.set_tokens([f'r{j}' for j in range(9)])\n"
         "heat.strips = (strip, answer)\n"
         "from interp_widgets.widgets.views.table import Table\n"

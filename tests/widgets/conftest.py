@@ -14,7 +14,7 @@ import pytest
 import traitlets as T
 from ipywidgets.widgets import widget as widget_module
 
-from interp_widgets.widgets.panel import Panel
+from interp_widgets.widgets.base.panel import Panel
 
 
 class RecordedComm(comm.base_comm.BaseComm):

@@ -8,7 +8,7 @@ from typing import Any
 import ipywidgets as W
 import pytest
 
-from interp_widgets.widgets.guard import guard, guarded, inside_handler, ui_lock
+from interp_widgets.widgets.base.guard import guard, guarded, inside_handler, ui_lock
 
 
 class Host:

@@ -12,7 +12,7 @@ import torch
 from interp_widgets.analysis.ablation import Ablation, ablation
 from interp_widgets.models import Model
 from interp_widgets.models import state as state_module
-from interp_widgets.widgets.identity import Identity
+from interp_widgets.widgets.base.identity import Identity
 from tests.models.state_edits import EDITS, Undo, edited, numpy_element
 from tests.models.tiny import tiny_model
 

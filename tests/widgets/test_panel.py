@@ -11,9 +11,9 @@ import pytest
 import traitlets as T
 
 from interp_widgets.compute.worker import Cancelled
-from interp_widgets.widgets import tidy
-from interp_widgets.widgets.guard import ui_lock
-from interp_widgets.widgets.panel import Panel
+from interp_widgets.widgets.base import tidy
+from interp_widgets.widgets.base.guard import ui_lock
+from interp_widgets.widgets.base.panel import Panel
 
 HERE = threading.current_thread()
 

@@ -10,7 +10,7 @@ import pytest
 
 from interp_widgets import Workbench, load_demo_pair
 from interp_widgets.data.presets import PRESETS
-from interp_widgets.widgets.prediction import OWN, Prediction, PredictionPanel
+from interp_widgets.widgets.base.prediction import OWN, Prediction, PredictionPanel
 
 pytestmark = pytest.mark.slow
 

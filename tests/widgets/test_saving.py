@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from interp_widgets.widgets.code import CodeBox, call, cell
-from interp_widgets.widgets.saving import formats, free_name
+from interp_widgets.widgets.base.code import CodeBox, call, cell
+from interp_widgets.widgets.base.saving import formats, free_name
 
 
 def test_table_from_python(toy: Any, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from interp_widgets.compute.worker import Progress
-from interp_widgets.widgets.status import StatusLine, describe_error
+from interp_widgets.widgets.base.status import StatusLine, describe_error
 
 
 def test_states(wire: Any) -> None:

@@ -140,7 +140,7 @@ def test_columns_that_cannot_be_written_into_are_an_error(wire: Any, column: dic
 
 
 def test_a_saved_page_is_read_only(wire: Any, tmp_path: Any) -> None:
-    from interp_widgets.widgets.export import html_page
+    from interp_widgets.widgets.base.export import html_page
 
     page = html_page("t", [Table(columns=OPEN, rows=[[0, "</script><b>", "", ""]])])
     assert '"writable": false' in page

@@ -19,7 +19,7 @@ from traitlets import TraitError
 
 from interp_widgets.figures.scene import Text
 from interp_widgets.figures.static import render_png, render_svg
-from interp_widgets.widgets.export import export_html, html_page
+from interp_widgets.widgets.base.export import export_html, html_page
 from interp_widgets.widgets.views import BokehFigure, Heatmap, Table, TokenStrip
 from interp_widgets.widgets.views.base import bytes_floats, check_spans, data_range, float_bytes
 from interp_widgets.widgets.views.bokeh_figure import BokehSource

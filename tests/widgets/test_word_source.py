@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from interp_widgets.widgets.base.word_source import meant_list
 from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser
 from interp_widgets.widgets.head_words import HeadWordBrowser
-from interp_widgets.widgets.word_source import meant_list
 from tests.models.tiny import tiny_model
 
 WORDS = ["dog", "Paris", "store", "river", "city", "France"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import traitlets as T
 
-from interp_widgets.widgets.workbench import Workbench
+from interp_widgets.widgets.base.workbench import Workbench
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ from interp_widgets.compute.worker import Cancelled
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
 
-from ..controls import row
-from ..prediction import Prediction
+from ..base.controls import row
+from ..base.prediction import Prediction
 from ..views import Table
 from .maps import METRIC_NAMES, amount
 from .planned import Planned

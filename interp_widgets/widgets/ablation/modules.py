@@ -11,7 +11,7 @@ import numpy as np
 from interp_widgets.analysis.ablation import AblationResult
 from interp_widgets.figures.static import Scene
 
-from ..controls import shown_if
+from ..base.controls import shown_if
 from .maps import UNITS, Maps, amount, clean_value, letters, title_start
 from .planned import KIND_LABELS, Planned
 

@@ -10,8 +10,8 @@ import traitlets as T
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.static import Scene
 
-from ..controls import Number, shown_if
-from ..prediction import Prediction, PredictionPanel
+from ..base.controls import Number, shown_if
+from ..base.prediction import Prediction, PredictionPanel
 from .cell import Cell
 from .controls import build_controls
 from .heads import HeadsTab

@@ -11,7 +11,7 @@ from interp_widgets.analysis.ablation import Ablation, mean_ablation, resample_a
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
 
-from ..prediction import Prediction
+from ..base.prediction import Prediction
 from .request import ZERO, Filler
 
 KIND_LABELS = {

@@ -24,8 +24,8 @@ from interp_widgets.analysis.ablation import (
 from interp_widgets.analysis.ablation.replacement import same_length
 from interp_widgets.models import Model
 
-from ..code import call
-from ..prediction import Prediction
+from ..base.code import call
+from ..base.prediction import Prediction
 
 KINDS: tuple[str, ...] = get_args(Kind)
 METRICS: tuple[str, ...] = get_args(Metric)

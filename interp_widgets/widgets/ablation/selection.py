@@ -11,7 +11,7 @@ from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.data.presets import PRESETS, Preset
 from interp_widgets.models import Model
 
-from ..prediction import PredictionPanel
+from ..base.prediction import PredictionPanel
 from .request import KINDS
 
 FROM_PRESET = ("foil", "subject", "corrupted")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..code import call, cell
+from ..base.code import call, cell
 from .cell import TOP
 from .planned import Planned
 from .request import HeadsRequest, ModulesRequest, Request, TraceRequest

@@ -10,8 +10,8 @@ import ipywidgets as W
 from interp_widgets.analysis.ablation import ablation
 from interp_widgets.models import Model
 
-from .. import tidy
-from ..controls import row, shown_if
+from ..base import tidy
+from ..base.controls import row, shown_if
 from .planned import Planned
 from .texts import Texts, Written
 

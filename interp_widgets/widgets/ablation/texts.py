@@ -9,7 +9,7 @@ from html import escape
 
 import ipywidgets as W
 
-from ..controls import shown_if
+from ..base.controls import shown_if
 from ..views import TokenStrip
 from .maps import quoted
 from .planned import Planned

@@ -13,7 +13,7 @@ from interp_widgets.analysis.ablation import CausalTraceResult
 from interp_widgets.figures.labels import axis_name
 from interp_widgets.figures.static import Scene, stack_scenes
 
-from ..controls import row, shown_if
+from ..base.controls import row, shown_if
 from ..views import TokenStrip
 from .maps import LETTERS, Maps, amount, letters, quoted, title_start
 from .planned import at_token

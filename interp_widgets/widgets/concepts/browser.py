@@ -13,7 +13,7 @@ from interp_widgets.data.concepts import demo_concepts
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
-from ..controls import Number, row
+from ..base.controls import Number, row
 from .controls import build_controls
 from .library import Library
 from .listing import Listing

@@ -6,7 +6,7 @@ from typing import Any
 
 import ipywidgets as W
 
-from ..controls import row, shown_if
+from ..base.controls import row, shown_if
 
 METHOD_LABELS = {
     "mean_difference": "mean difference",

@@ -13,9 +13,9 @@ from interp_widgets.analysis.concepts.directions import TEMPLATE
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts, read_concepts, split_stimuli
 from interp_widgets.models import Model
 
-from ..controls import row
-from ..saving import file_stem, free_name
-from ..workbench import model_name
+from ..base.controls import row
+from ..base.saving import file_stem, free_name
+from ..base.workbench import model_name
 from .request import OpenedSet, filled
 
 if TYPE_CHECKING:

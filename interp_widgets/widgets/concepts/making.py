@@ -16,7 +16,7 @@ from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.data.concepts import Concept, check_concepts
 from interp_widgets.models import Model
 
-from ..panel import Panel
+from ..base.panel import Panel
 from .request import MAP_METHODS, METHODS, BrowseRequest, Listed, MadeSet, MappedConcepts, OpenedSet
 
 MOST_TO_DRAFT = 5000

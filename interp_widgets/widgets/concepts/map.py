@@ -10,8 +10,8 @@ from interp_widgets.analysis.concepts import neighbours
 from interp_widgets.figures.concepts import ConceptMapFigure
 from interp_widgets.figures.scene import Scene
 
-from ..controls import row
-from ..guard import guarded
+from ..base.controls import row
+from ..base.guard import guarded
 from ..views import BokehFigure
 from .listing import MOST_LISTED, ConceptTable, number
 

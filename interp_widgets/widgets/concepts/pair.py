@@ -9,7 +9,7 @@ import numpy as np
 
 from interp_widgets.analysis.concepts import ConceptSet, Dispersion, dispersion
 
-from ..controls import row
+from ..base.controls import row
 from .controls import choice
 from .listing import MOST_LISTED, ConceptTable, number
 

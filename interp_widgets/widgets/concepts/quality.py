@@ -10,7 +10,7 @@ import numpy as np
 
 from interp_widgets.analysis.concepts import ConceptSet, neighbour_agreement
 
-from ..workbench import model_name
+from ..base.workbench import model_name
 from .controls import METHOD_LABELS
 from .listing import MOST_LISTED, ConceptTable, matching, number
 

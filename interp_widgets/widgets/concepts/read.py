@@ -21,7 +21,7 @@ from interp_widgets.analysis.concepts import (
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE
 from interp_widgets.figures.labels import visible
 
-from ..controls import row, shown_if
+from ..base.controls import row, shown_if
 from ..views import Heatmap, TokenStrip
 from .controls import choice
 from .listing import ConceptTable

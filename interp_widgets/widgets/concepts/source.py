@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE
 from interp_widgets.data.concepts import Concept, demo_concepts
 
-from ..code import call, cell
+from ..base.code import call, cell
 from .request import BrowseRequest, OpenedSet, filled
 
 if TYPE_CHECKING:

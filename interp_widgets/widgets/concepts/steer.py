@@ -12,7 +12,7 @@ from interp_widgets.analysis.concepts.steered import RUNS, SteeringComparison, c
 from interp_widgets.compute.memory import describe_seconds
 from interp_widgets.figures.labels import visible
 
-from ..controls import row, shown_if
+from ..base.controls import row, shown_if
 from ..views import Table, TokenStrip
 from .controls import choice
 

@@ -14,9 +14,9 @@ from interp_widgets.analysis.ffn_concepts import Sign, annotate_concepts
 from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
 from interp_widgets.data.annotators import Annotation, EndpointAnnotator, RuleAnnotator
 
-from ..controls import row, shown_if
-from ..guard import ui_lock
-from ..saving import file_stem
+from ..base.controls import row, shown_if
+from ..base.guard import ui_lock
+from ..base.saving import file_stem
 
 if TYPE_CHECKING:
     from .browser import FFNConceptBrowser

@@ -15,10 +15,10 @@ from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
-from ..prediction import PredictionPanel
-from ..saved_result import opened_pair
-from ..word_source import WORD_LISTS, WordSource, meant_list, word_source
-from ..workbench import model_name
+from ..base.prediction import PredictionPanel
+from ..base.saved_result import opened_pair
+from ..base.word_source import WORD_LISTS, WordSource, meant_list, word_source
+from ..base.workbench import model_name
 from .annotating import ANNOTATORS, SCOPES
 from .comparison import ComparisonTab
 from .concepts import ConceptsTab

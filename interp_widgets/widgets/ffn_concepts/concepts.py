@@ -12,8 +12,8 @@ from interp_widgets.figures.ffn_concepts import ComponentWords, CumulativeVarian
 from interp_widgets.figures.plain import curves_scene, table_scene
 from interp_widgets.figures.static import Scene, stack_scenes
 
-from ..controls import row, shown_if
-from ..guard import guarded
+from ..base.controls import row, shown_if
+from ..base.guard import guarded
 from ..views import BokehFigure, Table
 from ..views.table import Edit
 from .annotating import Annotating

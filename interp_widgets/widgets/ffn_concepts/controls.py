@@ -6,8 +6,8 @@ from typing import Any
 
 import ipywidgets as W
 
-from ..controls import row, shown_if
-from ..word_source import word_controls
+from ..base.controls import row, shown_if
+from ..base.word_source import word_controls
 
 SIDES = {
     "sides": "each side for itself",

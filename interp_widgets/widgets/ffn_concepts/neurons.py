@@ -14,8 +14,8 @@ from interp_widgets.figures.labels import visible
 from interp_widgets.figures.plain import table_scene
 from interp_widgets.figures.static import Scene, stack_scenes
 
-from ..controls import row
-from ..guard import guarded
+from ..base.controls import row
+from ..base.guard import guarded
 from ..views import BokehFigure, Table, TokenStrip
 from .request import DRAWN, PROMOTED, NeuronReading
 

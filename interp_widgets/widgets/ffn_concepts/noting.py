@@ -11,7 +11,7 @@ import traitlets as T
 from interp_widgets.analysis.ffn_concepts import ConceptAnnotations, FFNConceptResult
 from interp_widgets.models import Model
 
-from ..prediction import PredictionPanel
+from ..base.prediction import PredictionPanel
 from .notes import Notes
 
 

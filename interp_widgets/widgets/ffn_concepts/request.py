@@ -21,9 +21,9 @@ from interp_widgets.analysis.ffn_concepts import (
 )
 from interp_widgets.models import Model
 
-from ..code import call
-from ..prediction import Prediction
-from ..word_source import WordSource
+from ..base.code import call
+from ..base.prediction import Prediction
+from ..base.word_source import WordSource
 
 LISTED = 100
 """Neurons whose promoted tokens are read at once: those of the largest effects."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from interp_widgets.analysis.ffn_concepts import FFNConceptResult
 
-from ..saved_result import SavedAnswer, SavedResult
+from ..base.saved_result import SavedAnswer, SavedResult
 
 
 class SavedConcepts(SavedResult):

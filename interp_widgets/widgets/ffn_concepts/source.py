@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..code import call, cell
+from ..base.code import call, cell
 from .request import ConceptsRequest, NeuronsRequest
 from .saved import SavedRequest
 

@@ -18,9 +18,9 @@ from interp_widgets.figures.head_words import change_scene
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
-from ..panel import Panel
-from ..saved_result import opened_pair
-from ..word_source import WORD_LISTS, meant_list, word_source
+from ..base.panel import Panel
+from ..base.saved_result import opened_pair
+from ..base.word_source import WORD_LISTS, meant_list, word_source
 from .comparison import ComparisonTab
 from .controls import build_controls
 from .details import CHANGES, Details

@@ -12,7 +12,7 @@ from interp_widgets.analysis.head_words import HeadComparison, compare_heads
 from interp_widgets.data.verbs import GENERAL_VERBS, INSTRUCTION_VERBS
 from interp_widgets.figures.head_words import ChangeBars
 
-from ..controls import row
+from ..base.controls import row
 from ..views import BokehFigure, Table
 
 if TYPE_CHECKING:

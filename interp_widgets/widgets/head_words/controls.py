@@ -8,8 +8,8 @@ import ipywidgets as W
 
 from interp_widgets.analysis.head_words.word_pairs import MOST_KEEP, MOST_TOP
 
-from ..controls import row
-from ..word_source import word_controls
+from ..base.controls import row
+from ..base.word_source import word_controls
 from .numbers import COLOURS
 from .request import SavedHeads
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
 
-from ..controls import row, shown_if
+from ..base.controls import row, shown_if
 from ..views import Table
 from .numbers import PairRow, dimension_rows, has, holding, pair_rows
 

@@ -9,9 +9,9 @@ from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis.head_words import HeadWordResult, head_word_pairs, head_words_cost
 from interp_widgets.models import Model
 
-from ..code import call
-from ..saved_result import SavedAnswer, SavedResult
-from ..word_source import WordSource
+from ..base.code import call
+from ..base.saved_result import SavedAnswer, SavedResult
+from ..base.word_source import WordSource
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..code import call, cell
+from ..base.code import call, cell
 from .request import SavedRequest, variables
 
 if TYPE_CHECKING:

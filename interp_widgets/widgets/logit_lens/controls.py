@@ -6,7 +6,7 @@ from typing import Any
 
 import ipywidgets as W
 
-from ..controls import row
+from ..base.controls import row
 
 COLOR_LABELS = {
     "probability": "probability of the likeliest token",

@@ -11,9 +11,9 @@ from interp_widgets.analysis.logit_lens import LogitLensResult
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.logit_lens import LensTrajectory, Trajectory
 
-from ..controls import row
+from ..base.controls import row
+from ..base.workbench import model_name
 from ..views import BokehFigure, Table
-from ..workbench import model_name
 from .words import cell_line, quoted, row_name
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from interp_widgets.analysis.logit_lens import LogitLensResult
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
-from ..code import cell
-from ..controls import Number
-from ..prediction import PredictionPanel
+from ..base.code import cell
+from ..base.controls import Number
+from ..base.prediction import PredictionPanel
 from .controls import COLOR_LABELS, MOST_TOP, build_controls
 from .details import Details
 from .map import LensMap

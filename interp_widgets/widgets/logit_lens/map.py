@@ -9,7 +9,7 @@ import ipywidgets as W
 
 from interp_widgets.analysis.logit_lens import LogitLensResult
 
-from ..controls import shown_if
+from ..base.controls import shown_if
 from ..views import Heatmap
 from .controls import COLOR_LABELS
 from .numbers import colours, commits, labels, losses, notes

@@ -11,8 +11,8 @@ from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.analysis.logit_lens import Cost, LogitLensResult, logit_lens, logit_lens_cost
 from interp_widgets.models import Model
 
-from ..code import call
-from ..prediction import Prediction
+from ..base.code import call
+from ..base.prediction import Prediction
 
 LEAST_TOP = 10
 """Tokens kept per cell at least, so that shorter lists need no run."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
 
-from ..controls import row
+from ..base.controls import row
 
 if TYPE_CHECKING:
     from .viewer import MoDRoutingViewer

@@ -18,7 +18,7 @@ from interp_widgets.figures.plain import Curve, curves_scene, table_scene
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.tuning.mixture_of_depths import ABLATIONS, ModGrid, late_layer_losses, mod_ablations, mod_grid
 
-from ..controls import row
+from ..base.controls import row
 from ..views import BokehFigure, Heatmap
 from .cost import study_seconds
 from .data import learned, learned_words, solved

@@ -13,7 +13,7 @@ from interp_widgets.figures.chart import visible_token
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.static import Scene, stack_scenes
 
-from ..controls import row, shown_if
+from ..base.controls import row, shown_if
 from ..views import Heatmap, Table, TokenStrip
 from .request import TOP, Untrained
 from .speed import SpeedTable

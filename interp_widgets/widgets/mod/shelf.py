@@ -15,7 +15,7 @@ from interp_widgets.models.state import State, state_key
 from interp_widgets.tuning.mixture_of_depths import ModReport
 from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 
-from ..workbench import model_name
+from ..base.workbench import model_name
 from .request import Entry, Untrained
 
 if TYPE_CHECKING:

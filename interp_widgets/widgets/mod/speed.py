@@ -8,7 +8,7 @@ import ipywidgets as W
 
 from interp_widgets.analysis.mixture_of_depths import RoutingSpeed, routing_speed
 
-from ..controls import row
+from ..base.controls import row
 from ..views import Table
 
 if TYPE_CHECKING:

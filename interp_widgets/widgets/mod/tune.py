@@ -24,11 +24,11 @@ from interp_widgets.figures.plain import Curve, curves_scene
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.tuning.mixture_of_depths import ModReport, ModStep, tune_mod
 
-from ..controls import row
-from ..saving import file_stem, free_name
-from ..status import describe_error
+from ..base.controls import row
+from ..base.saving import file_stem, free_name
+from ..base.status import describe_error
+from ..base.workbench import model_name
 from ..views import BokehFigure
-from ..workbench import model_name
 from .cost import TUNING, tuning_flops
 from .data import learned
 from .live import Live

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
 
-from ..controls import row, shown_if
-from ..workbench import model_name
+from ..base.controls import row, shown_if
+from ..base.workbench import model_name
 
 if TYPE_CHECKING:
     from .viewer import MoDRoutingViewer

@@ -14,9 +14,9 @@ from interp_widgets.compute.worker import Job
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import ModModel
 
-from ..controls import Number, shown_if
-from ..panel import Panel
-from ..running import FIRST_BACKGROUND_SECONDS
+from ..base.controls import Number, shown_if
+from ..base.panel import Panel
+from ..base.running import FIRST_BACKGROUND_SECONDS
 from .controls import build_controls, fill_mixtures
 from .grid import GridTab
 from .request import TOP, Entry, Route

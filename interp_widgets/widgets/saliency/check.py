@@ -17,7 +17,7 @@ from interp_widgets.analysis.saliency import (
 )
 from interp_widgets.figures.saliency import FaithfulnessCurves
 
-from ..controls import row, shown_if
+from ..base.controls import row, shown_if
 from ..views import BokehFigure, Table
 from .controls import METHOD_LABELS
 from .request import METHODS

@@ -14,7 +14,7 @@ from interp_widgets.data.case_files import parse_cases
 from interp_widgets.data.cases import SaliencyCase, demo_cases
 from interp_widgets.figures.saliency import GroupStrips, PositionProfile
 
-from ..controls import row, shown_if
+from ..base.controls import row, shown_if
 from ..views import BokehFigure, Table
 
 if TYPE_CHECKING:

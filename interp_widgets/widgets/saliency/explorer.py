@@ -15,10 +15,10 @@ from interp_widgets.data.cases import default_prompt
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
-from ..code import call, cell
-from ..controls import Number
-from ..panel import Panel
-from ..workbench import as_models
+from ..base.code import call, cell
+from ..base.controls import Number
+from ..base.panel import Panel
+from ..base.workbench import as_models
 from .check import CheckTab
 from .controls import build_controls
 from .dataset import DatasetTab

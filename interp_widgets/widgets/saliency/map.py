@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.saliency import SaliencyResult
 from interp_widgets.figures.labels import visible
 
-from ..controls import row
+from ..base.controls import row
 from ..views.heatmap import Heatmap
 from ..views.table import Table
 from ..views.token_strip import TokenStrip

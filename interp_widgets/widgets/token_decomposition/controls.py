@@ -9,7 +9,7 @@ import ipywidgets as W
 
 from interp_widgets.figures.labels import visible
 
-from ..controls import row
+from ..base.controls import row
 
 COLOR_LABELS = {
     "probability": "probability of the part's top token",

@@ -11,7 +11,7 @@ from interp_widgets.analysis.token_decomposition import PartTokens, part_tokens
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.token_decomposition import PartTrajectories
 
-from ..controls import row
+from ..base.controls import row
 from ..views import BokehFigure, Table
 from .map import signed
 from .rows import Array, Rows

@@ -12,10 +12,10 @@ from interp_widgets.data.presets import Preset
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
-from ..code import cell
-from ..controls import Number
-from ..prediction import PredictionPanel
-from ..workbench import model_name
+from ..base.code import cell
+from ..base.controls import Number
+from ..base.prediction import PredictionPanel
+from ..base.workbench import model_name
 from .controls import BAR_LABELS, COLOR_LABELS, build_controls
 from .details import Details
 from .map import DecompositionMap

@@ -20,8 +20,8 @@ from interp_widgets.analysis.token_decomposition import (
 )
 from interp_widgets.models import Model
 
-from ..code import call
-from ..prediction import Prediction
+from ..base.code import call
+from ..base.prediction import Prediction
 
 BIASES: tuple[str, ...] = get_args(Biases)
 LENSES: tuple[str, ...] = get_args(Lens)

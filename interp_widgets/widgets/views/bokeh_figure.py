@@ -21,7 +21,7 @@ from bokeh.models import Legend
 from bokeh.models import Model as BokehModel
 from bokeh.protocol import Protocol
 
-from interp_widgets.widgets.guard import ui_lock
+from interp_widgets.widgets.base.guard import ui_lock
 from interp_widgets.widgets.views.base import View, view_source, view_style
 
 _HOSTED: weakref.WeakSet[Document] = weakref.WeakSet()  # documents that a BokehFigure shows

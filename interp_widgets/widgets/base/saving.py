@@ -8,7 +8,7 @@ from typing import Any
 
 import ipywidgets as W
 
-from ..compute.memory import describe_bytes
+from ...compute.memory import describe_bytes
 from .guard import guarded
 from .workbench import model_name
 
@@ -82,7 +82,7 @@ def _save_table(frame: Any, target: Path, suffix: str) -> None:
 
 
 def _save_picture(scene: Any, target: Path, suffix: str) -> None:
-    from ..figures.static import render_png, render_svg
+    from ...figures.static import render_png, render_svg
 
     if suffix == ".svg":
         target.write_text(render_svg(scene), encoding="utf-8")

@@ -10,9 +10,9 @@ from typing import Any
 
 import traitlets as T
 
-from ..compute.memory import describe_seconds
-from ..compute.worker import Progress
-from .views.base import View
+from ...compute.memory import describe_seconds
+from ...compute.worker import Progress
+from ..views.base import View
 
 _HERE = Path(__file__).parent
 _SPEAKING = (ValueError, TypeError, RuntimeError, OSError, NotImplementedError, T.TraitError)

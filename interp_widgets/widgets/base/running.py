@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import ipywidgets as W
 import traitlets as T
 
-from ..compute.worker import Cancelled, Job, Owner, State
+from ...compute.worker import Cancelled, Job, Owner, State
 from .computing import Computing, Outcome
 from .guard import guard, guarded, handling, inside_handler, ui_lock
 from .identity import Identity

@@ -11,10 +11,10 @@ from typing import Any
 
 from interp_widgets.models import Model
 
-from ..compute.cache import results as cache
-from ..compute.memory import Cost, Forecast, speedometer
-from ..compute.worker import Job
-from ..models.threads import SMALL, few_threads
+from ...compute.cache import results as cache
+from ...compute.memory import Cost, Forecast, speedometer
+from ...compute.worker import Job
+from ...models.threads import SMALL, few_threads
 from .identity import Identity
 
 

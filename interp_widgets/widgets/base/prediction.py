@@ -12,9 +12,9 @@ import traitlets as T
 from interp_widgets.data.presets import PRESETS, Preset, preset
 from interp_widgets.models import Model
 
+from ..views import TokenStrip
 from .controls import row, shown_if
 from .panel import Panel
-from .views import TokenStrip
 
 OWN = "own text"
 MAX_NEW_TOKENS = 20

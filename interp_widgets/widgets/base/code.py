@@ -10,7 +10,7 @@ import traitlets as T
 
 from interp_widgets.models import Model
 
-from .views.base import View
+from ..views.base import View
 
 _HERE = Path(__file__).parent
 _WIDTH = 100

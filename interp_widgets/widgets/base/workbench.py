@@ -174,7 +174,7 @@ def as_models(model: Model, tuned: Any = None) -> tuple[Any, ...]:
             raise TypeError(f"a widget needs a loaded model, got {one!r}: use load_model(...) or load_demo_pair()")
     if tuned is None:
         return (model,)
-    from ..models import ModelPair
+    from ...models import ModelPair
 
     pair = ModelPair(model, tuned)
     return (pair.base, pair.tuned)

@@ -1,0 +1,1 @@
+"""What the panels of every topic are made of."""
