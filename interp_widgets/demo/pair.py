@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import interp_widgets.assets
+from interp_widgets.atomic import whole_file
 from interp_widgets.data.instructions import UNSOLVED_TASKS, instruction_cases
 from interp_widgets.demo.batches import ROW_LENGTHS, Stage
 from interp_widgets.demo.documents import epoch_documents, planted_rates, world_words
@@ -112,7 +113,8 @@ def write_planted(assets: Path = ASSETS) -> None:
     """Write the table of planted rates that ships with the models."""
     rows = [asdict(rate) for rate in planted_rates()]
     assets.mkdir(parents=True, exist_ok=True)
-    (assets / "planted.json").write_text(json.dumps(rows, indent=1) + "\n")
+    with whole_file(assets / "planted.json") as draft:
+        draft.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def sha256(path: Path) -> str:
@@ -162,7 +164,8 @@ def report(*, assets: Path = ASSETS, build: Path = BUILD) -> dict[str, Any]:
         "metrics": metrics,
         "sha256": {str(p.relative_to(assets)): sha256(p) for p in files},
     }
-    manifest_path.write_text(json.dumps(manifest, indent=1) + "\n")
+    with whole_file(manifest_path) as draft:
+        draft.write_text(json.dumps(manifest, indent=1) + "\n")
     return manifest
 
 

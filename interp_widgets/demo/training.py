@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from interp_widgets.atomic import whole_file
 from interp_widgets.demo.batches import Batch, Stage, batches_from, special_ids
 from interp_widgets.demo.tokenizer import CONTEXT
 
@@ -118,7 +119,7 @@ def save_checkpoint(
     seconds: float,
     config: TrainConfig,
 ) -> None:
-    """Write weights, optimizer state and step so that an interruption never leaves half a file."""
+    """Write weights, optimizer state and step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "model": model.state_dict(),
@@ -127,9 +128,8 @@ def save_checkpoint(
         "seconds": seconds,
         "config": asdict(config),
     }
-    part = path.with_suffix(".part")
-    torch.save(state, part)
-    part.replace(path)
+    with whole_file(path) as draft:
+        torch.save(state, draft)
 
 
 def _what_matters(config: dict[str, Any]) -> dict[str, Any]:

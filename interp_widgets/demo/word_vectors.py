@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.atomic import whole_file
 from interp_widgets.data.instructions import instruction_cases
 from interp_widgets.data.word_vectors import DEMO_FILE, WordVectors
 from interp_widgets.demo.documents import epoch_documents
@@ -115,8 +116,9 @@ def make_word_vectors(path: Path = DEMO_FILE) -> dict[str, object]:
     """Write the vectors and, beside them, a manifest with the command and the file's hash; return the manifest."""
     vectors = word_vectors(*map(split_words, demo_texts()))
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, words=np.array(vectors.words), vectors=vectors.vectors, counts=np.asarray(vectors.counts))
-    path.chmod(0o644)
+    arrays = {"words": np.array(vectors.words), "vectors": vectors.vectors, "counts": np.asarray(vectors.counts)}
+    with whole_file(path) as draft:
+        np.savez_compressed(draft, allow_pickle=False, **arrays)
     manifest: dict[str, object] = {
         "command": COMMAND,
         "method": f"PPMI over a window of {WINDOW} words, contexts smoothed by {SMOOTHING}, then SVD to {WIDTH}",
@@ -127,5 +129,6 @@ def make_word_vectors(path: Path = DEMO_FILE) -> dict[str, object]:
         "versions": {"python": platform.python_version(), "numpy": np.__version__},
         "sha256": {path.name: hashlib.sha256(path.read_bytes()).hexdigest()},
     }
-    (path.parent / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    with whole_file(path.parent / "manifest.json") as draft:
+        draft.write_text(json.dumps(manifest, indent=1) + "\n")
     return manifest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from interp_widgets.atomic import whole_file
 from interp_widgets.figures.map_picture import heatmap_scene
 from interp_widgets.figures.raster import render_png
 from interp_widgets.figures.scene import Item, Line, Pixels, Rect, Scene, Text, render_svg
@@ -19,12 +20,13 @@ __all__ = [
 def save_scene(scene: Scene, path: str | Path, *, scale: float = 2.0) -> Path:
     """Write the scene as SVG or PNG, by the ending of `path`; ValueError for any other ending."""
     path = Path(path)
-    if path.suffix.lower() == ".svg":
-        path.write_text(render_svg(scene), encoding="utf-8")
-    elif path.suffix.lower() == ".png":
-        path.write_bytes(render_png(scene, scale))
-    else:
+    if path.suffix.lower() not in (".svg", ".png"):
         raise ValueError(f"a picture is saved as .svg or .png, got {path.name!r}")
+    with whole_file(path) as draft:
+        if path.suffix.lower() == ".svg":
+            draft.write_text(render_svg(scene), encoding="utf-8")
+        else:
+            draft.write_bytes(render_png(scene, scale))
     return path
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from interp_widgets.arguments import checked
+from interp_widgets.atomic import whole_file
 
 Form = Literal["residual", "affine"]
 """``residual``: h + W h + b, the tuned-lens library's; ``affine``: W h + b."""
@@ -167,5 +168,6 @@ def save_translators(
     for layer, (weight, bias) in enumerate(zip(checked.weights, checked.biases, strict=True)):
         # copies: safetensors refuses tensors that share memory
         tensors |= {f"{layer}.weight": weight.detach().cpu().clone(), f"{layer}.bias": bias.detach().cpu().clone()}
-    save_file({key: value.contiguous() for key, value in tensors.items()}, target, metadata={"form": form})
+    with whole_file(target) as draft:
+        save_file({key: value.contiguous() for key, value in tensors.items()}, draft, metadata={"form": form})
     return target

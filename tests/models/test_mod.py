@@ -543,11 +543,12 @@ def test_a_base_from_memory_is_asked_for(tmp_path: Path) -> None:
 
 def test_damaged_folders_say_what_is_wrong(tmp_path: Path) -> None:
     folder = tiny_mixture("llama").save(tmp_path / "a")
-    (folder / "mod.safetensors").write_bytes(b"nonsense")
+    (weights,) = folder.glob("weights-*.safetensors")
+    weights.write_bytes(b"nonsense")
     with pytest.raises(LoadError, match="damaged"):
         load_model(folder)
-    (folder / "mod.safetensors").unlink()
-    with pytest.raises(LoadError, match=r"lacks mod\.safetensors"):
+    weights.unlink()
+    with pytest.raises(LoadError, match=r"lacks weights-\w+\.safetensors"):
         load_model(folder)
     (folder / "mod.json").write_text("{}")
     with pytest.raises(LoadError, match="damaged"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -31,8 +32,14 @@ def change_header(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def weights_file(folder: Path) -> Path:
+    """The file of weights that the header names."""
+    name: str = json.loads((folder / "mod.json").read_text())["files"]["weights"]
+    return folder / name
+
+
 def change_weights(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    path = folder / "mod.safetensors"
+    path = weights_file(folder)
     weights = safetensors.torch.load_file(path)
     change(weights)
     safetensors.torch.save_file(weights, path)
@@ -41,7 +48,11 @@ def change_weights(folder: Path, change: Callable[[dict[str, Any]], None]) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"version": 2}, r"newer version \(format 2, this one reads up to 1\): install that version"),
+        ({"version": 3}, r"newer version \(format 3, this one reads up to 2\): install that version"),
+        ({"files": {}}, "damaged"),
+        ({"files": []}, "damaged"),
+        ({"files": {"weights": 1}}, "damaged"),
+        ({"files": {"weights": "absent.safetensors"}}, r"lacks absent\.safetensors: copy the folder again"),
         ({"format": "something"}, "is not that of a mixture"),
         ({"k": 3}, r"k 3, top_k 2 and only None do not go with 2 routes\): copy the folder again"),
         ({"top_k": 0}, "top_k 0 and only None do not go with 2 routes"),
@@ -69,12 +80,14 @@ def test_a_header_that_is_no_header_is_told(folder: Path, content: bytes) -> Non
 
 def test_weights_that_are_not_those_of_the_header_are_told(folder: Path) -> None:
     """One changed bit gives another model, without a word from safetensors."""
-    path = folder / "mod.safetensors"
+    path = weights_file(folder)
     content = bytearray(path.read_bytes())
     content[-3] ^= 0x40
     path.write_bytes(bytes(content))
     safetensors.torch.load_file(path)
-    with pytest.raises(LoadError, match=r"mod\.safetensors is damaged \(it is not the file that mod\.json belongs to"):
+    with pytest.raises(
+        LoadError, match=r"weights-\w+\.safetensors is damaged \(it is not the file that mod\.json belongs to"
+    ):
         load_model(folder)
     change_weights(folder, lambda weights: weights.pop("router"))
     head = json.loads((folder / "mod.json").read_text())
@@ -84,30 +97,58 @@ def test_weights_that_are_not_those_of_the_header_are_told(folder: Path) -> None
         load_model(folder)
 
 
-def test_an_older_mixture_stays_until_the_new_one_is_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = load_state(folder)
-    made: list[Path] = []
-    write = safetensors.torch.save_file
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    def no_room(tensors: Any, path: Path) -> None:
-        made.append(path)
-        if len(made) == 2:
-            raise OSError(28, "No space left on device")
-        write(tensors, path)
 
-    monkeypatch.setattr(safetensors.torch, "save_file", no_room)
-    tuned, _ = tune_mod(tiny_folder("llama"), [("One two", " three")], k=3, steps=1)
+@pytest.mark.parametrize("step", range(6))
+def test_an_older_mixture_stays_until_the_new_one_is_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """A save of three files (weights, training, header) that fails while one is written, or put in its place."""
+    before = files(folder)
+    new = dataclasses.replace(random_state("llama", 3), training={"step": torch.ones(1)})
+    done: list[str] = []
+
+    def failing(kind: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if len(done) == step:
+                raise OSError(28, f"No space left on device for {kind}")
+            done.append(kind)
+            return act(*args, **kwargs)
+
+        return run
+
+    monkeypatch.setattr(safetensors.torch, "save_file", failing("tensors", safetensors.torch.save_file))
+    monkeypatch.setattr(Path, "write_text", failing("header", Path.write_text))
+    monkeypatch.setattr(Path, "replace", failing("place", Path.replace))
     with pytest.raises(OSError, match="No space left"):
-        tuned.save(folder)
-    found = load_state(folder)
-    assert torch.equal(found.weights["router"], wanted.weights["router"])
-    assert sorted(path.name for path in folder.iterdir()) == ["mod.json", "mod.safetensors"]
+        save_state(new, folder)
+    assert done == ["tensors", "place", "tensors", "place", "header", "place"][:step]
+    assert files(folder) == before
     monkeypatch.undo()
-    tuned.save(folder)
-    assert load_state(folder).training
-    save_state(wanted, folder)  # one without the optimizer leaves no old one behind
-    assert sorted(path.name for path in folder.iterdir()) == ["mod.json", "mod.safetensors"]
+    save_state(new, folder)
+    assert load_state(folder).training.keys() == {"step"}
+    assert len(files(folder)) == 3
+    save_state(random_state("llama", 2), folder)  # one without the optimizer leaves no old one behind
+    assert len(files(folder)) == 2
     assert load_state(folder).k == 2
+
+
+def test_a_folder_of_the_first_version_is_read_and_replaced(folder: Path) -> None:
+    """There the files had fixed names, which the header did not say."""
+    wanted = load_state(folder)
+    head = json.loads((folder / "mod.json").read_text())
+    old = weights_file(folder)
+    digests = {"mod.safetensors": head["sha256"][old.name]}
+    old.rename(folder / "mod.safetensors")
+    del head["files"]
+    (folder / "mod.json").write_text(json.dumps(head | {"version": 1, "sha256": digests}))
+    found = load_state(folder)
+    assert all(torch.equal(found.weights[name], value) for name, value in wanted.weights.items())
+    save_state(found, folder)
+    assert not (folder / "mod.safetensors").exists()
+    assert torch.equal(load_state(folder).weights["router"], wanted.weights["router"])
 
 
 def test_a_mixture_never_hides_a_model(tmp_path: Path) -> None:

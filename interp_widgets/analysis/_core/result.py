@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.atomic import whole_file
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -133,13 +135,8 @@ class Result(Record):
         body = _encode(self, "", arrays)
         head = {"format": _FORMAT, "class": type(self).__name__, "version": self.VERSION, "fields": body["fields"]}
         text = np.frombuffer(json.dumps(head).encode("ascii"), dtype=np.uint8)
-        draft = target.with_name(target.name + ".part")
-        try:
-            with draft.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **{_HEADER: text}, **arrays)
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
+        with whole_file(target) as draft:
+            np.savez_compressed(draft, allow_pickle=False, **{_HEADER: text}, **arrays)
         return target
 
     @classmethod

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from interp_widgets.arguments import checked
+from interp_widgets.atomic import whole_file
 from interp_widgets.data.annotators.annotation import Annotation
 from interp_widgets.data.annotators.conversation import NonsenseError, messages, read_answer, short
 
@@ -243,8 +243,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _write(path: Path, answer: dict[str, Any]) -> None:
-    """Cache an answer; a file under the final name is always complete."""
+    """Cache an answer."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
-    draft.write_text(json.dumps(answer, ensure_ascii=False), encoding="utf8")
-    draft.replace(path)
+    with whole_file(path) as draft:
+        draft.write_text(json.dumps(answer, ensure_ascii=False), encoding="utf8")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ...atomic import whole_file
 from ..hub_files import LoadError
 from ..weights import weight_hash
 
@@ -28,11 +31,12 @@ __all__ = [
 ]
 
 HEADER = "mod.json"
-WEIGHTS = "mod.safetensors"
-TRAINING = "training.safetensors"
+FILES = {"weights": "mod.safetensors", "training": "training.safetensors"}
+"""Names of the tensors in folders of version 1; since then the header names them."""
 FORMAT = "interp_widgets mixture of depths"
-VERSION = 1
+VERSION = 2
 
+_TENSORS = re.compile(r"(mod|training|(weights|training)-[0-9a-f]{12})\.safetensors")
 
 LoraLayers = Literal["last", "below", "all"]
 """The last k layers, those below them, or all."""
@@ -82,7 +86,7 @@ def is_mixture_folder(source: object) -> bool:
 
 
 def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
-    """Write a folder of safetensors and one JSON file; a mixture that is there stays until all of it is written.
+    """Write a folder of safetensors and the JSON file that names them; a mixture that is there stays until then.
 
     Raises ValueError for a path that is a file or holds a transformers model, which a mixture there would hide.
     """
@@ -96,24 +100,33 @@ def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
             f"{target} holds a model, in whose place load_model would find the mixture: give a folder of its own"
         )
     target.mkdir(parents=True, exist_ok=True)
-    parts = {WEIGHTS: state.weights, **({TRAINING: state.training} if state.training else {})}
-    drafts = {name: target / f"{name}.part" for name in (*parts, HEADER)}
+    parts = {"weights": state.weights, **({"training": state.training} if state.training else {})}
+    # names of this save alone: the files of the header that is there stay until the new header takes its place
+    names = {part: f"{part}-{secrets.token_hex(6)}.safetensors" for part in parts}
     try:
-        for name, tensors in parts.items():
-            save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, drafts[name])
-            drafts[name].chmod(0o644)
-        head = _header(state) | {"sha256": {name: _digest(drafts[name]) for name in parts}}
-        drafts[HEADER].write_text(json.dumps(head, indent=1) + "\n", encoding="utf8")
-        # the header goes first and comes last: a folder without it is not taken for a whole one
-        (target / HEADER).unlink(missing_ok=True)
-        if TRAINING not in parts:
-            (target / TRAINING).unlink(missing_ok=True)
-        for name, draft in drafts.items():
-            draft.replace(target / name)
+        for part, tensors in parts.items():
+            with whole_file(target / names[part]) as draft:
+                save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, draft)
+        head = _header(state) | {"files": names, "sha256": {name: _digest(target / name) for name in names.values()}}
+        with whole_file(target / HEADER) as draft:
+            draft.write_text(json.dumps(head, indent=1) + "\n", encoding="utf8")
     finally:
-        for draft in drafts.values():
-            draft.unlink(missing_ok=True)
+        _remove_unnamed(target)
     return target
+
+
+def _remove_unnamed(folder: Path) -> None:
+    """Remove the tensors of older and failed saves: those that the header does not name."""
+    try:
+        head = json.loads((folder / HEADER).read_text(encoding="utf8"))
+        named = set(head.get("files", FILES).values())
+    except FileNotFoundError:
+        named = set()
+    except (AttributeError, ValueError):  # a damaged header: what belonged to it is not known
+        return
+    for path in folder.iterdir():
+        if _TENSORS.fullmatch(path.name) and path.name not in named:
+            path.unlink(missing_ok=True)
 
 
 def _header(state: MixtureState) -> dict[str, Any]:
@@ -139,7 +152,9 @@ def load_state(folder: str | os.PathLike[str]) -> MixtureState:
         head = json.loads((path / HEADER).read_text(encoding="utf8"))
         known, version = head["format"] == FORMAT, head["version"]
         newer = known and version > VERSION
-    except (KeyError, TypeError, ValueError) as error:
+        files = {part: path / Path(name).name for part, name in head.get("files", FILES).items()}
+        parts = [files["weights"], *([files["training"]] if head.get("training") else [])]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _damaged(path / HEADER, error) from error
     if newer:
         raise LoadError(
@@ -149,8 +164,10 @@ def load_state(folder: str | os.PathLike[str]) -> MixtureState:
     if not known:
         raise LoadError(f"the {HEADER} in {path} is not that of a mixture: give a folder that ModModel.save wrote")
     digests = head.get("sha256", {})
-    weights = _read(path / WEIGHTS, digests)
-    training = _read(path / TRAINING, digests) if head.get("training") else {}
+    weights, training = (*(_read(part, digests) for part in parts), {})[:2]
+    bad = next((name for name, value in weights.items() if not bool(torch.isfinite(value).all())), None)
+    if bad is not None:
+        raise LoadError(f"{parts[0]} holds NaN or infinity in {bad}: use an intact checkpoint")
     try:
         base = head["base"]
         lora = None if head["lora"] is None else LoraSetup(**head["lora"])
@@ -187,8 +204,4 @@ def _read(path: Path, digests: Mapping[str, str]) -> dict[str, Tensor]:
     # also where one file is from another save than the rest
     if path.name in digests and _digest(path) != digests[path.name]:
         raise _damaged(path, f"it is not the file that {HEADER} belongs to")
-    bad = next((name for name, value in found.items() if value.is_floating_point()
-                and not bool(torch.isfinite(value).all()) and path.name == WEIGHTS), None)  # fmt: skip
-    if bad is not None:
-        raise LoadError(f"{path} holds NaN or infinity in {bad}: use an intact checkpoint")
     return found

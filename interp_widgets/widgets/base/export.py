@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from interp_widgets.atomic import whole_file
 from interp_widgets.figures.theme import TOKENS256, TOKENS_DARK256, TOKENS_DIVERGING256, lut
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure, bokeh_code
 from interp_widgets.widgets.views.heatmap import Heatmap
@@ -42,7 +43,8 @@ def export_html(
     any network. Raises ValueError when there is no view to show.
     """
     path = Path(path)
-    path.write_text(html_page(title, views, provenance=provenance, table=table), encoding="utf-8")
+    with whole_file(path) as draft:
+        draft.write_text(html_page(title, views, provenance=provenance, table=table), encoding="utf-8")
     return path
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import ipywidgets as W
 
+from ...atomic import whole_file
 from ...compute.memory import describe_bytes
+from ...figures.static import save_scene
 from .guard import guarded
 from .workbench import model_name
 
@@ -57,7 +59,7 @@ def save(panel: Any, path: str | Path) -> Path:
     if suffix in TABLES:
         _save_table(panel.frame(), target, suffix)
     elif suffix in PICTURES:
-        _save_picture(panel.scene(), target, suffix)
+        save_scene(panel.scene(), target)
     elif suffix in RESULTS:
         panel.stored().save(target)
     else:
@@ -75,19 +77,11 @@ def _save_page(panel: Any, target: Path) -> None:
 
 
 def _save_table(frame: Any, target: Path, suffix: str) -> None:
-    if suffix == ".csv":
-        frame.to_csv(target, index=False)
-    else:
-        frame.to_parquet(target, index=False)
-
-
-def _save_picture(scene: Any, target: Path, suffix: str) -> None:
-    from ...figures.static import render_png, render_svg
-
-    if suffix == ".svg":
-        target.write_text(render_svg(scene), encoding="utf-8")
-    else:
-        target.write_bytes(render_png(scene, scale=2))
+    with whole_file(target) as draft:
+        if suffix == ".csv":
+            frame.to_csv(draft, index=False)
+        else:
+            frame.to_parquet(draft, index=False)
 
 
 def free_name(path: Path) -> Path:
