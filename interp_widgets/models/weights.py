@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ MLP = ("W_in", "W_gate", "W_out", "b_in", "b_gate", "b_out")
 NORMS = ("ln1_w", "ln1_b", "ln2_w", "ln2_b", "ln1_post_w", "ln1_post_b", "ln2_post_w", "ln2_post_b")
 FINAL_NORM = ("ln_final_w", "ln_final_b")
 GLOBAL = ("W_E", "W_pos", "W_U", "b_U", *FINAL_NORM)
+_OFFSETS = (0, 1)
+_ADDED: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""What norms of transformers add to their weight before they multiply by it, as far as it was seen."""
 
 
 def weight(tl_model: Any, name: str, layer: int | None, *, grouped: bool = False) -> Tensor:
@@ -82,10 +86,30 @@ def _norm(tl_model: Any, parent: Any, name: str) -> Tensor:
         like = next(tl_model.parameters())
         fill = torch.ones if kind == "w" else torch.zeros
         return fill(tl_model.cfg.d_model, dtype=like.dtype, device=like.device)
-    # Gemma's RMSNorm and LayerNorm1P multiply by 1 + weight; HookedTransformer has the 1 in its weight already
-    offset = getattr(tl_model.cfg, "rmsnorm_uses_offset", False) or type(inner).__name__.endswith("LayerNorm1P")
-    shifted = kind == "w" and inner is not None and offset
-    return value.detach() + 1 if shifted else value.detach()
+    # HookedTransformer's weights are what its norms multiply by
+    return value.detach() if inner is None or kind == "b" else _multiplied_by(inner, value.detach())
+
+
+def _multiplied_by(norm: Any, own: Tensor) -> Tensor:
+    """(d_model,) what a norm of transformers multiplies by, whose weight is ``own``: that, or one more (Gemma,
+    Nemotron, Qwen3-Next), or what the norm itself gives for a row that is normed already."""
+    if norm not in _ADDED:
+        wanted = _scale_of_ones(norm, own)
+        differences = [float((wanted - own.float() - more).abs().sum()) for more in _OFFSETS]
+        least = min(differences)
+        if not least < 0.02 * float(wanted.abs().sum()):
+            return own if least != least else wanted.to(own.dtype)  # not a number: so is the weight
+        _ADDED[norm] = _OFFSETS[differences.index(least)]
+    return own + _ADDED[norm] if _ADDED[norm] else own
+
+
+@torch.no_grad()
+def _scale_of_ones(norm: Any, own: Tensor) -> Tensor:
+    """(d_model,) what a norm multiplies by, seen on two rows of one size; hooks on it do not run, biases cancel."""
+    row = torch.full((1, 1, own.shape[-1]), 64.0, dtype=own.dtype, device=own.device)  # far above any epsilon
+    row[..., 1::2] *= -1
+    one, other = (type(norm).forward(norm, x)[0, 0].float() for x in (row, -row))
+    return (one - other) / 2 * row[0, 0].sign().float()
 
 
 def _global(tl_model: Any, name: str) -> Tensor:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers as tf
 
-from interp_widgets.models import load_model
+from interp_widgets.models import load_model, weights
 from interp_widgets.models.weights import ATTENTION, GLOBAL, MLP, NORMS
 from tests.models.tiny import BRIDGE_ONLY, FAMILIES, tiny_folder, tiny_hf, tiny_model
 
@@ -145,3 +146,44 @@ def test_provenance_is_plain_and_complete() -> None:
 
 def test_free_memory_is_bytes() -> None:
     assert tiny_model("llama", "bridge").free_memory() > 2**20
+
+
+def test_a_norm_that_adds_one_is_known_by_what_it_computes() -> None:
+    """Qwen3-Next's RMSNorm multiplies by 1 + weight, which neither its name nor TransformerLens' configuration says."""
+    config = tf.Qwen3NextConfig(
+        vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, layer_types=["full_attention"] * 2, mlp_only_layers=[0, 1],
+    )  # fmt: skip
+    hf_model = tf.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for name, parameter in hf_model.named_parameters():
+            if "norm" in name:
+                parameter.normal_(0, 0.3)
+    model = load_model(hf_model, backend="bridge")
+    for label, layer in (("ln1", 0), ("ln2", 1), ("ln_final", None)):
+        part = model.tl_model if layer is None else model.tl_model.blocks[layer]
+        own = getattr(part, label).original_component
+        torch.testing.assert_close(model.weight(f"{label}_w", layer), own.weight + 1, atol=0, rtol=0)
+        torch.testing.assert_close(weights._scale_of_ones(own, own.weight), own.weight + 1, atol=1e-5, rtol=1e-5)
+    with torch.no_grad():  # an edit is seen, also of a norm that was read before
+        model.tl_model.blocks[0].ln1.original_component.weight.fill_(torch.nan)
+    assert bool(model.weight("ln1_w", 0).isnan().all())
+
+
+class _Squared(torch.nn.Module):
+    """A norm that multiplies by the square of its weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(0.5, 2, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.rms_norm(x, (8,)) * self.weight**2
+
+
+def test_a_norm_of_another_kind_gives_what_it_multiplies_by() -> None:
+    norm = _Squared()
+    with torch.no_grad():
+        torch.testing.assert_close(weights._multiplied_by(norm, norm.weight), norm.weight**2, atol=1e-6, rtol=1e-6)
+        norm.weight.fill_(torch.nan)
+        assert bool(weights._multiplied_by(norm, norm.weight).isnan().all())
