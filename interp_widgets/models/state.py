@@ -714,12 +714,28 @@ def _structure(survey: _Survey, storages: _Storages) -> bytes:
 
 def _values(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
     """For every name a digest of type, shape and values."""
-    digests: dict[str, str] = {}
+    values: dict[str, str] = {}
+    group: list[tuple[str, Tensor, list[Any]]] = []
+    size = 0
+
+    def read() -> None:
+        digests = iter(_digests([storage for *_, own in group for storage in own]))
+        for name, tensor, own in group:
+            digest = b"".join(itertools.islice(digests, len(own)))
+            values[name] = f"{tensor.dtype} {tuple(tensor.shape)} {digest.hex()}"
+        group.clear()
+
     for name, tensor in tensors:
-        storages = _Storages([("", tensor.detach().contiguous().clone() if _is_view(tensor) else tensor)])
-        values = _digests(list(storages.held.values()))
-        digests[name] = f"{tensor.dtype} {tuple(tensor.shape)} {b''.join(values).hex()}"
-    return digests
+        plain = tensor.detach().contiguous().clone() if _is_view(tensor) else tensor
+        storages = _Storages([("", plain)])
+        # many are read at once; how a tensor is read must not depend on what others there are
+        if group and size + storages.bytes > READ_BYTES:
+            read()
+            size = 0
+        group.append((name, plain, list(storages.held.values())))
+        size += storages.bytes
+    read()
+    return values
 
 
 def _is_view(tensor: Tensor) -> bool:
