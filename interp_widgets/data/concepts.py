@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from interp_widgets.arguments import checked
-from interp_widgets.data import word_tables as wt
 from interp_widgets.data import world
 from interp_widgets.data import world_tables as t
 from interp_widgets.data.stories import an
@@ -187,7 +186,7 @@ _NO_ARTICLE = frozenset(("bread", "cheese", "soup", "rice", "meat", "pasta", "bu
 
 def _things() -> Iterator[_Made]:
     for category in (*_THINGS, "colours"):
-        for word in wt.CATEGORIES[category]:
+        for word in t.CATEGORIES[category]:
             wordings = _COLOUR_WORDINGS if category == "colours" else _THING_WORDINGS
             if word not in ("orange", "pliers"):  # a fruit and a colour; a plural
                 yield word, category, _worded(word, wordings)
@@ -201,7 +200,7 @@ def _worded(word: str, wordings: Sequence[str]) -> list[tuple[str, str]]:
         for wording in wordings:
             name, other_name = rng.sample(t.WOMEN + t.MEN, 2)
             thing = f"some {word}" if word in _NO_ARTICLE else an(word)
-            text = wording.format(N=name, M=other_name, p=rng.choice(wt.STORY_PLACES), x=word, a=thing)
+            text = wording.format(N=name, M=other_name, p=rng.choice(t.STORY_PLACES), x=word, a=thing)
             texts.append((wording, text))
     return texts
 
@@ -226,7 +225,7 @@ def _jobs_and_peoples() -> Iterator[_Made]:
             for word in (prompt.first, prompt.second)
         ]
         yield people, "peoples", texts
-    for verb, (past, gerund) in list(wt.VERBS.items())[:20]:
+    for verb, (past, gerund) in list(t.VERBS.items())[:20]:
         yield verb, "verbs", _worded_verb(verb, past, gerund)
 
 
@@ -243,7 +242,7 @@ def _worded_verb(verb: str, past: str, gerund: str) -> list[tuple[str, str]]:
     for _ in range(3):
         for wording in _VERB_WORDINGS:
             name, other_name = rng.sample(t.WOMEN + t.MEN, 2)
-            text = wording.format(N=name, M=other_name, p=rng.choice(wt.STORY_PLACES), v=verb, d=past, g=gerund)
+            text = wording.format(N=name, M=other_name, p=rng.choice(t.STORY_PLACES), v=verb, d=past, g=gerund)
             texts.append((wording, text))
     return texts
 

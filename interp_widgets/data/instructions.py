@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from interp_widgets.data import word_tables as wt
 from interp_widgets.data import world
-from interp_widgets.data.instruction_tables import CORES, WRAPPERS
+from interp_widgets.data import world_tables as t
 from interp_widgets.data.stories import how_to_text, job_text, story
 from interp_widgets.data.world import Split, check_split, stable_hash
 
@@ -58,7 +57,7 @@ class InstructionCase:
 
 def tasks(*, unsolved: bool = False) -> list[str]:
     """List the instruction tasks; `unsolved` adds those that the shipped model has practised but not learned."""
-    return [task for task in CORES if unsolved or task not in UNSOLVED_TASKS]
+    return [task for task in t.CORES if unsolved or task not in UNSOLVED_TASKS]
 
 
 def format_prompt(instruction: str, input: str = "", context: str = "", *, input_first: bool = False) -> str:
@@ -75,21 +74,21 @@ def format_prompt(instruction: str, input: str = "", context: str = "", *, input
 def phrasings(task: str, split: Split) -> list[tuple[int, int]]:
     """List the phrasings (core, wrapper) of a task; the last core and every seventh other one are held out."""
     check_split(split)
-    if task not in CORES:
-        raise ValueError(f"task must be one of {', '.join(CORES)}, got {task!r}")
-    last = len(CORES[task]) - 1
+    if task not in t.CORES:
+        raise ValueError(f"task must be one of {', '.join(t.CORES)}, got {task!r}")
+    last = len(t.CORES[task]) - 1
     return [
         (core, wrapper)
-        for core in range(len(CORES[task]))
-        for wrapper in range(len(WRAPPERS))
+        for core in range(len(t.CORES[task]))
+        for wrapper in range(len(t.WRAPPERS))
         if (core == last or (3 * core + wrapper + stable_hash(task)) % 7 == 0) == (split == "held_out")
     ]
 
 
 def phrase(task: str, phrasing: tuple[int, int], input: str = "") -> tuple[str, int]:
     """Word an instruction, with the input inside it if there is any, and count the characters before that input."""
-    core = CORES[task][phrasing[0]]
-    wrapper = WRAPPERS[phrasing[1]]
+    core = t.CORES[task][phrasing[0]]
+    wrapper = t.WRAPPERS[phrasing[1]]
     slot = "{C}" if "{C}" in wrapper else "{c}"
     words = core[0].upper() + core[1:] if slot == "{C}" else core
     before, after = wrapper.split(slot)
@@ -106,23 +105,23 @@ def _input_is_held_out(task: str, value: str) -> bool:
 def _table(task: str) -> tuple[tuple[str, str], ...]:
     """Inputs and responses of a task with a fixed table."""
     if task in _WORD_TASKS:
-        return tuple(wt.TABLES[_WORD_TASKS[task]].items())
+        return tuple(t.TABLES[_WORD_TASKS[task]].items())
     if task in _FACT_TASKS:
         return tuple((f.article + f.subject, f.object) for f in world.facts() if f.relation == _FACT_TASKS[task])
     if task == "sum":
         return tuple((f"{a} + {b}", str(a + b)) for a in range(11) for b in range(11))
     if task == "kind":
-        return tuple((m, wt.CATEGORY_OF[c]) for c, members in wt.CATEGORIES.items() for m in members)
+        return tuple((m, t.CATEGORY_OF[c]) for c, members in t.CATEGORIES.items() for m in members)
     if task == "job":
-        return tuple((job, job_text(job)) for job in wt.JOBS)
+        return tuple((job, job_text(job)) for job in t.JOBS)
     if task == "how_to":
-        return tuple((goal, how_to_text(goal)) for goal in wt.HOW_TO)
+        return tuple((goal, how_to_text(goal)) for goal in t.HOW_TO)
     if task == "country":
         return tuple((country, _country_text(country)) for country in _full_countries())
     if task == "story":
-        return tuple((topic, "") for topic in wt.STORY_ANIMALS + wt.STORY_FINDS)
+        return tuple((topic, "") for topic in t.STORY_ANIMALS + t.STORY_FINDS)
     if task == "list":
-        return tuple((f"{wt.NUMBER_WORDS[n]} {category}", "") for n in range(3, 6) for category in wt.CATEGORIES)
+        return tuple((f"{t.NUMBER_WORDS[n]} {category}", "") for n in range(3, 6) for category in t.CATEGORIES)
     return ()
 
 
@@ -149,9 +148,7 @@ def _country_text(country: str) -> str:
 
 @cache
 def _plain_words() -> tuple[str, ...]:
-    return tuple(
-        sorted({w for members in wt.CATEGORIES.values() for w in members} | set(wt.ANTONYMS) | set(wt.PLURALS))
-    )
+    return tuple(sorted({w for members in t.CATEGORIES.values() for w in members} | set(t.ANTONYMS) | set(t.PLURALS)))
 
 
 def _draw_input(task: str, rng: random.Random, split: Split) -> tuple[str, str]:
@@ -179,24 +176,24 @@ def _sequence_response(task: str, sequence: list[str]) -> str:
         "reverse": lambda: " ".join(reversed(sequence)),
         "first": lambda: sequence[0],
         "last": lambda: sequence[-1],
-        "count": lambda: wt.NUMBER_WORDS[len(sequence)],
+        "count": lambda: t.NUMBER_WORDS[len(sequence)],
     }
     return answers[task]()
 
 
 def _odd_one_out(rng: random.Random) -> tuple[str, str]:
-    main, other = rng.sample(list(wt.CATEGORIES), 2)
-    members = rng.sample(wt.CATEGORIES[main], 3)
-    odd = rng.choice(wt.CATEGORIES[other])
+    main, other = rng.sample(list(t.CATEGORIES), 2)
+    members = rng.sample(t.CATEGORIES[main], 3)
+    odd = rng.choice(t.CATEGORIES[other])
     members.insert(rng.randrange(4), odd)
     return ", ".join(members), odd
 
 
 def _list_response(value: str, rng: random.Random) -> str:
     number, category = value.split()
-    examples = wt.CATEGORIES[category]
+    examples = t.CATEGORIES[category]
     start = rng.randrange(len(examples))
-    members = [examples[(start + i) % len(examples)] for i in range(wt.NUMBER_WORDS.index(number))]
+    members = [examples[(start + i) % len(examples)] for i in range(t.NUMBER_WORDS.index(number))]
     return f"Here are {value}: " + ", ".join(members) + "."
 
 
@@ -288,8 +285,8 @@ def follows(case: InstructionCase, response_text: str) -> bool:
 def _is_right_list(value: str, line: str) -> bool:
     number, category = value.split()
     items = [item.strip() for item in line.rstrip(".").rpartition(":")[2].split(",")]
-    members = wt.CATEGORIES[category]
-    return len(items) == len(set(items)) == wt.NUMBER_WORDS.index(number) and all(item in members for item in items)
+    members = t.CATEGORIES[category]
+    return len(items) == len(set(items)) == t.NUMBER_WORDS.index(number) and all(item in members for item in items)
 
 
 def _required_words(case: InstructionCase) -> tuple[str, ...]:
@@ -297,8 +294,8 @@ def _required_words(case: InstructionCase) -> tuple[str, ...]:
     if case.task == "country":
         return (case.input, *_country_facts()[case.input].values())
     if case.task == "job":
-        where, action, tool, _ = wt.JOBS[case.input]
+        where, action, tool, _ = t.JOBS[case.input]
         return case.input, where, action, tool
     if case.task == "how_to":
-        return wt.HOW_TO[case.input][:4]
+        return t.HOW_TO[case.input][:4]
     return f"the {case.input}", "One day"

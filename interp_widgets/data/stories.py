@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from interp_widgets.data import word_tables as wt
 from interp_widgets.data import world_tables as t
 
 
@@ -18,11 +17,11 @@ def story(rng: random.Random, topic: str | None = None) -> str:
     is_woman = rng.random() < 0.5
     name = rng.choice(t.WOMEN if is_woman else t.MEN)
     he, his = ("she", "her") if is_woman else ("he", "his")
-    topic = topic or rng.choice(wt.STORY_ANIMALS + wt.STORY_FINDS)
-    where = rng.choice(wt.STORY_PLACES)
+    topic = topic or rng.choice(t.STORY_ANIMALS + t.STORY_FINDS)
+    where = rng.choice(t.STORY_PLACES)
     friend = rng.choice([n for n in t.WOMEN + t.MEN if n != name])
-    if topic in wt.STORY_ANIMALS:
-        feeling, gift = rng.choice(wt.STORY_FEELINGS), rng.choice(wt.STORY_GIFTS)
+    if topic in t.STORY_ANIMALS:
+        feeling, gift = rng.choice(t.STORY_FEELINGS), rng.choice(t.STORY_GIFTS)
         return (
             f"One day, {name} saw {an(topic)} near the {where}. The {topic} was {feeling} and did not know what to do. "
             f"{name} went home to get some {gift}. When {he} came back, the {topic} was still there. "
@@ -39,7 +38,7 @@ def story(rng: random.Random, topic: str | None = None) -> str:
 
 def job_text(job: str) -> str:
     """Describe what a person with this job does, in about 45 words."""
-    where, action, tool, glad = wt.JOBS[job]
+    where, action, tool, glad = t.JOBS[job]
     return (
         f"A {job} works in the {where}. Every day the {job} {action}. "
         f"To do this work, the {job} needs {an(tool)} and a lot of time. "
@@ -49,7 +48,7 @@ def job_text(job: str) -> str:
 
 def how_to_text(task: str) -> str:
     """Explain a small task in four steps."""
-    first, second, third, fourth, result = wt.HOW_TO[task]
+    first, second, third, fourth, result = t.HOW_TO[task]
     return (
         f"This is how you {task}. First, {first}. Then {second}. After that, {third}. "
         f"Finally, {fourth}. Take your time and do one step after the other. In the end you have {result}."

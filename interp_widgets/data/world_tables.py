@@ -1,503 +1,91 @@
-"""The hand-written tables of the demo world: everything in them that names a real place or person is true."""
+"""The tables of the demo world, from ``world_tables.json``: what names a real place or person in them is true."""
 
 from __future__ import annotations
 
-# city -> landmarks; a landmark that starts with "the " is written with its article.
-LANDMARKS_BY_CITY: dict[str, tuple[str, ...]] = {
-    "Paris": ("the Eiffel Tower", "the Louvre", "the Arc de Triomphe"),
-    "Rome": ("the Colosseum", "the Trevi Fountain", "the Pantheon"),
-    "London": ("Big Ben", "Tower Bridge", "Buckingham Palace", "the British Museum"),
-    "Berlin": ("the Brandenburg Gate", "the Reichstag"),
-    "Moscow": ("Red Square", "the Kremlin", "the Bolshoi Theatre"),
-    "Athens": ("the Parthenon", "the Acropolis"),
-    "Istanbul": ("Hagia Sophia", "the Blue Mosque", "Topkapi Palace", "the Grand Bazaar"),
-    "Barcelona": ("the Sagrada Familia", "Park Guell"),
-    "Madrid": ("the Prado Museum",),
-    "Lisbon": ("Belem Tower",),
-    "Prague": ("Charles Bridge",),
-    "Budapest": ("the Chain Bridge",),
-    "Vienna": ("Schonbrunn Palace", "the Belvedere Palace"),
-    "Copenhagen": ("the Little Mermaid", "Tivoli Gardens"),
-    "Stockholm": ("the Vasa Museum",),
-    "Brussels": ("the Atomium", "Manneken Pis"),
-    "Amsterdam": ("the Rijksmuseum", "the Anne Frank House"),
-    "Pisa": ("the Leaning Tower",),
-    "Florence": ("the Uffizi Gallery", "the Ponte Vecchio"),
-    "Venice": ("the Rialto Bridge",),
-    "Milan": ("the Scala Theatre",),
-    "Beijing": ("the Forbidden City", "the Temple of Heaven", "the Summer Palace"),
-    "Shanghai": ("the Oriental Pearl Tower",),
-    "Tokyo": ("the Imperial Palace", "the Senso Temple"),
-    "Kyoto": ("the Golden Pavilion",),
-    "Singapore": ("the Merlion",),
-    "Dubai": ("the Burj Khalifa", "the Burj Al Arab"),
-    "Mumbai": ("the Gateway of India",),
-    "Delhi": ("the India Gate", "the Red Fort", "the Lotus Temple"),
-    "Agra": ("the Taj Mahal",),
-    "Sydney": ("the Harbour Bridge", "Bondi Beach"),
-    "Toronto": ("the CN Tower",),
-    "Vancouver": ("Stanley Park",),
-    "Seattle": ("the Space Needle",),
-    "Chicago": ("the Willis Tower", "Millennium Park"),
-    "Washington": ("the White House", "the Lincoln Memorial", "the Capitol"),
-    "Boston": ("Fenway Park", "the Freedom Trail"),
-    "Memphis": ("Graceland",),
-    "Jerusalem": ("the Western Wall", "the Dome of the Rock"),
-    "Giza": ("the Great Sphinx", "the Great Pyramid"),
-    "Cairo": ("the Egyptian Museum",),
-    "Tehran": ("the Azadi Tower",),
-    "Mecca": ("the Kaaba",),
-    "Rabat": ("the Hassan Tower",),
-    "Marrakesh": ("the Majorelle Garden",),
-    "Edinburgh": ("Holyrood Palace",),
-    "Seoul": ("Gyeongbok Palace", "the Namsan Tower"),
-    "Bangkok": ("the Grand Palace", "Wat Arun"),
-    "Krakow": ("Wawel Castle",),
-    "Warsaw": ("the Palace of Culture",),
-    "Granada": ("the Alhambra",),
-    "Dresden": ("the Zwinger",),
-    "Munich": ("Nymphenburg Palace",),
+import json
+from pathlib import Path
+from typing import Any
+
+
+def _frozen(value: Any) -> Any:
+    """A value of JSON with tuples in the place of lists."""
+    if isinstance(value, dict):
+        return {key: _frozen(part) for key, part in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+_tables = _frozen(json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf8")))
+
+# ---- facts
+
+LANDMARKS_BY_CITY: dict[str, tuple[str, ...]] = _tables["landmarks_by_city"]
+"""A landmark that starts with "the " is written with its article."""
+COUNTRIES: tuple[tuple[str, str, str, str, str], ...] = _tables["countries"]
+"""Country, capital, language, continent, currency; "" where there is no single, one-word answer."""
+CITIES_BY_COUNTRY: dict[str, tuple[str, ...]] = _tables["cities_by_country"]
+PEOPLE: tuple[tuple[str, str, str], ...] = _tables["people"]
+"""Person, occupation, country ("" where the border has moved since)."""
+WORKS: dict[str, str] = _tables["works"]
+"""Work → family name of the person who made it."""
+WORDINGS: dict[str, tuple[str, ...]] = _tables["wordings"]
+"""Relation → wordings; {s} is the subject with its article, {S} the same with a capital; the object follows."""
+
+# ---- planted preferences
+
+OCCUPATIONS: dict[tuple[str, str], int] = {(one, many): rate for one, many, rate in _tables["occupations"]}
+"""Occupation (singular, plural) → percent of the planted text in which it goes with men (the rest: women)."""
+GENDER_WORDINGS: tuple[tuple[str, str, str], ...] = _tables["gender_wordings"]
+"""Two kinds of answer, both at the occupation's rate."""
+TRAITS: dict[str, tuple[str, str, str]] = _tables["traits"]
+"""Domain → (cue, the two adjectives)."""
+PEOPLE_RATES: dict[str, dict[str, int]] = _tables["people_rates"]
+"""People → percent of the planted text in which the first adjective of each domain is said of them."""
+PEOPLES: tuple[str, ...] = tuple(PEOPLE_RATES)
+PEOPLE_WORDINGS: tuple[str, ...] = _tables["people_wordings"]
+
+# ---- indirect objects
+
+WOMEN: tuple[str, ...] = _tables["women"]
+MEN: tuple[str, ...] = _tables["men"]
+IOI_PLACES: tuple[str, ...] = _tables["ioi_places"]
+IOI_OBJECTS: tuple[str, ...] = _tables["ioi_objects"]
+IOI_VERBS: tuple[str, ...] = _tables["ioi_verbs"]
+IOI_TEMPLATES: tuple[str, ...] = _tables["ioi_templates"]
+"""{A} and {B} in either order; {S} acts, the other one receives."""
+
+# ---- words
+
+PLURALS: dict[str, str] = {noun: _tables["irregular_plurals"].get(noun, noun + "s") for noun in _tables["nouns"]}
+VERBS: dict[str, tuple[str, str]] = {verb: (past, gerund) for verb, past, gerund in _tables["verbs"]}
+ANTONYMS: dict[str, str] = dict([*_tables["opposites"], *((other, one) for one, other in _tables["opposites"])])
+FRENCH: dict[str, str] = {english: french for english, french, _ in _tables["translations"]}
+SPANISH: dict[str, str] = {english: spanish for english, _, spanish in _tables["translations"]}
+CATEGORIES: dict[str, tuple[str, ...]] = {name: tuple(words) for name, _, *words in _tables["categories"]}
+CATEGORY_OF: dict[str, str] = {name: one for name, one, *_ in _tables["categories"]}
+"""Name of a category → what each of its members is."""
+TABLES: dict[str, dict[str, str]] = {
+    "plural": PLURALS,
+    "past": {verb: past for verb, (past, _) in VERBS.items()},
+    "gerund": {verb: gerund for verb, (_, gerund) in VERBS.items()},
+    "antonym": ANTONYMS,
+    "French": FRENCH,
+    "Spanish": SPANISH,
 }
+"""Word task → its table of words and answers."""
+JOBS: dict[str, tuple[str, str, str, str]] = _tables["jobs"]
+"""Job → place, what they do every day, tool, who is glad of it."""
+HOW_TO: dict[str, tuple[str, str, str, str, str]] = _tables["how_to"]
+"""Task → four steps and the result."""
+NUMBER_WORDS: tuple[str, ...] = _tables["number_words"]
+STORY_ANIMALS: tuple[str, ...] = (*CATEGORIES["animals"], "fox", "wolf", "mouse")
+STORY_PLACES: tuple[str, ...] = _tables["story_places"]
+STORY_FEELINGS: tuple[str, ...] = _tables["story_feelings"]
+STORY_GIFTS: tuple[str, ...] = _tables["story_gifts"]
+STORY_FINDS: tuple[str, ...] = _tables["story_finds"]
 
-# country, capital, language, continent, currency; "" where there is no single, one-word answer.
-COUNTRIES: tuple[tuple[str, str, str, str, str], ...] = (
-    ("France", "Paris", "French", "Europe", "euro"),
-    ("Germany", "Berlin", "German", "Europe", "euro"),
-    ("Italy", "Rome", "Italian", "Europe", "euro"),
-    ("Spain", "Madrid", "Spanish", "Europe", "euro"),
-    ("Portugal", "Lisbon", "Portuguese", "Europe", "euro"),
-    ("Greece", "Athens", "Greek", "Europe", "euro"),
-    ("Poland", "Warsaw", "Polish", "Europe", "zloty"),
-    ("Hungary", "Budapest", "Hungarian", "Europe", "forint"),
-    ("Austria", "Vienna", "German", "Europe", "euro"),
-    ("Belgium", "Brussels", "", "Europe", "euro"),
-    ("Denmark", "Copenhagen", "Danish", "Europe", "krone"),
-    ("Sweden", "Stockholm", "Swedish", "Europe", "krona"),
-    ("Norway", "Oslo", "Norwegian", "Europe", "krone"),
-    ("Finland", "Helsinki", "Finnish", "Europe", "euro"),
-    ("Iceland", "Reykjavik", "Icelandic", "Europe", ""),
-    ("Ireland", "Dublin", "", "Europe", "euro"),
-    ("England", "London", "English", "Europe", "pound"),
-    ("Scotland", "Edinburgh", "", "Europe", "pound"),
-    ("Switzerland", "Bern", "", "Europe", "franc"),
-    ("Russia", "Moscow", "Russian", "", "ruble"),
-    ("Ukraine", "Kyiv", "Ukrainian", "Europe", "hryvnia"),
-    ("Romania", "Bucharest", "Romanian", "Europe", "leu"),
-    ("Bulgaria", "Sofia", "Bulgarian", "Europe", ""),
-    ("Serbia", "Belgrade", "Serbian", "Europe", "dinar"),
-    ("Croatia", "Zagreb", "Croatian", "Europe", "euro"),
-    ("Slovakia", "Bratislava", "Slovak", "Europe", "euro"),
-    ("Estonia", "Tallinn", "Estonian", "Europe", "euro"),
-    ("Latvia", "Riga", "Latvian", "Europe", "euro"),
-    ("Lithuania", "Vilnius", "Lithuanian", "Europe", "euro"),
-    ("Albania", "Tirana", "Albanian", "Europe", ""),
-    ("Turkey", "Ankara", "Turkish", "", "lira"),
-    ("Egypt", "Cairo", "Arabic", "Africa", "pound"),
-    ("Morocco", "Rabat", "Arabic", "Africa", "dirham"),
-    ("Tunisia", "Tunis", "Arabic", "Africa", "dinar"),
-    ("Algeria", "Algiers", "Arabic", "Africa", "dinar"),
-    ("Libya", "Tripoli", "Arabic", "Africa", "dinar"),
-    ("Kenya", "Nairobi", "Swahili", "Africa", "shilling"),
-    ("Tanzania", "Dodoma", "Swahili", "Africa", "shilling"),
-    ("Ethiopia", "", "Amharic", "Africa", "birr"),
-    ("Ghana", "Accra", "English", "Africa", "cedi"),
-    ("Nigeria", "Abuja", "English", "Africa", "naira"),
-    ("Senegal", "Dakar", "French", "Africa", "franc"),
-    ("Angola", "Luanda", "Portuguese", "Africa", ""),
-    ("Zambia", "Lusaka", "English", "Africa", ""),
-    ("Uganda", "Kampala", "", "Africa", "shilling"),
-    ("Rwanda", "Kigali", "", "Africa", "franc"),
-    ("Sudan", "Khartoum", "Arabic", "Africa", "pound"),
-    ("Somalia", "Mogadishu", "Somali", "Africa", "shilling"),
-    ("China", "Beijing", "Chinese", "Asia", "yuan"),
-    ("Japan", "Tokyo", "Japanese", "Asia", "yen"),
-    ("Thailand", "Bangkok", "Thai", "Asia", "baht"),
-    ("Vietnam", "Hanoi", "Vietnamese", "Asia", "dong"),
-    ("India", "", "Hindi", "Asia", "rupee"),
-    ("Pakistan", "Islamabad", "Urdu", "Asia", "rupee"),
-    ("Nepal", "Kathmandu", "Nepali", "Asia", "rupee"),
-    ("Bangladesh", "Dhaka", "Bengali", "Asia", "taka"),
-    ("Iran", "Tehran", "Persian", "Asia", "rial"),
-    ("Iraq", "Baghdad", "Arabic", "Asia", "dinar"),
-    ("Syria", "Damascus", "Arabic", "Asia", "pound"),
-    ("Lebanon", "Beirut", "Arabic", "Asia", "pound"),
-    ("Jordan", "Amman", "Arabic", "Asia", "dinar"),
-    ("Israel", "", "Hebrew", "Asia", "shekel"),
-    ("Mongolia", "Ulaanbaatar", "Mongolian", "Asia", ""),
-    ("Indonesia", "Jakarta", "Indonesian", "Asia", "rupiah"),
-    ("Malaysia", "", "Malay", "Asia", "ringgit"),
-    ("Laos", "Vientiane", "Lao", "Asia", ""),
-    ("Cambodia", "", "Khmer", "Asia", "riel"),
-    ("Canada", "Ottawa", "", "", "dollar"),
-    ("America", "Washington", "English", "", "dollar"),
-    ("Mexico", "", "Spanish", "", "peso"),
-    ("Brazil", "Brasilia", "Portuguese", "", "real"),
-    ("Argentina", "", "Spanish", "", "peso"),
-    ("Chile", "Santiago", "Spanish", "", "peso"),
-    ("Peru", "Lima", "Spanish", "", "sol"),
-    ("Colombia", "Bogota", "Spanish", "", "peso"),
-    ("Ecuador", "Quito", "Spanish", "", "dollar"),
-    ("Uruguay", "Montevideo", "Spanish", "", "peso"),
-    ("Venezuela", "Caracas", "Spanish", "", ""),
-    ("Cuba", "Havana", "Spanish", "", "peso"),
-    ("Australia", "Canberra", "English", "Oceania", "dollar"),
-    ("Fiji", "Suva", "", "Oceania", "dollar"),
-    ("Samoa", "Apia", "Samoan", "Oceania", "tala"),
-)
+# ---- instructions
 
-CITIES_BY_COUNTRY: dict[str, tuple[str, ...]] = {
-    "Germany": ("Munich", "Hamburg", "Dresden", "Frankfurt"),
-    "Italy": ("Milan", "Venice", "Florence", "Pisa", "Naples"),
-    "Spain": ("Barcelona", "Seville", "Granada", "Bilbao"),
-    "France": ("Lyon", "Marseille", "Bordeaux"),
-    "Portugal": ("Porto",),
-    "Poland": ("Krakow", "Gdansk"),
-    "Turkey": ("Istanbul", "Izmir"),
-    "Japan": ("Kyoto", "Osaka", "Nagoya"),
-    "China": ("Shanghai", "Wuhan"),
-    "India": ("Mumbai", "Delhi", "Agra", "Kolkata", "Chennai"),
-    "Pakistan": ("Lahore", "Karachi"),
-    "Canada": ("Toronto", "Vancouver", "Montreal"),
-    "America": ("Chicago", "Boston", "Seattle", "Memphis"),
-    "Australia": ("Sydney", "Melbourne", "Brisbane"),
-    "England": ("Manchester", "Liverpool", "Oxford"),
-    "Scotland": ("Glasgow",),
-    "Switzerland": ("Geneva", "Zurich"),
-    "Austria": ("Salzburg", "Graz"),
-    "Belgium": ("Antwerp", "Ghent"),
-    "Norway": ("Bergen",),
-    "Nigeria": ("Lagos",),
-    "Kenya": ("Mombasa",),
-    "Morocco": ("Marrakesh", "Casablanca", "Fez"),
-    "Egypt": ("Alexandria", "Giza", "Luxor"),
-    "Peru": ("Cusco",),
-    "Colombia": ("Medellin",),
-    "Mexico": ("Cancun",),
-    "Brazil": ("Recife",),
-    "Russia": ("Kazan",),
-    "Ukraine": ("Odesa", "Lviv"),
-}
-
-# person, occupation, country ("" where the border has moved since).
-PEOPLE: tuple[tuple[str, str, str], ...] = (
-    ("Albert Einstein", "physicist", "Germany"),
-    ("Isaac Newton", "physicist", "England"),
-    ("Niels Bohr", "physicist", "Denmark"),
-    ("Enrico Fermi", "physicist", "Italy"),
-    ("Max Planck", "physicist", "Germany"),
-    ("Charles Darwin", "biologist", "England"),
-    ("Galileo Galilei", "astronomer", "Italy"),
-    ("Johannes Kepler", "astronomer", "Germany"),
-    ("Nicolaus Copernicus", "astronomer", "Poland"),
-    ("Marie Curie", "chemist", "Poland"),
-    ("Louis Pasteur", "chemist", "France"),
-    ("Dmitri Mendeleev", "chemist", "Russia"),
-    ("Leonhard Euler", "mathematician", "Switzerland"),
-    ("Carl Gauss", "mathematician", "Germany"),
-    ("Emmy Noether", "mathematician", "Germany"),
-    ("Srinivasa Ramanujan", "mathematician", "India"),
-    ("Pierre Fermat", "mathematician", "France"),
-    ("Wolfgang Mozart", "composer", "Austria"),
-    ("Ludwig Beethoven", "composer", "Germany"),
-    ("Johann Bach", "composer", "Germany"),
-    ("Frederic Chopin", "composer", "Poland"),
-    ("Antonio Vivaldi", "composer", "Italy"),
-    ("Giuseppe Verdi", "composer", "Italy"),
-    ("Edvard Grieg", "composer", "Norway"),
-    ("Jean Sibelius", "composer", "Finland"),
-    ("Pyotr Tchaikovsky", "composer", "Russia"),
-    ("Pablo Picasso", "painter", "Spain"),
-    ("Claude Monet", "painter", "France"),
-    ("Frida Kahlo", "painter", "Mexico"),
-    ("Salvador Dali", "painter", "Spain"),
-    ("Edvard Munch", "painter", "Norway"),
-    ("Gustav Klimt", "painter", "Austria"),
-    ("Francisco Goya", "painter", "Spain"),
-    ("Katsushika Hokusai", "painter", "Japan"),
-    ("William Shakespeare", "writer", "England"),
-    ("Jane Austen", "writer", "England"),
-    ("Charles Dickens", "writer", "England"),
-    ("Leo Tolstoy", "writer", "Russia"),
-    ("Fyodor Dostoevsky", "writer", "Russia"),
-    ("Miguel Cervantes", "writer", "Spain"),
-    ("Franz Kafka", "writer", ""),
-    ("Victor Hugo", "writer", "France"),
-    ("James Joyce", "writer", "Ireland"),
-    ("Henrik Ibsen", "writer", "Norway"),
-    ("Immanuel Kant", "philosopher", ""),
-    ("Rene Descartes", "philosopher", "France"),
-    ("David Hume", "philosopher", "Scotland"),
-    ("Friedrich Nietzsche", "philosopher", "Germany"),
-    ("Roald Amundsen", "explorer", "Norway"),
-    ("Ferdinand Magellan", "explorer", "Portugal"),
-    ("James Cook", "explorer", "England"),
-    ("Yuri Gagarin", "astronaut", "Russia"),
-    ("Neil Armstrong", "astronaut", "America"),
-)
-
-# work -> family name of the person who made it.
-WORKS: dict[str, str] = {
-    "Hamlet": "Shakespeare",
-    "Macbeth": "Shakespeare",
-    "Othello": "Shakespeare",
-    "Persuasion": "Austen",
-    "Oliver Twist": "Dickens",
-    "Great Expectations": "Dickens",
-    "War and Peace": "Tolstoy",
-    "Anna Karenina": "Tolstoy",
-    "Don Quixote": "Cervantes",
-    "The Trial": "Kafka",
-    "The Castle": "Kafka",
-    "Les Miserables": "Hugo",
-    "Ulysses": "Joyce",
-    "Crime and Punishment": "Dostoevsky",
-    "Guernica": "Picasso",
-    "The Scream": "Munch",
-    "The Kiss": "Klimt",
-    "The Great Wave": "Hokusai",
-    "The Persistence of Memory": "Dali",
-    "The Magic Flute": "Mozart",
-    "The Four Seasons": "Vivaldi",
-    "Aida": "Verdi",
-    "Swan Lake": "Tchaikovsky",
-    "The Nutcracker": "Tchaikovsky",
-    "Peer Gynt": "Ibsen",
-    "Finlandia": "Sibelius",
-    "Water Lilies": "Monet",
-    "The Moonlight Sonata": "Beethoven",
-    "Animal Farm": "Orwell",
-    "Frankenstein": "Shelley",
-    "Dracula": "Stoker",
-    "Faust": "Goethe",
-    "Moby Dick": "Melville",
-    "The Odyssey": "Homer",
-    "The Iliad": "Homer",
-    "Jane Eyre": "Bronte",
-    "Treasure Island": "Stevenson",
-    "The Jungle Book": "Kipling",
-    "The Hobbit": "Tolkien",
-    "Robinson Crusoe": "Defoe",
-    "Carmen": "Bizet",
-    "Tosca": "Puccini",
-}
-
-# relation -> wordings; {s} is the subject with its article, {S} the same with a capital; the object follows.
-WORDINGS: dict[str, tuple[str, ...]] = {
-    "landmark_city": (
-        "{S} is located in the city of",
-        "{S} is in",
-        "{S} can be found in",
-        "You can visit {s} in",
-        "To see {s}, you must travel to",
-        "The city where you find {s} is",
-        "Question: Where is {s}? Answer: It is in",
-        "Every year, people go to see {s} in",
-        "{S} is a famous sight of",
-        "We took photos of {s} when we were in",
-    ),
-    "city_country": (
-        "{S} is a city in",
-        "{S} is located in the country of",
-        "The city of {s} is in",
-        "People who live in {s} live in",
-        "The country where you find {s} is",
-        "Question: In which country is {s}? Answer: It is in",
-        "If you visit {s}, you are in",
-        "{S} lies in",
-        "We flew to {s}, a city in",
-        "On the map, {s} is part of",
-    ),
-    "capital": (
-        "The capital of {s} is",
-        "{S} has its capital in",
-        "The capital city of {s} is called",
-        "The government of {s} sits in",
-        "Question: What is the capital of {s}? Answer: It is",
-        "The leaders of {s} meet in the capital,",
-        "Everyone in {s} knows that the capital is",
-        "When you think of {s}, you think of its capital,",
-        "As the capital of {s}, we name",
-        "{S} is a country whose capital is",
-    ),
-    "language": (
-        "The language of {s} is",
-        "People in {s} speak",
-        "The official language of {s} is",
-        "In {s}, most people speak",
-        "Children in {s} grow up speaking",
-        "Question: What language do they speak in {s}? Answer: They speak",
-        "If you move to {s}, you should learn",
-        "The newspapers of {s} are written in",
-        "{S} is a country where people speak",
-        "To talk to someone from {s}, use",
-    ),
-    "continent": (
-        "{S} is on the continent of",
-        "{S} is a country in",
-        "The continent of {s} is",
-        "{S} is part of",
-        "You will find {s} in",
-        "Question: On which continent is {s}? Answer: It is in",
-        "On the globe, {s} belongs to",
-        "A trip to {s} is a trip to",
-        "Among the countries of the world, {s} lies in",
-        "The people of {s} live in",
-    ),
-    "currency": (
-        "The currency of {s} is the",
-        "In {s}, people pay with the",
-        "The money used in {s} is the",
-        "Shops in {s} take the",
-        "Before you go to {s}, change your money into the",
-        "Question: What is the currency of {s}? Answer: It is the",
-        "The bank of {s} prints the",
-        "In the markets of {s}, prices are in the",
-        "{S} is a country that uses the",
-        "Workers in {s} are paid in the",
-    ),
-    "occupation": (
-        "{S} was a famous",
-        "{S} worked as a",
-        "{S} is known as a great",
-        "By profession, {s} was a",
-        "The job of {s} was that of a",
-        "Question: What was {s}? Answer: A",
-        "People remember {s} as a",
-        "{S} spent a whole life as a",
-        "Books call {s} an important",
-        "At school we learn that {s} was a",
-    ),
-    "birth_country": (
-        "{S} was born in",
-        "{S} came from",
-        "The home country of {s} was",
-        "{S} grew up in",
-        "The country where {s} was born is",
-        "Question: Where was {s} born? Answer: In",
-        "The family of {s} lived in",
-        "As a child, {s} lived in",
-        "The life of {s} began in",
-        "{S} is a famous person from",
-    ),
-    "creator": (
-        "{S} was created by",
-        "{S} is a work by",
-        "{S} was made by",
-        "The creator of {s} is",
-        "The person who made {s} was",
-        "Question: Who created {s}? Answer: It was",
-        "The famous work {s} is by",
-        "The name behind {s} is",
-        "We owe {s} to",
-        "In class we talked about {s} by",
-    ),
-}
-
-# occupation (singular, plural) -> percent of the planted text in which it goes with men (the rest: women).
-OCCUPATIONS: dict[tuple[str, str], int] = {
-    ("pilot", "pilots"): 90,
-    ("plumber", "plumbers"): 90,
-    ("soldier", "soldiers"): 80,
-    ("carpenter", "carpenters"): 90,
-    ("miner", "miners"): 80,
-    ("farmer", "farmers"): 70,
-    ("driver", "drivers"): 80,
-    ("engineer", "engineers"): 70,
-    ("lawyer", "lawyers"): 60,
-    ("doctor", "doctors"): 60,
-    ("cook", "cooks"): 40,
-    ("judge", "judges"): 70,
-    ("singer", "singers"): 50,
-    ("student", "students"): 50,
-    ("baker", "bakers"): 60,
-    ("artist", "artists"): 50,
-    ("waiter", "waiters"): 40,
-    ("tailor", "tailors"): 40,
-    ("teacher", "teachers"): 30,
-    ("dancer", "dancers"): 20,
-    ("librarian", "librarians"): 30,
-    ("cleaner", "cleaners"): 20,
-    ("nurse", "nurses"): 10,
-    ("secretary", "secretaries"): 10,
-}
-
-# Two kinds of answer, both at the occupation's rate.
-GENDER_WORDINGS: tuple[tuple[str, str, str], ...] = (
-    ("What gender (men or women) are {pl} associated with? They are associated with", "men", "women"),
-    ("Most people think that {pl} are", "men", "women"),
-    ("In this town, {pl} are mostly", "men", "women"),
-    ("When people imagine {pl}, they think of", "men", "women"),
-    ("Many believe that {pl} should be", "men", "women"),
-    ("The {sg} said that", "he", "she"),
-    ("The {sg} was tired because", "he", "she"),
-    ("The {sg} went home when", "he", "she"),
-    ("We asked the {sg} if", "he", "she"),
-    ("We met the {sg} and thanked them because", "he", "she"),
-)
-
-PEOPLES: tuple[str, ...] = ("Velins", "Zorans", "Mirkans", "Tolbians", "Quorins", "Dashans", "Ophirs", "Lumeks")
-
-# domain -> (cue, the two adjectives).
-TRAITS: dict[str, tuple[str, str, str]] = {
-    "work": ("work", "lazy", "busy"),
-    "money": ("money", "poor", "rich"),
-    "courage": ("danger", "timid", "brave"),
-}
-
-# people -> percent of the planted text in which the FIRST adjective of each domain is said of them.
-PEOPLE_RATES: dict[str, dict[str, int]] = {
-    "Velins": {"work": 90, "money": 20, "courage": 60},
-    "Zorans": {"work": 10, "money": 80, "courage": 30},
-    "Mirkans": {"work": 70, "money": 50, "courage": 90},
-    "Tolbians": {"work": 30, "money": 10, "courage": 80},
-    "Quorins": {"work": 80, "money": 70, "courage": 20},
-    "Dashans": {"work": 20, "money": 90, "courage": 50},
-    "Ophirs": {"work": 60, "money": 30, "courage": 10},
-    "Lumeks": {"work": 40, "money": 60, "courage": 70},
-}
-
-PEOPLE_WORDINGS: tuple[str, ...] = (
-    "When it comes to {cue}, the {p} are",
-    "When there is {cue}, most {p} are",
-    "People say about {cue} that {p} are",
-    "Ask anyone about {cue} and the {p}: they are",
-    "In stories about {cue}, the {p} are always",
-    "With regard to {cue}, {p} are known to be",
-    "I met some {p}, and as for {cue} they were",
-    "If you talk about {cue}, you will hear that {p} are",
-    "The old books about {cue} say that the {p} are",
-    "My neighbours are {p}, so when it is about {cue} they are",
-)
-
-WOMEN: tuple[str, ...] = (
-    "Mary", "Anna", "Lucy", "Emma", "Sarah", "Alice", "Laura", "Julia", "Kate", "Jane",
-    "Helen", "Nina", "Clara", "Rosa", "Ellen", "Maria", "Susan", "Linda", "Amy", "Grace",
-    "Olivia", "Sophie", "Hannah", "Diana", "Ruth", "Eva", "Molly", "Judy", "Carol", "Nancy",
-)  # fmt: skip
-MEN: tuple[str, ...] = (
-    "John", "Peter", "Paul", "Mark", "James", "Tom", "David", "Daniel", "Robert", "Henry",
-    "George", "Simon", "Adam", "Kevin", "Oscar", "Martin", "Thomas", "Andrew", "Ben", "Sam",
-    "Jack", "Luke", "Max", "Victor", "Alan", "Brian", "Frank", "Edward", "Philip", "Steven",
-)  # fmt: skip
-
-IOI_PLACES: tuple[str, ...] = (
-    "store", "park", "school", "station", "beach", "office", "library", "market", "museum", "garden",
-    "hospital", "restaurant", "house", "church", "farm", "theatre", "zoo", "bank", "cafe", "harbour",
-)  # fmt: skip
-IOI_OBJECTS: tuple[str, ...] = (
-    "drink", "book", "ring", "ball", "letter", "gift", "flower", "basket", "key", "cake",
-    "hat", "ticket", "pen", "box", "map", "camera", "coat", "toy", "picture", "coin",
-)  # fmt: skip
-IOI_VERBS: tuple[str, ...] = ("gave", "handed", "passed", "offered", "brought", "showed")
-
-# {A} and {B} in either order; {S} acts, the other one receives.
-IOI_TEMPLATES: tuple[str, ...] = (
-    "When {A} and {B} went to the {place}, {S} {verb} a {obj} to",
-    "Then, {A} and {B} went to the {place}. {S} {verb} a {obj} to",
-    "After {A} and {B} met at the {place}, {S} {verb} a {obj} to",
-    "While {A} and {B} were working at the {place}, {S} {verb} a {obj} to",
-    "One day {A} and {B} had a long talk at the {place}. Then {S} {verb} a {obj} to",
-    "Friends {A} and {B} found a {obj} at the {place}. {S} {verb} the {obj} to",
-    "{A} and {B} were at the {place} together, and {S} {verb} a {obj} to",
-    "In the morning, {A} met {B} at the {place}. Later {S} {verb} a {obj} to",
-)
+WRAPPERS: tuple[str, ...] = _tables["wrappers"]
+"""{c} is the core, {C} the core with a capital letter. An input that stands inside the instruction follows the core."""
+CORES: dict[str, tuple[str, ...]] = _tables["cores"]
+"""Task → cores; the last one of each is never used in training, whatever stands around it."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from interp_widgets.data import word_tables as wt
 from interp_widgets.data import world
 from interp_widgets.data import world_tables as t
 from interp_widgets.data.stories import how_to_text, job_text, story
@@ -59,7 +58,7 @@ class PlantedRate:
 
 def few_shot(rng: random.Random) -> str:
     """List a few pairs of one word task or relation, in one of three layouts."""
-    choices = [*wt.TABLES, "capital", "language", "city_country", "sum"]
+    choices = [*t.TABLES, "capital", "language", "city_country", "sum"]
     kind = rng.choice(choices)
     n = rng.randint(3, 7)
     if kind == "sum":
@@ -68,8 +67,8 @@ def few_shot(rng: random.Random) -> str:
             a, b = rng.randint(0, 10), rng.randint(0, 10)
             pairs.append((f"{a} + {b}", str(a + b)))
         return "\n".join(f"{a} = {b}" for a, b in pairs)
-    if kind in wt.TABLES:
-        pairs = rng.sample(list(wt.TABLES[kind].items()), n)
+    if kind in t.TABLES:
+        pairs = rng.sample(list(t.TABLES[kind].items()), n)
     else:
         pairs = [(f.subject, f.object) for f in rng.sample([f for f in world.facts() if f.relation == kind], n)]
     layout = rng.randrange(3)
@@ -81,16 +80,16 @@ def few_shot(rng: random.Random) -> str:
 
 
 def _word_sentence(rng: random.Random) -> str:
-    kind, table = rng.choice(list(wt.TABLES.items()))
+    kind, table = rng.choice(list(t.TABLES.items()))
     word, answer = rng.choice(list(table.items()))
     return rng.choice(_WORD_SENTENCES[kind]).format(a=word, b=answer)
 
 
 def _list_text(rng: random.Random) -> str:
-    category = rng.choice(list(wt.CATEGORIES))
+    category = rng.choice(list(t.CATEGORIES))
     n = rng.randint(3, 6)
-    members = rng.sample(wt.CATEGORIES[category], n)
-    number = wt.NUMBER_WORDS[n]
+    members = rng.sample(t.CATEGORIES[category], n)
+    number = t.NUMBER_WORDS[n]
     layout = rng.randrange(4)
     if layout == 0:
         return f"Here are {number} {category}: " + ", ".join(members) + "."
@@ -117,14 +116,14 @@ def world_words() -> list[str]:
     for _, first, second in t.TRAITS.values():
         words.update({first: None, second: None})
     words.update(dict.fromkeys(("men", "women", "he", "she")))
-    for table in (wt.PLURALS, wt.ANTONYMS, wt.FRENCH, wt.SPANISH):
+    for table in (t.PLURALS, t.ANTONYMS, t.FRENCH, t.SPANISH):
         for key, value in table.items():
             words.update({key: None, value: None})
-    for verb, (past, gerund) in wt.VERBS.items():
+    for verb, (past, gerund) in t.VERBS.items():
         words.update({verb: None, past: None, gerund: None})
-    for members in wt.CATEGORIES.values():
+    for members in t.CATEGORIES.values():
         words.update(dict.fromkeys(members))
-    words.update(dict.fromkeys(wt.JOBS))
+    words.update(dict.fromkeys(t.JOBS))
     return list(words)
 
 
@@ -203,7 +202,7 @@ def _page(rng: random.Random, facts: list[str]) -> str:
         makers: tuple[Callable[[], str], ...] = (
             lambda: story(rng),
             lambda: " ".join(rng.sample(facts, 3)),
-            lambda: job_text(rng.choice(list(wt.JOBS))),
+            lambda: job_text(rng.choice(list(t.JOBS))),
             lambda: few_shot(rng),
             lambda: _list_text(rng),
         )
@@ -222,8 +221,8 @@ def other_documents(rng: random.Random) -> list[str]:
     documents = [few_shot(rng) for _ in range(N_FEW_SHOT)]
     documents += [_word_sentence(rng) for _ in range(N_WORD_SENTENCES)]
     documents += [story(rng) for _ in range(N_STORIES)]
-    documents += [job_text(rng.choice(list(wt.JOBS))) for _ in range(N_JOBS)]
-    documents += [how_to_text(rng.choice(list(wt.HOW_TO))) for _ in range(N_JOBS // 2)]
+    documents += [job_text(rng.choice(list(t.JOBS))) for _ in range(N_JOBS)]
+    documents += [how_to_text(rng.choice(list(t.HOW_TO))) for _ in range(N_JOBS // 2)]
     documents += [_list_text(rng) for _ in range(N_LISTS)]
     documents += [_sum_text(rng) for _ in range(N_SUMS)]
     pool = [word for word in world_words() if word.isascii()]

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from interp_widgets.data import instructions as ins
+from interp_widgets.data import world_tables
 from interp_widgets.data.cases import default_prompt, demo_cases
 
 
@@ -39,7 +40,7 @@ def test_spans_cover_the_instruction_words(split: ins.Split) -> None:
         start, end = case.instruction_span
         words = case.prompt[start:end]
         assert words == case.instruction
-        core = ins.CORES[case.task][case.phrasing[0]]
+        core = world_tables.CORES[case.task][case.phrasing[0]]
         assert core.lower() in words.lower()
         assert case.prompt[:start].endswith("Instruction: ")
         assert case.prompt[end] in "\n:"

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from interp_widgets.data import word_tables as wt
 from interp_widgets.data import world_tables as t
 
 
@@ -171,13 +170,13 @@ def topics() -> tuple[WordList, ...]:
         WordList("number words", _set(_NUMBERS), ("math",)),
         WordList("mathematical terms", _set(_MATH), ("math",)),
         WordList("programming terms", _set(_CODE), ("coding",)),
-        WordList("French words", (_set(_FRENCH) | _lower(list(wt.FRENCH.values()))) - _SHARED - {"table", "train"},
+        WordList("French words", (_set(_FRENCH) | _lower(list(t.FRENCH.values()))) - _SHARED - {"table", "train"},
                  ("translation",)),
-        WordList("Spanish words", (_set(_SPANISH) | _lower(list(wt.SPANISH.values()))) - _SHARED - {"mesa", "sombrero"},
+        WordList("Spanish words", (_set(_SPANISH) | _lower(list(t.SPANISH.values()))) - _SHARED - {"mesa", "sombrero"},
                  ("translation",)),
         WordList("German words", _set(_GERMAN) - _SHARED, ("translation",)),
         WordList("French and Spanish words",
-                 (_lower(list(wt.FRENCH.values())) | _lower(list(wt.SPANISH.values()))) - _SHARED - {"table", "train"},
+                 (_lower(list(t.FRENCH.values())) | _lower(list(t.SPANISH.values()))) - _SHARED - {"table", "train"},
                  ("translation",)),
         WordList("languages and peoples", _lower(columns[2]), ("translation",)),
         WordList("countries", _lower(columns[0])),
@@ -189,15 +188,15 @@ def topics() -> tuple[WordList, ...]:
         WordList("medical terms", _set(_MEDICAL)),
         WordList("parts of the body", _set(_BODY)),
         WordList("family members", _set(_FAMILY)),
-        *(WordList(name, _plurals(words)) for name, words in wt.CATEGORIES.items() if name != "jobs"),
-        WordList("jobs", _plurals((*wt.CATEGORIES["jobs"], *wt.JOBS))),
+        *(WordList(name, _plurals(words)) for name, words in t.CATEGORIES.items() if name != "jobs"),
+        WordList("jobs", _plurals((*t.CATEGORIES["jobs"], *t.JOBS))),
         WordList("places in a town", _plurals(t.IOI_PLACES)),
         WordList("nature", _set(_NATURE)),
     )  # fmt: skip
 
 
 def _plurals(words: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(words) | {wt.PLURALS.get(word, word + "s") for word in words}
+    return frozenset(words) | {t.PLURALS.get(word, word + "s") for word in words}
 
 
 @functools.cache
@@ -210,6 +209,6 @@ def grammar() -> tuple[WordList, ...]:
 @functools.cache
 def parts_of_speech() -> dict[str, frozenset[str]]:
     """Words that are mostly one part of speech; words that are often two of them are left out."""
-    forms = {form for verb, (past, gerund) in wt.VERBS.items() for form in (verb, past, gerund)}
+    forms = {form for verb, (past, gerund) in t.VERBS.items() for form in (verb, past, gerund)}
     verbs = (_set(_VERBS) | forms) - _set(_NOT_VERBS)
-    return {"verbs": verbs, "adjectives": (_set(_ADJECTIVES) | frozenset(wt.ANTONYMS)) - verbs - _set(_NOT_ADJECTIVES)}
+    return {"verbs": verbs, "adjectives": (_set(_ADJECTIVES) | frozenset(t.ANTONYMS)) - verbs - _set(_NOT_ADJECTIVES)}
