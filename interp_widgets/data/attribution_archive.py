@@ -8,7 +8,6 @@ The archive is an ``.npz`` file of flattened matrices: case i is
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from interp_widgets.data.files import read_arrays
 
 _FIELDS = (
     "case_id", "model", "n_prompt", "n_response", "rating",
@@ -54,14 +55,8 @@ def read_importance_archive(path: str | os.PathLike[str], *, model: str | None =
 
     Raises FileNotFoundError where there is no file, ValueError when it has another layout or no such model.
     """
-    source = Path(path)
-    if not source.is_file():
-        raise FileNotFoundError(f"there is no archive of importance matrices at {source}")
-    try:
-        with np.load(source, allow_pickle=False) as archive:
-            columns = {name: archive[name] for name in archive.files if name in (*_FIELDS, "score")}
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise ValueError(f"{source} is not a readable .npz archive ({error})") from error
+    source = Path(path).expanduser()
+    columns = read_arrays(source, "importance matrices", names=(*_FIELDS, "score"))
     if missing := [name for name in _FIELDS if name not in columns]:
         raise ValueError(f"{source} has no {', '.join(missing)}: it is not an archive of importance matrices")
     _check_sizes(columns, source)

@@ -13,6 +13,7 @@ from pathlib import Path
 from interp_widgets.arguments import checked
 from interp_widgets.data import world
 from interp_widgets.data import world_tables as t
+from interp_widgets.data.files import read_text
 from interp_widgets.data.stories import an
 
 FEWEST_STIMULI = 3
@@ -304,12 +305,7 @@ def read_concepts(
 
 def _texts(path: Path) -> list[str]:
     """The texts of one file: a list literal, or one per line."""
-    try:
-        whole = path.read_text(encoding="utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8"
-        ) from error
+    whole = read_text(path, "texts").strip()
     if not whole.startswith("["):
         return [line.strip() for line in whole.splitlines() if line.strip()]
     try:

@@ -7,7 +7,6 @@ a truth value), GSM8K (question and a worked answer that ends in ``#### 18``), a
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from interp_widgets.arguments import checked
+from interp_widgets.data.files import parse_rows, read_rows
 from interp_widgets.data.instructions import follows, instruction_cases
 from interp_widgets.data.world import Split
 
@@ -32,6 +32,7 @@ _LATIN = "A-Za-zÀ-ɏ0-9"
 _ARTICLE = r"[Aa](?=\s+(?!(?:is|was|are|and|or|because|since|as|but|not|would|for)\b)[a-zà-ɏ])"
 """The article A, before a word that does not follow a label: "A dog"."""
 _NAMED = re.compile(r"\b(?:answer|option|solution|ending)\s?\d+\b", re.IGNORECASE)
+_SUFFIXES = (".json", ".jsonl")
 CLOSE = 1e-3
 """Largest difference of two numbers that count as one answer."""
 
@@ -150,7 +151,8 @@ def read_problems(path: str | Path) -> list[Problem]:
         path: path of the file.
 
     Raises:
-        ValueError: there is no such file, it is not JSON, or one of its records has none of the known layouts.
+        FileNotFoundError: there is no such file.
+        ValueError: it is not JSON, or one of its records has none of the known layouts.
 
     Example:
         >>> from pathlib import Path
@@ -162,10 +164,7 @@ def read_problems(path: str | Path) -> list[Problem]:
         >>> problem.prompt, problem.solved(" It is 2.")
         ('Question: 1 + 1?\\nAnswer:', True)
     """
-    file = Path(path)
-    if not file.is_file():
-        raise ValueError(f"there is no file {file}: give the path of a .json or .jsonl file of problems")
-    return parse_problems(file.read_bytes(), file.name)
+    return [_problem(row, index) for index, row in enumerate(read_rows(path, "problem", suffixes=_SUFFIXES))]
 
 
 def parse_problems(content: str | bytes, name: str) -> list[Problem]:
@@ -176,39 +175,10 @@ def parse_problems(content: str | bytes, name: str) -> list[Problem]:
     >>> parse_problems('{"question": "1 + 1?", "answer": "It is two. #### 2"}', "gsm8k.jsonl")[0].answer
     '2'
     """
-    try:
-        text = content.removeprefix("\ufeff") if isinstance(content, str) else content.decode("utf-8-sig")
-        if Path(name).suffix.lower() == ".jsonl":
-            rows = _json_lines(text, name)
-        elif Path(name).suffix.lower() == ".json":
-            rows = json.loads(text)
-        else:
-            raise ValueError(f"cannot read problems from {name!r}: the name must end in .json or .jsonl")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name} is not text in UTF-8: save it in that encoding") from error
-    except json.JSONDecodeError as error:
-        lines = ": one object per line belongs in a file named .jsonl" if error.msg == "Extra data" else ""
-        raise ValueError(f"{name} is not valid JSON: {error}{lines}") from error
-    if not isinstance(rows, list) or not rows:
-        raise ValueError(f"{name} must hold a list of at least one problem")
-    return [_problem(row, index) for index, row in enumerate(rows)]
+    return [_problem(row, index) for index, row in enumerate(parse_rows(content, name, "problem", suffixes=_SUFFIXES))]
 
 
-def _json_lines(text: str, name: str) -> list[Any]:
-    rows = []
-    # not splitlines, which also splits at a Unicode line separator inside a text
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{name} is not valid JSON in line {number}: {error.msg}") from error
-    return rows
-
-
-def _problem(row: Any, index: int) -> Problem:
-    if not isinstance(row, Mapping):
-        raise ValueError(f"problem {index} is not an object with named fields: {str(row)[:60]}")
+def _problem(row: Mapping[str, Any], index: int) -> Problem:
     if "instruction" in row:
         return _adapters(row, index)
     if "answerKey" in row:

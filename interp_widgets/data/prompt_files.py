@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
+
+from interp_widgets.data.files import read_rows
 
 
 @dataclass(frozen=True)
@@ -45,21 +44,16 @@ def read_known_facts(path: str | os.PathLike[str]) -> tuple[KnownFact, ...]:
     The layout is that of the 1,209 facts published with Locating and Editing Factual Associations in GPT (Meng et al.
     2022). Raises FileNotFoundError where there is no file, ValueError when it has another layout.
     """
-    source = _existing(path)
-    try:
-        rows = json.loads(source.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{source} is not JSON ({error}): give a list of facts") from error
-    if not isinstance(rows, list):
-        raise ValueError(f"{source} must hold a list of facts, got a {type(rows).__name__}")
     facts = []
-    for index, row in enumerate(rows):
-        missing = [name for name in ("subject", "prompt", "attribute", "relation_id") if name not in row]
+    for index, row in enumerate(read_rows(path, "fact", suffixes=(".json",))):
+        missing = [name for name in ("subject", "prompt", "attribute") if not isinstance(row.get(name), str)]
+        missing += ["relation_id"] * ("relation_id" not in row)
         if missing:
-            raise ValueError(f"fact {index} of {source} has no {missing[0]!r}: it needs subject, prompt, attribute, "
-                             "relation_id")  # fmt: skip
+            raise ValueError(
+                f"fact {index} of {path} has no {missing[0]!r}: it needs subject, prompt, attribute and relation_id"
+            )
         if row["subject"] not in row["prompt"]:
-            raise ValueError(f"fact {index} of {source}: the subject {row['subject']!r} is not in its prompt")
+            raise ValueError(f"fact {index} of {path}: the subject {row['subject']!r} is not in its prompt")
         facts.append(KnownFact(row["prompt"], row["subject"], f" {row['attribute'].strip()}", str(row["relation_id"])))
     return tuple(facts)
 
@@ -71,22 +65,14 @@ def read_known_receivers(path: str | os.PathLike[str]) -> tuple[KnownReceiver, .
     The layout is that of the 1,000 prompts published with Explaining How Transformers Use Context to Build Predictions
     (Ferrando et al. 2023). Raises FileNotFoundError where there is no file, ValueError when it has another layout.
     """
-    source = _existing(path)
     columns = ("one_prefix_prefix", "one_prefix_word_good", "one_prefix_word_bad")
-    with source.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(file)
-        missing = [name for name in columns if name not in (rows.fieldnames or ())]
+    receivers = []
+    for index, row in enumerate(read_rows(path, "prompt", suffixes=(".csv",))):
+        missing = [name for name in columns if name not in row]
         if missing:
-            raise ValueError(f"{source} has no column {missing[0]!r}: it needs {', '.join(columns)}")
-        read = [tuple((row[name] or "").strip() for name in columns) for row in rows]
-    for index, (prompt, answer, foil) in enumerate(read):
+            raise ValueError(f"prompt {index} of {path} has no {missing[0]!r}: it needs {', '.join(columns)}")
+        prompt, answer, foil = (row[name].strip() for name in columns)
         if not (answer and foil and answer in prompt and foil in prompt):
-            raise ValueError(f"row {index} of {source}: the names {answer!r} and {foil!r} must both be in its prompt")
-    return tuple(KnownReceiver(prompt, f" {answer}", f" {foil}") for prompt, answer, foil in read)
-
-
-def _existing(path: str | os.PathLike[str]) -> Path:
-    source = Path(path)
-    if not source.is_file():
-        raise FileNotFoundError(f"there is no file of prompts at {source}")
-    return source
+            raise ValueError(f"prompt {index} of {path}: the names {answer!r} and {foil!r} must both be in its prompt")
+        receivers.append(KnownReceiver(prompt, f" {answer}", f" {foil}"))
+    return tuple(receivers)

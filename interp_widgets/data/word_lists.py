@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from interp_widgets.data.files import read_text
 from interp_widgets.data.word_vectors import check_words
 
 _COUNTED = re.compile(r"(.+?)[\s,;]+(\d+)")
@@ -39,12 +40,7 @@ def read_word_list(path: str | os.PathLike[str]) -> tuple[str, ...]:
         ('the', 'of', 'dog')
     """
     source = Path(path).expanduser()
-    if not source.is_file():
-        raise FileNotFoundError(f"there is no file of words at {source}: check the path")
-    try:
-        lines = [line.strip() for line in source.read_text(encoding="utf-8-sig").splitlines()]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{source} is not UTF-8 text ({error}): give one word per line") from error
+    lines = [line.strip() for line in read_text(source, "words").splitlines()]
     listed = [line for line in lines if line]
     counted = [match for line in listed if (match := _COUNTED.fullmatch(line))]
     if listed and len(counted) == len(listed):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.arguments import checked
+from interp_widgets.data.files import existing_file, read_arrays
 
 DEMO_FILE = Path(__file__).resolve().parents[1] / "assets" / "words" / "word_vectors.npz"
 
@@ -138,9 +139,7 @@ def read_word_vectors(
         ...     read_word_vectors(path)
         WordVectors(2 words, width 3)
     """
-    source = Path(path)
-    if not source.is_file():
-        raise FileNotFoundError(f"there is no file of word vectors at {source}")
+    source = existing_file(path, "word vectors")
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be 1 or more, got {limit}")
     wanted = None if words is None else {*words, *(word.lower() for word in words)}
@@ -155,11 +154,7 @@ def read_word_vectors(
 
 
 def _read_archive(source: Path) -> WordVectors:
-    try:
-        with np.load(source, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files if name in ("words", "vectors", "counts")}
-    except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
-        raise ValueError(f"{source} is not a readable .npz archive of plain arrays ({error})") from error
+    arrays = read_arrays(source, "word vectors", names=("words", "vectors", "counts"))
     if missing := {"words", "vectors"} - set(arrays):
         raise ValueError(
             f"{source} has no array {min(missing)!r}: an archive of word vectors has the arrays words and vectors"

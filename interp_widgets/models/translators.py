@@ -19,6 +19,7 @@ from torch import Tensor
 
 from interp_widgets.arguments import checked
 from interp_widgets.atomic import whole_file
+from interp_widgets.data.files import read_tensors
 
 Form = Literal["residual", "affine"]
 """``residual``: h + W h + b, the tuned-lens library's; ``affine``: W h + b."""
@@ -101,19 +102,13 @@ def load_translators(path: str | os.PathLike[str]) -> Translators:
         >>> lens.d_model, logit_lens(model, "Paris is in", translators=lens).lens
         (192, 'tuned')
     """
-    from safetensors import SafetensorError, safe_open
-
     source = Path(path).expanduser()
-    if not source.is_file():
-        raise FileNotFoundError(f"there is no file of translators at {source}")
     try:
-        with safe_open(source, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (the file is no mapping)
-            metadata = file.metadata() or {}
-    except SafetensorError as error:
+        tensors, metadata = read_tensors(source, "translators")
+    except ValueError as error:
         raise ValueError(
-            f"{source} is not a safetensors file ({error}): convert it with "
-            "save_translators(path, weights, biases), other formats can run code when they are read"
+            f"{error}: convert it with save_translators(path, weights, biases), "
+            "other formats can run code when they are read"
         ) from error
     weights, biases = _by_layer(tensors, str(source))
     form: Any = metadata.get("form", "residual")  # checked there

@@ -61,7 +61,7 @@ def test_other_files_are_refused(tmp_path: Path, changes: dict[str, Any], messag
 
 
 def test_missing_file_and_model(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no archive of importance matrices"):
+    with pytest.raises(FileNotFoundError, match="no file of importance matrices"):
         read_importance_archive(tmp_path / "none.npz")
     np.savez(tmp_path / "a.npz", **archive_arrays())
     with pytest.raises(ValueError, match=r"no cases of 'gpt'; its models are base, tuned"):

@@ -44,12 +44,12 @@ def test_what_is_wrong_is_said(text: str, name: str, sentence: str) -> None:
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:
-    with pytest.raises(ValueError, match="not text in UTF-8"):
+    with pytest.raises(ValueError, match="not UTF-8 text"):
         parse_cases(b"\xff\xfe\x00", "a.json")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no file"):
+    with pytest.raises(FileNotFoundError, match="there is no file of cases"):
         read_cases(tmp_path / "none.json")
 
 

@@ -184,9 +184,9 @@ def test_files(tmp_path: Path) -> None:
     for content, name, message in (
         ("[]", "a.json", "at least one problem"),
         ("{", "a.json", "not valid JSON"),
-        ("[1]", "a.json", "problem 0 is not an object"),
+        ("[1]", "a.json", "problem 0 of a.json is not an object"),
         ("[]", "a.txt", r"must end in \.json or \.jsonl"),
-        (b"\xff\xfe\xff", "a.json", "not text in UTF-8"),
+        (b"\xff\xfe\xff", "a.json", "not UTF-8 text"),
         (json.dumps([{"question": "x"}]), "a.json", "problem 0 has none of the known layouts"),
         (json.dumps([ARC, {**ARC, "answerKey": "Z"}]), "a.json", "problem 1: its answerKey 'Z' is none of its labels"),
         (json.dumps([{**OBQA, "choices": ["x"]}]), "a.json", "at least two choices"),
@@ -196,7 +196,7 @@ def test_files(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             parse_problems(content, name)
-    with pytest.raises(ValueError, match="there is no file"):
+    with pytest.raises(FileNotFoundError, match="there is no file of problems"):
         read_problems(tmp_path / "none.json")
 
 

@@ -32,9 +32,11 @@ def test_receivers_are_read_and_corrupted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "is not JSON"),
-        ("{}", "must hold a list of facts, got a dict"),
+        ("{", "is not valid JSON"),
+        ("{}", "must hold a list of at least one fact, got a dict"),
         ([{**FACT, "subject": "Bergen"}], "the subject 'Bergen' is not in its prompt"),
+        ([5], "fact 0 of .* is not an object"),
+        ([{**FACT, "attribute": 7}], "fact 0 of .* has no 'attribute'"),
         ([{key: FACT[key] for key in ("subject", "prompt", "attribute")}], "fact 0 of .* has no 'relation_id'"),
     ],
 )
@@ -47,7 +49,10 @@ def test_other_layouts_of_facts_are_refused(tmp_path: Path, content: Any, words:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("prompt,answer\na,b\n", "has no column 'one_prefix_prefix'"), (HEAD + "Ann slept,Ann,Bob\n", "row 0 of .*'Bob'")],
+    [
+        ("prompt,answer\na,b\n", "prompt 0 of .* has no 'one_prefix_prefix'"),
+        (HEAD + "Ann slept,Ann,Bob\n", "prompt 0 of .*'Bob'"),
+    ],
 )
 def test_other_layouts_of_receivers_are_refused(tmp_path: Path, content: str, words: str) -> None:
     path = tmp_path / "names.csv"
@@ -57,8 +62,8 @@ def test_other_layouts_of_receivers_are_refused(tmp_path: Path, content: str, wo
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    for read in (read_known_facts, read_known_receivers):
-        with pytest.raises(FileNotFoundError, match=r"there is no file of prompts at .*nowhere"):
+    for read, what in ((read_known_facts, "facts"), (read_known_receivers, "prompts")):
+        with pytest.raises(FileNotFoundError, match=rf"there is no file of {what} at .*nowhere"):
             read(tmp_path / "nowhere")
 
 

@@ -93,7 +93,7 @@ def test_bad_text_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
     [
         ({"words": np.array(WORDS)}, "has no array 'vectors'"),
         ({"words": np.array([1, 2, 3]), "vectors": NUMBERS}, "words must be an array of str"),
-        ({"words": np.array(WORDS, dtype=object), "vectors": NUMBERS}, "not a readable .npz archive of plain arrays"),
+        ({"words": np.array(WORDS, dtype=object), "vectors": NUMBERS}, "not a readable .npz archive of word vectors"),
         ({"words": np.array(WORDS[:2]), "vectors": NUMBERS}, r"one row of numbers for each of 2 words, got \(3, 3\)"),
         ({"words": np.array(["a", "b", "a"]), "vectors": NUMBERS}, "'a' is in the list twice, at 0 and 2"),
         ({"words": np.array(WORDS), "vectors": NUMBERS * np.nan}, "must be finite numbers"),

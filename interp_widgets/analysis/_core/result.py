@@ -11,8 +11,6 @@ import functools
 import json
 import os
 import platform
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import metadata
@@ -23,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.atomic import whole_file
+from interp_widgets.data.files import read_arrays
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,19 +182,15 @@ def provenance(model: Mapping[str, Scalar] | None = None, **options: Any) -> dic
 
 def _read(source: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Header and arrays of a result file."""
-    if not zipfile.is_zipfile(source):
-        raise ValueError(f"{source} is not a readable result file (no .npz archive)")
-    try:
-        with np.load(source, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-        raise ValueError(f"{source} is not a readable result file ({error})") from error
+    arrays = read_arrays(source, "a result")
     if _HEADER not in arrays:
         raise ValueError(f"{source} was not written by a result's save()")
     try:
         head = json.loads(arrays.pop(_HEADER).tobytes())
     except ValueError as error:
-        raise ValueError(f"{source} is not a readable result file (its header is damaged: {error})") from error
+        raise ValueError(
+            f"{source} is not a readable .npz archive of a result (its header is damaged: {error})"
+        ) from error
     return head, arrays
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...atomic import whole_file
+from ...data.files import read_tensors
 from ..hub_files import LoadError
 from ..weights import weight_hash
 
@@ -192,16 +193,13 @@ def _digest(path: Path) -> str:
 
 
 def _read(path: Path, digests: Mapping[str, str]) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     if not path.is_file():
         raise LoadError(f"{path.parent} lacks {path.name}: copy the folder again")
     try:
-        found: dict[str, Tensor] = load_file(path)
-    except SafetensorError as error:
-        raise _damaged(path, error) from error
+        tensors, _ = read_tensors(path, "a mixture")
+    except ValueError as error:
+        raise LoadError(f"{error}: copy the folder again") from error
     # also where one file is from another save than the rest
     if path.name in digests and _digest(path) != digests[path.name]:
         raise _damaged(path, f"it is not the file that {HEADER} belongs to")
-    return found
+    return tensors

@@ -1,0 +1,139 @@
+"""Reads files of text, rows (CSV, JSON, JSON lines) and arrays (``.npz``, safetensors), none of which can run code.
+
+What is missing is a FileNotFoundError, what cannot be read a ValueError, each of one sentence that names the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROWS = (".json", ".jsonl", ".csv")
+"""Suffixes of files of rows."""
+
+
+def existing_file(path: str | os.PathLike[str], what: str) -> Path:
+    """The path of a file that is there, ``~`` expanded; FileNotFoundError else."""
+    source = Path(path).expanduser()
+    if not source.is_file():
+        raise FileNotFoundError(f"there is no file of {what} at {source}: check the path")
+    return source
+
+
+def decoded(content: str | bytes, name: object) -> str:
+    """The text of a file's content, without a byte order mark; ValueError unless it is UTF-8."""
+    try:
+        return (content if isinstance(content, str) else content.decode("utf-8")).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{name} is not UTF-8 text ({error.reason} at byte {error.start}): save it in that encoding"
+        ) from error
+
+
+def read_text(path: str | os.PathLike[str], what: str) -> str:
+    """The text of a file."""
+    source = existing_file(path, what)
+    return decoded(source.read_bytes(), source)
+
+
+def read_rows(path: str | os.PathLike[str], row: str, *, suffixes: Collection[str] = ROWS) -> list[Mapping[str, Any]]:
+    """Rows of a file; see `parse_rows`."""
+    source = existing_file(path, f"{row}s")
+    return parse_rows(source.read_bytes(), str(source), row, suffixes=suffixes)
+
+
+def parse_rows(
+    content: str | bytes, name: str, row: str, *, suffixes: Collection[str] = ROWS
+) -> list[Mapping[str, Any]]:
+    """Rows of a file's content, at least one, each with named fields; the suffix of its name says in which format.
+
+    ``row`` is what one is called in messages, such as ``"case"``.
+
+    >>> parse_rows('{"prompt": "Hi"}\\n{"prompt": "Ho"}', "cases.jsonl", "case")
+    [{'prompt': 'Hi'}, {'prompt': 'Ho'}]
+    """
+    suffix = Path(name).suffix.lower()
+    if suffix not in suffixes:
+        *some, last = suffixes
+        allowed = f"{', '.join(some)} or {last}" if some else last
+        raise ValueError(f"cannot read {row}s from {name!r}: the name must end in {allowed}")
+    text = decoded(content, name)
+    if suffix == ".csv":
+        rows: Any = _csv_rows(text, name, row)
+    elif suffix == ".jsonl":
+        # not splitlines, which also splits at a Unicode line separator inside a text
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+        rows = [_json(line, f"line {number} of {name}") for number, line in lines]
+    else:
+        rows = _json(text, name)
+    if not isinstance(rows, list) or not rows:
+        kind = "an empty list" if rows == [] else f"a {type(rows).__name__}"
+        raise ValueError(f"{name} must hold a list of at least one {row}, got {kind}")
+    for index, one in enumerate(rows):
+        if not isinstance(one, Mapping):
+            raise ValueError(f"{row} {index} of {name} is not an object with named fields: {str(one)[:60]}")
+    return rows
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        lines = ": one object per line belongs in a file named .jsonl" if "Extra data" in str(error) else ""
+        raise ValueError(f"{name} is not valid JSON ({error}){lines}") from error
+
+
+def _csv_rows(text: str, name: str, row: str) -> list[dict[str, str]]:
+    """Rows of a CSV; a text split at its own comma, or a quote that is never closed, raises an error."""
+    advice = 'put a text with commas or line breaks between double quotes, and write a quote in it twice ("")'
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[dict[str, str]] = []
+    try:
+        heading = next(lines, [])
+        for line in filter(None, lines):
+            if any(line[len(heading) :]):  # spreadsheets write empty fields at the end of a line
+                raise ValueError(
+                    f"{row} {len(rows)} of {name} has {len(line)} fields under {len(heading)} headings: {advice}"
+                )
+            rows.append(dict(zip(heading, line, strict=False)))
+    except csv.Error as error:
+        raise ValueError(f"{row} {len(rows)} of {name} is not valid CSV ({error}): {advice}") from error
+    return rows
+
+
+def read_arrays(
+    path: str | os.PathLike[str], what: str, *, names: Collection[str] | None = None
+) -> dict[str, NDArray[Any]]:
+    """Arrays of an ``.npz`` archive by their names, all of them or those of ``names`` that it has."""
+    source = existing_file(path, what)
+    start = f"{source} is not a readable .npz archive of {what}"
+    if not zipfile.is_zipfile(source):
+        raise ValueError(f"{start}: it is no archive")
+    try:
+        with np.load(source, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files if names is None or name in names}
+    # an archive of another program may be encrypted (RuntimeError) or compressed in another way
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{start} ({error})") from error
+
+
+def read_tensors(path: str | os.PathLike[str], what: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """PyTorch tensors of a safetensors file by their names, on the CPU, and the file's metadata."""
+    from safetensors import SafetensorError, safe_open
+
+    source = existing_file(path, what)
+    try:
+        with safe_open(source, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118 (no mapping)
+    except SafetensorError as error:
+        raise ValueError(f"{source} is not a safetensors file ({error})") from error

@@ -1,0 +1,125 @@
+"""The readers that all others use: what they read, and one sentence for what they refuse."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from interp_widgets.data.attribution_archive import read_importance_archive
+from interp_widgets.data.case_files import read_cases
+from interp_widgets.data.files import decoded, parse_rows, read_arrays, read_rows, read_tensors, read_text
+from interp_widgets.data.problems import read_problems
+from interp_widgets.data.prompt_files import read_known_facts, read_known_receivers
+from interp_widgets.data.word_lists import read_word_list
+from interp_widgets.data.word_vectors import read_word_vectors
+from interp_widgets.models.translators import load_translators
+
+READERS = [
+    read_cases, read_problems, read_known_facts, read_known_receivers, read_word_list, read_word_vectors,
+    read_importance_archive, load_translators,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+def test_a_missing_file_is_the_same_error_everywhere(read: Callable[[Path], Any], tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("nothing.json", "nothing", "folder"):
+        with pytest.raises(FileNotFoundError, match=rf"there is no file of [a-z ]+ at .*{name}: check the path"):
+            read(tmp_path / name)
+
+
+def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.json").write_text('[{"prompt": "x"}]')
+    assert read_rows("~/a.json", "case") == [{"prompt": "x"}]
+    assert read_cases("~/a.json")[0].prompt == "x"
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json", "a.jsonl", "a.CSV"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "byte order mark"])
+@pytest.mark.parametrize("binary", [True, False], ids=["bytes", "text"])
+def test_every_format_gives_the_same_rows(name: str, mark: str, binary: bool) -> None:
+    rows = [{"a": 'x, "y"\nz', "b": "é"}, {"a": "1\u2028", "b": ""}]
+    text = {
+        "a.json": json.dumps(rows),
+        "a.jsonl": "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n",
+        "a.csv": 'a,b\r\n"x, ""y""\nz",é\r\n\r\n1\u2028,\r\n',
+    }[name.lower()]
+    content = (mark + text).encode() if binary else mark + text
+    assert parse_rows(content, name, "row") == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "sentence"),
+    [
+        ("[]", "a.txt", r"cannot read rows from 'a\.txt': the name must end in \.json, \.jsonl or \.csv"),
+        ("[]", "a.json", "must hold a list of at least one row, got an empty list"),
+        ("{}", "a.json", "must hold a list of at least one row, got a dict"),
+        ("", "a.csv", "must hold a list of at least one row, got an empty list"),
+        ("a,b\n", "a.csv", "must hold a list of at least one row"),
+        ("[1]", "a.json", r"row 0 of a\.json is not an object with named fields: 1"),
+        ('{"a": 1}\n[2]', "a.jsonl", r"row 1 of a\.jsonl is not an object"),
+        ('{"a": 1}\n{', "a.jsonl", r"line 2 of a\.jsonl is not valid JSON"),
+        ('{"a": 1}\n{"a": 1}', "a.json", r"not valid JSON \(Extra data.*: one object per line belongs in .*\.jsonl"),
+        ("[" * 100_000, "a.json", r"a\.json is not valid JSON \(maximum recursion depth"),
+        ("[" + "9" * 5000 + "]", "a.json", r"a\.json is not valid JSON \(Exceeds the limit"),
+        ("a\n" + "x" * 200_000, "a.csv", r"row 0 of a\.csv is not valid CSV \(field larger than"),
+        (b"\xff\xfe\x00", "a.csv", r"a\.csv is not UTF-8 text \(invalid start byte at byte 0\): save it in that"),
+    ],
+    ids=range(13),
+)
+def test_what_is_no_rows_is_said(content: str | bytes, name: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        parse_rows(content, name, "row")
+
+
+def test_text_is_read_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("\ufeffgrün\r\nx".encode())
+    assert read_text(tmp_path / "a.txt", "words") == "grün\r\nx"
+    assert decoded("\ufeffa", "name") == "a"
+
+
+def test_arrays_are_read_by_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", one=np.arange(3), two=np.ones(2), three=np.array([{}], dtype=object))
+    found = read_arrays(tmp_path / "a.npz", "numbers", names=("one", "two", "four"))
+    assert found.keys() == {"one", "two"}
+    np.testing.assert_array_equal(found["one"], np.arange(3))
+    with pytest.raises(ValueError, match=r"a\.npz is not a readable \.npz archive of numbers \(.*pickle|Object arrays"):
+        read_arrays(tmp_path / "a.npz", "numbers")
+
+
+def test_what_is_no_archive_is_said(tmp_path: Path) -> None:
+    start = r"a\.npz is not a readable \.npz archive of numbers"
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, one=np.arange(1000))
+    whole = path.read_bytes()
+    for content in (b"", b"text", whole[:-30], whole[:100] + b"\0" * 200 + whole[300:]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=start):
+            read_arrays(path, "numbers")
+    locked = bytearray(whole)
+    for header, flag in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # says that its content is encrypted
+        locked[whole.index(header) + flag] |= 1
+    path.write_bytes(locked)
+    assert zipfile.is_zipfile(path)
+    with pytest.raises(ValueError, match=start + r" \(.*encrypted"):
+        read_arrays(path, "numbers")
+
+
+def test_tensors_keep_their_type_and_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    safetensors.torch.save_file({"x": torch.ones(2, dtype=torch.bfloat16)}, path, metadata={"form": "affine"})
+    tensors, metadata = read_tensors(path, "numbers")
+    assert tensors["x"].dtype == torch.bfloat16
+    assert metadata == {"form": "affine"}
+    path.write_bytes(b"text")
+    with pytest.raises(ValueError, match=r"a\.safetensors is not a safetensors file"):
+        read_tensors(path, "numbers")
