@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from interp_widgets.analysis._core.result import Record, Result, provenance, record
+from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
+from interp_widgets.analysis._core.result import Record, Result, provenance, record, with_axes
+from interp_widgets.analysis._core.tables import table
 
 
 @record
@@ -23,21 +25,15 @@ class InnerPart(Record):
 
 @record
 class SampleResult(Result):
-    scores: NDArray[np.float64]
-    counts: NDArray[np.int64]
-    flags: NDArray[np.bool_]
-    tokens: Sequence[str]
-    parts: Sequence[InnerPart] = ()
+    scores: Floats = with_axes("tokens", "columns")
+    counts: Ints = with_axes("tokens")
+    flags: Bools = with_axes("tokens")
+    tokens: Sequence[str] = with_axes("tokens")
+    parts: Sequence[InnerPart] = with_axes("parts", default=())
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    names: Mapping[int, str] = dataclasses.field(default_factory=dict)
     missing: NDArray[np.float64] | None = None
     step: float = 0.5
-
-    def __post_init__(self) -> None:
-        self.sequence("tokens")
-        self.sequence("parts")
-        self.array("scores", (len(self.tokens), None))
-        self.array("counts", (len(self.tokens),), "int")
-        self.array("flags", (len(self.tokens),), "bool")
 
 
 @record
@@ -53,6 +49,7 @@ def sample(**changes: Any) -> SampleResult:
         "tokens": ["<img onerror=x>", "שלום 👩‍👩‍👧\x00\n\udc80"],
         "parts": [InnerPart(1.5, np.arange(3.0)), InnerPart(float("nan"), np.zeros(0))],
         "options": {"steps": 32, "nested": {"names": ("a", "b"), "none": None}},
+        "names": {7: "seven", -1: "none"},
         "partial": True,
         "provenance": {"model": "demo", "seed": 0, "processed": False, "dropout": 0.0, "hub": None},
     }
@@ -175,23 +172,59 @@ def test_wrong_shapes_and_kinds_are_refused(changes: dict[str, Any], message: st
         sample(**changes)
 
 
+@record
+class Strict(Record):
+    values: Floats = with_axes(2, nan=False)
+    names: Sequence[str] = with_axes(1, default=("x",))
+    more: Floats | None = with_axes("rows", "columns", default=None)
+    square: Floats | None = with_axes("columns", "columns", default=None)
+    nested: Sequence[Sequence[int]] = with_axes("pairs", 2, default=())
+
+
 def test_nan_and_length_checks() -> None:
-    @record
-    class Strict(Record):
-        values: Any
-        names: Any = ()
-
-        def __post_init__(self) -> None:
-            self.array("values", (2,), "number", nan=False)
-            self.sequence("names", 0)
-
-    assert Strict([1, 2]).values.dtype.kind == "i"
+    assert Strict([1.0, 2.0]).values.shape == (2,)
     with pytest.raises(ValueError, match="finite, got NaN or infinity in 1 places"):
         Strict([1.0, float("nan")])
-    with pytest.raises(ValueError, match="names must have 0 entries, got 1"):
-        Strict([1, 2], names=["x"])
-    with pytest.raises(ValueError, match="kind must be one of"):
-        Strict([1, 2]).array("values", (2,), "complex")
+    with pytest.raises(ValueError, match="names must have 1 entries, got 2"):
+        Strict([1.0, 2.0], names=["x", "y"])
+
+
+def test_axes_of_one_name_have_one_size() -> None:
+    strict = Strict([1.0, 2.0], more=np.zeros((3, 2)), square=np.ones((2, 2)), nested=[[1, 2]])
+    assert strict.nested == ((1, 2),)
+    with pytest.raises(ValueError, match=r"Strict.square must have shape \(2, 2\), got \(3, 3\)"):
+        Strict([1.0, 2.0], more=np.zeros((3, 2)), square=np.ones((3, 3)))
+    with pytest.raises(ValueError, match=r"Strict.nested must have 2 entries, got 3"):
+        Strict([1.0, 2.0], nested=[[1, 2, 3]])
+    assert Strict([1.0, 2.0], square=np.zeros((0, 0), dtype=int)).square is not None
+    with pytest.raises(ValueError, match=r"Strict.values must hold float values, got object"):
+        Strict(None)
+
+
+def test_an_array_of_an_unknown_type_is_a_mistake_in_the_declaration() -> None:
+    @record
+    class Wrong(Record):
+        values: NDArray[np.float64] = with_axes("rows")
+
+    with pytest.raises(TypeError, match=r"Wrong.values has axes, so that its type must be one of Floats, Ints, Bools"):
+        Wrong(np.zeros(1))
+
+
+def test_tables_hold_the_grid_and_broadcast() -> None:
+    made = table(
+        {"layer": (4, 5), "token": ("a", "b", "c")},
+        {"value": np.arange(6.0).reshape(2, 3), "of_layer": np.array([[10], [20]]), "of_token": [1, 2, 3], "no": None},
+    )
+    assert made.columns.tolist() == ["layer", "token", "value", "of_layer", "of_token"]
+    assert made.to_numpy().tolist() == [
+        [4, "a", 0.0, 10, 1],
+        [4, "b", 1.0, 10, 2],
+        [4, "c", 2.0, 10, 3],
+        [5, "a", 3.0, 20, 1],
+        [5, "b", 4.0, 20, 2],
+        [5, "c", 5.0, 20, 3],
+    ]
+    assert len(table({"layer": ()}, {"value": np.zeros(0)})) == 0
 
 
 def test_printed_in_one_short_line() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from interp_widgets.analysis._core.checks import check_range, index, indices, whole_number
-from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.run import Check
 from interp_widgets.models import Model
 
@@ -19,20 +19,17 @@ from interp_widgets.models import Model
 class PromptResult(Result):
     """Base of the results at the positions of a prompt, which leave out the BOS that the model still reads."""
 
-    tokens: Sequence[str]
-    """(positions,) readable tokens of the prompt."""
+    tokens: Sequence[str] = with_axes("positions")
+    """Readable tokens of the prompt."""
 
-    ids: Sequence[int]
-    """(positions,) their ids."""
+    ids: Sequence[int] = with_axes("positions")
+    """Their ids."""
 
-    special: Sequence[bool]
-    """(positions,) whether each is a special token."""
+    special: Sequence[bool] = with_axes("positions")
+    """Whether each is a special token."""
 
     bos_id: int | None = field(default=None, kw_only=True)
     """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
-
-    def __post_init__(self) -> None:
-        self.sequence(("tokens", "ids", "special"), len(self.tokens))
 
     @property
     def n_positions(self) -> int:

@@ -1,8 +1,8 @@
 """`Result`, what every analysis returns: a frozen dataclass of numbers and strings that saves itself to one file.
 
-A result is declared with :func:`record`, derives from :class:`Result`, checks its shapes in ``__post_init__`` with
-:meth:`Record.array`, and holds NumPy arrays on the CPU, token strings and plain settings, never a model. Files are
-``.npz`` archives of the arrays plus one JSON text; nothing in them is ever unpickled.
+A result is declared with :func:`record`, derives from :class:`Result`, and holds NumPy arrays on the CPU, token strings
+and plain settings, never a model. A field that has axes names them once, by :func:`with_axes`, and is checked by that.
+Files are ``.npz`` archives of the arrays plus one JSON text; nothing in them is ever unpickled.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
@@ -31,7 +31,8 @@ Scalar = str | int | float | bool | None
 
 _HEADER = "header.json"
 _FORMAT = "interp_widgets result"
-_KINDS = {"float": "f", "int": "iu", "bool": "b", "number": "fiu"}
+_KINDS = {"Floats": ("float", "f"), "Ints": ("int", "iu"), "Bools": ("bool", "b")}
+"""By the name of an array's type in `_core.arrays`: what its values are, and the kinds of NumPy types for that."""
 _RECORDS: dict[str, type[Record]] = {}
 
 _version = functools.cache(metadata.version)  # reads a file each time
@@ -40,7 +41,26 @@ T = TypeVar("T")
 R = TypeVar("R", bound="Result")  # not typing.Self: run-time type checkers refuse it on a method alone
 
 
-@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
+def with_axes(*names: str | int, default: Any = MISSING, nan: bool = True, kw_only: bool = False) -> Any:
+    """A field of a record that is an array (``Floats``, ``Ints`` or ``Bools``) or a ``Sequence``, with these axes.
+
+    All axes of one name have one size; a number is the size itself. With ``nan=False`` every number must be finite. An
+    array is kept as a read-only NumPy array, a sequence as a tuple. None is allowed where it is the default.
+
+    >>> @record
+    ... class Scores(Record):
+    ...     tokens: Sequence[str] = with_axes("positions")
+    ...     scores: Floats = with_axes("layers", "positions")
+    >>> Scores(["a", "b"], [[0.5, 1.0], [0.0, 2.0], [3.0, 4.0]]).scores.shape
+    (3, 2)
+    >>> Scores(["a", "b"], [[0.5], [1.0], [2.0]])
+    Traceback (most recent call last):
+    ValueError: Scores.scores must have shape (any, 2), got (3, 1)
+    """
+    return field(default=default, kw_only=kw_only, metadata={"axes": names, "nan": nan})
+
+
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field, with_axes))
 def record(cls: type[T]) -> type[T]:
     """Declare a frozen dataclass that is compared by identity (see :meth:`Record.equals`) and printed in one line.
 
@@ -61,45 +81,24 @@ class Record:
         super().__init_subclass__(**kwargs)
         _RECORDS[cls.__name__] = cls
 
-    def array(
-        self, names: str | Sequence[str], shape: Sequence[int | None], kind: str = "float", *, nan: bool = True
-    ) -> None:
-        """Check array fields of one shape and keep them as read-only NumPy arrays; None stays where it is the default.
-
-        `shape` gives the wanted size of every axis (None: any), `kind` is ``"float"``, ``"int"``, ``"bool"`` or
-        ``"number"``; with ``nan=False`` not-a-number values are refused. Raises ValueError naming class and field.
-        """
-        for name in [names] if isinstance(names, str) else names:
-            if getattr(self, name) is not None or getattr(type(self), name, self) is not None:
-                self._array(name, shape, kind, nan)
-
-    def _array(self, name: str, shape: Sequence[int | None], kind: str, nan: bool) -> None:
-        label = f"{type(self).__name__}.{name}"
-        value = np.asarray(getattr(self, name))
-        if kind not in _KINDS:
-            raise ValueError(f"kind must be one of {', '.join(_KINDS)}, got {kind!r}")
-        if value.size == 0 and value.dtype.kind not in _KINDS[kind]:
-            value = value.astype({"float": float, "number": float, "int": int, "bool": bool}[kind])
-        if value.dtype.kind not in _KINDS[kind]:
-            raise ValueError(f"{label} must hold {kind} values, got {value.dtype}")
-        if value.ndim != len(shape) or any(
-            want not in (None, got) for want, got in zip(shape, value.shape, strict=True)
-        ):
-            wanted = ", ".join("any" if size is None else str(size) for size in shape) + "," * (len(shape) == 1)
-            raise ValueError(f"{label} must have shape ({wanted}), got {value.shape}")
-        if not nan and value.dtype.kind == "f" and not np.isfinite(value).all():
-            raise ValueError(f"{label} must be finite, got NaN or infinity in {np.sum(~np.isfinite(value))} places")
-        value = value.view()
-        value.flags.writeable = False
-        object.__setattr__(self, name, value)
-
-    def sequence(self, names: str | Sequence[str], length: int | None = None) -> None:
-        """Keep sequence fields as tuples and check their length; raises ValueError naming class and field."""
-        for name in [names] if isinstance(names, str) else names:
-            value = tuple(getattr(self, name))
-            if length is not None and len(value) != length:
-                raise ValueError(f"{type(self).__name__}.{name} must have {length} entries, got {len(value)}")
-            object.__setattr__(self, name, value)
+    def __post_init__(self) -> None:
+        """Check the axes that fields declare; raises ValueError naming class and field."""
+        declared = [item for item in fields(self) if "axes" in item.metadata]  # type: ignore[arg-type]
+        sizes: dict[str, int] = {}
+        # sequences first: their lengths are what a reader counts, so that a wrong array is told of, not they
+        for item in sorted(declared, key=lambda item: not str(item.type).startswith("Sequence")):
+            value, names = getattr(self, item.name), item.metadata["axes"]
+            if value is None and item.default is None:
+                continue
+            label, wanted = f"{type(self).__name__}.{item.name}", [sizes.get(name, name) for name in names]
+            if str(item.type).startswith("Sequence"):
+                value = _nested_tuples(value, wanted, label)
+                shape: tuple[int, ...] = (len(value),)
+            else:
+                value = _checked_array(value, wanted, str(item.type).split(" ")[0], item.metadata["nan"], label)
+                shape = value.shape
+            sizes |= {name: size for name, size in zip(names, shape, strict=False) if isinstance(name, str)}
+            object.__setattr__(self, item.name, value)
 
     def equals(self, other: object) -> bool:
         """Whether `other` is of the same class and every field has the same value (NaN counts as equal to NaN)."""
@@ -153,7 +152,7 @@ class Result(Record):
         known = {item.name for item in fields(kind)}
         if unknown := set(values) - known:
             raise ValueError(f"{source} has fields that {kind.__name__} does not know: {', '.join(sorted(unknown))}")
-        result: R = kind(**values)
+        result: R = _made(kind, values)
         return result
 
     def to_frame(self) -> pd.DataFrame:
@@ -250,7 +249,15 @@ def _decode(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         return {key: _decode(part, arrays) for key, part in value["items"].items()}
     if value["class"] not in _RECORDS:
         raise ValueError(f"the file holds a part of the unknown class {value['class']}")
-    return _RECORDS[value["class"]](**{key: _decode(part, arrays) for key, part in value["fields"].items()})
+    return _made(_RECORDS[value["class"]], {key: _decode(part, arrays) for key, part in value["fields"].items()})
+
+
+def _made(kind: type[Any], values: dict[str, Any]) -> Any:
+    """A record of these fields; a file holds the keys of mappings as text, also of those from numbers."""
+    for item in fields(kind):
+        if str(item.type).startswith("Mapping[int,") and item.name in values:
+            values[item.name] = {int(key): part for key, part in values[item.name].items()}
+    return kind(**values)
 
 
 def _same(first: Any, second: Any) -> bool:
@@ -272,6 +279,37 @@ def _same(first: Any, second: Any) -> bool:
             and all(_same(first[k], second[k]) for k in first)
         )
     return bool(first == second) or (isinstance(first, float) and first != first and second != second)
+
+
+def _nested_tuples(value: Any, wanted: Sequence[str | int], label: str) -> Any:
+    """Sequences in sequences as tuples in tuples, their lengths checked where the wanted size is known."""
+    if not wanted:
+        return value
+    rows = tuple(value)
+    if isinstance(wanted[0], int) and len(rows) != wanted[0]:
+        raise ValueError(f"{label} must have {wanted[0]} entries, got {len(rows)}")
+    return tuple(_nested_tuples(row, wanted[1:], label) for row in rows)
+
+
+def _checked_array(value: Any, wanted: Sequence[str | int], type_name: str, nan: bool, label: str) -> NDArray[Any]:
+    """A read-only view of the numbers, their type and shape checked; a size that is not known yet is any."""
+    if type_name not in _KINDS:
+        raise TypeError(f"{label} has axes, so that its type must be one of {', '.join(_KINDS)}, got {type_name}")
+    kind, codes = _KINDS[type_name]
+    array = np.asarray(value)
+    if array.size == 0 and array.dtype.kind not in codes:
+        array = array.astype(kind)
+    if array.dtype.kind not in codes:
+        raise ValueError(f"{label} must hold {kind} values, got {array.dtype}")
+    sizes = [size if isinstance(size, int) else None for size in wanted]
+    if array.ndim != len(sizes) or any(want not in (None, got) for want, got in zip(sizes, array.shape, strict=True)):
+        listed = ", ".join("any" if size is None else str(size) for size in sizes) + "," * (len(sizes) == 1)
+        raise ValueError(f"{label} must have shape ({listed}), got {array.shape}")
+    if not nan and kind == "float" and not np.isfinite(array).all():
+        raise ValueError(f"{label} must be finite, got NaN or infinity in {np.sum(~np.isfinite(array))} places")
+    array = array.view()
+    array.flags.writeable = False
+    return array
 
 
 def _brief(value: Any) -> str:

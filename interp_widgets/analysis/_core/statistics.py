@@ -11,7 +11,7 @@ import scipy  # scipy.stats takes a second to import: scipy itself loads it on f
 from numpy.typing import ArrayLike, NDArray
 
 from interp_widgets.analysis._core.checks import check_choice, check_range
-from interp_widgets.analysis._core.result import Record, record
+from interp_widgets.analysis._core.result import Record, record, with_axes
 
 Alternative = Literal["greater", "less", "two-sided"]
 """The claim that a test is of: how the first group's mean compares with the second's."""
@@ -30,26 +30,26 @@ class GroupComparison(Record):
     Source of the choice of tests: Wu et al. 2024, Tables 1 and 2.
     """
 
-    names: Sequence[str]
-    """(2,) names of the groups."""
+    names: Sequence[str] = with_axes(2)
+    """Names of the groups."""
 
-    values: Sequence[NDArray[np.float64]]
-    """(2,) arrays of the scores."""
+    values: Sequence[NDArray[np.float64]] = with_axes(2)
+    """Arrays of the scores."""
 
-    mean: Sequence[float]
-    """(2,) means."""
+    mean: Sequence[float] = with_axes(2)
+    """Means."""
 
-    std: Sequence[float]
-    """(2,) population standard deviations (divided by n), as the paper's tables print them."""
+    std: Sequence[float] = with_axes(2)
+    """Population standard deviations (divided by n), as the paper's tables print them."""
 
-    interval: Sequence[Sequence[float]]
-    """(2, 2) bootstrap interval of each mean: low, high."""
+    interval: Sequence[Sequence[float]] = with_axes(2, 2)
+    """Bootstrap interval of each mean: low, high."""
 
     difference: float
     """First mean minus second mean."""
 
-    difference_interval: Sequence[float]
-    """(2,) bootstrap interval of the difference: low, high."""
+    difference_interval: Sequence[float] = with_axes(2)
+    """Bootstrap interval of the difference: low, high."""
 
     welch_t: float
     """Welch's t, unequal variances."""
@@ -89,9 +89,6 @@ class GroupComparison(Record):
 
     group: str = "all"
     """The group of cases compared, ``all`` for every case."""
-
-    def __post_init__(self) -> None:
-        self.sequence(("names", "values", "mean", "std", "interval", "difference_interval"), 2)
 
     @property
     def n(self) -> tuple[int, int]:

@@ -3,58 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
-from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.ablation.contexts import Ablation, patches_of
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.engine import forward
 from interp_widgets.models.patching import Patch, patched_passes
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 @record
 class AblatedPrediction(Result):
     """The likeliest next tokens of the whole model and of the ablated one, and how far apart the two are."""
 
-    ids: Sequence[int]
-    """(tokens,) ids of the tokens that are among the likeliest before or after: first those of before, in their order,
+    ids: Sequence[int] = with_axes("tokens")
+    """Ids of the tokens that are among the likeliest before or after: first those of before, in their order,
     then those that only the ablation brings up, in theirs."""
 
-    tokens: Sequence[str]
-    """(tokens,) readable tokens."""
+    tokens: Sequence[str] = with_axes("tokens")
+    """Readable tokens."""
 
-    before: NDArray[np.floating[Any]]
-    """(tokens,) probability without the ablations, 0..1."""
+    before: Floats = with_axes("tokens", nan=False)
+    """Probability without the ablations, 0..1."""
 
-    after: NDArray[np.floating[Any]]
-    """(tokens,) probability with them, 0..1."""
+    after: Floats = with_axes("tokens", nan=False)
+    """Probability with them, 0..1."""
 
     kl: float
     """KL(before ‖ after) over the whole vocabulary, nats; infinite where the ablation rules a possible token out."""
 
-    prompt_tokens: Sequence[str]
-    """(positions,) readable tokens of the prompt, without the BOS."""
+    prompt_tokens: Sequence[str] = with_axes("positions")
+    """Readable tokens of the prompt, without the BOS."""
 
-    ablations: Sequence[Ablation]
+    ablations: Sequence[Ablation] = with_axes("ablations")
     """What was taken out."""
-
-    def __post_init__(self) -> None:
-        for name in ("ids", "tokens"):
-            self.sequence(name, len(self.ids))
-        for name in ("before", "after"):
-            self.array(name, (len(self.ids),), nan=False)
-        self.sequence("prompt_tokens")
-        self.sequence("ablations")
 
     @property
     def change(self) -> NDArray[np.floating[Any]]:
@@ -62,19 +53,10 @@ class AblatedPrediction(Result):
         found: NDArray[np.floating[Any]] = self.after - self.before
         return found
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per token: id, token, probability before, after, and the change."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            {
-                "id": list(self.ids),
-                "token": list(self.tokens),
-                "before": self.before,
-                "after": self.after,
-                "change": self.change,
-            }
-        )
+        columns = {"token": self.tokens, "before": self.before, "after": self.after, "change": self.change}
+        return table({"id": self.ids}, columns)
 
 
 @checked

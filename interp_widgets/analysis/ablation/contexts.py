@@ -109,8 +109,9 @@ class Ablation(Record):
             raise ValueError(f"value must hold numbers, got {given.dtype}")
         if not np.isfinite(given).all():
             raise ValueError("value must be finite, got NaN or infinity")
-        object.__setattr__(self, "value", given if given.dtype.kind == "f" else given.astype(float))
-        self.array("value", (None,) * given.ndim)
+        given = given.view() if given.dtype.kind == "f" else given.astype(float)
+        given.flags.writeable = False
+        object.__setattr__(self, "value", given)
 
     @property
     def positions(self) -> tuple[int, ...] | None:

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis._core.result import Result, record
-
-if TYPE_CHECKING:
-    import pandas as pd
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.result import Result, record, with_axes
+from interp_widgets.analysis._core.tables import DataFrame, table
 
 
 @record
 class NextTokenEffect(Result):
     """What all ablation maps of one prompt have in common: the prompt, the token asked about, and the metric."""
 
-    prompt_tokens: Sequence[str]
-    """(prompt,) readable tokens, without a BOS."""
+    prompt_tokens: Sequence[str] = with_axes("prompt")
+    """Readable tokens, without a BOS."""
 
-    prompt_ids: Sequence[int]
-    """(prompt,) token ids."""
+    prompt_ids: Sequence[int] = with_axes("prompt")
+    """Token ids."""
 
-    prompt_special: Sequence[bool]
-    """(prompt,) whether a token is special."""
+    prompt_special: Sequence[bool] = with_axes("prompt")
+    """Whether a token is special."""
 
     target: int
     """Id of the next token that is looked at."""
@@ -49,10 +48,6 @@ class NextTokenEffect(Result):
     bos_id: int | None = field(default=None, kw_only=True)
     """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
 
-    def __post_init__(self) -> None:
-        for name in ("prompt_tokens", "prompt_ids", "prompt_special"):
-            self.sequence(name, len(self.prompt_tokens))
-
 
 @record
 class AblationResult(NextTokenEffect):
@@ -69,24 +64,18 @@ class AblationResult(NextTokenEffect):
         7  attn      0         7    of     8.7
     """
 
-    effect: NDArray[np.floating[Any]]
-    """(kinds, layers, positions) metric before minus after, in its unit; for ``kl`` the divergence. NaN where a partial
+    effect: Floats = with_axes("kinds", "layers", "positions")
+    """Metric before minus after, in its unit; for ``kl`` the divergence. NaN where a partial
     result has not got to."""
 
-    kinds: Sequence[str]
-    """(kinds,) what was removed: ``attn``, ``mlp``, ``both`` or ``attn_to_mlp``."""
+    kinds: Sequence[str] = with_axes("kinds")
+    """What was removed: ``attn``, ``mlp``, ``both`` or ``attn_to_mlp``."""
 
-    layers: Sequence[int]
-    """(layers,) layer numbers."""
+    layers: Sequence[int] = with_axes("layers")
+    """Layer numbers."""
 
-    positions: Sequence[int]
-    """(positions,) places in the prompt."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("kinds", "layers", "positions"):
-            self.sequence(name)
-        self.array("effect", (len(self.kinds), len(self.layers), len(self.positions)))
+    positions: Sequence[int] = with_axes("positions")
+    """Places in the prompt."""
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -100,39 +89,24 @@ class AblationResult(NextTokenEffect):
         found: NDArray[np.floating[Any]] = self.effect[tuple(self.kinds).index(kind)]
         return found
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per kind, layer and position: kind, layer, position, token, effect."""
-        import pandas as pd
-
-        kind, layer, place = np.indices(self.effect.shape).reshape(3, -1)
-        return pd.DataFrame(
-            {
-                "kind": np.asarray(self.kinds, dtype=object)[kind],
-                "layer": np.asarray(self.layers)[layer],
-                "position": np.asarray(self.positions)[place],
-                "token": np.asarray(self.tokens, dtype=object)[place],
-                "effect": self.effect.ravel(),
-            }
-        )
+        axes = {"kind": self.kinds, "layer": self.layers, "position": self.positions}
+        return table(axes, {"token": self.tokens, "effect": self.effect})
 
 
 @record
 class HeadAblationResult(NextTokenEffect):
     """Effect of removing each attention head."""
 
-    effect: NDArray[np.floating[Any]]
-    """(layers, heads) metric before minus after, in its unit; for ``kl`` the divergence. NaN where not computed yet."""
+    effect: Floats = with_axes("layers", "heads")
+    """Metric before minus after, in its unit; for ``kl`` the divergence. NaN where not computed yet."""
 
-    layers: Sequence[int]
-    """(layers,) layer numbers."""
+    layers: Sequence[int] = with_axes("layers")
+    """Layer numbers."""
 
     position: int | None
     """Where the heads were removed; None for every position, a BOS included."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.sequence("layers")
-        self.array("effect", (len(self.layers), None))
 
     def strongest(self, count: int) -> tuple[tuple[int, int], ...]:
         """(layer, head) of the ``count`` heads with the largest effect, largest first; not computed ones left out."""
@@ -141,26 +115,23 @@ class HeadAblationResult(NextTokenEffect):
         heads = self.effect.shape[1]
         return tuple((self.layers[i // heads], i % heads) for i in order)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per layer and head: layer, head, effect."""
-        import pandas as pd
-
-        layer, head = np.indices(self.effect.shape).reshape(2, -1)
-        return pd.DataFrame({"layer": np.asarray(self.layers)[layer], "head": head, "effect": self.effect.ravel()})
+        return table({"layer": self.layers, "head": range(self.effect.shape[1])}, {"effect": self.effect})
 
 
 @record
 class NeuronAblationResult(NextTokenEffect):
     """Effect of removing each MLP neuron of one layer at one position."""
 
-    effect: NDArray[np.floating[Any]]
-    """(neurons,) metric before minus after, in its unit; for ``kl`` the divergence. NaN where not computed yet."""
+    effect: Floats = with_axes("neurons")
+    """Metric before minus after, in its unit; for ``kl`` the divergence. NaN where not computed yet."""
 
-    neurons: Sequence[int]
-    """(neurons,) numbers of the neurons."""
+    neurons: Sequence[int] = with_axes("neurons")
+    """Numbers of the neurons."""
 
-    activation: NDArray[np.floating[Any]]
-    """(neurons,) the activation that was removed."""
+    activation: Floats = with_axes("neurons")
+    """The activation that was removed."""
 
     layer: int
     """Layer number."""
@@ -168,14 +139,6 @@ class NeuronAblationResult(NextTokenEffect):
     position: int
     """Where the neurons were removed."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.sequence("neurons")
-        for name in ("effect", "activation"):
-            self.array(name, (len(self.neurons),))
-
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per neuron: neuron, activation, effect."""
-        import pandas as pd
-
-        return pd.DataFrame({"neuron": self.neurons, "activation": self.activation, "effect": self.effect})
+        return table({"neuron": self.neurons}, {"activation": self.activation, "effect": self.effect})

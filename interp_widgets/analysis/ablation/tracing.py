@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.chunks import Runner, chunk_size, run_chunks
 from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
-from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.analysis.ablation.metric import Question, ask
 from interp_widgets.arguments import checked
@@ -50,37 +51,37 @@ class CausalTraceResult(Result):
         (1.0, 1.0)
     """
 
-    restored: NDArray[np.floating[Any]]
-    """(kinds, layers, positions, samples) probability of the target in the corrupted run with one clean value put back;
+    restored: Floats = with_axes("kinds", "layers", "positions", "samples")
+    """Probability of the target in the corrupted run with one clean value put back;
     NaN where a partial result has not got to."""
 
-    embedding: NDArray[np.floating[Any]]
-    """(positions, samples) the same with the clean token embedding put back: the state that enters the first block. It
+    embedding: Floats = with_axes("positions", "samples")
+    """The same with the clean token embedding put back: the state that enters the first block. It
     tells subject tokens that the first attention reads at once, which no later state at them shows."""
 
-    corrupted: NDArray[np.floating[Any]]
-    """(samples,) probability of the target in the corrupted runs."""
+    corrupted: Floats = with_axes("samples")
+    """Probability of the target in the corrupted runs."""
 
     clean: float
     """Probability of the target in the clean run."""
 
-    kinds: Sequence[str]
-    """(kinds,) what was restored, each a :data:`TracedKind`: ``state`` at layer l is the residual stream behind block
+    kinds: Sequence[str] = with_axes("kinds")
+    """What was restored, each a :data:`TracedKind`: ``state`` at layer l is the residual stream behind block
     l, ``mlp`` and ``attn`` are outputs in the window of layers around l, see `layers_of`."""
 
     window: int
     """How many layers' MLP or attention outputs are restored together."""
 
-    tokens: Sequence[str]
-    """(positions,) readable tokens of the prompt."""
+    tokens: Sequence[str] = with_axes("positions")
+    """Readable tokens of the prompt."""
 
-    ids: Sequence[int]
-    """(positions,) token ids."""
+    ids: Sequence[int] = with_axes("positions")
+    """Token ids."""
 
-    special: Sequence[bool]
-    """(positions,) whether a token is special."""
+    special: Sequence[bool] = with_axes("positions")
+    """Whether a token is special."""
 
-    subject: Sequence[int]
+    subject: Sequence[int] = with_axes(2)
     """First and past-last position of the subject, whose embeddings got the noise."""
 
     target: int
@@ -100,16 +101,6 @@ class CausalTraceResult(Result):
 
     bos_id: int | None = None
     """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
-
-    def __post_init__(self) -> None:
-        positions = len(self.tokens)
-        for name in ("tokens", "ids", "special"):
-            self.sequence(name, positions)
-        self.sequence("kinds")
-        self.sequence("subject", 2)
-        self.array("corrupted", (None,))
-        self.array("restored", (len(self.kinds), None, positions, len(self.corrupted)))
-        self.array("embedding", (positions, len(self.corrupted)))
 
     @property
     def n_layers(self) -> int:

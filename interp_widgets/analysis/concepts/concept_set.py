@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_range
-from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.result import Result, record, with_axes
+from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.top_k import largest
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.state import edits
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @record
@@ -36,47 +33,42 @@ class ConceptSet(Result):
         3    blue  0.7           0.5
     """
 
-    names: Sequence[str]
-    """(concepts,) names, each once."""
+    names: Sequence[str] = with_axes("concepts")
+    """Names, each once."""
 
-    directions: Floats
-    """(concepts, d_model) of unit length; a state that holds the concept has the larger projection."""
+    directions: Floats = with_axes("concepts", "d_model", nan=False)
+    """Of unit length; a state that holds the concept has the larger projection."""
 
     layer: int
     """Which residual stream: the one entering block ``layer``; n_layers is the one before the final norm."""
 
-    groups: Sequence[str]
-    """(concepts,) what kind of concept each is; empty where it has none."""
+    groups: Sequence[str] = with_axes("concepts")
+    """What kind of concept each is; empty where it has none."""
 
-    centre: Floats
-    """(d_model,) mean of the states that the directions were made from."""
+    centre: Floats = with_axes("d_model", nan=False)
+    """Mean of the states that the directions were made from."""
 
-    gap: Floats
-    """(concepts,) mean projection of the concept's states less that of all others: a natural strength for steering."""
+    gap: Floats = with_axes("concepts")
+    """Mean projection of the concept's states less that of all others: a natural strength for steering."""
 
-    auc: Floats
-    """(concepts,) area under the ROC curve on held-out stimuli: the chance that one of the concept's has a larger
+    auc: Floats = with_axes("concepts")
+    """Area under the ROC curve on held-out stimuli: the chance that one of the concept's has a larger
     projection than one of another's. NaN without held-out stimuli."""
 
-    group_auc: Floats
-    """(concepts,) the same against the stimuli of the concept's own group alone; NaN where there is no group."""
+    group_auc: Floats = with_axes("concepts")
+    """The same against the stimuli of the concept's own group alone; NaN where there is no group."""
 
-    shuffled_auc: Floats
-    """(concepts,) the control: the mean `auc` of directions made and tested with labels dealt at random; NaN where it
+    shuffled_auc: Floats = with_axes("concepts")
+    """The control: the mean `auc` of directions made and tested with labels dealt at random; NaN where it
     was not measured, as with most concepts of a large set."""
 
     method: str
     """How the directions were made: "mean_difference", "pca" or "discriminant"."""
 
     def __post_init__(self) -> None:
-        count = len(self.names)
-        self.sequence("names")
-        self.sequence("groups", count)
-        if len(set(self.names)) != count:
+        super().__post_init__()
+        if len(set(self.names)) < len(self.names):
             raise ValueError("two concepts of a ConceptSet have the same name: give each a name of its own")
-        self.array("directions", (count, None), nan=False)
-        self.array("centre", (np.asarray(self.directions).shape[1],), nan=False)
-        self.array(("gap", "auc", "group_auc", "shuffled_auc"), (count,))
 
     @property
     def d_model(self) -> int:
@@ -130,14 +122,10 @@ class ConceptSet(Result):
         now = "it is as it was loaded" if edit is None or edit.key is None else edit.sentence
         return f"while {before}; now {now}"
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per concept: name, group, quality and gap."""
-        import pandas as pd
-
         columns = ("auc", "group_auc", "shuffled_auc", "gap")
-        return pd.DataFrame(
-            {"concept": self.names, "group": self.groups, **{name: getattr(self, name) for name in columns}}
-        )
+        return table({"concept": self.names}, {"group": self.groups, **{name: getattr(self, name) for name in columns}})
 
 
 @checked

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.arrays import Floats, Ints, ratio
 from interp_widgets.analysis._core.checks import check_choice, check_range
-from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.arguments import checked
 
@@ -23,8 +23,8 @@ class Dispersion(Result):
     value: float
     """Mean of 1 − cosine over all pairs of concepts, 0..2."""
 
-    interval: Floats
-    """(2,) percentile bootstrap interval of `value`, concepts drawn with replacement."""
+    interval: Floats = with_axes(2)
+    """Percentile bootstrap interval of `value`, concepts drawn with replacement."""
 
     other: float | None = None
     """The second set's value."""
@@ -32,17 +32,14 @@ class Dispersion(Result):
     difference: float | None = None
     """The second set's value less the first's."""
 
-    difference_interval: Floats | None = None
-    """(2,) the difference's interval; the same concepts are drawn in both sets."""
+    difference_interval: Floats | None = with_axes(2, default=None)
+    """The difference's interval; the same concepts are drawn in both sets."""
 
     level: float = 0.95
     """Level of the intervals."""
 
     pairs: str = "all"
     """Which pairs count: "all" or those within a "group"."""
-
-    def __post_init__(self) -> None:
-        self.array(("interval", "difference_interval"), (2,))
 
 
 @checked

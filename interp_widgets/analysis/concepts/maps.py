@@ -7,21 +7,19 @@ import hashlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
 from interp_widgets.analysis._core.checks import check_choice, check_range
 from interp_widgets.analysis._core.cost import Cost
-from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.arguments import checked
 from interp_widgets.models.threads import threads_kept
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MapMethod = Literal["umap", "pca", "tsne"]
 
@@ -48,14 +46,14 @@ class ConceptMap(Result):
         ['concept', 'group', 'x', 'y']
     """
 
-    names: Sequence[str]
-    """(concepts,) names."""
+    names: Sequence[str] = with_axes("concepts")
+    """Names."""
 
-    groups: Sequence[str]
-    """(concepts,) groups; empty where a concept has none."""
+    groups: Sequence[str] = with_axes("concepts")
+    """Groups; empty where a concept has none."""
 
-    xy: Floats
-    """(concepts, 2) places."""
+    xy: Floats = with_axes("concepts", 2, nan=False)
+    """Places."""
 
     method: str
     """"umap", "pca" or "tsne"."""
@@ -67,22 +65,22 @@ class ConceptMap(Result):
     explained: float | None = None
     """For ``pca``, the share of variance that the plane holds."""
 
-    other_xy: Floats | None = None
-    """(concepts, 2) places of a second set's directions, mapped together with the first's; None for one set."""
+    other_xy: Floats | None = with_axes("concepts", 2, default=None, nan=False)
+    """Places of a second set's directions, mapped together with the first's; None for one set."""
 
-    moved: Floats | None = None
-    """(concepts,) cosine distance of each concept's two directions, 0..2: how far it moved in the model, not on the
+    moved: Floats | None = with_axes("concepts", default=None, nan=False)
+    """Cosine distance of each concept's two directions, 0..2: how far it moved in the model, not on the
     map; None for one set."""
 
-    parts: Floats | None = None
-    """(places, components) principal components of every direction mapped, of two sets those of the first above those
+    parts: Floats | None = with_axes("places", "components", default=None, nan=False)
+    """Principal components of every direction mapped, of two sets those of the first above those
     of the second: `add_to_map` finds neighbours by them."""
 
-    axes: Floats | None = None
-    """(components, d_model) directions of the components."""
+    axes: Floats | None = with_axes("components", "d_model", default=None, nan=False)
+    """Directions of the components."""
 
-    middle: Floats | None = None
-    """(d_model,) mean of the directions mapped."""
+    middle: Floats | None = with_axes("d_model", default=None, nan=False)
+    """Mean of the directions mapped."""
 
     fingerprint: str = ""
     """Of the directions and options: the same ones need no second map. Empty after `add_to_map`."""
@@ -91,28 +89,19 @@ class ConceptMap(Result):
     """How many of the last concepts were added to a map that was there."""
 
     def __post_init__(self) -> None:
-        count = len(self.names)
-        self.sequence("names")
-        self.sequence("groups", count)
-        self.array("xy", (count, 2), nan=False)
+        super().__post_init__()
         if (self.other_xy is None) != (self.moved is None):
             raise ValueError("ConceptMap needs both other_xy and moved, or neither")
-        if self.other_xy is not None:
-            self.array("other_xy", (count, 2), nan=False)
-            self.array("moved", (count,), nan=False)
-        if self.parts is not None:
-            self.array("parts", (count * (1 + (self.other_xy is not None)), None), nan=False)
-            self.array("axes", (self.parts.shape[1], None), nan=False)
-            self.array("middle", (np.asarray(self.axes).shape[1],), nan=False)
+        places = len(self.names) * (1 if self.other_xy is None else 2)
+        if self.parts is not None and len(self.parts) != places:
+            raise ValueError(f"ConceptMap.parts must have {places} rows, got {len(self.parts)}")
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per concept: name, group and place; of two sets both places and how far it moved."""
-        import pandas as pd
-
-        rows: dict[str, Any] = {"concept": self.names, "group": self.groups, "x": self.xy[:, 0], "y": self.xy[:, 1]}
+        columns: dict[str, Any] = {"group": self.groups, "x": self.xy[:, 0], "y": self.xy[:, 1]}
         if self.other_xy is not None:
-            rows |= {"other_x": self.other_xy[:, 0], "other_y": self.other_xy[:, 1], "moved": self.moved}
-        return pd.DataFrame(rows)
+            columns |= {"other_x": self.other_xy[:, 0], "other_y": self.other_xy[:, 1], "moved": self.moved}
+        return table({"concept": self.names}, columns)
 
 
 @checked

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index
 from interp_widgets.analysis._core.prompts import read_prompt
-from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis._core.top_k import largest
@@ -39,21 +39,17 @@ class ConceptReading(Result):
         ((7, 4), 'Paris')
     """
 
-    tokens: Sequence[str]
-    """(positions,) readable tokens; a beginning-of-sequence token is left off."""
+    tokens: Sequence[str] = with_axes("positions")
+    """Readable tokens; a beginning-of-sequence token is left off."""
 
-    names: Sequence[str]
-    """(concepts,) names."""
+    names: Sequence[str] = with_axes("concepts")
+    """Names."""
 
-    projection: Floats
-    """(positions, concepts) projection of the residual stream, less the set's centre, on each unit direction."""
+    projection: Floats = with_axes("positions", "concepts")
+    """Projection of the residual stream, less the set's centre, on each unit direction."""
 
     layer: int
     """Which residual stream, as in :class:`ConceptSet`."""
-
-    def __post_init__(self) -> None:
-        self.sequence(("tokens", "names"))
-        self.array("projection", (len(self.tokens), len(self.names)))
 
     def strongest(self, position: int, k: int = 5) -> list[tuple[str, float]]:
         """The ``k`` concepts with the largest projection at a token, with it; largest first.
@@ -127,21 +123,17 @@ def read_prompt_concepts(
 class SparseReading(Result):
     """A hidden state as a weighted sum of few concept directions and a rest."""
 
-    names: Sequence[str]
-    """(used,) concepts with a weight, the largest absolute weight first."""
+    names: Sequence[str] = with_axes("used")
+    """Concepts with a weight, the largest absolute weight first."""
 
-    weights: Floats
-    """(used,) weight of each unit direction, in the residual stream's units."""
+    weights: Floats = with_axes("used")
+    """Weight of each unit direction, in the residual stream's units."""
 
     error: float
     """Length of the rest over the length of the state, both less the set's centre: 0 = the sum is the state."""
 
     solver: str
     """"omp" or "elastic_net"."""
-
-    def __post_init__(self) -> None:
-        self.sequence("names")
-        self.array("weights", (len(self.names),))
 
 
 @checked

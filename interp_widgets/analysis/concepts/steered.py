@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, get_args
+from typing import Literal, SupportsIndex, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.arrays import Floats, Ints
 from interp_widgets.analysis._core.checks import stream_indices
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
-from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import as_array
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.concepts.steering import erase, steer
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.integer[Any]]
 Mode = Literal["add", "erase"]
 RUNS = ("as it is", "steered", "random direction")
 
@@ -34,29 +30,29 @@ class SteeringComparison(Result):
     concept: str
     """Whose direction."""
 
-    prompt_tokens: Sequence[str]
-    """(positions,) readable tokens of the prompt."""
+    prompt_tokens: Sequence[str] = with_axes("positions")
+    """Readable tokens of the prompt."""
 
-    written: Sequence[Sequence[str]]
-    """(3,) readable tokens that each run writes, in the order of `RUNS`."""
+    written: Sequence[Sequence[str]] = with_axes(3)
+    """Readable tokens that each run writes, in the order of `RUNS`."""
 
-    written_ids: Sequence[Sequence[int]]
-    """(3,) their ids."""
+    written_ids: Sequence[Sequence[int]] = with_axes(3)
+    """Their ids."""
 
     word: str
     """The concept's name as the next token would begin it."""
 
-    word_probability: Floats
-    """(3,) probability that the next token is `word`, 0..1."""
+    word_probability: Floats = with_axes(3)
+    """Probability that the next token is `word`, 0..1."""
 
-    top_tokens: Sequence[str]
-    """(k,) tokens that are likeliest in one of the first two runs, by their change."""
+    top_tokens: Sequence[str] = with_axes("k")
+    """Tokens that are likeliest in one of the first two runs, by their change."""
 
-    top_ids: Ints
-    """(k,) their ids."""
+    top_ids: Ints = with_axes("k")
+    """Their ids."""
 
-    top_probability: Floats
-    """(3, k) their probability as the next token."""
+    top_probability: Floats = with_axes(3, "k")
+    """Their probability as the next token."""
 
     strength: float
     """What was added, in the residual stream's units; 0 where the direction was erased."""
@@ -64,25 +60,17 @@ class SteeringComparison(Result):
     mode: str
     """"add" or "erase"."""
 
-    layers: Ints
+    layers: Ints = with_axes("layers")
     """The residual streams that were changed."""
-
-    def __post_init__(self) -> None:
-        self.sequence("prompt_tokens")
-        self.sequence("top_tokens")
-        self.array("word_probability", (len(RUNS),))
-        self.array("top_probability", (len(RUNS), len(self.top_tokens)))
 
     def text(self, run: int) -> str:
         """What one run wrote, 0 as it is, 1 steered, 2 along the random direction."""
         return "".join(self.written[run])
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per run: what it wrote, and the probability of the concept's word."""
-        import pandas as pd
-
         texts = [self.text(run) for run in range(len(RUNS))]
-        return pd.DataFrame({"run": RUNS, "text": texts, "probability of " + self.word: self.word_probability})
+        return table({"run": RUNS}, {"text": texts, "probability of " + self.word: self.word_probability})
 
 
 @checked

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis._core.arrays import Bools
 from interp_widgets.analysis._core.checks import check_choice, check_range
 from interp_widgets.analysis._core.comparing import check_same, check_same_words, pair_provenance, two_results
-from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.statistics import GroupComparison, compare_groups, holm
 from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations, annotate_concepts
@@ -60,23 +60,18 @@ class AnnotationComparison(Result):
         'base: 60 components: 4 described, 56 cannot tell; tuned: 60 components: 4 described, 56 cannot tell'
     """
 
-    base: Sequence[ConceptAnnotations]
-    """(runs,) annotations of the base model."""
+    base: Sequence[ConceptAnnotations] = with_axes("runs of base")
+    """Annotations of the base model."""
 
-    tuned: Sequence[ConceptAnnotations]
-    """(runs,) annotations of the tuned model."""
+    tuned: Sequence[ConceptAnnotations] = with_axes("runs of tuned")
+    """Annotations of the tuned model."""
 
-    scenario_tests: Sequence[GroupComparison | None]
-    """(6,) writing, coding, math, translation (Holm-corrected over these four), none of these, cannot tell: shares in
+    scenario_tests: Sequence[GroupComparison | None] = with_axes(6)
+    """Writing, coding, math, translation (Holm-corrected over these four), none of these, cannot tell: shares in
     percent, tuned first, two-sided; None where a model has fewer than two values."""
 
-    level_tests: Sequence[GroupComparison | None]
-    """(5,) the same for phonology, morphology, syntax, semantics (Holm-corrected over these four), and cannot tell."""
-
-    def __post_init__(self) -> None:
-        self.sequence(("base", "tuned"))
-        self.sequence("scenario_tests", len(_CATEGORIES["scenario"]) + 1)
-        self.sequence("level_tests", len(_CATEGORIES["level"]) + 1)
+    level_tests: Sequence[GroupComparison | None] = with_axes(5)
+    """The same for phonology, morphology, syntax, semantics (Holm-corrected over these four), and cannot tell."""
 
     @property
     def layers(self) -> tuple[int, ...]:

@@ -6,20 +6,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Bools, Ints
 from interp_widgets.analysis._core.checks import check_range, indices, place_of, places_of
-from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.ffn_concepts.components import FFNConceptResult, Sign
 from interp_widgets.arguments import checked
 from interp_widgets.data.annotators import LEVELS, SCENARIOS, Annotation, Annotator
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 USER = "user"
 """The source of what was typed in."""
@@ -42,47 +39,35 @@ class ConceptAnnotations(Result):
         'names of people'
     """
 
-    layers: Sequence[int]
-    """(layers,) layers of the model, rising."""
+    layers: Sequence[int] = with_axes("layers")
+    """Layers of the model, rising."""
 
-    components: Sequence[int]
-    """(components,) components of each layer, rising."""
+    components: Sequence[int] = with_axes("components")
+    """Components of each layer, rising."""
 
-    descriptions: Sequence[Sequence[str]]
-    """(layers, components) what the words have in common; empty: cannot tell."""
+    descriptions: Sequence[Sequence[str]] = with_axes("layers", "components")
+    """What the words have in common; empty: cannot tell."""
 
-    sources: Sequence[Sequence[str]]
-    """(layers, components) the annotator, or "user"; empty where none was asked."""
+    sources: Sequence[Sequence[str]] = with_axes("layers", "components")
+    """The annotator, or "user"; empty where none was asked."""
 
-    scenario_flags: Bools
-    """(layers, components, 4) whether a component serves writing, coding, math, translation."""
+    scenario_flags: Bools = with_axes("layers", "components", 4)
+    """Whether a component serves writing, coding, math, translation."""
 
-    level_index: Ints
-    """(layers, components) index of the level in phonology, morphology, syntax, semantics; -1: cannot tell."""
+    level_index: Ints = with_axes("layers", "components")
+    """Index of the level in phonology, morphology, syntax, semantics; -1: cannot tell."""
 
-    done: Bools
-    """(layers, components) whether the component was annotated."""
+    done: Bools = with_axes("layers", "components")
+    """Whether the component was annotated."""
 
-    failed: Bools
-    """(layers, components) whether the annotator failed to answer: counted as "cannot tell"."""
+    failed: Bools = with_axes("layers", "components")
+    """Whether the annotator failed to answer: counted as "cannot tell"."""
 
-    failures: Sequence[str] = ()
+    failures: Sequence[str] = with_axes("failures", default=())
     """The different reasons of the failures, most frequent first."""
 
     annotator: str = ""
     """Name of the annotator."""
-
-    def __post_init__(self) -> None:
-        self.sequence(("layers", "components", "failures"))
-        shape = len(self.layers), len(self.components)
-        for name in ("descriptions", "sources"):
-            rows = tuple(map(tuple, getattr(self, name)))
-            if tuple(map(len, rows)) != (shape[1],) * shape[0]:
-                raise ValueError(f"ConceptAnnotations.{name} must be {shape[0]} rows of {shape[1]} texts")
-            object.__setattr__(self, name, rows)
-        self.array("scenario_flags", (*shape, len(SCENARIOS)), "bool")
-        self.array("level_index", shape, "int")
-        self.array(("done", "failed"), shape, "bool")
 
     # ---- single components
 
@@ -173,24 +158,18 @@ class ConceptAnnotations(Result):
             text += f" (the annotator failed for {self.n_failed}: {self.failures[0]})"
         return text + (f"; {self.done.size - total} not annotated" if total < self.done.size else "")
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per component: layer, component, description, scenarios, level, source, whether it failed."""
-        import pandas as pd
-
-        cells = [(layer, component) for layer in self.layers for component in self.components]
-        notes = [self.annotation(*cell) for cell in cells]
-        return pd.DataFrame(
-            {
-                "layer": [layer for layer, _ in cells],
-                "component": [component for _, component in cells],
-                "description": [note.description for note in notes],
-                "scenarios": [", ".join(note.scenarios) for note in notes],
-                "level": [note.level for note in notes],
-                "source": [note.source for note in notes],
-                "annotated": self.done.ravel(),
-                "failed": self.failed.ravel(),
-            }
-        )
+        cells = [[self.annotation(layer, component) for component in self.components] for layer in self.layers]
+        columns = {
+            "description": self.descriptions,
+            "scenarios": [[", ".join(note.scenarios) for note in row] for row in cells],
+            "level": [[note.level for note in row] for row in cells],
+            "source": self.sources,
+            "annotated": self.done,
+            "failed": self.failed,
+        }
+        return table({"layer": self.layers, "component": self.components}, columns)
 
 
 class Cells:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy
@@ -15,17 +15,15 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats, Ints
 from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index, layer_indices, place_of
 from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
-from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import as_array, to_numpy
 from interp_widgets.analysis._core.top_k import TopK
 from interp_widgets.analysis._core.word_embeddings import Words, word_table
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.devices import device_kind, has_float64
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Sign = Literal["both", "+", "-"]
 """Which words of a direction: those of largest absolute projection, or one side's."""
@@ -51,41 +49,32 @@ class FFNConceptResult(Result):
         (5, 6)
     """
 
-    vocabulary: Sequence[str]
-    """(words,) the words; lists hold their indices."""
+    vocabulary: Sequence[str] = with_axes("words")
+    """The words; lists hold their indices."""
 
-    layers: Sequence[int]
-    """(layers,) layers of the model, rising."""
+    layers: Sequence[int] = with_axes("layers")
+    """Layers of the model, rising."""
 
-    explained_variance: Floats
-    """(layers, rank) share of the layer's variance that a component explains, 0..1, falling."""
+    explained_variance: Floats = with_axes("layers", "rank")
+    """Share of the layer's variance that a component explains, 0..1, falling."""
 
-    plus: Ints
-    """(layers, rank, top) words on the positive side, largest projection first; -1 where there are fewer."""
+    plus: Ints = with_axes("layers", "rank", "top")
+    """Words on the positive side, largest projection first; -1 where there are fewer."""
 
-    plus_scores: Floats
-    """(layers, rank, top) their projections, above 0; NaN where there are fewer."""
+    plus_scores: Floats = with_axes("layers", "rank", "top")
+    """Their projections, above 0; NaN where there are fewer."""
 
-    minus: Ints
-    """(layers, rank, top) words on the negative side, most negative projection first; -1 where there are fewer."""
+    minus: Ints = with_axes("layers", "rank", "top")
+    """Words on the negative side, most negative projection first; -1 where there are fewer."""
 
-    minus_scores: Floats
-    """(layers, rank, top) their projections, below 0; NaN where there are fewer."""
+    minus_scores: Floats = with_axes("layers", "rank", "top")
+    """Their projections, below 0; NaN where there are fewer."""
 
-    directions: Floats | None = None
-    """(layers, rank, d_model) the components, each of length 1; None where they were not kept."""
+    directions: Floats | None = with_axes("layers", "rank", "d_model", default=None)
+    """The components, each of length 1; None where they were not kept."""
 
-    unknown: Sequence[str] = ()
+    unknown: Sequence[str] = with_axes("unknown", default=())
     """Words that the model's tokenizer cannot write: left out of everything."""
-
-    def __post_init__(self) -> None:
-        layers, rank, top = np.asarray(self.plus).shape
-        self.sequence(("vocabulary", "unknown"))
-        self.sequence("layers", layers)
-        self.array("explained_variance", (layers, rank))
-        for name, kind in (("plus", "int"), ("minus", "int"), ("plus_scores", "float"), ("minus_scores", "float")):
-            self.array(name, (layers, rank, top), kind)
-        self.array("directions", (layers, rank, None))
 
     # ---- sizes and checks
 
@@ -149,20 +138,15 @@ class FFNConceptResult(Result):
         ]
         return sorted(cells, key=lambda cell: (-abs(cell[2]), cell[0], cell[1]))
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per component: layer, component, its variance, the cumulative one, and its words of each sign."""
-        import pandas as pd
-
-        cells = [(layer, component) for layer in self.layers for component in range(self.rank)]
-        table: dict[str, Any] = {
-            "layer": [layer for layer, _ in cells],
-            "component": [component for _, component in cells],
-            "explained_variance": self.explained_variance.ravel(),
-            "cumulative": self.cumulative.ravel(),
-        }
-        for name, sign in (("words", "both"), ("plus", "+"), ("minus", "-")):
-            table[name] = [", ".join(self.words(*cell, sign=sign)) for cell in cells]  # type: ignore[arg-type]
-        return pd.DataFrame(table)
+        components = range(self.rank)
+        signs: dict[str, Sign] = {"words": "both", "plus": "+", "minus": "-"}
+        columns: dict[str, Any] = {"explained_variance": self.explained_variance, "cumulative": self.cumulative}
+        for name, sign in signs.items():
+            words = [[self.words(layer, component, sign=sign) for component in components] for layer in self.layers]
+            columns[name] = [[", ".join(own) for own in row] for row in words]
+        return table({"layer": self.layers, "component": components}, columns)
 
 
 @checked

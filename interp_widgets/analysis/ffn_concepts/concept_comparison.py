@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy
@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from interp_widgets.analysis._core.arrays import Floats, Ints
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.comparing import check_same, check_same_words, pair_provenance, two_results
-from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.ffn_concepts.annotation_comparison import (
     Annotated,
     AnnotationComparison,
@@ -24,9 +25,6 @@ from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
 from interp_widgets.analysis.ffn_concepts.components import FFNConceptResult, ffn_concepts
 from interp_widgets.arguments import checked
 from interp_widgets.data.annotators import Annotator
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @checked
@@ -72,92 +70,74 @@ class ConceptComparison(Result):
         1      1     0.70     0.1          0.48
     """
 
-    layers: Sequence[int]
-    """(layers,) layers of the model."""
+    layers: Sequence[int] = with_axes("layers")
+    """Layers of the model."""
 
-    angles: Floats
-    """(layers, rank) principal angles between the two subspaces in radians, 0..π/2, smallest first."""
+    angles: Floats = with_axes("layers", "rank")
+    """Principal angles between the two subspaces in radians, 0..π/2, smallest first."""
 
-    overlap: Floats
-    """(layers,) mean squared cosine of the angles, 0..1: the share of one subspace that lies in the other."""
+    overlap: Floats = with_axes("layers")
+    """Mean squared cosine of the angles, 0..1: the share of one subspace that lies in the other."""
 
     chance: float
     """The overlap expected of two random subspaces of this rank: rank / d_model."""
 
-    match: Ints
-    """(layers, rank) for each component of the base model the tuned one's it is matched with, one to one."""
+    match: Ints = with_axes("layers", "rank")
+    """For each component of the base model the tuned one's it is matched with, one to one."""
 
-    match_cosine: Floats
-    """(layers, rank) absolute cosine of the two matched components, 0..1."""
+    match_cosine: Floats = with_axes("layers", "rank")
+    """Absolute cosine of the two matched components, 0..1."""
 
-    shared_words: Floats
-    """(layers, rank) |A ∩ B| / |A ∪ B| of the words of the two matched components, 0..1."""
+    shared_words: Floats = with_axes("layers", "rank")
+    """|A ∩ B| / |A ∪ B| of the words of the two matched components, 0..1."""
 
-    variance: Floats
-    """(2, layers) share of the variance that the compared components explain, base and tuned."""
+    variance: Floats = with_axes(2, "layers")
+    """Share of the variance that the compared components explain, base and tuned."""
 
     annotated: AnnotationComparison | None = None
     """The annotated concepts of both models compared; None without annotations."""
 
-    def __post_init__(self) -> None:
-        layers, rank = np.asarray(self.angles).shape
-        self.sequence("layers", layers)
-        self.array(("angles", "match_cosine", "shared_words"), (layers, rank))
-        self.array("match", (layers, rank), "int")
-        self.array("overlap", (layers,))
-        self.array("variance", (2, layers))
-
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per layer and component of the base model: its match, their cosine, turn in degrees, shared words."""
-        import pandas as pd
+        columns = {
+            "matched": self.match,
+            "cosine": self.match_cosine,
+            "turned_degrees": np.degrees(np.arccos(np.clip(self.match_cosine, 0, 1))),
+            "shared_words": self.shared_words,
+        }
+        return table({"layer": self.layers, "component": range(self.match.shape[1])}, columns)
 
-        layers, rank = self.match.shape
-        return pd.DataFrame(
-            {
-                "layer": np.repeat(np.asarray(self.layers), rank),
-                "component": np.tile(np.arange(rank), layers),
-                "matched": self.match.ravel(),
-                "cosine": self.match_cosine.ravel(),
-                "turned_degrees": np.degrees(np.arccos(np.clip(self.match_cosine, 0, 1))).ravel(),
-                "shared_words": self.shared_words.ravel(),
-            }
-        )
-
-    def layer_table(self) -> pd.DataFrame:
+    def layer_table(self) -> DataFrame:
         """One row per layer: overlap beside chance, median and largest principal angle in degrees, mean cosine and
         shared words of matched components, variance explained."""
-        import pandas as pd
-
         degrees = np.degrees(self.angles)
-        return pd.DataFrame(
-            {
-                "layer": list(self.layers),
-                "overlap": self.overlap,
-                "chance": self.chance,
-                "median_angle": np.median(degrees, axis=1),
-                "largest_angle": degrees[:, -1],
-                "match_cosine": self.match_cosine.mean(axis=1),
-                "shared_words": self.shared_words.mean(axis=1),
-                "variance_base": self.variance[0],
-                "variance_tuned": self.variance[1],
-            }
-        )
+        columns = {
+            "overlap": self.overlap,
+            "chance": self.chance,
+            "median_angle": np.median(degrees, axis=1),
+            "largest_angle": degrees[:, -1],
+            "match_cosine": self.match_cosine.mean(axis=1),
+            "shared_words": self.shared_words.mean(axis=1),
+            "variance_base": self.variance[0],
+            "variance_tuned": self.variance[1],
+        }
+        return table({"layer": self.layers}, columns)
 
     # ---- the annotated concepts
 
-    def scenario_table(self) -> pd.DataFrame:
+    def scenario_table(self) -> DataFrame:
         """Table 5: see `AnnotationComparison.scenario_table`; ValueError where nothing was annotated."""
         return self._annotated().scenario_table()
 
-    def level_table(self) -> pd.DataFrame:
+    def level_table(self) -> DataFrame:
         """Table 6: see `AnnotationComparison.level_table`; ValueError where nothing was annotated."""
         return self._annotated().level_table()
 
-    def by_layer(self, trait: Trait = "level") -> pd.DataFrame:
+    def by_layer(self, trait: Trait = "level") -> DataFrame:
         """Figure 3: see `AnnotationComparison.by_layer`; ValueError where nothing was annotated."""
         return self._annotated().by_layer(trait)
 
-    def moved_words(self, *, span: int = 4, top: int = 10) -> pd.DataFrame:
+    def moved_words(self, *, span: int = 4, top: int = 10) -> DataFrame:
         """Tables 7 to 10: see `AnnotationComparison.moved_words`; ValueError where nothing was annotated."""
         return self._annotated().moved_words(span=span, top=top)
 

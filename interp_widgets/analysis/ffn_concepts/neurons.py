@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,8 +12,9 @@ from interp_widgets.analysis._core.arrays import Floats, Ints
 from interp_widgets.analysis._core.checks import check_finite, check_range, layer_index, neuron_indices, place_of
 from interp_widgets.analysis._core.chunks import ChunkLog, run_chunks
 from interp_widgets.analysis._core.prompts import read_prompt, single_token
-from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import as_array, to_numpy, wide
 from interp_widgets.analysis._core.top_k import TopK, largest
 from interp_widgets.analysis.token_decomposition.part_lens import PartLens
@@ -22,10 +22,6 @@ from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
 from interp_widgets.models.devices import device_kind
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _NUMBERS = {"cpu": 2**22, "accelerator": 2**28}
 _FLOPS = {"cpu": 1e10, "accelerator": 1e13}
@@ -46,35 +42,26 @@ class NeuronTokenResult(Result):
     layer: int
     """Layer of the model."""
 
-    neurons: Sequence[int]
-    """(neurons,) their numbers in the layer."""
+    neurons: Sequence[int] = with_axes("neurons")
+    """Their numbers in the layer."""
 
-    promoted: Ints
-    """(neurons, top) ids of the tokens with the largest score, best first."""
+    promoted: Ints = with_axes("neurons", "top")
+    """Ids of the tokens with the largest score, best first."""
 
-    promoted_scores: Floats
-    """(neurons, top) their scores: value vector, times the final norm's weight, times the token's unembedding."""
+    promoted_scores: Floats = with_axes("neurons", "top")
+    """Their scores: value vector, times the final norm's weight, times the token's unembedding."""
 
-    suppressed: Ints
-    """(neurons, top) ids of the tokens with the smallest score, smallest first."""
+    suppressed: Ints = with_axes("neurons", "top")
+    """Ids of the tokens with the smallest score, smallest first."""
 
-    suppressed_scores: Floats
-    """(neurons, top) their scores."""
+    suppressed_scores: Floats = with_axes("neurons", "top")
+    """Their scores."""
 
-    norms: Floats
-    """(neurons,) length of each value vector."""
+    norms: Floats = with_axes("neurons")
+    """Length of each value vector."""
 
-    names: Mapping[Any, str]
+    names: Mapping[int, str]
     """Readable text of every token id above, by id (whole numbers)."""
-
-    def __post_init__(self) -> None:
-        n, top = np.asarray(self.promoted).shape
-        self.sequence("neurons", n)
-        for name in ("promoted", "suppressed"):
-            self.array(name, (n, top), "int")
-            self.array(f"{name}_scores", (n, top))
-        self.array("norms", (n,))
-        object.__setattr__(self, "names", {int(key): str(text) for key, text in self.names.items()})
 
     def tokens(self, neuron: int, *, suppressed: bool = False) -> list[tuple[str, float]]:
         """Readable tokens of one neuron with their scores, strongest first; ValueError for one not computed.
@@ -85,15 +72,12 @@ class NeuronTokenResult(Result):
         ids, scores = (self.suppressed, self.suppressed_scores) if suppressed else (self.promoted, self.promoted_scores)
         return [(self.names[i], s) for i, s in zip(ids[row].tolist(), scores[row].tolist(), strict=True)]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per neuron: length of its value vector, promoted and suppressed tokens."""
-        import pandas as pd
-
-        texts = {
-            name: [" ".join(self.names[i] for i in row) for row in getattr(self, name).tolist()]
-            for name in ("promoted", "suppressed")
-        }
-        return pd.DataFrame({"neuron": list(self.neurons), "norm": self.norms, **texts})
+        texts = [
+            [" ".join(self.names[i] for i in row) for row in ids.tolist()] for ids in (self.promoted, self.suppressed)
+        ]
+        return table({"neuron": self.neurons}, {"norm": self.norms, "promoted": texts[0], "suppressed": texts[1]})
 
 
 @checked
@@ -195,17 +179,17 @@ class NeuronEffectResult(Result):
     layer: int
     """Layer of the model."""
 
-    neurons: Sequence[int]
-    """(neurons,) their numbers in the layer."""
+    neurons: Sequence[int] = with_axes("neurons")
+    """Their numbers in the layer."""
 
-    tokens: Sequence[str]
-    """(positions,) readable tokens of the prompt, without a BOS."""
+    tokens: Sequence[str] = with_axes("positions")
+    """Readable tokens of the prompt, without a BOS."""
 
-    ids: Sequence[int]
-    """(positions,) their ids."""
+    ids: Sequence[int] = with_axes("positions")
+    """Their ids."""
 
-    activation: Floats
-    """(positions, neurons) m_i: what multiplies each neuron's value vector at a token."""
+    activation: Floats = with_axes("positions", "neurons")
+    """m_i: what multiplies each neuron's value vector at a token."""
 
     position: int
     """The token whose next one is looked at, counted from 0 without a BOS."""
@@ -216,12 +200,12 @@ class NeuronEffectResult(Result):
     target_token: str
     """Its text."""
 
-    effect: Floats
-    """(neurons,) what m_i v_i at `position` adds to the logit directly, later layers aside, the final norm's scale
+    effect: Floats = with_axes("neurons")
+    """What m_i v_i at `position` adds to the logit directly, later layers aside, the final norm's scale
     held."""
 
-    size: Floats
-    """(neurons,) length of the sub-update m_i v_i at `position`."""
+    size: Floats = with_axes("neurons")
+    """Length of the sub-update m_i v_i at `position`."""
 
     bias_effect: float
     """What the MLP's output bias adds to the logit directly."""
@@ -235,23 +219,14 @@ class NeuronEffectResult(Result):
     bos_id: int | None = None
     """Id of the beginning-of-sequence token fed before the prompt; None when there was none."""
 
-    def __post_init__(self) -> None:
-        positions, n = np.asarray(self.activation).shape
-        self.sequence("neurons", n)
-        self.sequence(("tokens", "ids"), positions)
-        self.array("activation", (positions, n))
-        self.array(("effect", "size"), (n,))
-
     def strongest(self, top: int = 10) -> list[tuple[int, float]]:
         """The neurons of largest absolute effect, with it."""
         return [(self.neurons[i], float(self.effect[i])) for i in largest(self.effect, top, by_size=True)]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per neuron: its activation at `position`, effect on the logit, and length of its sub-update."""
-        import pandas as pd
-
-        at = self.activation[self.position]
-        return pd.DataFrame({"neuron": list(self.neurons), "activation": at, "effect": self.effect, "size": self.size})
+        columns = {"activation": self.activation[self.position], "effect": self.effect, "size": self.size}
+        return table({"neuron": self.neurons}, columns)
 
 
 @checked

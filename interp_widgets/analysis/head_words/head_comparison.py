@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from interp_widgets.analysis._core.arrays import Bools, Floats, Ints, ratio
 from interp_widgets.analysis._core.checks import check_range, index
 from interp_widgets.analysis._core.comparing import check_same, check_same_words, pair_provenance, two_results
-from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.statistics import GroupComparison, compare_groups, holm
+from interp_widgets.analysis._core.tables import table
 from interp_widgets.analysis.head_words.head_word_result import HeadWordResult
 from interp_widgets.analysis.head_words.word_pairs import head_word_pairs
 from interp_widgets.arguments import checked
@@ -43,61 +44,46 @@ class HeadComparison(Result):
         3      5        0.9        6
     """
 
-    layers: Sequence[int]
-    """(layers,) layers of the model."""
+    layers: Sequence[int] = with_axes("layers")
+    """Layers of the model."""
 
-    group: Ints
-    """(layers,) the layer group of each layer."""
+    group: Ints = with_axes("layers")
+    """The layer group of each layer."""
 
-    head_change: Floats
-    """(layers, heads) change of each head's pairs, 0..1."""
+    head_change: Floats = with_axes("layers", "heads")
+    """Change of each head's pairs, 0..1."""
 
-    dimension_change: Floats
-    """(layers, heads, d_head) change of each dimension's pairs, 0..1."""
+    dimension_change: Floats = with_axes("layers", "heads", "d_head")
+    """Change of each dimension's pairs, 0..1."""
 
-    other_head_change: Floats
-    """(layers, heads) what unrelated heads would give: mean change from a head of base to the other heads of its layer
+    other_head_change: Floats = with_axes("layers", "heads")
+    """What unrelated heads would give: mean change from a head of base to the other heads of its layer
     in tuned; NaN where there is no other with pairs."""
 
-    other_dimension_change: Floats
-    """(layers, heads, d_head) the same of dimensions: from one of base to the next one of its head in tuned."""
+    other_dimension_change: Floats = with_axes("layers", "heads", "d_head")
+    """The same of dimensions: from one of base to the next one of its head in tuned."""
 
-    pair_change: Ints
-    """(layers, heads) tuned minus base of the number of different pairs of a head."""
+    pair_change: Ints = with_axes("layers", "heads")
+    """Tuned minus base of the number of different pairs of a head."""
 
-    verbs: Sequence[str]
-    """(verbs,) the verbs looked for that are in the word list."""
+    verbs: Sequence[str] = with_axes("verbs")
+    """The verbs looked for that are in the word list."""
 
-    instruction: Bools
-    """(verbs,) whether a verb is one that instructions ask with."""
+    instruction: Bools = with_axes("verbs")
+    """Whether a verb is one that instructions ask with."""
 
-    gained: Ints
-    """(groups, verbs) heads whose kept pairs with the verb became more."""
+    gained: Ints = with_axes("groups", "verbs")
+    """Heads whose kept pairs with the verb became more."""
 
-    lost: Ints
-    """(groups, verbs) heads whose kept pairs with the verb became fewer."""
+    lost: Ints = with_axes("groups", "verbs")
+    """Heads whose kept pairs with the verb became fewer."""
 
-    tests: Sequence[GroupComparison | None]
-    """(groups,) instruction verbs against general ones, two-sided, Holm-corrected over the groups; None where one
+    tests: Sequence[GroupComparison | None] = with_axes("groups")
+    """Instruction verbs against general ones, two-sided, Holm-corrected over the groups; None where one
     of them has fewer than two verbs."""
 
-    missing_verbs: Sequence[str] = ()
+    missing_verbs: Sequence[str] = with_axes("missing verbs", default=())
     """Verbs looked for that are not in the word list."""
-
-    def __post_init__(self) -> None:
-        layers, heads, dims = np.asarray(self.dimension_change).shape
-        self.sequence("layers", layers)
-        self.array("group", (layers,), "int")
-        self.array("head_change", (layers, heads))
-        self.array("dimension_change", (layers, heads, dims))
-        self.array("other_head_change", (layers, heads))
-        self.array("other_dimension_change", (layers, heads, dims))
-        self.array("pair_change", (layers, heads), "int")
-        self.sequence(("verbs", "missing_verbs"))
-        n, groups = len(self.verbs), int(np.max(self.group)) + 1
-        self.array("instruction", (n,), "bool")
-        self.array(("gained", "lost"), (groups, n), "int")
-        self.sequence("tests", groups)
 
     @property
     def n_groups(self) -> int:
@@ -151,19 +137,8 @@ class HeadComparison(Result):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per layer group and verb: heads that gained and lost pairs with it, and the share that gained."""
-        import pandas as pd
-
-        groups, n = self.gained.shape
-        return pd.DataFrame(
-            {
-                "layers": np.repeat([self.group_name(group) for group in range(groups)], n),
-                "verb": np.tile(np.asarray(self.verbs, dtype=object), groups),
-                "instruction": np.tile(self.instruction, groups),
-                "gained": self.gained.ravel(),
-                "lost": self.lost.ravel(),
-                "share": self.share.ravel(),
-            }
-        )
+        columns = {"instruction": self.instruction, "gained": self.gained, "lost": self.lost, "share": self.share}
+        return table({"layers": list(map(self.group_name, range(self.n_groups))), "verb": self.verbs}, columns)
 
 
 @checked

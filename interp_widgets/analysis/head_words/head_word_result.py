@@ -9,7 +9,7 @@ import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats, Ints, ratio
 from interp_widgets.analysis._core.checks import index, place_of
-from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.top_k import largest
 
 if TYPE_CHECKING:
@@ -65,63 +65,55 @@ class HeadWordResult(Result):
         ['layer', 'head', 'query', 'key', 'count', 'score']
     """
 
-    vocabulary: Sequence[str]
-    """(words,) the words, the most frequent first; pairs hold their numbers in this list."""
+    vocabulary: Sequence[str] = with_axes("words")
+    """The words, the most frequent first; pairs hold their numbers in this list."""
 
-    layers: Sequence[int]
-    """(layers,) layers of the model, rising."""
+    layers: Sequence[int] = with_axes("layers")
+    """Layers of the model, rising."""
 
-    energy: Floats
-    """(layers, heads, d_head) sum over the words of the squared query and key activations of a dimension."""
+    energy: Floats = with_axes("layers", "heads", "d_head")
+    """Sum over the words of the squared query and key activations of a dimension."""
 
-    n_pairs: Ints
-    """(layers, heads) different pairs in all dimensions of a head, before cutting to `keep`."""
+    n_pairs: Ints = with_axes("layers", "heads")
+    """Different pairs in all dimensions of a head, before cutting to `keep`."""
 
-    head_pairs: Ints
-    """(layers, heads, keep, 2) query and key word of the head's pairs, most frequent first; -1 past the last."""
+    head_pairs: Ints = with_axes("layers", "heads", "keep", 2)
+    """Query and key word of the head's pairs, most frequent first; -1 past the last."""
 
-    head_counts: Ints
-    """(layers, heads, keep) dimensions of the head that have the pair; 0 where there are fewer."""
+    head_counts: Ints = with_axes("layers", "heads", "keep")
+    """Dimensions of the head that have the pair; 0 where there are fewer."""
 
-    head_scores: Floats
-    """(layers, heads, keep) cosine of the two word vectors; NaN where there are fewer."""
+    head_scores: Floats = with_axes("layers", "heads", "keep")
+    """Cosine of the two word vectors; NaN where there are fewer."""
 
-    dimension_counts: Ints
-    """(layers, heads, d_head) pairs of each dimension, before cutting to `keep`."""
+    dimension_counts: Ints = with_axes("layers", "heads", "d_head")
+    """Pairs of each dimension, before cutting to `keep`."""
 
-    dimension_offsets: Ints
-    """(layers * heads * d_head + 1,) where each dimension's pairs begin in `dimension_word_pairs`."""
+    dimension_offsets: Ints = with_axes("layers * heads * d_head + 1")
+    """Where each dimension's pairs begin in `dimension_word_pairs`."""
 
-    dimension_word_pairs: Ints
-    """(pairs, 2) query and key word of the pairs of all dimensions, nearest first; see :meth:`dimension_pairs`."""
+    dimension_word_pairs: Ints = with_axes("pairs", 2)
+    """Query and key word of the pairs of all dimensions, nearest first; see :meth:`dimension_pairs`."""
 
-    dimension_scores: Floats
-    """(pairs,) their cosines."""
+    dimension_scores: Floats = with_axes("pairs")
+    """Their cosines."""
 
-    missing: Sequence[str] = ()
+    missing: Sequence[str] = with_axes("missing", default=())
     """Words of the list without a vector: they count among a dimension's top words and are in no pair."""
 
-    unknown: Sequence[str] = ()
+    unknown: Sequence[str] = with_axes("unknown", default=())
     """Words that the model's tokenizer cannot write: left out of everything."""
 
     top: int = 100
     """Words per dimension, for queries and for keys."""
 
     def __post_init__(self) -> None:
-        layers, heads, keep = np.asarray(self.head_counts).shape
-        dims = np.asarray(self.energy).shape[-1]
-        self.sequence(("vocabulary", "missing", "unknown"))
-        self.sequence("layers", layers)
-        self.array("energy", (layers, heads, dims))
-        self.array("n_pairs", (layers, heads), "int")
-        self.array("head_pairs", (layers, heads, keep, 2), "int")
-        self.array("head_counts", (layers, heads, keep), "int")
-        self.array("head_scores", (layers, heads, keep))
-        self.array("dimension_counts", (layers, heads, dims), "int")
-        self.array("dimension_offsets", (layers * heads * dims + 1,), "int")
-        n = int(np.asarray(self.dimension_offsets)[-1])
-        self.array("dimension_word_pairs", (n, 2), "int")
-        self.array("dimension_scores", (n,))
+        super().__post_init__()
+        offsets, pairs = len(self.dimension_offsets), len(self.dimension_word_pairs)
+        if offsets != self.energy.size + 1 or pairs != self.dimension_offsets[-1]:
+            raise ValueError(
+                f"HeadWordResult.dimension_offsets must be {self.energy.size + 1} numbers, the last of them {pairs}"
+            )
 
     # ---- sizes and checks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
 from interp_widgets.analysis._core.checks import index
 from interp_widgets.analysis._core.prompts import PromptResult
-from interp_widgets.analysis._core.result import record
-
-if TYPE_CHECKING:
-    import pandas as pd
+from interp_widgets.analysis._core.result import record, with_axes
+from interp_widgets.analysis._core.tables import DataFrame, table
 
 Lens = Literal["logit", "tuned"]
 """``logit``: the residual stream as it is; ``tuned``: translated by one affine map per layer first."""
@@ -36,48 +34,39 @@ class LogitLensResult(PromptResult):
         1
     """
 
-    top_ids: Ints
-    """(layers + 1, positions, top) ids of the likeliest next tokens, best first; of equal ones the lower id first."""
+    top_ids: Ints = with_axes("layers + 1", "positions", "top")
+    """Ids of the likeliest next tokens, best first; of equal ones the lower id first."""
 
-    top_probability: Floats
-    """(layers + 1, positions, top) their probabilities, 0..1."""
+    top_probability: Floats = with_axes("layers + 1", "positions", "top")
+    """Their probabilities, 0..1."""
 
-    entropy: Floats
-    """(layers + 1, positions) entropy of the next-token distribution in nats."""
+    entropy: Floats = with_axes("layers + 1", "positions")
+    """Entropy of the next-token distribution in nats."""
 
-    kl: Floats
-    """(layers + 1, positions) KL(reading ‖ model's own output) in nats; 0 in the last row."""
+    kl: Floats = with_axes("layers + 1", "positions")
+    """KL(reading ‖ model's own output) in nats; 0 in the last row."""
 
-    names: Mapping[Any, str]
+    names: Mapping[int, str]
     """Readable text by id of every token in `top_ids` and of the target; see :meth:`token_text`."""
 
     target: int | None = None
     """Id of the token that is followed through the layers; None where none was given."""
 
-    target_rank: Ints | None = None
-    """(layers + 1, positions) number of tokens likelier than the target, 0 = best (tokens as likely do not count)."""
+    target_rank: Ints | None = with_axes("layers + 1", "positions", default=None)
+    """Number of tokens likelier than the target, 0 = best (tokens as likely do not count)."""
 
-    target_probability: Floats | None = None
-    """(layers + 1, positions) probability of the target, 0..1."""
+    target_probability: Floats | None = with_axes("layers + 1", "positions", default=None)
+    """Probability of the target, 0..1."""
 
     lens: str = "logit"
     """What was read: a :data:`Lens`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rows, positions = np.asarray(self.entropy).shape[0], len(self.tokens)
-        top = np.asarray(self.top_ids).shape[-1]
-        self.array("top_ids", (rows, positions, top), "int")
-        self.array("top_probability", (rows, positions, top))
-        self.array(("entropy", "kl"), (rows, positions))
-        # a file holds its keys as text
-        object.__setattr__(self, "names", {int(key): str(text) for key, text in self.names.items()})
         if (self.target is None) != (self.target_rank is None) or (self.target is None) != (
             self.target_probability is None
         ):
             raise ValueError("target, target_rank and target_probability must be given together")
-        self.array("target_rank", (rows, positions), "int")
-        self.array("target_probability", (rows, positions))
 
     # ---- sizes and texts
 
@@ -90,7 +79,7 @@ class LogitLensResult(PromptResult):
         """Readable text of a token id that this result holds; ValueError for another."""
         if token not in self.names:
             raise ValueError(f"token id {token} is neither among the likeliest tokens of this result nor its target")
-        return self.names[token]
+        return self.names[int(token)]
 
     @property
     def target_token(self) -> str | None:
@@ -161,22 +150,15 @@ class LogitLensResult(PromptResult):
         arrays = {name: getattr(self, name) for name in names}
         return {name: values[:, column] for name, values in arrays.items() if values is not None}
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per layer and position: the token there, the likeliest next token, and all numbers."""
-        import pandas as pd
-
-        rows, positions = self.entropy.shape
-        layer, position = np.repeat(np.arange(rows), positions), np.tile(np.arange(positions), rows)
-        table: dict[str, Any] = {
-            "layer": layer,
-            "position": position,
-            "token": np.asarray(self.tokens, dtype=object)[position],
-            "top_token": [self.token_text(token) for token in self.top_token.ravel().tolist()],
-            "top_id": self.top_token.ravel(),
+        rows = np.arange(self.n_layers + 1)
+        columns: dict[str, Any] = {
+            "token": self.tokens,
+            "top_token": [[self.token_text(token) for token in row] for row in self.top_token.tolist()],
+            "top_id": self.top_token,
         }
         for name in ("probability", "entropy", "kl", "target_rank", "target_probability", "interference"):
-            values = getattr(self, name)
-            if values is not None:
-                table[name] = values.ravel()
-        table["committed"] = layer >= self.commit_layer[position]
-        return pd.DataFrame(table)
+            columns[name] = getattr(self, name)
+        columns["committed"] = rows[:, None] >= self.commit_layer
+        return table({"layer": rows, "position": range(self.n_positions)}, columns)

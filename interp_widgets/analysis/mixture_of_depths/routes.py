@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 import torch
@@ -12,16 +12,14 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
 from interp_widgets.analysis._core.checks import check_finite, check_top
 from interp_widgets.analysis._core.prompts import PromptResult, read_prompt
-from interp_widgets.analysis._core.result import provenance, record
+from interp_widgets.analysis._core.result import provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import as_array, to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
 from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine import decode
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _LOGITS = {"cpu": 2**22, "accelerator": 2**28}
 """Logits held at once."""
@@ -44,31 +42,31 @@ class RoutingResult(PromptResult):
         15    of      1     Paris
     """
 
-    layers: Sequence[int]
-    """(k,) the layer whose output each route reads, rising."""
+    layers: Sequence[int] = with_axes("k")
+    """The layer whose output each route reads, rising."""
 
-    weights: Floats
-    """(positions, k) weight of each route, 0..1; a position's weights sum to 1."""
+    weights: Floats = with_axes("positions", "k")
+    """Weight of each route, 0..1; a position's weights sum to 1."""
 
-    route_ids: Ints
-    """(k, positions, top) ids of the likeliest next tokens of each route alone, best first."""
+    route_ids: Ints = with_axes("k", "positions", "top")
+    """Ids of the likeliest next tokens of each route alone, best first."""
 
-    route_probability: Floats
-    """(k, positions, top) their probabilities by that route, 0..1."""
+    route_probability: Floats = with_axes("k", "positions", "top")
+    """Their probabilities by that route, 0..1."""
 
-    ensemble_ids: Ints
-    """(positions, top) ids of the model's own likeliest next tokens, best first."""
+    ensemble_ids: Ints = with_axes("positions", "top")
+    """Ids of the model's own likeliest next tokens, best first."""
 
-    ensemble_probability: Floats
-    """(positions, top) their probabilities, 0..1."""
+    ensemble_probability: Floats = with_axes("positions", "top")
+    """Their probabilities, 0..1."""
 
-    kl: Floats
-    """(k, positions) KL(route ‖ ensemble) in nats."""
+    kl: Floats = with_axes("k", "positions")
+    """KL(route ‖ ensemble) in nats."""
 
-    exit_layer: Ints
-    """(positions,) the last layer that the position's own prediction needs: of the last route with a weight."""
+    exit_layer: Ints = with_axes("positions")
+    """The last layer that the position's own prediction needs: of the last route with a weight."""
 
-    names: Mapping[Any, str]
+    names: Mapping[int, str]
     """Readable text by id of every token in `route_ids` and `ensemble_ids`; see :meth:`token_text`."""
 
     top_k: int
@@ -76,21 +74,6 @@ class RoutingResult(PromptResult):
 
     n_layers: int
     """Layers of the model."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positions, k = len(self.tokens), len(self.layers)
-        top = np.asarray(self.ensemble_ids).shape[-1]
-        self.sequence("layers")
-        self.array("weights", (positions, k))
-        self.array("route_ids", (k, positions, top), "int")
-        self.array("route_probability", (k, positions, top))
-        self.array("ensemble_ids", (positions, top), "int")
-        self.array("ensemble_probability", (positions, top))
-        self.array("kl", (k, positions))
-        self.array("exit_layer", (positions,), "int")
-        # a file holds its keys as text
-        object.__setattr__(self, "names", {int(key): str(text) for key, text in self.names.items()})
 
     @property
     def k(self) -> int:
@@ -116,31 +99,28 @@ class RoutingResult(PromptResult):
         """Readable text of a token id that this result holds; ValueError for another."""
         if token not in self.names:
             raise ValueError(f"token id {token} is not among the likeliest tokens of this result")
-        return self.names[token]
+        return self.names[int(token)]
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per position and route: weight, likeliest token, its probability, agreement, divergence."""
-        import pandas as pd
 
-        agree = self.agreement
-        rows = [
-            {
-                "position": position,
-                "token": self.tokens[position],
-                "route": route,
-                "layer": layer,
-                "weight": float(self.weights[position, route]),
-                "top_token": self.token_text(int(self.route_ids[route, position, 0])),
-                "probability": float(self.route_probability[route, position, 0]),
-                "ensemble_token": self.token_text(int(self.ensemble_ids[position, 0])),
-                "agrees": bool(agree[route, position]),
-                "kl": float(self.kl[route, position]),
-                "exit_layer": int(self.exit_layer[position]),
-            }
-            for position in range(self.n_positions)
-            for route, layer in enumerate(self.layers)
-        ]
-        return pd.DataFrame(rows)
+        def texts(ids: Ints) -> list[list[str]]:
+            return [[self.token_text(token) for token in row] for row in ids.tolist()]
+
+        columns = {
+            "token": np.array(self.tokens, dtype=object)[:, None],
+            "layer": self.layers,
+            "weight": self.weights.astype(float),
+            "top_token": texts(self.route_ids[..., 0].T),
+            "probability": self.route_probability[..., 0].T.astype(float),
+            "ensemble_token": texts(self.ensemble_ids[:, :1]),
+            "agrees": self.agreement.T,
+            "kl": self.kl.T.astype(float),
+            "exit_layer": self.exit_layer[:, None],
+        }
+        rows = table({"position": range(self.n_positions), "route": range(self.k)}, columns)
+        rows.insert(1, "token", rows.pop("token"))  # beside its position
+        return rows
 
 
 @checked

@@ -3,48 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Bools
-from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.arguments import checked
 from interp_widgets.data.problems import Problem
 from interp_widgets.models import Model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @record
 class SolveResult(Result):
     """What a model wrote for a list of problems, and whether it is right."""
 
-    solved: Bools
-    """(problems,) whether the response gives the right answer."""
+    solved: Bools = with_axes("problems")
+    """Whether the response gives the right answer."""
 
-    responses: Sequence[str]
-    """(problems,) what the model wrote."""
+    responses: Sequence[str] = with_axes("problems")
+    """What the model wrote."""
 
-    prompts: Sequence[str]
-    """(problems,) the prompts."""
-
-    def __post_init__(self) -> None:
-        self.array("solved", (None,), "bool")
-        self.sequence(("responses", "prompts"), len(self.solved))
+    prompts: Sequence[str] = with_axes("problems")
+    """The prompts."""
 
     @property
     def accuracy(self) -> float:
         """Share of problems solved, 0..1."""
         return float(np.mean(self.solved))
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per problem."""
-        import pandas as pd
-
-        return pd.DataFrame({"prompt": self.prompts, "response": self.responses, "solved": self.solved})
+        return table({"prompt": self.prompts}, {"response": self.responses, "solved": self.solved})
 
 
 @checked

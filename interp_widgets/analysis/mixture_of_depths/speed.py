@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,50 +11,41 @@ import torch
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.prompts import read_prompt
-from interp_widgets.analysis._core.result import Result, provenance, record
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
 from interp_widgets.models.devices import device_kind
 from interp_widgets.models.generation import generate_ids, stepper
 from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 @record
 class RoutingSpeed(Result):
     """Seconds per text for every number of routes per token, on this machine at this time."""
 
-    top_k: Sequence[int]
-    """(n,) routes per token, rising; the last is dense: all k."""
+    top_k: Sequence[int] = with_axes("n")
+    """Routes per token, rising; the last is dense: all k."""
 
-    seconds: Floats
-    """(n, repeats) seconds for the whole text, prompt included."""
+    seconds: Floats = with_axes("n", "repeats", nan=False)
+    """Seconds for the whole text, prompt included."""
 
     n_tokens: int
     """Tokens written."""
 
-    computed: Floats
-    """(n,) share of all layers at all positions that were computed in the end, 0..1."""
+    computed: Floats = with_axes("n")
+    """Share of all layers at all positions that were computed in the end, 0..1."""
 
-    runs: Floats
-    """(n,) times that a layer ran, over layers times passes, 0..1: positions that wait run together, so that a layer
+    runs: Floats = with_axes("n")
+    """Times that a layer ran, over layers times passes, 0..1: positions that wait run together, so that a layer
     which is needed now and then reads its weights now and then only."""
 
-    texts: Sequence[str]
-    """(n,) what was written."""
+    texts: Sequence[str] = with_axes("n")
+    """What was written."""
 
     skips_layers: bool
     """Whether layers were skipped at all; False where the model's own modules write."""
-
-    def __post_init__(self) -> None:
-        self.sequence("top_k")
-        n = len(self.top_k)
-        self.sequence("texts", n)
-        self.array("seconds", (n, None), nan=False)
-        self.array(("computed", "runs"), (n,))
 
     @property
     def tokens_per_second(self) -> Floats:
@@ -67,20 +57,10 @@ class RoutingSpeed(Result):
         """(n,) median over the repeats of the dense model's seconds over these; 1 in the last row."""
         return np.asarray(np.median(self.seconds[-1] / self.seconds, axis=1))
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per number of routes."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            {
-                "top_k": self.top_k,
-                "tokens_per_second": self.tokens_per_second,
-                "speed_up": self.speed_up,
-                "computed": self.computed,
-                "runs": self.runs,
-                "text": self.texts,
-            }
-        )
+        columns = {name: getattr(self, name) for name in ("tokens_per_second", "speed_up", "computed", "runs")}
+        return table({"top_k": self.top_k}, {**columns, "text": self.texts})
 
 
 @checked

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
-from interp_widgets.analysis._core.result import Result, record
-
-if TYPE_CHECKING:
-    import pandas as pd
+from interp_widgets.analysis._core.result import Result, record, with_axes
+from interp_widgets.analysis._core.tables import DataFrame, table
 
 
 @record
@@ -30,19 +27,19 @@ class ModReport(Result):
 
     VERSION: ClassVar[int] = 1
 
-    task: NDArray[np.float64]
-    """(n,) nats: mean cross-entropy of the ensemble on the batch's responses."""
-    distillation: NDArray[np.float64]
-    """(n,) nats: sum over the earlier routes of KL(route ‖ last route); NaN where the term was left out."""
-    routes: NDArray[np.float64]
-    """(n, k) nats: cross-entropy of each route alone; NaN where no route was read out alone."""
-    sparsity: NDArray[np.float64]
-    """(n, k) share of tokens whose weight for the route is below 1e-5 (Fig. 5.2)."""
-    mean: NDArray[np.float64]
-    """(n, k) mean weight of the route over the batch's tokens (Fig. C.1)."""
-    variance: NDArray[np.float64]
-    """(n, k) variance of that weight (Fig. C.1)."""
-    layers: tuple[int, ...]
+    task: Floats = with_axes("n")
+    """Nats: mean cross-entropy of the ensemble on the batch's responses."""
+    distillation: Floats = with_axes("n")
+    """Nats: sum over the earlier routes of KL(route ‖ last route); NaN where the term was left out."""
+    routes: Floats = with_axes("n", "k")
+    """Nats: cross-entropy of each route alone; NaN where no route was read out alone."""
+    sparsity: Floats = with_axes("n", "k")
+    """Share of tokens whose weight for the route is below 1e-5 (Fig. 5.2)."""
+    mean: Floats = with_axes("n", "k")
+    """Mean weight of the route over the batch's tokens (Fig. C.1)."""
+    variance: Floats = with_axes("n", "k")
+    """Variance of that weight (Fig. C.1)."""
+    layers: Sequence[int] = with_axes("k")
     """The layer whose output each route reads."""
     steps: int
     """Number of steps requested."""
@@ -59,12 +56,6 @@ class ModReport(Result):
     parameters_base: int
     """Parameters of the base model, shared ones once."""
 
-    def __post_init__(self) -> None:
-        self.sequence("layers")
-        n, k = len(np.asarray(self.task)), len(self.layers)
-        self.array(("task", "distillation"), (n,))
-        self.array(("routes", "sparsity", "mean", "variance"), (n, k))
-
     @property
     def done(self) -> int:
         """Steps that were made."""
@@ -80,16 +71,14 @@ class ModReport(Result):
         """Trained parameters over those of the base model."""
         return self.trained_parameters / self.parameters_base
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per step: both losses and the three statistics of every route."""
-        import pandas as pd
-
-        columns: dict[str, Any] = {"step": np.arange(self.done), "task": self.task, "distillation": self.distillation}
+        columns: dict[str, Any] = {"task": self.task, "distillation": self.distillation}
         for index, layer in enumerate(self.layers):
             columns[f"task_{layer}"] = self.routes[:, index]
             for name in ("sparsity", "mean", "variance"):
                 columns[f"{name}_{layer}"] = getattr(self, name)[:, index]
-        return pd.DataFrame(columns)
+        return table({"step": range(self.done)}, columns)
 
 
 def half_width(values: Floats) -> Floats:
@@ -126,60 +115,46 @@ class _Accuracy(Result):
 class ModGrid(_Accuracy):
     """Held-out accuracy for every number of layers k and of routes per token (Fig. 5.3)."""
 
-    ks: Sequence[int]
-    """(n,) numbers of late layers."""
+    ks: Sequence[int] = with_axes("n")
+    """Numbers of late layers."""
 
-    top_ks: Sequence[int]
-    """(m,) numbers of routes per token, in tuning and in use."""
+    top_ks: Sequence[int] = with_axes("m")
+    """Numbers of routes per token, in tuning and in use."""
 
-    accuracy: Floats
-    """(n, m, seeds) share of problems solved, 0..1; NaN where top-K is above k, not yet computed, or the tuning
+    accuracy: Floats = with_axes("n", "m", "seeds")
+    """Share of problems solved, 0..1; NaN where top-K is above k, not yet computed, or the tuning
     diverged."""
 
     base_accuracy: float
     """The same of the base model."""
 
-    trained_share: Floats
-    """(n,) trained parameters over those of the base model; NaN where nothing is computed yet."""
+    trained_share: Floats = with_axes("n")
+    """Trained parameters over those of the base model; NaN where nothing is computed yet."""
 
-    seeds: Sequence[int]
-    """(seeds,) what each run was seeded with."""
+    seeds: Sequence[int] = with_axes("seeds")
+    """What each run was seeded with."""
 
     n_problems: int
     """Problems that were tried."""
 
-    def __post_init__(self) -> None:
-        self.sequence(("ks", "top_ks", "seeds"))
-        self.array("accuracy", (len(self.ks), len(self.top_ks), len(self.seeds)))
-        self.array("trained_share", (len(self.ks),))
-
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per cell: mean accuracy and half of its interval."""
-        import pandas as pd
-
-        mean, half = self.mean, self.half_width
-        return pd.DataFrame(
-            [
-                {"k": k, "top_k": top, "accuracy": mean[i, j], "half_width": half[i, j]}
-                for i, k in enumerate(self.ks)
-                for j, top in enumerate(self.top_ks)
-                if top <= k
-            ]
-        )
+        cells = table({"k": self.ks, "top_k": self.top_ks}, {"accuracy": self.mean, "half_width": self.half_width})
+        return cells[cells["top_k"] <= cells["k"]].reset_index(drop=True)
 
 
 @record
 class ModAblations(_Accuracy):
     """Held-out accuracy of variants of one tuning (Fig. 5.4)."""
 
-    variants: Sequence[str]
-    """(n,) their names."""
+    variants: Sequence[str] = with_axes("n")
+    """Their names."""
 
-    accuracy: Floats
-    """(n, seeds) share of problems solved, 0..1; NaN where not yet computed, or the tuning diverged."""
+    accuracy: Floats = with_axes("n", "seeds")
+    """Share of problems solved, 0..1; NaN where not yet computed, or the tuning diverged."""
 
-    trained: Ints
-    """(n,) trained parameters; 0 where not yet computed."""
+    trained: Ints = with_axes("n")
+    """Trained parameters; 0 where not yet computed."""
 
     base_accuracy: float
     """Accuracy of the base model."""
@@ -187,54 +162,39 @@ class ModAblations(_Accuracy):
     base_parameters: int
     """Parameters of the base model; 0 while nothing is computed."""
 
-    seeds: Sequence[int]
-    """(seeds,) what each run was seeded with."""
+    seeds: Sequence[int] = with_axes("seeds")
+    """What each run was seeded with."""
 
     n_problems: int
     """Problems that were tried."""
 
-    def __post_init__(self) -> None:
-        self.sequence(("variants", "seeds"))
-        self.array("accuracy", (len(self.variants), len(self.seeds)))
-        self.array("trained", (len(self.variants),), "int")
-
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per variant."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            {
-                "variant": self.variants,
-                "accuracy": self.mean,
-                "half_width": self.half_width,
-                "trained_parameters": self.trained,
-                "trained_share": self.trained / max(self.base_parameters, 1),
-            }
-        )
+        columns = {
+            "accuracy": self.mean,
+            "half_width": self.half_width,
+            "trained_parameters": self.trained,
+            "trained_share": self.trained / max(self.base_parameters, 1),
+        }
+        return table({"variant": self.variants}, columns)
 
 
 @record
 class LateLayerLosses(Result):
     """Loss of each of the last k layers, read through the pretrained final norm and unembedding, at every step."""
 
-    layers: Sequence[int]
-    """(k,) the layers."""
+    layers: Sequence[int] = with_axes("k")
+    """The layers."""
 
-    implicit: Floats
-    """(steps, k) nats: loss of each layer while the last layer's loss is tuned; NaN where not yet computed."""
+    implicit: Floats = with_axes("steps", "k")
+    """Nats: loss of each layer while the last layer's loss is tuned; NaN where not yet computed."""
 
-    explicit: Floats
-    """(steps, k) nats: loss of each layer in a tuning of its own; NaN where not yet computed. The last column is that
+    explicit: Floats = with_axes("steps", "k")
+    """Nats: loss of each layer in a tuning of its own; NaN where not yet computed. The last column is that
     of `implicit`."""
 
-    solved: Bools
-    """(k, problems) which problems the model tuned at each layer, and read there, solves; no problems: (k, 0)."""
-
-    def __post_init__(self) -> None:
-        self.sequence("layers")
-        self.array("implicit", (None, len(self.layers)))
-        self.array("explicit", (len(self.implicit), len(self.layers)))
-        self.array("solved", (len(self.layers), None), "bool")
+    solved: Bools = with_axes("k", "problems")
+    """Which problems the model tuned at each layer, and read there, solves; no problems: (k, 0)."""
 
     @property
     def accuracy(self) -> Floats:
@@ -254,16 +214,7 @@ class LateLayerLosses(Result):
                 counts[tuple(self.layers[i] for i in chosen)] = int((self.solved == wanted).all(0).sum())
         return counts
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per step and layer."""
-        import pandas as pd
-
-        steps, k = self.implicit.shape
-        return pd.DataFrame(
-            {
-                "step": np.repeat(np.arange(steps), k),
-                "layer": np.tile(np.asarray(self.layers), steps),
-                "implicit": self.implicit.ravel(),
-                "explicit": self.explicit.ravel(),
-            }
-        )
+        axes = {"step": range(len(self.implicit)), "layer": self.layers}
+        return table(axes, {"implicit": self.implicit, "explicit": self.explicit})

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
-from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.statistics import GroupComparison
-
-if TYPE_CHECKING:
-    import pandas as pd
+from interp_widgets.analysis._core.tables import DataFrame, table
 
 SEGMENTS = 4
 """Equal parts a sentence is cut into for the position profile."""
+
+_NUMBERS = ("score", "context_score", "n_prompt", "n_response", "n_instruction")
+"""Columns of the table that are fields."""
 
 UNKNOWN, UNFOLLOWED, FOLLOWED = -1, 0, 1
 """Values of a row's label."""
@@ -34,62 +34,62 @@ class SaliencyDatasetResult(Result):
         ((4,), 0, (1, 4))
     """
 
-    model_names: Sequence[str]
-    """(models,) one or two names."""
+    model_names: Sequence[str] = with_axes("models")
+    """One or two names."""
 
-    names: Sequence[str]
-    """(rows,) name of each case."""
+    names: Sequence[str] = with_axes("rows")
+    """Name of each case."""
 
-    groups: Sequence[str]
-    """(rows,) group of each case, ``all`` where none was given."""
+    groups: Sequence[str] = with_axes("rows")
+    """Group of each case, ``all`` where none was given."""
 
-    model: Ints
-    """(rows,) index into `model_names`."""
+    model: Ints = with_axes("rows")
+    """Index into `model_names`."""
 
-    case: Ints
-    """(rows,) index into the cases given."""
+    case: Ints = with_axes("rows")
+    """Index into the cases given."""
 
-    score: Floats
-    """(rows,) instruction score; NaN for failed and dropped cases."""
+    score: Floats = with_axes("rows")
+    """Instruction score; NaN for failed and dropped cases."""
 
-    context_score: Floats
-    """(rows,) the same score for the rest of the prompt; NaN for failed and dropped cases."""
+    context_score: Floats = with_axes("rows")
+    """The same score for the rest of the prompt; NaN for failed and dropped cases."""
 
-    label: Ints
-    """(rows,) 1 followed, 0 unfollowed, -1 not known."""
+    label: Ints = with_axes("rows")
+    """1 followed, 0 unfollowed, -1 not known."""
 
-    n_prompt: Ints
-    """(rows,) prompt tokens; 0 for failed cases."""
+    n_prompt: Ints = with_axes("rows")
+    """Prompt tokens; 0 for failed cases."""
 
-    n_response: Ints
-    """(rows,) response tokens; 0 for failed cases."""
+    n_response: Ints = with_axes("rows")
+    """Response tokens; 0 for failed cases."""
 
-    n_instruction: Ints
-    """(rows,) instruction tokens; 0 for failed cases."""
+    n_instruction: Ints = with_axes("rows")
+    """Instruction tokens; 0 for failed cases."""
 
-    dropped: Bools
-    """(rows,) whether a case was left out because its response is too short for a stable density."""
+    dropped: Bools = with_axes("rows")
+    """Whether a case was left out because its response is too short for a stable density."""
 
-    error: Sequence[str]
-    """(rows,) why a case failed, empty where it did not."""
+    error: Sequence[str] = with_axes("rows")
+    """Why a case failed, empty where it did not."""
 
-    response: Sequence[str]
-    """(rows,) the response's text, empty where it is not known."""
+    response: Sequence[str] = with_axes("rows")
+    """The response's text, empty where it is not known."""
 
-    tests: Sequence[GroupComparison]
+    tests: Sequence[GroupComparison] = with_axes("tests")
     """Followed against unfollowed (per model) and model against model, over all cases and per group."""
 
-    notes: Sequence[str]
+    notes: Sequence[str] = with_axes("notes")
     """Which comparisons could not be made, and why."""
 
-    profile: Floats
-    """(models, segments) mean share of a sentence's density in each of its equal segments; NaN without sentences."""
+    profile: Floats = with_axes("models", SEGMENTS)
+    """Mean share of a sentence's density in each of its equal segments; NaN without sentences."""
 
-    profile_interval: Floats
-    """(models, 2, segments) 95 % bootstrap interval of the profile, drawn over cases: low, high."""
+    profile_interval: Floats = with_axes("models", 2, SEGMENTS)
+    """95 % bootstrap interval of the profile, drawn over cases: low, high."""
 
-    profile_sentences: Ints
-    """(models,) number of sentences in the profile."""
+    profile_sentences: Ints = with_axes("models")
+    """Number of sentences in the profile."""
 
     method: str
     """How the importance was computed."""
@@ -105,18 +105,6 @@ class SaliencyDatasetResult(Result):
 
     min_response: int
     """Responses with fewer tokens were dropped."""
-
-    def __post_init__(self) -> None:
-        rows, models = len(self.names), len(self.model_names)
-        for name, length in (("names", rows), ("groups", rows), ("error", rows), ("response", rows)):
-            self.sequence(name, length)
-        self.sequence(("model_names", "tests", "notes"))
-        self.array(("score", "context_score"), (rows,))
-        self.array(("model", "case", "label", "n_prompt", "n_response", "n_instruction"), (rows,), "int")
-        self.array("dropped", (rows,), "bool")
-        self.array("profile", (models, SEGMENTS))
-        self.array("profile_interval", (models, 2, SEGMENTS))
-        self.array("profile_sentences", (models,), "int")
 
     @property
     def n_dropped(self) -> int:
@@ -159,26 +147,18 @@ class SaliencyDatasetResult(Result):
         ]
         return "\n".join([*lines, *self.notes])
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per model and case: name, group, label, scores, sizes, response, and what went wrong."""
-        import pandas as pd
-
         words = {FOLLOWED: "followed", UNFOLLOWED: "unfollowed", UNKNOWN: None}
-        status = np.where(self.dropped, "dropped", np.where([bool(text) for text in self.error], "failed", "scored"))
-        return pd.DataFrame(
-            {
-                "model": [self.model_names[i] for i in self.model],
-                "case": self.case,
-                "name": self.names,
-                "group": self.groups,
-                "label": [words[int(value)] for value in self.label],
-                "score": self.score,
-                "context_score": self.context_score,
-                "n_prompt": self.n_prompt,
-                "n_response": self.n_response,
-                "n_instruction": self.n_instruction,
-                "status": status,
-                "error": self.error,
-                "response": self.response,
-            }
-        )
+        failed = [bool(text) for text in self.error]
+        columns = {
+            "case": self.case,
+            "name": self.names,
+            "group": self.groups,
+            "label": [words[int(value)] for value in self.label],
+            **{name: getattr(self, name) for name in _NUMBERS},
+            "status": np.where(self.dropped, "dropped", np.where(failed, "failed", "scored")),
+            "error": self.error,
+            "response": self.response,
+        }
+        return table({"model": [self.model_names[i] for i in self.model]}, columns)

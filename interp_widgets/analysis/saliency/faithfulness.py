@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from interp_widgets.analysis._core.arrays import Floats, Ints, ratio
 from interp_widgets.analysis._core.checks import check_finite, check_range, index
 from interp_widgets.analysis._core.chunks import Runner
-from interp_widgets.analysis._core.result import Record, Result, provenance, record
+from interp_widgets.analysis._core.result import Record, Result, provenance, record, with_axes
+from interp_widgets.analysis._core.tables import table
 from interp_widgets.analysis._core.targets import read
 from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis._core.top_k import largest
@@ -47,38 +48,38 @@ class FaithfulnessResult(Result):
         ['curve', 'fraction', 'value', 'random_mean', 'random_std']
     """
 
-    percent: Floats
-    """(q,) share of the prompt tokens taken away or kept, in percent; at least one token."""
+    percent: Floats = with_axes("q")
+    """Share of the prompt tokens taken away or kept, in percent; at least one token."""
 
-    comprehensiveness: Floats
-    """(q,) target of the whole prompt minus without the top tokens: high when they were needed."""
+    comprehensiveness: Floats = with_axes("q")
+    """Target of the whole prompt minus without the top tokens: high when they were needed."""
 
-    sufficiency: Floats
-    """(q,) target of the whole prompt minus with the top tokens only: low when they are enough."""
+    sufficiency: Floats = with_axes("q")
+    """Target of the whole prompt minus with the top tokens only: low when they are enough."""
 
-    random_comprehensiveness: Floats
-    """(orders, q) the same for random orders."""
+    random_comprehensiveness: Floats = with_axes("orders", "q")
+    """The same for random orders."""
 
-    random_sufficiency: Floats
-    """(orders, q) the same for random orders."""
+    random_sufficiency: Floats = with_axes("orders", "q")
+    """The same for random orders."""
 
-    fraction: Floats
-    """(s,) fraction 0..1 of the prompt tokens taken away (deletion) or kept (insertion)."""
+    fraction: Floats = with_axes("s")
+    """Fraction 0..1 of the prompt tokens taken away (deletion) or kept (insertion)."""
 
-    deletion: Floats
-    """(s,) target while the top tokens go first: a steep fall is good."""
+    deletion: Floats = with_axes("s")
+    """Target while the top tokens go first: a steep fall is good."""
 
-    insertion: Floats
-    """(s,) target while the top tokens come first: a steep rise is good."""
+    insertion: Floats = with_axes("s")
+    """Target while the top tokens come first: a steep rise is good."""
 
-    random_deletion: Floats
-    """(orders, s) the same for random orders."""
+    random_deletion: Floats = with_axes("orders", "s")
+    """The same for random orders."""
 
-    random_insertion: Floats
-    """(orders, s) the same for random orders."""
+    random_insertion: Floats = with_axes("orders", "s")
+    """The same for random orders."""
 
-    order: Ints
-    """(prompt,) prompt tokens by falling score."""
+    order: Ints = with_axes("prompt")
+    """Prompt tokens by falling score."""
 
     method: str
     """Saliency method that made the order."""
@@ -88,15 +89,6 @@ class FaithfulnessResult(Result):
 
     token: int | None = None
     """Response token that order and target belong to; None: all of them."""
-
-    def __post_init__(self) -> None:
-        q, s = len(self.percent), len(self.fraction)
-        orders = len(self.random_deletion)
-        self.array(("percent", "comprehensiveness", "sufficiency"), (q,))
-        self.array(("random_comprehensiveness", "random_sufficiency"), (orders, q))
-        self.array(("fraction", "deletion", "insertion"), (s,))
-        self.array(("random_deletion", "random_insertion"), (orders, s))
-        self.array("order", (None,), "int")
 
     @property
     def aopc_comprehensiveness(self) -> float:
@@ -132,24 +124,12 @@ class FaithfulnessResult(Result):
         """One row per curve and fraction: the value, and mean and standard deviation over the random orders."""
         import pandas as pd
 
-        parts = [
-            ("comprehensiveness", self.percent / 100, self.comprehensiveness, self.random_comprehensiveness),
-            ("sufficiency", self.percent / 100, self.sufficiency, self.random_sufficiency),
-            ("deletion", self.fraction, self.deletion, self.random_deletion),
-            ("insertion", self.fraction, self.insertion, self.random_insertion),
-        ]
-        frames = [
-            pd.DataFrame(
-                {
-                    "curve": name,
-                    "fraction": fraction,
-                    "value": value,
-                    "random_mean": chance.mean(axis=0),
-                    "random_std": chance.std(axis=0),
-                }
-            )
-            for name, fraction, value, chance in parts
-        ]
+        frames = []
+        for name in ("comprehensiveness", "sufficiency", "deletion", "insertion"):
+            value, random = getattr(self, name), getattr(self, f"random_{name}")
+            fraction = self.fraction if name in ("deletion", "insertion") else self.percent / 100
+            columns = {"value": value, "random_mean": random.mean(axis=0), "random_std": random.std(axis=0)}
+            frames.append(table({"curve": [name], "fraction": fraction}, columns))
         return pd.concat(frames, ignore_index=True)
 
 
@@ -281,11 +261,8 @@ def _measure(case: Case, orders: Ints, sizes: Ints, token: int | None, runner: R
 class RankAgreement(Record):
     """How alike two saliency maps rank the prompt tokens."""
 
-    per_token: Floats
-    """(response,) Spearman's rank correlation over the prompt tokens; NaN where a column is constant."""
-
-    def __post_init__(self) -> None:
-        self.array("per_token", (None,))
+    per_token: Floats = with_axes("response")
+    """Spearman's rank correlation over the prompt tokens; NaN where a column is constant."""
 
     @property
     def mean(self) -> float:

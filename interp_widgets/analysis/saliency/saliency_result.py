@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from interp_widgets.analysis._core.arrays import Bools, Floats
-from interp_widgets.analysis._core.result import Result, record
+from interp_widgets.analysis._core.result import Result, record, with_axes
+from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.saliency.density import importance_density, instruction_score, normalise_importance
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Method = Literal["exact", "first_order", "integrated_gradients", "random"]
 """How the importance of a prompt token is computed."""
@@ -34,26 +32,26 @@ class SaliencyResult(Result):
         0.5
     """
 
-    importance: Floats
-    """(prompt, response) importance in units of the target; NaN where a partial result has not got to."""
+    importance: Floats = with_axes("prompt", "response")
+    """Importance in units of the target; NaN where a partial result has not got to."""
 
-    prompt_tokens: Sequence[str]
-    """(prompt,) readable prompt tokens."""
+    prompt_tokens: Sequence[str] = with_axes("prompt")
+    """Readable prompt tokens."""
 
-    response_tokens: Sequence[str]
-    """(response,) readable response tokens."""
+    response_tokens: Sequence[str] = with_axes("response")
+    """Readable response tokens."""
 
-    prompt_ids: Sequence[int]
-    """(prompt,) token ids."""
+    prompt_ids: Sequence[int] = with_axes("prompt")
+    """Token ids."""
 
-    response_ids: Sequence[int]
-    """(response,) token ids."""
+    response_ids: Sequence[int] = with_axes("response")
+    """Token ids."""
 
-    prompt_special: Sequence[bool]
-    """(prompt,) whether a prompt token is special (written by a template, say)."""
+    prompt_special: Sequence[bool] = with_axes("prompt")
+    """Whether a prompt token is special (written by a template, say)."""
 
-    probability: Floats
-    """(response,) probability the model gives each response token, 0..1."""
+    probability: Floats = with_axes("response")
+    """Probability the model gives each response token, 0..1."""
 
     method: str
     """How the importance was computed: a :data:`Method`, or the name of an outside one."""
@@ -67,27 +65,19 @@ class SaliencyResult(Result):
     baseline: str = "zero"
     """What a token's embedding is replaced by: ``zero``, ``mean`` or another name."""
 
-    completeness_gap: Floats | None = None
-    """(response,) what integrated gradients leave unexplained, in units of the target; None for other methods."""
+    completeness_gap: Floats | None = with_axes("response", default=None)
+    """What integrated gradients leave unexplained, in units of the target; None for other methods."""
 
     bos_id: int | None = None
     """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
 
-    prompt_spans: Sequence[Sequence[int]] | None = None
-    """(prompt, 2) first and past-last character of each prompt token in the prompt's text; None for given ids."""
+    prompt_spans: Sequence[Sequence[int]] | None = with_axes("prompt", 2, default=None)
+    """First and past-last character of each prompt token in the prompt's text; None for given ids."""
 
     def __post_init__(self) -> None:
-        prompt, response = len(self.prompt_tokens), len(self.response_tokens)
-        self.array("importance", (prompt, response))
-        self.array(("probability", "completeness_gap"), (response,))
-        for name, length in (("prompt_tokens", prompt), ("prompt_ids", prompt), ("prompt_special", prompt)):
-            self.sequence(name, length)
-        self.sequence(("response_tokens", "response_ids"), response)
-        if self.prompt_spans is not None:
-            object.__setattr__(self, "prompt_spans", tuple((int(a), int(b)) for a, b in self.prompt_spans))
-            self.sequence("prompt_spans", prompt)
+        super().__post_init__()
         if isinstance(self.foil, Sequence):
-            self.sequence("foil")
+            object.__setattr__(self, "foil", tuple(self.foil))
 
     def normalised(self, *, levels: int = 10, threshold: float = 0) -> NDArray[np.float64]:
         """(prompt, response) scores 0..levels (see :func:`normalise_importance`); uncomputed cells score 0."""
@@ -114,22 +104,17 @@ class SaliencyResult(Result):
         """
         return spans_to_mask(self.prompt_spans, spans)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per prompt and response token: positions, tokens, importance and the response token's probability."""
-        import pandas as pd
-
-        prompt, response = self.importance.shape
-        rows, columns = np.repeat(np.arange(prompt), response), np.tile(np.arange(response), prompt)
-        return pd.DataFrame(
-            {
-                "prompt_position": rows,
-                "prompt_token": np.asarray(self.prompt_tokens, dtype=object)[rows],
-                "response_position": columns,
-                "response_token": np.asarray(self.response_tokens, dtype=object)[columns],
-                "importance": self.importance.ravel(),
-                "probability": self.probability[columns],
-            }
-        )
+        prompt, response = map(range, self.importance.shape)
+        columns = {
+            "prompt_token": np.array(self.prompt_tokens, dtype=object)[:, None],
+            "response_token": self.response_tokens,
+            "importance": self.importance,
+            "probability": self.probability,
+        }
+        order = ["prompt_position", "prompt_token", "response_position", "response_token", "importance", "probability"]
+        return table({"prompt_position": prompt, "response_position": response}, columns)[order]
 
 
 def spans_to_mask(token_spans: Sequence[Sequence[int]] | None, spans: Sequence[Sequence[int]]) -> Bools:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
+from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.prompts import PromptResult
-from interp_widgets.analysis._core.result import record
-
-if TYPE_CHECKING:
-    import pandas as pd
+from interp_widgets.analysis._core.result import record, with_axes
+from interp_widgets.analysis._core.tables import DataFrame, table
 
 
 @record
@@ -33,36 +32,36 @@ class TokenDecompositionResult(PromptResult):
         [' Delhi', ' Paris', ' Paris']
     """
 
-    parts: Floats
-    """(layers + 1, sources, d_model) what each shown token brought; zero for tokens after `position`."""
+    parts: Floats = with_axes("layers + 1", "positions", "d_model")
+    """What each shown token brought; zero for tokens after `position`."""
 
-    bias: Floats
-    """(layers + 1, d_model) what no shown token brought: the model's biases (zero if spread) and a BOS (see `bos`)."""
+    bias: Floats = with_axes("layers + 1", "d_model")
+    """What no shown token brought: the model's biases (zero if spread) and a BOS (see `bos`)."""
 
-    error: Floats
-    """(layers + 1,) relative error of the sum: norm of (sum - residual) over norm of the residual."""
+    error: Floats = with_axes("layers + 1")
+    """Relative error of the sum: norm of (sum - residual) over norm of the residual."""
 
     position: int
     """The position that is decomposed, counted from 0."""
 
-    residual: Floats
-    """(layers + 1, d_model) the model's own residual stream there."""
+    residual: Floats = with_axes("layers + 1", "d_model")
+    """The model's own residual stream there."""
 
-    bos: Floats | None = None
-    """(layers + 1, d_model) what of `bias` a beginning-of-sequence token brought; None where none was fed."""
+    bos: Floats | None = with_axes("layers + 1", "d_model", default=None)
+    """What of `bias` a beginning-of-sequence token brought; None where none was fed."""
 
-    top_token: Ints | None = None
-    """(layers + 1, sources) id of the token that each part's lens puts first; -1 where the part is zero. None without
+    top_token: Ints | None = with_axes("layers + 1", "positions", default=None)
+    """Id of the token that each part's lens puts first; -1 where the part is zero. None without
     a lens."""
 
-    probability: Floats | None = None
-    """(layers + 1, sources) its probability, 0..1; 0 where the part is zero."""
+    probability: Floats | None = with_axes("layers + 1", "positions", default=None)
+    """Its probability, 0..1; 0 where the part is zero."""
 
-    bias_top_token: Ints | None = None
-    """(layers + 1,) the same for `bias`."""
+    bias_top_token: Ints | None = with_axes("layers + 1", default=None)
+    """The same for `bias`."""
 
-    bias_probability: Floats | None = None
-    """(layers + 1,) the same for `bias`."""
+    bias_probability: Floats | None = with_axes("layers + 1", default=None)
+    """The same for `bias`."""
 
     target: int | None = None
     """Id of the token whose logit is followed; None if none."""
@@ -70,15 +69,15 @@ class TokenDecompositionResult(PromptResult):
     target_token: str = ""
     """Its text."""
 
-    target_logit: Floats | None = None
-    """(layers + 1, sources) each part's share of the target's logit in the lens of the whole stream; with
+    target_logit: Floats | None = with_axes("layers + 1", "positions", default=None)
+    """Each part's share of the target's logit in the lens of the whole stream; with
     `target_bias` they sum to that logit, before a soft cap where the model has one (Gemma 2)."""
 
-    target_bias: Floats | None = None
-    """(layers + 1,) share of `bias`, the final norm's bias and the unembedding's."""
+    target_bias: Floats | None = with_axes("layers + 1", default=None)
+    """Share of `bias`, the final norm's bias and the unembedding's."""
 
-    target_probability: Floats | None = None
-    """(layers + 1, sources) the target's probability in the lens of each part, 0..1; None without a lens."""
+    target_probability: Floats | None = with_axes("layers + 1", "positions", default=None)
+    """The target's probability in the lens of each part, 0..1; None without a lens."""
 
     biases: str = "separate"
     """``separate``, or ``spread`` over the parts in proportion to their norms."""
@@ -91,18 +90,7 @@ class TokenDecompositionResult(PromptResult):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sources = len(self.tokens)
-        self.array("parts", (None, sources, None))
-        rows, _, width = self.parts.shape
-        self.array(("bias", "residual"), (rows, width))
-        self.array("error", (rows,))
-        self.array("bos", (rows, width))
-        self.array("top_token", (rows, sources), "int")
-        self.array(("probability", "target_logit", "target_probability"), (rows, sources))
-        self.array("bias_top_token", (rows,), "int")
-        self.array(("bias_probability", "target_bias"), (rows,))
-        if not 0 <= self.position < sources:
-            raise ValueError(f"position must be in 0..{sources - 1} for {sources} tokens, got {self.position}")
+        check_range("position", self.position, 0, self.n_positions - 1, f"{self.n_positions} tokens")
 
     def token_text(self, token: SupportsIndex) -> str:
         """The readable text of a token id that this result holds; empty for -1."""
@@ -130,27 +118,14 @@ class TokenDecompositionResult(PromptResult):
         """(layers + 1,) Euclidean norm of `bias`."""
         return np.asarray(np.linalg.norm(self.bias, axis=-1))
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per layer and token: layer, position, token, norm, share of the norms, and the lens where there is
         one."""
-        import pandas as pd
-
-        rows, sources = self.parts.shape[:2]
-        layer, position = np.repeat(np.arange(rows), sources), np.tile(np.arange(sources), rows)
-        table: dict[str, Any] = {
-            "layer": layer,
-            "position": position,
-            "token": np.asarray(self.tokens, dtype=object)[position],
-            "norm": self.norm.ravel(),
-            "norm_share": self.norm_share.ravel(),
-        }
-        if self.top_token is not None and self.probability is not None:
-            table["top_token"] = [self.token_text(int(token)) for token in self.top_token.ravel()]
-            table["probability"] = self.probability.ravel()
-        for name in ("target_logit", "target_probability"):
-            if getattr(self, name) is not None:
-                table[name] = getattr(self, name).ravel()
-        return pd.DataFrame(table)
+        columns: dict[str, Any] = {"token": self.tokens, "norm": self.norm, "norm_share": self.norm_share}
+        if self.top_token is not None:
+            columns["top_token"] = [[self.token_text(token) for token in row] for row in self.top_token.tolist()]
+        columns |= {name: getattr(self, name) for name in ("probability", "target_logit", "target_probability")}
+        return table({"layer": range(self.n_layers + 1), "position": range(self.n_positions)}, columns)
 
 
 @record
@@ -170,8 +145,8 @@ class LogitShareResult(PromptResult):
         2         2    Tower    1.6
     """
 
-    share: Floats
-    """(sources,) what each shown token brought, in logits; zero for tokens after `position`."""
+    share: Floats = with_axes("positions")
+    """What each shown token brought, in logits; zero for tokens after `position`."""
 
     bias: float
     """What no shown token brought: biases of all layers, the final norm and the unembedding, and a BOS."""
@@ -202,15 +177,8 @@ class LogitShareResult(PromptResult):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sources = len(self.tokens)
-        self.array("share", (sources,))
-        if not 0 <= self.position < sources:
-            raise ValueError(f"position must be in 0..{sources - 1} for {sources} tokens, got {self.position}")
+        check_range("position", self.position, 0, self.n_positions - 1, f"{self.n_positions} tokens")
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> DataFrame:
         """One row per token: position, token and share in logits."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            {"position": range(len(self.tokens)), "token": list(self.tokens), "share": np.asarray(self.share)}
-        )
+        return table({"position": range(self.n_positions)}, {"token": self.tokens, "share": self.share})
