@@ -24,6 +24,7 @@ from .self_check import (
     SelfCheckError,
     check_past,
     faults_past,
+    first_line,
     prompts_for,
     reference_of,
     self_check,
@@ -245,11 +246,10 @@ def build(
         if not source.owned:  # training mode, type and device of the user's model stay as they are
             hf_model = convert.sharing_copy(hf_model)
         hf_model = convert.prepare(hf_model, device=device, dtype=dtype)
-        prompts = prompts_for(hf_model)
-        references = [reference_of(hf_model, prompts)]
+        references = [_own_reference(hf_model, name)]
         if addition is not None:
             with addition.within(hf_model):
-                references.append(reference_of(hf_model, prompts))
+                references.append(reference_of(hf_model, references[0].ids))
         if not all(bool(torch.isfinite(reference.log_probabilities).all()) for reference in references):
             raise LoadError(
                 f"{name} computes NaN or infinity in {dtype}: try dtype=torch.float32, or look at its weights"
@@ -271,6 +271,19 @@ def build(
             parameters=parameters,
             shares_weights=not source.owned and convert.share_weights(tl_model, source.hf_model),
         )
+
+
+def _own_reference(hf_model: Any, name: str) -> Reference:
+    """What transformers itself computes; a LoadError where it cannot run the model at all."""
+    try:
+        return reference_of(hf_model, prompts_for(hf_model))
+    except Exception as error:  # kernels and packages that are missing, sizes that do not fit together
+        if is_out_of_memory(error):
+            raise
+        raise LoadError(
+            f"transformers itself cannot run {name} ({type(hf_model).__name__}): {first_line(error)}; "
+            "look at its configuration and at the packages that it needs"
+        ) from error
 
 
 def _convert(

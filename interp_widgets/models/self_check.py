@@ -263,7 +263,26 @@ def _check_embeddings(
     def run(tokens: Tensor) -> Tensor:
         return run_hooked(tl_model, tokens, backend=backend, embeddings=rows[None]).logits
 
-    return float((log_probabilities(run, ids) - own).abs().max()), ""
+    worst = float((log_probabilities(run, ids) - own).abs().max())
+    return (worst, "") if backend == "hooked" else _check_other_embeddings(tl_model, ids, rows, worst)
+
+
+def _check_other_embeddings(tl_model: Any, ids: Tensor, rows: Tensor, worst: float) -> tuple[float | None, str]:
+    """The same for a bridge's pass without ids, of which one row is zero as no token's is; ``worst`` so far."""
+    rows = rows[:GRADIENT_LENGTH].clone()
+    rows[0] = 0
+    ids = ids[:, : len(rows)]
+    without = log_probabilities(
+        lambda tokens: run_hooked(tl_model, tokens, backend="bridge", embeddings=rows[None]).logits, ids
+    )
+    # what an architecture that asks for more than embeddings raises is its own affair
+    try:
+        own = log_probabilities(lambda tokens: tl_model.original_model(inputs_embeds=rows[None]), ids)
+    except (RuntimeError, AttributeError, TypeError, ValueError, LookupError, AssertionError) as error:
+        if is_out_of_memory(error):
+            raise
+        return None, "it does not run from token embeddings alone, which attributions and ablations change"
+    return max(worst, float((own - without).abs().max())), ""
 
 
 @torch.no_grad()

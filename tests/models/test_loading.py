@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -580,3 +581,53 @@ def test_a_small_model_takes_one_thread_and_gives_the_others_back() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+class _Fails(torch.nn.Module):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def forward(self, *args: Any, **options: Any) -> torch.Tensor:
+        raise self.error
+
+
+@pytest.mark.parametrize("backend", ["auto", "bridge"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("it needs the mamba_ssm package"),
+        RuntimeError("The size of tensor a (4) must match the size of tensor b (8)"),
+        AttributeError("'bool' object has no attribute 'sum'"),
+        KeyError("eager"),
+    ],
+)
+def test_what_transformers_itself_cannot_run_is_said_so(error: Exception, backend: str) -> None:
+    hf_model = copy.deepcopy(tiny_hf("llama"))
+    hf_model.model.layers[1].mlp = _Fails(error)
+    start = r"transformers itself cannot run LlamaForCausalLM \(LlamaForCausalLM\): "
+    with pytest.raises(LoadError, match=start + re.escape(str(error))):
+        load_model(hf_model, backend=backend)
+
+
+def test_memory_that_runs_out_is_no_refusal_of_transformers() -> None:
+    hf_model = copy.deepcopy(tiny_hf("llama"))
+    hf_model.model.layers[1].mlp = _Fails(torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(MemoryError, match="does not fit into the memory"):
+        load_model(hf_model)
+
+
+def test_a_model_that_asks_for_more_than_embeddings_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gemma 4 looks its embedding rows up in its table, so that a row of zeros is no input."""
+    hf_model = copy.deepcopy(tiny_hf("llama"))
+    table = hf_model.get_input_embeddings().weight
+    plain = type(hf_model.model).forward
+
+    def forward(self: Any, input_ids: Any = None, inputs_embeds: Any = None, **options: Any) -> Any:
+        if inputs_embeds is not None and not bool((inputs_embeds[0, :, None] == table).all(-1).any(-1).all()):
+            raise RuntimeError("these are no rows of the table")
+        return plain(self, input_ids=input_ids, inputs_embeds=inputs_embeds, **options)
+
+    monkeypatch.setattr(type(hf_model.model), "forward", forward)
+    with pytest.raises(SelfCheckError, match="does not run from token embeddings alone"):
+        load_model(hf_model, backend="bridge")
