@@ -38,6 +38,11 @@ LEFT_OUT = object()
 
 NO_GROUPS = {"num_key_value_heads": LEFT_OUT}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+LINEAR_FIRST = ["linear_attention", "full_attention"]
+LINEAR = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 3,
+}  # fmt: skip
 TWO_KINDS = ["full_attention", "sliding_attention"]
 
 
@@ -155,6 +160,11 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
     ),
     "qwen2_moe": lambda: _llama_like(tf.Qwen2MoeConfig, shared_expert_intermediate_size=24, **EXPERTS),
     "qwen3": lambda: _llama_like(tf.Qwen3Config, head_dim=8),
+    "qwen3_next": lambda: _llama_like(
+        tf.Qwen3NextConfig, head_dim=8, layer_types=LINEAR_FIRST, shared_expert_intermediate_size=24, **LINEAR,
+        **EXPERTS,
+    ),
+    "qwen3_5": lambda: _llama_like(tf.Qwen3_5TextConfig, head_dim=8, layer_types=LINEAR_FIRST, **LINEAR),
     "qwen3_window": lambda: _llama_like(
         tf.Qwen3Config, head_dim=8, use_sliding_window=True, sliding_window=BOUNDARY, max_window_layers=1
     ),
@@ -163,6 +173,10 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
     "gemma2": lambda: _llama_like(
         tf.Gemma2Config, head_dim=8, query_pre_attn_scalar=8, sliding_window=BOUNDARY,
         final_logit_softcapping=3.0, attn_logit_softcapping=5.0,
+    ),
+    "gemma4_rows_of_its_own": lambda: _llama_like(
+        tf.Gemma4TextConfig, head_dim=8, global_head_dim=8, sliding_window=BOUNDARY, hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=VOCABULARY, layer_types=["sliding_attention", "full_attention"],
     ),
     "gemma3": lambda: _llama_like(
         tf.Gemma3TextConfig, head_dim=8, query_pre_attn_scalar=8, sliding_window=BOUNDARY,
@@ -233,8 +247,8 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
 
 
 SINGLE = frozenset(
-    ["xglm", "mixtral", "qwen2_moe", "qwen3_moe", "phimoe", "olmoe", "granitemoe", "deepseek_v2", "deepseek_v3",
-     "gpt_oss", "jamba"]
+    ["xglm", "mixtral", "qwen2_moe", "qwen3_moe", "qwen3_next", "phimoe", "olmoe", "granitemoe", "deepseek_v2",
+     "deepseek_v3", "gpt_oss", "jamba"]
 )  # fmt: skip
 """Architectures that transformers itself does not run in float64: the mask of XGLM, the grouped products of experts."""
 

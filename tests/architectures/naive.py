@@ -151,6 +151,8 @@ NAMES: dict[str, Names] = {
     "mixtral": _EXPERTS,
     "qwen2_moe": _EXPERTS,
     "qwen3_moe": _EXPERTS,
+    "qwen3_next": replace(_EXPERTS, attention=None, qkv=None),
+    "qwen3_5": replace(_LLAMA, attention=None, qkv=None),
     "olmoe": _EXPERTS,
     "gpt_oss": _EXPERTS,
     "phimoe": _EXPERTS,
@@ -158,6 +160,7 @@ NAMES: dict[str, Names] = {
     "gemma": _LLAMA,
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA2,
+    "gemma4_rows_of_its_own": _GEMMA2,
     "phi": replace(
         _PARALLEL, attention="self_attn.dense", neurons="mlp.fc2", final_norm="model.final_layernorm"
     ),

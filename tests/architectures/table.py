@@ -1,6 +1,7 @@
 """`python -m tests.architectures.table` runs the matrix and writes its table into the README.
 
-Its verdicts are kept in verdicts.json, which the README's table is made from and the tests are held against.
+With names of architectures behind it, it runs these and keeps what is known of the others. Its verdicts are kept in
+verdicts.json, which the README's table is made from and the tests are held against.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +81,13 @@ def general(sentence: str) -> str:
     return sentence.replace("|", "/")
 
 
-def run() -> dict[str, Row]:
-    """The whole matrix."""
+def run(architectures: Iterable[str]) -> dict[str, Row]:
+    """The rows of some architectures."""
     from tests.architectures.functions import FUNCTIONS
     from tests.architectures.matrix import BACKENDS, load_verdict, loaded, verdict
-    from tests.architectures.models import ARCHITECTURES
 
     rows: dict[str, Row] = {}
-    for name in ARCHITECTURES:
+    for name in architectures:
         for backend in ("auto", *BACKENDS):
             _show((name, "load", backend), load_verdict(name, backend))
         auto = load_verdict(name, "auto")
@@ -112,7 +114,11 @@ def _show(cell: tuple[str, str, str], shown: Any) -> None:
 
 def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    rows = run()
+    from tests.architectures.models import ARCHITECTURES
+
+    known = json.loads(VERDICTS.read_text(encoding="utf8")) if len(sys.argv) > 1 else {}
+    known |= run(sys.argv[1:] or ARCHITECTURES)
+    rows = {name: known[name] for name in ARCHITECTURES}
     lines = [f"{json.dumps(name)}: {json.dumps(row, ensure_ascii=False)}" for name, row in rows.items()]
     VERDICTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf8")
     README.write_text(replaced(README.read_text(encoding="utf8"), section(rows)), encoding="utf8")

@@ -158,7 +158,7 @@ def _bridge_keys_values(tl_model: Any, embeddings: Tensor) -> list[KeysValues]:
 
 def _bridge_options(tl_model: Any, batch: int, past: Sequence[KeysValues] | None) -> dict[str, Any]:
     """What a pass of ``batch`` sequences from embeddings needs besides them."""
-    options: dict[str, Any] = {"use_cache": False}
+    options = _without_cache(tl_model)
     if past:
         from transformers import DynamicCache
 
@@ -167,6 +167,13 @@ def _bridge_options(tl_model: Any, batch: int, past: Sequence[KeysValues] | None
     if hasattr(tl_model, "pos_embed"):  # the bridge repeats position ids by this number
         tl_model.pos_embed._current_batch_size = batch
     return options
+
+
+def _without_cache(tl_model: Any) -> dict[str, Any]:
+    """What keeps a bridge's pass from filling a cache. Layers of linear attention fill theirs: without one the bridge
+    runs a copy of them, which is not made for every version of transformers."""
+    kinds = getattr(tl_model.original_model.config.get_text_config(), "layer_types", None) or ()
+    return {} if "linear_attention" in kinds else {"use_cache": False}
 
 
 def _bridge_encode(
@@ -263,7 +270,7 @@ def run_blocks(
             tl_model(batch, stop_at_layer=network.n_layers)
         else:
             with unembedding_input(tl_model, keep=False):
-                tl_model(batch, use_cache=False)
+                tl_model(batch, **_without_cache(tl_model))
 
 
 def drop_pattern(block: Any) -> None:
