@@ -91,6 +91,8 @@ bench: $(VENV)/.tested
 	$(PY) benchmarks/mod.py
 	$(PY) benchmarks/mod_viewer_frames.py
 	$(PY) benchmarks/operations.py
+	$(PY) benchmarks/state_key.py
+	$(PY) benchmarks/before_after.py
 
 doctor: $(VENV)/.installed
 	$(PY) -m interp_widgets.doctor

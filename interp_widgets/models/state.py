@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -44,10 +44,14 @@ __all__ = [
     "Watched",
     "check_as_loaded",
     "edits",
+    "last_remembered",
+    "remembered",
     "state_key",
     "structure_key",
     "weights_key",
 ]
+
+T = TypeVar("T")
 
 READ_BYTES = 64 * 2**20
 """Bytes of a model's tensors up to which all of them are read for every key."""
@@ -139,6 +143,22 @@ def structure_key(network: Watched) -> bytes:
     the type, shape and place of every tensor. For what holds of a model whatever its weights are."""
     with network.lock, torch.no_grad():
         return network._watch.structure(network.tl_model)
+
+
+def remembered(network: Watched, name: str, find: Callable[[], T]) -> T:
+    """What ``find`` gives for a model, found again when the model's structure is another one."""
+    with network.lock:
+        structure = structure_key(network)
+        held = network._watch.memory.get(name)
+        if held is None or held[0] != structure:
+            held = network._watch.memory[name] = structure, find()
+        answer: T = held[1]
+        return answer
+
+
+def last_remembered(network: Watched, name: str) -> Any:
+    """What `remembered` gave last, without another look at the model; None if it was never asked."""
+    return network._watch.memory.get(name, (None, None))[1]
 
 
 def weights_key(network: Watched) -> bytes:
@@ -636,6 +656,8 @@ class Watch:
     def __init__(self, tl_model: nn.Module) -> None:
         self._memos: tuple[Sequence[_Memo], Mapping[int, _Memo]] = ((), {})
         self._reads: dict[tuple[Any, ...], _Read] = {}
+        self.memory: dict[str, tuple[bytes, Any]] = {}
+        """What was found of the model, with the structure that it had then."""
         with torch.no_grad():
             survey = self._survey(tl_model)
             self._loaded = {part.path: part for part in survey.parts}

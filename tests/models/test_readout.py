@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp_widgets.models import Model, engine, load_model
+from interp_widgets.models import Model, load_model
 from interp_widgets.models.engine import ReadOut, read_out, residual_streams
 from interp_widgets.models.translators import Translators, load_translators, save_translators
 from tests.models.tiny import tiny_config, tiny_hf, tiny_model
@@ -179,7 +179,7 @@ def test_a_wrong_epsilon_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setattr("interp_widgets.models.engine.equations._epsilon", lambda module: 1e-3)
             assert not read_out(model).in_blocks
-    engine._VERDICTS.pop(model.tl_model, None)
+    model._watch.memory.clear()
     assert read_out(model).in_blocks
 
 

@@ -2,9 +2,8 @@
 
 Two engines give the same numbers. *native*: the equations of the blocks, for models that they describe and that nobody
 has hooked. *modules*: the model's own modules, HookedTransformer's blocks or the transformers model inside a bridge,
-for all others. Before a route (whole pass, prefix, patched run, derivative) is first used on a model it is
-compared with the model's own pass, again for longer sequences when they pass a boundary that the model's config
-declares, and left out where it differs.
+for all others. Before a route (whole pass, prefix, patched run, derivative) is first used on a model it is compared
+with the model's own pass (`routes`).
 
 While the user has hooks on the model, whole sequences run through the model's own modules, so that every hook sees the
 positions it would always see. That rule is here and nowhere else.
@@ -12,28 +11,22 @@ positions it would always see. That rule is here and nowhere else.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ..compare import HALF_TOLERANCE, TOLERANCE, agree, difference, probe_ids
-from ..devices import is_spread
 from ..hooks import has_hooks, scopes_left
-from ..memory import is_out_of_memory
-from ..mixture_of_depths.graft import dense_routes
 from ..network import Network
 from ..patching import Patch, Site, site_hook
-from ..state import structure_key
 from . import modules, native, unembed
 from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
+from .routes import Verdict, last_verdict, verdict
 from .traces import Trace
 from .unembed import ReadOut
 
@@ -68,197 +61,38 @@ __all__ = [
 # ---- which engine
 
 
-@dataclass
-class _Verdict:
-    """What held when the routes of a model were compared with its own pass."""
-
-    native: bool
-    cache: bool
-    """Keys and values of a prefix can be reused."""
-    split: bool
-    """Logits are the unembedding of one hidden state and a soft cap, nothing more."""
-    blocks: bool | None = None
-    """The unembedding may go block by block; None while it was not compared."""
-    tokens: int = 0
-    """Length of the longest sequence that the routes were compared on."""
-
-
-_VERDICTS: weakref.WeakKeyDictionary[Any, dict[bytes, _Verdict]] = weakref.WeakKeyDictionary()
-"""By TransformerLens model and structure: what holds does so until a module, function or setting is changed."""
-_MOST_VERDICTS = 8
-_UNTRIED = _Verdict(native=False, cache=False, split=False)
-
-
 @dataclass(frozen=True)
 class _Route:
     """How one call goes through a model."""
 
-    equations: Equations | None
-    """For the native engine; None for the model's own modules."""
     hooked: bool
     """The user has hooks on the model: nothing is left out of a pass."""
-    verdict: _Verdict = field(default_factory=lambda: _UNTRIED)
+    verdict: Verdict
+
+    @property
+    def equations(self) -> Equations | None:
+        """For the native engine; None for the model's own modules."""
+        return None if self.hooked else self.verdict.equations
 
     @property
     def native(self) -> bool:
         return self.equations is not None
 
+    def split(self, network: Network) -> bool:
+        """Whether logits are made from one hidden state, apart from the pass."""
+        return self.verdict.split or network.backend == "hooked"
 
-def _route(network: Network, tokens: int) -> _Route:
-    """The way through a model for sequences of ``tokens`` tokens; routes are compared on first use, without hooks.
 
-    Hooks of this package's own scopes, such as an ablation that is in force, are left aside meanwhile.
+def _route(network: Network, tokens: int, *, looks: bool = True) -> _Route:
+    """The way through a model for sequences of ``tokens`` tokens.
+
+    Routes are compared without hooks: those of this package's own scopes, such as an ablation that is in force, are
+    left aside meanwhile. What follows a pass, such as its logits, goes its way without another look at the model.
     """
-    tl_model = network.tl_model
-    verdicts = _VERDICTS.setdefault(tl_model, {})
-    hooked = has_hooks(tl_model)
-    if hooked and verdicts:
-        return _Route(None, hooked, next(reversed(verdicts.values())))
-    with scopes_left(tl_model), dense_routes(tl_model):
-        structure = structure_key(network)
-        verdict = verdicts.pop(structure, None)
-        if verdict is None or _passes_boundary(network, verdict.tokens, tokens):
-            compared = None if has_hooks(tl_model) else _compare(network, tokens)
-            if compared is not None:
-                compared.blocks = None if verdict is None else verdict.blocks
-            verdict = compared
-    if verdict is None:
-        return _Route(None, hooked)
-    verdicts[structure] = verdict  # the last one is the one used last
-    while len(verdicts) > _MOST_VERDICTS:
-        del verdicts[next(iter(verdicts))]
-    return _Route(Equations.of(network) if verdict.native and not hooked else None, hooked, verdict)
-
-
-def _route_as_before(network: Network, tokens: int = 1) -> _Route:
-    """The way for what follows a pass, such as its logits: the one that was compared last, where there is no hook."""
-    verdicts = _VERDICTS.get(network.tl_model)
-    if not verdicts or has_hooks(network.tl_model):
-        return _route(network, tokens)
-    verdict = next(reversed(verdicts.values()))
-    if _passes_boundary(network, verdict.tokens, tokens):
-        return _route(network, tokens)
-    return _Route(Equations.of(network) if verdict.native else None, False, verdict)
-
-
-def _boundaries(network: Network) -> list[int]:
-    """Lengths behind which a model computes in another way: windows of its attention, original contexts of its rotary
-    positions."""
-    config = getattr(getattr(network.tl_model, "original_model", None), "config", None)
-    if config is None:
-        cfg = network.tl_model.cfg
-        found = [getattr(cfg, "window_size", None), getattr(cfg, "rotary_original_max_position_embeddings", None)]
-    else:
-        config = config.get_text_config()
-        rope = getattr(config, "rope_parameters", None) or {}
-        found = [getattr(config, "sliding_window", None), rope.get("original_max_position_embeddings")]
-    return sorted({int(length) for length in found if isinstance(length, int) and 0 < length < network.n_ctx})
-
-
-def _passes_boundary(network: Network, compared: int, tokens: int) -> bool:
-    return any(compared <= boundary < tokens for boundary in _boundaries(network))
-
-
-@torch.no_grad()
-def _compare(network: Network, tokens: int) -> _Verdict | None:
-    """Run a random sequence through every route and compare with the model's own logits; None if these are NaN.
-
-    It is a short one, or a little longer than the last boundary that sequences of ``tokens`` tokens pass.
-    """
-    tl_model = network.tl_model
-    beyond = max((boundary + 4 for boundary in _boundaries(network) if boundary < tokens), default=0)
-    ids = probe_ids(network.d_vocab, network.n_ctx, at_least=beyond).to(network.device)
-    count = ids.shape[1]
-    embeddings = network.token_embeddings(ids[0])[None]
-    wanted = tl_model(ids).to(ids.device)
-    if not bool(torch.isfinite(wanted).all()):
-        return None
-    cut = count // 2
-
-    def same(logits: Tensor, reference: Tensor) -> bool:
-        return agree(logits, reference, network.precision)
-
-    bridge = network.backend == "bridge"
-    own = modules.encode(network, embeddings, whole=bridge, split=not bridge)
-    if bridge and not same(own, wanted):
-        raise ValueError(f"{network.name} gives other logits for its own token embeddings than for their ids")
-    split = not bridge or _serves(lambda: same(modules.decode(network, modules.encode(network, embeddings)), wanted))
-
-    def cached() -> bool:
-        past = modules.keys_values(network, embeddings[:, :cut])
-        hidden = modules.encode(network, embeddings[:, cut:], past=past, split=split)
-        return network.caches and bool(past) and same(_logits(network, hidden, split), wanted[:, cut:])
-
-    def by_equations(equations: Equations) -> bool:
-        hidden = native.encode(equations, embeddings, fused=False)
-        past = native.keys_values(equations, embeddings[:, :cut])
-        return (
-            same(native.decode(equations, hidden), wanted)
-            and same(native.decode(equations, native.encode(equations, embeddings)), wanted)
-            and same(
-                native.decode(equations, native.encode(equations, embeddings[:, cut:], past=past)), wanted[:, cut:]
-            )
-            and _same_patched(network, equations, embeddings, split)
-            and _same_derivative(network, equations, embeddings)
-        )
-
-    equations = None if is_spread(tl_model) else Equations.of(network)
-    agrees = equations is not None and _serves(partial(by_equations, equations))
-    return _Verdict(native=agrees, cache=agrees or _serves(cached), split=split, tokens=count)
-
-
-def _serves(route: Callable[[], bool]) -> bool:
-    """Whether a route gives the model's numbers; one that fails on a model does not serve it."""
-    try:
-        return route()
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        return False
-
-
-def _logits(network: Network, hidden: Tensor, split: bool) -> Tensor:
-    return modules.decode(network, hidden) if split else hidden
-
-
-def _same_patched(network: Network, equations: Equations, embeddings: Tensor, split: bool) -> bool:
-    """Whether runs with one residual row, one attention and one MLP output replaced end alike in both engines."""
-    tokens, layer = embeddings.shape[1], (network.n_layers - 1) // 2
-    clean = native.trace(equations, embeddings, ())
-    if not split:
-        return False
-    # behind the last layer's attention nothing carries a change to the last position
-    position = torch.tensor([tokens // 2 if layer < network.n_layers - 1 else tokens - 1])
-    sites: list[Site] = ["resid", "attn", *(["mlp"] if clean.mlp else [])]  # type: ignore[list-item]
-    patches = [
-        Patch(site, layer, clean.value(site, layer)[:, 0], position, torch.tensor([cell]))
-        for cell, site in enumerate(sites)
-    ]
-    sequence = torch.zeros(len(sites), dtype=torch.long, device=embeddings.device)
-    kept = modules.trace(network, embeddings, (), whole=False, split=True)
-    wanted = modules.patched(network, kept, patches, sequence, None, split=True)
-    return agree(native.patched(equations, clean, patches, sequence, None), wanted, network.precision)
-
-
-def _same_derivative(network: Network, equations: Equations, embeddings: Tensor) -> bool:
-    """Whether one gradient by the equations is the one that autograd finds through the model's own modules.
-
-    The forward-mode product must be its transpose.
-    """
-    last = embeddings.shape[1] - 1
-    at = torch.tensor([last], device=embeddings.device)
-    with torch.enable_grad(), network.frozen():
-        leaf = embeddings.detach().requires_grad_(True)
-        hidden = modules.encode(network, leaf, positions=slice(last, None))
-        seed = torch.ones_like(hidden) * torch.linspace(-1, 1, hidden.shape[-1], device=hidden.device).to(hidden.dtype)
-        (wanted,) = torch.autograd.grad(hidden, leaf, seed)
-    derivative = NativeJacobian(equations, embeddings, last)
-    gradient, moved = derivative.vjp(seed[0], at), derivative.jvp(embeddings[0, :1], at * 0)
-    by_row, start, by_column, end = (x.cpu().double() for x in (gradient[0, 0], embeddings[0, 0], moved, seed))
-    transposed = [float((a * b).sum()) for a, b in ((by_row, start), (by_column, end))]
-    size = float((by_row * start).abs().sum())
-    limit = TOLERANCE.get(network.precision, 2 * HALF_TOLERANCE)
-    return difference(gradient, wanted[0]) <= limit and abs(transposed[0] - transposed[1]) <= limit * size
+    if not has_hooks(network.tl_model):
+        return _Route(False, verdict(network, tokens) if looks else last_verdict(network, tokens))
+    with scopes_left(network.tl_model):
+        return _Route(True, last_verdict(network, 0))
 
 
 # ---- whole passes
@@ -353,7 +187,7 @@ def encode(
     chosen = positions.to(embeddings.device) if isinstance(positions, Tensor) else positions
     with network.lock:
         tokens = before + embeddings.shape[1]
-        route = _route_as_before(network, tokens) if prefix is not None else _route(network, tokens)
+        route = _route(network, tokens, looks=prefix is None)
         past = None
         if prefix is not None and prefix.embeddings is None:
             if route.hooked or prefix.native != route.native:
@@ -369,12 +203,8 @@ def encode(
             fused = not (embeddings.requires_grad and torch.is_grad_enabled()) and not _is_dual(embeddings)
             return native.encode(route.equations, embeddings, positions=chosen, past=past, fused=fused)
         return modules.encode(
-            network, embeddings, positions=chosen, past=past, whole=route.hooked, split=_is_split(network, route)
+            network, embeddings, positions=chosen, past=past, whole=route.hooked, split=route.split(network)
         )
-
-
-def _is_split(network: Network, route: _Route) -> bool:
-    return route.verdict.split or network.backend == "hooked"
 
 
 def _is_dual(x: Tensor) -> bool:
@@ -400,10 +230,10 @@ def _check_embeddings(network: Network, embeddings: Tensor, before: int) -> None
 def decode(network: Network, hidden: Tensor) -> Tensor:
     """Logits (..., d_vocab) of hidden states from `encode`."""
     with network.lock:
-        route = _route_as_before(network)
+        route = _route(network, 1, looks=False)
         if route.equations is not None:
             return native.decode(route.equations, hidden)
-        return _logits(network, hidden, _is_split(network, route))
+        return modules.decode(network, hidden) if route.split(network) else hidden
 
 
 def in_blocks(network: Network) -> bool:
@@ -417,7 +247,7 @@ def decode_blocks(network: Network, hidden: Tensor, size: int) -> Iterator[tuple
 
     A model whose logits come in one piece gives one block.
     """
-    if size >= network.d_vocab or not _route_as_before(network).native:
+    if size >= network.d_vocab or not _route(network, 1, looks=False).native:
         yield 0, decode(network, hidden)
         return
     for first in range(0, network.d_vocab, size):
@@ -429,7 +259,7 @@ def decode_blocks(network: Network, hidden: Tensor, size: int) -> Iterator[tuple
 @torch.no_grad()
 def token_logits(network: Network, hidden: Tensor, ids: Tensor) -> Tensor:
     """(rows, n) logits of the token ids (n,) alone, from hidden states (rows, width); float32 or wider."""
-    if _route_as_before(network).native:
+    if _route(network, 1, looks=False).native:
         with network.lock:
             return unembed.vocabulary_block(network, hidden if hidden.dtype == torch.float64 else hidden.float(), ids)
     size = max(1, 2**22 // network.d_vocab)
@@ -450,7 +280,7 @@ def read_out(network: Network) -> ReadOut:
     """
     with network.lock:
         route = _route(network, 1)
-        if route.hooked or route.verdict is _UNTRIED:
+        if route.hooked or route.verdict.tokens == 0:
             return ReadOut(network, in_blocks=False)
         if route.verdict.blocks is None:
             route.verdict.blocks = unembed.blocks_agree(network)
@@ -610,7 +440,7 @@ def writer(network: Network) -> Callable[[Tensor], Tensor]:
         if route.equations is not None:
             steps = native.Writer(route.equations)
             return lambda ids: steps.feed(network.embed(ids))
-        if network.caches and (route.hooked or route.verdict.cache or route.verdict is _UNTRIED):
+        if network.caches and (route.hooked or route.verdict.cache or route.verdict.tokens == 0):
             return modules.cached_steps(network)
     fed: list[Tensor] = []
 
@@ -648,7 +478,7 @@ def trace(network: Network, embeddings: Tensor, *, neurons: Sequence[int] = ()) 
         route = _route(network, embeddings.shape[1])
         if route.equations is not None:
             return native.trace(route.equations, embeddings, tuple(neurons))
-        split = _is_split(network, route)
+        split = route.split(network)
         return modules.trace(network, embeddings, tuple(neurons), whole=route.hooked, split=split)
 
 
@@ -691,7 +521,7 @@ def patched(
     device = trace.embeddings.device
     start = torch.zeros(cells, dtype=torch.long, device=device) if sequence is None else sequence.to(device)
     with network.lock:
-        route = _route_as_before(network)  # that of the trace
+        route = _route(network, 1, looks=False)  # that of the trace
         if route.native != trace.native or route.hooked != trace.hooked:
             raise ValueError("the trace was made before hooks were put on or taken off the model: make it again")
         hidden = trace.hidden[start]
@@ -707,7 +537,7 @@ def patched(
         if route.equations is not None:
             moved = native.patched(route.equations, trace, kept, sequences, check)
         else:
-            moved = modules.patched(network, trace, kept, sequences, check, split=_is_split(network, route))
+            moved = modules.patched(network, trace, kept, sequences, check, split=route.split(network))
         return hidden.index_copy(0, chosen.to(device), moved.to(hidden.dtype))
 
 

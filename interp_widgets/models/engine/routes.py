@@ -1,0 +1,183 @@
+"""Which routes through a model give its own numbers: each is compared with the model's own pass before it is used.
+
+Routes are compared again when the model's structure is another one, and for longer sequences when they pass a boundary
+that the model's config declares. One that differs, or fails, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..compare import HALF_TOLERANCE, TOLERANCE, agree, difference, probe_ids
+from ..devices import is_spread
+from ..hooks import has_hooks
+from ..memory import is_out_of_memory
+from ..mixture_of_depths.graft import dense_routes
+from ..network import Network
+from ..patching import Patch, Site
+from ..state import last_remembered, remembered
+from . import modules, native
+from .equations import Equations
+from .jacobian import NativeJacobian
+
+__all__ = ["Verdict", "last_verdict", "verdict"]
+
+
+@dataclass
+class Verdict:
+    """What held when the routes of a model were compared with its own pass."""
+
+    equations: Equations | None = None
+    """Of the native engine; None where it does not serve."""
+    cache: bool = False
+    """Keys and values of a prefix can be reused."""
+    split: bool = False
+    """Logits are the unembedding of one hidden state and a soft cap, nothing more."""
+    blocks: bool | None = None
+    """The unembedding may go block by block; None while it was not compared."""
+    tokens: int = 0
+    """Length of the longest sequence that the routes were compared on; 0 before they were."""
+
+
+def verdict(network: Network, tokens: int) -> Verdict:
+    """What holds for sequences of ``tokens`` tokens; compared on first use, without any hook.
+
+    Nothing does where hooks are on the model, or its logits are NaN: then it is compared at the next call.
+    """
+    with dense_routes(network.tl_model):
+        held = remembered(network, "routes", Verdict)
+        if held.tokens == 0 or _passes_boundary(network, held.tokens, tokens):
+            compared = Verdict() if has_hooks(network.tl_model) else _compare(network, tokens)
+            held.equations, held.cache, held.split = compared.equations, compared.cache, compared.split
+            held.tokens = compared.tokens
+    return held
+
+
+def last_verdict(network: Network, tokens: int) -> Verdict:
+    """What was found at the last call of `verdict`, for what follows a pass: the model is not looked at again."""
+    held: Verdict | None = last_remembered(network, "routes")
+    if held is None or held.tokens == 0 or _passes_boundary(network, held.tokens, tokens):
+        return verdict(network, tokens)
+    return held
+
+
+def _boundaries(network: Network) -> list[int]:
+    """Lengths behind which a model computes in another way: windows of its attention, original contexts of its rotary
+    positions."""
+    config = getattr(getattr(network.tl_model, "original_model", None), "config", None)
+    if config is None:
+        cfg = network.tl_model.cfg
+        found = [getattr(cfg, "window_size", None), getattr(cfg, "rotary_original_max_position_embeddings", None)]
+    else:
+        config = config.get_text_config()
+        rope = getattr(config, "rope_parameters", None) or {}
+        found = [getattr(config, "sliding_window", None), rope.get("original_max_position_embeddings")]
+    return sorted({int(length) for length in found if isinstance(length, int) and 0 < length < network.n_ctx})
+
+
+def _passes_boundary(network: Network, compared: int, tokens: int) -> bool:
+    return any(compared <= boundary < tokens for boundary in _boundaries(network))
+
+
+@torch.no_grad()
+def _compare(network: Network, tokens: int) -> Verdict:
+    """Run a random sequence through every route and compare with the model's own logits; if these are NaN, none holds.
+
+    It is a short one, or a little longer than the last boundary that sequences of ``tokens`` tokens pass.
+    """
+    tl_model = network.tl_model
+    beyond = max((boundary + 4 for boundary in _boundaries(network) if boundary < tokens), default=0)
+    ids = probe_ids(network.d_vocab, network.n_ctx, at_least=beyond).to(network.device)
+    count = ids.shape[1]
+    embeddings = network.token_embeddings(ids[0])[None]
+    wanted = tl_model(ids).to(ids.device)
+    if not bool(torch.isfinite(wanted).all()):
+        return Verdict()
+    cut = count // 2
+
+    def same(logits: Tensor, reference: Tensor) -> bool:
+        return agree(logits, reference, network.precision)
+
+    bridge = network.backend == "bridge"
+    own = modules.encode(network, embeddings, whole=bridge, split=not bridge)
+    if bridge and not same(own, wanted):
+        raise ValueError(f"{network.name} gives other logits for its own token embeddings than for their ids")
+    split = not bridge or _serves(lambda: same(modules.decode(network, modules.encode(network, embeddings)), wanted))
+
+    def cached() -> bool:
+        past = modules.keys_values(network, embeddings[:, :cut])
+        hidden = modules.encode(network, embeddings[:, cut:], past=past, split=split)
+        logits = modules.decode(network, hidden) if split else hidden
+        return network.caches and bool(past) and same(logits, wanted[:, cut:])
+
+    def by_equations(equations: Equations) -> bool:
+        hidden = native.encode(equations, embeddings, fused=False)
+        past = native.keys_values(equations, embeddings[:, :cut])
+        return (
+            same(native.decode(equations, hidden), wanted)
+            and same(native.decode(equations, native.encode(equations, embeddings)), wanted)
+            and same(
+                native.decode(equations, native.encode(equations, embeddings[:, cut:], past=past)), wanted[:, cut:]
+            )
+            and _same_patched(network, equations, embeddings, split)
+            and _same_derivative(network, equations, embeddings)
+        )
+
+    equations = None if is_spread(tl_model) else Equations.of(network)
+    agrees = equations is not None and _serves(partial(by_equations, equations))
+    return Verdict(equations if agrees else None, agrees or _serves(cached), split, tokens=count)
+
+
+def _serves(route: Callable[[], bool]) -> bool:
+    """Whether a route gives the model's numbers; one that fails on a model does not serve it."""
+    try:
+        return route()
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return False
+
+
+def _same_patched(network: Network, equations: Equations, embeddings: Tensor, split: bool) -> bool:
+    """Whether runs with one residual row, one attention and one MLP output replaced end alike in both engines."""
+    tokens, layer = embeddings.shape[1], (network.n_layers - 1) // 2
+    clean = native.trace(equations, embeddings, ())
+    if not split:
+        return False
+    # behind the last layer's attention nothing carries a change to the last position
+    position = torch.tensor([tokens // 2 if layer < network.n_layers - 1 else tokens - 1])
+    sites: list[Site] = ["resid", "attn", *(["mlp"] if clean.mlp else [])]  # type: ignore[list-item]
+    patches = [
+        Patch(site, layer, clean.value(site, layer)[:, 0], position, torch.tensor([cell]))
+        for cell, site in enumerate(sites)
+    ]
+    sequence = torch.zeros(len(sites), dtype=torch.long, device=embeddings.device)
+    kept = modules.trace(network, embeddings, (), whole=False, split=True)
+    wanted = modules.patched(network, kept, patches, sequence, None, split=True)
+    return agree(native.patched(equations, clean, patches, sequence, None), wanted, network.precision)
+
+
+def _same_derivative(network: Network, equations: Equations, embeddings: Tensor) -> bool:
+    """Whether one gradient by the equations is the one that autograd finds through the model's own modules.
+
+    The forward-mode product must be its transpose.
+    """
+    last = embeddings.shape[1] - 1
+    at = torch.tensor([last], device=embeddings.device)
+    with torch.enable_grad(), network.frozen():
+        leaf = embeddings.detach().requires_grad_(True)
+        hidden = modules.encode(network, leaf, positions=slice(last, None))
+        seed = torch.ones_like(hidden) * torch.linspace(-1, 1, hidden.shape[-1], device=hidden.device).to(hidden.dtype)
+        (wanted,) = torch.autograd.grad(hidden, leaf, seed)
+    derivative = NativeJacobian(equations, embeddings, last)
+    gradient, moved = derivative.vjp(seed[0], at), derivative.jvp(embeddings[0, :1], at * 0)
+    by_row, start, by_column, end = (x.cpu().double() for x in (gradient[0, 0], embeddings[0, 0], moved, seed))
+    transposed = [float((a * b).sum()) for a, b in ((by_row, start), (by_column, end))]
+    size = float((by_row * start).abs().sum())
+    limit = TOLERANCE.get(network.precision, 2 * HALF_TOLERANCE)
+    return difference(gradient, wanted[0]) <= limit and abs(transposed[0] - transposed[1]) <= limit * size
