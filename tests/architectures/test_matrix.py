@@ -11,7 +11,6 @@ import torch
 
 from tests.architectures import functions, table
 from tests.architectures.functions import FUNCTIONS, Comparison
-from tests.architectures.known_wrong import KNOWN_WRONG
 from tests.architectures.matrix import BACKENDS, Backend, Verdict, fault_of, load_verdict, loaded, verdict
 from tests.architectures.models import ARCHITECTURES, random_model
 from tests.architectures.naive import NAMES, Naive, names_of
@@ -20,12 +19,9 @@ STORED = json.loads(table.VERDICTS.read_text(encoding="utf8"))
 
 
 def judge(cell: tuple[str, str, str], today: Verdict) -> None:
-    """Fail for a cell that is wrong without being known to be, and for one that is no longer."""
-    known = KNOWN_WRONG.get(cell)
-    if today.kind == "wrong" and known is None:
+    """Fail for a cell that is wrong."""
+    if today.kind == "wrong":
         pytest.fail(f"{', '.join(cell)}: {today.reason}")
-    if today.kind != "wrong" and known is not None:
-        pytest.fail(f"{', '.join(cell)} is {today.kind} now: take it out of KNOWN_WRONG")
 
 
 def stored(cell: str, backend: Backend, today: Verdict) -> None:
@@ -73,13 +69,6 @@ def test_every_function_notices_another_model(function: str) -> None:
     with contextlib.suppress(functions.Wrong):  # other tokens
         errors = [comparison.error() for comparison in FUNCTIONS[function].compare(other, own)]
         assert max(errors) > 100 * functions.TOLERANCE[torch.float64]
-
-
-def test_known_wrong_cells_are_cells() -> None:
-    for architecture, function, backend in KNOWN_WRONG:
-        assert architecture in ARCHITECTURES
-        assert function in {*FUNCTIONS, "load"}
-        assert backend in {*BACKENDS, "auto"}
 
 
 def test_the_matrix_is_large() -> None:
