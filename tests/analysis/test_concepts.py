@@ -266,11 +266,11 @@ def a_set(directions: Any, names: Any = None, groups: Any = None) -> ConceptSet:
                       group_auc=zeros, shuffled_auc=zeros, method="mean_difference")  # fmt: skip
 
 
-@pytest.mark.hooked
 def test_states_that_are_no_numbers_are_said() -> None:
-    model = load_model(tiny_hf("gpt2"), tokenizer=tiny_model("gpt2").tokenizer, backend="hooked")
+    hf_model = tiny_hf("gpt2")
+    model = load_model(hf_model, tokenizer=tiny_model("gpt2").tokenizer)
     found = concept_directions(model, SMALL, layer=2, shuffles=1)
-    model.tl_model.blocks[0].mlp.b_out.data.fill_(torch.nan)
+    hf_model.transformer.h[0].mlp.c_proj.bias.data.fill_(torch.nan)
     with pytest.raises(ValueError, match="hidden state at position 0 is not finite"):
         read_prompt_concepts(model, found, "The dog", other_weights=True)
 
@@ -286,16 +286,15 @@ def test_a_sum_of_directions_is_taken_apart(solver: Any) -> None:
     assert found.error <= limit
 
 
-@pytest.mark.hooked
 def test_sparse_sums_of_a_prompt_and_their_errors() -> None:
-    model = tiny_model("llama", "hooked", dtype=torch.float64)
+    model = tiny_model("llama", dtype=torch.float64)
     found = concept_directions(model, SMALL, layer=2, shuffles=1)
     sum_of = decompose_prompt(model, found, "The dog was happy", n_concepts=2)
     assert len(sum_of.names) == 2
     state = naive_state(model, "The dog was happy", 2) - found.centre
     atoms = found.directions[[found.index(name) for name in sum_of.names]].T
     rest = state - atoms @ np.linalg.lstsq(atoms, state, rcond=None)[0]
-    assert sum_of.error == pytest.approx(np.linalg.norm(rest) / np.linalg.norm(state))
+    assert sum_of.error == pytest.approx(np.linalg.norm(rest) / np.linalg.norm(state), abs=limit(model))
     with pytest.raises(ValueError, match="finite numbers"):
         decompose_state(np.zeros(3), found)
     with pytest.raises(ValueError, match=r"n_concepts must be in 1\.\.3"):
@@ -435,9 +434,8 @@ def test_wrong_directions_are_said() -> None:
             pass
 
 
-@pytest.mark.hooked
 def test_directions_that_depend_on_each_other_take_out_no_more_than_their_span() -> None:
-    model, rng = tiny_model("gpt2", "hooked", dtype=torch.float64), np.random.default_rng(0)
+    model, rng = tiny_model("gpt2", dtype=torch.float64), np.random.default_rng(0)
     ids, name = model.tokens("The dog was happy"), "blocks.1.hook_resid_pre"
     one, other = rng.normal(size=(2, 32))
     several = np.stack([one, -2 * one, other, one + other])

@@ -51,9 +51,10 @@ def few(model: Any, **options: Any) -> FFNConceptResult:
     return ffn_concepts(model, **{"words": WORDS, "rank": 10, "top": 6, **options})
 
 
-def copy_of(family: str, **options: Any) -> Any:
-    """A model of one's own, to break."""
-    return load_model(tiny_hf(family), tokenizer=tiny_model(family).tokenizer, **options)
+def copy_of(family: str, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+    """A model of one's own, to break, and the transformers model whose weights it shares."""
+    hf_model = tiny_hf(family, dtype=dtype)
+    return load_model(hf_model, tokenizer=tiny_model(family).tokenizer, dtype=dtype), hf_model
 
 
 # ---- the authors' own numbers
@@ -105,26 +106,24 @@ def test_components_are_the_singular_vectors_of_centred_weights(family: str, bac
             assert np.allclose(found.directions[layer, component], vectors[component] * turn, atol=1e-6)
 
 
-@pytest.mark.hooked
 def test_centring_and_output_embeddings_matter() -> None:
-    model = copy_of("llama", dtype=torch.float64)
+    model, hf_model = copy_of("llama", torch.float64)
     before = few(model)
-    weights = next(p for name, p in model.tl_model.named_parameters() if name == "blocks.1.mlp.W_out")
+    weights = hf_model.model.layers[1].mlp.down_proj.weight  # (d_model, neurons)
     with torch.no_grad():
-        weights += 3 * torch.randn(32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert np.allclose(few(model).explained_variance, before.explained_variance)  # one vector added to every row
+        weights += 3 * torch.randn(32, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert np.allclose(few(model).explained_variance, before.explained_variance)  # one vector added to every neuron
     with torch.no_grad():
-        model.tl_model.unembed.W_U.copy_(model.tl_model.unembed.W_U.flip(0))
+        hf_model.lm_head.weight.copy_(hf_model.lm_head.weight.flip(1))
     after = few(model)
     assert np.allclose(after.explained_variance, before.explained_variance)
     assert after.words(0, 0) != before.words(0, 0)
 
 
-@pytest.mark.hooked
 def test_a_planted_direction_is_the_first_component() -> None:
-    model = copy_of("gpt2", dtype=torch.float64)
+    model, hf_model = copy_of("gpt2", torch.float64)
     with torch.no_grad():
-        weights = next(p for name, p in model.tl_model.named_parameters() if name == "blocks.2.mlp.W_out")
+        weights = hf_model.transformer.h[2].mlp.c_proj.weight
         word = word_table(model, WORDS, side="output").embeddings[40]
         strength = torch.randn(128, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
         weights += 50 * strength * (word / word.norm())
@@ -465,10 +464,9 @@ def test_bad_input_is_one_clear_sentence(call: Callable[[Any], Any], message: st
         compare_concepts(few(tiny_model("llama")), few(tiny_model("llama")), top=3)
 
 
-@pytest.mark.hooked
 def test_broken_weights_and_models_that_do_not_add_up_are_named() -> None:
-    model = copy_of("gpt2")
-    weights = next(p for name, p in model.tl_model.named_parameters() if name == "blocks.1.mlp.W_out")
+    model, hf_model = copy_of("gpt2")
+    weights = hf_model.transformer.h[1].mlp.c_proj.weight
     with torch.no_grad():
         kept = weights[3, 5].clone()
         weights[3, 5] = torch.nan
@@ -477,7 +475,7 @@ def test_broken_weights_and_models_that_do_not_add_up_are_named() -> None:
     with torch.no_grad():
         weights[3, 5] = kept
     few(model)
-    model.tl_model.blocks[1].mlp.register_forward_hook(lambda module, given, output: output * 2)
+    model.tl_model.hook_dict["blocks.1.hook_mlp_out"].add_hook(lambda value, hook: value * 2)
     with pytest.raises(ValueError, match="neurons of layer 1 do not add up to its MLP output: relative error"):
         neuron_effects(model, PROMPT, layer=1)
     with torch.no_grad():
@@ -486,12 +484,11 @@ def test_broken_weights_and_models_that_do_not_add_up_are_named() -> None:
         few(model)
 
 
-@pytest.mark.hooked
 def test_weights_that_are_no_numbers_give_an_error_and_no_nan() -> None:
-    for name in ("ln_final.w", "unembed.W_U"):
-        model = copy_of("llama", backend="hooked")  # GPT-2's embedding and unembedding are one matrix
+    for name in ("model.norm.weight", "lm_head.weight"):
+        model, hf_model = copy_of("llama")  # GPT-2's embedding and unembedding are one matrix
         neuron_tokens(model, layer=1, top=3)
-        broken = next(p for own, p in model.tl_model.named_parameters() if own == name)
+        broken = hf_model.get_parameter(name)
         with torch.no_grad():
             broken.fill_(torch.nan)
         with pytest.raises(ValueError, match="score of neuron 0 of layer 1 is not finite"):

@@ -190,22 +190,21 @@ def same_pairs(a: HeadWordResult, b: HeadWordResult) -> float:
     return float((a.head_pairs == b.head_pairs).all(axis=(2, 3)).mean())
 
 
-@pytest.mark.hooked
 def test_the_norms_scale_the_vectors_and_the_shared_keys_matter() -> None:
-    model = load_model(tiny_hf("llama"), tokenizer=tiny_model("llama").tokenizer, dtype=torch.float64)
+    hf_model = tiny_hf("llama", dtype=torch.float64)
+    model = load_model(hf_model, tokenizer=tiny_model("llama").tokenizer, dtype=torch.float64)
     before = few(model)
     assert same_pairs(before, few(model)) == 1
     assert same_pairs(before, few(model, vectors=VECTORS[::-1].copy())) < 0.3
     # each pair of query heads reads one key head: changing the first key head changes heads 0 and 1 only
     with torch.no_grad():
-        key = dict(model.tl_model.named_parameters())["blocks.1.attn._W_K"]
-        key[0] = key[0].flip(0)
+        key = hf_model.model.layers[1].self_attn.k_proj.weight[: model.d_head]  # (d_head, d_model)
+        key.copy_(key.flip(1))
     after = few(model)
     changed = (before.head_pairs != after.head_pairs).any(axis=(2, 3))
     assert changed.tolist() == [[False] * 4, [True, True, False, False], [False] * 4]
     with torch.no_grad():
-        scale = dict(model.tl_model.named_parameters())["blocks.2.ln1.w"]
-        scale[::2] *= 5
+        hf_model.model.layers[2].input_layernorm.weight[::2] *= 5
     changed = (after.head_pairs != few(model).head_pairs).any(axis=(2, 3))
     assert changed[2].all()
     assert not changed[:2].any()
@@ -571,10 +570,10 @@ def test_bad_input_is_one_clear_sentence(options: dict[str, Any], message: str) 
         inspect.unwrap(head_word_pairs)(tiny_model("llama"), **given)
 
 
-@pytest.mark.hooked
 def test_broken_weights_are_named() -> None:
-    model = load_model(tiny_hf("gpt2"), tokenizer=tiny_model("gpt2").tokenizer)
-    next(p for name, p in model.tl_model.named_parameters() if "1.attn.W_Q" in name).data[0, 3, 5] = torch.nan
+    hf_model = tiny_hf("gpt2")
+    model = load_model(hf_model, tokenizer=tiny_model("gpt2").tokenizer)
+    hf_model.transformer.h[1].attn.c_attn.weight.data[3, 5] = torch.nan  # queries come first, 8 numbers a head
     with pytest.raises(ValueError, match="dimension 5 of a query or key in layer 1 is not finite"):
         few(model)
 

@@ -83,34 +83,33 @@ def test_blocks_of_transformer_lens_take_beginnings_too(monkeypatch: pytest.Monk
     assert error(found, one_by_one(model, TEXTS, [0, 1, 3])) <= 1e-10
 
 
-@pytest.mark.hooked
-def test_wrong_mask_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model("gpt2", "hooked", dtype=torch.float64)
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_wrong_mask_would_show(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt2", backend, dtype=torch.float64)
     real = Block.attend_one
     monkeypatch.setattr(Block, "attend_one", lambda block, q, k, v, at: real(block, q, k, v, at + 1))
     assert error(last_states(model, TEXTS, 3), one_by_one(model, TEXTS, [3])) > 1e-3
 
 
-@pytest.mark.hooked
-def test_stops_at_the_last_layer_and_never_unembeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    for backend in ("hooked", "bridge"):
-        model = tiny_model("gpt_neox", backend)
-        touched: list[str] = []
-        handles = [
-            module.register_forward_hook(lambda *args, name=name, touched=touched: touched.append(name))
-            for name, module in (("late", model.tl_model.blocks[2].mlp), ("unembed", model.tl_model.unembed))
-        ]
-        try:
-            monkeypatch.setattr(engine, "has_hooks", lambda tl_model: False)
-            monkeypatch.setattr(hidden_states, "has_hooks", lambda tl_model: False)
-            last_states(model, TEXTS, 1)  # compared with the model's own logits on first use
-            touched.clear()
-            found = last_states(model, TEXTS, 2)
-        finally:
-            for handle in handles:
-                handle.remove()
-        assert touched == []
-        assert error(found, one_by_one(model, TEXTS, [2])) <= 1e-5
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_stops_at_the_last_layer_and_never_unembeds(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt_neox", backend)
+    touched: list[str] = []
+    handles = [
+        module.register_forward_hook(lambda *args, name=name: touched.append(name))
+        for name, module in (("late", model.tl_model.blocks[2].mlp), ("unembed", model.tl_model.unembed))
+    ]
+    try:
+        monkeypatch.setattr(engine, "has_hooks", lambda tl_model: False)
+        monkeypatch.setattr(hidden_states, "has_hooks", lambda tl_model: False)
+        last_states(model, TEXTS, 1)  # compared with the model's own logits on first use
+        touched.clear()
+        found = last_states(model, TEXTS, 2)
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert touched == []
+    assert error(found, one_by_one(model, TEXTS, [2])) <= 1e-5
 
 
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
@@ -124,14 +123,14 @@ def test_changes_in_force_are_seen(backend: str) -> None:
     assert error(last_states(model, TEXTS, 3), before) <= 1e-12
 
 
-@pytest.mark.hooked
-def test_positions_layer_order_and_ids() -> None:
-    model = tiny_model("llama", "hooked", dtype=torch.float64)
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_positions_layer_order_and_ids(backend: str) -> None:
+    model = tiny_model("llama", backend, dtype=torch.float64)
     ids = [model.tokens(text) for text in TEXTS[:3]]
     found = last_states(model, ids, [3, 1, 3], positions=[0, -1, -2])
     ends = [2, len(ids[1]), len(ids[2]) - 1]  # a BOS stands in front
     wanted = one_by_one(model, TEXTS[:3], [3, 1, 3], ends)
-    assert error(found, wanted) <= 1e-10
+    assert error(found, wanted) <= limit(model)
 
 
 def test_bfloat16_is_near() -> None:

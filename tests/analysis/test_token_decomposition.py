@@ -255,24 +255,23 @@ def test_unusual_hooked_transformers(options: dict[str, Any]) -> None:
     assert decompose_logit(model, ids, 3).error < 1e-10
 
 
-@pytest.mark.hooked
-def test_a_neuron_at_zero_takes_the_limit_of_the_slope() -> None:
-    for backend in ("hooked", "bridge"):
-        hf = tiny_hf("gpt2", dtype=torch.float64)
-        hf.transformer.h[1].mlp.c_fc.weight.data[:, 3] = 0
-        hf.transformer.h[1].mlp.c_fc.bias.data[3] = 0
-        model = load_model(hf, backend=backend, dtype=torch.float64)
-        slope = linearise(model, IDS, 9).layers[1].slope
-        assert slope is not None
-        assert slope[:, 3].tolist() == pytest.approx([0.5] * 10)
-        assert decompose_tokens(model, IDS, lens=None).error.max() < 1e-10
-        hf = tiny_hf("llama", dtype=torch.float64)
-        hf.model.layers[1].mlp.up_proj.weight.data[3] = 0
-        model = load_model(hf, backend=backend, dtype=torch.float64)
-        slope = linearise(model, IDS, 9).layers[1].slope
-        gate = model.run(IDS, capture="blocks.1.mlp.hook_pre").activations["blocks.1.mlp.hook_pre"][0]
-        assert slope is not None
-        torch.testing.assert_close(slope, torch.nn.functional.silu(gate), atol=limit(model), rtol=limit(model))
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_a_neuron_at_zero_takes_the_limit_of_the_slope(backend: str) -> None:
+    hf = tiny_hf("gpt2", dtype=torch.float64)
+    hf.transformer.h[1].mlp.c_fc.weight.data[:, 3] = 0
+    hf.transformer.h[1].mlp.c_fc.bias.data[3] = 0
+    model = load_model(hf, backend=backend, dtype=torch.float64)
+    slope = linearise(model, IDS, 9).layers[1].slope
+    assert slope is not None
+    assert slope[:, 3].tolist() == pytest.approx([0.5] * 10)
+    assert decompose_tokens(model, IDS, lens=None).error.max() < 1e-10
+    hf = tiny_hf("llama", dtype=torch.float64)
+    hf.model.layers[1].mlp.up_proj.weight.data[3] = 0
+    model = load_model(hf, backend=backend, dtype=torch.float64)
+    slope = linearise(model, IDS, 9).layers[1].slope
+    gate = model.run(IDS, capture="blocks.1.mlp.hook_pre").activations["blocks.1.mlp.hook_pre"][0]
+    assert slope is not None
+    torch.testing.assert_close(slope, torch.nn.functional.silu(gate), atol=limit(model), rtol=limit(model))
 
 
 # ---- hooks of the user
@@ -334,16 +333,16 @@ def test_a_position_in_the_middle_is_that_of_the_shorter_prompt() -> None:
     assert not shares.share[5:].any()
 
 
-@pytest.mark.hooked
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_spread_biases_still_add_up(family: str) -> None:
-    model = tiny_model(family, "hooked", dtype=torch.float64)
+@both([(family, backend) for family in ("gpt2", "llama") for backend in ("hooked", "bridge")])
+def test_spread_biases_still_add_up(family: str, backend: str) -> None:
+    model = tiny_model(family, backend, dtype=torch.float64)
+    allowed = limit(model)
     apart, spread = (decompose_tokens(model, IDS, biases=kind, target=44) for kind in ("separate", "spread"))
-    assert spread.error.max() < 1e-10
+    assert spread.error.max() < allowed
     assert not spread.bias.any()
     # each part grows along the bias, in proportion to its norm
     grown = apart.parts + apart.norm_share[..., None] * apart.bias[:, None]
-    np.testing.assert_allclose(spread.parts, grown, atol=1e-12)
+    np.testing.assert_allclose(spread.parts, grown, atol=allowed)
     assert spread.biases == "spread"
     assert spread.top_token is not None
     assert spread.target_logit is not None
@@ -351,25 +350,26 @@ def test_spread_biases_still_add_up(family: str) -> None:
     whole = spread.target_logit.sum(1) + spread.target_bias
     assert apart.target_logit is not None
     assert apart.target_bias is not None
-    np.testing.assert_allclose(whole, apart.target_logit.sum(1) + apart.target_bias, atol=1e-10)
+    np.testing.assert_allclose(whole, apart.target_logit.sum(1) + apart.target_bias, atol=10 * allowed)
 
 
-@pytest.mark.hooked
-def test_a_bos_is_on_no_axis_but_in_the_sum() -> None:
-    model = tiny_model("llama", "hooked", dtype=torch.float64)
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_a_bos_is_on_no_axis_but_in_the_sum(backend: str) -> None:
+    model = tiny_model("llama", backend, dtype=torch.float64)
+    allowed = limit(model)
     result = decompose_tokens(model, "The Eiffel Tower is in", target=44)
     assert result.bos is not None
     assert result.bos_id == model.bos_token_id
     assert result.tokens[0] != "<s>"
-    np.testing.assert_allclose(result.bias, result.bos, atol=1e-12)  # this model has no biases
-    assert result.error.max() < 1e-10
+    np.testing.assert_allclose(result.bias, result.bos, atol=allowed)  # this model has no biases
+    assert result.error.max() < allowed
     shares = decompose_logit(model, "The Eiffel Tower is in", 44)
-    assert shares.bos == pytest.approx(shares.bias)
+    assert shares.bos == pytest.approx(shares.bias, abs=10 * allowed)
     bare = decompose_tokens(model, "The Eiffel Tower is in", prepend_bos=False)
     assert bare.bos is None
     assert not bare.bias.any()
     spread = decompose_tokens(model, "The Eiffel Tower is in", biases="spread")
-    assert spread.error.max() < 1e-10
+    assert spread.error.max() < allowed
     assert spread.bos is not None
     assert result.to_frame()["token"].tolist()[: len(result.tokens)] == list(result.tokens)
 
@@ -459,9 +459,9 @@ def test_the_frozen_lens_reads_what_a_part_adds() -> None:
     np.testing.assert_allclose(result.target_logit, logits[..., 44], atol=limit(model) * np.abs(logits).max())
 
 
-@pytest.mark.hooked
-def test_the_targets_logits_are_the_lens_of_the_whole_stream() -> None:
-    model = tiny_model("gpt2", "hooked", dtype=torch.float64)
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_the_targets_logits_are_the_lens_of_the_whole_stream(backend: str) -> None:
+    model = tiny_model("gpt2", backend, dtype=torch.float64)
     result = decompose_tokens(model, IDS, target=44, lens=None)
     assert result.target_logit is not None
     assert result.target_bias is not None

@@ -36,16 +36,15 @@ def test_the_first_is_the_top_token_of_the_result(family: str, backend: Any, len
             assert found.tokens[0] == model.token_strings([found.ids[0]])[0]
 
 
-@pytest.mark.hooked
 def test_probabilities_are_a_softmax_over_the_whole_vocabulary() -> None:
     model = tiny_model("gpt2", dtype=torch.float64)
     result = decompose_tokens(model, PROMPT)
     found = part_tokens(model, result, result.n_layers, 1, top=model.d_vocab)
     assert sum(found.probability) == pytest.approx(1, abs=1e-12)
     assert sorted(found.ids) == list(range(model.d_vocab))
-    part = torch.from_numpy(result.parts[-1, 1].copy())[None, None]
-    with torch.no_grad():
-        own = model.tl_model(part, start_at_layer=model.n_layers).softmax(-1)[0, 0]
+    part = torch.from_numpy(result.parts[-1, 1].copy())
+    put = {f"blocks.{model.n_layers - 1}.hook_resid_post": lambda stream: part.expand_as(stream)}
+    own = model.run([1], edit=put).logits[0, -1].softmax(-1)
     np.testing.assert_allclose(found.probability, own[list(found.ids)].numpy(), rtol=1e-9)
     other = part_tokens(model, result, result.n_layers, 2, top=model.d_vocab)
     assert not np.allclose(other.probability, found.probability, rtol=1e-3), "another part says something else"

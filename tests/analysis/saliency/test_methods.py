@@ -225,18 +225,18 @@ def test_half_precision_runs_and_says_so() -> None:
         assert np.corrcoef(result.importance.ravel(), matrix.ravel())[0, 1] > 0.9
 
 
-@HOOKED
 @pytest.mark.parametrize("target", TARGETS)
 def test_blocks_of_the_vocabulary_change_nothing(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from interp_widgets.analysis._core import targets
 
-    model = tiny_model("llama", "hooked", dtype=torch.float64)
+    model = tiny_model("llama", dtype=torch.float64)
+    allowed = limit(model, single=1e-5)
     whole = saliency(model, "exact", target)
     monkeypatch.setattr(targets, "_COLUMNS", 50)  # response ids and the foil lie in different blocks
     monkeypatch.setattr(targets, "_BLOCK", {"cpu": 16 * model.d_vocab})
     blocks = saliency(model, "exact", target)
-    assert relative(blocks.importance, whole.importance) < 1e-10
-    assert relative(blocks.probability, whole.probability) < 1e-10
+    assert relative(blocks.importance, whole.importance) < allowed
+    assert relative(blocks.probability, whole.probability) < allowed
 
 
 # ---- integrated gradients and random
