@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .hub_files import LoadError
 from .memory import is_out_of_memory
@@ -153,17 +153,48 @@ def to_hooked(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
             state = loading.get_pretrained_state_dict(str(folder), cfg, hf_model, dtype=dtype)
             cfg.tokenizer_name = None
             model = HookedTransformer(cfg, tokenizer=None, move_to_device=False)
-            if processed:  # works in place on tensors that may be views of the transformers model's own
+            shared = {name: value.detach() for name, value in model.fill_missing_keys(state).items()}
+            if processed:
                 model.move_model_modules_to_device()  # processing puts its weights beside those of the state
-                model.load_and_process_state_dict({name: value.clone() for name, value in state.items()})
-            else:  # the call above would round float64 to float32 on the way, and take seconds for a deep model
-                shared = {name: value.detach() for name, value in model.fill_missing_keys(state).items()}
+                _load_processed(model, shared)
+            else:
                 model.load_state_dict(shared, strict=False, assign=True)  # views of the transformers weights
                 model.move_model_modules_to_device()  # some conversions make their zeros on the CPU
     finally:
         for parameter, flag in zip(hf_model.parameters(), flags, strict=True):
             parameter.requires_grad_(flag)
     return model.eval()
+
+
+def _load_processed(model: Any, state: dict[str, Tensor]) -> None:
+    """Fold norms and value biases into a HookedTransformer's own copy of these weights, and centre what can be.
+
+    The numbers are those of `HookedTransformer.load_and_process_state_dict`, which would copy all weights three times:
+    its function is given one block at a time, as the only block of a model, and the embeddings and unembedding as a
+    model without blocks.
+    """
+    from transformer_lens.weight_processing import ProcessWeights
+
+    kind = model.cfg.normalization_type
+    folds = kind in ("LN", "LNPre", "RMS", "RMSPre") and any(
+        name.endswith((".ln1.w", ".ln2.w", "ln_final.w")) for name in state
+    )
+
+    def processed(part: dict[str, Tensor], n_layers: int) -> dict[str, Tensor]:
+        cfg = copy.copy(model.cfg)
+        cfg.n_layers = n_layers
+        copies = {name: value.clone() for name, value in part.items()}  # these may be views of other weights
+        done: dict[str, Tensor] = ProcessWeights.process_weights(copies, cfg, fold_ln=folds)
+        return done
+
+    outer = {name: value for name, value in state.items() if not name.startswith("blocks.")}
+    model.load_state_dict(processed(outer, 0), strict=False)
+    unused = {name: torch.zeros(1, 1) for name in ("embed.W_E", "pos_embed.W_pos", "unembed.W_U")}  # must be there
+    for layer in range(model.cfg.n_layers):
+        prefix = f"blocks.{layer}."
+        block = {f"blocks.0.{name.removeprefix(prefix)}": state[name] for name in state if name.startswith(prefix)}
+        done = {name: value for name, value in processed(block | unused, 1).items() if name not in unused}
+        model.load_state_dict({prefix + name.removeprefix("blocks.0."): done[name] for name in done}, strict=False)
 
 
 @contextlib.contextmanager

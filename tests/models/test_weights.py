@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import transformers as tf
 
-from interp_widgets.models import load_model, weights
+from interp_widgets.models import convert, load_model, weights
 from interp_widgets.models.weights import ATTENTION, GLOBAL, MLP, NORMS
+from tests.architectures.models import random_model
 from tests.models.tiny import BRIDGE_ONLY, FAMILIES, tiny_folder, tiny_hf, tiny_model
 
 IDS = [5, 17, 300, 44, 8]
@@ -49,6 +52,52 @@ def test_both_backends_hold_the_same_weights(family: str, processed: bool) -> No
         torch.testing.assert_close(
             bridge.weight(name, layer), hooked.weight(name, layer), atol=1e-5, rtol=1e-5, msg=name
         )
+
+
+CONVERTED = (
+    "gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "bloom", "llama_attention_bias", "mixtral", "qwen2", "qwen3", "phi3",
+)  # fmt: skip
+
+
+@pytest.mark.hooked
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", CONVERTED)
+def test_processing_block_by_block_gives_the_bits_of_transformer_lens(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformer_lens.weight_processing import ProcessWeights
+
+    process = ProcessWeights.process_weights
+    sizes: list[int] = []
+
+    def counted(part: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        sizes.append(sum(value.numel() for value in part.values()))
+        return process(part, *args, **kwargs)
+
+    def at_once(model: Any, state: dict[str, torch.Tensor]) -> None:
+        model.load_and_process_state_dict({name: value.clone() for name, value in state.items()})
+
+    hf_model = random_model(name, dtype=dtype)
+    before = {name: value.clone() for name, value in hf_model.state_dict().items()}
+
+    def converted() -> dict[str, torch.Tensor]:
+        state = convert.to_hooked(hf_model, processed=True, device=torch.device("cpu"), dtype=dtype).state_dict()
+        if name == "bloom":
+            del state["pos_embed.W_pos"]  # never filled, never read
+        return dict(state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProcessWeights, "process_weights", counted)
+        found = converted()
+        assert len(sizes) == 1 + hf_model.config.num_hidden_layers
+        assert max(sizes) < 0.8 * sum(sizes)  # never all weights at once
+    monkeypatch.setattr(convert, "_load_processed", at_once)
+    wanted = converted()
+    raw = convert.to_hooked(hf_model, processed=False, device=torch.device("cpu"), dtype=dtype).state_dict()
+    assert found.keys() == wanted.keys()
+    assert not [key for key in wanted if not torch.equal(found[key], wanted[key])]
+    assert [key for key in wanted if key in raw and not torch.equal(raw[key], wanted[key])]
+    assert all(torch.equal(value, before[key]) for key, value in hf_model.state_dict().items())
 
 
 @pytest.mark.parametrize("family", ["llama", "llama_bias", "gpt2"])
