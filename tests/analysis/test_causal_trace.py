@@ -318,12 +318,12 @@ def test_a_bridge_costs_more() -> None:
         ({"subject": "france"}, "copy it from there, with its case"),
         ({"subject": ""}, "the subject '' is not in the prompt"),
         ({"prompt": [5, 6, 7], "subject": "a"}, "give token positions"),
-        ({"subject": (2, 2)}, r"must have 0 <= start < end <= 9 for this prompt of 9 tokens, got \(2, 2\)"),
+        ({"subject": (2, 2)}, r"with 0 <= start < end <= 9 for this prompt of 9 tokens, got \(2, 2\)"),
         ({"subject": (-1, 1)}, r"0 <= start < end <= 9 .*, got \(-1, 1\)"),
         ({"subject": (0, 10)}, r"got \(0, 10\)"),
-        ({"subject": (1, 2, 3)}, r"must be text or two token positions \(start, end\)"),
-        ({"subject": 1}, r"must be text or two token positions \(start, end\), got 1"),
-        ({"subject": (0.5, 2)}, r"must be text or two token positions \(start, end\)"),
+        ({"subject": (1, 2, 3)}, r"the subject, where it is no text, must be \(start, end\)"),
+        ({"subject": 1}, r"the subject, where it is no text, must be \(start, end\) .*, got 1"),
+        ({"subject": (0.5, 2)}, r"the subject, where it is no text, must be \(start, end\)"),
         ({"target": " capital city"}, "the target must be one token"),
         ({"target": 99999}, r"the target must be in 0\.\."),
         ({"kinds": ()}, "kinds must be some of 'state', 'mlp', 'attn', each once"),
@@ -334,15 +334,19 @@ def test_a_bridge_costs_more() -> None:
         ({"window": 4}, r"window must be in 1\.\.3"),
         ({"noise": -1.0}, "noise must be 0 or above"),
         ({"noise": float("nan")}, "noise must be 0 or above"),
-        ({"samples": 0}, "samples must be at least 1, got 0"),
-        ({"seed": -1}, "seed must be at least 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"samples": 0}, "samples must be 1 or more, got 0"),
+        ({"seed": -1}, "seed must be 0 or more"),
     ],
 )
 def test_bad_input_is_one_clear_sentence(options: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"prompt": TEXT, "subject": SUBJECT, **options}
     with pytest.raises(ValueError, match=message):
         inspect.unwrap(causal_trace)(tiny_model("gpt2"), given.pop("prompt"), given.pop("subject"), **given)
+
+
+def test_a_chunk_holds_at_least_one_run() -> None:
+    with pytest.raises(ValueError, match="batch_size must be an int >= 1 or None, got 0"):
+        causal_trace(tiny_model("gpt2"), TEXT, SUBJECT, batch_size=0)
 
 
 def test_a_bos_is_no_subject_and_no_position() -> None:
@@ -356,7 +360,7 @@ def test_a_bos_is_no_subject_and_no_position() -> None:
 
 
 def test_numbers_that_overflow_are_an_error() -> None:
-    with pytest.raises(ValueError, match="are not numbers: ask for less noise"):
+    with pytest.raises(ValueError, match=r"a probability under noise is not finite, like .* too much noise"):
         causal_trace(tiny_model("gpt2"), TEXT, SUBJECT, noise=1e38, samples=1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,8 +13,10 @@ import torch
 
 from interp_widgets.analysis._core.checks import (
     check_choice,
+    check_choices,
     check_finite,
     check_range,
+    check_span,
     indices,
     layer_indices,
     neuron_indices,
@@ -23,6 +26,7 @@ from interp_widgets.analysis._core.checks import (
 )
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis.ablation import ablate_heads, ablate_modules, ablate_neurons, causal_trace
 from interp_widgets.analysis.concepts import (
     compare_steering,
     concept_directions,
@@ -35,7 +39,7 @@ from interp_widgets.analysis.ffn_concepts import annotate_concepts, ffn_concepts
 from interp_widgets.analysis.head_words import compare_heads, head_word_pairs
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.analysis.logit_lens import logit_lens
-from interp_widgets.analysis.saliency import faithfulness, prompt_saliency
+from interp_widgets.analysis.saliency import faithfulness, prompt_saliency, sentence_profiles
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens, part_tokens
 from interp_widgets.data.concepts import Concept
 from interp_widgets.data.word_vectors import demo_word_vectors
@@ -103,6 +107,21 @@ def comparison(group: int) -> str:
 
 
 CASES: dict[str, tuple[str, int, Callable[[int], Any]]] = {
+    "ablate_modules layers": (
+        "layer", LAYERS, lambda i: ablate_modules(model(), IDS, kinds=["mlp"], layers=[i], positions=[0]).effect,
+    ),
+    "ablate_modules positions": (
+        "position", N, lambda i: ablate_modules(model(), IDS, kinds=["mlp"], layers=[0], positions=[i]).effect,
+    ),
+    "ablate_heads layers": ("layer", LAYERS, lambda i: ablate_heads(model(), IDS, layers=[i], position=1).effect),
+    "ablate_heads position": ("position", N, lambda i: ablate_heads(model(), IDS, layers=[0], position=i).effect),
+    "ablate_neurons layer": ("layer", LAYERS, lambda i: ablate_neurons(model(), IDS, layer=i, neurons=[3]).effect),
+    "ablate_neurons position": (
+        "position", N, lambda i: ablate_neurons(model(), IDS, layer=0, neurons=[3], position=i).activation,
+    ),
+    "ablate_neurons neurons": (
+        "neuron", NEURONS, lambda i: ablate_neurons(model(), IDS, layer=0, neurons=[i]).activation,
+    ),
     "last_states layer": ("layer", LAYERS + 1, lambda i: last_states(model(), [IDS], i)),
     "last_states layers": ("layer", LAYERS + 1, lambda i: last_states(model(), [IDS], [0, i])),
     "last_states positions": ("position", N, lambda i: last_states(model(), [IDS], 2, positions=[i])),
@@ -228,9 +247,28 @@ def test_ranges_and_choices() -> None:
         check_range("top", 4, most=3, owner="this set", advice="take fewer")
     with pytest.raises(ValueError, match=r"^level must be 0 or more, got nan$"):
         check_range("level", float("nan"), 0)
+    assert check_choices("modes", "a", Literal["a", "b"]) == ("a",)
+    for wrong in ("c", [], ["a", "a"], ["a", "c"]):
+        with pytest.raises(ValueError, match=r"^modes must be some of 'a', 'b', each once, got "):
+            check_choices("modes", wrong, Literal["a", "b"])
     check_choice("mode", None, Literal["a", "b"], none=True)
     with pytest.raises(ValueError, match=r"^mode must be 'a' or 'b', got None$"):
         check_choice("mode", None, Literal["a", "b"])
+
+
+@pytest.mark.parametrize("wrong", [(2, 2), (-1, 1), (0, N + 1), (1, 2, 3), (0.5, 2)])
+def test_a_run_of_tokens_lies_inside_and_is_not_empty(wrong: Any) -> None:
+    prompt = read_prompt(model(), IDS)
+    assert prompt.find((0, N)) == (0, N)
+    assert check_span(np.array([2, 4]), N, "the span", "prompt") == (2, 4)
+    for call in (
+        lambda: prompt.find(wrong),
+        lambda: check_span(wrong, N, "the span", "prompt"),
+        lambda: inspect.unwrap(causal_trace)(model(), IDS, wrong),
+        lambda: sentence_profiles(np.ones(N), [wrong]),
+    ):
+        with pytest.raises(ValueError, match=rf"must be \(start, end\) with 0 <= start < end <= {N} for this prompt"):
+            call()
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])

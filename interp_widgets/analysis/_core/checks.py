@@ -123,6 +123,25 @@ def places_of(values: Any, computed: Sequence[int], name: str) -> tuple[int, ...
     return _different(values, computed, name, lambda value: place_of(value, computed, name))
 
 
+def check_span(value: Any, size: int, name: str, owner: str) -> tuple[int, int]:
+    """First and past-last index of a run of items, counted from 0; ValueError for an empty run or one outside.
+
+    >>> check_span((2, 9), 6, "the subject", "prompt of 6 tokens")
+    Traceback (most recent call last):
+    ValueError: the subject must be (start, end) with 0 <= start < end <= 6 for this prompt of 6 tokens, got (2, 9)
+    """
+    numbers = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else ()
+    if (
+        len(numbers) != 2
+        or not all(isinstance(number, int | np.integer) for number in numbers)
+        or not 0 <= numbers[0] < numbers[1] <= size
+    ):
+        raise ValueError(
+            f"{name} must be (start, end) with 0 <= start < end <= {size} for this {owner}, got {numbers or value!r}"
+        )
+    return int(numbers[0]), int(numbers[1])
+
+
 def _listed(numbers: Sequence[int]) -> str:
     """Different whole numbers for an error: 0..5, the single ones, or of many the first few."""
     least, most = min(numbers), max(numbers)
@@ -166,6 +185,21 @@ def check_choice(name: str, value: Any, literal: Any, *, none: bool = False) -> 
     if value not in get_args(literal) and not (none and value is None):
         names = [*map(repr, get_args(literal)), *(["None"] if none else [])]
         raise ValueError(f"{name} must be {', '.join(names[:-1])} or {names[-1]}, got {value!r}")
+
+
+def check_choices(name: str, values: Any, literal: Any) -> tuple[Any, ...]:
+    """Different values of a ``Literal``, as a tuple; one alone will do. ValueError for none, another, or one twice.
+
+    >>> from typing import Literal
+    >>> check_choices("sides", ["left"], Literal["input", "output"])
+    Traceback (most recent call last):
+    ValueError: sides must be some of 'input', 'output', each once, got ['left']
+    """
+    chosen = (values,) if isinstance(values, str) else tuple(values)
+    allowed = get_args(literal)
+    if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(allowed):
+        raise ValueError(f"{name} must be some of {', '.join(map(repr, allowed))}, each once, got {values!r}")
+    return chosen
 
 
 # finite numbers -----------------------------------------------------------------------------------------------------

@@ -36,6 +36,10 @@ class ChunkLog:
     limit: int | None = field(default=None, repr=False)
     """Most items per chunk since memory ran out."""
 
+    def facts(self) -> dict[str, int]:
+        """What of it a result's provenance holds."""
+        return {"largest_chunk": self.largest, "chunk_halvings": self.halvings}
+
 
 def chunk_size(bytes_per_item: float, free: int, *, most: int, batch_size: int | None = None) -> int:
     """Items per chunk: ``batch_size`` where given, else at most ``most`` and what the memory budget holds, at least 1.

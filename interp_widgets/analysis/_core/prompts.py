@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interp_widgets.analysis._core.checks import check_range, index, indices, whole_number
+from interp_widgets.analysis._core.checks import check_range, check_span, index, indices, whole_number
 from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.run import Check
 from interp_widgets.models import Model
@@ -94,9 +94,16 @@ class Prompt:
         """Different positions on the axis, in the order given; all of them for None. ValueError outside of it."""
         return indices(positions, self.n_shown, "position", f"prompt of {self.n_shown} tokens")
 
-    def find(self, text: str, *, what: str = "subject") -> tuple[int, int]:
-        """The tokens [start, end) that share a character with the last occurrence of ``text`` in a prompt given as
-        text. ValueError where it does not occur."""
+    def find(self, span: Any, *, what: str = "subject") -> tuple[int, int]:
+        """The tokens [start, end) given as such, or as text: those that share a character with its last occurrence.
+
+        ValueError for a span outside of the prompt, or text that does not occur in it.
+        """
+        if not isinstance(span, str):
+            return check_span(
+                span, self.n_shown, f"the {what}, where it is no text,", f"prompt of {self.n_shown} tokens"
+            )
+        text = span
         if self.spans is None:
             raise ValueError(f"a {what} as text needs the prompt as text: give token positions (start, end) instead")
         start = self.text.rfind(text) if text else -1

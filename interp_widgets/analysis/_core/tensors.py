@@ -13,7 +13,12 @@ from interp_widgets.analysis._core.arrays import Floats
 
 def wide(x: Tensor) -> Tensor:
     """The tensor in float32, or float64 if it was."""
-    return x if x.dtype == torch.float64 else x.float()
+    return x.to(wide_type(x.dtype))
+
+
+def wide_type(dtype: torch.dtype) -> torch.dtype:
+    """The type of a result's numbers: float32, or float64 for a float64 model."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def as_array(x: Tensor) -> NDArray[Any]:

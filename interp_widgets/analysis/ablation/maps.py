@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from functools import partial
+from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
+from einops import rearrange
 from torch import Tensor
 
-from interp_widgets.analysis._core.checks import check_finite, layer_index, layer_indices, neuron_indices
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_choices, check_finite, layer_index, layer_indices, neuron_indices
 from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
-from interp_widgets.analysis._core.result import provenance
+from interp_widgets.analysis._core.result import Result, provenance
 from interp_widgets.analysis._core.run import Check, Progress
-from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis._core.tensors import to_numpy, wide_type
+from interp_widgets.analysis.ablation.cells import run_cells
 from interp_widgets.analysis.ablation.contexts import check_kind
 from interp_widgets.analysis.ablation.map_results import AblationResult, HeadAblationResult, NeuronAblationResult
 from interp_widgets.analysis.ablation.metric import Metric, Question, ask, check_metric
@@ -29,8 +34,10 @@ from interp_widgets.analysis.ablation.replacement import (
 )
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.engine import Trace, in_blocks, patched, trace
+from interp_widgets.models.engine import Trace, in_blocks, trace
 from interp_widgets.models.patching import Patch, Site
+
+R = TypeVar("R", bound=Result)
 
 Kind = Literal["attn", "mlp", "both", "attn_to_mlp"]
 """What is removed at one layer and position."""
@@ -111,77 +118,40 @@ def ablate_modules(
     options = MapOptions(
         target, metric, foil, replacement, reference, pooled, corrupted, prepend_bos, batch_size, progress, check
     )
-    names = _checked_kinds(kinds)
+    names = check_choices("kinds", [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds)), Kind)
     model.capabilities.require("residual_stream", "ablate_modules")
     for kind in names:
         check_kind(model, kind, f"ablate_modules(kinds=({kind!r},))")
     at_layers = layer_indices(model, layers)
     shown = read_prompt(model, prompt, prepend_bos=prepend_bos)
     at_positions = shown.positions(positions)
-    used = dict.fromkeys(site for kind in names for site in SITES[kind])
-    sites = [(site, layer) for layer in at_layers for site in used]
-    study = make_study(model, shown, options, sites, len(names) * len(at_layers) * len(at_positions))
-    effect = empty(study, len(names), len(at_layers), len(at_positions))
+    sites = dict.fromkeys(site for kind in names for site in SITES[kind])
+    study = make_study(model, shown, options, [(site, layer) for layer in at_layers for site in sites])
+    # cells run in the order of their positions, since those of a chunk are computed from its first one on
+    order = np.argsort(at_positions)
+    ordered, count = torch.tensor(at_positions)[order], len(names)
 
-    def result(*, partial: bool = False) -> AblationResult:
-        record = {"kinds": ", ".join(names), "layers": str(at_layers), "positions": str(at_positions)}
+    def patches(layer: int, cells: Tensor) -> list[Patch]:
+        kind, fed = cells % count, ordered[cells // count] + shown.offset
+        changed = {site: torch.tensor([site in SITES[name] for name in names])[kind].nonzero()[:, 0] for site in sites}
+        return [study.replacement.patch(site, layer, rows, fed[rows]) for site, rows in changed.items()]
+
+    def result(effect: Floats, partial: bool) -> AblationResult:
+        by_position = effect.reshape(len(at_layers), len(at_positions), count)[:, np.argsort(order)]
         return AblationResult(
-            effect=to_numpy(effect).copy(),
+            effect=np.ascontiguousarray(rearrange(by_position, "layer position kind -> kind layer position")),
             kinds=names,
             layers=at_layers,
             positions=at_positions,
             partial=partial,
-            **study.fields(**record),
+            **study.fields(kinds=", ".join(names), layers=str(at_layers), positions=str(at_positions)),
         )
 
-    if on_partial is not None:
-        study.runner.deliver = lambda: on_partial(result(partial=True))
-    for row, layer in enumerate(at_layers):
-        _modules_of_layer(study, layer, names, at_positions, effect[:, row])
-    complete = result()
-    check_finite(
-        complete.effect,
-        lambda kind, row, column: (
-            f"the effect of removing {names[kind]!r} at layer {at_layers[row]}, position {at_positions[column]}"
-        ),
-    )
-    return complete
-
-
-def _checked_kinds(kinds: Sequence[str]) -> tuple[Kind, ...]:
-    chosen: tuple[Any, ...] = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-    listed = ", ".join(repr(kind) for kind in get_args(Kind))
-    for kind in chosen:
-        if kind not in get_args(Kind):
-            raise ValueError(f"kinds must be among {listed}, got {kind!r}")
-    if not chosen:
-        raise ValueError(f"kinds is empty: name at least one of {listed}")
-    return tuple(dict.fromkeys(chosen))
-
-
-def _modules_of_layer(study: Study, layer: int, kinds: Sequence[str], positions: Sequence[int], effect: Tensor) -> None:
-    """Fill ``effect`` (kinds, positions) of one layer: cells in order of position, the kinds of one side by side."""
-    order = torch.tensor(positions).argsort()
-    fed = torch.tensor(positions)[order] + study.prompt.offset
-    count = len(kinds)
-
-    def work(start: int, stop: int) -> None:
-        cell = torch.arange(start, stop)
-        kind, place = cell % count, cell // count
-        patches = _patches(study, layer, kinds, kind, fed[place])
-        effect[kind, order[place]] = study.run(patches, stop - start)
-
-    study.runner.run(count * len(positions), lambda start: study.clean.computed(int(fed[start // count])), work)
-
-
-def _patches(study: Study, layer: int, kinds: Sequence[str], kind: Tensor, at: Tensor) -> list[Patch]:
-    """The patches of cells (n,) of one layer, each of one kind at one position."""
-    patches = []
-    for site in dict.fromkeys(site for name in kinds for site in SITES[name]):
-        wanted = torch.tensor([site in SITES[name] for name in kinds])
-        cell = wanted[kind].nonzero()[:, 0]
-        patches.append(study.replacement.patch(site, layer, cell, at[cell]))
-    return patches
+    return study.map(
+        at_layers, count * len(at_positions), patches, result, on_partial,
+        first=lambda cell: int(ordered[cell // count]) + shown.offset,
+        name=lambda layer, cell: f"{names[cell % count]!r} at layer {layer}, position {int(ordered[cell // count])}",
+    )  # fmt: skip
 
 
 @checked
@@ -233,39 +203,22 @@ def ablate_heads(
     at_layers = layer_indices(model, layers)
     shown = read_prompt(model, prompt, prepend_bos=prepend_bos)
     where = None if position is None else shown.position(position)
-    sites: list[SiteOfLayer] = [("head", layer) for layer in at_layers]
-    study = make_study(model, shown, options, sites, len(at_layers) * model.n_heads)
-    effect = empty(study, len(at_layers), model.n_heads)
+    study = make_study(model, shown, options, [("head", layer) for layer in at_layers])
+    at = torch.arange(study.clean.tokens) if where is None else torch.tensor([where + shown.offset])
 
-    def result(*, partial: bool = False) -> HeadAblationResult:
-        return HeadAblationResult(
-            effect=to_numpy(effect).copy(),
-            layers=at_layers,
-            position=where,
-            partial=partial,
-            **study.fields(layers=str(at_layers), position=where),
-        )
+    def patches(layer: int, cells: Tensor) -> list[Patch]:
+        rows = torch.arange(len(cells)).repeat_interleave(len(at))
+        return [study.replacement.patch("head", layer, rows, at.repeat(len(cells)), cells[rows])]
 
-    if on_partial is not None:
-        study.runner.deliver = lambda: on_partial(result(partial=True))
-    for row, layer in enumerate(at_layers):
-        _heads_of_layer(study, layer, where, effect[row])
-    complete = result()
-    check_finite(complete.effect, lambda row, head: f"the effect of removing head {head} of layer {at_layers[row]}")
-    return complete
+    def result(effect: Floats, partial: bool) -> HeadAblationResult:
+        fields = study.fields(layers=str(at_layers), position=where)
+        return HeadAblationResult(effect=effect, layers=at_layers, position=where, partial=partial, **fields)
 
-
-def _heads_of_layer(study: Study, layer: int, where: int | None, effect: Tensor) -> None:
-    """Fill ``effect`` (heads,) of one layer."""
-    tokens = study.clean.tokens
-    at = torch.arange(tokens) if where is None else torch.tensor([where + study.prompt.offset])
-
-    def work(start: int, stop: int) -> None:
-        cell = torch.arange(stop - start).repeat_interleave(len(at))
-        patch = study.replacement.patch("head", layer, cell, at.repeat(stop - start), cell + start)
-        effect[start:stop] = study.run([patch], stop - start)
-
-    study.runner.run(len(effect), lambda start: study.clean.computed(int(at[0])), work)
+    return study.map(
+        at_layers, model.n_heads, patches, result, on_partial,
+        first=lambda head: int(at[0]),
+        name=lambda layer, head: f"head {head} of layer {layer}",
+    )  # fmt: skip
 
 
 @checked
@@ -321,14 +274,17 @@ def ablate_neurons(
     shown = read_prompt(model, prompt, prepend_bos=prepend_bos)
     where = shown.position(position)
     chosen = neuron_indices(model, neurons)
-    study = make_study(model, shown, options, [("neuron", at_layer)], len(chosen))
-    effect = empty(study, len(chosen))
+    study = make_study(model, shown, options, [("neuron", at_layer)])
     index, fed = torch.tensor(chosen), where + shown.offset
     activation = to_numpy(study.clean.value("neuron", at_layer)[0, fed, index, 0])
 
-    def result(*, partial: bool = False) -> NeuronAblationResult:
+    def patches(layer: int, cells: Tensor) -> list[Patch]:
+        rows = torch.arange(len(cells))
+        return [study.replacement.patch("neuron", layer, rows, torch.full_like(rows, fed), index[cells])]
+
+    def result(effect: Floats, partial: bool) -> NeuronAblationResult:
         return NeuronAblationResult(
-            effect=to_numpy(effect).copy(),
+            effect=effect[0],
             neurons=chosen,
             activation=activation,
             layer=at_layer,
@@ -337,17 +293,11 @@ def ablate_neurons(
             **study.fields(layer=at_layer, position=where),
         )
 
-    def work(start: int, stop: int) -> None:
-        cell = torch.arange(stop - start)
-        patch = study.replacement.patch("neuron", at_layer, cell, torch.full_like(cell, fed), index[start:stop])
-        effect[start:stop] = study.run([patch], stop - start)
-
-    if on_partial is not None:
-        study.runner.deliver = lambda: on_partial(result(partial=True))
-    study.runner.run(len(chosen), lambda start: study.clean.computed(fed), work)
-    complete = result()
-    check_finite(complete.effect, lambda row: f"the effect of removing neuron {chosen[row]} of layer {at_layer}")
-    return complete
+    return study.map(
+        (at_layer,), len(chosen), patches, result, on_partial,
+        first=lambda cell: fed,
+        name=lambda layer, cell: f"neuron {chosen[cell]} of layer {layer}",
+    )  # fmt: skip
 
 
 # ---- what the maps share
@@ -358,9 +308,11 @@ class MapOptions:
     """The options that every ablation map takes."""
 
     target: str | int | None
-    metric: str
+    metric: Any
+    """A `Metric`, checked here."""
     foil: str | int | None
-    replacement: str
+    replacement: Any
+    """A `Replacement`, checked here."""
     reference: Sequence[Text] | None
     pooled: bool
     corrupted: Text | None
@@ -376,7 +328,7 @@ class MapOptions:
 
 @dataclass
 class Study:
-    """One prompt, what is options of its next token, and the replacement values."""
+    """One prompt, what is asked of its next token, and the replacement values."""
 
     model: Model
     prompt: Prompt
@@ -386,22 +338,54 @@ class Study:
     runner: Runner
     options: MapOptions
 
-    def run(self, patches: Sequence[Patch], cells: int) -> Tensor:
-        """(cells,) effects of one chunk."""
-        hidden = patched(self.model, self.clean, patches, cells, check=self.options.check)
+    def map(
+        self,
+        layers: Sequence[int],
+        cells: int,
+        patches: Callable[[int, Tensor], list[Patch]],
+        result: Callable[[Floats, bool], R],
+        on_partial: Callable[[R], None] | None,
+        *,
+        first: Callable[[int], int],
+        name: Callable[[int, int], str],
+    ) -> R:
+        """The map of so many cells at each layer, each the clean run with its own patches.
+
+        Args:
+            layers, cells: the size of the map.
+            patches: of a layer's cells with these numbers (n,), see `run_cells`.
+            result: from effects (layers, cells), NaN where there is none yet, and whether the result is partial.
+            on_partial: receives a partial result a few times.
+            first: of a cell, the first position that is changed, as fed.
+            name: what is removed in a cell, from its layer and number, for the error where its effect is not finite.
+        """
+        effect = torch.full(
+            (len(layers), cells), torch.nan, dtype=wide_type(self.model.dtype), device=self.model.device
+        )
+        self.runner.total = effect.numel()
+        if on_partial is not None:
+            self.runner.deliver = lambda: on_partial(result(to_numpy(effect).copy(), True))
+        for row, layer in zip(effect, layers, strict=True):
+            run_cells(row, self.clean, self.runner, partial(patches, layer), first, self._effect)
+        effects = to_numpy(effect)
+        check_finite(effects, lambda row, cell: f"the effect of removing {name(layers[row], cell)}")
+        return result(effects, False)
+
+    def _effect(self, hidden: Tensor, cells: Tensor) -> Tensor:
         return self.question.effect(hidden)
 
     def fields(self, **details: Any) -> dict[str, Any]:
         """What a result says about the prompt, the target and how it was made."""
         options, question = self.options, self.question
-        record: dict[str, Any] = {"metric": options.metric, "target": question.target, "bos": self.prompt.offset == 1}
-        record |= {"replacement": options.replacement, **details}
-        record |= {"foil": question.foil} if question.foil is not None else {}
-        record |= (
-            {"pooled": options.pooled, "reference": repr(options.reference)} if options.replacement == "mean" else {}
-        )
-        record |= {"corrupted": repr(options.corrupted)} if options.replacement == "resample" else {}
-        record |= {"largest_chunk": self.runner.log.largest, "chunk_halvings": self.runner.log.halvings}
+        facts: dict[str, Any] = {"metric": options.metric, "target": question.target, "bos": self.prompt.offset == 1}
+        facts |= {"replacement": options.replacement, **details}
+        if question.foil is not None:
+            facts["foil"] = question.foil
+        if options.replacement == "mean":
+            facts |= {"pooled": options.pooled, "reference": repr(options.reference)}
+        if options.replacement == "resample":
+            facts["corrupted"] = repr(options.corrupted)
+        facts |= self.runner.log.facts()
         return {
             "prompt_tokens": self.prompt.tokens(),
             "prompt_ids": self.prompt.shown_ids,
@@ -413,40 +397,28 @@ class Study:
             "replacement": options.replacement,
             "foil": question.foil,
             "bos_id": self.prompt.bos_id,
-            "provenance": provenance(self.model.provenance(), **record),
+            "provenance": provenance(self.model.provenance(), **facts),
         }
 
 
-def make_study(
-    model: Model,
-    prompt: Prompt,
-    options: MapOptions,
-    sites: Sequence[SiteOfLayer],
-    total: int,
-) -> Study:
+def make_study(model: Model, prompt: Prompt, options: MapOptions, sites: Sequence[SiteOfLayer]) -> Study:
     """Trace the prompt, check target and metric, prepare the replacement values of ``sites`` (site, layer)."""
     if options.check is not None:
         options.check()
     neurons = tuple(layer for site, layer in sites if site == "neuron")
     clean = trace(model, prompt.embeddings(), neurons=neurons)
-    question = ask(model, clean.hidden, options.target, metric=cast("Metric", options.metric), foil=options.foil)
+    question = ask(model, clean.hidden, options.target, metric=options.metric, foil=options.foil)
     replacement = replacement_values(
-        prompt, clean, cast("Replacement", options.replacement), sites,
+        prompt, clean, options.replacement, sites,
         reference=options.reference, pooled=options.pooled, corrupted=options.corrupted,
         prepend_bos=options.prepend_bos, check=options.check,
     )  # fmt: skip
     runner = Runner(
-        model, len(prompt.ids), options.batch_size, options.check, options.progress, total=total,
+        model, len(prompt.ids), options.batch_size, options.check, options.progress,
         # as fast, less is computed twice where positions differ, and a cancel between layers is heard sooner
         fewest_tokens=256 if model.device.type == "cpu" else None,
     )  # fmt: skip
     return Study(model, prompt, clean, question, replacement, runner, options)
-
-
-def empty(study: Study, *shape: int) -> Tensor:
-    """A map of NaN, float32 or wider."""
-    kind = torch.float64 if study.model.dtype == torch.float64 else torch.float32
-    return torch.full(shape, torch.nan, dtype=kind, device=study.model.device)
 
 
 # ---- forecast

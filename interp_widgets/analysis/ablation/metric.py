@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from interp_widgets.analysis._core.checks import check_choice, check_finite
 from interp_widgets.analysis._core.prompts import single_token
 from interp_widgets.analysis._core.targets import Aim, read
-from interp_widgets.analysis._core.tensors import log_sum, wide
+from interp_widgets.analysis._core.tensors import log_sum, wide, wide_type
 from interp_widgets.models import Model
 from interp_widgets.models.devices import has_float64
 from interp_widgets.models.engine import decode, decode_blocks, in_blocks, token_logits
@@ -57,9 +58,7 @@ class Question:
 
 def check_metric(metric: str, foil: str | int | None) -> None:
     """ValueError for an unknown metric, or a foil that is missing or superfluous."""
-    if metric not in get_args(Metric):
-        listed = ", ".join(repr(option) for option in get_args(Metric))
-        raise ValueError(f"metric must be one of {listed}, got {metric!r}")
+    check_choice("metric", metric, Metric)
     if metric == "logit_difference" and foil in (None, ""):
         raise ValueError("metric 'logit_difference' needs a foil: give foil=, a token id or the text of one token")
     if metric != "logit_difference" and foil is not None:
@@ -84,11 +83,7 @@ def ask(
     goal = None if target is None else single_token(model, target)
     against = None if foil is None else single_token(model, foil, what="foil")
     logits = wide(decode(model, hidden)[0])
-    if not bool(torch.isfinite(logits).all()):
-        raise ValueError(
-            "the model's logits for this prompt are not all finite numbers: look for broken weights, an edit by a "
-            "hook, or half precision that overflows"
-        )
+    check_finite(logits, lambda token: f"the model's logit of token {token} for this prompt")
     question = Question(model, metric, int(logits.argmax()) if goal is None else goal, against, hidden, 0.0)
     if metric == "kl":
         return question
@@ -105,7 +100,7 @@ def divergence(model: Model, before: Tensor, after: Tensor) -> Tensor:
     device = after.device if has_float64(after.device) else torch.device("cpu")
     columns = _COLUMNS if in_blocks(model) else model.d_vocab
     rows = max(16, _ROWS * _COLUMNS // columns)
-    found = []
+    divergences = []
     for part in torch.split(after, rows):
         both = torch.cat([before, part])
         total = torch.full((len(both),), -torch.inf, dtype=torch.float64, device=device)
@@ -117,6 +112,5 @@ def divergence(model: Model, before: Tensor, after: Tensor) -> Tensor:
             # what is summed so far was weighted with the smaller total
             weighted = weighted * torch.exp(total[0] - larger[0]) + (block[0] - block[1:]) @ share
             total = larger
-        found.append(weighted - total[0] + total[1:])
-    kind = torch.float64 if after.dtype == torch.float64 else torch.float32
-    return torch.cat(found).clamp_min(0).to(kind).to(after.device)
+        divergences.append(weighted - total[0] + total[1:])
+    return torch.cat(divergences).clamp_min(0).to(wide_type(after.dtype)).to(after.device)

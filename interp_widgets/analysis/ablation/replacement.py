@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from interp_widgets.analysis._core.checks import check_choice
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.models.engine import Trace, trace
@@ -51,9 +52,7 @@ class ReplacementValues:
 
 def check_replacement(replacement: str, reference: Sequence[Text] | None, corrupted: Text | None) -> None:
     """ValueError for an unknown replacement, or what one needs missing or superfluous."""
-    if replacement not in get_args(Replacement):
-        listed = ", ".join(repr(option) for option in get_args(Replacement))
-        raise ValueError(f"replacement must be one of {listed}, got {replacement!r}")
+    check_choice("replacement", replacement, Replacement)
     for name, given, user, what in (
         ("reference", reference, "mean", "a list of texts"),
         ("corrupted", corrupted, "resample", "a prompt with as many tokens"),

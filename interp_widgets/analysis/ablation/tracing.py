@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import scipy  # scipy.stats takes a second to import: scipy itself loads it on first use
@@ -14,17 +14,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_choices, check_finite, check_range
 from interp_widgets.analysis._core.chunks import Runner, chunk_size, run_chunks
 from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
-from interp_widgets.analysis._core.prompts import Prompt, read_prompt
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.tensors import to_numpy, wide
+from interp_widgets.analysis.ablation.cells import run_cells
 from interp_widgets.analysis.ablation.metric import Question, ask
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.capabilities import Capability
 from interp_widgets.models.devices import widest
-from interp_widgets.models.engine import Trace, patched, trace
+from interp_widgets.models.engine import Trace, trace
 from interp_widgets.models.patching import Patch
 
 if TYPE_CHECKING:
@@ -248,22 +250,26 @@ def causal_trace(
         True
     """
     model.capabilities.require("residual_stream", "causal_trace")
-    chosen: tuple[Any, ...] = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    chosen = check_choices("kinds", kinds, TracedKind)
     size = default_window(model.n_layers) if window is None else window
-    _check_options(model, chosen, size, noise, samples, seed, batch_size)
-    given = read_prompt(model, prompt, prepend_bos=prepend_bos)
-    start, end = _subject(given, subject)
+    check_range("window", size, most=model.n_layers, owner=f"this {model.n_layers}-layer model")
+    if not 0 <= noise < math.inf:
+        raise ValueError(f"noise must be 0 or above, in standard deviations of the embeddings, got {noise}")
+    check_range("samples", samples)
+    check_range("seed", seed, 0)
+    shown = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    start, end = shown.find(subject)
     std = noise * embedding_std(model)
-    embeddings = given.embeddings()
+    embeddings = shown.embeddings()
     _check_kinds(model, chosen)
     clean = trace(model, embeddings)
     if check is not None:
         check()
     question = ask(model, clean.hidden, target, metric="probability")
-    noisy = _noisy(embeddings, given.offset, (start, end), std, samples, seed)
-    runner = Runner(model, len(given.ids), batch_size, check, progress)
-    runner.total = (end - start + len(chosen) * model.n_layers * (given.n_shown - start)) * samples
-    shape = (len(chosen), model.n_layers, given.n_shown, samples)
+    noisy = _noisy(embeddings, shown.offset, (start, end), std, samples, seed)
+    runner = Runner(model, len(shown.ids), batch_size, check, progress)
+    runner.total = (end - start + len(chosen) * model.n_layers * (shown.n_shown - start)) * samples
+    shape = (len(chosen), model.n_layers, shown.n_shown, samples)
     restored = torch.full(shape, math.nan, dtype=wide(embeddings).dtype, device=model.device)
     embedding = torch.full(shape[2:], math.nan, dtype=restored.dtype, device=model.device)
     base = torch.full((samples,), math.nan, dtype=restored.dtype, device=model.device)
@@ -273,8 +279,7 @@ def causal_trace(
     def result(partial: bool) -> CausalTraceResult:
         # of a partial result the finished samples, or while there is none those that are being computed
         count = (finished or len(jobs[0].base)) if partial else samples
-        told = {"noise": noise, "noise_std": std, "samples": samples, "seed": seed, "window": size}
-        told |= {"bos": given.offset == 1, "largest_chunk": runner.log.largest, "chunk_halvings": runner.log.halvings}
+        options = {"noise": noise, "noise_std": std, "samples": samples, "seed": seed, "window": size}
         return CausalTraceResult(
             restored=to_numpy(restored[..., :count].clone()),
             embedding=to_numpy(embedding[:, :count].clone()),
@@ -282,18 +287,18 @@ def causal_trace(
             clean=question.clean,
             kinds=chosen,
             window=size,
-            tokens=given.tokens(),
-            ids=given.shown_ids,
-            special=given.special(),
+            tokens=shown.tokens(),
+            ids=shown.shown_ids,
+            special=shown.special(),
             subject=(start, end),
             target=question.target,
             target_token=model.token_strings([question.target])[0],
             noise=float(noise),
             noise_std=std,
             seed=seed,
-            bos_id=given.bos_id,
+            bos_id=shown.bos_id,
             partial=partial,
-            provenance=provenance(model.provenance(), **told),
+            provenance=provenance(model.provenance(), **options, bos=shown.offset == 1, **runner.log.facts()),
         )
 
     if on_partial is not None:
@@ -301,7 +306,7 @@ def causal_trace(
 
     def corrupt(first: int, stop: int) -> None:
         corrupted = trace(model, noisy[first:stop])
-        jobs[:] = [_Job(question, clean, corrupted, question.read(corrupted.hidden), given.offset, (start, end), size)]
+        jobs[:] = [_Job(question, clean, corrupted, question.read(corrupted.hidden), shown.offset, (start, end), size)]
 
     def restore(done: int) -> None:
         nonlocal finished
@@ -311,10 +316,11 @@ def causal_trace(
         finished = done
         jobs.clear()  # its trace, before the next one is made
 
-    at_once = chunk_size(_kept_bytes(model, len(given.ids)) + row_bytes(model, len(given.ids), len(given.ids)),
+    at_once = chunk_size(_kept_bytes(model, len(shown.ids)) + row_bytes(model, len(shown.ids), len(shown.ids)),
                          model.free_memory(), most=samples, batch_size=batch_size)  # fmt: skip
-    run_chunks(samples, at_once, corrupt, what=f"sequence of {len(given.ids)} tokens", check=check, after=restore)
-    _check_finite(restored, embedding, base)
+    run_chunks(samples, at_once, corrupt, what=f"sequence of {len(shown.ids)} tokens", check=check, after=restore)
+    for values in (restored, embedding, base):
+        check_finite(values, "a probability under noise", also="too much noise, ")
     return result(partial=False)
 
 
@@ -398,16 +404,19 @@ def _restore_at(job: _Job, runner: Runner, kind: str, layer: int, rows: Tensor) 
     """Fill ``rows`` (positions from the subject on, samples) of one kind and layer: every entry is a continued run."""
     samples, before = rows.shape[1], job.subject[0] + job.offset
 
-    def work(start: int, stop: int) -> None:
-        index = torch.arange(start, stop)
-        at, sample = index // samples + before, index % samples
-        patches = job.patches(kind, layer, index - start, at)
-        hidden = patched(job.question.model, job.corrupted, patches, stop - start, sequence=sample, check=runner.check)
+    def patches(cells: Tensor) -> list[Patch]:
+        return job.patches(kind, layer, torch.arange(len(cells)), cells // samples + before)
+
+    def read(hidden: Tensor, cells: Tensor) -> Tensor:
+        sample = cells % samples
         # rows of another batch are rounded otherwise: what has not changed has no effect at all
         same = (hidden == job.corrupted.hidden[sample]).all(-1)
-        rows[index // samples, sample] = torch.where(same, job.base[sample], job.question.read(hidden))
+        return torch.where(same, job.base[sample], job.question.read(hidden))
 
-    runner.run(rows.numel(), lambda start: job.clean.computed(start // samples + before), work)
+    run_cells(
+        rows, job.corrupted, runner, patches, lambda cell: cell // samples + before, read,
+        sequence=lambda cells: cells % samples,
+    )  # fmt: skip
 
 
 def _noisy(embeddings: Tensor, offset: int, subject: tuple[int, int], std: float, samples: int, seed: int) -> Tensor:
@@ -418,53 +427,6 @@ def _noisy(embeddings: Tensor, offset: int, subject: tuple[int, int], std: float
     where = slice(offset + start, offset + end)
     noisy[:, where] += torch.from_numpy(std * drawn).to(device=noisy.device, dtype=noisy.dtype)
     return noisy
-
-
-# ---- input
-
-
-def _subject(given: Prompt, subject: Any) -> tuple[int, int]:
-    """First and past-last position of the subject."""
-    if isinstance(subject, str):
-        return given.find(subject)
-    if (
-        not hasattr(subject, "__len__")
-        or len(subject) != 2
-        or not all(isinstance(place, int | np.integer) for place in subject)
-    ):
-        raise ValueError(f"the subject must be text or two token positions (start, end), got {subject!r}")
-    start, end = (int(place) for place in subject)
-    if not 0 <= start < end <= given.n_shown:
-        raise ValueError(
-            f"the subject (start, end) must have 0 <= start < end <= {given.n_shown} for this prompt of "
-            f"{given.n_shown} tokens, got ({start}, {end})"
-        )
-    return start, end
-
-
-def _check_options(
-    model: Model, kinds: Sequence[str], window: int, noise: float, samples: int, seed: int, batch_size: int | None
-) -> None:
-    allowed = get_args(TracedKind)
-    if not kinds or len(set(kinds)) < len(kinds) or not set(kinds) <= set(allowed):
-        listed = ", ".join(repr(kind) for kind in allowed)
-        raise ValueError(f"kinds must be some of {listed}, each once, got {kinds!r}")
-    if not 1 <= window <= model.n_layers:
-        raise ValueError(f"window must be in 1..{model.n_layers} for this {model.n_layers}-layer model, got {window}")
-    if not 0 <= noise < math.inf:
-        raise ValueError(f"noise must be 0 or above, in standard deviations of the embeddings, got {noise}")
-    size = 1 if batch_size is None else batch_size
-    for name, number, least in (("samples", samples, 1), ("seed", seed, 0), ("batch_size", size, 1)):
-        if number < least:
-            raise ValueError(f"{name} must be at least {least}, got {number}")
-
-
-def _check_finite(*found: Tensor) -> None:
-    if not all(bool(torch.isfinite(values).all()) for values in found):
-        raise ValueError(
-            "some probabilities under noise are not numbers: ask for less noise, or look for broken weights and half "
-            "precision that overflows"
-        )
 
 
 def causal_trace_cost(

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp_widgets.analysis._core.checks import stream_indices
+from interp_widgets.analysis._core.tensors import wide_type
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.patching import interventions
@@ -101,8 +102,7 @@ def erase(
     units = _units(model, direction, one=False)
     # not QR: of directions that depend on each other it gives as many, some of them outside of their span
     _, sizes, rows = torch.linalg.svd(units, full_matrices=False)
-    kind = torch.float64 if model.dtype == torch.float64 else torch.float32
-    basis = rows[sizes > sizes[0] * _DEPENDENT].T.to(model.device, kind)  # (d_model, rank)
+    basis = rows[sizes > sizes[0] * _DEPENDENT].T.to(model.device, wide_type(model.dtype))  # (d_model, rank)
     chosen = _chosen(model, positions)
 
     def remove(value: Tensor, at: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
 from interp_widgets.analysis._core.result import Scalar, provenance
 from interp_widgets.analysis._core.targets import Target
-from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis._core.tensors import to_numpy, wide_type
 from interp_widgets.analysis.saliency.case import Case, make_case
 from interp_widgets.analysis.saliency.methods import (
     Baseline,
@@ -104,8 +104,7 @@ def prompt_saliency(
     options |= {"steps": steps, "baseline": kind} if method == "integrated_gradients" else {}
     options |= {"seed": seed} if method == "random" else {}
     shape = (case.n_prompt, case.n_response)
-    double = torch.float64 if model.dtype == torch.float64 else torch.float32
-    importance = torch.full(shape, math.nan, dtype=double, device=model.device)
+    importance = torch.full(shape, math.nan, dtype=wide_type(model.dtype), device=model.device)
     probability = case.probability(case.clean())
     runner = Runner(model, case.n_fed, batch_size, check, progress)
     if on_partial is not None and method != "integrated_gradients":  # a part of the steps is not a part of the matrix
@@ -122,7 +121,7 @@ def prompt_saliency(
             gap = integrated_gradients(case, runner, importance, steps=steps, baseline=kind)
         case "random":
             importance = torch.from_numpy(np.random.default_rng(seed).random(shape))
-    options |= {"largest_chunk": runner.log.largest, "chunk_halvings": runner.log.halvings}
+    options |= runner.log.facts()
     matrix = to_numpy(importance)
     _check_finite(case, matrix, probability)
     return _result(case, matrix, probability, method, kind, None if gap is None else to_numpy(gap), options)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp_widgets.analysis._core.checks import check_range
+from interp_widgets.analysis._core.checks import check_range, check_span
 from interp_widgets.arguments import checked
 
 
@@ -145,9 +145,8 @@ def sentence_profiles(
     check_range("segments", segments)
     check_range("min_tokens", min_tokens)
     rows = []
-    for start, stop in sentences:
-        if not 0 <= start < stop <= len(values):
-            raise ValueError(f"a sentence must be (first, past-last) within 0..{len(values)}, got {(start, stop)}")
+    for sentence in sentences:
+        start, stop = check_span(sentence, len(values), "a sentence", f"prompt of {len(values)} tokens")
         total = values[start:stop].sum()
         if stop - start < min_tokens or total <= 0:
             continue

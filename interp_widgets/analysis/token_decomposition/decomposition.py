@@ -134,9 +134,7 @@ def decompose_tokens(
     check_error(
         model, f"the parts of {model.name} do not add up at layer {worst}", float(error[worst]), slope, tolerance
     )
-    return parts.result(
-        provenance(model.provenance(), **options, largest_chunk=log.largest, chunk_halvings=log.halvings)
-    )
+    return parts.result(provenance(model.provenance(), **options, **log.facts()))
 
 
 def chunk_rows(model: Model, n: int) -> int:

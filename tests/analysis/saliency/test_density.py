@@ -131,7 +131,7 @@ def test_profile_finds_ends_and_middles() -> None:
 def test_sentences_that_say_nothing_are_left_out() -> None:
     assert np.isnan(position_profile([0, 0, 0, 0, 1, 1], [(0, 4), (4, 6)])).all()
     assert sentence_profiles([0, 0, 0, 0, 1, 1], [(0, 4), (4, 6)], min_tokens=2).tolist() == [[0.25] * 4]
-    with pytest.raises(ValueError, match=r"within 0..6, got \(4, 7\)"):
+    with pytest.raises(ValueError, match=r"a sentence must be .* <= 6 for this prompt of 6 tokens, got \(4, 7\)"):
         sentence_profiles(np.ones(6), [(4, 7)])
     with pytest.raises(ValueError, match=r"shape \(prompt,\)"):
         position_profile(np.ones((2, 2)), [(0, 2)])
