@@ -386,20 +386,20 @@ def test_a_prediction_is_saved_with_its_ablations(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "atn"}, "kind must be one of 'attn', 'mlp', 'both', 'attn_to_mlp', 'head', 'neuron', got 'atn'"),
-        ({"layer": -1}, "layer must be 0 or above; got -1"),
+        ({"kind": "atn"}, "kind must be 'attn', 'mlp', 'both', 'attn_to_mlp', 'head' or 'neuron', got 'atn'"),
+        ({"layer": -1}, "layer must be 0 or more, got -1"),
         ({"layer": 1.5}, r"layer must be an int, got 1\.5"),
         ({"layer": True}, "layer must be an int, got True"),
-        ({"position": -1}, "position must be 0 or above, and an ablation holds for .*: count from the start; got -1"),
-        ({"position": [1, -2]}, "position must be 0 or above"),
+        ({"position": -1}, "position must be 0 or more, got -1: an ablation holds for .*, count from the start"),
+        ({"position": [1, -2]}, "position must be 0 or more"),
         ({"position": []}, "position is empty: give at least one"),
         ({"position": [2, 3, 2]}, "position names 2 twice"),
         ({"position": "first"}, "position must be an int, got 'first'"),
         ({"kind": "head"}, "an ablation of one head needs its number: give index="),
         ({"kind": "neuron"}, "an ablation of one neuron needs its number"),
-        ({"kind": "neuron", "index": -3}, "neuron must be 0 or above; got -3"),
+        ({"kind": "neuron", "index": -3}, "neuron must be 0 or more, got -3"),
         ({"index": 3}, "leave it out for kind='attn'"),
-        ({"replacement": "noise"}, "replacement must be one of 'zero', 'mean', 'resample', 'value', got 'noise'"),
+        ({"replacement": "noise"}, "replacement must be 'zero', 'mean', 'resample' or 'value', got 'noise'"),
         ({"replacement": "mean"}, "replacement='mean' needs value=, which mean_ablation"),
         ({"replacement": "zero", "value": np.zeros(32)}, "replacement='zero' takes no value"),
         ({"value": np.array([0.0, np.nan])}, "value must be finite"),
@@ -446,7 +446,7 @@ def test_more_bad_input() -> None:
     with pytest.raises(ValueError, match=r"top must be in 1\.\.420"):
         ablated_prediction(model, IDS, [], top=0)
     huge = Ablation("mlp", 1, value=np.full(model.d_model, 1e38))
-    with pytest.raises(ValueError, match="with these ablations are not finite"):
+    with pytest.raises(ValueError, match="the largest logit with these ablations is not finite"):
         ablated_prediction(model, IDS, [huge])
 
 

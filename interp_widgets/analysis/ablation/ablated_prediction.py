@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_finite, check_top
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
-from interp_widgets.analysis.ablation.contexts import Ablation, patches_of
+from interp_widgets.analysis.ablation.contexts import Ablation, as_list, patches_of
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.engine import forward
@@ -89,15 +90,13 @@ def ablated_prediction(
              id   token  before  after  change
         0  1691   Paris     1.0   0.98   -0.02
     """
-    given = read_prompt(model, prompt, prepend_bos=prepend_bos)
-    if not 1 <= top <= model.d_vocab:
-        raise ValueError(f"top must be in 1..{model.d_vocab} for this vocabulary, got {top}")
-    wanted = [ablations] if isinstance(ablations, Ablation) else list(ablations)
-    patches = patches_of(model, wanted)
-    for one in wanted:
-        for position in one.positions or ():
-            given.position(position)
-    before, after = _log_probabilities(given, []), _log_probabilities(given, patches)
+    shown = read_prompt(model, prompt, prepend_bos=prepend_bos)
+    check_top(top, model)
+    listed = as_list(ablations)
+    patches = patches_of(model, listed)
+    for ablated in listed:
+        shown.positions(ablated.positions)
+    before, after = _log_probabilities(shown, []), _log_probabilities(shown, patches)
     ids = [int(i) for i in before.topk(top).indices]
     ids += [int(i) for i in after.topk(top).indices if int(i) not in ids]
     kl = torch.where(before > -torch.inf, before.exp() * (before - after), 0.0).sum()
@@ -107,23 +106,19 @@ def ablated_prediction(
         before=before[ids].exp().numpy(),
         after=after[ids].exp().numpy(),
         kl=max(0.0, float(kl)),  # rounding may leave it below
-        prompt_tokens=given.tokens(),
-        ablations=wanted,
-        provenance=provenance(model.provenance(), top=top, bos=given.offset == 1),
+        prompt_tokens=shown.tokens(),
+        ablations=listed,
+        provenance=provenance(model.provenance(), top=top, bos=shown.offset == 1),
     )
 
 
 @torch.no_grad()
-def _log_probabilities(given: Prompt, patches: Sequence[Patch]) -> Tensor:
+def _log_probabilities(shown: Prompt, patches: Sequence[Patch]) -> Tensor:
     """(d_vocab,) natural log-probabilities of the next token, float64 on the CPU."""
     unchanged = Patch("resid", 0, lambda value: value)
-    with patched_passes(given.model, [unchanged, *patches]):
-        last = torch.tensor([len(given.ids) - 1], device=given.model.device)
-        logits = forward(given.model, given.embeddings(), positions=last)[0, 0].cpu().double()
-    if not bool(torch.isfinite(logits.max())):
-        what = "with these ablations" if patches else "on this prompt"
-        raise ValueError(
-            f"the model's logits {what} are not finite (NaN or infinity): look for broken weights, values that are too "
-            "large, or half precision that overflows"
-        )
+    with patched_passes(shown.model, [unchanged, *patches]):
+        last = torch.tensor([len(shown.ids) - 1], device=shown.model.device)
+        logits = forward(shown.model, shown.embeddings(), positions=last)[0, 0].cpu().double()
+    # a hook may have forbidden tokens by minus infinity
+    check_finite(logits.max(), f"the largest logit {'with these ablations' if patches else 'on this prompt'}")
     return logits.log_softmax(-1)

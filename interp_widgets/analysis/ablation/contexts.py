@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, get_args
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis._core.checks import whole_number
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_choice, check_range, whole_number
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Record, record
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.capabilities import Capability
-from interp_widgets.models.patching import Patch, patched_passes
+from interp_widgets.models.patching import Patch, Site, patched_passes, site_hook
 
 Part = Literal["attn", "mlp", "both", "attn_to_mlp", "head", "neuron"]
 """What is taken out: a layer's attention output, its MLP output, both (the whole block), the attention output as the
@@ -62,39 +64,33 @@ class Ablation(Record):
     or one such row per position given. Kept as a NumPy array. `mean_ablation` and `resample_ablation` make it."""
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Part):
-            listed = ", ".join(repr(part) for part in get_args(Part))
-            raise ValueError(f"kind must be one of {listed}, got {self.kind!r}")
-        object.__setattr__(self, "layer", _whole(self.layer, "layer"))
-        self._check_position()
-        if self.kind in ("head", "neuron"):
-            if self.index is None:
-                raise ValueError(f"an ablation of one {self.kind} needs its number: give index=")
-            object.__setattr__(self, "index", _whole(self.index, self.kind))
-        elif self.index is not None:
-            raise ValueError(f"index is the number of a head or a neuron; leave it out for kind={self.kind!r}")
+        check_choice("kind", self.kind, Part)
+        self._keep("layer", _from_start(self.layer, "layer"))
+        if self.position is not None:
+            several = np.ndim(self.position) > 0
+            positions = tuple(_from_start(each, "position") for each in (self.position if several else [self.position]))  # type: ignore[union-attr]
+            if not positions:
+                raise ValueError("position is empty: give at least one, or None for every position")
+            if len(set(positions)) < len(positions):
+                twice = next(each for each in positions if positions.count(each) > 1)
+                raise ValueError(f"position names {twice} twice: give every position once")
+            self._keep("position", positions if several else positions[0])
+        if self.kind not in ("head", "neuron"):
+            if self.index is not None:
+                raise ValueError(f"index is the number of a head or a neuron; leave it out for kind={self.kind!r}")
+        elif self.index is None:
+            raise ValueError(f"an ablation of one {self.kind} needs its number: give index=")
+        else:
+            self._keep("index", _from_start(self.index, self.kind))
         self._check_value()
 
-    def _check_position(self) -> None:
-        if self.position is None:
-            return
-        if np.ndim(self.position):
-            found = tuple(_whole(p, "position") for p in self.position)  # type: ignore[union-attr]
-            if not found:
-                raise ValueError("position is empty: give at least one, or None for every position")
-            twice = next((p for p in found if found.count(p) > 1), None)
-            if twice is not None:
-                raise ValueError(f"position names {twice} twice: give every position once")
-            object.__setattr__(self, "position", found)
-        else:
-            object.__setattr__(self, "position", _whole(self.position, "position"))
+    def _keep(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
     def _check_value(self) -> None:
         if self.replacement is None:
-            object.__setattr__(self, "replacement", "zero" if self.value is None else "value")
-        if self.replacement not in get_args(ReplacementKind):
-            listed = ", ".join(repr(kind) for kind in get_args(ReplacementKind))
-            raise ValueError(f"replacement must be one of {listed}, got {self.replacement!r}")
+            self._keep("replacement", "zero" if self.value is None else "value")
+        check_choice("replacement", self.replacement, ReplacementKind)
         if self.replacement == "zero":
             if self.value is not None:
                 raise ValueError("replacement='zero' takes no value: leave one of the two out")
@@ -104,30 +100,29 @@ class Ablation(Record):
                 f"replacement={self.replacement!r} needs value=, which mean_ablation(model, ablation, texts) or "
                 "resample_ablation(model, ablation, prompt) make"
             )
-        given = to_numpy(self.value) if isinstance(self.value, Tensor) else np.asarray(self.value)
-        if given.dtype.kind not in "fiu":
-            raise ValueError(f"value must hold numbers, got {given.dtype}")
-        if not np.isfinite(given).all():
+        value = to_numpy(self.value) if isinstance(self.value, Tensor) else np.asarray(self.value)
+        if value.dtype.kind not in "fiu":
+            raise ValueError(f"value must hold numbers, got {value.dtype}")
+        if not np.isfinite(value).all():
             raise ValueError("value must be finite, got NaN or infinity")
-        given = given.view() if given.dtype.kind == "f" else given.astype(float)
-        given.flags.writeable = False
-        object.__setattr__(self, "value", given)
+        value = value.view() if value.dtype.kind == "f" else value.astype(float)
+        value.flags.writeable = False
+        self._keep("value", value)
 
     @property
     def positions(self) -> tuple[int, ...] | None:
         """The positions as a tuple; None for all."""
-        if self.position is None or not isinstance(self.position, int):
-            return None if self.position is None else tuple(self.position)
-        return (self.position,)
+        if self.position is None:
+            return None
+        return (self.position,) if isinstance(self.position, int) else tuple(self.position)
 
 
-def _whole(given: Any, what: str) -> int:
-    """A whole number from 0 on."""
-    found = whole_number(given, what)
-    if found < 0:
-        more = ", and an ablation holds for sequences of any length: count from the start" if what == "position" else ""
-        raise ValueError(f"{what} must be 0 or above{more}; got {found}")
-    return found
+def _from_start(number: Any, name: str) -> int:
+    """An index that is counted from the start: no model or text is known here whose end it could be counted from."""
+    counted = whole_number(number, name)
+    advice = "an ablation holds for sequences of any length, count from the start" if name == "position" else ""
+    check_range(name, counted, 0, advice=advice)
+    return counted
 
 
 @checked
@@ -164,14 +159,21 @@ def ablation(model: Model, ablations: Iterable[Ablation] | Ablation) -> Abstract
     return patched_passes(model, patches_of(model, ablations))
 
 
+def as_list(ablations: Any) -> list[Ablation]:
+    """One ablation or several, as a list; TypeError for anything else."""
+    listed = [ablations] if isinstance(ablations, Ablation) else list(ablations)
+    for ablated in listed:
+        if not isinstance(ablated, Ablation):
+            raise TypeError(f"ablations must be Ablation objects, got {type(ablated).__name__}")
+    return listed
+
+
 def patches_of(model: Model, ablations: Iterable[Ablation] | Ablation) -> list[Patch]:
     """The patches that ablations are made of, checked against the model."""
-    given = [ablations] if isinstance(ablations, Ablation) else list(ablations)
-    for one in given:
-        if not isinstance(one, Ablation):
-            raise TypeError(f"ablations must be Ablation objects, got {type(one).__name__}")
-        _check(model, one)
-    return [patch for one in given for patch in _patches(model, one)]
+    listed = as_list(ablations)
+    for ablated in listed:
+        _check(model, ablated)
+    return [patch for ablated in listed for patch in _patches(model, ablated)]
 
 
 _NEEDS: dict[str, tuple[Capability, ...]] = {
@@ -193,46 +195,46 @@ def check_kind(model: Model, kind: str, caller: str) -> None:
             has.require(name, caller, f"ablate {near[0]!r} instead", using=near[1])
 
 
-def _check(model: Model, one: Ablation) -> None:
-    counts = {"layer": (one.layer, model.n_layers, f"this {model.n_layers}-layer model")}
-    if one.kind == "head":
-        counts["head"] = (one.index or 0, model.n_heads, f"this model of {model.n_heads} heads per layer")
-    if one.kind == "neuron":
-        counts["neuron"] = (one.index or 0, model.d_mlp, f"this model of {model.d_mlp} neurons per layer")
-    if one.positions is not None:
-        counts["position"] = (max(one.positions), model.n_ctx, f"this model, which reads {model.n_ctx} tokens")
-    for what, (found, count, whose) in counts.items():
-        if not 0 <= found < count:
-            raise ValueError(f"{what} must be in 0..{count - 1} for {whose}, got {found}")
-    check_kind(model, one.kind, f"Ablation({one.kind!r}, ...)")
-    if one.kind not in ("attn", "head") and model.capabilities.attention_only:
-        raise ValueError(f"{model.name} has no MLPs, so that it has no {one.kind!r}: ablate 'attn' or a head instead")
-    if one.value is None:
+def _check(model: Model, ablated: Ablation) -> None:
+    """ValueError for what a model does not have, or a value of another width."""
+    kind, positions = ablated.kind, ablated.positions
+    check_range("layer", ablated.layer, 0, model.n_layers - 1, f"this {model.n_layers}-layer model")
+    if ablated.index is not None:
+        size = model.n_heads if kind == "head" else model.d_mlp
+        check_range(kind, ablated.index, 0, size - 1, f"this model of {size} {kind}s per layer")
+    if positions is not None:
+        owner = f"this model, which reads {model.n_ctx} tokens"
+        check_range("position", max(positions), 0, model.n_ctx - 1, owner)
+    check_kind(model, kind, f"Ablation({kind!r}, ...)")
+    if kind not in ("attn", "head") and model.capabilities.attention_only:
+        raise ValueError(f"{model.name} has no MLPs, so that it has no {kind!r}: ablate 'attn' or a head instead")
+    if ablated.value is None:
         return
-    row = _row_shape(model, one)
-    several = not isinstance(one.position, int) and one.positions is not None
-    allowed = [row, (len(one.positions or ()), *row)] if several else [row]
-    if one.value.shape not in allowed:
-        wanted = " or ".join(str(shape) for shape in allowed)
-        raise ValueError(f"the value of this {one.kind} ablation must have shape {wanted}, got {one.value.shape}")
+    row = _row_shape(model, ablated)
+    several = positions is not None and not isinstance(ablated.position, int)
+    allowed = [row, (len(positions or ()), *row)] if several else [row]
+    if ablated.value.shape not in allowed:
+        shapes = " or ".join(map(str, allowed))
+        raise ValueError(f"the value of this {kind} ablation must have shape {shapes}, got {ablated.value.shape}")
 
 
-def _row_shape(model: Model, one: Ablation) -> tuple[int, ...]:
-    return {"head": (model.capabilities.head_width,), "neuron": ()}.get(one.kind, (model.d_model,))
+def _row_shape(model: Model, ablated: Ablation) -> tuple[int, ...]:
+    """The shape of what is replaced at one position."""
+    return {"head": (model.capabilities.head_width,), "neuron": ()}.get(ablated.kind, (model.d_model,))
 
 
-def _patches(model: Model, one: Ablation) -> list[Patch]:
-    """What one checked ablation puts in place, at which sites."""
-    row = _row_shape(model, one)
-    value = np.zeros(row) if one.value is None else one.value
+def _patches(model: Model, ablated: Ablation) -> list[Patch]:
+    """The patches of one ablation that was checked."""
+    row = _row_shape(model, ablated)
+    value = np.zeros(row) if ablated.value is None else ablated.value
     rows = torch.tensor(value if value.ndim > len(row) else value[None], device=model.device, dtype=model.dtype)
-    rows = rows[:, None] if one.kind == "neuron" else rows
-    positions = None if one.positions is None else torch.tensor(one.positions)
-    index = None if one.index is None else torch.tensor([one.index])
-    if one.kind == "both":  # together they add the value to the stream
-        nothing = Patch("attn", one.layer, torch.zeros_like(rows), positions)
-        return [nothing, Patch("mlp", one.layer, rows, positions)]
-    return [Patch(one.kind, one.layer, rows, positions, index=index)]
+    rows = rows[:, None] if ablated.kind == "neuron" else rows
+    positions = None if ablated.positions is None else torch.tensor(ablated.positions)
+    number = None if ablated.index is None else torch.tensor([ablated.index])
+    if ablated.kind == "both":  # together they add the value to the stream
+        attention = Patch("attn", ablated.layer, torch.zeros_like(rows), positions)
+        return [attention, Patch("mlp", ablated.layer, rows, positions)]
+    return [Patch(ablated.kind, ablated.layer, rows, positions, index=number)]
 
 
 # ---- means and other prompts
@@ -269,16 +271,16 @@ def mean_ablation(
         ...     model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
         ' the'
     """
-    total, count = None, 0
+    run = RunOptions(check=check)
+    sums, counts = [], []
     for text in [texts] if isinstance(texts, str) else texts:
-        if check is not None:
-            check()
-        rows = _values(model, one, text, prepend_bos)
-        part = rows.sum(0, dtype=np.float64)
-        total, count = part if total is None else total + part, count + len(rows)
-    if total is None:
+        run.stop_if_cancelled()
+        values = _values(model, one, text, prepend_bos)
+        sums.append(values.sum(0, dtype=np.float64))
+        counts.append(len(values))
+    if not sums:
         raise ValueError("a mean needs at least one text: give reference texts")
-    return Ablation(one.kind, one.layer, one.position, one.index, "mean", np.asarray(total / count))
+    return replace(one, replacement="mean", value=np.asarray(sum(sums) / sum(counts)))
 
 
 @checked
@@ -304,29 +306,24 @@ def resample_ablation(
         ...     model.generate("The Eiffel Tower is located in the city of", max_new_tokens=1)
         ' Rome'
     """
-    rows = _values(model, one, prompt, prepend_bos)
-    positions = one.positions or tuple(range(len(rows)))
-    if max(positions) >= len(rows):
+    values = _values(model, one, prompt, prepend_bos)
+    positions = one.positions or tuple(range(len(values)))
+    if max(positions) >= len(values):
         raise ValueError(
-            f"the other prompt has {len(rows)} tokens and nothing at position {max(positions)}: "
+            f"the other prompt has {len(values)} tokens and nothing at position {max(positions)}: "
             "give one that is as long as the ablated one"
         )
-    value = rows[list(positions)]
     if isinstance(one.position, int):
-        return Ablation(one.kind, one.layer, one.position, one.index, "resample", value[0])
-    return Ablation(one.kind, one.layer, positions, one.index, "resample", value)
+        return replace(one, replacement="resample", value=values[one.position])
+    return replace(one, position=positions, replacement="resample", value=values[list(positions)])
 
 
-def _values(
-    model: Model, one: Ablation, prompt: str | Sequence[int], prepend_bos: bool | None
-) -> NDArray[np.floating[Any]]:
+def _values(model: Model, ablated: Ablation, prompt: str | Sequence[int], prepend_bos: bool | None) -> Floats:
     """(positions, ...) what the part computes at every shown position of a prompt."""
-    _check(model, Ablation(one.kind, one.layer, one.position, one.index))
-    given = read_prompt(model, prompt, prepend_bos=prepend_bos, what="reference text")
-    names = {"mlp": ("hook_mlp_out",), "both": ("hook_attn_out", "hook_mlp_out")}
-    names |= {"head": ("attn.hook_z",), "neuron": ("mlp.hook_post",)}
-    wanted = [f"blocks.{one.layer}.{name}" for name in names.get(one.kind, ("hook_attn_out",))]
-    run = model.run(given.fed_ids(), capture=wanted)
-    found = sum(wide(run.activations[name][0, given.offset :]) for name in wanted)
-    rows = to_numpy(torch.as_tensor(found))
-    return rows if one.index is None else rows[:, one.index]
+    _check(model, replace(ablated, replacement="zero", value=None))
+    shown = read_prompt(model, prompt, prepend_bos=prepend_bos, what="reference text")
+    sites: dict[str, tuple[Site, ...]] = {"both": ("attn", "mlp"), "attn_to_mlp": ("attn",)}
+    hooks = [site_hook(site, ablated.layer, model.n_layers) for site in sites.get(ablated.kind, (ablated.kind,))]  # type: ignore[arg-type]
+    activations = model.run(shown.fed_ids(), capture=hooks).activations
+    values = to_numpy(torch.stack([wide(activations[hook][0, shown.offset :]) for hook in hooks]).sum(0))
+    return values if ablated.index is None else values[:, ablated.index]

@@ -104,10 +104,8 @@ def replacement_values(
     return ReplacementValues("zero", clean)
 
 
-def _references(prompt: Prompt, given: Sequence[Text], pooled: bool, prepend_bos: bool | None) -> list[Prompt]:
-    if isinstance(given, str):
-        raise ValueError(f"reference must be a list of texts, got one text: write reference=[{given[:30]!r}]")
-    texts = [read_prompt(prompt.model, text, prepend_bos=prepend_bos, what="reference text") for text in given]
+def _references(prompt: Prompt, reference: Sequence[Text], pooled: bool, prepend_bos: bool | None) -> list[Prompt]:
+    texts = [read_prompt(prompt.model, text, prepend_bos=prepend_bos, what="reference text") for text in reference]
     if not texts:
         raise ValueError("reference is empty: give at least one text")
     if not pooled:
