@@ -311,6 +311,20 @@ def find_capabilities(
     )
 
 
+def mlp_entry(tl_model: Any) -> Literal["ln2", "mlp"]:
+    """The module of a block that the residual stream enters on its way to the MLP: its norm, or the MLP itself.
+
+    Raises ValueError for an architecture whose MLPs read something else.
+    """
+    with _hooks_off(tl_model):
+        entry, _ = _branch(_look(tl_model))
+    if entry is None:
+        raise ValueError(
+            "the MLPs of this model do not read the residual stream directly, so that what they read cannot be replaced"
+        )
+    return entry
+
+
 def _shows(seen: _Seen, name: str) -> bool:
     return any(shown.endswith(name) for shown in seen.shapes)
 

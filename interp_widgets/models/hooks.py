@@ -9,10 +9,9 @@ import contextlib
 import difflib
 import re
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +45,13 @@ _SWITCHES = {
 
 _OWN_HOOKS = ("transformer_lens.model_bridge", "interp_widgets.models.engine.modules")
 """Modules whose hooks are part of how a pass works."""
+HOOK_TABLES = {
+    "_forward_pre_hooks": "pre-hook",
+    "_forward_hooks": "hook",
+    "_backward_pre_hooks": "backward pre-hook",
+    "_backward_hooks": "backward hook",
+}
+"""Where PyTorch keeps a module's hooks, and what they are."""
 MLP_IN = re.compile(r"blocks\.(\d+)\.hook_mlp_in$")
 
 
@@ -86,11 +92,28 @@ def acts(hook: Any) -> bool:
     return scope is None or scope.acts()
 
 
+def is_scoped(hook: Any) -> bool:
+    """Whether a registered function acts in one scope only."""
+    return hasattr(hook, _MARK)
+
+
+def modules_of(root: Any) -> list[Any]:
+    """A module and all within it, each once; ``modules()``, which makes their names too, takes five times as long."""
+    found = {id(root): root}
+    waiting = [root]
+    while waiting:
+        for child in waiting.pop()._modules.values():
+            if child is not None and id(child) not in found:
+                found[id(child)] = child
+                waiting.append(child)
+    return list(found.values())
+
+
 @contextlib.contextmanager
 def scopes_left(tl_model: Any) -> Iterator[None]:
     """Inside, hooks that act in a scope of this thread do nothing."""
-    hooks = (hook for module in tl_model.modules() for hook in hooks_of(module))
-    scopes = {scope for hook in hooks if (scope := getattr(hook, _MARK, None)) is not None}
+    hooks = [hook for module in modules_of(tl_model) for _, _, hook in acting_hooks(vars(module))]
+    scopes = {getattr(hook, _MARK) for hook in hooks if is_scoped(hook)}
     for scope in scopes:
         scope.open = False
     try:
@@ -100,17 +123,24 @@ def scopes_left(tl_model: Any) -> Iterator[None]:
             scope.open = True
 
 
-def hooks_of(module: Any) -> list[Any]:
-    """The hooks of a PyTorch module that act in this thread; HookPoints keep theirs there too."""
-    tables = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    # copied first: another thread may put a hook of its own on at this moment
-    return [hook for table in tables if table for hook in list(table.values()) if acts(hook)]
+def acting_hooks(tables: Mapping[str, Any]) -> list[tuple[str, int, Any]]:
+    """(what it is, its number, the function) of the hooks in the tables of a PyTorch module that act in this thread.
+
+    HookPoints keep theirs there too. Those that are part of how a pass works are left out.
+    """
+    return [
+        (what, number, hook)
+        for name, what in HOOK_TABLES.items()
+        if tables[name]
+        # copied first: another thread may put a hook of its own on at this moment
+        for number, hook in list(tables[name].items())
+        if acts(hook) and not is_part_of_model(hook)
+    ]
 
 
 def has_hooks(tl_model: Any) -> bool:
-    """Whether anyone has a hook on the model that acts in this thread, permanent or not; those that are part of how a
-    pass works do not count."""
-    return any(not is_part_of_model(hook) for module in tl_model.modules() for hook in hooks_of(module))
+    """Whether anyone has a hook on the model that acts in this thread, permanent or not."""
+    return any(acting_hooks(vars(module)) for module in modules_of(tl_model))
 
 
 def is_part_of_model(hook: Any) -> bool:
@@ -171,14 +201,14 @@ def attached(
     tl_model: Any,
     hooks: Iterable[tuple[str, Callable[..., Tensor | None]]],
     *,
-    backend: str = "",
+    mlp_entry: str = "",
     scope: Scope | None = None,
 ) -> Iterator[None]:
     """Add hooks and take exactly these away again, whatever happens inside; other people's hooks stay.
 
     The hook points are used directly: the bridge's own context manager calls a function once per alias of a name,
     so that an edit would be applied twice. ``hook_mlp_in``, the residual stream as the MLP's branch reads it, has no
-    hook that every model runs: with a ``backend`` it is the input of that branch's first module.
+    hook that every model runs: with ``mlp_entry`` it is the input of that module of the block.
 
     Every function sees its value on the device where the model's weights begin, also of a layer that lies on another.
 
@@ -188,12 +218,10 @@ def attached(
     """
     device = next(devices_of(tl_model))
     hooks, points = list(hooks), tl_model.hook_dict  # a bridge makes this table at every look
-    # found before any hook is on the model: it compares values
-    entry = mlp_branch(tl_model, backend).entry if backend and any(MLP_IN.match(name) for name, _ in hooks) else ""
     with contextlib.ExitStack() as stack:
         for name, function in hooks:
             act = _within(function, scope, device)
-            block = MLP_IN.match(name) if backend else None
+            block = MLP_IN.match(name) if mlp_entry else None
             if block is None:
                 point = points[name]
                 handle = add_hook(point, act, permanent=scope is not None)
@@ -201,7 +229,7 @@ def attached(
                 registered = point._forward_hooks.get(handle.hook.id)
             else:
                 registered = _entering(act)
-                part = getattr(tl_model.blocks[int(block.group(1))], entry)
+                part = getattr(tl_model.blocks[int(block.group(1))], mlp_entry)
                 stack.callback(part.register_forward_pre_hook(registered).remove)
             if scope is not None:
                 mark(registered, scope)
@@ -374,65 +402,3 @@ def _gradients(objective: Tensor, recorders: Mapping[str, _Recorder]) -> dict[st
             total = total if part is None else total + part
         gradients[name] = total.detach()
     return gradients
-
-
-# ---- how the stream comes to the MLP
-
-
-@dataclass(frozen=True)
-class MlpBranch:
-    """How the residual stream comes to the MLP of a block."""
-
-    entry: Literal["ln2", "mlp"]
-    """The part of a block that the stream enters: the MLP's norm, or the MLP itself where no norm is before it."""
-    reads_attention: bool
-    """Whether it has the output of the same block's attention in it; parallel blocks read the stream before that."""
-
-
-_MLP_BRANCHES: weakref.WeakKeyDictionary[Any, MlpBranch] = weakref.WeakKeyDictionary()
-
-
-def mlp_branch(tl_model: Any, backend: str) -> MlpBranch:
-    """How the MLPs of a model read the residual stream, found by comparing values in the first block.
-
-    Raises ValueError for an architecture whose MLPs read something else.
-    """
-    branch = _MLP_BRANCHES.get(tl_model)
-    if branch is None:
-        with scopes_left(tl_model):
-            if has_hooks(tl_model):  # values may be changed: what the library says must do
-                return MlpBranch("ln2", not getattr(tl_model.cfg, "parallel_attn_mlp", False))
-            branch = _MLP_BRANCHES[tl_model] = _find_branch(tl_model, backend)
-    return branch
-
-
-@torch.no_grad()
-def _find_branch(tl_model: Any, backend: str) -> MlpBranch:
-    block, seen = tl_model.blocks[0], dict[str, Tensor]()
-    entries: tuple[Literal["ln2", "mlp"], ...] = ("ln2", "mlp")
-    handles = [
-        getattr(block, entry).register_forward_pre_hook(
-            lambda module, inputs, entry=entry: seen.__setitem__(entry, inputs[0])
-        )
-        for entry in entries
-        if isinstance(getattr(block, entry, None), torch.nn.Module)
-    ]
-    try:
-        device = next(tl_model.parameters()).device
-        ids = torch.arange(min(4, tl_model.cfg.n_ctx, tl_model.cfg.d_vocab), device=device)[None]
-        names = ["blocks.0.hook_resid_pre", "blocks.0.hook_attn_out"]
-        run = run_hooked(tl_model, ids, backend=backend, capture=names)
-    finally:
-        for handle in handles:
-            handle.remove()
-    before, attention = (run.activations[name].cpu().double() for name in names)
-    for entry in entries:
-        if entry not in seen or seen[entry].shape != before.shape:
-            continue
-        value = seen[entry].cpu().double()
-        after, apart = float((value - before - attention).norm()), float((value - before).norm())
-        if min(after, apart) <= 0.03 * float(value.norm()):  # rounding in half precision
-            return MlpBranch(entry, after <= apart)
-    raise ValueError(
-        "the MLPs of this model do not read the residual stream directly, so that what they read cannot be replaced"
-    )

@@ -231,17 +231,21 @@ class Network:
         and Gemma's is what it multiplies by.
         """
         owners = list(self._owners(layer))
-        # plain weights are read at any time, also while another thread computes
-        with self.lock if owners else contextlib.nullcontext(), readable(*owners):
+        if not owners:  # plain weights are read at any time, also while another thread computes
+            return self._weight(name, layer, grouped)
+        with self.lock, readable(*owners):
             try:
-                value = weights.weight(self.tl_model, name, layer, grouped=grouped)
-                if name in ("ln1_w", "ln1_b") and not self.capabilities.input_norms:  # a norm behind attention
-                    value = torch.ones_like(value) if name == "ln1_w" else torch.zeros_like(value)
+                return self._weight(name, layer, grouped)
             except NotImplementedError as error:
                 raise ValueError(
                     f"{name} of {self.name} cannot be read, because its weights are quantised ({self.quantised}): "
                     "load the model that it was made from"
                 ) from error
+
+    def _weight(self, name: str, layer: int | None, grouped: bool) -> Tensor:
+        value = weights.weight(self.tl_model, name, layer, grouped=grouped)
+        if name in ("ln1_w", "ln1_b") and not self.capabilities.input_norms:  # a norm behind attention
+            value = torch.ones_like(value) if name == "ln1_w" else torch.zeros_like(value)
         return value.to(self.device) if self.spread else value
 
     def _owners(self, layer: int | None) -> Iterator[torch.nn.Module]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -18,8 +17,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .hooks import EMBED, MLP_IN, Scope, attached, check_hook_names, has_hooks, mark, placed, run_hooked
+from .capabilities import mlp_entry
+from .hooks import MLP_IN, Scope, attached, check_hook_names, embedding_hook, has_hooks, mark, placed, run_hooked
 from .network import Network
+from .state import remembered
 
 Site = Literal["resid", "attn", "mlp", "attn_to_mlp", "head", "neuron"]
 """What can be replaced at a layer: the residual stream that enters the block; what attention or the MLP adds to the
@@ -40,8 +41,6 @@ _ALLOWED = re.compile(
     r"blocks\.\d+\.(hook_(resid_pre|resid_mid|resid_post|attn_out|mlp_out|mlp_in)"
     r"|attn\.hook_[vz]|mlp\.hook_(pre|pre_linear|post))$"
 )
-_EFFECTIVE: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
-"""Kinds of hooks whose changes were seen to reach the output, by TransformerLens model."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +180,13 @@ def patched_passes(model: Network, patches: Sequence[Patch]) -> AbstractContextM
     return interventions(model, changes)
 
 
+def entry_for(network: Network, hooks: Iterable[tuple[str, Any]]) -> str:
+    """What `attached` needs to find the MLPs' inputs, if one of the hooks asks for them."""
+    if not any(MLP_IN.match(name) for name, _ in hooks):
+        return ""
+    return remembered(network, "MLP entry", lambda: mlp_entry(network.tl_model))
+
+
 # ---- changes that hold for the length of a with
 
 
@@ -224,10 +230,11 @@ def interventions(model: Network, changes: Sequence[tuple[str, Change]]) -> Iter
     current, stack = _Pass(model, scope), ExitStack()
     try:
         with model.lock:
-            hooks: list[tuple[str, Callable[..., Tensor | None]]] = [(EMBED, current.embedded)]
+            first = embedding_hook(model.tl_model, model.backend)
+            hooks: list[tuple[str, Callable[..., Tensor | None]]] = [(first, current.embedded)]
             for name, change in planned:
                 hooks += placed(name, current.bound(name, change), model.backend)
-            stack.enter_context(attached(model.tl_model, hooks, backend=model.backend, scope=scope))
+            stack.enter_context(attached(model.tl_model, hooks, mlp_entry=entry_for(model, hooks), scope=scope))
 
             def begin(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
                 current.begin(module, args, kwargs)
@@ -320,7 +327,7 @@ def _check_names(model: Network, names: Sequence[str]) -> None:
     with model.lock:
         if has_hooks(model.tl_model):
             return  # a hook further on may replace the value for good reason
-        known = _EFFECTIVE.setdefault(model.tl_model, set())
+        known = remembered(model, "hooks that reach the output", set[str])
         for name in names:
             kind = re.sub(r"\d+", "", name)
             if kind not in known and not MLP_IN.match(name):

@@ -688,6 +688,18 @@ def test_layers_are_skipped_only_where_that_gives_the_models_own_logits(monkeypa
 
 
 @pytest.mark.hooked
+def test_an_edited_model_is_compared_anew_before_layers_are_skipped() -> None:
+    model = build(random_state("llama", 3), backend="hooked")
+    assert model.skips_layers
+    mlp = model.tl_model.blocks[0].mlp
+    own = mlp.forward
+    mlp.forward = lambda x: 3 * own(x)
+    assert not model.skips_layers
+    del mlp.forward
+    assert model.skips_layers
+
+
+@pytest.mark.hooked
 def test_weights_that_are_no_numbers_are_told_while_writing() -> None:
     model = build(random_state("llama", 3), backend="hooked")
     ids = model.tokens(PROMPT)

@@ -13,10 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from interp_widgets.models import Model, load_model
-from interp_widgets.models import state as state_module
+from interp_widgets.models import Model, contents, load_model
 from interp_widgets.models.patching import interventions
-from interp_widgets.models.state import Watch, edits, state_key, structure_key, weights_key
+from interp_widgets.models.state import Watch, edits, remembered, state_key, weights_key
 from interp_widgets.models.threads import few_threads
 from tests.models.mixtures import tiny_mixture
 from tests.models.state_edits import EDITS, WEIGHTS, Undo, act_fn_replaced, edited, hook_added, untouched
@@ -44,18 +43,17 @@ def sha(model: Model) -> str:
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
 def test_every_edit_moves_the_state_and_its_undoing_brings_it_back(edit: Callable[[Model], Undo], backend: str) -> None:
     model = tiny_model("llama", backend)
-    before, structure, weights = state_key(model), structure_key(model), model.weight_hash
+    before, weights = state_key(model), model.weight_hash
     assert before.certain
     assert "edited" not in model.provenance()
     with edited(model, edit):
         moved = state_key(model)
         assert (moved.structure, moved.content) != (before.structure, before.content)
-        assert structure_key(model) == moved.structure
         assert model.weight_hash == model.provenance()["weight_hash"] == sha(model)
         if edit in WEIGHTS:
             assert model.weight_hash != weights
             if edit.__name__ in ("in_place", "data_copied", "numpy_element", "rows_swapped", "copied", "state_loaded"):
-                assert structure_key(model) == structure, "values alone are no structure"
+                assert moved.structure == before.structure, "values alone are no structure"
         else:
             assert str(model.provenance()["edited"])
             assert len(str(model.provenance()["edit_key"])) == 32
@@ -181,8 +179,8 @@ def test_code_exchanged_within_a_function_is_seen() -> None:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> Model:
     """A model that counts as too large to be read whole at every call."""
-    monkeypatch.setattr(state_module, "READ_BYTES", 0)
-    monkeypatch.setattr(state_module, "SMALL_BYTES", 1024)
+    monkeypatch.setattr(contents, "READ_BYTES", 0)
+    monkeypatch.setattr(contents, "SMALL_BYTES", 1024)
     return fresh("llama", "bridge")
 
 
@@ -228,9 +226,9 @@ def test_what_an_accelerator_holds_is_read_by_itself(
     edit: Callable[[Model], Undo], limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The processor's memory is taken for an accelerator's: read with operations on tensors."""
-    monkeypatch.setattr(state_module, "_is_here", lambda storage: False)
-    monkeypatch.setattr(state_module, "_buffer", None)
-    monkeypatch.setattr(state_module, "READ_BYTES", limit)
+    monkeypatch.setattr(contents, "_is_here", lambda storage: False)
+    monkeypatch.setattr(contents, "_buffer", None)
+    monkeypatch.setattr(contents, "READ_BYTES", limit)
     model = tiny_model("llama", "bridge")
     before = state_key(model, exact=True)
     with edited(model, edit):
@@ -242,7 +240,7 @@ def test_what_an_accelerator_holds_is_read_by_itself(
 
 
 def weighted_sum(tensor: Tensor) -> bytes:
-    return bytes(state_module._weighted_sums([tensor.untyped_storage()])[0].numpy())
+    return bytes(contents._weighted_sums([tensor.untyped_storage()])[0].numpy())
 
 
 def test_the_sum_of_an_accelerator_tells_edits_apart() -> None:
@@ -263,7 +261,7 @@ def test_the_sum_of_an_accelerator_tells_edits_apart() -> None:
 
 def test_the_sum_does_not_depend_on_how_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = torch.randint(0, 255, (4096,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(state_module, "_CHUNK", 128)
+    monkeypatch.setattr(contents, "_CHUNK", 128)
     seen = {weighted_sum(raw)}
     for first, second in ((0, 128), (5, 127), (130, 900)):  # words that change places, also between chunks
         words = raw.clone().view(torch.int32)
@@ -356,3 +354,40 @@ def test_another_thread_does_not_wait_for_ever() -> None:
         thread.start()
         thread.join()
     assert seen == ["the model computes in another thread"]
+
+
+# ---- what is remembered of a model
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_remembered_is_found_again_after_an_edit(backend: str) -> None:
+    model = fresh("llama", backend)
+
+    def asked() -> object:
+        return remembered(model, "something", object)
+
+    first, again = asked(), set()
+    assert asked() is first
+    for edit in EDITS:
+        with edited(model, edit):
+            inside = asked()
+            assert asked() is inside
+            values = edit.__name__ == "buffer_edited" or (edit in WEIGHTS and edit.__name__ != "dtype_changed")
+            kept = values or "hook" in edit.__name__
+            assert (inside is first) == kept, edit.__name__
+        first = asked()
+        assert (first is inside) == kept
+        again |= set() if kept else {edit.__name__}
+    assert {"act_fn_replaced", "forward_replaced", "eps_changed", "dtype_changed", "module_replaced"} <= again
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_edit_is_asked_anew_whether_a_hook_reaches_the_output(backend: str) -> None:
+    model = fresh("gpt2", backend)
+    change = ("blocks.1.mlp.hook_post", lambda value, positions: value * 0)
+    with interventions(model, [change]):
+        assert model.run(IDS).logits.isfinite().all()
+    mlp = model.tl_model.blocks[1].mlp
+    mlp.forward = lambda x, *args, **options: torch.zeros_like(x)
+    with pytest.raises(ValueError, match=r"blocks\.1\.mlp\.hook_post"), interventions(model, [change]):
+        pass

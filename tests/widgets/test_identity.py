@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from interp_widgets.analysis.ablation import Ablation, ablation
-from interp_widgets.models import Model
-from interp_widgets.models import state as state_module
+from interp_widgets.models import Model, contents
 from interp_widgets.widgets.base.identity import Identity
 from tests.models.state_edits import EDITS, Undo, edited, numpy_element
 from tests.models.tiny import tiny_model
@@ -151,7 +150,7 @@ def test_the_cache_of_a_large_model_is_asked_by_the_worker(
     make: Callable[..., Any], reading: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The interface cannot read such a model at every key press; nothing stale is shown all the same."""
-    monkeypatch.setattr(state_module, "READ_BYTES", 0)
+    monkeypatch.setattr(contents, "READ_BYTES", 0)
     model = tiny_model.__wrapped__("gpt2", "bridge")
     monkeypatch.setattr(model, "gate", threading.Event(), raising=False)
     panel = make(model, kind=reading)

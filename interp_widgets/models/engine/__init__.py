@@ -89,10 +89,11 @@ def _route(network: Network, tokens: int, *, looks: bool = True) -> _Route:
     Routes are compared without hooks: those of this package's own scopes, such as an ablation that is in force, are
     left aside meanwhile. What follows a pass, such as its logits, goes its way without another look at the model.
     """
+    find = verdict if looks else last_verdict
     if not has_hooks(network.tl_model):
-        return _Route(False, verdict(network, tokens) if looks else last_verdict(network, tokens))
+        return _Route(False, find(network, tokens))
     with scopes_left(network.tl_model):
-        return _Route(True, last_verdict(network, 0))
+        return _Route(True, find(network, 0))
 
 
 # ---- whole passes

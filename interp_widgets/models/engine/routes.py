@@ -1,7 +1,7 @@
 """Which routes through a model give its own numbers: each is compared with the model's own pass before it is used.
 
-Routes are compared again when the model's structure is another one, and for longer sequences when they pass a boundary
-that the model's config declares. One that differs, or fails, is left out.
+Routes are compared again when the model's architecture is another one, and for longer sequences when they pass a
+boundary that the model's config declares. One that differs, or fails, is left out.
 """
 
 from __future__ import annotations

@@ -9,9 +9,6 @@ Only models that the engine's equations describe are written like this (`skips_l
 
 from __future__ import annotations
 
-import weakref
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -20,13 +17,11 @@ from ..engine.equations import Equations
 from ..engine.native import Writer, decode
 from ..hooks import has_hooks
 from ..network import Network
+from ..state import remembered
 from .graft import mixture_of
 from .mixture import Mixture, mix
 
 __all__ = ["EarlyExit", "skips_layers"]
-
-_AGREES: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-"""Whether the logits were those of the model's own pass, by TransformerLens model."""
 
 
 class EarlyExit:
@@ -98,16 +93,15 @@ def skips_layers(network: Network) -> bool:
     mixture = mixture_of(tl_model)
     if mixture is None or has_hooks(tl_model) or Equations.of(network) is None:
         return False
-    if tl_model not in _AGREES:
-        _AGREES[tl_model] = _same_logits(network, mixture)
-    return _AGREES[tl_model]
+    with mixture.dense():
+        return remembered(network, "early exit", lambda: _same_logits(network, mixture))
 
 
 @torch.no_grad()
 def _same_logits(network: Network, mixture: Mixture) -> bool:
+    """With all routes: rounding must not choose between two of them."""
     ids = probe_ids(network.d_vocab, network.n_ctx).to(network.device)
-    with mixture.dense():
-        wanted = network.tl_model(ids)
+    wanted = network.tl_model(ids)
     write = EarlyExit(network, mixture, mixture.k)
     cut = ids.shape[1] // 2 + 1
     pieces = [ids[:, :cut], *ids[:, cut:].split(1, dim=1)]

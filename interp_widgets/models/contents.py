@@ -1,0 +1,194 @@
+"""The bytes of a model's tensors: in which memory they lie, and digests of it.
+
+In the processor's memory they are read where they are. An accelerator's are copied together where they are few, and
+summed where they are; nothing waits for it more than once per device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+__all__ = ["READ_BYTES", "Storages", "digests", "samples", "values"]
+
+READ_BYTES = 64 * 2**20
+"""Bytes of a model's tensors up to which all of them are read for every key."""
+SAMPLES, SAMPLE_BYTES, SMALL_BYTES = 64, 64, 2**16
+"""Of a larger model: how many samples of how many bytes of a tensor; tensors up to so many bytes are read whole."""
+_CHUNK = 2**22
+"""Words of an accelerator's memory that are summed at a time."""
+
+
+class Storages:
+    """The memory that tensors lie in; what several of them share is there once."""
+
+    def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        self.held: dict[tuple[Any, ...], Any] = {}
+        self.versions: dict[tuple[Any, ...], list[int]] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self.places: list[str] = []
+        """Per tensor its type, its shape, and where in which memory it is."""
+        self.readable = True
+        """Whether all of them have content that can be read."""
+        for name, tensor in tensors:
+            if type(tensor) in (Tensor, nn.Parameter):
+                self._add(name, tensor)
+            else:
+                for path, plain in _plain_tensors(name, tensor):
+                    self._add(path, plain)
+        self.bytes: int = sum(storage.nbytes() for storage in self.held.values())
+
+    def _add(self, path: str, tensor: Tensor) -> None:
+        kind = f"{path} {tensor.dtype} {tuple(tensor.shape)} {tensor.device}"
+        if tensor.device.type == "meta" or tensor.layout != torch.strided:
+            self.readable = False
+            self.places.append(kind)
+            return
+        storage = tensor.untyped_storage()
+        key = (storage.device, storage.data_ptr(), storage.nbytes())
+        if key not in self.held:
+            self.held[key], self.versions[key], self._numbers[key] = storage, [], len(self.held)
+        # Inference tensors do not count their changes.
+        self.versions[key].append(-1 if tensor.is_inference() else tensor._version)
+        self.places.append(f"{kind} {self._numbers[key]} {tensor.storage_offset()} {tensor.stride()}")
+
+
+def _plain_tensors(path: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """A tensor, or those that one of a class of its own, such as a quantised one, is made of."""
+    wrapper: Any = tensor
+    if is_traceable_wrapper_subclass(wrapper):
+        for name in wrapper.__tensor_flatten__()[0]:
+            yield from _plain_tensors(f"{path}.{name}", getattr(wrapper, name))
+    else:
+        yield path, tensor
+
+
+def _is_here(storage: Any) -> bool:
+    """Whether a storage is in the processor's memory, not in an accelerator's."""
+    return bool(storage.device.type == "cpu")
+
+
+def _buffer(storage: Any) -> Any:
+    """The bytes of a storage in the processor's memory."""
+    return (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
+
+
+def _words(storage: Any, dtype: torch.dtype) -> Tensor:
+    """(n,) the whole numbers of this type in a storage of an accelerator; bytes behind the last are left out."""
+    count = storage.nbytes() // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, (count,), (1,))
+
+
+def samples(storages: Sequence[Any]) -> list[bytes]:
+    """Of each storage bytes from all over it; of a small one all."""
+    contents: dict[int, bytes] = {}
+    elsewhere: list[tuple[int, Tensor]] = []
+    for number, storage in enumerate(storages):
+        size = storage.nbytes()
+        rows, step = (1, 0) if size <= SMALL_BYTES else (SAMPLES, (size - SAMPLE_BYTES) // (SAMPLES - 1))
+        shape = (rows, size if rows == 1 else SAMPLE_BYTES)
+        if not _is_here(storage):
+            elsewhere.append((number, _words(storage, torch.uint8).as_strided(shape, (step, 1))))
+        elif size:
+            contents[number] = np.ndarray(shape, np.uint8, _buffer(storage), strides=(step, 1)).tobytes()
+    contents |= _copied(elsewhere)
+    return [contents.get(number, b"") for number in range(len(storages))]
+
+
+def digests(storages: Sequence[Any]) -> list[bytes]:
+    """A digest of all bytes of each storage."""
+    contents: dict[int, bytes] = {}
+    elsewhere: list[tuple[int, Tensor]] = []
+    for number, storage in enumerate(storages):
+        if not _is_here(storage):
+            elsewhere.append((number, _words(storage, torch.uint8)))
+        else:
+            contents[number] = xxhash.xxh3_128_digest(_buffer(storage)) if storage.nbytes() else b""
+    if sum(part.numel() for _, part in elsewhere) <= READ_BYTES:
+        contents |= {number: xxhash.xxh3_128_digest(part) for number, part in _copied(elsewhere).items()}
+    else:
+        numbers = [number for number, _ in elsewhere]
+        contents |= _copied(zip(numbers, _weighted_sums([storages[number] for number in numbers]), strict=True))
+    return [contents[number] for number in range(len(storages))]
+
+
+def _copied(parts: Iterable[tuple[int, Tensor]]) -> dict[int, bytes]:
+    """The bytes of tensors of an accelerator, with one copy per device."""
+    devices: dict[torch.device, list[tuple[int, Tensor]]] = {}
+    for number, part in parts:
+        devices.setdefault(part.device, []).append((number, part.reshape(-1)))
+    contents: dict[int, bytes] = {}
+    for some in devices.values():
+        raw, start = torch.cat([part for _, part in some]).cpu().numpy().tobytes(), 0
+        for number, part in some:
+            stop = start + part.numel()
+            contents[number], start = raw[start:stop], stop
+    return contents
+
+
+def _weighted_sums(storages: Sequence[Any]) -> list[Tensor]:
+    """Of each storage (8,) bytes: the sum of its 32-bit words, each times an odd weight of its own, modulo 2**64.
+
+    One changed word always moves it, and words that change places do but for a chance of about 2**-64. It runs where
+    the storages are, at the speed of their memory.
+    """
+    most = max((storage.nbytes() // 4 for storage in storages), default=0)
+    tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
+    totals = []
+    for storage in storages:
+        words = _words(storage, torch.int32)
+        if words.device not in tables:
+            within, between = torch.arange(min(_CHUNK, most)), torch.arange(_CHUNK, _CHUNK + most // _CHUNK + 4)
+            tables[words.device] = _weights(within.to(words.device)), _weights(between.to(words.device))
+        weights, outer = tables[words.device]
+        sums = [(chunk.long() * weights[: len(chunk)]).sum()[None] for chunk in words.split(_CHUNK) if len(chunk)]
+        parts = torch.cat([*sums, _words(storage, torch.uint8)[len(words) * 4 :].long()])
+        totals.append((parts * outer[: len(parts)]).sum()[None].view(torch.uint8))
+    return totals
+
+
+def _weights(index: Tensor) -> Tensor:
+    """(n,) odd 64-bit numbers, one for each index, without a pattern (the finisher of SplitMix64)."""
+    mixed = (index + 1) * -7046029254386353131
+    mixed = (mixed ^ (mixed >> 30)) * -4658895280553007687
+    return (mixed ^ (mixed >> 27)) | 1
+
+
+def values(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+    """For every name a digest of type, shape and values."""
+    found: dict[str, str] = {}
+    group: list[tuple[str, Tensor, list[Any]]] = []
+    size = 0
+
+    def read() -> None:
+        each = iter(digests([storage for *_, own in group for storage in own]))
+        for name, tensor, own in group:
+            digest = b"".join(itertools.islice(each, len(own)))
+            found[name] = f"{tensor.dtype} {tuple(tensor.shape)} {digest.hex()}"
+        group.clear()
+
+    for name, tensor in tensors:
+        plain = tensor.detach().contiguous().clone() if _is_view(tensor) else tensor
+        storages = Storages([("", plain)])
+        # many are read at once; how a tensor is read must not depend on what others there are
+        if group and size + storages.bytes > READ_BYTES:
+            read()
+            size = 0
+        group.append((name, plain, list(storages.held.values())))
+        size += storages.bytes
+    read()
+    return found
+
+
+def _is_view(tensor: Tensor) -> bool:
+    """Whether the memory of a tensor holds more than the tensor, or in another order."""
+    plain = tensor.device.type != "meta" and tensor.layout == torch.strided
+    return plain and not (tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes)
