@@ -31,9 +31,19 @@ MAY_IMPORT = {
 WITHOUT_CIRCLES = {"data", "models", "analysis", "tuning", "demo", "compute"}
 FRONT_END = {"bokeh", "ipywidgets", "IPython", "anywidget", "traitlets", "comm"}
 HEAVY = {"umap", "peft", "dask", "openai"}
-DISTRIBUTIONS = {"sklearn": "scikit-learn", "umap": "umap-learn", "PIL": "pillow", "IPython": "ipython"}
+DISTRIBUTIONS = {
+    "sklearn": "scikit-learn",
+    "umap": "umap-learn",
+    "PIL": "pillow",
+    "IPython": "ipython",
+    "yaml": "pyyaml",
+}
 USED_WITHOUT_AN_IMPORT = {"jupyterlab", "ipykernel", "pyarrow"}
 """What opens the notebooks, and what pandas writes Parquet with."""
+TOOLS = {
+    "pytest", "pytest-timeout", "pytest-xdist", "ninja", "torchao", "mypy", "ruff", "pandas-stubs", "types-psutil",
+}  # fmt: skip
+"""Of the tests: what runs and checks them, what builds the pretend accelerator, and what quantises."""
 TOP_LEVEL = {
     "interp_widgets", "notebooks", "tests", "benchmarks", "environment.yml", "README.md", "pyproject.toml", "Makefile",
     "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "conftest.py", "constraints.txt", ".ci", ".gitignore",
@@ -263,6 +273,23 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None
     assert not USED_WITHOUT_AN_IMPORT & needed, "take what is imported off the list of what is not"
     unused = declared - needed - USED_WITHOUT_AN_IMPORT
     assert not unused, f"no module imports {sorted(unused)}: take them out of the dependencies"
+
+
+def test_the_tests_need_what_is_installed_for_them() -> None:
+    from packaging.requirements import Requirement
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]["optional-dependencies"]
+    declared = {Requirement(line).name for line in extras["test"]}
+    paths = [ROOT / "conftest.py", *(ROOT / "tests").rglob("*.py")]
+    modules = {
+        name.split(".")[0]
+        for path in [*paths, *PACKAGE.rglob("*.py")]
+        for name, _ in imported_names(ast.parse(path.read_text(encoding="utf8")), module_of(path))
+    }
+    imported = {DISTRIBUTIONS.get(name, name) for name in modules}
+    assert declared >= TOOLS
+    unused = declared - imported - TOOLS
+    assert not unused, f"no test imports {sorted(unused)}: take them out of the extra"
 
 
 def test_the_package_imports_without_its_heavy_parts() -> None:
