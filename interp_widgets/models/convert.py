@@ -109,6 +109,8 @@ def prepare(hf_model: Any, *, device: torch.device, dtype: torch.dtype) -> Any:
     """
     if not is_placed(hf_model):
         _move(hf_model, device, dtype)
+    if hf_model.dtype == torch.float64:  # the other ways of transformers to run experts have no float64
+        hf_model.set_experts_implementation("eager")
     _attend_eagerly(hf_model)
     return hf_model.eval()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from . import convert
-from .devices import devices_of, is_spread
+from .devices import devices_of, has_float64, is_spread
 from .hub_files import DeviceMap, LoadError, MaxMemory, Source, check_lora, check_tokenizer, open_source, short_name
 from .memory import free_bytes, is_out_of_memory, load_must_fit
 from .model import Model
@@ -32,6 +33,8 @@ from .self_check import (
 from .threads import few_threads
 from .weights import first_bad_tensor
 
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+"""The types that a model may be loaded in."""
 FLOAT32_SHARE = 0.8
 """Of the available memory: what a model may take to be float32 on a CPU although its file is not."""
 BackendChoice = Literal["auto", "hooked", "bridge"]
@@ -156,14 +159,16 @@ def load_model(
 
 def _dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
     named = getattr(torch, dtype.removeprefix("torch."), dtype) if isinstance(dtype, str) else dtype
-    if named is None or (isinstance(named, torch.dtype) and named.is_floating_point):
+    if named is None or named in DTYPES:
         return named
-    raise TypeError(f"dtype must be a floating-point torch.dtype such as torch.float32, got {dtype!r}")
+    raise TypeError(f"dtype must be {', '.join(map(str, DTYPES[:-1]))} or {DTYPES[-1]}, got {dtype!r}")
 
 
 def _default_dtype(source: Source, device: torch.device) -> torch.dtype:
-    """The model's own type, or on a CPU float32 for a file of another type, where that fits."""
+    """The model's own type where the device computes in it; on a CPU float32 for a file of another type, if it fits."""
     own: torch.dtype = source.hf_model.dtype
+    if own not in DTYPES or (own == torch.float64 and not has_float64(device)):
+        return torch.float32
     if not source.owned or device.type != "cpu":
         return own
     needed = source.hf_model.num_parameters() * torch.float32.itemsize
@@ -227,6 +232,21 @@ def _check_weights(module: Any, name: str) -> None:
         raise LoadError(f"the weights of {name} hold NaN or infinity, first in {bad}: load an intact checkpoint")
 
 
+@contextlib.contextmanager
+def _run_by_transformers(name: str, kind: str, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Inside, an error is a LoadError: transformers cannot run the model at all, in this type or on this device."""
+    try:
+        yield
+    except Exception as error:  # kernels and packages that are missing, sizes that do not fit together
+        if is_out_of_memory(error):
+            raise
+        other = "dtype=torch.float32" if dtype != torch.float32 else "device='cpu'" if device.type != "cpu" else ""
+        raise LoadError(
+            f"transformers itself cannot run {name} ({kind}) in {dtype} on {device}: {first_line(error)}; "
+            f"{f'try {other}, or ' if other else ''}look at its configuration and at the packages that it needs"
+        ) from error
+
+
 def build(
     source: Source,
     *,
@@ -245,11 +265,13 @@ def build(
         _check_weights(hf_model, name)
         if not source.owned:  # training mode, type and device of the user's model stay as they are
             hf_model = convert.sharing_copy(hf_model)
-        hf_model = convert.prepare(hf_model, device=device, dtype=dtype)
-        references = [_own_reference(hf_model, name)]
-        if addition is not None:
-            with addition.within(hf_model):
-                references.append(reference_of(hf_model, references[0].ids))
+        with _run_by_transformers(name, type(hf_model).__name__, device, dtype):
+            hf_model = convert.prepare(hf_model, device=device, dtype=dtype)
+            prompts = prompts_for(hf_model)
+            references = [reference_of(hf_model, prompts)]
+            if addition is not None:
+                with addition.within(hf_model):
+                    references.append(reference_of(hf_model, prompts))
         if not all(bool(torch.isfinite(reference.log_probabilities).all()) for reference in references):
             raise LoadError(
                 f"{name} computes NaN or infinity in {dtype}: try dtype=torch.float32, or look at its weights"
@@ -271,19 +293,6 @@ def build(
             parameters=parameters,
             shares_weights=not source.owned and convert.share_weights(tl_model, source.hf_model),
         )
-
-
-def _own_reference(hf_model: Any, name: str) -> Reference:
-    """What transformers itself computes; a LoadError where it cannot run the model at all."""
-    try:
-        return reference_of(hf_model, prompts_for(hf_model))
-    except Exception as error:  # kernels and packages that are missing, sizes that do not fit together
-        if is_out_of_memory(error):
-            raise
-        raise LoadError(
-            f"transformers itself cannot run {name} ({type(hf_model).__name__}): {first_line(error)}; "
-            "look at its configuration and at the packages that it needs"
-        ) from error
 
 
 def _convert(

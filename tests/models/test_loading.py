@@ -15,8 +15,18 @@ from typing import Any
 import pytest
 import torch
 
-from interp_widgets.models import LoadError, ModelPair, SelfCheckError, hub_files, load_demo_pair, load_model, load_pair
+from interp_widgets.models import (
+    LoadError,
+    ModelPair,
+    SelfCheckError,
+    hub_files,
+    load_demo_pair,
+    load_model,
+    load_pair,
+    loading,
+)
 from interp_widgets.models.threads import SMALL, few_threads
+from tests.architectures.models import random_model
 from tests.models.tiny import (
     BRIDGE_ONLY,
     FAMILIES,
@@ -605,7 +615,7 @@ class _Fails(torch.nn.Module):
 def test_what_transformers_itself_cannot_run_is_said_so(error: Exception, backend: str) -> None:
     hf_model = copy.deepcopy(tiny_hf("llama"))
     hf_model.model.layers[1].mlp = _Fails(error)
-    start = r"transformers itself cannot run LlamaForCausalLM \(LlamaForCausalLM\): "
+    start = r"transformers itself cannot run LlamaForCausalLM \(LlamaForCausalLM\) in torch\.float32 on cpu: "
     with pytest.raises(LoadError, match=start + re.escape(str(error))):
         load_model(hf_model, backend=backend)
 
@@ -631,3 +641,52 @@ def test_a_model_that_asks_for_more_than_embeddings_is_refused(monkeypatch: pyte
     monkeypatch.setattr(type(hf_model.model), "forward", forward)
     with pytest.raises(SelfCheckError, match="does not run from token embeddings alone"):
         load_model(hf_model, backend="bridge")
+
+
+# ---- types in which not every model runs
+
+
+@pytest.mark.parametrize("processed", [False, True])
+@pytest.mark.parametrize("backend", BOTH)
+def test_a_float64_checkpoint_is_loaded_in_either_type(backend: str, processed: bool, tmp_path: Path) -> None:
+    hf = tiny_hf("llama", dtype=torch.float64)
+    hf.save_pretrained(tmp_path)
+    with torch.no_grad():
+        wanted = hf(torch.tensor([IDS])).logits.log_softmax(-1)
+    for dtype, found in ((None, torch.float32), (torch.float64, torch.float64)):
+        model = load_model(tmp_path, backend=backend, dtype=dtype, processed=processed, device="cpu")
+        assert model.dtype == found
+        logits = model.run(IDS).logits.log_softmax(-1).double()
+        torch.testing.assert_close(logits, wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "deepseek_v3"])
+def test_experts_run_in_float64(name: str) -> None:
+    """The products that transformers groups have no float64."""
+    hf, ids = random_model(name, dtype=torch.float64), [5, 17, 30, 44]
+    with pytest.raises(RuntimeError, match="got Double"):
+        hf(torch.tensor([ids]))
+    model = load_model(hf)
+    assert hf.config._experts_implementation == "grouped_mm"  # the user's model stays as it was
+    assert model.dtype == torch.float64
+    single = random_model(name, dtype=torch.float32)(torch.tensor([ids])).logits.detach().log_softmax(-1)
+    torch.testing.assert_close(model.run(ids).logits.log_softmax(-1).float(), single, atol=1e-4, rtol=1e-4)
+
+
+def test_a_model_that_transformers_cannot_run_is_refused_in_a_sentence() -> None:
+    with pytest.raises(
+        LoadError,
+        match=r"^transformers itself cannot run XGLMForCausalLM \(XGLMForCausalLM\) in torch\.float64 on cpu: value "
+        r"cannot be converted to type float without overflow; try dtype=torch\.float32, or look at its configuration",
+    ):
+        load_model(random_model("xglm", dtype=torch.float64))
+    assert load_model(random_model("xglm", dtype=torch.float32)).dtype == torch.float32
+
+
+def test_types_that_nothing_runs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    for dtype in (torch.float8_e4m3fn, "float8_e5m2", torch.int8, "complex64", "nonsense", 3):
+        with pytest.raises(TypeError, match=r"^dtype must be torch\.float32, .*bfloat16 or torch\.float16, got "):
+            load_model(tiny_folder("llama"), dtype=dtype)
+    assert load_model(tiny_hf("gpt2").to(torch.float8_e4m3fn)).dtype == torch.float32
+    monkeypatch.setattr(loading, "has_float64", lambda device: False)  # as on Apple's MPS
+    assert load_model(tiny_hf("gpt2", dtype=torch.float64)).dtype == torch.float32
