@@ -16,6 +16,27 @@ def device_kind(device: torch.device) -> DeviceKind:
     return "cpu" if device.type == "cpu" else "accelerator"
 
 
+def device_of(device: str | torch.device | None) -> torch.device:
+    """The device asked for: the CPU, or one of the accelerators that PyTorch sees."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device must be 'cpu', 'cuda', 'cuda:N' or 'mps', got {device!r}") from error
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    there = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
+    if wanted.type not in there:
+        raise ValueError(
+            f"device {str(device)!r} was asked for, but torch sees no {wanted.type.upper()} device: "
+            f"use device={' or '.join(map(repr, there))}"
+        )
+    count = 1 if wanted.type == "cpu" else torch.accelerator.device_count()
+    if wanted.index is not None and wanted.index >= count:
+        raise ValueError(f"device {str(device)!r} was asked for, but torch sees {count}, counted from 0")
+    return wanted
+
+
 def devices_of(module: nn.Module) -> Iterator[torch.device]:
     """The devices that a model's weights lie on, that of its first ones first; weights kept elsewhere are on none."""
     seen: set[torch.device] = set()

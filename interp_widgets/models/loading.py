@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from . import convert
-from .devices import devices_of, has_float64, is_spread
+from .build import BackendChoice, build, check_weights, stop_ids
+from .devices import device_of, devices_of, has_float64, is_spread
 from .hub_files import DeviceMap, LoadError, MaxMemory, Source, check_lora, check_tokenizer, open_source, short_name
-from .memory import free_bytes, is_out_of_memory, load_must_fit
+from .memory import free_bytes, load_must_fit
 from .model import Model
 from .network import Backend
 from .placement import is_kept_elsewhere, is_placed, quantisation
-from .self_check import (
-    Reference,
-    SelfCheck,
-    SelfCheckError,
-    check_past,
-    faults_past,
-    first_line,
-    prompts_for,
-    reference_of,
-    self_check,
-)
-from .threads import few_threads
-from .weights import first_bad_tensor
+from .self_check import SelfCheckError, self_check
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """The types that a model may be loaded in."""
 FLOAT32_SHARE = 0.8
 """Of the available memory: what a model may take to be float32 on a CPU although its file is not."""
-BackendChoice = Literal["auto", "hooked", "bridge"]
 
 
 class Opener(Protocol):
@@ -48,22 +31,6 @@ class Opener(Protocol):
 
     def open(self, source: Any, **options: Any) -> Model:
         """The checked model; ``options`` are all of `load_model`'s, ``base`` among them."""
-
-
-class Addition(Protocol):
-    """What is put into a converted model before it is used, such as a mixture of depths."""
-
-    slack: float
-    """By which the tolerance of log-probabilities is multiplied, where the addition amplifies rounding."""
-
-    def within(self, hf_model: Any) -> AbstractContextManager[None]:
-        """Inside, the transformers model computes what the converted model must compute with the addition in it."""
-
-    def put_into(self, tl_model: Any) -> None:
-        """Change a TransformerLens model for good."""
-
-    def make_model(self, tl_model: Any, **options: Any) -> Model:
-        """The `Model` of a changed TransformerLens model; options as in `Model`."""
 
 
 _OPENERS: list[Opener] = []
@@ -205,213 +172,6 @@ def _check_placed(
         )
 
 
-def device_of(device: str | torch.device | None) -> torch.device:
-    """The device asked for: the CPU, or one of the accelerators that PyTorch sees."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        wanted = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device must be 'cpu', 'cuda', 'cuda:N' or 'mps', got {device!r}") from error
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    there = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
-    if wanted.type not in there:
-        raise ValueError(
-            f"device {str(device)!r} was asked for, but torch sees no {wanted.type.upper()} device: "
-            f"use device={' or '.join(map(repr, there))}"
-        )
-    count = 1 if wanted.type == "cpu" else torch.accelerator.device_count()
-    if wanted.index is not None and wanted.index >= count:
-        raise ValueError(f"device {str(device)!r} was asked for, but torch sees {count}, counted from 0")
-    return wanted
-
-
-def _check_weights(module: Any, name: str) -> None:
-    bad = first_bad_tensor(module)
-    if bad is not None:
-        raise LoadError(f"the weights of {name} hold NaN or infinity, first in {bad}: load an intact checkpoint")
-
-
-@contextlib.contextmanager
-def _run_by_transformers(name: str, kind: str, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Inside, an error is a LoadError: transformers cannot run the model at all, in this type or on this device."""
-    try:
-        yield
-    except Exception as error:  # kernels and packages that are missing, sizes that do not fit together
-        if is_out_of_memory(error):
-            raise
-        other = "dtype=torch.float32" if dtype != torch.float32 else "device='cpu'" if device.type != "cpu" else ""
-        raise LoadError(
-            f"transformers itself cannot run {name} ({kind}) in {dtype} on {device}: {first_line(error)}; "
-            f"{f'try {other}, or ' if other else ''}look at its configuration and at the packages that it needs"
-        ) from error
-
-
-def build(
-    source: Source,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    backend: BackendChoice,
-    processed: bool,
-    addition: Addition | None = None,
-) -> Model:
-    """Convert a transformers model, put the addition into it, and check both steps."""
-    import transformer_lens  # noqa: F401  (3 to 5 s on first use, so here and not at import of the package)
-
-    hf_model, name, tokenizer = source.hf_model, source.name, source.tokenizer
-    parameters = hf_model.num_parameters()  # before the conversion, which unties and splits weights
-    with few_threads(parameters), load_must_fit(name, device, hf_model, dtype):
-        _check_weights(hf_model, name)
-        if not source.owned:  # training mode, type and device of the user's model stay as they are
-            hf_model = convert.sharing_copy(hf_model)
-        with _run_by_transformers(name, type(hf_model).__name__, device, dtype):
-            hf_model = convert.prepare(hf_model, device=device, dtype=dtype)
-            prompts = prompts_for(hf_model)
-            references = [reference_of(hf_model, prompts)]
-            if addition is not None:
-                with addition.within(hf_model):
-                    references.append(reference_of(hf_model, prompts))
-        if not all(bool(torch.isfinite(reference.log_probabilities).all()) for reference in references):
-            raise LoadError(
-                f"{name} computes NaN or infinity in {dtype}: try dtype=torch.float32, or look at its weights"
-            )
-        tl_model, chosen, check = _convert(hf_model, references, device, dtype, backend, processed, addition)
-        policy = _puts_bos(tokenizer)
-        tokenizer = _attach_tokenizer(tl_model, tokenizer, policy)
-        make: Callable[..., Model] = Model if addition is None else addition.make_model
-        return make(
-            tl_model,
-            name=name,
-            source=source.address,
-            backend=chosen,
-            self_check=check,
-            tokenizer=tokenizer,
-            processed=processed,
-            prepend_bos=policy,
-            stop_ids=_stop_ids(hf_model),
-            parameters=parameters,
-            shares_weights=not source.owned and convert.share_weights(tl_model, source.hf_model),
-        )
-
-
-def _convert(
-    hf_model: Any,
-    references: Sequence[Reference],
-    device: torch.device,
-    dtype: torch.dtype,
-    backend: BackendChoice,
-    processed: bool,
-    addition: Addition | None,
-) -> tuple[Any, Backend, SelfCheck]:
-    kind = type(hf_model).__name__
-    if backend == "hooked" and not convert.has_hooked_transformer():
-        raise LoadError(
-            "this TransformerLens has no HookedTransformer: use backend='bridge', or install transformer-lens<4"
-        )
-    note = ""
-    if backend == "hooked" or (backend == "auto" and convert.has_hooked_transformer()):
-        tl_model, check, fault = _attempt(hf_model, "hooked", references, device, dtype, processed, addition, note)
-        if check is not None and not fault:
-            return tl_model, "hooked", check
-        if backend == "hooked":
-            raise SelfCheckError(f"{kind} as HookedTransformer failed: {fault}; use backend='bridge' or 'auto'")
-        note = f"bridge, because as HookedTransformer {fault}"
-    tl_model, check, fault = _attempt(hf_model, "bridge", references, device, dtype, processed, addition, note)
-    if check is None:
-        raise LoadError(f"{kind} as TransformerBridge failed: {fault}" + (f" ({note})" if note else ""))
-    if fault:
-        raise SelfCheckError(
-            f"{kind} as TransformerBridge failed the self-check: {fault}" + (f" ({note})" if note else "")
-        )
-    return tl_model, "bridge", check
-
-
-def _attempt(
-    hf_model: Any,
-    backend: Backend,
-    references: Sequence[Reference],
-    device: torch.device,
-    dtype: torch.dtype,
-    processed: bool,
-    addition: Addition | None,
-    note: str,
-) -> tuple[Any, SelfCheck | None, str]:
-    """The converted model and its check, None where the conversion itself failed, and what is wrong; "" for nothing.
-
-    Only a bridge, which runs the modules of transformers, may stay unchecked past the lengths that its configuration
-    declares.
-    """
-    # TransformerLens refuses an architecture with many kinds of error; an out-of-memory must not look like one
-    try:
-        past = check_past(hf_model, references[0].ids.shape[1], backend, processed)
-        if isinstance(past, str) and backend == "hooked":
-            return None, None, f"could not be compared past the lengths that its configuration declares: {past}"
-        if isinstance(past, SelfCheck) and not past.passed and backend == "hooked":  # before the dear conversion
-            return None, None, faults_past(past)[0]
-        to_backend = convert.to_hooked if backend == "hooked" else convert.to_bridge
-        tl_model = to_backend(hf_model, processed=processed, device=device, dtype=dtype)
-        check = _checked(tl_model, backend, references, addition, note)
-    except (RuntimeError, ValueError, LookupError, AttributeError, AssertionError, TypeError) as error:
-        if is_out_of_memory(error):
-            raise
-        known = isinstance(error, LoadError)  # already a sentence for users
-        return (
-            None,
-            None,
-            str(error) if known else "TransformerLens does not support this architecture or configuration",
-        )
-    if isinstance(past, SelfCheck):
-        check = replace(check, past=past)
-    elif past is not None:
-        check = replace(check, past_fault=past)
-    # a model with a fault is let go before the next one is made
-    return tl_model if check.passed else None, check, "; ".join(check.faults)
-
-
-def _checked(
-    tl_model: Any,
-    backend: Backend,
-    references: Sequence[Reference],
-    addition: Addition | None,
-    note: str,
-) -> SelfCheck:
-    """Check the converted model against the first reference, and with the addition in it, which stays, the second."""
-    check = self_check(tl_model, backend, references[0], note=note)
-    if addition is None or not check.passed:
-        return check
-    addition.put_into(tl_model)
-    return self_check(tl_model, backend, references[1], note=note, slack=addition.slack)
-
-
-def _puts_bos(tokenizer: Any) -> bool:
-    """Whether a tokenizer itself puts its BOS in front of text."""
-    if tokenizer is None or tokenizer.bos_token_id is None:
-        return False
-    plain, full = (tokenizer("a", add_special_tokens=flag)["input_ids"] for flag in (False, True))
-    return len(full) > len(plain) and full[0] == tokenizer.bos_token_id
-
-
-def _attach_tokenizer(tl_model: Any, tokenizer: Any, prepend_bos: bool) -> Any:
-    """Give the TransformerLens model the tokenizer too, as it is: its own set-up may reload it or add tokens."""
-    if tokenizer is None:
-        return None
-    own = copy.copy(tokenizer)
-    own.padding_side = "right"  # on the left, TransformerLens takes leading padding-like tokens out of the attention
-    tl_model.cfg.default_prepend_bos = prepend_bos
-    tl_model.cfg.tokenizer_prepends_bos = prepend_bos
-    tl_model.tokenizer = own
-    return own
-
-
-def _stop_ids(hf_model: Any) -> list[int]:
-    found: list[int] = []
-    for config in (hf_model.config.get_text_config(), getattr(hf_model, "generation_config", None)):
-        value = getattr(config, "eos_token_id", None)
-        found += [value] if isinstance(value, int) else list(value or [])
-    return found
-
-
 def _adopt(
     tl_model: Any,
     tokenizer: Any,
@@ -440,7 +200,7 @@ def _adopt(
         )
     name = short_name(str(getattr(tl_model.cfg, "model_name", "") or type(tl_model).__name__))
     check_lora(tl_model)
-    _check_weights(tl_model, name)
+    check_weights(tl_model, name)
     tokenizer = tokenizer if tokenizer is not None else tl_model.tokenizer
     if tokenizer is not None:
         check_tokenizer(tokenizer, tl_model.cfg.d_vocab, name)
@@ -460,6 +220,6 @@ def _adopt(
         tokenizer=tokenizer,
         processed=bool(is_folded),
         prepend_bos=bool(getattr(tl_model.cfg, "default_prepend_bos", True)),
-        stop_ids=_stop_ids(tl_model.original_model) if actual == "bridge" else (),
+        stop_ids=stop_ids(tl_model.original_model) if actual == "bridge" else (),
         shares_weights=True,
     )

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp_widgets.models.loading import device_of
+from interp_widgets.models.devices import device_of
 from tests.accelerator import strict
 
 

@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import torch
 
+from ..build import BackendChoice, build
+from ..devices import device_of
 from ..hub_files import LoadError, Source, address, open_source
-from ..loading import BackendChoice, build, device_of
 from ..model import Model
 from ..state import check_as_loaded
 from ..threads import few_threads
