@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import scipy  # scipy.stats takes a second to import: scipy itself loads it on first use
@@ -122,6 +122,9 @@ class GroupComparison(Record):
         )
 
 
+C = TypeVar("C", GroupComparison, GroupComparison | None)
+
+
 def compare_groups(
     first: ArrayLike,
     second: ArrayLike,
@@ -181,6 +184,12 @@ def compare_groups(
     )
 
 
+def compare_known(first: ArrayLike, second: ArrayLike, **options: Any) -> GroupComparison | None:
+    """`compare_groups`; None where a group has not the two scores that it takes."""
+    enough = min(len(np.asarray(first)), len(np.asarray(second))) >= 2
+    return compare_groups(first, second, **options) if enough else None
+
+
 def compare_many(
     pairs: Mapping[str, tuple[ArrayLike, ArrayLike]], *, names: Sequence[str] = ("first", "second"), **options: Any
 ) -> tuple[GroupComparison, ...]:
@@ -192,22 +201,24 @@ def compare_many(
     return holm([replace(compare_groups(*pair, names=names, **options), group=group) for group, pair in pairs.items()])
 
 
-def holm(comparisons: Sequence[GroupComparison]) -> tuple[GroupComparison, ...]:
-    """The same comparisons with Welch's p-values corrected over all of them (Holm 1979); NaN stays out of the family.
+def holm(comparisons: Sequence[C]) -> tuple[C, ...]:
+    """The same comparisons with Welch's p-values corrected over all of them (Holm 1979).
+
+    NaN, and None where nothing was compared, stay out of the family.
 
     >>> pairs = [([3, 4, 5], [1, 2, 3]), ([1, 2, 3], [1, 2, 4])]
     >>> corrected = holm([compare_groups(*pair, resamples=9) for pair in pairs])
     >>> corrected[0].holm_p == 2 * corrected[0].welch_p
     True
     """
-    tested = [i for i, comparison in enumerate(comparisons) if np.isfinite(comparison.welch_p)]
-    corrected = list(comparisons)
     # not statsmodels' multipletests, which collects garbage at every call: a second in a large process
-    tested.sort(key=lambda i: comparisons[i].welch_p)
+    p_values = {i: comparison.welch_p for i, comparison in enumerate(comparisons) if comparison is not None}
+    tested = sorted((i for i, p in p_values.items() if np.isfinite(p)), key=p_values.__getitem__)
+    corrected: list[Any] = list(comparisons)
     so_far = 0.0
     for step, i in enumerate(tested):
-        so_far = max(so_far, min(1.0, (len(tested) - step) * comparisons[i].welch_p))
-        corrected[i] = replace(comparisons[i], holm_p=so_far)
+        so_far = max(so_far, min(1.0, (len(tested) - step) * p_values[i]))
+        corrected[i] = replace(corrected[i], holm_p=so_far)
     return tuple(corrected)
 
 

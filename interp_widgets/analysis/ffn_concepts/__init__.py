@@ -1,7 +1,5 @@
 """FFN concepts: principal directions of MLP output weights as words, single neurons, and what tuning rotated."""
 
-from __future__ import annotations
-
 from interp_widgets.analysis._core.word_embeddings import word_table
 
 from .annotation_comparison import AnnotationComparison, compare_annotations, level_table, scenario_table
@@ -9,23 +7,3 @@ from .annotations import ConceptAnnotations, annotate_concepts
 from .components import FFNConceptResult, Sign, ffn_concepts
 from .concept_comparison import ConceptComparison, compare_concepts, subspace_angles
 from .neurons import NeuronEffectResult, NeuronTokenResult, neuron_effects, neuron_tokens
-
-__all__ = [
-    "AnnotationComparison",
-    "ConceptAnnotations",
-    "ConceptComparison",
-    "FFNConceptResult",
-    "NeuronEffectResult",
-    "NeuronTokenResult",
-    "Sign",
-    "annotate_concepts",
-    "compare_annotations",
-    "compare_concepts",
-    "ffn_concepts",
-    "level_table",
-    "neuron_effects",
-    "neuron_tokens",
-    "scenario_table",
-    "subspace_angles",
-    "word_table",
-]

@@ -17,7 +17,7 @@ from interp_widgets.analysis._core.checks import check_choice, check_range
 from interp_widgets.analysis._core.comparing import check_same, check_same_words, pair_provenance, two_results
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
-from interp_widgets.analysis._core.statistics import GroupComparison, compare_groups, holm
+from interp_widgets.analysis._core.statistics import GroupComparison, compare_known, holm
 from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations, annotate_concepts
 from interp_widgets.analysis.ffn_concepts.components import FFNConceptResult, ffn_concepts
 from interp_widgets.arguments import checked
@@ -116,8 +116,7 @@ class AnnotationComparison(Result):
             row |= {"low": low, "high": high}
             row["student_p"] = np.nan if test is None else _student(test)
             for name in ("welch_p", "holm_p", "permutation_p"):
-                value = None if test is None else getattr(test, name)
-                row[name] = np.nan if value is None else value
+                row[name] = np.nan if getattr(test, name, None) is None else getattr(test, name)
             rows.append(row)
         return pd.DataFrame(rows)
 
@@ -251,15 +250,13 @@ def _tests(
     runs: Sequence[Sequence[ConceptAnnotations]], trait: Trait, options: dict[str, Any]
 ) -> tuple[GroupComparison | None, ...]:
     base, tuned = (_values(notes, trait) for notes in runs)
-    tests: dict[str, GroupComparison | None] = {}
+    tests: list[GroupComparison | None] = []
     for category in (*_CATEGORIES[trait], CANNOT_TELL):
-        pair = tuned[category], base[category]
-        enough = min(map(len, pair)) >= 2
-        tests[category] = replace(compare_groups(*pair, **options), group=category, kind=trait) if enough else None
-    # the other rows follow from these, or count what is known: they are no hypotheses of their own
-    family = [name for name in (SCENARIOS if trait == "scenario" else LEVELS) if tests[name] is not None]
-    corrected = holm([test for name in family if (test := tests[name]) is not None])
-    return tuple({**tests, **dict(zip(family, corrected, strict=True))}.values())
+        test = compare_known(tuned[category], base[category], **options)
+        tests.append(None if test is None else replace(test, group=category, kind=trait))
+    # the rows behind the categories follow from these, or count what is known: they are no hypotheses of their own
+    family = len(SCENARIOS if trait == "scenario" else LEVELS)
+    return (*holm(tests[:family]), *tests[family:])
 
 
 Flags = dict[str, Bools]

@@ -306,7 +306,6 @@ def _blank(
     name = "" if annotator is None else annotator.name
     made_of = {key: result.provenance.get(key) for key in ("model", "weight_hash")}
     made_of |= {key: result.provenance[key] for key in ("edited", "edit_key") if key in result.provenance}
-    made_of |= {key: result.provenance[key] for key in ("edited", "edit_key") if key in result.provenance}
     return ConceptAnnotations(
         layers=rows,
         components=columns,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -221,12 +220,11 @@ def ffn_concepts(
         run.stop_if_cancelled()
         with model.lock:
             directions, shares = principal_directions(model.weight("W_out", layer), rank, run)
-        near = nearest_words(directions, units, min(top, len(table.words)), run, log=log)
-        kept = {name: getattr(near, name) for name in ("plus", "plus_scores", "minus", "minus_scores")}
-        kept["explained_variance"] = shares
+        arrays, sign = nearest_words(directions, units, min(top, len(table.words)), run, log=log)
+        arrays["explained_variance"] = shares
         if keep_directions:
-            kept["directions"] = (as_array(directions) * near.sign[:, None]).astype(np.float32)
-        for name, value in kept.items():
+            arrays["directions"] = (as_array(directions) * sign[:, None]).astype(np.float32)
+        for name, value in arrays.items():
             rows.setdefault(name, []).append(value)
         run.report(done, len(numbers))
         if on_partial is not None and done < len(numbers):
@@ -270,30 +268,15 @@ def principal_directions(weights: Tensor, rank: int, run: RunOptions) -> tuple[T
     return vectors.flip(1).T.contiguous(), shares
 
 
-@dataclass(frozen=True, eq=False)
-class NearestWords:
-    """For every direction the words of the largest positive and the largest negative projection."""
-
-    plus: NDArray[np.int32]
-    """(rank, top) numbers of words, largest projection first; -1 where fewer words are on that side."""
-    plus_scores: Floats
-    """(rank, top) their projections, above 0; NaN where there are fewer."""
-    minus: NDArray[np.int32]
-    """(rank, top) numbers of words, most negative projection first; -1 where there are fewer."""
-    minus_scores: Floats
-    """(rank, top) their projections, below 0; NaN where there are fewer."""
-    sign: NDArray[np.int64]
-    """(rank,) 1 or -1 by which the directions are multiplied, so that the largest projection of all is positive."""
-
-
 @torch.no_grad()
 def nearest_words(
     directions: Tensor, words: Tensor, top: int, run: RunOptions, *, log: ChunkLog | None = None
-) -> NearestWords:
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
     """The ``top`` words on either side of directions (rank, width), by projection of word vectors (words, width).
 
-    Words come in tiles. A direction's sign is free: it is turned so that the word with the largest projection of all
-    is on the positive side.
+    Gives the arrays (rank, top) of a layer that an `FFNConceptResult` holds, by name, and (rank,) the 1 or -1 by which
+    each direction is multiplied: its sign is free, and the word with the largest projection of all is to be on the
+    positive side. Words come in tiles.
     """
     sides = TopK(top), TopK(top)
     directions = directions.to(words.dtype).to(words.device)  # the type first: the device may have no float64
@@ -311,10 +294,10 @@ def nearest_words(
     turned = low[:, 0] > high[:, 0]
     plus, minus = np.where(turned[:, None], minus, plus), np.where(turned[:, None], plus, minus)
     high, low = np.where(turned[:, None], low, high), np.where(turned[:, None], high, low)
-    return NearestWords(
-        plus=np.where(high > 0, plus, -1).astype(np.int32),
-        plus_scores=np.where(high > 0, high, np.nan),
-        minus=np.where(low > 0, minus, -1).astype(np.int32),
-        minus_scores=np.where(low > 0, -low, np.nan),
-        sign=np.where(turned, -1, 1),
-    )
+    arrays = {
+        "plus": np.where(high > 0, plus, -1).astype(np.int32),
+        "plus_scores": np.where(high > 0, high, np.nan),
+        "minus": np.where(low > 0, minus, -1).astype(np.int32),
+        "minus_scores": np.where(low > 0, -low, np.nan),
+    }
+    return arrays, np.where(turned, -1, 1)

@@ -1,20 +1,7 @@
 """Head words: the word pairs that attention heads relate, and what tuning changed in them."""
 
-from __future__ import annotations
-
 from interp_widgets.analysis._core.word_embeddings import word_table
 
 from .head_comparison import HeadComparison, compare_heads, verb_table
 from .head_word_result import HeadWordResult, WordPair
 from .word_pairs import head_word_pairs, head_words_cost
-
-__all__ = [
-    "HeadComparison",
-    "HeadWordResult",
-    "WordPair",
-    "compare_heads",
-    "head_word_pairs",
-    "head_words_cost",
-    "verb_table",
-    "word_table",
-]

@@ -13,7 +13,7 @@ from interp_widgets.analysis._core.checks import check_range, index
 from interp_widgets.analysis._core.comparing import check_same, check_same_words, pair_provenance, two_results
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
-from interp_widgets.analysis._core.statistics import GroupComparison, compare_groups, holm
+from interp_widgets.analysis._core.statistics import GroupComparison, compare_known, holm
 from interp_widgets.analysis._core.tables import table
 from interp_widgets.analysis.head_words.head_word_result import HeadWordResult
 from interp_widgets.analysis.head_words.word_pairs import head_word_pairs
@@ -281,17 +281,13 @@ def _word_counts(result: HeadWordResult, verbs: Sequence[str]) -> NDArray[np.int
 def _tests(
     more: NDArray[np.int64], fewer: NDArray[np.int64], kind: Bools, resamples: int, seed: int
 ) -> tuple[GroupComparison | None, ...]:
-    tests: list[GroupComparison | None] = []
+    options: dict[str, Any] = {"names": ("instruction", "general"), "alternative": "two-sided"}
+    tests = []
     for gained, lost in zip(more, fewer, strict=True):
-        known = gained + lost > 0
-        shares = [100 * gained[known & own] / (gained + lost)[known & own] for own in (kind, ~kind)]
-        if min(map(len, shares)) < 2:
-            tests.append(None)
-            continue
-        names = ("instruction", "general")
-        tests.append(compare_groups(*shares, names=names, alternative="two-sided", resamples=resamples, seed=seed))
-    corrected = iter(holm([test for test in tests if test is not None]))
-    return tuple(None if test is None else next(corrected) for test in tests)
+        changed = gained + lost
+        instruction, general = (ratio(100 * gained, changed)[(changed > 0) & own] for own in (kind, ~kind))
+        tests.append(compare_known(instruction, general, **options, resamples=resamples, seed=seed))
+    return holm(tests)
 
 
 def _mean(values: Floats) -> float:

@@ -124,7 +124,6 @@ def head_word_pairs(
     def result(*, partial: bool = False) -> HeadWordResult:
         return _result(
             done,
-            d_head=model.d_head,
             vocabulary=table.words,
             layers=tuple(numbers[: len(done)]),
             missing=tuple(word for word, there in zip(listed, present | ~known, strict=True) if not there),
@@ -159,22 +158,14 @@ def _describe(vectors: Vectors) -> str:
     return str(vectors) if isinstance(vectors, str | os.PathLike) else type(vectors).__name__
 
 
-def _result(done: Sequence[LayerPairs], *, d_head: int, **fields: Any) -> HeadWordResult:
-    """The layers' pairs in one result."""
-    heads = len(done[0].n_pairs)
-    by_dimension = len(done), heads, d_head
-    return HeadWordResult(
-        energy=np.stack([layer.energy for layer in done]).reshape(by_dimension),
-        n_pairs=np.stack([layer.n_pairs for layer in done]),
-        head_pairs=np.stack([layer.head_pairs for layer in done]),
-        head_counts=np.stack([layer.head_counts for layer in done]),
-        head_scores=np.stack([layer.head_scores for layer in done]),
-        dimension_counts=np.stack([layer.counts for layer in done]).reshape(by_dimension),
-        dimension_offsets=np.concatenate([[0], np.cumsum(np.concatenate([layer.sizes for layer in done]))]),
-        dimension_word_pairs=np.concatenate([layer.pairs for layer in done]),
-        dimension_scores=np.concatenate([layer.scores for layer in done]),
-        **fields,
-    )
+def _result(layers_done: Sequence[LayerPairs], **fields: Any) -> HeadWordResult:
+    """The layers' pairs in one result: those of dimensions one below the other, all else stacked."""
+    names = [name for name in layers_done[0] if name not in ("dimension_word_pairs", "dimension_scores")]
+    arrays: dict[str, Any] = {name: np.stack([layer[name] for layer in layers_done]) for name in names}
+    kept = np.minimum(arrays["dimension_counts"], arrays["head_counts"].shape[-1])
+    for name in ("dimension_word_pairs", "dimension_scores"):
+        arrays[name] = np.concatenate([layer[name] for layer in layers_done])
+    return HeadWordResult(dimension_offsets=np.concatenate([[0], np.cumsum(kept)]), **arrays, **fields)
 
 
 def head_words_cost(model: Model, words: int, *, width: int, top: int = 100, keep: int = 100) -> Cost:
@@ -199,28 +190,8 @@ def head_words_cost(model: Model, words: int, *, width: int, top: int = 100, kee
     return Cost(flops=flops, bytes=tables + kept + _TILES)
 
 
-@dataclass(frozen=True, eq=False)
-class LayerPairs:
-    """The word pairs of one layer. A row is one dimension of one head, heads one after the other."""
-
-    energy: NDArray[np.float64]
-    """(rows,) sum of the squared query and key activations of all words."""
-    counts: NDArray[np.int64]
-    """(rows,) pairs of each dimension, before cutting."""
-    sizes: NDArray[np.int64]
-    """(rows,) pairs of each dimension that are kept."""
-    pairs: NDArray[np.int32]
-    """(sum of sizes, 2) query and key word of the kept pairs, those of a row together, nearest first."""
-    scores: NDArray[np.float32]
-    """(sum of sizes,) their cosines."""
-    n_pairs: NDArray[np.int64]
-    """(heads,) different pairs of each head, before cutting."""
-    head_pairs: NDArray[np.int32]
-    """(heads, keep, 2) the head's pairs, those of most dimensions first, then the nearest; -1 where there are fewer."""
-    head_counts: NDArray[np.int32]
-    """(heads, keep) dimensions of the head that have the pair."""
-    head_scores: NDArray[np.float32]
-    """(heads, keep) cosines; NaN where there are fewer."""
+LayerPairs = dict[str, NDArray[Any]]
+"""The word pairs of one layer: the arrays of a `HeadWordResult` without their axis of layers, by name."""
 
 
 @dataclass
@@ -376,17 +347,17 @@ class PairSearch:
         at = owner[best], rank
         head_pairs[at] = np.stack([first[unique[best]], second[unique[best]]], axis=-1)
         head_counts[at], head_scores[at] = times[best], cosine[best]
-        return LayerPairs(
-            energy=energy,
-            counts=counts,
-            sizes=np.minimum(counts, self.keep),
-            pairs=np.stack([first[order], second[order]], axis=-1).astype(np.int32),
-            scores=scores[order].astype(np.float32),
-            n_pairs=n_pairs,
-            head_pairs=head_pairs,
-            head_counts=head_counts,
-            head_scores=head_scores,
-        )
+        by_dimension = heads, self.model.d_head
+        return {
+            "energy": energy.reshape(by_dimension),
+            "n_pairs": n_pairs,
+            "head_pairs": head_pairs,
+            "head_counts": head_counts,
+            "head_scores": head_scores,
+            "dimension_counts": counts.reshape(by_dimension),
+            "dimension_word_pairs": np.stack([first[order], second[order]], axis=-1).astype(np.int32),
+            "dimension_scores": scores[order].astype(np.float32),
+        }
 
 
 def _true(mask: Tensor) -> Tensor:

@@ -1,21 +1,6 @@
 """Mixture of Depths: which layers each token's prediction is read from, how fast it writes, and results of tunings."""
 
-from __future__ import annotations
-
 from .routes import RoutingResult, routing
 from .solving import SolveResult, solve
 from .speed import RoutingSpeed, routing_speed
 from .tuning_results import LateLayerLosses, ModAblations, ModGrid, ModReport
-
-__all__ = [
-    "LateLayerLosses",
-    "ModAblations",
-    "ModGrid",
-    "ModReport",
-    "RoutingResult",
-    "RoutingSpeed",
-    "SolveResult",
-    "routing",
-    "routing_speed",
-    "solve",
-]

@@ -21,29 +21,3 @@ from interp_widgets.analysis.saliency.faithfulness import (
     rank_agreement,
 )
 from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyResult, spans_to_mask
-
-__all__ = [
-    "Cost",
-    "FaithfulnessResult",
-    "GroupComparison",
-    "Method",
-    "RankAgreement",
-    "SaliencyDatasetResult",
-    "SaliencyResult",
-    "Target",
-    "compare_groups",
-    "compare_many",
-    "faithfulness",
-    "holm",
-    "importance_density",
-    "instruction_score",
-    "normalise_importance",
-    "position_profile",
-    "prompt_saliency",
-    "rank_agreement",
-    "saliency_cost",
-    "saliency_dataset",
-    "sentence_profiles",
-    "sentence_spans",
-    "spans_to_mask",
-]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.arrays import Bools
 from interp_widgets.analysis._core.result import Scalar, provenance
-from interp_widgets.analysis._core.statistics import GroupComparison, bootstrap_mean, compare_groups, holm
+from interp_widgets.analysis._core.statistics import GroupComparison, bootstrap_mean, compare_known, holm
 from interp_widgets.analysis._core.targets import Target
 from interp_widgets.analysis.saliency.attribution import prompt_saliency
 from interp_widgets.analysis.saliency.dataset_result import (
@@ -63,14 +63,16 @@ class Source:
 class Row:
     """One case of one model: its scores, or why it has none."""
 
-    source: int
+    model: int
     case: int
     name: str
     group: str
     label: int = UNKNOWN
     score: float = float("nan")
     context_score: float = float("nan")
-    sizes: tuple[int, int, int] = (0, 0, 0)
+    n_prompt: int = 0
+    n_response: int = 0
+    n_instruction: int = 0
     dropped: bool = False
     error: str = ""
     response: str = ""
@@ -213,27 +215,27 @@ def _assemble(
     interval = np.full((len(names), 2, SEGMENTS), np.nan)
     count = np.zeros(len(names), dtype=int)
     for s in range(len(names)):
-        shares = [(share, row.case) for row in rows if row.source == s for share in row.profiles]
+        shares = [(share, row.case) for row in rows if row.model == s for share in row.profiles]
         if shares:
             values, owner = np.array([share for share, _ in shares]), np.array([case for _, case in shares])
             profile[s], count[s] = values.mean(axis=0), len(values)
             interval[s] = bootstrap_mean(values, clusters=owner, resamples=options.resamples, seed=options.seed)
-    sizes = np.array([row.sizes for row in rows], dtype=int).reshape(-1, 3)
+    columns = {
+        name: np.array([getattr(row, name) for row in rows], dtype=kind)
+        for kind, listed in (
+            (int, ("model", "case", "label", "n_prompt", "n_response", "n_instruction")),
+            (float, ("score", "context_score")),
+            (bool, ("dropped",)),
+        )
+        for name in listed
+    }
     return SaliencyDatasetResult(
         model_names=names,
         names=[row.name for row in rows],
         groups=[row.group for row in rows],
-        model=np.array([row.source for row in rows], dtype=int),
-        case=np.array([row.case for row in rows], dtype=int),
-        score=np.array([row.score for row in rows], dtype=float),
-        context_score=np.array([row.context_score for row in rows], dtype=float),
-        label=np.array([row.label for row in rows], dtype=int),
-        n_prompt=sizes[:, 0],
-        n_response=sizes[:, 1],
-        n_instruction=sizes[:, 2],
-        dropped=np.array([row.dropped for row in rows], dtype=bool),
         error=[row.error for row in rows],
         response=[row.response for row in rows],
+        **columns,
         tests=tests,
         notes=notes,
         profile=profile,
@@ -263,13 +265,7 @@ def _tests(
         for group in ["all", *groups]:
             inside = [row for row in scored if group in ("all", row.group)]
             first, second = ([row for row in inside if split(row) == side] for side in (0, 1))
-            if min(len(first), len(second)) < 2:
-                notes.append(
-                    f"{words[0]} against {words[1]}{f' ({model})' if model else ''}, group {group}: not compared, "
-                    f"it takes 2 scores on each side and there are {len(first)} and {len(second)}"
-                )
-                continue
-            comparison = compare_groups(
+            comparison = compare_known(
                 [row.score for row in first],
                 [row.score for row in second],
                 names=words,
@@ -277,20 +273,26 @@ def _tests(
                 seed=options.seed,
                 paired=_paired(first, second) if kind == "models" else None,
             )
-            made.append(replace(comparison, kind=kind, model=model, group=group))
-        tests.extend([c for c in made if c.group == "all"])
-        tests.extend(holm([c for c in made if c.group != "all"]))
+            if comparison is not None:
+                made.append(replace(comparison, kind=kind, model=model, group=group))
+                continue
+            notes.append(
+                f"{words[0]} against {words[1]}{f' ({model})' if model else ''}, group {group}: not compared, "
+                f"it takes 2 scores on each side and there are {len(first)} and {len(second)}"
+            )
+        over_all = [comparison for comparison in made if comparison.group == "all"]
+        tests.extend([*over_all, *holm(made[len(over_all) :])])
 
     for s, name in enumerate(names):
-        if any(row.label != UNKNOWN for row in scored if row.source == s):
+        if any(row.label != UNKNOWN for row in scored if row.model == s):
             family(
                 "followed",
                 name,
                 ("followed", "unfollowed"),
-                lambda row, s=s: None if row.source != s or row.label == UNKNOWN else 1 - row.label,  # type: ignore[misc]
+                lambda row, s=s: None if row.model != s or row.label == UNKNOWN else 1 - row.label,  # type: ignore[misc]
             )
     if len(names) == 2:
-        family("models", "", (names[1], names[0]), lambda row: 1 - row.source)
+        family("models", "", (names[1], names[0]), lambda row: 1 - row.model)
     return tuple(tests), tuple(notes)
 
 
@@ -383,7 +385,9 @@ def _score_case(source: Source, index: int, blank: Row, judge: Any, options: Opt
     row = replace(
         blank,
         label=UNKNOWN if label is None else FOLLOWED if label else UNFOLLOWED,
-        sizes=(prompt, length, int(mask.sum())),
+        n_prompt=prompt,
+        n_response=length,
+        n_instruction=int(mask.sum()),
         response=response,
     )
     if length < options.min_response:

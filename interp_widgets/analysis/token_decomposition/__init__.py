@@ -4,15 +4,3 @@ from interp_widgets.analysis.token_decomposition.decomposition import Biases, de
 from interp_widgets.analysis.token_decomposition.decomposition_result import LogitShareResult, TokenDecompositionResult
 from interp_widgets.analysis.token_decomposition.logit_shares import decompose_logit
 from interp_widgets.analysis.token_decomposition.part_lens import Lens, PartTokens, part_tokens
-
-__all__ = [
-    "Biases",
-    "Lens",
-    "LogitShareResult",
-    "PartTokens",
-    "TokenDecompositionResult",
-    "decompose_logit",
-    "decompose_tokens",
-    "decomposition_cost",
-    "part_tokens",
-]
