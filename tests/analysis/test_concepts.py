@@ -428,7 +428,7 @@ def test_wrong_directions_are_said() -> None:
             pass
     for positions in ([-1], [2, -3]):  # -1 is where a BOS stands, not the last token
         with (
-            pytest.raises(ValueError, match="positions must be a list of whole numbers from 0 on"),
+            pytest.raises(ValueError, match="positions must be a list of int from 0 on"),
             steer(model, np.ones(32), layer=1, strength=1.0, positions=positions),
         ):
             pass

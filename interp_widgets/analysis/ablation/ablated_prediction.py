@@ -51,8 +51,7 @@ class AblatedPrediction(Result):
     @property
     def change(self) -> NDArray[np.floating[Any]]:
         """(tokens,) probability after minus before."""
-        found: NDArray[np.floating[Any]] = self.after - self.before
-        return found
+        return np.asarray(self.after - self.before)
 
     def to_frame(self) -> DataFrame:
         """One row per token: id, token, probability before, after, and the change."""

@@ -86,8 +86,7 @@ class AblationResult(NextTokenEffect):
         """(layers, positions) the map of one kind; ValueError for one that was not computed."""
         if kind not in self.kinds:
             raise ValueError(f"kind must be one of {', '.join(map(repr, self.kinds))} in this result, got {kind!r}")
-        found: NDArray[np.floating[Any]] = self.effect[tuple(self.kinds).index(kind)]
-        return found
+        return np.asarray(self.effect[tuple(self.kinds).index(kind)])
 
     def to_frame(self) -> DataFrame:
         """One row per kind, layer and position: kind, layer, position, token, effect."""

@@ -366,13 +366,13 @@ class Study:
         if on_partial is not None:
             self.runner.deliver = lambda: on_partial(result(to_numpy(effect).copy(), True))
         for row, layer in zip(effect, layers, strict=True):
-            run_cells(row, self.clean, self.runner, partial(patches, layer), first, self._effect)
+            run_cells(
+                row, self.clean, self.runner, partial(patches, layer), first,
+                lambda hidden, cells: self.question.effect(hidden),
+            )  # fmt: skip
         effects = to_numpy(effect)
         check_finite(effects, lambda row, cell: f"the effect of removing {name(layers[row], cell)}")
         return result(effects, False)
-
-    def _effect(self, hidden: Tensor, cells: Tensor) -> Tensor:
-        return self.question.effect(hidden)
 
     def fields(self, **details: Any) -> dict[str, Any]:
         """What a result says about the prompt, the target and how it was made."""

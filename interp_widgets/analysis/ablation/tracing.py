@@ -17,8 +17,8 @@ from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choices, check_finite, check_range
 from interp_widgets.analysis._core.chunks import Runner, chunk_size, run_chunks
 from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
-from interp_widgets.analysis._core.prompts import read_prompt
-from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.prompts import PromptResult, read_prompt
+from interp_widgets.analysis._core.result import provenance, record, with_axes
 from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.analysis.ablation.cells import run_cells
 from interp_widgets.analysis.ablation.metric import Question, ask
@@ -38,7 +38,7 @@ to it."""
 
 
 @record
-class CausalTraceResult(Result):
+class CausalTraceResult(PromptResult):
     """How far putting one clean value back into a corrupted run brings the answer back, per layer and position.
 
     Every axis leaves out the beginning-of-sequence token, which the model still reads.
@@ -74,15 +74,6 @@ class CausalTraceResult(Result):
     window: int
     """How many layers' MLP or attention outputs are restored together."""
 
-    tokens: Sequence[str] = with_axes("positions")
-    """Readable tokens of the prompt."""
-
-    ids: Sequence[int] = with_axes("positions")
-    """Token ids."""
-
-    special: Sequence[bool] = with_axes("positions")
-    """Whether a token is special."""
-
     subject: Sequence[int] = with_axes(2)
     """First and past-last position of the subject, whose embeddings got the noise."""
 
@@ -101,9 +92,6 @@ class CausalTraceResult(Result):
     seed: int = 0
     """Of the noise."""
 
-    bos_id: int | None = None
-    """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
-
     @property
     def n_layers(self) -> int:
         """Number of layers."""
@@ -112,8 +100,7 @@ class CausalTraceResult(Result):
     @property
     def effect(self) -> NDArray[np.floating[Any]]:
         """(kinds, layers, positions) indirect effect: mean over the noise samples of restored minus corrupted."""
-        found: NDArray[np.floating[Any]] = (self.restored - self.corrupted).mean(-1)
-        return found
+        return np.asarray((self.restored - self.corrupted).mean(-1))
 
     @property
     def interval(self) -> NDArray[np.floating[Any]]:
@@ -124,8 +111,7 @@ class CausalTraceResult(Result):
     @property
     def embedding_effect(self) -> NDArray[np.floating[Any]]:
         """(positions,) the effect of putting a token's clean embedding back; 0 outside of the subject."""
-        found: NDArray[np.floating[Any]] = (self.embedding - self.corrupted).mean(-1)
-        return found
+        return np.asarray((self.embedding - self.corrupted).mean(-1))
 
     @property
     def total_effect(self) -> float:
@@ -281,22 +267,19 @@ def causal_trace(
         count = (finished or len(jobs[0].base)) if partial else samples
         options = {"noise": noise, "noise_std": std, "samples": samples, "seed": seed, "window": size}
         return CausalTraceResult(
+            **shown.fields(),
             restored=to_numpy(restored[..., :count].clone()),
             embedding=to_numpy(embedding[:, :count].clone()),
             corrupted=to_numpy(base[:count].clone()),
             clean=question.clean,
             kinds=chosen,
             window=size,
-            tokens=shown.tokens(),
-            ids=shown.shown_ids,
-            special=shown.special(),
             subject=(start, end),
             target=question.target,
             target_token=model.token_strings([question.target])[0],
             noise=float(noise),
             noise_std=std,
             seed=seed,
-            bos_id=shown.bos_id,
             partial=partial,
             provenance=provenance(model.provenance(), **options, bos=shown.offset == 1, **runner.log.facts()),
         )

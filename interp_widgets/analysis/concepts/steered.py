@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, SupportsIndex, get_args
+from typing import Literal, SupportsIndex
 
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
-from interp_widgets.analysis._core.checks import stream_indices
+from interp_widgets.analysis._core.checks import check_choice, check_top, stream_indices
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import as_array
+from interp_widgets.analysis._core.top_k import largest
 from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.concepts.steering import erase, steer
 from interp_widgets.arguments import checked
@@ -128,11 +130,9 @@ def compare_steering(
         [' Paris', ' London', ' Paris']
     """
     concepts.check(model, other_weights=other_weights)
-    if mode not in get_args(Mode):
-        raise ValueError(f"mode must be add or erase, got {mode!r}")
-    if not 1 <= top <= model.d_vocab:
-        raise ValueError(f"top must be in 1..{model.d_vocab} for this vocabulary, got {top}")
-    given = read_prompt(model, prompt)
+    check_choice("mode", mode, Mode)
+    check_top(top, model)
+    shown = read_prompt(model, prompt)
     at = concepts.index(name)
     layers = stream_indices(model, concepts.layer if layer is None else layer)
     amount = float(strength * concepts.gap[at]) if mode == "add" else 0.0
@@ -146,26 +146,29 @@ def compare_steering(
             return erase(model, direction, layer=layers)
         return steer(model, direction, layer=layers, strength=amount)
 
-    room = min(max_new_tokens, model.n_ctx - len(given.ids))
+    room = min(max_new_tokens, model.n_ctx - len(shown.ids))
+    run, done = RunOptions(progress, check), 0
+
+    def count(token: int) -> None:
+        nonlocal done
+        done += 1
+        run.report(done, len(RUNS) * max_new_tokens)
+
     next_token, written = [], []
     for number, direction in enumerate((None, concepts.directions[at], random)):
-        told = None if progress is None else _counter(progress, number * max_new_tokens, len(RUNS) * max_new_tokens)
+        done = number * max_new_tokens
         with under(direction):
-            if check is not None:
-                check()
-            next_token.append(_next_token(model, given))
-            written.append(
-                model.generate_ids(
-                    given.ids, max_new_tokens=room, temperature=temperature, seed=seed, check=check, on_token=told
-                )
-                if room > 0
-                else []
-            )
+            run.stop_if_cancelled()
+            next_token.append(_next_token(model, shown))
+            new = [] if room <= 0 else model.generate_ids(
+                shown.ids, max_new_tokens=room, temperature=temperature, seed=seed, check=check, on_token=count,
+            )  # fmt: skip
+            written.append(new)
     probability = np.stack(next_token)
-    order = _moved_most(probability, min(top, model.d_vocab))
+    order = _moved_most(probability, top)
     return SteeringComparison(
         concept=name,
-        prompt_tokens=given.tokens(),
+        prompt_tokens=shown.tokens(),
         written=tuple(model.token_strings(ids) for ids in written),
         written_ids=tuple(tuple(ids) for ids in written),
         word=model.token_strings([word])[0],
@@ -183,26 +186,13 @@ def compare_steering(
     )  # fmt: skip
 
 
-def _next_token(model: Model, given: Prompt) -> Floats:
+def _next_token(model: Model, shown: Prompt) -> Floats:
     """(d_vocab,) probability of every next token."""
-    logits = model.forward(given.embeddings(), positions=slice(-1, None))[0, -1]
-    found: Floats = as_array(logits.cpu().double().softmax(-1))
-    return found
+    logits = model.forward(shown.embeddings(), positions=slice(-1, None))[0, -1]
+    return as_array(logits.cpu().double().softmax(-1))
 
 
 def _moved_most(probability: Floats, top: int) -> Ints:
     """The likeliest tokens as it is and steered, those that gain most first."""
-    likeliest = [np.argsort(-row, kind="stable")[:top] for row in probability[:2]]
-    tokens = np.unique(np.concatenate(likeliest))
-    found: Ints = tokens[np.argsort(probability[0, tokens] - probability[1, tokens], kind="stable")]
-    return found
-
-
-def _counter(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int], None]:
-    done = [before]
-
-    def told(_: int) -> None:
-        done[0] += 1
-        progress(done[0], total)
-
-    return told
+    tokens = np.unique(largest(probability[:2], top))
+    return np.asarray(tokens[largest(probability[1, tokens] - probability[0, tokens])])

@@ -16,7 +16,7 @@ from interp_widgets.analysis._core.checks import stream_indices
 from interp_widgets.analysis._core.tensors import wide_type
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
-from interp_widgets.models.patching import interventions
+from interp_widgets.models.patching import interventions, site_hook
 
 _DEPENDENT = 1e-6
 """Singular values of directions, of the largest, below which some lie in the span of the others."""
@@ -118,27 +118,27 @@ def _chosen(model: Model, positions: Any) -> Tensor | None:
     """The positions as numbers on the model's device; None for everywhere."""
     if positions is None:
         return None
-    given = list(positions) if isinstance(positions, Iterable) else [f"{positions} alone"]
-    wrong = [at for at in given if not isinstance(at, Integral) or int(at) < 0]
-    if wrong:
-        raise ValueError(
-            f"positions must be a list of whole numbers from 0 on, got {wrong[0]}: count from the beginning, since the "
-            "text grows while a model writes"
-        )
-    return torch.tensor([int(at) for at in given], dtype=torch.long, device=model.device)
+    listed = list(positions) if isinstance(positions, Iterable) else [f"{positions} alone"]
+    for at in listed:
+        if not isinstance(at, Integral) or int(at) < 0:
+            raise ValueError(
+                f"positions must be a list of int from 0 on, got {at}: count from the beginning, since the text grows "
+                "while a model writes"
+            )
+    return torch.tensor([int(at) for at in listed], dtype=torch.long, device=model.device)
 
 
 def _units(model: Model, direction: ArrayLike | Tensor, *, one: bool) -> Tensor:
     """(n, d_model) directions of unit length in float64 on the CPU."""
-    given = torch.as_tensor(
+    vectors = torch.as_tensor(
         direction.detach() if isinstance(direction, Tensor) else np.array(direction, dtype=np.float64),
         device="cpu",
     ).double()  # fmt: skip
-    rows = given[None] if given.ndim == 1 else given
+    rows = vectors[None] if vectors.ndim == 1 else vectors
     if rows.ndim != 2 or rows.shape[1] != model.d_model or len(rows) == 0 or (one and len(rows) != 1):
         shape = f"({model.d_model},)" if one else f"({model.d_model},) or (n, {model.d_model})"
         raise ValueError(
-            f"direction must have shape {shape} for {model.name}, got {tuple(given.shape)}: "
+            f"direction must have shape {shape} for {model.name}, got {tuple(vectors.shape)}: "
             "take one that was made from a model of this width"
         )
     length = rows.norm(dim=1, keepdim=True)
@@ -154,7 +154,5 @@ def _planned(
     layers = stream_indices(model, layer)
     if len(set(layers)) != len(layers):
         raise ValueError(f"layer must name every stream once, got {list(layers)}")
-    last = model.n_layers
-    names = [f"blocks.{last - 1}.hook_resid_post" if each == last else f"blocks.{each}.hook_resid_pre"
-             for each in layers]  # fmt: skip
+    names = [site_hook("resid", each, model.n_layers) for each in layers]
     return [(name, change) for name in names]
