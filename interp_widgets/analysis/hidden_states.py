@@ -12,7 +12,7 @@ import torch
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_finite, stream_indices
 from interp_widgets.analysis._core.chunks import Runner
-from interp_widgets.analysis._core.cost import Cost, block_parameters, row_bytes
+from interp_widgets.analysis._core.cost import Cost, pass_flops, row_bytes
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.arguments import checked
@@ -203,10 +203,10 @@ def last_states_cost(model: Model, lengths: Sequence[int], layer: int) -> Cost:
     """
     share = max(layer, 1) / model.n_layers
     total, longest = float(sum(lengths)), max(lengths, default=0)
-    attention = 2.0 * model.n_heads * model.d_head * model.n_layers * float(sum(n * n for n in lengths))
+    mean = sum(n * n for n in lengths) / max(total, 1)  # of the lengths, a token's own
     rows = min(len(lengths), max(1, 1024 // max(longest, 1)))
     kept = 4.0 * len(lengths) * model.d_model
     return Cost(
-        flops=share * (2.0 * block_parameters(model) * total + attention),
+        flops=share * pass_flops(model, total, mean),
         bytes=kept + rows * row_bytes(model, longest, longest),
     )

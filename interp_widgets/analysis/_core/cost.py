@@ -33,6 +33,24 @@ def flops_per_token(model: Model) -> float:
     return 2.0 * block_parameters(model)
 
 
+def pass_flops(model: Model, tokens: float, length: float) -> float:
+    """Operations of so many tokens through all layers, in sequences of a length: attention over the positions before
+    each included, the unembedding left out."""
+    mixing = 4.0 * model.n_layers * model.n_heads * model.d_head
+    return float(tokens * (flops_per_token(model) + mixing * length / 2))
+
+
+def unembedding_flops(model: Model) -> float:
+    """Operations of all logits of one position."""
+    return 2.0 * model.d_model * model.d_vocab
+
+
+def chunk_bytes(model: Model, most: float, length: int) -> float:
+    """Bytes of a chunk of at most so many sequences of a length, of the usual size: 1e10 operations."""
+    rows = max(1.0, min(most, 1e10 / flops_per_token(model) / max(length, 1)))
+    return float(rows * row_bytes(model, length, length))
+
+
 def row_bytes(model: Model, tokens: int, total: int) -> float:
     """Bytes that one more sequence in a batch takes at the widest point of a layer."""
     widths = 6 * model.d_model + 3 * model.d_mlp + 4 * (model.n_heads + 2 * model.n_kv_heads) * model.d_head

@@ -15,7 +15,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choices, check_finite, layer_index, layer_indices, neuron_indices
 from interp_widgets.analysis._core.chunks import Runner
-from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis._core.cost import Cost, flops_per_token, pass_flops, row_bytes, unembedding_flops
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance
 from interp_widgets.analysis._core.run import Check, Progress
@@ -460,13 +460,10 @@ def ablation_cost(
             cells = [(0 if layers is None else chosen[0], place)] * model.d_mlp
         case _:
             raise ValueError(f"what must be one of 'modules', 'heads', 'neurons', got {what!r}")
-    per_layer = flops_per_token(model) / model.n_layers
-    mixing = 4.0 * model.n_heads * model.d_head
     short = in_blocks(model)
-    unembedding = 2.0 * model.d_model * (2 if short else model.d_vocab)
-    tokens = sum(_tokens(model, n_tokens, *cell, short) for cell in cells)
-    whole = n_tokens * flops_per_token(model)
-    flops = whole + tokens * (per_layer + mixing * n_tokens) + len(cells) * unembedding
+    unembedding = 4.0 * model.d_model if short else unembedding_flops(model)  # of the target and a foil, or of all
+    passed = sum(_tokens(model, n_tokens, *cell, short) for cell in cells) / model.n_layers
+    flops = n_tokens * flops_per_token(model) + pass_flops(model, passed, 2 * n_tokens) + len(cells) * unembedding
     rows = max(1.0, 1024 / n_tokens)
     kept = n_tokens * model.n_layers * (5 * model.d_model + 3 * model.n_heads * model.d_head) * model.dtype.itemsize
     logits = 8.0 * min(2**22, len(cells) * model.d_vocab)

@@ -16,7 +16,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choices, check_finite, check_range
 from interp_widgets.analysis._core.chunks import Runner, chunk_size, run_chunks
-from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops, row_bytes, unembedding_flops
 from interp_widgets.analysis._core.prompts import PromptResult, read_prompt
 from interp_widgets.analysis._core.result import provenance, record, with_axes
 from interp_widgets.analysis._core.tensors import to_numpy, wide
@@ -435,18 +435,14 @@ def causal_trace_cost(
     """
     layers, runs = model.n_layers, samples * max(1, n_prompt - first)
     size = default_window(layers) if window is None else window
-    mixing = 4.0 * model.n_heads * model.d_head * n_prompt / 2
-    layer = flops_per_token(model) / layers + mixing
     passed = 0.0
     for kind in kinds:
         for index in range(layers):
             begin = index + 1 if kind == "state" else window_layers(index, size, layers)[0]
             whole = model.backend == "bridge"  # it cannot begin in the middle
             passed += runs * (layers * n_prompt if whole else (layers - begin) * max(1.0, (n_prompt - first) / 2))
-    unembedding = 2.0 * model.d_model * model.d_vocab
-    flops = ((1 + samples) * n_prompt * layers + passed) * layer + (1 + layers * len(kinds)) * runs * unembedding
-    item = max(model.dtype.itemsize, 4)
+    passes = pass_flops(model, (1 + samples) * n_prompt + passed / layers, n_prompt)
+    flops = passes + (1 + layers * len(kinds)) * runs * unembedding_flops(model)
     kept = (1 + samples) * _kept_bytes(model, n_prompt)
-    rows = max(1.0, min(runs, 1e10 / flops_per_token(model) / max(n_prompt, 1)))
-    table = item * len(kinds) * layers * n_prompt * samples
-    return Cost(flops=float(flops), bytes=float(kept + rows * row_bytes(model, n_prompt, n_prompt) + table))
+    table = max(model.dtype.itemsize, 4) * len(kinds) * layers * n_prompt * samples
+    return Cost(flops=float(flops), bytes=float(kept + chunk_bytes(model, runs, n_prompt) + table))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp_widgets.analysis._core.checks import check_finite, check_top
-from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis._core.cost import Cost, pass_flops, row_bytes
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
 from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis._core.run import RunOptions
@@ -201,7 +201,6 @@ def logit_lens_cost(model: Model, n_tokens: int) -> Cost:
         0.22
     """
     rows = model.n_layers + 1
-    attention = 2.0 * model.n_layers * model.n_heads * model.d_head * n_tokens
     # maximum, exponential and sums of a logit take as long as some 80 operations of the product
     reading = rows * model.d_vocab * (2.0 * model.d_model + 80)
     item = max(model.dtype.itemsize, 4)
@@ -209,6 +208,6 @@ def logit_lens_cost(model: Model, n_tokens: int) -> Cost:
     block = 3.0 * min(cells, rows * n_tokens) * min(columns, model.d_vocab)
     kept = rows * n_tokens * (model.d_model + 16)
     return Cost(
-        flops=float(n_tokens * (flops_per_token(model) + attention + reading)),
+        flops=pass_flops(model, n_tokens, n_tokens) + n_tokens * reading,
         bytes=float(item * (kept + block) + row_bytes(model, n_tokens, n_tokens) / model.n_layers),
     )

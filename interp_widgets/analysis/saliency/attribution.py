@@ -13,7 +13,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range
 from interp_widgets.analysis._core.chunks import Runner
-from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops, unembedding_flops
 from interp_widgets.analysis._core.result import Scalar, provenance
 from interp_widgets.analysis._core.targets import Target
 from interp_widgets.analysis._core.tensors import to_numpy, wide_type
@@ -183,26 +183,20 @@ def saliency_cost(model: Model, n_prompt: int, n_response: int, method: Method |
         25.5
     """
     fed = n_prompt + max(n_response, 1) - 1
-    unembedding = 2.0 * model.d_model * model.d_vocab
-    mixing = 4.0 * model.n_layers * model.n_heads * model.d_head
-
-    def through(tokens: float, length: float) -> float:
-        return float(tokens * (flops_per_token(model) + mixing * length / 2))
-
-    single = through(fed, fed) + n_response * unembedding
+    reading = n_response * unembedding_flops(model)
+    single = pass_flops(model, fed, fed) + reading
     match method:
         case "random":
             flops = single
         case "exact":
-            flops = single + n_prompt * (through(fed - n_prompt / 2, fed) + n_response * unembedding)
+            flops = single + n_prompt * (pass_flops(model, fed - n_prompt / 2, fed) + reading)
         case _:
             # forward mode: every prompt token's change at the positions after it; reverse: every response token's
             # gradient at the positions before it; attention has twice the products of a plain pass
             rows = min(n_prompt * (fed - n_prompt / 2), n_response * (n_prompt + n_response / 2))
-            gradient = 2 * single + n_response * unembedding + through(rows, 2 * fed)
+            gradient = 2 * single + reading + pass_flops(model, rows, 2 * fed)
             flops = gradient * (steps if method == "integrated_gradients" else 1)
     item = max(model.dtype.itemsize, 4)
     logits = item * min(2**23, n_response * model.d_vocab) * 3
-    rows = max(1.0, min(n_prompt, 1e10 / flops_per_token(model) / max(fed, 1)))
     kept = fed * model.n_layers * (2 * model.d_model + 2 * model.d_mlp + 4 * model.n_heads * model.d_head) * item
-    return Cost(flops=float(flops), bytes=float(logits + rows * row_bytes(model, fed, fed) + kept))
+    return Cost(flops=float(flops), bytes=float(logits + chunk_bytes(model, n_prompt, fed) + kept))
