@@ -10,6 +10,7 @@ TOY = """
 import threading, types
 import ipywidgets as W, pandas as pd, traitlets as T
 from interp_widgets.compute.memory import Forecast
+from interp_widgets.widgets.base.fields import field
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.views import TokenStrip
 
@@ -21,8 +22,8 @@ tuned = types.SimpleNamespace(**{**vars(model), "name": "fake-tuned", "weight_ha
 SECONDS, MODES = 0.0, ["exact", "first order"]
 
 class Toy(Panel):
-    title, recompute_on = "Toy", ("n", "text")
-    n, text, mode = T.Int(3), T.Unicode("the cat sat on the mat"), T.Enum(MODES, "exact")
+    title = "Toy"
+    n, text, mode = field(int, 3), field(str, "the cat sat on the mat"), T.Enum(MODES, "exact")
     def build(self):
         row = W.HBox([self.bind(W.IntSlider(description="Number of steps", min=-5, max=50), "n"),
                       self.bind(W.Dropdown(description="Method of attribution", options=MODES), "mode"),

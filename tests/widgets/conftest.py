@@ -14,6 +14,7 @@ import pytest
 import traitlets as T
 from ipywidgets.widgets import widget as widget_module
 
+from interp_widgets.widgets.base.fields import field
 from interp_widgets.widgets.base.panel import Panel
 
 
@@ -130,12 +131,10 @@ class Toy(Panel):
     """Squares a number."""
 
     title = "Toy"
-    recompute_on = ("n", "prompt")
-    redraw_on = ("scale",)
 
-    n = T.Int(3)
-    scale = T.Float(1.0)
-    prompt = T.Unicode("hello")
+    n = field(int, 3)
+    scale = field(float, 1.0, redraws=True)
+    prompt = field(str, "hello")
     kind = T.Enum(("good", "better"), default_value="good")
     layer = T.Int(0)
     seconds = T.Float(0.0)

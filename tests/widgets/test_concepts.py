@@ -492,7 +492,7 @@ def test_a_set_that_does_not_fit_is_said_and_nothing_is_lost(
     text.write_text("no archive", encoding="utf-8")
     panel = browse(pair.base)
     for path, words in (
-        (small, "these directions have width"), (saved, "with other weights"), (text, "not a readable result file"),
+        (small, "these directions have width"), (saved, "with other weights"), (text, "is not a readable .npz archive"),
         (tmp_path / "none.npz", "there is no file of directions"),
     ):  # fmt: skip
         panel.library.path.value = str(path)

@@ -16,11 +16,12 @@ from interp_widgets.analysis.logit_lens import LogitLensResult, save_translators
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.scene import Text
 from interp_widgets.widgets.logit_lens import LogitLensExplorer
-from interp_widgets.widgets.logit_lens.controls import COLOR_LABELS
+from interp_widgets.widgets.logit_lens.labels import COLOR_LABELS
 from tests.models.tiny import tiny_hf, tiny_model, tiny_tokenizer
 from tests.widgets.opening import hooks_on, opening, settle
 from tests.widgets.trouble import (
     cancelled_and_closed,
+    complaint,
     told_of_a_failing_hook,
     told_of_broken_weights,
     told_of_full_memory,
@@ -370,8 +371,7 @@ def test_unreadable_translators_are_a_sentence_and_the_map_stays(pair: Any, expl
     ):
         panel.translators = str(path)
         settle(panel)
-        assert panel.status.state == "failed"
-        assert sentence in panel.status.error
+        assert sentence in complaint(panel)
         assert panel.result is good
         assert panel.map.heat.shape == shape
     panel.translators = ""
@@ -399,8 +399,8 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, chan
     with panel.hold():
         for name, value in change.items():
             setattr(panel, name, value)
-    assert panel.status.state == "failed", "said at once, without a run"
-    assert sentence in panel.status.error
+    assert not panel.busy, "said at once, without a run"
+    assert sentence in complaint(panel)
     assert panel.result is good
     assert panel.map.heat.shape == list(good.entropy.shape)
     assert hooks_on(pair.base) == 0

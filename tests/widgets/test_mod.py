@@ -451,7 +451,7 @@ def test_ablations_and_late_layers(base: Any, view: Any) -> None:
         ({"top_k": 3}, "top_k must be a whole number in 1..2 for 2 routes, got 3"),
         ({"dataset": []}, "the data set is empty"),
         ({"dataset": [("a prompt", "")]}, "has no response to learn"),
-        ({"data_file": "/nowhere.json", "dataset": None}, "there is no file /nowhere.json"),
+        ({"data_file": "/nowhere.json", "dataset": None}, "there is no file of problems at /nowhere.json"),
     ],
 )
 def test_bad_input_of_tuning(base: Any, view: Any, wire: Any, options: dict[str, Any], said: str) -> None:

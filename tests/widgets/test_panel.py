@@ -44,12 +44,6 @@ def test_needs_a_loaded_model(classes: Any, wrong: Any) -> None:
         classes.Toy(wrong)
 
 
-def test_a_misspelt_trait_list_is_an_error(classes: Any, model: Any, wire: Any) -> None:
-    wrong = type("Wrong", (classes.Toy,), {"redraw_on": ("scael",)})
-    with pytest.raises(TypeError, match="Wrong has no trait 'scael'"):
-        wrong(model)
-
-
 def test_slider_recomputes_and_threshold_does_not(toy: Any, wire: Any) -> None:
     wire.type(toy.slider, value=5)
     assert toy.wait(120)

@@ -11,6 +11,7 @@ import pytest
 from interp_widgets import Workbench, load_demo_pair
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.base.prediction import OWN, Prediction, PredictionPanel
+from tests.widgets.trouble import complaint
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +20,6 @@ class Told(PredictionPanel):
     """Shows which prediction it was asked for."""
 
     title = "Told"
-    recompute_on = PredictionPanel.prediction_traits
 
     def build(self) -> None:
         self.label = W.Label()
@@ -124,7 +124,7 @@ def test_an_empty_prompt_is_a_sentence(pair: Any, tell: Any, wire: Any) -> None:
     panel = settled(tell(pair.base))
     shown = panel.result
     panel.prompt = ""
-    assert "the prompt is empty" in panel.status.error
+    assert "the prompt is empty" in complaint(panel)
     assert panel.result == shown
     with pytest.raises(ValueError, match="the prompt is empty"):
         panel.write()

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from interp_widgets.widgets.base.word_source import meant_list
 from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser
 from interp_widgets.widgets.head_words import HeadWordBrowser
 from tests.models.tiny import tiny_model
@@ -28,7 +27,26 @@ def test_given_words_are_the_words(browser: Any, wire: Any, tmp_path: Path) -> N
             panel.close()
 
 
-def test_what_is_said_wins() -> None:
-    assert meant_list(()) == {}
-    assert meant_list({"words", "word_file"}) == {"word_list": "own"}
-    assert meant_list({"words", "word_list"}) == {}
+def test_what_is_said_wins(wire: Any) -> None:
+    panel = HeadWordBrowser(tiny_model("gpt2"), words=WORDS, word_list="demo")
+    try:
+        assert (panel.word_list, panel.words) == ("demo", WORDS)
+    finally:
+        panel.close()
+
+
+@pytest.mark.parametrize("browser", [HeadWordBrowser, FFNConceptBrowser])
+def test_words_that_are_missing_are_a_hint_where_they_belong(browser: Any, wire: Any) -> None:
+    panel = browser(tiny_model("gpt2"), words=WORDS)
+    try:
+        assert panel.wait(60)
+        panel.words = []
+        assert "there are no words yet" in panel.controls.hints["words"]
+        assert panel.status.state == "idle"
+        assert panel.result is not None
+        panel.word_list = "file"
+        assert list(panel.controls.hints) == ["word_file"]
+        panel.word_list = "demo"
+        assert panel.controls.hints == {}
+    finally:
+        panel.close()

@@ -13,6 +13,13 @@ from interp_widgets.compute.cache import results
 from tests.widgets.opening import hooks_on
 
 
+def complaint(panel: Any) -> str:
+    """What a panel says is wrong or missing: a hint at a control, or the error in the status line, and never both."""
+    hints = " ".join(panel.controls.hints.values())
+    assert bool(hints) != (panel.status.state == "failed"), (hints, panel.status.error)
+    return hints or str(panel.status.error)
+
+
 def told_of_broken_weights(panel: Any, model: Any, match: str) -> None:
     """A weight that is no number is an error; the last good result stays."""
     good = panel.result

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import ipywidgets as W
-import traitlets as T
 
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.static import Scene
 
-from ..base.controls import Number, shown_if
-from ..base.prediction import Prediction, PredictionPanel
+from ..base.controls import shown_if
+from ..base.fields import Bounds, Lines, Seed, field
+from ..base.prediction import Prediction
 from .cell import Cell
-from .controls import build_controls
 from .heads import HeadsTab
+from .labels import METRIC_LABELS, REPLACEMENT_LABELS
 from .maps import LETTERS
 from .modules import ModulesTab
 from .planned import Planned
 from .request import (
-    METRICS,
-    REPLACEMENTS,
     Filler,
     HeadsRequest,
     ModulesRequest,
@@ -61,42 +59,75 @@ class AblationPanel(Selecting):
     """
 
     title: ClassVar[str] = "Ablation"
-    recompute_on: ClassVar[tuple[str, ...]] = (
-        *PredictionPanel.prediction_traits, "tab", "metric", "foil", "replacement", "reference", "corrupted",
-        "heads_at", "subject", "span", "noise", "samples", "noise_seed", "window",
-    )  # fmt: skip
-    redraw_on: ClassVar[tuple[str, ...]] = ("color_range", "threshold")
-
-    tab = T.Enum(TABS, default_value="modules")
+    tab = field({name: name.title() for name in TABS}, "modules")
     """The tab that is looked at: Run, Copy as code and Save are about it."""
-    metric = T.Enum(METRICS, default_value="logit")
-    """What of the next-token distribution is compared."""
-    foil = T.Unicode("")
-    """The token the target is set against, for the metric ``logit_difference``."""
-    replacement = T.Enum(REPLACEMENTS, default_value="zero")
-    """What removed values are replaced by."""
-    reference = T.List(T.Unicode(), default_value=[one.prompt for one in PRESETS])
-    """Texts to take the mean over, for the replacement ``mean``."""
-    corrupted = T.Unicode("")
-    """A prompt of as many tokens to take values from, for the replacement ``resample``."""
-    noise = Number(3.0, min=0.0, max=100.0)
-    """Standard deviation of the noise, in standard deviations of the token embeddings."""
-    samples = T.Int(10, min=1, max=1000)
-    """How many times noise is drawn."""
-    noise_seed = T.Int(0, min=0)
-    """Seed of the noise."""
-    window = T.Int(1, min=1)
-    """Layers whose MLPs or attentions are put back together; a fifth of them unless given."""
-    color_range = Number(1.0, min=0.05, max=1.0)
-    """Share of the largest effect from which on the colour is the strongest."""
-    threshold = Number(0.2, min=0.0, max=1.0)
-    """Share of the largest effect from which on a cell shows its number."""
-    max_new_tokens = T.Int(20, min=1, max=4096)
-    """Most tokens that are written with ablations and without."""
-    temperature = Number(0.0, min=0.0, max=10.0)
-    """0 writes the likeliest tokens, above 0 samples."""
-    seed = T.Int(0, min=0)
-    """Seed of the sampling."""
+    foil = field(
+        str, label="Foil", placeholder="one token", group="prediction",
+        help="The token whose logit is taken off the target's",
+        shown_if=lambda panel: panel.shows_maps and panel.metric == "logit_difference",
+        required="the logit difference needs a foil: type the token that the target is set against",
+    )  # fmt: skip
+    replacement = field(
+        REPLACEMENT_LABELS, "zero", label="Replaced by", new_row=True, help="What removed values are replaced by",
+        shown_if=lambda panel: panel.shows_maps,
+    )  # fmt: skip
+    metric = field(
+        METRIC_LABELS, "logit", label="Measured", help="What of the next-token distribution is compared",
+        shown_if=lambda panel: panel.shows_maps,
+    )  # fmt: skip
+    corrupted = field(
+        str, label="Corrupted prompt", placeholder="as many tokens as the prompt", width="grow",
+        help="A prompt of as many tokens to take values from",
+        shown_if=lambda panel: panel.shows_maps and panel.replacement == "resample",
+        required="there is no corrupted prompt yet: type one of as many tokens as the prompt",
+    )  # fmt: skip
+    reference = field(
+        Annotated[list, Lines(3)], [one.prompt for one in PRESETS], label="Reference texts, one per line",
+        new_row=True, width="grow", help="Texts to take the mean over",
+        shown_if=lambda panel: panel.shows_maps and panel.replacement == "mean",
+        required="the mean needs reference texts: write at least one, each on a line of its own",
+    )  # fmt: skip
+    color_range = field(
+        Annotated[float, Bounds(0.05, 1.0, 0.05, slider=True, shown_as=".0%")], 1.0, label="Full colour at",
+        new_row=True, redraws=True, help="Share of the largest effect from which on the colour is the strongest",
+    )  # fmt: skip
+    threshold = field(
+        Annotated[float, Bounds(0.0, 1.0, 0.05, slider=True, shown_as=".0%")], 0.2, label="Numbers from", redraws=True,
+        help="Share of the largest effect from which on a cell shows its number",
+    )  # fmt: skip
+    subject = field(str, label="Subject", placeholder="words of the prompt", group="tracing",
+                    help="Words of the prompt that get the noise; their last occurrence counts")  # fmt: skip
+    noise = field(
+        Annotated[float, Bounds(0.0, 100.0, 0.5)], 3.0, label="Noise", group="tracing", width="short",
+        help="Its standard deviation, in standard deviations of the token embeddings",
+    )  # fmt: skip
+    samples = field(
+        Annotated[int, Bounds(1, 1000)], 10, label="Samples", group="tracing", width="short",
+        help="How many times noise is drawn",
+    )  # fmt: skip
+    noise_seed = field(Seed, label="Seed", group="tracing", width="short", help="Seed of the noise")
+    window = field(
+        Annotated[int, Bounds(1, lambda panel: min(model.n_layers for model in panel.models))], 1, label="Window",
+        group="tracing", width="short",
+        help="Layers whose MLPs or attentions are put back together; a fifth of them unless given",
+    )  # fmt: skip
+    max_new_tokens = field(
+        Annotated[int, Bounds(1, 4096)], 20, label="Most tokens", group="writing", width="short", argument=None,
+        help="Most tokens that are written with ablations and without",
+    )  # fmt: skip
+    temperature = field(
+        Annotated[float, Bounds(0.0, 10.0, 0.1)], 0.0, label="Temperature", group="writing", width="short",
+        argument=None, help="0 writes the likeliest tokens, above 0 samples",
+    )  # fmt: skip
+    seed = field(
+        Seed, label="Seed", group="writing", width="short", argument=None, help="Seed of the sampling",
+        shown_if=lambda panel: panel.temperature > 0,
+    )  # fmt: skip
+
+    @property
+    def shows_maps(self) -> bool:
+        """Whether maps are looked at: tracing knows one metric, and noise in the place of a replacement."""
+        return bool(self.tab != "tracing")
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
         found = super().defaults(given)
@@ -105,7 +136,7 @@ class AblationPanel(Selecting):
     # layout -----------------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        self.inputs.children = build_controls(self)
+        self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
         self._from_preset(None)
         self.modules, self.heads, self.tracing = ModulesTab(self), HeadsTab(self), TracingTab(self)
         self.tabs = W.Tab(
@@ -141,8 +172,7 @@ class AblationPanel(Selecting):
             return TraceRequest(
                 prediction, span, self.noise, self.samples, self.noise_seed, self.window, words=words
             )  # fmt: skip
-        if self.metric == "logit_difference" and not self.foil:
-            raise ValueError("the logit difference needs a foil: type the token that the target is set against")
+        self.require()
         foil = self.foil if self.metric == "logit_difference" else ""
         if self.tab == "heads":
             return HeadsRequest(prediction, self.metric, foil, self._filler(), position=self.heads_at)
@@ -150,12 +180,8 @@ class AblationPanel(Selecting):
 
     def _filler(self) -> Filler:
         if self.replacement == "mean":
-            if not self.reference:
-                raise ValueError("the mean needs reference texts: write at least one, each on a line of its own")
             return Filler("mean", reference=tuple(self.reference))
         if self.replacement == "resample":
-            if not self.corrupted:
-                raise ValueError("there is no corrupted prompt yet: type one of as many tokens as the prompt")
             return Filler("resample", corrupted=self.corrupted)
         return Filler()
 

@@ -12,8 +12,6 @@ from interp_widgets.analysis.ablation import (
     CausalTraceResult,
     HeadAblationResult,
     Kind,
-    Metric,
-    Replacement,
     ablate_heads,
     ablate_modules,
     ablation_cost,
@@ -28,8 +26,6 @@ from ..base.code import call
 from ..base.prediction import Prediction
 
 KINDS: tuple[str, ...] = get_args(Kind)
-METRICS: tuple[str, ...] = get_args(Metric)
-REPLACEMENTS: tuple[str, ...] = get_args(Replacement)
 
 
 @dataclass(frozen=True)

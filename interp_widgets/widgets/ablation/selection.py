@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import traitlets as T
 
@@ -11,6 +11,7 @@ from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.data.presets import PRESETS, Preset
 from interp_widgets.models import Model
 
+from ..base.fields import Bounds, field
 from ..base.prediction import PredictionPanel
 from .request import KINDS
 
@@ -21,19 +22,15 @@ FROM_PRESET = ("foil", "subject", "corrupted")
 class Selecting(PredictionPanel):
     """The half of the panel that knows the tokens that were read, and what is selected: part, place, subject."""
 
-    chosen_on: ClassVar[tuple[str, ...]] = ("position", "prompt_token", "heads_at")
-
     kind = T.Enum(("", *KINDS, "head"), default_value="")
     """The picked part: a module or ``head`` of the selected layer; empty for none."""
-    position = T.Int(-1, min=-1)
+    position = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
     """The selected token of what the model has read, -1 for none; inside the prompt it is `prompt_token`."""
     head = T.Int(0, min=0)
     """The selected head."""
-    heads_at = T.Int(None, allow_none=True, min=-1)
+    heads_at = field(T.Int(None, allow_none=True, min=-1), chooses=True)
     """Where the heads of the map are removed: None for every token, -1 for the last."""
-    subject = T.Unicode("")
-    """Words of the prompt that get the noise in tracing; their last occurrence counts."""
-    span = T.List(T.Int())
+    span = field(T.List(T.Int()))
     """Tokens [start, end) that get it instead, where they were marked; or empty."""
 
     modules: Any

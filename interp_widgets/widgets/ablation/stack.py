@@ -11,7 +11,7 @@ from interp_widgets.analysis.ablation import ablation
 from interp_widgets.models import Model
 
 from ..base import tidy
-from ..base.controls import row, shown_if
+from ..base.controls import row
 from .planned import Planned
 from .texts import Texts, Written
 
@@ -78,18 +78,8 @@ class Stack:
             ),
             lambda: self.generate(self.checked),
         )  # fmt: skip
-        tokens = panel.bind(W.BoundedIntText(description="Most tokens", min=1, max=4096), "max_new_tokens")
-        temperature = panel.bind(
-            W.BoundedFloatText(description="Temperature", min=0, max=10, step=0.1, tooltip="0: the likeliest token"),
-            "temperature",
-        )
-        seed = panel.bind(W.BoundedIntText(description="Seed", min=0, max=2**31 - 1), "seed")
-        for box in (tokens, temperature, seed):
-            box.add_class("iw-short")
-        shown_if(seed, panel.temperature > 0)
-        panel.watch(panel, "temperature", lambda change: shown_if(seed, change.new > 0))
         self.box = W.VBox([W.HTML("<b>Ablations together</b>"), self.about, self.list,
-                           row(self.button, tokens, temperature, seed)])  # fmt: skip
+                           *panel.controls.rows("writing", before={"max_new_tokens": [self.button]})])  # fmt: skip
         self.box.add_class("iw-column")
         self.box.add_class("iw-grow")
         self.texts = Texts()

@@ -13,7 +13,8 @@ from interp_widgets.analysis.ablation import CausalTraceResult
 from interp_widgets.figures.labels import axis_name
 from interp_widgets.figures.static import Scene, stack_scenes
 
-from ..base.controls import row, shown_if
+from ..base.controls import shown_if
+from ..base.fields import Incomplete
 from ..views import TokenStrip
 from .maps import LETTERS, Maps, amount, letters, quoted, title_start
 from .planned import at_token
@@ -46,7 +47,7 @@ class TracingTab:
         self.maps = Maps(panel, TRACED, column="token", in_row=3)
         self.maps.on_pin = self._pinned
         self.words, self.cell = W.HTML(""), W.HTML("")
-        self.box = W.VBox([_controls(panel), self.strip, self.words, self.maps.grid, self.cell])
+        self.box = W.VBox([*panel.controls.rows("tracing"), self.strip, self.words, self.maps.grid, self.cell])
         self.box.add_class("iw-column")
         self.results: tuple[CausalTraceResult, ...] = ()
         self.kind = ""
@@ -73,8 +74,13 @@ class TracingTab:
                 )
             return (start, end), ""
         if not panel.subject:
-            raise ValueError("there is no subject yet: drag over its tokens below, or type the words of the prompt")
-        return read_prompt(panel.models[0], panel.prompt).find(panel.subject), panel.subject
+            raise Incomplete(
+                "subject", "there is no subject yet: drag over its tokens below, or type the words of the prompt"
+            )
+        try:
+            return read_prompt(panel.models[0], panel.prompt).find(panel.subject), panel.subject
+        except ValueError as error:
+            raise Incomplete("subject", str(error)) from error
 
     def fit(self) -> None:
         """Show the tokens that were read, and mark the subject where it is in them."""
@@ -209,29 +215,6 @@ class TracingTab:
     def _pinned(self, kind: str, layer: int, position: int) -> None:
         self.kind = kind if layer >= 0 else ""
         self.panel.pick(None, layer, position=position)
-
-
-def _controls(panel: AblationPanel) -> W.HBox:
-    subject = panel.bind(
-        W.Text(description="Subject", continuous_update=False, placeholder="words of the prompt"), "subject"
-    )
-    noise = panel.bind(
-        W.BoundedFloatText(description="Noise", min=0, max=100, step=0.5,
-                           tooltip="Its standard deviation, in standard deviations of the token embeddings"),
-        "noise",
-    )  # fmt: skip
-    samples = panel.bind(
-        W.BoundedIntText(description="Samples", min=1, max=1000, tooltip="How many times noise is drawn"), "samples"
-    )
-    seed = panel.bind(W.BoundedIntText(description="Seed", min=0, max=2**31 - 1), "noise_seed")
-    window = panel.bind(
-        W.BoundedIntText(description="Window", min=1, max=min(model.n_layers for model in panel.models),
-                         tooltip="Layers whose MLPs or attentions are put back together"),
-        "window",
-    )  # fmt: skip
-    for box in (noise, samples, seed, window):
-        box.add_class("iw-short")
-    return row(subject, noise, samples, seed, window)
 
 
 def _intervals(one: CausalTraceResult, kind: str) -> list[str]:

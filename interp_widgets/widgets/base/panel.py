@@ -1,8 +1,7 @@
 """The base of every widget: layout, running in the background, errors in the panel, saving, and tidy closing.
 
-A subclass declares its traits, says which of them make a new request (`recompute_on`), which only redraw (`redraw_on`)
-and which choose something in the results (`chosen_on`), and fills in the hooks below; it never touches threads, locks,
-the cache or the status line.
+A subclass declares its options, each by one `field`, and fills in the hooks below; it never touches threads, locks, the
+cache or the status line.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from interp_widgets.models import Model
 
 from . import tidy
 from .code import CodeBox
+from .fields import Controls, Field, Incomplete, fields_of
 from .guard import guard, guarded, ui_lock
 from .heading import heading, view_options
+from .request import Request
 from .running import Running
 from .saving import SaveMenu, save
 from .status import StatusLine
 from .workbench import Workbench, model_name
-
-_LISTS = "redraw_on, recompute_on or chosen_on"
 
 
 class Panel(Running):
@@ -36,31 +35,32 @@ class Panel(Running):
     Hooks to fill in, in the order in which they are called:
 
     - `defaults(given)`: what to start with where the user and the workbench say nothing;
-    - `build()`: make controls and views and put them into `self.inputs`, `self.plot` and `self.details`;
-    - `request()`: what to compute, as a frozen, hashable object, read from the traits; ValueError if it cannot be done;
+    - `build()`: make views and put them into `self.plot` and `self.details`, and other controls than those of the
+      fields into `self.inputs`;
+    - `request()`: what to compute, as a frozen, hashable object, read from the fields; ValueError if it cannot be done.
+      Of a panel with an `analysis` it is the call of that, with the fields as its arguments;
     - `cost(request, model)`: an object with `.flops` and `.bytes`, for the forecast; usually `request.cost(model)`;
     - `leans_on(request)`: other models that a result depends on, so that it is kept for those only;
     - `compute(request, model, progress=, check=, on_partial=)`: the result; runs in the worker, must not touch widgets;
       usually `request.answer(model, progress=, check=, on_partial=)`;
-    - `choices()`: how many or which there are of what a trait of `chosen_on` chooses from, in the results;
+    - `choices()`: how many or which there are of what a field that `chooses` chooses from, in the results;
     - `draw(results, request)`: show one result per model (fewer while a run of two is under way);
     - `code(request)`, `frame()`, `scene()`, `stored()`: for *Copy as code* and *Save*; without them the button or the
       format is not offered.
 
     For a button that runs something else in the background, such as *Generate*, use `start`. A whole panel:
 
-    >>> import traitlets, types
+    >>> import types
+    >>> from interp_widgets.widgets.base.fields import field
+    >>> def square(model, *, n):
+    ...     return n**2
     >>> class Squares(Panel):
-    ...     title, recompute_on = "Squares", ("n",)
-    ...     n = traitlets.Int(3)
+    ...     title, analysis = "Squares", staticmethod(square)
+    ...     n = field(int, 3, label="Number")
     ...     def build(self):
+    ...         super().build()
     ...         self.label = W.Label()
-    ...         self.inputs.children = [self.bind(W.IntSlider(description="Number"), "n")]
     ...         self.plot.children = [self.label]
-    ...     def request(self):
-    ...         return (self.n,)
-    ...     def compute(self, request, model, *, progress, check, on_partial):
-    ...         return request[0] ** 2
     ...     def draw(self, results, request):
     ...         self.label.value = str(results[0])
     >>> panel = Squares(types.SimpleNamespace(name="a model", device="cpu"), n=7)
@@ -71,6 +71,8 @@ class Panel(Running):
 
     title: ClassVar[str] = "Panel"
     """What the panel shows, in its title line."""
+    analysis: ClassVar[Callable[..., Any] | None] = None
+    """The function ``f(model, ...)`` that the panel asks, where its fields are the arguments of one."""
 
     def __init__(self, model: Model, tuned: Any = None, *, workbench: Workbench | None = None, **traits: Any) -> None:
         self._check_keywords(traits)
@@ -79,7 +81,9 @@ class Panel(Running):
         super().__init__(**({"layout": traits.pop("layout")} if "layout" in traits else {}))
         self.closed = False
         try:
-            self._asked_for = {name: traits[name] for name in self.chosen_on if name in traits}
+            self._asked_for = {
+                name: traits[name] for name, one in self.fields().items() if one.chooses and name in traits
+            }
             for name, value in {**self.defaults({*traits, *self.workbench.given}), **traits}.items():
                 setattr(self, name, value)
             self.workbench.join(self, given=traits)
@@ -99,9 +103,26 @@ class Panel(Running):
 
     def build(self) -> None:
         """Make controls and views and put them into `self.inputs`, `self.plot` and `self.details`."""
+        self.inputs.children = self.controls.rows()
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the analysis: the fields whose controls are shown."""
+        return {
+            one.argument or name: getattr(self, name)
+            for name, one in self.fields().items()
+            if one.recomputes and (one.shown_if is None or one.shown_if(self))
+        }
+
+    def request(self) -> Any:
+        if self.analysis is None:
+            return super().request()
+        self.require()
+        return Request.of(self.analysis, self.arguments())
 
     def code(self, request: Any) -> str:
         """A cell that reproduces the result without the widget."""
+        if isinstance(request, Request):
+            return request.code(self.models)
         raise NotImplementedError(f"{type(self).__name__} has no code to copy")
 
     def frame(self) -> Any:
@@ -118,32 +139,48 @@ class Panel(Running):
 
     # for subclasses ---------------------------------------------------------------------------------------------------
 
-    def bind(self, control: Any, name: str, *, key: str = "value") -> Any:
+    def bind(
+        self,
+        control: Any,
+        name: str,
+        *,
+        key: str = "value",
+        read: Callable[[Any], Any] = lambda value: value,
+        write: Callable[[Any], Any] = lambda value: value,
+    ) -> Any:
         """Join a control and a trait both ways; returns the control.
 
         What the trait refuses is shown as an error, and the control goes back: it must not show what is not used.
+        `read` makes the trait's value of the control's, `write` the other way round.
         """
-        if getattr(control, key) != getattr(self, name):
-            setattr(control, key, getattr(self, name))
+
+        def to_control(_: Any = None) -> None:
+            if read(getattr(control, key)) != getattr(self, name):
+                setattr(control, key, write(getattr(self, name)))
 
         def to_trait(change: Any) -> None:
-            if change.new == getattr(self, name):
+            value = read(change.new)
+            if value == getattr(self, name):
                 return
             try:
-                setattr(self, name, change.new)
+                setattr(self, name, value)
             except T.TraitError as error:
                 kept = getattr(self, name)
-                setattr(control, key, kept)
+                setattr(control, key, write(kept))
                 said = _refusal(self.traits()[name], control.description or name, change.new) or str(error)
                 raise ValueError(f"{said}; it stays {kept!r}") from error
 
-        def to_control(change: Any) -> None:
-            if change.new != getattr(control, key):
-                setattr(control, key, change.new)
-
+        to_control()
         control.observe(guarded(self, to_trait), key)
         self.observe(guarded(self, to_control), name)
         return control
+
+    def require(self, *names: str) -> None:
+        """Raise `Incomplete` where a required field, of these or of all, is empty though its control is shown."""
+        for name, one in self.fields().items():
+            asked = one.shown_if is None or one.shown_if(self)
+            if one.required and asked and (not names or name in names) and not getattr(self, name):
+                raise Incomplete(name, one.required)
 
     def on_click(self, button: Any, handler: Callable[[], object]) -> Any:
         """Call `handler()` when a button is clicked, through the guard. Returns the button."""
@@ -186,6 +223,11 @@ class Panel(Running):
         return f"{type(self).__name__}({', '.join(model_name(model) for model in self.models)}{state})"
 
     @classmethod
+    def fields(cls) -> dict[str, Field]:
+        """The options that are declared by `field`, in the order in which they are declared."""
+        return fields_of(cls)
+
+    @classmethod
     def options(cls) -> tuple[str, ...]:
         """The keywords that the panel takes: its own traits."""
         own = set(cls.class_trait_names()) - set(W.VBox.class_trait_names()) - {"result"}
@@ -204,6 +246,7 @@ class Panel(Running):
     def _assemble(self) -> None:
         """Lay the panel out: title line, inputs, actions, plot, details, status line."""
         self.status = StatusLine(on_cancel=self._cancelled_by_user)
+        self.controls = Controls(self)
         self.inputs, self.plot, self.details = (W.VBox() for _ in range(3))
         for box, name in ((self.inputs, "iw-inputs"), (self.plot, "iw-plot"), (self.details, "iw-details")):
             box.add_class("iw-column")
@@ -219,7 +262,7 @@ class Panel(Running):
         self.code_box = CodeBox()
         self.save_menu = SaveMenu(self)
         take_away = [self.save_menu.button]
-        if type(self).code is not Panel.code:
+        if type(self).code is not Panel.code or self.analysis is not None:
             copy = W.Button(description="Copy as code", tooltip="A cell that reproduces the result without the widget")
             take_away.insert(0, self.on_click(copy, self._show_code))
         end = W.HBox(take_away)
@@ -233,17 +276,15 @@ class Panel(Running):
         self.build()
 
     def _observe(self) -> None:
+        declared = self.fields()
         due = {
-            self._redraw_due: ("view", *self.redraw_on),
-            self._refresh_due: self.recompute_on,
-            self._chosen_due: self.chosen_on,
+            self._redraw_due: ["view", *(name for name, one in declared.items() if one.redraws)],
+            self._refresh_due: [name for name, one in declared.items() if one.recomputes],
+            self._chosen_due: [name for name, one in declared.items() if one.chooses],
         }
         for handler, names in due.items():
-            for name in names:
-                if not self.has_trait(name):
-                    raise TypeError(f"{type(self).__name__} has no trait {name!r} to list in {_LISTS}")
             if names:
-                self.observe(handler, list(names))
+                self.observe(handler, names)
 
     def _mark(self, *, stale: bool, forecast: str | None = None) -> None:
         """Dim a picture that is behind the inputs; with a forecast, light the Run button that waits to be pressed."""

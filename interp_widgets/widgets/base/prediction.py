@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import ipywidgets as W
 import traitlets as T
@@ -13,7 +13,8 @@ from interp_widgets.data.presets import PRESETS, Preset, preset
 from interp_widgets.models import Model
 
 from ..views import TokenStrip
-from .controls import row, shown_if
+from .controls import shown_if
+from .fields import Bounds, Text, field
 from .panel import Panel
 
 OWN = "own text"
@@ -62,24 +63,28 @@ class PredictionPanel(Panel):
 
     It holds the prompt, a response of which one token is chosen, and the target. On a workbench these are shared: a
     response token chosen in another panel moves this one to the position that predicts it. Subclasses put
-    `text_inputs()` into `self.inputs`, list `prediction_traits` in `recompute_on`, and call `prediction()`.
+    `text_inputs()` into `self.inputs` and call `prediction()`.
     """
 
-    prediction_traits: ClassVar[tuple[str, ...]] = ("prompt", "response", "response_token", "target")
-    """Traits that make another prediction."""
-
-    prompt = T.Unicode("")
-    """What the model reads; a well-known example where none is given."""
-    response = T.Unicode("")
-    """What it answered, if a token of the answer is to be looked at; may be empty."""
-    prompt_token = T.Int(-1, min=-1)
+    prompt = field(
+        Annotated[str, Text(3)], label="Prompt", help="What the model reads", group="prediction", width="grow",
+        required="the prompt is empty: type what the model should continue",
+    )  # fmt: skip
+    response = field(
+        Annotated[str, Text(3)], label="Response", group="prediction", width="grow",
+        placeholder="Optional: one of its tokens can be looked at instead of the next token",
+        help="What it answered, if a token of the answer is to be looked at; may be empty",
+    )  # fmt: skip
+    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
     """The selected prompt token, -1 for none."""
-    response_token = T.Int(-1, min=-1)
+    response_token = field(Annotated[int, Bounds(low=-1)], -1)
     """The response token whose prediction is looked at; -1 for the first."""
     layer = T.Int(0, min=0)
     """The selected layer."""
-    target = T.Unicode("")
-    """Text of the token that is looked at; empty: the response's own, or the model's likeliest."""
+    target = field(
+        str, label="Target", group="prediction", new_row=True, placeholder="empty: the likeliest token",
+        help="The token that is looked at; empty: the response's own, or the model's likeliest",
+    )  # fmt: skip
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
         if "prompt" in given:
@@ -93,32 +98,18 @@ class PredictionPanel(Panel):
 
     def prediction(self) -> Prediction:
         """The prediction that the inputs name; ValueError if they name none."""
-        if not self.prompt:
-            raise ValueError("the prompt is empty: type what the model should continue")
+        self.require("prompt")
         return Prediction(self.prompt, self.response, max(self.response_token, 0) if self.response else 0, self.target)
 
     # the inputs -------------------------------------------------------------------------------------------------------
 
-    def text_inputs(self, *beside_target: Any) -> list[Any]:
-        """Rows of inputs: example, prompt, response, target; more controls may stand beside the target."""
+    def text_inputs(self) -> list[Any]:
+        """Rows of inputs: prompt, response, example, target, and what a subclass puts into the group ``prediction``."""
         names = [OWN, *(one.name for one in PRESETS)]
         self._example = W.Dropdown(description="Example", options=names, value=self._example_name())
         self.watch(self._example, "value", self._example_chosen)
-        prompt = self.bind(W.Textarea(description="Prompt", continuous_update=False, rows=3), "prompt")
-        response = self.bind(
-            W.Textarea(
-                description="Response", continuous_update=False, rows=3,
-                placeholder="Optional: one of its tokens can be looked at instead of the next token",
-            ),
-            "response",
-        )  # fmt: skip
-        for box in (prompt, response):
-            box.add_class("iw-grow")
         write = self.on_click(
             W.Button(description="Write", tooltip="Let the model write a response to this prompt"), self.write
-        )
-        target = self.bind(
-            W.Text(description="Target", continuous_update=False, placeholder="empty: the likeliest token"), "target"
         )
         self.answer_strip = TokenStrip(label="Response: click the token whose prediction to look at", max_lines=3)
         self.bind(self.answer_strip, "response_token", key="selected")
@@ -131,13 +122,13 @@ class PredictionPanel(Panel):
         self._fill_answer()
         if self.response_token != chosen:
             raise ValueError(self._no_token(chosen))
-        return [row(prompt, response), row(self._example, target, *beside_target, write), self._answer]
+        beside = {"before": {"target": [self._example]}, "after": {"target": [write]}}
+        return [*self.controls.rows("prediction", **beside), self._answer]
 
     def write(self) -> None:
         """Let the model (of two, the second) write a response, greedily."""
+        self.require("prompt")
         prompt, model = self.prompt, self.models[-1]
-        if not prompt:
-            raise ValueError("the prompt is empty: type what the model should continue")
 
         def work(job: Any) -> str:
             room = model.n_ctx - len(model.tokens(prompt))

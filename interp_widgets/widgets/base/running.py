@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import ipywidgets as W
 import traitlets as T
 
 from ...compute.worker import Cancelled, Job, Owner, State
 from .computing import Computing, Outcome
+from .fields import Controls, Incomplete
 from .guard import guard, guarded, handling, inside_handler, ui_lock
 from .identity import Identity
 from .status import StatusLine
@@ -27,15 +28,6 @@ FIRST_BACKGROUND_SECONDS = 30.0
 class Running(Computing, W.VBox):
     """The half of `Panel` that runs: it knows requests, results and the status line, but no layout."""
 
-    recompute_on: ClassVar[tuple[str, ...]] = ()
-    """Traits whose change makes a new request."""
-    redraw_on: ClassVar[tuple[str, ...]] = ()
-    """Traits whose change draws the held results again without running the model; `view` always does."""
-
-    chosen_on: ClassVar[tuple[str, ...]] = ()
-    """Traits that choose something in the held results: `check_chosen` looks at them when they change and,
-    where they were given as keywords, when the first result is there."""
-
     closed = True
     """Whether the panel is closed; True until there is something to close."""
 
@@ -46,6 +38,8 @@ class Running(Computing, W.VBox):
 
     results: tuple[Any, ...]
     """The results on the screen, one per model."""
+    controls: Controls
+    """The controls of the fields."""
     status: StatusLine
     """The status line."""
 
@@ -178,9 +172,13 @@ class Running(Computing, W.VBox):
         self._refresh(limit=float("inf"))
 
     def show_error(self, error: BaseException) -> None:
-        """Show an exception in the status line."""
+        """Show an exception in the status line; a setting that is not filled in is a hint at its control."""
         with ui_lock:
-            if not self.closed:
+            if self.closed:
+                return
+            if isinstance(error, Incomplete) and self.controls.hint(error.name, str(error)):
+                self.status.idle("Waiting for a setting: see the hint beside it")
+            else:
                 self.status.failed(error)
 
     def redraw(self) -> None:
@@ -290,6 +288,7 @@ class Running(Computing, W.VBox):
         due, self._due = self._due, set()
         if not due:
             return
+        self.controls.clear_hints()
         if self.status.error and not self._run_failed:
             self.status.idle()  # that error was about a value that has changed since; if not, it comes back
         drawn = self._drawn
@@ -314,6 +313,7 @@ class Running(Computing, W.VBox):
     @guard
     def _refresh(self, limit: float = QUICK_SECONDS) -> None:
         """Bring the picture up to the inputs: from the cache, by a run if it is quick, else light the Run button."""
+        self.controls.clear_hints()
         try:
             request = self.request()
         except Exception:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import ipywidgets as W
+import traitlets as T
 
 from interp_widgets.data.word_lists import read_word_list, typed_words
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
 
-from .controls import shown_if
+from .fields import Bounds, Lines, field
+from .panel import Panel
 
 WORD_LISTS = {
     "demo": "the demo's list",
@@ -156,53 +158,6 @@ def word_source(
     )  # fmt: skip
 
 
-def meant_list(given: Collection[str]) -> dict[str, str]:
-    """The trait `word_list` that goes with the keywords a panel was given, where it is not among them."""
-    kinds = [kind for name, kind in (("words", "own"), ("word_file", "file")) if name in given]
-    return {"word_list": kinds[0]} if kinds and "word_list" not in given else {}
-
-
-def word_controls(panel: Any) -> list[Any]:
-    """Controls for a panel with the traits `word_list`, `words`, `word_file`, `vectors` and `most_words`."""
-    options = [(label, value) for value, label in WORD_LISTS.items()]
-    kind = panel.bind(W.Dropdown(description="Words", options=options), "word_list")
-    own = W.Textarea(
-        description="Own words, the most frequent first", continuous_update=False, rows=3, value=" ".join(panel.words),
-        placeholder="dog cat wolf …",
-    )  # fmt: skip
-    file = panel.bind(
-        W.Text(description="Word file", continuous_update=False, placeholder="path; a count may follow each word"),
-        "word_file",
-    )
-    most = panel.bind(
-        W.BoundedIntText(description="Number", min=3, max=1_000_000, tooltip="Words from the file's beginning"),
-        "most_words",
-    )
-    most.add_class("iw-short")
-    vectors = _vectors_box(panel)
-    for box in (own, file, vectors):
-        box.add_class("iw-grow")
-
-    def to_trait(change: Any) -> None:
-        found = list(typed_words(change.new))
-        if found != panel.words:
-            panel.words = found
-
-    def to_control(_: Any) -> None:
-        if list(typed_words(own.value)) != panel.words:
-            own.value = " ".join(panel.words)
-
-    def fit(_: Any = None) -> None:
-        for box, name in ((own, "own"), (file, "file"), (most, "vectors")):
-            shown_if(box, panel.word_list == name)
-
-    panel.watch(own, "value", to_trait)
-    panel.watch(panel, "words", to_control)
-    panel.watch(panel, "word_list", fit)
-    fit()
-    return [kind, own, file, most, vectors]
-
-
 def _vectors_box(panel: Any) -> W.Text:
     """The path of the vectors; vectors given in Python stay until another path is typed."""
     box = W.Text(
@@ -225,3 +180,51 @@ def _vectors_box(panel: Any) -> W.Text:
     panel.watch(panel, "vectors", to_control)
     to_control()
     return box
+
+
+class WordPanel(Panel):
+    """Base of the panels that look words up: which words, and by which vectors."""
+
+    word_list = field(
+        WORD_LISTS, "demo", label="Words", group="words", help="Where the words come from",
+        shown_if=lambda panel: panel.asks_words,
+    )  # fmt: skip
+    words = field(
+        Annotated[list, Lines(3, read=typed_words, write=" ".join)], label="Own words, the most frequent first",
+        placeholder="dog cat wolf …", group="words", width="grow",
+        shown_if=lambda panel: panel.asks_words and panel.word_list == "own",
+        required="there are no words yet: type some, with blanks or line ends between them",
+    )  # fmt: skip
+    word_file = field(
+        str, label="Word file", placeholder="path; a count may follow each word", group="words", width="grow",
+        help="Path of a text with one word per line, the most frequent first or each with its count",
+        shown_if=lambda panel: panel.asks_words and panel.word_list == "file",
+        required="there is no word file yet: type the path of a text with one word per line",
+    )  # fmt: skip
+    most_words = field(
+        Annotated[int, Bounds(3, 1_000_000)], 13_000, label="Number", group="words", width="short",
+        help="Words taken from the beginning of the vectors file",
+        shown_if=lambda panel: panel.asks_words and panel.word_list == "vectors",
+    )  # fmt: skip
+    vectors = field(
+        T.Union([T.Unicode(), T.Instance(WordVectors)], default_value=""), label="Word vectors", group="words",
+        width="grow", control=_vectors_box, shown_if=lambda panel: panel.asks_words,
+    )  # fmt: skip
+    """Word vectors or the path of a file of them (GloVe or word2vec text, or .npz); empty: the demo's."""
+
+    @property
+    def asks_words(self) -> bool:
+        """Whether words are asked for now."""
+        return True
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        kinds = [kind for name, kind in (("words", "own"), ("word_file", "file")) if name in given]
+        meant = {"word_list": kinds[0]} if kinds and "word_list" not in given else {}
+        return super().defaults(given) | meant
+
+    def words_asked_for(self) -> WordSource:
+        """Words and vectors as the inputs name them; ValueError if they name none."""
+        self.require("words", "word_file")
+        return word_source(
+            self.word_list, words=self.words, path=self.word_file, vectors=self.vectors, most=self.most_words
+        )

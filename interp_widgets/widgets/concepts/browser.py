@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import ipywidgets as W
 import traitlets as T
@@ -13,8 +13,9 @@ from interp_widgets.data.concepts import demo_concepts
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
-from ..base.controls import Number, row
-from .controls import build_controls
+from ..base.controls import row, shown_if
+from ..base.fields import Bounds, Seed, Text, field
+from .labels import MODE_LABELS, PAIR_LABELS, ROW_LABELS, SOLVER_LABELS
 from .library import Library
 from .listing import Listing
 from .making import Making
@@ -60,46 +61,64 @@ class ConceptBrowser(Making):
 
     title: ClassVar[str] = "Concepts"
 
-    chosen_on: ClassVar[tuple[str, ...]] = ("concept", "chosen")
-
-    concept = T.Unicode("")
+    concept = field(str, chooses=True, argument=None)
     """The concept that is looked at."""
-    chosen = T.List(T.Unicode())
+    chosen = field(T.List(T.Unicode()), chooses=True, argument=None)
     """Concepts selected on the map."""
-    search = T.Unicode("")
-    """Concepts whose name or group holds this are listed."""
+    search = field(
+        str, label="Search", placeholder="name or group", live=True, group="list", argument=None,
+        help="Concepts whose name or group holds this are listed",
+    )  # fmt: skip
     tab = T.Enum(TABS, default_value="map")
     """The tab that is looked at."""
-    prompt = T.Unicode("")
-    """What is read, and continued under steering."""
+    prompt = field(
+        Annotated[str, Text(2)], label="Prompt", group="prompt", width="grow", argument=None,
+        help="What is read, and continued under steering",
+    )  # fmt: skip
     prompt_token = T.Int(-1, min=-1)
     """The token of the prompt whose state is taken apart; -1 for the last."""
-    in_template = T.Bool(True)
-    """Whether the prompt is read inside the template that the directions were tested in."""
-    read_rows = T.Enum(("strongest", "nearest", "chosen"), default_value="strongest")
-    """Which concepts the map of the prompt shows."""
-    solver = T.Enum(("omp", "elastic_net"), default_value="omp")
-    """How a state is taken apart."""
-    n_concepts = T.Int(8, min=1, max=100)
-    """Concepts in that sum, and rows of the map of the prompt."""
-    mode = T.Enum(("add", "erase"), default_value="add")
-    """Whether the direction is added or erased."""
-    strength = Number(1.0, min=-10.0, max=10.0)
-    """What is added, in units of the concept's gap; negative steers away."""
+    in_template = field(
+        bool, True, label="as a stimulus, in the template", group="read", argument=None,
+        help="Directions were made at the template's last token: there they read best",
+    )  # fmt: skip
+    read_rows = field(
+        ROW_LABELS, "strongest", label="Rows", group="read", argument=None, help="Which concepts the map shows"
+    )
+    solver = field(SOLVER_LABELS, "omp", label="Sum by", group="read", argument=None,
+                   help="How a state is taken apart")  # fmt: skip
+    n_concepts = field(
+        Annotated[int, Bounds(1, 100)], 8, label="Concepts", width="short", group="read", argument=None,
+        help="Concepts in that sum, and rows of the map of the prompt",
+    )  # fmt: skip
+    mode = field(MODE_LABELS, "add", label="Direction", group="steer", argument=None, help="What is done with it")
+    strength = field(
+        Annotated[float, Bounds(-10.0, 10.0, 0.25, slider=True, shown_as=".2f")], 1.0, label="α", group="steer",
+        argument=None, live=False, shown_if=lambda panel: panel.mode == "add",
+        help="How much is added, in units of the concept's gap; below 0 it steers away",
+    )  # fmt: skip
     steer_from = T.Int(-1, min=-1)
     """The first stream that is changed; -1 for that of the directions."""
-    steer_on = T.Bool(False)
-    """Whether all later streams are changed too."""
-    max_new_tokens = T.Int(20, min=1, max=4096)
-    """Most tokens that are written."""
-    temperature = Number(0.0, min=0.0, max=10.0)
-    """0 writes the likeliest tokens, above 0 samples."""
-    sample_seed = T.Int(0, min=0)
-    """Seed of the sampling."""
-    control_seed = T.Int(0, min=0)
-    """Seed of the random direction."""
-    pairs = T.Enum(("group", "all"), default_value="group")
-    """Which pairs of concepts dispersion is over."""
+    steer_on = field(
+        bool, label="and all later ones", group="steer", argument=None, help="Whether all later streams are changed too"
+    )
+    max_new_tokens = field(
+        Annotated[int, Bounds(1, 4096)], 20, label="Most tokens", width="short", group="steer", argument=None,
+        new_row=True, help="Most tokens that are written",
+    )  # fmt: skip
+    temperature = field(
+        Annotated[float, Bounds(0.0, 10.0, 0.1)], 0.0, label="Temperature", width="short", group="steer",
+        argument=None, help="0 writes the likeliest tokens, above 0 samples",
+    )  # fmt: skip
+    sample_seed = field(
+        Seed, label="Seed", width="short", group="steer", argument=None, help="Seed of the sampling",
+        shown_if=lambda panel: panel.temperature > 0,
+    )  # fmt: skip
+    control_seed = field(
+        Seed, label="Random direction", width="short", group="steer", argument=None,
+        help="Seed: another number, another direction",
+    )  # fmt: skip
+    pairs = field(PAIR_LABELS, "group", label="Distance between", group="compare", argument=None,
+                  help="Which pairs of concepts dispersion is over")  # fmt: skip
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self._wished, self._stand_in = CONCEPT, ""
@@ -122,7 +141,15 @@ class ConceptBrowser(Making):
         if self.stream < 0:
             self.stream = self.layer or self.deepest // 2
         self.library = Library(self)
-        self.inputs.children = build_controls(self)
+        more = W.ToggleButton(
+            value=False, description="Add, open, save",
+            tooltip="Concepts of your own, a folder, a saved set of directions",
+        )  # fmt: skip
+        self.watch(more, "value", lambda change: shown_if(self.library.box, change.new))
+        shown_if(self.library.box, False)
+        self.inputs.children = [*self.controls.rows(after={"map_method": [more]}), self.library.box]
+        self.watch(self, "path", lambda _: self._fit_path())
+        self._fit_path()
         self.listing = Listing(self)
         self._boxes = {name: W.VBox() for name in TABS[: 5 if len(self.models) > 1 else 4]}
         for box in self._boxes.values():
@@ -139,6 +166,11 @@ class ConceptBrowser(Making):
         self.watch(self, "stream", lambda change: setattr(self, "layer", min(change.new, self.models[0].n_layers - 1)))
         self.watch(self, "concept", lambda _: self._paint_concept())
         self.watch(self, "prompt", lambda _: setattr(self, "prompt_token", -1))
+
+    def _fit_path(self) -> None:
+        """An opened set says its own layer and method."""
+        for name in ("stream", "method"):
+            self.controls[name].disabled = bool(self.path)
 
     def _open_tab(self) -> None:
         if self.tab not in self._boxes:

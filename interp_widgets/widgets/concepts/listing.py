@@ -74,10 +74,9 @@ class Listing:
 
     def __init__(self, panel: ConceptBrowser) -> None:
         self.panel = panel
-        search = panel.bind(W.Text(description="Search", placeholder="name or group"), "search")
         self.table = ConceptTable(panel, empty="No concept matches.", height=520)
         self.looked_at = W.HTML("")
-        self.box = W.VBox([self.looked_at, search, self.table.view])
+        self.box = W.VBox([self.looked_at, panel.controls["search"], self.table.view])
         for name in ("iw-column", "iw-side"):
             self.box.add_class(name)
         panel.watch(panel, "search", lambda _: self.paint())

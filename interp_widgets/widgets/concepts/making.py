@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import traitlets as T
 
@@ -16,8 +16,10 @@ from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.data.concepts import Concept, check_concepts
 from interp_widgets.models import Model
 
+from ..base.fields import Bounds, field
 from ..base.panel import Panel
-from .request import MAP_METHODS, METHODS, BrowseRequest, Listed, MadeSet, MappedConcepts, OpenedSet
+from .labels import MAP_LABELS, METHOD_LABELS
+from .request import BrowseRequest, Listed, MadeSet, MappedConcepts, OpenedSet
 
 MOST_TO_DRAFT = 5000
 """Of more concepts, a map takes too long to be drawn beside the run."""
@@ -28,23 +30,21 @@ STATES = ("ConceptBrowser", "states")
 class Making(Panel):
     """The half of the browser that computes: concepts or a file in, directions and a map out."""
 
-    recompute_on: ClassVar[tuple[str, ...]] = ("concepts", "path", "stream", "method", "map_method", "seed")
-
-    concepts = T.Any(())
+    concepts = field(T.Any(()))
     """A tuple of `Concept`, from whose stimuli directions are made; the demo's unless given."""
-    path = T.Unicode("")
+    path = field(str)
     """A file of directions to show instead, as `ConceptSet.save` writes it; empty: they are made from `concepts`."""
-    stream = T.Int(-1, min=-1)
-    """Which residual stream: the one entering this layer, `n_layers` for what the final norm reads; -1 for the middle
-    one until the panel is open."""
+    stream = field(
+        Annotated[int, Bounds(lambda panel: 0, lambda panel: panel.deepest, slider=True)], -1,
+        label="Layer",  # -1 until the panel is open: then the middle one
+        help="The residual stream entering this layer; at the right end the one before the final norm",
+    )  # fmt: skip
+    method = field(METHOD_LABELS, "mean_difference", label="Directions", help="How directions are made")
+    map_method = field(MAP_LABELS, "pca", label="Map", help="How directions are placed in the plane")
+    seed = field(Annotated[int, Bounds(low=0)])
+    """Of the map, and of the labels dealt for the control."""
     layer = T.Int(0, min=0)
     """The selected layer, shared; the stream follows it."""
-    method = T.Enum(METHODS, default_value="mean_difference")
-    """How directions are made."""
-    map_method = T.Enum(MAP_METHODS, default_value="pca")
-    """How directions are placed in the plane."""
-    seed = T.Int(0, min=0)
-    """Of the map, and of the labels dealt for the control."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self._kept: dict[int, KeptStates] = {}
@@ -65,7 +65,7 @@ class Making(Panel):
 
     @T.validate("stream", "steer_from")
     def _stream_is_there(self, proposal: Any) -> int:
-        if proposal.value > self.deepest:
+        if not -1 <= proposal.value <= self.deepest:
             names = " and ".join(model.name for model in self.models)
             raise T.TraitError(
                 f"{proposal.trait.name} must be in 0..{self.deepest}, the layers of {names} ({self.deepest}: before "

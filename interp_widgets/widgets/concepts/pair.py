@@ -9,14 +9,11 @@ import numpy as np
 
 from interp_widgets.analysis.concepts import ConceptSet, Dispersion, dispersion
 
-from ..base.controls import row
-from .controls import choice
 from .listing import MOST_LISTED, ConceptTable, number
 
 if TYPE_CHECKING:
     from .browser import ConceptBrowser
 
-PAIR_LABELS = {"group": "concepts of one group", "all": "all concepts"}
 RESAMPLES, FEWER_RESAMPLES, MANY = 2000, 200, 2000
 """Bootstrap samples, and how many for more concepts than `MANY`."""
 
@@ -29,10 +26,9 @@ class PairTab:
         self.found: Dispersion | None = None
         self._asked: Any = None
         self._job: Any = None
-        pairs = panel.bind(choice("Distance between", PAIR_LABELS), "pairs")
         self.words = W.HTML("")
         self.table = ConceptTable(panel, empty="Waiting for the second model.", height=440)
-        self.box = W.VBox([row(pairs), self.words, self.table.view])
+        self.box = W.VBox([*panel.controls.rows("compare"), self.words, self.table.view])
         self.box.add_class("iw-column")
         panel.watch(panel, "pairs", lambda _: self.paint())
 

@@ -11,7 +11,7 @@ import numpy as np
 from interp_widgets.analysis.concepts import ConceptSet, neighbour_agreement
 
 from ..base.workbench import model_name
-from .controls import METHOD_LABELS
+from .labels import METHOD_LABELS
 from .listing import MOST_LISTED, ConceptTable, matching, number
 
 if TYPE_CHECKING:

@@ -23,19 +23,12 @@ from interp_widgets.figures.labels import visible
 
 from ..base.controls import row, shown_if
 from ..views import Heatmap, TokenStrip
-from .controls import choice
 from .listing import ConceptTable
 from .request import filled
 
 if TYPE_CHECKING:
     from .browser import ConceptBrowser
 
-ROW_LABELS = {
-    "strongest": "strongest at the token",
-    "nearest": "nearest to the concept",
-    "chosen": "selected on the map",
-}
-SOLVER_LABELS = {"omp": "orthogonal matching pursuit", "elastic_net": "elastic net"}
 MOST_ROWS = 60
 Floats = NDArray[np.floating[Any]]
 
@@ -64,19 +57,6 @@ class ReadTab:
         self._at = -1
         self._spans: tuple[int, int] = (0, 0)
         self._filling = False
-        prompt = panel.bind(W.Textarea(description="Prompt", continuous_update=False, rows=2), "prompt")
-        prompt.add_class("iw-grow")
-        template = panel.bind(
-            W.Checkbox(
-                description="as a stimulus, in the template", indent=False,
-                tooltip="Directions were made at the template's last token: there they read best",
-            ),
-            "in_template",
-        )  # fmt: skip
-        rows = panel.bind(choice("Rows", ROW_LABELS, tooltip="Which concepts the map shows"), "read_rows")
-        solver = panel.bind(choice("Sum by", SOLVER_LABELS), "solver")
-        count = panel.bind(W.BoundedIntText(description="Concepts", min=1, max=100), "n_concepts")
-        count.add_class("iw-short")
         self.strips = [TokenStrip(max_lines=6, value_label="gaps") for _ in panel.models]
         self.strip_boxes = [W.VBox([strip]) for strip in self.strips]
         self.words = W.HTML("")
@@ -94,7 +74,9 @@ class ReadTab:
         sums.layout.flex = "1 1 248px"
         below = row(heat, sums)
         below.layout.align_items = "flex-start"
-        self.box = W.VBox([row(prompt), row(template, rows, solver, count), *self.strip_boxes, self.words, below])
+        self.box = W.VBox(
+            [*panel.controls.rows("prompt"), *panel.controls.rows("read"), *self.strip_boxes, self.words, below]
+        )
         self.box.add_class("iw-column")
         panel.watch(panel, ["prompt", "prompt_token", "in_template", "solver", "n_concepts", "view"], self._changed)
         panel.watch(panel, ["read_rows", "chosen"], lambda _: self._draw())

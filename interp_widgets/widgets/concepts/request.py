@@ -20,8 +20,6 @@ from interp_widgets.analysis.concepts.state_cache import KeptStates
 from interp_widgets.data.concepts import Concept
 from interp_widgets.models import Model
 
-METHODS = ("mean_difference", "pca", "discriminant")
-MAP_METHODS = ("pca", "tsne", "umap")
 KEPT_FROM = 5_000
 """Concepts of a set from a file from which its map is kept beside the file."""
 FEWEST_TO_DRAFT = 32

@@ -14,7 +14,6 @@ from interp_widgets.figures.labels import visible
 
 from ..base.controls import row, shown_if
 from ..views import Table, TokenStrip
-from .controls import choice
 
 if TYPE_CHECKING:
     from .browser import ConceptBrowser
@@ -36,8 +35,6 @@ class SteerTab:
         self.seconds = 0.0
         self._asked: Any = None
         self._job: Any = None
-        prompt = panel.bind(W.Textarea(description="Prompt", continuous_update=False, rows=2), "prompt")
-        prompt.add_class("iw-grow")
         self.write = panel.on_click(
             W.Button(description="Write", tooltip="As it is, steered, and along a random direction"),
             self.run,
@@ -59,41 +56,18 @@ class SteerTab:
         self.table_boxes = [W.VBox([table]) for table in self.tables]
         tables = W.VBox(self.table_boxes)
         tables.add_class("iw-maps")
-        self.box = W.VBox([row(prompt), *self._controls(), self.words, *self.grids, tables])
+        self.box = W.VBox(
+            [panel.controls.row(panel.controls.again("prompt")), *self._controls(), self.words, *self.grids, tables]
+        )
         self.box.add_class("iw-column")
         panel.watch(panel, list(INPUTS), lambda _: self.paint())
 
     def _controls(self) -> list[Any]:
         panel = self.panel
-        mode = panel.bind(
-            choice("Direction", {"add": "added", "erase": "erased"}, tooltip="What is done with it"), "mode"
-        )
-        strength = panel.bind(
-            W.FloatSlider(
-                description="α", min=-6, max=6, step=0.25, continuous_update=False, readout_format=".2f",
-                tooltip="How much is added, in units of the concept's gap; below 0 it steers away",
-            ),
-            "strength",
-        )  # fmt: skip
         self.start = W.IntSlider(
             description="Into layer", min=0, max=panel.deepest, continuous_update=False,
             tooltip="The first residual stream that is changed",
         )  # fmt: skip
-        later = panel.bind(W.Checkbox(description="and all later ones", indent=False), "steer_on")
-        tokens = panel.bind(W.BoundedIntText(description="Most tokens", min=1, max=4096), "max_new_tokens")
-        temperature = panel.bind(
-            W.BoundedFloatText(description="Temperature", min=0, max=10, step=0.1, tooltip="0: the likeliest token"),
-            "temperature",
-        )
-        seed = panel.bind(W.BoundedIntText(description="Seed", min=0, max=2**31 - 1), "sample_seed")
-        control = panel.bind(
-            W.BoundedIntText(
-                description="Random direction", min=0, max=2**31 - 1, tooltip="Seed: another number, another direction"
-            ),
-            "control_seed",
-        )
-        for box in (tokens, temperature, seed, control):
-            box.add_class("iw-short")
         self._filling = False
 
         def fit(_: Any = None) -> None:
@@ -102,17 +76,15 @@ class SteerTab:
                 self.start.value = min(panel.steer_from if panel.steer_from >= 0 else panel.stream, panel.deepest)
             finally:
                 self._filling = False
-            shown_if(strength, panel.mode == "add")
-            shown_if(seed, panel.temperature > 0)
 
         def slid(change: Any) -> None:
             if not self._filling:
                 panel.steer_from = change.new
 
         panel.watch(self.start, "value", slid)
-        panel.watch(panel, ["steer_from", "stream", "mode", "temperature"], fit)
+        panel.watch(panel, ["steer_from", "stream"], fit)
         fit()
-        return [row(mode, strength, self.start, later), row(tokens, temperature, seed, control, self.write)]
+        return panel.controls.rows("steer", after={"strength": [self.start], "control_seed": [self.write]})
 
     # asking -----------------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,6 @@ from ..base.saving import file_stem
 if TYPE_CHECKING:
     from .browser import FFNConceptBrowser
 
-ANNOTATORS = {"rules": "rules, offline", "endpoint": "a language model at an endpoint"}
-SCOPES = {"layer": "this layer", "all": "all layers"}
 _EVERY = 0.2
 """Seconds between two redraws while answers come in."""
 
@@ -48,16 +46,6 @@ class Annotating:
 
     def __init__(self, panel: FFNConceptBrowser) -> None:
         self.panel = panel
-        who = panel.bind(_choice("Annotator", ANNOTATORS), "annotator")
-        scope = panel.bind(_choice("Annotate", SCOPES), "scope")
-        self.model = panel.bind(
-            W.Text(description="Model", continuous_update=False, placeholder="its name at the endpoint"),
-            "endpoint_model",
-        )
-        self.url = panel.bind(
-            W.Text(description="Address", continuous_update=False, placeholder="http://localhost:8000/v1"), "base_url"
-        )
-        self.url.add_class("iw-grow")
         self.key, self.count = W.HTML(""), W.HTML("")
         for text in (self.key, self.count):
             text.add_class("iw-hint")
@@ -75,14 +63,15 @@ class Annotating:
                      tooltip="Write the components to a file, which the browser opens without the model"),
             self.keep,
         )  # fmt: skip
-        endpoint = row(self.model, self.url, self.key)
-        lines = [row(scope, who, self.button, self.count), endpoint, row(self.file, write, read, keep)]
-        self.box = W.VBox(lines)
+        controls = panel.controls
+        asked = controls.rows("annotating", after={"annotator": [self.button, self.count]})
+        endpoint = controls.rows("endpoint", after={"base_url": [self.key]})
+        self.box = W.VBox([*asked, *endpoint, row(self.file, write, read, keep)])
         self.box.add_class("iw-column")
         self.parts = [self.box]
 
         def fit(_: Any = None) -> None:
-            shown_if(endpoint, panel.annotator == "endpoint")
+            shown_if(self.key, panel.annotator == "endpoint")
             self._tell_key()
 
         panel.watch(panel, ["annotator", "key_variable"], fit)
@@ -132,7 +121,7 @@ class Annotating:
         if not panel.concepts:
             raise ValueError("there are no components to annotate yet: press Run first")
         result, notes = panel.tabs_of["concepts"].result, panel.notes_of(panel.letter)
-        made, source = self.annotator(), panel.source()
+        made, source = self.annotator(), panel.words_asked_for()
         layers = [panel.layer] if panel.scope == "layer" else list(result.layers)
         count = min(panel.components, result.rank)
         sign: Sign = "both" if panel.sides == "sides" else panel.sides
@@ -201,7 +190,3 @@ class Annotating:
         if not text:
             raise ValueError("the notes need a file: type its name")
         return Path(text).expanduser()
-
-
-def _choice(name: str, labels: dict[str, str]) -> W.Dropdown:
-    return W.Dropdown(description=name, options=[(label, value) for value, label in labels.items()])

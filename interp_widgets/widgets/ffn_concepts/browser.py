@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import ipywidgets as W
 import traitlets as T
 
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis.ffn_concepts import FFNConceptResult
-from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
-from ..base.prediction import PredictionPanel
+from ..base.controls import shown_if
+from ..base.fields import Bounds, field
 from ..base.saved_result import opened_pair
-from ..base.word_source import WORD_LISTS, WordSource, meant_list, word_source
+from ..base.word_source import WordPanel
 from ..base.workbench import model_name
-from .annotating import ANNOTATORS, SCOPES
 from .comparison import ComparisonTab
 from .concepts import ConceptsTab
-from .controls import SIDES, build_controls
+from .labels import ANNOTATORS, SCOPES, SHARES, SIDES
 from .neurons import NeuronsTab
 from .noting import Noting
 from .request import ConceptsRequest, NeuronsRequest
@@ -34,7 +33,7 @@ KEPT = 2**23
 """Numbers of directions that the result of a single model keeps, for a comparison later; two models keep theirs."""
 
 
-class FFNConceptBrowser(Noting):
+class FFNConceptBrowser(WordPanel, Noting):
     """What a model's MLPs write: the main directions of their output weights as words, single neurons, and two models.
 
     *Concepts*: per layer the variance that its first components explain, and a table of components with the words
@@ -60,54 +59,58 @@ class FFNConceptBrowser(Noting):
     """
 
     title: ClassVar[str] = "FFN concepts"
-    recompute_on: ClassVar[tuple[str, ...]] = (
-        *PredictionPanel.prediction_traits, "tab", "rank", "top", "word_list", "words", "word_file", "vectors",
-        "most_words", "position", "_neurons_at",
-    )  # fmt: skip
-
-    chosen_on: ClassVar[tuple[str, ...]] = ("component", "prompt_token")
-
-    tab = T.Enum(TABS, default_value="concepts")
+    tab = field({name: name.title() for name in TABS}, "concepts")
     """The tab that is looked at: Run, Copy as code and Save are about it."""
-    rank = T.Int(300, min=1)
-    """Components computed per layer; at most as many as the model has directions."""
-    top = T.Int(15, min=1)
-    """Nearest words of a component, on either side."""
-    components = T.Int(20, min=1)
-    """How many of the first components are listed, annotated and compared."""
-    component = T.Int(0, min=0)
+    layer = field(
+        Annotated[int, Bounds(0, lambda panel: max(min(model.n_layers for model in panel.models) - 1, 1), slider=True)],
+        label="Layer", argument=None, live=True,
+    )  # fmt: skip
+    components = field(
+        Annotated[int, Bounds(1, 10_000)], 20, label="Components", width="short", argument=None,
+        help="How many of the first components are listed, annotated and compared",
+        shown_if=lambda panel: panel.tab != "neurons",
+    )  # fmt: skip
+    sides = field(
+        SIDES, "sides", label="Words of", argument=None, shown_if=lambda panel: panel.tab != "neurons",
+        help="Which words of a component the table lists",
+    )  # fmt: skip
+    rank = field(
+        Annotated[int, Bounds(1, 100_000)], 300, label="Rank", width="short", group="components",
+        help="Components computed per layer; at most as many as the model has directions",
+        shown_if=lambda panel: panel.asks_words,
+    )  # fmt: skip
+    top = field(
+        Annotated[int, Bounds(1, 1000)], 15, label="Words each", width="short", group="components",
+        help="Nearest words of a component, on either side", shown_if=lambda panel: panel.asks_words,
+    )  # fmt: skip
+    component = field(Annotated[int, Bounds(low=0)], chooses=True, argument=None)
     """The picked component."""
-    sides = T.Enum(tuple(SIDES), default_value="sides")
-    """Which words the table lists: of each side, of both together, or of one."""
-    search = T.Unicode("")
-    """A word to look up."""
-    word_list = T.Enum(tuple(WORD_LISTS), default_value="demo")
-    """Where the words come from."""
-    words = T.List(T.Unicode())
-    """Own words, the most frequent first; with them `word_list` is ``own`` unless given."""
-    word_file = T.Unicode("")
-    """Path of a text with one word per line; with it `word_list` is ``file`` unless given."""
-    vectors = T.Union([T.Unicode(), T.Instance(WordVectors)], default_value="")
-    """Path of a file of word vectors, or the vectors; empty: the demo's. The rules look words up in them."""
-    most_words = T.Int(13_000, min=3)
-    """Words taken from the beginning of the vectors file, for the list ``vectors``."""
-    annotator = T.Enum(tuple(ANNOTATORS), default_value="rules")
-    """Who is asked."""
-    scope = T.Enum(tuple(SCOPES), default_value="layer")
-    """About which layers."""
-    endpoint_model = T.Unicode("")
-    """Name of the model at the endpoint."""
-    base_url = T.Unicode("")
-    """Address of the endpoint; empty: that of OpenAI's own variable, or OpenAI."""
+    search = field(
+        str, label="Find a word", placeholder="as in the word list", group="search", argument=None,
+        help="The components that have this word are listed",
+    )  # fmt: skip
+    scope = field(SCOPES, "layer", label="Annotate", group="annotating", argument=None, help="About which layers")
+    annotator = field(ANNOTATORS, "rules", label="Annotator", group="annotating", argument=None, help="Who is asked")
+    endpoint_model = field(
+        str, label="Model", placeholder="its name at the endpoint", group="endpoint", argument=None,
+        shown_if=lambda panel: panel.annotator == "endpoint", help="Name of the model at the endpoint",
+    )  # fmt: skip
+    base_url = field(
+        str, label="Address", placeholder="http://localhost:8000/v1", group="endpoint", width="grow", argument=None,
+        shown_if=lambda panel: panel.annotator == "endpoint",
+        help="Address of the endpoint; empty: that of OpenAI's own variable, or OpenAI",
+    )  # fmt: skip
     key_variable = T.Unicode("OPENAI_API_KEY")
     """Name of the environment variable that holds the endpoint's key."""
-    shares = T.Enum(("level", "scenario"), default_value="level")
-    """Whose shares the comparison draws by layer."""
-    position = T.Int(-1)
+    shares = field(
+        SHARES, "level", label="By layer", group="comparison", argument=None,
+        help="Whose shares the comparison draws by layer",
+    )  # fmt: skip
+    position = field(int, -1)
     """Token at which neurons are looked at, from 0 without a BOS or from the end."""
     neuron = T.Int(0, min=0)
     """The picked neuron."""
-    _neurons_at = T.Int(-1)
+    _neurons_at = field(int, -1)
     # the layer whose neurons are looked at; -1 on the other tabs, whose results hold all layers
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
@@ -123,12 +126,12 @@ class FFNConceptBrowser(Noting):
     def defaults(self, given: set[str]) -> dict[str, Any]:
         """Start at the last layer: what is read most easily as words is written last."""
         self.neuron_told = self.neuron_told or "neuron" in given
-        found = super().defaults(given) | meant_list(given)
+        found = super().defaults(given)
         return found if "layer" in given else found | {"layer": min(model.n_layers for model in self.models) - 1}
 
     def build(self) -> None:
         self._check_tab()
-        self.inputs.children = build_controls(self)
+        self.inputs.children = [*self.controls.rows(), self._question(), self._prompt()]
         self.tabs_of: dict[str, Any] = {"concepts": ConceptsTab(self)}
         if self.saved:
             self.run_button.add_class("iw-hidden")
@@ -155,6 +158,18 @@ class FFNConceptBrowser(Noting):
         self.watch(self, "notes", lambda _: self.take_given())
         self._place_moved(None)
 
+    def _question(self) -> Any:
+        """What the components are computed of, in one row."""
+        return self.controls.row("rank", "top", *(name for name, one in self.fields().items() if one.group == "words"))
+
+    def _prompt(self) -> W.VBox:
+        """The prompt on which neurons are watched."""
+        box = W.VBox([] if self.saved else self.text_inputs())
+        box.add_class("iw-column")
+        self.watch(self, "tab", lambda _: shown_if(box, self.tab == "neurons"))
+        shown_if(box, self.tab == "neurons")
+        return box
+
     def _open_tab(self, _: Any) -> None:
         if self.tab in self.tabs_of:  # else the request that follows says what is wrong
             self.tabs.selected_index = list(self.tabs_of).index(self.tab)
@@ -172,11 +187,10 @@ class FFNConceptBrowser(Noting):
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
-    def source(self) -> WordSource:
-        """Words and vectors as the inputs name them; ValueError if they name none."""
-        return word_source(
-            self.word_list, words=self.words, path=self.word_file, vectors=self.vectors, most=self.most_words
-        )  # fmt: skip
+    @property
+    def asks_words(self) -> bool:
+        """Neither of neurons nor of saved results, whose words are what they are."""
+        return self.tab != "neurons" and not self.saved
 
     def request(self) -> Request:
         self._check_tab()
@@ -189,7 +203,7 @@ class FFNConceptBrowser(Noting):
             return NeuronsRequest(self.prediction(), self.layer, self.position).checked(self.models[0])
         numbers = max(min(self.rank, model.d_model) * model.d_model * model.n_layers for model in self.models)
         keep = len(self.models) == 2 or numbers <= KEPT
-        return ConceptsRequest(self.source(), self.rank, self.top, directions=keep)
+        return ConceptsRequest(self.words_asked_for(), self.rank, self.top, directions=keep)
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         found: dict[str, tuple[int | Collection[str], str]] = {}

@@ -15,7 +15,7 @@ from interp_widgets.figures.ffn_concepts import LayerOverlap, NoteShares, Princi
 from interp_widgets.figures.plain import curves_scene, table_scene
 from interp_widgets.figures.static import Scene, stack_scenes
 
-from ..base.controls import row, shown_if
+from ..base.controls import shown_if
 from ..base.guard import guarded
 from ..views import BokehFigure, Table
 from .words import words_of
@@ -63,14 +63,8 @@ class ComparisonTab:
         panel.watch(self.matched, "selected", self._picked)
         charts = W.VBox([W.VBox([one]) for one in figures[:2]])
         charts.add_class("iw-maps")
-        shares = panel.bind(
-            W.Dropdown(
-                description="By layer", options=[("linguistic levels", "level"), ("task scenarios", "scenario")]
-            ),
-            "shares",
-        )
         panel.watch(panel, "shares", lambda _: self.shares.update(self.annotated, trait=panel.shares))
-        self.of_notes = W.VBox([self.levels, row(shares), figures[2], self.moved])
+        self.of_notes = W.VBox([self.levels, *panel.controls.rows("comparison"), figures[2], self.moved])
         self.of_notes.add_class("iw-column")
         shown_if(self.of_notes, False)  # one empty table says what to do
         self.box.children = [self.said, charts, self.matched, self.noted, self.scenarios, self.of_notes]

@@ -49,9 +49,7 @@ class ConceptsTab:
         self.table = Table(empty="No components yet: press Run", height=520)
         self.table.on_edit(guarded(panel, self._edited))
         self.annotating = Annotating(panel)
-        self.find = panel.bind(
-            W.Text(description="Find a word", continuous_update=False, placeholder="as in the word list"), "search"
-        )
+        self.find = panel.controls["search"]
         self.found = Table(empty="Type a word: the components that have it are listed here.", height=320)
         panel.watch(self.layers, "selected", self._layer_picked)
         panel.watch(self.table, "selected", self._row_picked)

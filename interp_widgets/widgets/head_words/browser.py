@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import ipywidgets as W
 import numpy as np
@@ -13,16 +13,14 @@ import traitlets as T
 from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult
 from interp_widgets.analysis.head_words.head_word_result import FoundWord
 from interp_widgets.analysis.head_words.word_pairs import MOST_KEEP, MOST_TOP
-from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.figures.head_words import change_scene
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
-from ..base.panel import Panel
+from ..base.fields import Bounds, Incomplete, field
 from ..base.saved_result import opened_pair
-from ..base.word_source import WORD_LISTS, meant_list, word_source
+from ..base.word_source import WordPanel
 from .comparison import ComparisonTab
-from .controls import build_controls
 from .details import CHANGES, Details
 from .grid import Grid, known_spelling
 from .numbers import COLOURS, has
@@ -33,7 +31,7 @@ TABS = ("heads", "comparison")
 LETTERS = "AB"
 
 
-class HeadWordBrowser(Panel):
+class HeadWordBrowser(WordPanel):
     """The word pairs that each attention head relates, read from the weights: grid, pairs, dimensions, word search.
 
     The grid shows every head, coloured by a statistic; a click lists the head's word pairs, a click on a pair the
@@ -55,43 +53,38 @@ class HeadWordBrowser(Panel):
     """
 
     title: ClassVar[str] = "Head words"
-    recompute_on: ClassVar[tuple[str, ...]] = (
-        "word_list", "words", "word_file", "vectors", "most_words", "top", "keep",
+    top = field(
+        Annotated[int, Bounds(1, MOST_TOP)], 100, label="Top K", width="short",
+        help="Words that a dimension reacts to most, as query and as key, that may form pairs",
+        shown_if=lambda panel: panel.asks_words,
     )  # fmt: skip
-    redraw_on: ClassVar[tuple[str, ...]] = ("color",)
-
-    chosen_on: ClassVar[tuple[str, ...]] = ("word", "pair", "dimension")
-
-    word_list = T.Enum(tuple(WORD_LISTS), default_value="demo")
-    """Where the words come from: the demo's list, `words`, `word_file`, or the first ones of the vectors' file."""
-    words = T.List(T.Unicode())
-    """Own words, the most frequent first; with them `word_list` is ``own`` unless given."""
-    word_file = T.Unicode("")
-    """Path of a text with one word per line, the most frequent first or each with its count."""
-    vectors = T.Union([T.Unicode(), T.Instance(WordVectors)], default_value="")
-    """Word vectors or the path of a file of them (GloVe or word2vec text, or .npz); empty: the demo's."""
-    most_words = T.Int(13_000, min=3)
-    """Words taken from the vectors, for the word list ``vectors``."""
-    top = T.Int(100, min=1, max=MOST_TOP)
-    """Words per dimension, as query and as key, that may form pairs (K)."""
-    keep = T.Int(100, min=1, max=MOST_KEEP)
-    """Pairs kept of each head, and of each dimension."""
-    color = T.Enum(tuple(COLOURS), default_value="pairs")
-    """Which number colours the grid; ``change`` needs two models."""
-    word = T.Unicode("")
-    """The word whose heads are marked; empty for none."""
+    keep = field(
+        Annotated[int, Bounds(1, MOST_KEEP)], 100, label="Keep", width="short",
+        help="Pairs kept of each head and dimension", shown_if=lambda panel: panel.asks_words,
+    )  # fmt: skip
+    color = field(
+        COLOURS, "pairs", label="Colour", redraws=True, help="Which number colours the grid",
+        offers=lambda panel: [name for name in COLOURS if name != "change" or len(panel.models) > 1],
+    )  # fmt: skip
+    word = field(
+        str, label="Find word", placeholder="which heads have it?", chooses=True, argument=None,
+        help="The word whose heads are marked; empty for none",
+    )  # fmt: skip
     layer = T.Int(0, min=0)
     """The chosen layer."""
     head = T.Int(0, min=0)
     """The chosen head of that layer."""
-    pair = T.List(T.Unicode())
+    pair = field(T.List(T.Unicode()), chooses=True, argument=None)
     """The chosen word pair [query, key] of the chosen head, or empty."""
-    dimension = T.Int(-1, min=-1)
+    dimension = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
     """The chosen dimension of that head, -1 for none."""
-    pair_change = T.Enum(CHANGES, default_value="all")
-    """Which pairs of a head are listed of two models: all, or those gained, lost or kept."""
-    groups = T.Int(4, min=1)
-    """Layer groups of the comparison."""
+    pair_change = field(
+        CHANGES, "all", label="Pairs", group="pairs", argument=None, help="Which pairs of a head are listed"
+    )
+    groups = field(
+        Annotated[int, Bounds(1, lambda panel: min(model.n_layers for model in panel.models))], 4,
+        label="Layer groups", group="comparison", width="short", argument=None,
+    )  # fmt: skip
     tab = T.Enum(TABS, default_value="heads")
     """The tab that is looked at: Save is about it."""
 
@@ -105,14 +98,14 @@ class HeadWordBrowser(Panel):
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
         self.told = bool({"layer", "head", "pair", "dimension"} & given)
-        return meant_list(given)
+        return super().defaults(given)
 
     # layout -----------------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
         if self.color == "change" and len(self.models) < 2:
             raise ValueError("the colour 'change' compares two models: open the browser on two, or choose another")
-        self.inputs.children = build_controls(self)
+        self.inputs.children = [*self.controls.rows("words"), *self.controls.rows()]
         if isinstance(self.models[0], SavedHeads):
             self.run_button.add_class("iw-hidden")
         self.grid, self.about = Grid(self), Details(self)
@@ -145,13 +138,15 @@ class HeadWordBrowser(Panel):
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
+    @property
+    def asks_words(self) -> bool:
+        """Not of saved results, whose words are what they are."""
+        return not isinstance(self.models[0], SavedHeads)
+
     def request(self) -> HeadWordRequest | SavedRequest:
         if isinstance(self.models[0], SavedHeads):
             return SavedRequest()
-        source = word_source(
-            self.word_list, words=self.words, path=self.word_file, vectors=self.vectors, most=self.most_words
-        )
-        return HeadWordRequest(source, self.top, self.keep)
+        return HeadWordRequest(self.words_asked_for(), self.top, self.keep)
 
     def draw(self, results: tuple[HeadWordResult, ...], request: Any) -> None:
         if not self.told:
@@ -269,9 +264,9 @@ class HeadWordBrowser(Panel):
             return word
         try:
             return known_spelling(word, self.results[-1].vocabulary)
-        except ValueError:
+        except ValueError as error:
             self.redraw()  # with nothing marked
-            raise
+            raise Incomplete("word", str(error)) from error
 
     # what is saved ----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from interp_widgets.analysis.head_words import HeadComparison, compare_heads
 from interp_widgets.data.verbs import GENERAL_VERBS, INSTRUCTION_VERBS
 from interp_widgets.figures.head_words import ChangeBars
 
-from ..base.controls import row
 from ..views import BokehFigure, Table
 
 if TYPE_CHECKING:
@@ -31,11 +30,6 @@ class ComparisonTab:
 
     def __init__(self, panel: HeadWordBrowser) -> None:
         self.panel = panel
-        groups = panel.bind(
-            W.BoundedIntText(description="Layer groups", min=1, max=min(model.n_layers for model in panel.models)),
-            "groups",
-        )
-        groups.add_class("iw-short")
         self.words = W.HTML("")
         self.chart = ChangeBars()
         self.test = Table(empty="No comparison yet.", height=300)
@@ -45,7 +39,7 @@ class ComparisonTab:
         tables.add_class("iw-column")
         both = W.VBox([chart, tables])
         both.add_class("iw-maps")
-        self.box = W.VBox([row(groups), self.words, both])
+        self.box = W.VBox([*panel.controls.rows("comparison"), self.words, both])
         self.box.add_class("iw-column")
         self._filling = False
         self._found: HeadComparison | None = None

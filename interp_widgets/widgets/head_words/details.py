@@ -13,7 +13,7 @@ from .numbers import PairRow, dimension_rows, has, holding, pair_rows
 if TYPE_CHECKING:
     from .browser import HeadWordBrowser
 
-CHANGES = ("all", "gained", "lost", "kept")
+CHANGES = {"all": "all pairs", "gained": "gained", "lost": "lost", "kept": "kept"}
 RIGHT = {"align": "right"}
 
 
@@ -25,10 +25,7 @@ class Details:
         self.pairs = Table(empty="Click a head of the grid: its word pairs are listed here.", height=380)
         self.dimensions = Table(empty="Click a head of the grid: its dimensions are listed here.", height=170)
         self.inside = Table(empty="Click a dimension: its own pairs are listed here, the nearest first.", height=170)
-        options = [("all pairs", "all"), ("gained", "gained"), ("lost", "lost"), ("kept", "kept")]
-        self.change = panel.bind(
-            W.Dropdown(description="Pairs", options=options, tooltip="What tuning did to them"), "pair_change"
-        )
+        self.change = panel.controls["pair_change"]
         every = panel.on_click(
             W.Button(description="All dimensions", tooltip="Let go of the pair, and list all dimensions"),
             lambda: panel.look_at_pair(()),
@@ -111,7 +108,7 @@ class Details:
             return ""
         where = f"Head {panel.head} of layer {panel.layer}"
         if len(panel.looked_at) > 1:
-            counts = {name: sum(one.change == name for one in every) for name in CHANGES[1:]}
+            counts = {name: sum(one.change == name for one in every) for name in CHANGES if name != "all"}
             said = ", ".join(f"{count} {name}" for name, count in counts.items())
             change = None if panel.changes is None else panel.changes.change_of(panel.layer, panel.head)
             return f"{where}, kept pairs of A and B: {said}" + (f"; 1 − M = {change:.2f}" if change is not None else "")

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, ClassVar
-
-import traitlets as T
+from typing import Annotated, Any, ClassVar
 
 from interp_widgets.analysis.logit_lens import LogitLensResult
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
 from ..base.code import cell
-from ..base.controls import Number
+from ..base.fields import Bounds, Share, field
 from ..base.prediction import PredictionPanel
-from .controls import COLOR_LABELS, MOST_TOP, build_controls
 from .details import Details
+from .labels import COLOR_LABELS
 from .map import LensMap
 from .request import LensRequest, request_of, token_text
 
@@ -43,22 +41,24 @@ class LogitLensExplorer(PredictionPanel):
     """
 
     title: ClassVar[str] = "Logit lens"
-    recompute_on: ClassVar[tuple[str, ...]] = (*PredictionPanel.prediction_traits, "top", "translators")
-    redraw_on: ClassVar[tuple[str, ...]] = ("color", "threshold", "position", "reading")
-
-    chosen_on: ClassVar[tuple[str, ...]] = ("prompt_token", "position", "reading")
-
-    color = T.Enum(tuple(COLOR_LABELS), default_value="probability")
-    """Which number colours the map."""
-    threshold = Number(0.2, min=0.0, max=1.0)
-    """The likeliest token is written into its cell from this probability on."""
-    top = T.Int(10, min=1, max=MOST_TOP)
-    """Number of likeliest tokens listed of a cell."""
-    translators = T.Unicode("")
-    """Path of a safetensors file of translators, for the tuned lens; empty: the logit lens."""
-    position = T.Int(-1, min=-1)
+    color = field(
+        COLOR_LABELS, "probability", label="Colour", redraws=True, new_row=True, help="Which number colours the map"
+    )
+    threshold = field(
+        Share, 0.2, label="Labels from", redraws=True,
+        help="The likeliest token is written into its cell from this probability on",
+    )  # fmt: skip
+    top = field(
+        Annotated[int, Bounds(1, 50)], 10, label="Top k", width="short",
+        help="Number of likeliest tokens listed of the chosen cell",
+    )  # fmt: skip
+    translators = field(
+        str, label="Translators", placeholder="tuned-lens .safetensors",
+        help="Path of one affine map per layer, for the tuned lens; empty: the logit lens",
+    )  # fmt: skip
+    position = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, chooses=True)
     """Chosen column: a token of prompt and response, from 0 without a BOS; -1: the one before the predicted token."""
-    reading = T.Int(-1, min=-1)
+    reading = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, chooses=True)
     """Chosen row: the stream entering that layer, `n_layers` for the model's output; -1 for the output."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
@@ -69,7 +69,7 @@ class LogitLensExplorer(PredictionPanel):
     # what the panel asks for ------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        self.inputs.children = build_controls(self)
+        self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
         self.map = LensMap(self)
         self.about = Details(self)
         self.plot.children = self.map.parts

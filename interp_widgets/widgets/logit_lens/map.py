@@ -11,7 +11,7 @@ from interp_widgets.analysis.logit_lens import LogitLensResult
 
 from ..base.controls import shown_if
 from ..views import Heatmap
-from .controls import COLOR_LABELS
+from .labels import COLOR_LABELS
 from .numbers import colours, commits, labels, losses, notes
 from .words import story
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.logit_lens import LogitLensResult
 from interp_widgets.figures.labels import visible
 
-from .controls import UNITS
+from .labels import UNITS
 
 Array = NDArray[np.float64]
 

@@ -83,7 +83,7 @@ class GridTab:
         first.add_class("iw-maps")
         self.words = W.HTML("")
         self.words.add_class("iw-hint")
-        self.box = W.VBox([*self._controls(), self.words, first, lines["late"], late])
+        self.box = W.VBox([*panel.controls.rows("grid"), self.words, first, lines["late"], late])
         self.box.add_class("iw-column")
         watched = [
             "slot", "k", "batch_size", "dataset", "data_file", "examples", "n_problems", "grid_ks", "grid_steps",
@@ -93,33 +93,6 @@ class GridTab:
         panel.watch(panel, ["grid_ks", "grid_steps", "n_problems", "problem_file"], lambda _: panel.forget_error())
 
     # inputs -----------------------------------------------------------------------------------------------------------
-
-    def _controls(self) -> list[Any]:
-        panel = self.panel
-        ks = W.Text(description="k", value=_listed(panel.grid_ks), continuous_update=False, placeholder="1, 2, 3")
-        panel.watch(ks, "value", lambda change: setattr(panel, "grid_ks", _numbers(change.new)))
-        panel.watch(panel, "grid_ks", lambda change: setattr(ks, "value", _listed(change.new)))
-        steps = panel.bind(W.BoundedIntText(description="steps per tuning", min=1, max=10_000_000), "grid_steps")
-        seeds = panel.bind(
-            W.BoundedIntText(
-                description="seeds", min=1, max=20, tooltip="Tunings per cell; more than one give intervals"
-            ),
-            "grid_seeds",
-        )
-        count = panel.bind(W.BoundedIntText(description="held-out problems", min=1, max=100_000), "n_problems")
-        for box in (ks, steps, seeds, count):
-            box.add_class("iw-short")
-        parts = [ks, steps, seeds, count]
-        if panel.problems is None:
-            file = panel.bind(
-                W.Text(
-                    description="or a problem file", continuous_update=False, placeholder="problems as .json or .jsonl"
-                ),
-                "problem_file",
-            )
-            file.add_class("iw-grow")
-            parts.append(file)
-        return [row(*parts)]
 
     def _line(self, study: Study) -> Any:
         button = self.panel.on_click(
@@ -303,6 +276,17 @@ class GridTab:
         if not scenes:
             raise ValueError("there is nothing to draw on the tab Grid yet: press one of its buttons first")
         return stack_scenes(scenes)
+
+
+def ks_box(panel: MoDRoutingViewer) -> W.Text:
+    """The numbers of routes, with commas between them."""
+    box = W.Text(
+        description="k", value=_listed(panel.grid_ks), continuous_update=False, placeholder="1, 2, 3",
+        tooltip="Numbers of routes on the grid",
+    )  # fmt: skip
+    panel.watch(box, "value", lambda change: setattr(panel, "grid_ks", _numbers(change.new)))
+    panel.watch(panel, "grid_ks", lambda change: setattr(box, "value", _listed(change.new)))
+    return box
 
 
 def _listed(values: Any) -> str:

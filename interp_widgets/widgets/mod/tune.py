@@ -35,7 +35,6 @@ from .live import Live
 from .request import Entry
 from .shelf import curves_of, steps_of
 from .source import data_line
-from .tune_controls import option_rows
 
 if TYPE_CHECKING:
     from .viewer import MoDRoutingViewer
@@ -86,7 +85,7 @@ class TuneTab:
         charts = W.VBox(hosts)
         charts.add_class("iw-maps")
         self.box = W.VBox([
-            *option_rows(panel),
+            *panel.controls.rows("tune", after={"slot": _given(panel)}),
             row(self.tune_button, self.stop_button, self.resume_button, self.hint),
             row(self.folder, self.save_button, self.open_button, self.forget_button),
             self.words, charts,
@@ -349,3 +348,18 @@ def _words(entry: Entry) -> str:
         f"<b>{report.trained_parameters:,}</b>, {report.trained_share:.2%} of the base's {report.parameters_base:,} "
         f"({', '.join(parts)}).{kept}"
     )
+
+
+def base_box(panel: MoDRoutingViewer) -> Any:
+    """Which model is tuned: a choice where there are two."""
+    if len(panel.models) == 1:
+        return W.Label(f"Base model: {model_name(panel.models[0])}")
+    names = [(f"{'AB'[slot]}: {model_name(model)}", slot) for slot, model in enumerate(panel.models)]
+    return panel.bind(W.Dropdown(description="Base model", options=names), "slot")
+
+
+def _given(panel: MoDRoutingViewer) -> list[Any]:
+    """How many examples there are, where the panel was given some."""
+    if panel.dataset is None:
+        return []
+    return [W.Label(f"Data set: {len(panel.dataset):,} examples as given")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import ipywidgets as W
 import traitlets as T
@@ -14,20 +14,22 @@ from interp_widgets.compute.worker import Job
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import ModModel
 
-from ..base.controls import Number, shown_if
+from ..base.controls import shown_if
+from ..base.fields import Bounds, Seed, Text, field
 from ..base.panel import Panel
 from ..base.running import FIRST_BACKGROUND_SECONDS
-from .controls import build_controls, fill_mixtures
-from .grid import GridTab
+from .grid import GridTab, ks_box
+from .inputs import fill_mixtures, mixture_boxes
 from .request import TOP, Entry, Route
 from .route import RouteTab
 from .shelf import Shelf, curves_of, options_of
 from .source import source
-from .tune import TuneTab
+from .tune import TuneTab, base_box
 
 PROMPT = "Instruction: Please name the capital of the country.\nInput: France\nResponse:"
 TABS = ("route", "tune", "grid")
 USUAL_K = 3
+LORA_LABELS = {"last": "the last k layers", "below": "the layers below", "all": "all layers"}
 _BUILD_SECONDS_PER_PARAMETER = 1e-8  # reading, hashing and converting the base once more
 
 
@@ -54,60 +56,93 @@ class MoDRoutingViewer(Panel):
     """
 
     title: ClassVar[str] = "Mixture of depths"
-    recompute_on: ClassVar[tuple[str, ...]] = ("prompt", "routes", "chosen", "k", "top_k", "seed")
-    redraw_on: ClassVar[tuple[str, ...]] = ()
-    chosen_on: ClassVar[tuple[str, ...]] = ("prompt_token",)
-
     tab = T.Enum(TABS, default_value="route")
     """The tab that is looked at: Copy as code and Save are about it."""
-    prompt = T.Unicode("")
-    """What the model reads."""
-    prompt_token = T.Int(-1, min=-1)
+    prompt = field(Annotated[str, Text(3)], label="Prompt", width="grow", help="What the model reads")
+    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
     """The token that is looked at; -1 for the last."""
-    chosen = T.List(T.Int(min=0))
+    chosen = field(T.List(T.Int(min=0)))
     """Per model, which of its mixtures is looked at: 0 is the untrained or given one."""
-    routes = T.Int(0, min=0)
-    """Routes per token when reading; 0 for as many as the mixture was tuned with."""
-    slot = T.Int(0, min=0, max=1)
+    routes = field(
+        Annotated[int, Bounds(0, lambda panel: max(int(model.n_layers) for model in panel.models))],
+        label="Routes per token", width="short", new_row=True,
+        help="How many routes each token uses here, by the largest weights; 0: as many as it was tuned with",
+    )  # fmt: skip
+    slot = field(T.Int(0, min=0, max=1), label="Base model", group="tune", argument=None, control=base_box)
     """Which of two models is tuned and tried on the grid."""
-    k = T.Int(USUAL_K, min=1)
-    """Routes: the last k layers."""
-    top_k = T.Int(0, min=0)
-    """Routes that each token uses while tuning; 0 for all k."""
-    lora = T.Bool(False)
-    """Whether adapters are tuned too."""
-    rank = T.Int(8, min=1)
-    """Their rank."""
-    lora_layers = T.Enum(("last", "below", "all"), default_value="last")
-    """On the last k layers, on those below them or on all."""
-    distill = Number(1e-4, min=0.0)
-    """λ of the distillation term."""
-    steps = T.Int(100, min=1)
-    """Steps in all, those before a resume included."""
-    batch_size = T.Int(16, min=1)
-    """Examples per step."""
-    learning_rate = Number(3e-4)
-    """Of AdamW."""
-    seed = T.Int(0, min=0)
-    """Of the router's first weights, the adapters' and the order of the data."""
+    examples = field(
+        Annotated[int, Bounds(1, lambda panel: 100_000)], 800, label="Demo tasks", group="tune", width="short",
+        argument=None, help="How many of the demo's tasks are learned",
+        shown_if=lambda panel: panel.dataset is None and not panel.data_file.strip(),
+    )  # fmt: skip
+    data_file = field(
+        str, label="Data file", placeholder="empty: the demo's tasks; else .json or .jsonl", group="tune",
+        width="grow", argument=None, help="A .json or .jsonl file of problems to learn",
+        shown_if=lambda panel: panel.dataset is None,
+    )  # fmt: skip
+    k = field(
+        Annotated[int, Bounds(1, lambda panel: 10_000)], USUAL_K, label="k", group="tune", width="short",
+        new_row=True, help="Routes: the last k layers",
+    )  # fmt: skip
+    top_k = field(
+        Annotated[int, Bounds(0, lambda panel: 10_000)], label="top-K (0: all)", group="tune", width="short",
+        help="Routes that each token uses while tuning; 0: all k",
+    )  # fmt: skip
+    distill = field(
+        Annotated[float, Bounds(0.0, step=1e-4)], 1e-4, label="λ", group="tune", width="short", argument=None,
+        help="Weight of the distillation term: each earlier route's divergence from the last layer; 0 leaves it out",
+    )  # fmt: skip
+    lora = field(bool, label="LoRA", group="tune", argument=None, help="Whether adapters are tuned too")
+    rank = field(
+        Annotated[int, Bounds(1, lambda panel: 4096)], 8, label="rank", group="tune", width="short", argument=None,
+        shown_if=lambda panel: panel.lora, help="Rank of the adapters",
+    )  # fmt: skip
+    lora_layers = field(
+        LORA_LABELS, "last", label="on", group="tune", argument=None, shown_if=lambda panel: panel.lora,
+        help="Which layers have adapters",
+    )  # fmt: skip
+    steps = field(
+        Annotated[int, Bounds(1, lambda panel: 10_000_000)], 100, label="steps", group="tune", width="short",
+        new_row=True, argument=None, help="In all, those before a resume included",
+    )  # fmt: skip
+    batch_size = field(
+        Annotated[int, Bounds(1, lambda panel: 4096)], 16, label="batch", group="tune", width="short", argument=None,
+        help="Examples per step",
+    )  # fmt: skip
+    learning_rate = field(
+        Annotated[float, Bounds(step=1e-4)], 3e-4, label="learning rate", group="tune", width="short", argument=None,
+        help="Of AdamW",
+    )  # fmt: skip
+    seed = field(
+        Seed, label="seed", group="tune", width="short",
+        help="Of the router's first weights, the adapters' and the order of the data",
+    )  # fmt: skip
     dataset = T.Any(None)
     """Examples with prompt and response to learn; None for `data_file`, or without that the demo's tasks."""
-    data_file = T.Unicode("")
-    """A .json or .jsonl file of problems to learn."""
-    examples = T.Int(800, min=1)
-    """How many of the demo's tasks are learned."""
     problems = T.Any(None)
     """Held-out problems of the grid; None for `problem_file`, or without that the demo's tasks."""
-    problem_file = T.Unicode("")
-    """A .json or .jsonl file of held-out problems."""
-    n_problems = T.Int(20, min=1)
-    """How many of the held-out problems are tried."""
-    grid_ks = T.List(T.Int(min=1), default_value=[1, 2, 3])
+    grid_ks = field(
+        T.List(T.Int(min=1), default_value=[1, 2, 3]), label="k", group="grid", width="short", argument=None,
+        control=ks_box,
+    )  # fmt: skip
     """Numbers of routes on the grid."""
-    grid_steps = T.Int(40, min=1)
-    """Steps of each tuning on the Grid tab."""
-    grid_seeds = T.Int(1, min=1, max=20)
-    """Tunings per cell of the grid and per variant, each with a seed of its own."""
+    grid_steps = field(
+        Annotated[int, Bounds(1, lambda panel: 10_000_000)], 40, label="steps per tuning", group="grid",
+        width="short", argument=None, help="Steps of each tuning on the Grid tab",
+    )  # fmt: skip
+    grid_seeds = field(
+        Annotated[int, Bounds(1, 20)], 1, label="seeds", group="grid", width="short", argument=None,
+        help="Tunings per cell, each with a seed of its own; more than one give intervals",
+    )  # fmt: skip
+    n_problems = field(
+        Annotated[int, Bounds(1, lambda panel: 100_000)], 20, label="held-out problems", group="grid", width="short",
+        argument=None, help="How many of the held-out problems are tried",
+    )  # fmt: skip
+    problem_file = field(
+        str, label="Problem file", placeholder="empty: the demo's tasks; else .json or .jsonl", group="grid",
+        width="grow", argument=None, shown_if=lambda panel: panel.problems is None,
+        help="A .json or .jsonl file of held-out problems",
+    )  # fmt: skip
 
     mixture_boxes: list[Any]
     filling: bool
@@ -152,7 +187,11 @@ class MoDRoutingViewer(Panel):
 
     def build(self) -> None:
         self.shelf = Shelf(self)
-        self.inputs.children = build_controls(self)
+        self.filling = False
+        self.mixture_boxes = mixture_boxes(self)
+        hint = W.HTML("0: as tuned")
+        hint.add_class("iw-hint")
+        self.inputs.children = self.controls.rows(before={"routes": self.mixture_boxes}, after={"routes": [hint]})
         self.route, self.tune, self.grid = RouteTab(self), TuneTab(self), GridTab(self)
         self.tabs = W.Tab(
             [part.box for part in (self.route, self.tune, self.grid)], titles=[name.title() for name in TABS],

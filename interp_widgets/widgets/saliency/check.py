@@ -19,8 +19,7 @@ from interp_widgets.figures.saliency import FaithfulnessCurves
 
 from ..base.controls import row, shown_if
 from ..views import BokehFigure, Table
-from .controls import METHOD_LABELS
-from .request import METHODS
+from .labels import METHOD_LABELS
 
 if TYPE_CHECKING:
     from .explorer import SaliencyExplorer
@@ -89,16 +88,16 @@ class CheckTab:
 
         def work(job: Any) -> list[Checked]:
             found = []
-            for place, method in enumerate(METHODS):
+            for place, method in enumerate(METHOD_LABELS):
                 began = time.perf_counter()
                 result = prompt_saliency(
                     model, prompt, response, method=method, steps=steps, seed=seed, check=job.check,  # type: ignore[arg-type]
-                    progress=_part(job.progress, 2 * place, 2 * len(METHODS)), **options,
+                    progress=_part(job.progress, 2 * place, 2 * len(METHOD_LABELS)), **options,
                 )  # fmt: skip
                 seconds = time.perf_counter() - began
                 faithful = faithfulness(
                     model, result, seed=seed, check=job.check,
-                    progress=_part(job.progress, 2 * place + 1, 2 * len(METHODS)),
+                    progress=_part(job.progress, 2 * place + 1, 2 * len(METHOD_LABELS)),
                 )  # fmt: skip
                 found.append(Checked(result, faithful, seconds))
             return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import ipywidgets as W
 import numpy as np
@@ -16,16 +16,14 @@ from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base.code import call, cell
-from ..base.controls import Number
+from ..base.fields import Bounds, Seed, Text, field
 from ..base.panel import Panel
 from ..base.workbench import as_models
 from .check import CheckTab
-from .controls import build_controls
 from .dataset import DatasetTab
+from .labels import METHOD_LABELS, TARGET_LABELS, VALUE_LABELS, WRITER_LABELS
 from .map import MapTab
 from .request import (
-    METHODS,
-    TARGETS,
     SaliencyRequest,
     Writing,
     attribute,
@@ -52,50 +50,72 @@ class SaliencyExplorer(Panel):
     """
 
     title: ClassVar[str] = "Saliency"
-    recompute_on: ClassVar[tuple[str, ...]] = (
-        "prompt", "response", "method", "target", "foil", "steps", "random_seed",
+    prompt = field(
+        Annotated[str, Text(5)], label="Prompt", help="What the model is asked", width="grow",
+        required="the prompt is empty: type what the model should continue",
     )  # fmt: skip
-    redraw_on: ClassVar[tuple[str, ...]] = ("values", "levels", "threshold", "density_threshold", "p")
-
-    chosen_on: ClassVar[tuple[str, ...]] = ("prompt_token", "response_token")
-
-    prompt = T.Unicode("")
-    """What the model is asked; a default prompt where none is given."""
-    response = T.Unicode("")
-    """What it answered; empty: a model writes it."""
-    method = T.Enum(METHODS, default_value="exact")
-    """How importance is found."""
-    target = T.Enum(TARGETS, default_value="probability")
-    """Which number of a response token is attributed."""
-    foil = T.Unicode("")
-    """The token set against each response token, for the target ``logit_difference``."""
-    steps = T.Int(32, min=1, max=1024)
-    """Steps of integrated gradients."""
-    random_seed = T.Int(0, min=0)
-    """Seed of the random baseline."""
-    values = T.Enum(("score", "importance"), default_value="score")
-    """Shown numbers: scores 0..levels, each column by its own maximum, or the importance itself."""
-    levels = T.Int(10, min=1, max=100)
-    """Number of levels of a score (L)."""
-    threshold = Number(0.0, min=0.0)
-    """Scores at or under it count as 0 in the map (b)."""
-    density_threshold = Number(7.0, min=0.0)
-    """The same for the density (b)."""
-    p = Number(4.0, min=1.01, max=64.0)
-    """Order of the norm under the density."""
-    write_anew = T.Bool(True)
-    """Whether a changed prompt gets a new response."""
-    writer = T.Enum(("A", "B"), default_value="B")
-    """With two models: which of them writes the response."""
-    max_new_tokens = T.Int(40, min=1, max=4096)
-    """Most tokens of a written response; fewer where the model's context has no room for them."""
-    temperature = Number(0.0, min=0.0, max=10.0)
-    """0 writes the likeliest tokens, above 0 samples."""
-    seed = T.Int(0, min=0)
-    """Seed of the sampling."""
-    prompt_token = T.Int(-1, min=-1)
+    response = field(
+        Annotated[str, Text(5)], label="Response", placeholder="Empty: Generate writes one", width="grow",
+        help="What it answered; empty: a model writes it",
+    )  # fmt: skip
+    writer = field(
+        WRITER_LABELS, "B", label="Written by", width="short", argument=None, new_row=True,
+        help="Which of two models writes the response", shown_if=lambda panel: len(panel.models) > 1,
+    )  # fmt: skip
+    write_anew = field(
+        bool, True, label="after every change of the prompt", argument=None,
+        help="Whether a changed prompt gets a new response",
+    )  # fmt: skip
+    max_new_tokens = field(
+        Annotated[int, Bounds(1, 4096)], 40, label="Most tokens", width="short", argument=None,
+        help="Most tokens of a written response; fewer where the model's context has no room for them",
+    )  # fmt: skip
+    temperature = field(
+        Annotated[float, Bounds(0.0, 10.0, 0.1)], 0.0, label="Temperature", width="short", argument=None,
+        help="0 writes the likeliest tokens, above 0 samples",
+    )  # fmt: skip
+    seed = field(
+        Seed, label="Seed", width="short", argument=None, help="Seed of the sampling",
+        shown_if=lambda panel: panel.temperature > 0,
+    )  # fmt: skip
+    method = field(METHOD_LABELS, "exact", label="Method", new_row=True, help="How importance is found")
+    target = field(TARGET_LABELS, "probability", label="Target", help="Which number of a response token is attributed")
+    foil = field(
+        str, label="Foil", placeholder="one token", width="short", help="The token set against each response token",
+        shown_if=lambda panel: panel.target == "logit_difference",
+        required="the target logit_difference needs a foil: type the token to set the response against",
+    )  # fmt: skip
+    steps = field(
+        Annotated[int, Bounds(1, 1024)], 32, label="Steps", width="short", help="Steps of integrated gradients",
+        shown_if=lambda panel: panel.method == "integrated_gradients",
+    )  # fmt: skip
+    random_seed = field(
+        Seed, label="Random seed", width="short", argument="seed", help="Seed of the random baseline",
+        shown_if=lambda panel: panel.method == "random",
+    )  # fmt: skip
+    values = field(
+        VALUE_LABELS, "score", label="Show", redraws=True, new_row=True,
+        help="Scores 0 to L, each column by its own maximum, or the importance itself",
+    )  # fmt: skip
+    levels = field(
+        Annotated[int, Bounds(1, 100)], 10, label="L, levels", width="short", redraws=True,
+        help="Number of levels of a score",
+    )  # fmt: skip
+    threshold = field(
+        Annotated[float, Bounds(0.0, lambda panel: panel.levels, 0.5, slider=True, shown_as=".1f")], 0.0,
+        label="b, map", redraws=True, help="Scores at or under it count as 0 in the map",
+    )  # fmt: skip
+    density_threshold = field(
+        Annotated[float, Bounds(0.0, lambda panel: panel.levels, 0.5, slider=True, shown_as=".1f")], 7.0,
+        label="b, density", redraws=True, help="Scores at or under it count as 0 in the density",
+    )  # fmt: skip
+    p = field(
+        Annotated[float, Bounds(1.01, 64.0, 0.5)], 4.0, label="p, density", width="short", redraws=True,
+        help="Order of the norm under the density",
+    )  # fmt: skip
+    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
     """The selected prompt token, -1 for none."""
-    response_token = T.Int(-1, min=-1)
+    response_token = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
     """The selected response token, -1 for none."""
     brush = T.List(T.Int())
     """The brushed prompt tokens [start, end), or empty."""
@@ -122,7 +142,10 @@ class SaliencyExplorer(Panel):
     # what the panel asks for ------------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        self.inputs.children = build_controls(self)
+        generate = self.on_click(
+            W.Button(description="Generate", tooltip="Let the model write the response to this prompt"), self.write
+        )
+        self.inputs.children = self.controls.rows(before={"writer": [generate]})
         self.map = MapTab(self)
         self.check = CheckTab(self)
         self.data_set = DatasetTab(self)
@@ -134,10 +157,7 @@ class SaliencyExplorer(Panel):
         self.watch(self, "marks", lambda _: self.map.paint_marks())
 
     def request(self) -> SaliencyRequest:
-        if not self.prompt:
-            raise ValueError("the prompt is empty: type what the model should continue")
-        if self.target == "logit_difference" and not self.foil:
-            raise ValueError("the target logit_difference needs a foil: type the token to set the response against")
+        self.require()
         writing = None if self.response else self._writing()
         return SaliencyRequest(
             self.prompt, self.response, self.method, self.target,

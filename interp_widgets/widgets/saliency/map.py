@@ -15,7 +15,7 @@ from ..base.controls import row
 from ..views.heatmap import Heatmap
 from ..views.table import Table
 from ..views.token_strip import TokenStrip
-from .controls import METHOD_LABELS, TARGET_LABELS
+from .labels import METHOD_LABELS, TARGET_LABELS
 
 if TYPE_CHECKING:
     from .explorer import SaliencyExplorer

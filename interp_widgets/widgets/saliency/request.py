@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 from interp_widgets.analysis._core.cost import Cost
-from interp_widgets.analysis._core.targets import Target
 from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency
 from interp_widgets.analysis.saliency.attribution import saliency_cost
-from interp_widgets.analysis.saliency.saliency_result import Method
 from interp_widgets.models import Model
-
-METHODS: tuple[str, ...] = get_args(Method)
-TARGETS: tuple[str, ...] = get_args(Target)
 
 
 @dataclass(frozen=True)

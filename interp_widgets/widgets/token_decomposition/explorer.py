@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
-
-import traitlets as T
+from typing import Annotated, Any, ClassVar
 
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.data.presets import Preset
@@ -13,13 +11,14 @@ from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base.code import cell
-from ..base.controls import Number
+from ..base.fields import Bounds, Share, field
 from ..base.prediction import PredictionPanel
 from ..base.workbench import model_name
-from .controls import BAR_LABELS, COLOR_LABELS, build_controls
 from .details import Details
+from .labels import BAR_LABELS, BIASES_LABELS, COLOR_LABELS, LENS_LABELS
 from .map import DecompositionMap
-from .request import BIASES, LENSES, Decomposed, DecompositionRequest
+from .position import PositionControl
+from .request import Decomposed, DecompositionRequest
 from .rows import Rows
 
 
@@ -45,30 +44,31 @@ class TokenDecompositionExplorer(PredictionPanel):
     """
 
     title: ClassVar[str] = "Token decomposition"
-    recompute_on: ClassVar[tuple[str, ...]] = (
-        *PredictionPanel.prediction_traits, "position", "foil", "biases", "lens",
-    )  # fmt: skip
-    redraw_on: ClassVar[tuple[str, ...]] = ("color", "threshold", "bars")
-
-    chosen_on: ClassVar[tuple[str, ...]] = ("prompt_token", "source", "column")
-
-    position = T.Int(-1)
+    position = field(int, -1)
     """Token of what the model has read whose residual stream is taken apart, from 0 without a BOS or from the end."""
-    foil = T.Unicode("")
-    """Text of a token whose logit is taken off the target's; empty: none."""
-    biases = T.Enum(BIASES, default_value="separate")
-    """Where the biases go: a part of their own, or onto the tokens' parts in proportion to their norms."""
-    lens = T.Enum(LENSES, default_value="own")
-    """By what the final norm divides a part when it is read alone: its own scale, or that of the whole stream."""
-    color = T.Enum(tuple(COLOR_LABELS), default_value="probability")
-    """Which number colours the map."""
-    threshold = Number(0.2, min=0.0, max=1.0)
-    """A part's top token is written into its cell from this probability on."""
-    bars = T.Enum(tuple(BAR_LABELS), default_value="logit")
-    """Which number the bars beside the rows are."""
-    source = T.Int(-1, min=-1)
+    foil = field(
+        str, label="Foil", placeholder="none", group="prediction", width="short",
+        help="A token whose logit is taken off the target's: what speaks for the one against the other",
+    )  # fmt: skip
+    biases = field(
+        BIASES_LABELS, "separate", label="Biases", new_row=True,
+        help="Where the biases go: a part of their own, or onto the tokens' parts in proportion to their norms",
+    )  # fmt: skip
+    lens = field(
+        LENS_LABELS, "own", label="Lens",
+        help="By what the final norm divides a part when it is read alone: its own scale, or the whole stream's",
+    )  # fmt: skip
+    color = field(
+        COLOR_LABELS, "probability", label="Colour", redraws=True, new_row=True, help="Which number colours the map"
+    )
+    threshold = field(
+        Share, 0.2, label="Labels from", redraws=True,
+        help="A part's top token is written into its cell from this probability on",
+    )  # fmt: skip
+    bars = field(BAR_LABELS, "logit", label="Bars", redraws=True, help="Which number the bars beside the rows are")
+    source = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
     """The selected row: a source token, or behind the last one the biases; -1 for none."""
-    column = T.Int(-1, min=-1)
+    column = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
     """The selected column: the stream entering that layer, `n_layers` for what the final norm reads; -1 for that."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
@@ -91,7 +91,11 @@ class TokenDecompositionExplorer(PredictionPanel):
         return {"foil": ""}  # one of another example means nothing here
 
     def build(self) -> None:
-        self.inputs.children = build_controls(self)
+        self.position_control = PositionControl(self)
+        self.inputs.children = [
+            *self.text_inputs(),
+            *self.controls.rows(before={"biases": self.position_control.parts}),
+        ]
         self.map = DecompositionMap(self)
         self.about = Details(self)
         self.plot.children = self.map.parts
@@ -106,7 +110,7 @@ class TokenDecompositionExplorer(PredictionPanel):
 
     def request(self) -> DecompositionRequest:
         prediction = self.prediction()
-        last = len(self.place.tokens) - 1
+        last = len(self.position_control.tokens) - 1
         position = -1 if self.position == last else self.position
         asked = DecompositionRequest(prediction, position, foil=self.foil, biases=self.biases, lens=self.lens)
         return asked.checked(self.models[0])
@@ -207,12 +211,12 @@ class TokenDecompositionExplorer(PredictionPanel):
 
     def _fit_position(self) -> None:
         """Count what the model has read."""
-        self.place.tokens, self._in_prompt = (), 0
+        self.position_control.tokens, self._in_prompt = (), 0
         try:
             prediction, model = self.prediction(), self.models[0]
             read = read_prompt(model, prediction.read(model)[0])
-            self.place.tokens = read.tokens()
+            self.position_control.tokens = read.tokens()
             self._in_prompt = min(read.n_shown, len(prediction.whole(model)[0]) - read.offset)
         except ValueError:
             pass  # the run that follows says what is wrong with the texts
-        self.place.fit()
+        self.position_control.fit()

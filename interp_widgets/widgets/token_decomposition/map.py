@@ -14,7 +14,7 @@ from interp_widgets.analysis.token_decomposition import LogitShareResult
 from interp_widgets.figures.labels import visible
 
 from ..views import Heatmap, TokenStrip
-from .controls import COLOR_LABELS
+from .labels import COLOR_LABELS
 from .rows import Array, Rows, cell_notes, cell_texts
 
 if TYPE_CHECKING:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.analysis._core.result import Scalar
 from interp_widgets.analysis.token_decomposition import (
-    Biases,
-    Lens,
     LogitShareResult,
     TokenDecompositionResult,
     decompose_logit,
@@ -22,9 +20,6 @@ from interp_widgets.models import Model
 
 from ..base.code import call
 from ..base.prediction import Prediction
-
-BIASES: tuple[str, ...] = get_args(Biases)
-LENSES: tuple[str, ...] = get_args(Lens)
 
 
 @dataclass(frozen=True)

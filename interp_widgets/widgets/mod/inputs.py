@@ -1,4 +1,4 @@
-"""The inputs above the tabs: the prompt, which mixture, and how many routes a token uses."""
+"""Which mixture of each model is looked at, above the tabs."""
 
 from __future__ import annotations
 
@@ -7,32 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
 
-from ..base.controls import row
-
 if TYPE_CHECKING:
     from .viewer import MoDRoutingViewer
 
 
-def build_controls(panel: MoDRoutingViewer) -> list[Any]:
-    """Rows of the inputs of the Route tab."""
-    prompt = panel.bind(W.Textarea(description="Prompt", continuous_update=False, rows=3), "prompt")
-    prompt.add_class("iw-grow")
+def mixture_boxes(panel: MoDRoutingViewer) -> list[Any]:
+    """A list of mixtures for each model."""
     letters = [""] if len(panel.models) == 1 else [" A", " B"]
-    panel.mixture_boxes = [W.Dropdown(description=f"Mixture{letter}", options=[("", 0)]) for letter in letters]
-    panel.filling = False
-    for slot, box in enumerate(panel.mixture_boxes):
+    boxes = [W.Dropdown(description=f"Mixture{letter}", options=[("", 0)]) for letter in letters]
+    for slot, box in enumerate(boxes):
         panel.watch(box, "value", _chooser(panel, slot))
-    routes = panel.bind(
-        W.BoundedIntText(
-            description="Routes per token", min=0, max=max(int(model.n_layers) for model in panel.models),
-            tooltip="How many routes each token uses here, by the largest weights; 0: as many as it was tuned with",
-        ),
-        "routes",
-    )  # fmt: skip
-    routes.add_class("iw-short")
-    hint = W.HTML("0: as tuned")
-    hint.add_class("iw-hint")
-    return [row(prompt), row(*panel.mixture_boxes, routes, hint)]
+    return boxes
 
 
 def fill_mixtures(panel: MoDRoutingViewer) -> None:

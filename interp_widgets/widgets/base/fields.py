@@ -1,0 +1,311 @@
+"""An option of a panel, declared once: its trait and keyword, its control, and what a change of it does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Annotated, Any, get_args, get_origin
+
+import ipywidgets as W
+import traitlets as T
+
+from .controls import Number, row, shown_if
+
+_order = itertools.count()
+SEED_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Least and largest value; an end may be a function of the panel, which then only bounds the control."""
+
+    low: float | Callable[[Any], float] | None = None
+    high: float | Callable[[Any], float] | None = None
+    step: float | None = None
+    slider: bool = False
+    """A slider instead of a box with a number."""
+    shown_as: str = ""
+    """Format of the slider's number, such as ``.0%``."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text in a box of several lines."""
+
+    rows: int = 3
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A list of texts in a box of several lines, one text per line unless `read` and `write` say otherwise."""
+
+    rows: int = 3
+    read: Callable[[str], Sequence[str]] = _lines
+    write: Callable[[Sequence[str]], str] = "\n".join
+
+
+Seed = Annotated[int, Bounds(0, SEED_LIMIT)]
+Share = Annotated[float, Bounds(0.0, 1.0, 0.05, slider=True, shown_as=".2f")]
+
+
+@dataclass(frozen=True)
+class Field:
+    """What an option is, beside its trait's default; see :func:`field`."""
+
+    kind: Any
+    extras: tuple[Any, ...]
+    label: str
+    help: str
+    placeholder: str
+    shown_if: Callable[[Any], bool] | None
+    required: str
+    redraws: bool
+    chooses: bool
+    argument: str | None
+    offers: Callable[[Any], Collection[Any]] | None
+    group: str
+    new_row: bool
+    width: str
+    live: bool | None
+    control: Callable[[Any], Any] | None
+    order: int
+
+    def extra(self, kind: type) -> Any:
+        """What the annotation says of this kind, such as its bounds; None if it says nothing."""
+        return next((one for one in self.extras if isinstance(one, kind)), None)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether another value is another question."""
+        return self.argument is not None and not self.redraws
+
+
+class Incomplete(ValueError):
+    """A setting that is not filled in yet or cannot be used: a hint at its control, and no failure."""
+
+    def __init__(self, name: str, hint: str) -> None:
+        super().__init__(hint)
+        self.name = name
+        """The field that has to change."""
+
+
+def field(
+    kind: Any,
+    default: Any = None,
+    *,
+    label: str = "",
+    help: str = "",
+    placeholder: str = "",
+    shown_if: Callable[[Any], bool] | None = None,
+    required: str = "",
+    redraws: bool = False,
+    chooses: bool = False,
+    argument: str | None = "",
+    offers: Callable[[Any], Collection[Any]] | None = None,
+    group: str = "",
+    new_row: bool = False,
+    width: str = "",
+    live: bool | None = None,
+    control: Callable[[Any], Any] | None = None,
+) -> Any:
+    """An option of a panel: a trait that knows all there is to know about it.
+
+    `kind` is str, int, float, bool or tuple, with :class:`Bounds`, :class:`Text` or :class:`Lines` in an `Annotated`
+    where they matter, a dict of values and their labels for a choice, or a trait for anything else. A change runs the
+    analysis again, unless the option only `redraws` or is no `argument` of the analysis (None); an argument of another
+    name than the option is named here. What `chooses` something in the results is checked against them.
+
+    Without a `label` there is no control. `help` is its tooltip, `group` says which box of controls it is in and
+    `new_row` that a row of them begins with it; `width` is ``short``, ``grow`` or empty. A text counts when the user
+    leaves its box, and a fraction while its slider moves, unless `live` says otherwise. The control, and the argument
+    with it, is there while `shown_if(panel)` holds. Where the option is empty and `required`, nothing runs, and that
+    sentence says what to fill in. `offers` says which values of a choice a panel has, and `control(panel)` makes a
+    control that no kind has.
+    """
+    base, extras = (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
+    made = Field(
+        base, tuple(extras), label, help, placeholder, shown_if, required, redraws, chooses, argument, offers, group,
+        new_row, width, live, control, next(_order),
+    )  # fmt: skip
+    return _trait(made, default).tag(field=made)
+
+
+def _trait(made: Field, default: Any) -> T.TraitType[Any, Any]:
+    bounds = made.extra(Bounds) or Bounds()
+    ends = {"min": bounds.low, "max": bounds.high}
+    limits = {name: end for name, end in ends.items() if end is not None and not callable(end)}
+    if isinstance(made.kind, T.TraitType):
+        return made.kind
+    if isinstance(made.kind, dict):
+        return T.Enum(tuple(made.kind), default_value=default)
+    if made.kind is bool:
+        return T.Bool(bool(default))
+    if made.kind is int:
+        return T.Int(default or 0, **{name: int(end) for name, end in limits.items()})
+    if made.kind is float:
+        return Number(default or 0.0, **limits)
+    if made.kind is str:
+        return T.Unicode(default or "")
+    if made.kind is list:
+        return T.List(T.Unicode(), default_value=list(default or ()))
+    raise TypeError(f"a field is of str, int, float, bool, list, a dict of labels or a trait, not of {made.kind!r}")
+
+
+def fields_of(panel: Any) -> dict[str, Field]:
+    """The fields of a panel or its class by name, in the order in which they were declared."""
+    traits = panel.class_traits(field=lambda one: one is not None)
+    found = {name: trait.metadata["field"] for name, trait in traits.items()}
+    return dict(sorted(found.items(), key=lambda item: item[1].order))
+
+
+class Controls:
+    """The controls of a panel's fields, each made when it is first asked for, and the hints beside them."""
+
+    def __init__(self, panel: Any) -> None:
+        self._panel = panel
+        self._fields = fields_of(panel)
+        self._made: dict[str, Any] = {}
+        self._rows: list[W.HBox] = []
+        self._hints: dict[str, W.HTML] = {}
+        self._said: dict[str, str] = {}
+        panel.watch(panel, T.All, lambda _: self.fit())
+
+    def __getitem__(self, name: str) -> Any:
+        """The control of a field, joined to its trait both ways."""
+        if name not in self._made:
+            self._made[name] = self._make(name, self._fields[name])
+            self._fit_one(name)
+        return self._made[name]
+
+    def again(self, name: str) -> Any:
+        """One more control of a field, for another place on the screen."""
+        return self._make(name, self._fields[name])
+
+    def row(self, *parts: Any) -> W.HBox:
+        """A row of fields by their names and of other widgets; it is there while anything in it is."""
+        box = row(*(self[part] if isinstance(part, str) else part for part in parts))
+        self._rows.append(box)
+        self._fit_row(box)
+        return box
+
+    def rows(
+        self,
+        group: str = "",
+        *,
+        before: Mapping[str, Iterable[Any]] | None = None,
+        after: Mapping[str, Iterable[Any]] | None = None,
+    ) -> list[W.HBox]:
+        """The rows of a group's fields, with other widgets before and after some of them."""
+        lines: list[list[Any]] = []
+        for name, made in self._fields.items():
+            if not made.label or made.group != group:
+                continue
+            if made.new_row or not lines:
+                lines.append([])
+            lines[-1] += [*(before or {}).get(name, ()), name, *(after or {}).get(name, ())]
+        return [self.row(*line) for line in lines]
+
+    def fit(self) -> None:
+        """Show the controls that the panel's settings ask for, between the bounds that hold now."""
+        for name in self._made:
+            self._fit_one(name)
+        for box in self._rows:
+            self._fit_row(box)
+
+    # hints ------------------------------------------------------------------------------------------------------------
+
+    def hint(self, name: str, text: str) -> bool:
+        """Say beside a control what it is waiting for; False where the control is not on the screen."""
+        self.fit()  # the change that led here may show the control
+        box = next((box for box in self._rows if self._made.get(name) in box.children), None)
+        if box is None or hidden(self._made[name]):
+            return False
+        if name not in self._hints:
+            self._hints[name] = W.HTML()
+            for style in ("iw-hint", "iw-wanted"):
+                self._hints[name].add_class(style)
+            at = box.children.index(self._made[name]) + 1
+            box.children = (*box.children[:at], self._hints[name], *box.children[at:])
+        self._said[name] = text
+        self._hints[name].value = f"<span role='status'>{escape(text)}</span>"
+        shown_if(self._hints[name], True)
+        return True
+
+    @property
+    def hints(self) -> dict[str, str]:
+        """What the hints on the screen say, by the field they are about."""
+        return {name: self._said[name] for name, hint in self._hints.items() if not hidden(hint)}
+
+    def clear_hints(self) -> None:
+        """Take all hints away."""
+        for hint in self._hints.values():
+            shown_if(hint, False)
+
+    # inside -----------------------------------------------------------------------------------------------------------
+
+    def _fit_one(self, name: str) -> None:
+        made, control = self._fields[name], self._made[name]
+        if made.shown_if is not None:
+            shown_if(control, bool(made.shown_if(self._panel)))
+        bounds = made.extra(Bounds)
+        if bounds is not None and callable(bounds.high) and (high := bounds.high(self._panel)) != control.max:
+            control.max = high
+        if bounds is not None and callable(bounds.low) and (low := bounds.low(self._panel)) != control.min:
+            control.min = low
+
+    def _fit_row(self, box: W.HBox) -> None:
+        shown_if(box, not all(hidden(child) for child in box.children))
+
+    def _make(self, name: str, made: Field) -> Any:
+        panel = self._panel
+        lines = made.extra(Lines)
+        control = _control(panel, made) if made.control is None else made.control(panel)
+        if made.width:
+            control.add_class(f"iw-{made.width}")
+        if made.control is not None:
+            return control
+        if lines is None:
+            return panel.bind(control, name)
+        return panel.bind(control, name, read=lambda text: list(lines.read(text)), write=lines.write)
+
+
+def hidden(widget: Any) -> bool:
+    """Whether a control is hidden by `shown_if`."""
+    return "iw-hidden" in widget._dom_classes
+
+
+def _control(panel: Any, made: Field) -> Any:
+    """A control of the kind that a field asks for."""
+    common: dict[str, Any] = {"description": made.label} | ({"tooltip": made.help} if made.help else {})
+    bounds, text = made.extra(Bounds), made.extra(Text) or made.extra(Lines)
+    if isinstance(made.kind, dict):
+        offered = made.kind if made.offers is None else made.offers(panel)
+        return W.Dropdown(options=[(label, value) for value, label in made.kind.items() if value in offered], **common)
+    if made.kind is bool:
+        return W.Checkbox(indent=False, **common)
+    if text is not None:
+        return W.Textarea(continuous_update=bool(made.live), rows=text.rows, placeholder=made.placeholder, **common)
+    if made.kind in (int, float):
+        return _number(panel, made, bounds or Bounds(), common)
+    return W.Text(continuous_update=bool(made.live), placeholder=made.placeholder, **common)
+
+
+def _number(panel: Any, made: Field, bounds: Bounds, common: dict[str, Any]) -> Any:
+    low, high = (end(panel) if callable(end) else end for end in (bounds.low, bounds.high))
+    whole = made.kind is int
+    ends = {"min": 0 if low is None else low, "max": (SEED_LIMIT if whole else 1e9) if high is None else high}
+    step = {} if bounds.step is None else {"step": bounds.step}
+    if bounds.slider:
+        shown = {"readout_format": bounds.shown_as} if bounds.shown_as else {}
+        return (W.IntSlider if whole else W.FloatSlider)(
+            **ends, **step, **shown, continuous_update=not whole if made.live is None else made.live, **common
+        )
+    if not whole and (low is None or high is None):
+        return W.FloatText(**step, **common)  # the trait refuses what is out of bounds, and says so
+    return (W.BoundedIntText if whole else W.BoundedFloatText)(**ends, **step, **common)

@@ -1,0 +1,52 @@
+"""The slider of the position whose residual stream is taken apart."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import ipywidgets as W
+
+from interp_widgets.figures.labels import visible
+
+
+class PositionControl:
+    """The slider that says which token's residual stream is taken apart; its right end is the last one read."""
+
+    def __init__(self, panel: Any) -> None:
+        self.panel = panel
+        self.tokens: tuple[str, ...] = ()
+        self.slider = W.IntSlider(
+            description="Position", min=0, max=1, readout=False, continuous_update=False,
+            tooltip="Whose residual stream is taken apart; at the right end the one that predicts what comes next",
+        )  # fmt: skip
+        self.said = W.HTML("")
+        self.said.add_class("iw-hint")
+        self.parts = (self.slider, self.said)
+        self._fitting = False
+        panel.watch(self.slider, "value", self._slid)
+        panel.watch(panel, "position", lambda _: self.fit())
+
+    def fit(self) -> None:
+        """Show the position among the tokens that the model has read."""
+        count = len(self.tokens)
+        at = self.panel.position
+        inside = -count <= at < count
+        self._fitting = True
+        try:
+            self.slider.disabled = count < 2
+            self.slider.max = max(count - 1, 1)
+            if inside:
+                self.slider.value = at % count
+        finally:
+            self._fitting = False
+        if not inside:
+            self.said.value = ""
+            return
+        place = at % count
+        end = " (last)" if place == count - 1 else f" of 0 to {count - 1}"
+        self.said.value = f"{place}{end}: <b>{escape(visible(self.tokens[place]))}</b>"
+
+    def _slid(self, change: Any) -> None:
+        if not self._fitting:
+            self.panel.position = -1 if change.new == len(self.tokens) - 1 else change.new
