@@ -65,7 +65,7 @@ def large(parameters: float, device: torch.device) -> Any:
 def rows(network: Any, device: torch.device, limit: float) -> list[tuple[str, float, float | None]]:
     """Name, milliseconds and limit of each thing that is asked for."""
     table: list[tuple[str, float, float | None]] = [
-        ("structure alone", milliseconds(lambda: remembered(network, "nothing", object), device), None),
+        ("a look without values", milliseconds(lambda: remembered(network, "nothing", object), device), None),
         ("state, at every call", milliseconds(lambda: state_key(network), device), limit),
         ("state, every byte read", milliseconds(lambda: state_key(network, exact=True), device), None),
         ("digest of the weights", milliseconds(lambda: weights_key(network), device), None),

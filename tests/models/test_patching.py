@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from interp_widgets.models import Model
+from interp_widgets.models import Model, load_model
 from interp_widgets.models.engine import encode, has_hooks, prefix
 from interp_widgets.models.patching import interventions
 from tests.models.tiny import BRIDGE_ONLY, HALF_SEED, tiny_model
@@ -443,3 +443,25 @@ def test_a_hook_that_only_watches_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     )
     with pytest.raises(ValueError, match="only watches"), interventions(model, [("blocks.0.hook_mlp_out", same)]):
         pytest.fail("entered")
+
+
+def test_a_bos_is_known_in_front_of_the_norm_of_embeddings() -> None:
+    """BLOOM's embeddings have a norm behind them, whose output the bridge calls hook_embed."""
+    from transformers import BloomConfig, BloomForCausalLM
+
+    torch.manual_seed(0)
+    config = BloomConfig(
+        hidden_size=32, n_layer=2, n_head=4, vocab_size=128, bos_token_id=1, eos_token_id=2, initializer_range=0.3
+    )
+    model = load_model(BloomForCausalLM(config).eval(), backend="bridge")
+    model.bos_token_id = 1
+    seen: list[list[int]] = []
+
+    def look(value: Tensor, positions: Tensor) -> Tensor:
+        seen.append(positions[0].tolist())
+        return value
+
+    with interventions(model, [("blocks.1.hook_mlp_out", look)]):
+        model.run([1, 7, 9])
+        model.run([7, 9, 1])
+    assert seen == [[-1, 0, 1], [0, 1, 2]]
