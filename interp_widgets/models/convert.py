@@ -155,13 +155,13 @@ def to_hooked(hf_model: Any, *, processed: bool, device: torch.device, dtype: to
             state = loading.get_pretrained_state_dict(str(folder), cfg, hf_model, dtype=dtype)
             cfg.tokenizer_name = None
             model = HookedTransformer(cfg, tokenizer=None, move_to_device=False)
-            shared = {name: value.detach() for name, value in model.fill_missing_keys(state).items()}
+            # views of the transformers weights; some conversions make their zeros on the CPU
+            shared = {name: value.detach().to(device) for name, value in model.fill_missing_keys(state).items()}
             if processed:
-                model.move_model_modules_to_device()  # processing puts its weights beside those of the state
                 _load_processed(model, shared)
             else:
-                model.load_state_dict(shared, strict=False, assign=True)  # views of the transformers weights
-                model.move_model_modules_to_device()  # some conversions make their zeros on the CPU
+                model.load_state_dict(shared, strict=False, assign=True)
+            model.move_model_modules_to_device()
     finally:
         for parameter, flag in zip(hf_model.parameters(), flags, strict=True):
             parameter.requires_grad_(flag)
@@ -173,30 +173,32 @@ def _load_processed(model: Any, state: dict[str, Tensor]) -> None:
 
     The numbers are those of `HookedTransformer.load_and_process_state_dict`, which would copy all weights three times:
     its function is given one block at a time, as the only block of a model, and the embeddings and unembedding as a
-    model without blocks.
+    model without blocks. The copy lies in memory as the given weights do, in which attention reads them faster.
     """
     from transformer_lens.weight_processing import ProcessWeights
 
-    kind = model.cfg.normalization_type
-    folds = kind in ("LN", "LNPre", "RMS", "RMSPre") and any(
+    own = {name: torch.empty_like(value) for name, value in state.items()}
+    model.load_state_dict(own, strict=False, assign=True)
+    folds = model.cfg.normalization_type in ("LN", "LNPre", "RMS", "RMSPre") and any(
         name.endswith((".ln1.w", ".ln2.w", "ln_final.w")) for name in state
     )
 
-    def processed(part: dict[str, Tensor], n_layers: int) -> dict[str, Tensor]:
+    def process(names: dict[str, str], needed: dict[str, Tensor], n_layers: int) -> None:
+        """``names`` are those in the model by those that the function is told."""
         cfg = copy.copy(model.cfg)
         cfg.n_layers = n_layers
-        copies = {name: value.clone() for name, value in part.items()}  # these may be views of other weights
-        done: dict[str, Tensor] = ProcessWeights.process_weights(copies, cfg, fold_ln=folds)
-        return done
+        part = {told: state[name] for told, name in names.items()} | needed
+        # to centre an unembedding, it copies all that it is given
+        done = ProcessWeights.process_weights(part, cfg, fold_ln=folds, center_unembed=n_layers == 0)
+        for told, name in names.items():
+            own[name].copy_(done[told])
 
-    outer = {name: value for name, value in state.items() if not name.startswith("blocks.")}
-    model.load_state_dict(processed(outer, 0), strict=False)
-    unused = {name: torch.zeros(1, 1) for name in ("embed.W_E", "pos_embed.W_pos", "unembed.W_U")}  # must be there
+    process({name: name for name in state if not name.startswith("blocks.")}, {}, 0)
+    needed = {name: torch.zeros(1, 1) for name in ("embed.W_E", "pos_embed.W_pos")}
     for layer in range(model.cfg.n_layers):
         prefix = f"blocks.{layer}."
-        block = {f"blocks.0.{name.removeprefix(prefix)}": state[name] for name in state if name.startswith(prefix)}
-        done = {name: value for name, value in processed(block | unused, 1).items() if name not in unused}
-        model.load_state_dict({prefix + name.removeprefix("blocks.0."): done[name] for name in done}, strict=False)
+        block = {f"blocks.0.{name.removeprefix(prefix)}": name for name in state if name.startswith(prefix)}
+        process(block, needed, 1)
 
 
 @contextlib.contextmanager
