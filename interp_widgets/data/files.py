@@ -6,6 +6,7 @@ What is missing is a FileNotFoundError, what cannot be read a ValueError, each o
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import os
@@ -109,6 +110,18 @@ def _csv_rows(text: str, name: str, row: str) -> list[dict[str, str]]:
     except csv.Error as error:
         raise ValueError(f"{row} {len(rows)} of {name} is not valid CSV ({error}): {advice}") from error
     return rows
+
+
+@functools.cache
+def read_table(path: Path) -> Any:
+    """The content of a JSON file of this package, with tuples in the place of lists."""
+
+    def frozen(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: frozen(part) for key, part in value.items()}
+        return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+    return frozen(json.loads(path.read_text(encoding="utf8")))
 
 
 def read_arrays(

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
+from interp_widgets.data.files import read_table
 
-def _frozen(value: Any) -> Any:
-    """A value of JSON with tuples in the place of lists."""
-    if isinstance(value, dict):
-        return {key: _frozen(part) for key, part in value.items()}
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-_tables = _frozen(json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf8")))
+_tables = read_table(Path(__file__).with_suffix(".json"))
 
 # ---- facts
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from interp_widgets.data.annotators import Annotation, Annotator, RuleAnnotator, UserAnnotator, rules
+from interp_widgets.data.annotators import Annotation, Annotator, RuleAnnotator, UserAnnotator, rules, word_lists
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
 
 
@@ -179,3 +179,13 @@ def test_rules_can_be_cancelled(annotator: RuleAnnotator) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         annotator.annotate(["one", "two", "three", "four"], check=check)
+
+
+def test_english_words_are_no_words_of_other_languages() -> None:
+    english = {"car", "con", "die", "gut", "kind", "land", "no", "plus", "son", "sur"}
+    for kind in word_lists.topics():
+        if "translation" in kind.scenarios and kind.name != "languages and peoples":
+            assert not kind.words & english, kind.name
+    assert RuleAnnotator().annotate(["car", "plus", "pour", "son", "sur", "non"]).cannot_tell
+    found = RuleAnnotator().annotate(["maison", "très", "aujourd'hui", "avec", "nuit", "femme"])
+    assert found.description == "French words [list: 5 of 6 words]"
