@@ -80,9 +80,9 @@ def parse_rows(
     if not isinstance(rows, list) or not rows:
         kind = "an empty list" if rows == [] else f"a {type(rows).__name__}"
         raise ValueError(f"{name} must hold a list of at least one {row}, got {kind}")
-    for index, one in enumerate(rows):
-        if not isinstance(one, Mapping):
-            raise ValueError(f"{row} {index} of {name} is not an object with named fields: {str(one)[:60]}")
+    for index, entry in enumerate(rows):
+        if not isinstance(entry, Mapping):
+            raise ValueError(f"{row} {index} of {name} is not an object with named fields: {str(entry)[:60]}")
     return rows
 
 

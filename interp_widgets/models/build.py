@@ -142,7 +142,7 @@ class _Conversion:
             past = check_past(self.hf_model, self.references[0].ids.shape[1], backend, self.processed)
             if isinstance(past, str) and backend == "hooked":
                 return None, None, f"could not be compared past the lengths that its configuration declares: {past}"
-            if isinstance(past, SelfCheck) and not past.passed and backend == "hooked":  # before the dear conversion
+            if isinstance(past, SelfCheck) and not past.passed and backend == "hooked":  # before the slow conversion
                 return None, None, faults_past(past)[0]
             to_backend = convert.to_hooked if backend == "hooked" else convert.to_bridge
             tl_model = to_backend(self.hf_model, processed=self.processed, device=self.device, dtype=self.dtype)

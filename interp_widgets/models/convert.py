@@ -184,14 +184,14 @@ def _load_processed(model: Any, state: dict[str, Tensor]) -> None:
     )
 
     def process(names: dict[str, str], needed: dict[str, Tensor], n_layers: int) -> None:
-        """``names`` are those in the model by those that the function is told."""
+        """Fill these weights; ``names`` gives the name in the model for each name in the function's model."""
         cfg = copy.copy(model.cfg)
         cfg.n_layers = n_layers
-        part = {told: state[name] for told, name in names.items()} | needed
+        part = {key: state[name] for key, name in names.items()} | needed
         # to centre an unembedding, it copies all that it is given
         done = ProcessWeights.process_weights(part, cfg, fold_ln=folds, center_unembed=n_layers == 0)
-        for told, name in names.items():
-            own[name].copy_(done[told])
+        for key, name in names.items():
+            own[name].copy_(done[key])
 
     process({name: name for name in state if not name.startswith("blocks.")}, {}, 0)
     needed = {name: torch.zeros(1, 1) for name in ("embed.W_E", "pos_embed.W_pos")}

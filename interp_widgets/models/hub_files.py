@@ -1,4 +1,4 @@
-"""From a demo name, folder, hub name or transformers model to a model with its tokenizer, or one sentence why not."""
+"""Reads models and tokenizers from demo names, folders and hub names, or says in a sentence why it cannot."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ class LoadError(ValueError):
 
 @dataclass(frozen=True)
 class Source:
-    """A transformers model, and what is known of it beside its weights."""
+    """A transformers model with its name, tokenizer and origin."""
 
     hf_model: Any
     name: str
     tokenizer: Any
     address: str | None = None
-    """What loads it again from anywhere: a demo name, a hub name or the whole path of a folder; None: from memory."""
+    """What `load_model` loads it from again: a demo name, a hub name or an absolute path; None for one in memory."""
     owned: bool = True
-    """Nobody else holds the transformers model, so that it may be used up."""
+    """Whether the transformers model was read here, so that a conversion may change it."""
 
 
 def open_source(
@@ -100,7 +100,7 @@ def _read_source(source: str | Path, tokenizer: Any, dtype: torch.dtype | None, 
 
 
 def address(source: str | Path) -> str:
-    """What loads a model again from anywhere: its name, or the whole path of its folder."""
+    """What `load_model` loads a model from again: its name, or the absolute path of its folder."""
     path = Path(source).expanduser()
     return str(path.resolve()) if str(source) not in DEMO_NAMES and path.exists() else str(source)
 
@@ -110,6 +110,7 @@ def _looks_like_path(text: str) -> bool:
 
 
 def check_transformers_model(source: Any) -> None:
+    """Raise a TypeError unless this is a transformers model, and a LoadError unless it is a decoder-only one."""
     names = {base.__name__ for base in type(source).__mro__}
     if "PreTrainedModel" not in names:
         if any(name.startswith("Peft") for name in names):
@@ -127,6 +128,7 @@ def check_transformers_model(source: Any) -> None:
 
 
 def check_lora(hf_model: Any) -> None:
+    """Raise a LoadError if a model has LoRA adapters that are not merged into its weights."""
     lora = next((name for name, _ in hf_model.named_parameters() if "lora_" in name), None)
     if lora is not None:
         raise LoadError(
@@ -204,6 +206,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _check_weights(folder: Path) -> None:
+    """Raise a LoadError unless all weight files of a folder are there, as safetensors."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         shards = _shards(index)
@@ -243,7 +246,7 @@ def _shards(index: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _transformers_quiet() -> Iterator[None]:
-    """No progress bars and no loading report: a widget's cell shows the widget, faults are raised."""
+    """Inside, transformers shows no progress bars and no loading report: what is wrong is raised as an error."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -262,7 +265,7 @@ def _transformers_quiet() -> Iterator[None]:
 
 
 def hub_reachable(seconds: float = 3.0) -> bool:
-    """Whether the hub answers at all; asked first, because its own client retries for half a minute per file."""
+    """Whether the hub can be reached; asked first, because its own client retries for half a minute per file."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return False
     if getproxies():  # a direct connection says nothing here
@@ -314,6 +317,7 @@ def read_model(
 
 
 def _check_report(source: str | Path, report: Any) -> None:
+    """Raise a LoadError if weights are missing, have another shape than the config says, or are unmerged LoRA ones."""
     unexpected = sorted(report.get("unexpected_keys") or [])
     if any("lora_" in key for key in unexpected):
         raise LoadError(
@@ -332,6 +336,7 @@ def _check_report(source: str | Path, report: Any) -> None:
 
 
 def _hub_error(source: str | Path, error: OSError, local: bool) -> LoadError:
+    """What a failed download or an unreadable file means, and what to do about it."""
     text = str(error)
     if local:
         return LoadError(f"transformers cannot load {source}: {_first_line(error)}")
@@ -367,7 +372,7 @@ def read_tokenizer(source: str | Path, *, local: bool, offline: bool = False) ->
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of an error that says something, after the error's kind where it is no sentence by itself."""
+    """The first line of an error's message, with the error's type in front where the message is not a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     start = f"{lines[0]} {lines[1]}" if len(lines) > 1 and lines[0].endswith(":") else "".join(lines[:1])
     kind = "" if start and isinstance(error, ValueError | OSError | RuntimeError) else f"{type(error).__name__} "

@@ -20,7 +20,7 @@ from .self_check import SelfCheckError, self_check
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """The types that a model may be loaded in."""
 FLOAT32_SHARE = 0.8
-"""Of the available memory: what a model may take to be float32 on a CPU although its file is not."""
+"""The share of the available memory up to which a half-precision file is loaded in float32 on a CPU."""
 
 
 class Opener(Protocol):

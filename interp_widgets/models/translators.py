@@ -142,7 +142,7 @@ def save_translators(
 
     Raises:
         ValueError: shapes that do not fit, numbers that are not finite, an unknown form.
-        FileNotFoundError: a folder that is not there.
+        FileNotFoundError: the folder does not exist.
 
     Example:
         >>> import torch

@@ -154,7 +154,7 @@ def _shorten(tree: dict[str, Any]) -> None:
 
 
 def make_twin(model_class: Any, config: Any) -> Any:
-    """A transformers model in float32 on the CPU with large random weights: what a layer adds or leaves out shows.
+    """A transformers model in float32 on the CPU, its random weights large enough for a missing term to show.
 
     Raises whatever transformers raises for a configuration that it cannot build.
     """

@@ -86,7 +86,7 @@ def read_weights(named: Mapping[str, nn.Parameter], saved: Mapping[str, Tensor])
 
 
 def apply_state(hf_model: Any, state: MixtureState) -> tuple[Any, Mixture]:
-    """The tuned transformers model, adapters merged, and its mixture; ``hf_model`` is used up.
+    """The tuned transformers model, adapters merged, and its mixture; ``hf_model`` itself is changed.
 
     Raises LoadError where ``hf_model`` is not the base that the state was made from.
     """

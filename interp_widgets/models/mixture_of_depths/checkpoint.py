@@ -87,7 +87,7 @@ def is_mixture_folder(source: object) -> bool:
 
 
 def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
-    """Write a folder of safetensors and the JSON file that names them; a mixture that is there stays until then.
+    """Write safetensors files and the JSON file that names them; an older mixture stays until the new one is whole.
 
     Raises ValueError for a path that is a file or holds a transformers model, which a mixture there would hide.
     """
@@ -117,7 +117,7 @@ def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
 
 
 def _remove_unnamed(folder: Path) -> None:
-    """Remove the tensors of older and failed saves: those that the header does not name."""
+    """Remove the files of older or failed saves, which the header does not name."""
     try:
         head = json.loads((folder / HEADER).read_text(encoding="utf8"))
         named = set(head.get("files", FILES).values())

@@ -61,7 +61,7 @@ def dense_routes(tl_model: Any) -> contextlib.AbstractContextManager[None]:
 
 
 class _Tap:
-    """A module whose output somebody reads."""
+    """A module that also hands its output to a callback."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         found = super().__call__(*args, **options)  # type: ignore[misc]
@@ -70,7 +70,7 @@ class _Tap:
 
 
 class _Mixing:
-    """A final norm that gives the mixture."""
+    """A final norm that returns the mixture of all routes instead of its own output."""
 
     def __call__(self, stream: Tensor, *args: Any, **options: Any) -> Any:
         mixture: Mixture = vars(self)["_modules"]["mixture"]

@@ -123,7 +123,7 @@ def build_mixture(
     backend: BackendChoice = "auto",
     processed: bool = False,
 ) -> ModModel:
-    """The `ModModel` of a base model, which is used up, and what was learned for it.
+    """The `ModModel` of a base model, which is changed by it, and what was learned for it.
 
     Raises LoadError where ``hf_model`` is not the base that the state was made from.
     """
