@@ -118,7 +118,7 @@ def _check(name: str, value: Any, kinds: tuple[Kind, ...]) -> None:
     kinds = tuple(sorted(kinds, key=lambda kind: kind.name == "None"))  # None is named last
     advice = next((f": {kind.advice}" for kind in kinds if kind.advice), "")
     if any(entry.fits(value) for kind in kinds for entry in kind.entries):
-        advice = f": write {name}=[{value!r}]"
+        advice = f": write {name}=[{value!r}]" if len(repr(value)) <= 60 else f": write {name}=[...]"
     error = ValueError if any(kind.right_type(value) for kind in kinds) else TypeError
     raise error(f"{name} must be {_one_of([kind.name for kind in kinds])}, got {_short(value)}{advice}")
 

@@ -35,7 +35,7 @@ def generate_ids(
     on_token: Callable[[int], None] | None,
 ) -> list[int]:
     """Continue a checked prompt by a function from `stepper`; see `Model.generate_ids`."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed) % 2**63)
     feed = torch.tensor([list(ids)], device=device)
     found: list[int] = []
     while len(found) < max_new_tokens:
@@ -47,7 +47,7 @@ def generate_ids(
         if temperature == 0:
             token = int(last.argmax())
         else:
-            token = int(torch.multinomial((last / temperature).softmax(-1), 1, generator=generator))
+            token = int(torch.multinomial(((last - last.max()) / temperature).softmax(-1), 1, generator=generator))
         if token in stop:
             break
         found.append(token)

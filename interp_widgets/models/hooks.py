@@ -177,14 +177,17 @@ def canonical_hook_names(tl_model: Any) -> tuple[str, ...]:
     return tuple(name for name in tl_model.hook_dict if _CANONICAL.match(name) and name not in absent)
 
 
-def check_hook_names(tl_model: Any, names: Iterable[str]) -> None:
+def check_hook_names(tl_model: Any, names: Iterable[Any]) -> None:
     """Raise a ValueError that names the nearest hooks if the model lacks one of these."""
     known = tl_model.hook_dict
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"a hook name must be a string such as 'blocks.0.hook_resid_pre', got {name!r}")
+            raise TypeError(
+                "a hook name must be a str such as 'blocks.0.hook_resid_pre', "
+                f"got an object of type {type(name).__name__}"
+            )
         if name not in known:
-            raise ValueError(f"this model has no hook {name!r}; {_suggest(name, known)}")
+            raise ValueError(f"this model has no hook {name[:60]!r}; {_suggest(name, known)}")
 
 
 def _suggest(name: str, known: Mapping[str, Any]) -> str:
@@ -357,9 +360,9 @@ def run_hooked(
     embeddings: Tensor | None = None,
 ) -> Run:
     """One forward pass over ``ids`` (batch, positions); see `Model.run`."""
-    names = [capture] if isinstance(capture, str) else list(dict.fromkeys(capture))
-    edits = dict(edit or {})
+    edits, names = dict(edit or {}), [capture] if isinstance(capture, str) else list(capture)
     check_hook_names(tl_model, [*names, *edits])
+    names = list(dict.fromkeys(names))
     fired: set[str] = set()
     recorders = {name: _Recorder(name, with_gradient=grad is not None) for name in names}
     hooks: list[tuple[str, Any]] = []

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from interp_widgets.arguments import checked
 from interp_widgets.version import __version__
 
 from . import engine, generation, tokens
@@ -119,6 +121,7 @@ class Model(Network):
             )
         return self.tokenizer
 
+    @checked
     def tokens(self, text: str, *, prepend_bos: bool | None = None) -> list[int]:
         """Token ids of a text, with a BOS in front by the model's policy or as ``prepend_bos`` says.
 
@@ -132,9 +135,10 @@ class Model(Network):
             raise ValueError(f"prepend_bos=True, but the tokenizer of {self.name} has no BOS token; leave it out")
         return [self.bos_token_id, *ids] if front and self.bos_token_id is not None else ids
 
+    @checked
     def token_lists(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of many texts at once, each as `tokens` gives them without a BOS."""
-        if not texts:
+        if len(texts) == 0:
             return []
         tokenizer = self._need_tokenizer()
         for text in texts:
@@ -145,8 +149,13 @@ class Model(Network):
             return [list(found.ids) for found in core.encode_batch_fast(list(texts), add_special_tokens=False)]
         return [list(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
+    @checked
     def split(
-        self, prompt: str | Sequence[int], response: str | Sequence[int] | None, *, prepend_bos: bool | None = None
+        self,
+        prompt: str | Tensor | Sequence[int],
+        response: str | Tensor | Sequence[int] | None,
+        *,
+        prepend_bos: bool | None = None,
     ) -> tuple[list[int], list[int]]:
         """Prompt ids and response ids.
 
@@ -167,7 +176,8 @@ class Model(Network):
             return prompt_ids, self.tokens(response, prepend_bos=False)
         return prompt_ids, self._checked_ids(response)
 
-    def token_strings(self, ids: Sequence[int]) -> tuple[str, ...]:
+    @checked
+    def token_strings(self, ids: Tensor | Sequence[int]) -> tuple[str, ...]:
         """One readable string per id, leading spaces included and special tokens as written.
 
         A character spread over several tokens is shown whole at the first; tokens holding only its later bytes show
@@ -178,17 +188,20 @@ class Model(Network):
             return tuple(f"[{i}]" for i in found)
         return tokens.token_strings(self.tokenizer, found, self._piece_kind, self._special_ids)
 
+    @checked
     def token_spans(self, text: str) -> list[tuple[int, int]]:
         """Character span [start, end) in ``text`` of each of its tokens, without the BOS."""
         tokenizer = self._need_tokenizer()
         ids = self.tokens(text, prepend_bos=False)
         return tokens.token_spans(tokenizer, text, ids, self.token_strings(ids))
 
-    def is_special(self, ids: Sequence[int]) -> list[bool]:
+    @checked
+    def is_special(self, ids: Tensor | Sequence[int]) -> list[bool]:
         """Whether each id is a special token (BOS, EOS, padding, or one added as special)."""
         return [i in self._special_ids for i in self._checked_ids(ids)]
 
-    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+    @checked
+    def decode(self, ids: Tensor | Sequence[int], *, skip_special: bool = False) -> str:
         """The text of token ids; special tokens are written out unless ``skip_special``."""
         tokenizer = self._need_tokenizer()
         found = self._checked_ids(ids)
@@ -196,9 +209,10 @@ class Model(Network):
 
     # ---- writing text
 
+    @checked
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Tensor | Sequence[int],
         *,
         max_new_tokens: int = 40,
         temperature: float = 0.0,
@@ -208,7 +222,7 @@ class Model(Network):
         on_token: Callable[[int], None] | None = None,
     ) -> str:
         """The text that the model writes after a prompt; options as in `generate_ids`."""
-        ids = self.tokens(prompt, prepend_bos=prepend_bos) if isinstance(prompt, str) else list(prompt)
+        ids = self.tokens(prompt, prepend_bos=prepend_bos) if isinstance(prompt, str) else self._checked_ids(prompt)
         new = self.generate_ids(
             ids, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, check=check, on_token=on_token
         )
@@ -216,9 +230,10 @@ class Model(Network):
         before, whole = self.decode(ids), self.decode([*ids, *new])
         return whole[len(before) :] if whole.startswith(before) else self.decode(new)
 
+    @checked
     def generate_ids(
         self,
-        ids: Sequence[int],
+        ids: Tensor | Sequence[int],
         *,
         max_new_tokens: int = 40,
         temperature: float = 0.0,
@@ -256,7 +271,7 @@ class Model(Network):
                 prompt,
                 device=self.device,
                 max_new_tokens=max_new_tokens,
-                temperature=temperature,
+                temperature=float(temperature),
                 seed=seed,
                 stop=self._stop_ids,
                 check=check,
@@ -265,13 +280,27 @@ class Model(Network):
 
     # ---- the fast engine
 
+    @checked
     def prefix(self, embeddings: Tensor) -> engine.Prefix:
         """Keys and values of the first positions, computed once; see `interp_widgets.models.engine.prefix`."""
         return engine.prefix(self, embeddings)
 
+    @checked
     def forward(
         self, embeddings: Tensor, *, positions: slice | Tensor | None = None, prefix: engine.Prefix | None = None
     ) -> Tensor:
         """Logits (batch, positions, d_vocab) from token embeddings (batch, tokens, d_model); see
         `interp_widgets.models.engine.forward`."""
+        if isinstance(positions, Tensor):
+            _check_positions(positions, embeddings)
         return engine.forward(self, embeddings, positions=positions, prefix=prefix)
+
+
+def _check_positions(positions: Tensor, embeddings: Tensor) -> None:
+    if positions.is_floating_point() or positions.is_complex() or positions.dtype == torch.bool or positions.ndim != 1:
+        kind = f"{positions.dtype} of shape {tuple(positions.shape)}"
+        raise ValueError(f"positions must be a slice or a tensor (n,) of whole numbers, got {kind}")
+    tokens = embeddings.shape[1] if embeddings.ndim == 3 else 0
+    wrong = next((int(i) for i in positions.tolist() if not -tokens <= i < tokens), None)
+    if wrong is not None and tokens:
+        raise ValueError(f"positions must be in {-tokens}..{tokens - 1} for these {tokens} tokens, got {wrong}")

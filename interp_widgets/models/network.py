@@ -12,6 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from interp_widgets.arguments import checked
+
 from . import weights
 from .capabilities import Capabilities, find_capabilities
 from .devices import is_spread
@@ -138,18 +140,25 @@ class Network:
 
     # ---- token ids
 
-    def _checked_ids(self, ids: Sequence[int] | Tensor) -> list[int]:
+    def _checked_ids(self, ids: Tensor | Sequence[int]) -> list[int]:
         try:
             found = [operator.index(i) for i in (ids.flatten().tolist() if isinstance(ids, Tensor) else ids)]
         except TypeError as error:
-            raise TypeError(f"give text, or token ids as a list of whole numbers, got {str(ids)[:60]}") from error
+            raise TypeError(f"give text, or token ids as a list of whole numbers, got {_shown(ids)}") from error
         wrong = next((i for i in found if not 0 <= i < self.d_vocab), None)
         if wrong is not None:
             raise ValueError(f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {wrong}")
         return found
 
-    def _batch(self, ids: Sequence[int] | Tensor) -> Tensor:
-        batch = torch.as_tensor(ids, dtype=torch.long)  # where it is: ids of a list are checked without waiting
+    def _batch(self, ids: Tensor | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+        if isinstance(ids, Tensor) and (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool):
+            raise TypeError(f"token ids must be whole numbers, got a tensor of {ids.dtype}")
+        try:  # where it is: ids of a list are checked without waiting
+            batch = torch.as_tensor(ids, dtype=torch.long)
+        except (RuntimeError, OverflowError, ValueError) as error:  # larger than any id, or lists of several lengths
+            raise ValueError(
+                f"ids must be a list of token ids in 0..{self.d_vocab - 1}, or several of one length, got {_shown(ids)}"
+            ) from error
         batch = batch[None] if batch.ndim == 1 else batch
         if batch.ndim != 2 or batch.numel() == 0:
             raise ValueError(
@@ -169,9 +178,10 @@ class Network:
 
     # ---- looking inside
 
+    @checked
     def run(
         self,
-        ids: Sequence[int] | Tensor,
+        ids: Tensor | Sequence[int] | Sequence[Sequence[int]],
         *,
         capture: str | Iterable[str] = (),
         edit: Mapping[str, Edit] | None = None,
@@ -193,6 +203,9 @@ class Network:
             ValueError: unknown hook names (the nearest are named), too many tokens, an edit that changes a shape.
         """
         batch = self._batch(ids)
+        for name, change in (edit or {}).items():
+            if not callable(change):
+                raise TypeError(f"the edit of {name} must be a callable, got {change!r}")
         if embeddings is not None:
             embeddings = embeddings[None] if embeddings.ndim == 2 else embeddings
             if embeddings.shape[1:] != (batch.shape[1], self.d_model):
@@ -205,7 +218,8 @@ class Network:
                 self.tl_model, batch, backend=self.backend, capture=capture, edit=edit, grad=grad, embeddings=embeddings
             )
 
-    def token_embeddings(self, ids: Sequence[int] | Tensor) -> Tensor:
+    @checked
+    def token_embeddings(self, ids: Tensor | Sequence[int]) -> Tensor:
         """(positions, d_model) token embedding of each id, as the model feeds it in: no position information."""
         return self.embed(self._batch(ids))[0]
 
@@ -267,3 +281,8 @@ class Network:
         finally:
             for parameter, flag in flags:
                 parameter.requires_grad_(flag)
+
+
+def _shown(value: object) -> str:
+    """The beginning of a value on one line."""
+    return " ".join(str(value).split())[:60]

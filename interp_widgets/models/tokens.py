@@ -37,7 +37,7 @@ def piece_kind(tokenizer: Any) -> Literal["bytes", "metaspace"]:
 def check_text(text: object) -> None:
     """Raise a TypeError unless a text is a str, and a ValueError where it holds what no encoding can write."""
     if not isinstance(text, str):
-        raise TypeError(f"text must be a string, got {type(text).__name__}")
+        raise TypeError(f"text must be a str, got {type(text).__name__}")
     try:
         text.encode("utf8")
     except UnicodeEncodeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import weakref
 from typing import Any
 
@@ -25,12 +26,18 @@ _ADDED: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 def weight(tl_model: Any, name: str, layer: int | None, *, grouped: bool = False) -> Tensor:
     """One weight matrix or bias; see `Network.weight`."""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str such as 'W_Q', got an object of type {type(name).__name__}")
+    try:
+        layer = layer if layer is None else operator.index(layer)
+    except TypeError as error:
+        raise TypeError(f"layer must be an int or None, got an object of type {type(layer).__name__}") from error
     if name in GLOBAL:
         if layer is not None:
             raise ValueError(f"{name} belongs to the whole model, so layer must be left out, got {layer}")
         return _norm(tl_model, tl_model, name) if name in FINAL_NORM else _global(tl_model, name)
     if name not in ATTENTION + MLP + NORMS:
-        raise ValueError(f"name must be one of {', '.join(GLOBAL + ATTENTION + MLP + NORMS)}, got {name!r}")
+        raise ValueError(f"name must be one of {', '.join(GLOBAL + ATTENTION + MLP + NORMS)}, got {name[:60]!r}")
     n_layers = tl_model.cfg.n_layers
     if layer is None or not -n_layers <= layer < n_layers:
         raise ValueError(f"layer must be in {-n_layers}..{n_layers - 1} for this {n_layers}-layer model, got {layer}")
@@ -47,10 +54,16 @@ def weight(tl_model: Any, name: str, layer: int | None, *, grouped: bool = False
 def token_embeddings(tl_model: Any, ids: Tensor) -> Tensor:
     """(batch, positions, d_model) rows that the model feeds in for token ids, as ``get_input_embeddings()`` of
     transformers gives them: before any norm of them, and without position information."""
+    if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
+        got = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+        raise TypeError(f"token ids must be a tensor of whole numbers (batch, positions), got {got}")
     # the bridge's embedding runs hooks itself; they belong to the pass that the rows are fed to
     table = getattr(tl_model.embed, "original_component", None)
     with torch.no_grad():
-        rows: Tensor = tl_model.embed.W_E[ids] if table is None else table(ids)
+        try:
+            rows: Tensor = tl_model.embed.W_E[ids] if table is None else table(ids)
+        except IndexError as error:
+            raise ValueError(f"token ids must be in 0..{tl_model.cfg.d_vocab - 1} for this vocabulary") from error
     return rows.detach()
 
 

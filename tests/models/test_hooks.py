@@ -69,7 +69,7 @@ def test_unknown_name_suggests_the_near_ones(model: Model) -> None:
         model.run(IDS, edit={"blocks.9.hook_resid_pre": lambda value: value})
     with pytest.raises(ValueError, match="hook_names"):
         model.run(IDS, capture="zzzzzz")
-    with pytest.raises(TypeError, match="hook name must be a string"):
+    with pytest.raises(TypeError, match="hook name must be a str"):
         model.run(IDS, capture=[3])  # type: ignore[list-item]
 
 

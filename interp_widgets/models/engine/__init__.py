@@ -213,6 +213,9 @@ def _is_dual(x: Tensor) -> bool:
 
 
 def _check_embeddings(network: Network, embeddings: Tensor, before: int) -> None:
+    if not isinstance(embeddings, Tensor) or not embeddings.is_floating_point():
+        got = embeddings.dtype if isinstance(embeddings, Tensor) else type(embeddings).__name__
+        raise TypeError(f"embeddings must be a tensor of floating-point numbers, got {got}")
     if embeddings.ndim != 3 or embeddings.shape[2] != network.d_model or embeddings.shape[1] == 0:
         raise ValueError(
             f"embeddings must have shape (batch, tokens, {network.d_model}) with at least one token, "
