@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
@@ -91,8 +91,8 @@ class Capabilities:
     """The MLP reads the residual stream, so that what it reads can be changed."""
     gated: bool
     """MLPs with a gate."""
-    parallel_blocks: bool
-    """The MLP reads the stream that the attention of the same layer reads, and never its output."""
+    parallel_layers: tuple[bool, ...]
+    """Of every layer, whether its MLP reads the stream that its attention reads, and never its output."""
     experts: bool
     """MLPs that are mixtures of experts."""
     cached_generation: bool
@@ -106,6 +106,11 @@ class Capabilities:
     attention_only: bool = False
     """Layers of attention without any MLP."""
     reasons: Mapping[Capability, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def parallel_blocks(self) -> bool:
+        """Whether the MLP runs beside the attention in every layer."""
+        return all(self.parallel_layers)
 
     def require(self, name: Capability, caller: str, instead: str = "", *, using: Capability | None = None) -> None:
         """Raise a ValueError if the model lacks something, unless it has it.
@@ -125,6 +130,93 @@ class Capabilities:
         )
 
 
+Entry = Literal["ln2", "mlp"]
+ENTRIES: tuple[Entry, ...] = ("ln2", "mlp")
+
+
+@dataclass(frozen=True)
+class MlpBranch:
+    """How the residual stream comes to the MLP of a block."""
+
+    entry: Entry | None
+    """The part of a block that the stream enters: the MLP's norm, or the MLP itself where no norm is before it; None
+    where it enters the norm before attention, whose output both read."""
+    reads_attention: bool
+    """Whether it has the output of the same block's attention in it; parallel blocks read the stream before that."""
+
+
+@dataclass
+class BlockValues:
+    """What passes one block, (batch, positions, d_model) each; None for what it does not have."""
+
+    before: Tensor | None = None
+    """The stream entering the block."""
+    attention: Tensor | None = None
+    """What attention writes."""
+    normed: Tensor | None = None
+    """The output of the norm before attention."""
+    entered: dict[str, Tensor] = field(default_factory=dict)
+    """What entered the block's parts, by name."""
+
+    def branch(self) -> MlpBranch | None:
+        """How the stream comes to the MLP, seen in the first sequence; None where the MLP reads something else."""
+        if self.before is None or self.attention is None:
+            return None
+        before, attention = (value[0].cpu().double() for value in (self.before, self.attention))
+        for entry in ENTRIES:
+            value = self.entered.get(entry)
+            if value is None or value.shape != self.before.shape:
+                continue
+            seen = value[0].cpu().double()
+            after, apart = float((seen - before - attention).norm()), float((seen - before).norm())
+            if min(after, apart) <= 0.03 * float(seen.norm()):  # rounding in half precision
+                return MlpBranch(entry, _share(seen - before, attention) > 0.25)
+        shared = _same(self.entered.get("mlp"), self.normed) and _same(self.entered.get("ln1"), self.before)
+        return MlpBranch(None, False) if shared else None
+
+
+def _same(value: Tensor | None, other: Tensor | None) -> bool:
+    """Whether the first sequences of two values agree, but for rounding in half precision."""
+    if value is None or other is None or value.shape != other.shape:
+        return False
+    wanted = other[0].cpu().double()
+    return float((value[0].cpu().double() - wanted).norm()) <= 0.03 * float(wanted.norm())
+
+
+def _share(difference: Tensor, attention: Tensor) -> float:
+    """How much of a value (positions, d_model) is in a difference, 1 where it is all zero: the median of positions.
+
+    Rounding of a large stream, which may be more than the value itself, does not point in its direction.
+    """
+    size = (attention**2).sum(-1)
+    shares = torch.where(size > 0, (difference * attention).sum(-1) / size, torch.ones_like(size))
+    return float(shares.median())
+
+
+@contextmanager
+def _watching(block: Any, values: BlockValues) -> Iterator[None]:
+    """Inside, the values that enter a block's norms and MLP, and what leaves its first norm, are kept."""
+
+    def entering(part: str) -> Callable[..., None]:
+        def keep(module: Any, inputs: tuple[Any, ...]) -> None:
+            if inputs and isinstance(inputs[0], Tensor):
+                values.entered[part] = inputs[0]
+
+        return keep
+
+    def leaving(module: Any, inputs: Any, output: Any) -> None:
+        values.normed = output if isinstance(output, Tensor) else None
+
+    with ExitStack() as stack:
+        for part in ("ln1", *ENTRIES):
+            module = getattr(block, part, None)
+            if isinstance(module, torch.nn.Module):
+                stack.callback(module.register_forward_pre_hook(entering(part)).remove)
+                if part == "ln1":
+                    stack.callback(module.register_forward_hook(leaving).remove)
+        yield
+
+
 @dataclass
 class _Seen:
     """What one pass showed: which values exist, and what a change in the first block does."""
@@ -132,11 +224,8 @@ class _Seen:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     mlp_out: Tensor | None = None
     """(rows, tokens, d_model) of the first block, before it was changed itself."""
-    before: Tensor | None = None
-    """(rows, tokens, d_model) the stream entering the first block."""
-    attention: Tensor | None = None
-    entered: dict[str, Tensor] = field(default_factory=dict)
-    """What entered the first block's modules ``ln1``, ``ln2`` and ``mlp``."""
+    blocks: list[BlockValues] = field(default_factory=list)
+    """What passes every block; row 0 is that of an unchanged pass."""
     logits: Tensor | None = None
 
 
@@ -172,12 +261,13 @@ def _look(tl_model: Any) -> _Seen:
 
         def hook_function(value: Tensor, hook: Any) -> Tensor:
             seen.shapes[name] = tuple(value.shape)
-            if name == "blocks.0.hook_resid_pre":
-                seen.before = value
+            values = seen.blocks[int(name.split(".")[1])]
+            if name.endswith(".hook_resid_pre"):
+                values.before = value
             if name == "blocks.0.hook_mlp_out":
                 seen.mlp_out = value
-            if name == "blocks.0.hook_attn_out":
-                seen.attention = value
+            if name.endswith(".hook_attn_out"):
+                values.attention = value
             if row is None or value.shape[0] != len(ids):
                 return value
             changed = value.clone()
@@ -188,26 +278,13 @@ def _look(tl_model: Any) -> _Seen:
 
     names = [f"blocks.{layer}.{name}" for layer in range(cfg.n_layers) for name in _WATCHED + _CHANGED]
     hooks = [(name, watch(name)) for name in names if name in known]
-    handles = []
-    try:
-        for entry in ("ln1", "ln2", "mlp"):
-            module = getattr(tl_model.blocks[0], entry, None)
-            if isinstance(module, torch.nn.Module):
-                handles.append(module.register_forward_pre_hook(_entering(entry, seen)))
+    with ExitStack() as stack:
+        for block in tl_model.blocks:
+            seen.blocks.append(BlockValues())
+            stack.enter_context(_watching(block, seen.blocks[-1]))
         with attached(tl_model, hooks):
             seen.logits = tl_model(ids)
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen
-
-
-def _entering(entry: str, seen: _Seen) -> Callable[..., None]:
-    def keep(module: Any, inputs: tuple[Any, ...]) -> None:
-        if inputs and isinstance(inputs[0], Tensor):
-            seen.entered[entry] = inputs[0]
-
-    return keep
 
 
 def find_capabilities(
@@ -265,21 +342,20 @@ def find_capabilities(
     if experts or not all(_has_weight(tl_model, "W_out", layer, d_mlp) for layer in layers):
         neurons = "its MLPs are mixtures of experts" if experts else (
             mlp or "its MLPs have no single output matrix of one width")  # fmt: skip
-    entry, parallel = _branch(seen)
+    parallel, reads = _branches(seen)
     decide("residual_stream", stream, "its layers do not show it")
     decide("attention", not attention, attention)
     decide("heads", not (attention or heads), attention or heads)
     patterns = everywhere("attn.hook_pattern", None, None)
     decide("attention_patterns", patterns, attention or "its attention never computes them")
     decide("head_weights", has_heads, attention or "its queries, keys and values come from other matrices")
-    norms = all(f"blocks.{layer}.ln1.hook_scale" in tl_model.hook_dict for layer in layers)
-    first = _same(seen.entered.get("ln1"), seen.before)
-    decide("input_norms", norms and first, "its layers have none there")
+    first = all(_same(values.entered.get("ln1"), values.before) for values in seen.blocks)
+    decide("input_norms", first, "its layers have none there")
     decide("mlp", not mlp, mlp)
     decide("mlp_neurons", not neurons, neurons)
     inputs = neurons or ("" if everywhere("mlp.hook_pre", d_mlp) else "its MLPs compute it together with their gate")
     decide("neuron_inputs", not inputs, inputs)
-    decide("mlp_input", parallel or entry is not None, mlp or "its MLPs read something else")
+    decide("mlp_input", reads, mlp or "its MLPs read something else")
     # offloaded weights have them too: accelerate brings them in, and the check at load has compared a gradient
     whole = all(parameter.is_floating_point() for parameter in tl_model.parameters())
     decide("gradients", whole, "its weights are quantised to whole numbers")
@@ -299,7 +375,7 @@ def find_capabilities(
         neuron_inputs="neuron_inputs" not in reasons,
         mlp_input="mlp_input" not in reasons,
         gated="mlp_neurons" not in reasons and _has_weight(tl_model, "W_gate", 0),
-        parallel_blocks=parallel,
+        parallel_layers=parallel,
         experts=experts,
         cached_generation=caches,
         positions=_positions(tl_model),
@@ -311,43 +387,34 @@ def find_capabilities(
     )
 
 
-def mlp_entry(tl_model: Any) -> Literal["ln2", "mlp"]:
-    """The module of a block that the residual stream enters on its way to the MLP: its norm, or the MLP itself.
+def mlp_entries(tl_model: Any) -> tuple[Entry | None, ...]:
+    """Of every block, the module that the residual stream enters on its way to the MLP: its norm, or the MLP itself.
 
-    Raises ValueError for an architecture whose MLPs read something else.
+    None where the MLP reads something else.
     """
     with _hooks_off(tl_model):
-        entry, _ = _branch(_look(tl_model))
-    if entry is None:
-        raise ValueError(
-            "the MLPs of this model do not read the residual stream directly, so that what they read cannot be replaced"
-        )
-    return entry
+        branches = [values.branch() for values in _look(tl_model).blocks]
+    return tuple(None if branch is None else branch.entry for branch in branches)
 
 
 def _shows(seen: _Seen, name: str) -> bool:
     return any(shown.endswith(name) for shown in seen.shapes)
 
 
-def _branch(seen: _Seen) -> tuple[Literal["ln2", "mlp"] | None, bool]:
-    """Where the stream enters the MLP's branch, and whether the MLP runs beside the attention.
+def _branches(seen: _Seen) -> tuple[tuple[bool, ...], bool]:
+    """Of every block, whether its MLP runs beside its attention; and whether it is known of all what their MLPs read.
 
-    Row 1 of the batch had its attention output replaced by NaN: an MLP that reads it gives NaN there.
+    Row 1 of the batch had the first attention's output replaced by NaN: an MLP that reads it gives NaN there. A block
+    in which nothing is to be seen is taken to be like the first, where nothing is to be seen there either.
     """
-    if seen.mlp_out is None or seen.attention is None or seen.before is None or len(seen.mlp_out) <= 1:
-        return None, False
-    parallel = not bool(seen.mlp_out[1].isnan().any())
-    wanted = seen.before if parallel else seen.before + seen.attention
-    entries: tuple[Literal["ln2", "mlp"], ...] = ("ln2", "mlp")
-    return next((entry for entry in entries if _same(seen.entered.get(entry), wanted)), None), parallel
-
-
-def _same(value: Tensor | None, other: Tensor | None) -> bool:
-    """Whether two values agree in the row that nothing was changed in, but for rounding in half precision."""
-    if value is None or other is None or value.shape != other.shape:
-        return False
-    wanted = other[0].cpu().double()
-    return float((value[0].cpu().double() - wanted).norm()) <= 0.03 * float(wanted.norm())
+    found = [values.branch() for values in seen.blocks]
+    if seen.mlp_out is None or seen.blocks[0].attention is None or len(seen.mlp_out) <= 1:
+        return (False,) * len(found), False
+    first = not bool(seen.mlp_out[1].isnan().any())
+    if all(branch is None for branch in found):
+        return (first,) * len(found), first
+    parallel = tuple(branch is not None and not branch.reads_attention for branch in found[1:])
+    return (first, *parallel), (first or found[0] is not None) and None not in found[1:]
 
 
 def _has_weight(tl_model: Any, name: str, layer: int, first: int | None = None) -> bool:

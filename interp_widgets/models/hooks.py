@@ -9,7 +9,7 @@ import contextlib
 import difflib
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -204,14 +204,14 @@ def attached(
     tl_model: Any,
     hooks: Iterable[tuple[str, Callable[..., Tensor | None]]],
     *,
-    mlp_entry: str = "",
+    mlp_entries: Sequence[str | None] = (),
     scope: Scope | None = None,
 ) -> Iterator[None]:
     """Add hooks and take exactly these away again, whatever happens inside; other people's hooks stay.
 
     The hook points are used directly: the bridge's own context manager calls a function once per alias of a name,
     so that an edit would be applied twice. ``hook_mlp_in``, the residual stream as the MLP's branch reads it, has no
-    hook that every model runs: with ``mlp_entry`` it is the input of that module of the block.
+    hook that every model runs: with ``mlp_entries``, one per block, it is the input of that module.
 
     Every function sees its value on the device where the model's weights begin, also of a layer that lies on another.
 
@@ -224,7 +224,7 @@ def attached(
     with contextlib.ExitStack() as stack:
         for name, function in hooks:
             act = _within(function, scope, device)
-            block = MLP_IN.match(name) if mlp_entry else None
+            block = MLP_IN.match(name) if mlp_entries else None
             if block is None:
                 point = points[name]
                 handle = add_hook(point, act, permanent=scope is not None)
@@ -232,7 +232,13 @@ def attached(
                 registered = point._forward_hooks.get(handle.hook.id)
             else:
                 registered = _entering(act)
-                part = getattr(tl_model.blocks[int(block.group(1))], mlp_entry)
+                entry = mlp_entries[int(block.group(1))]
+                if entry is None:
+                    raise ValueError(
+                        f"the MLP of layer {block.group(1)} does not read the residual stream directly, so that what "
+                        "it reads cannot be replaced"
+                    )
+                part = getattr(tl_model.blocks[int(block.group(1))], entry)
                 stack.callback(part.register_forward_pre_hook(registered).remove)
             if scope is not None:
                 mark(registered, scope)

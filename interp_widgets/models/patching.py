@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .capabilities import mlp_entry
+from .capabilities import Entry, mlp_entries
 from .hooks import MLP_IN, Scope, attached, check_hook_names, embedding_hook, has_hooks, mark, placed, run_hooked
 from .network import Network
 from .state import remembered
@@ -156,7 +156,7 @@ def site_changes(
     """
     if site != "attn_to_mlp":
         return [(site_hook(site, layer, network.n_layers), change)]
-    if network.capabilities.parallel_blocks:
+    if network.capabilities.parallel_layers[layer]:
         return []
     entering: list[Tensor] = []
 
@@ -180,11 +180,11 @@ def patched_passes(model: Network, patches: Sequence[Patch]) -> AbstractContextM
     return interventions(model, changes)
 
 
-def entry_for(network: Network, hooks: Iterable[tuple[str, Any]]) -> str:
+def entries_for(network: Network, hooks: Iterable[tuple[str, Any]]) -> tuple[Entry | None, ...]:
     """What `attached` needs to find the MLPs' inputs, if one of the hooks asks for them."""
     if not any(MLP_IN.match(name) for name, _ in hooks):
-        return ""
-    return remembered(network, "MLP entry", lambda: mlp_entry(network.tl_model))
+        return ()
+    return remembered(network, "MLP entries", lambda: mlp_entries(network.tl_model))
 
 
 # ---- changes that hold for the length of a with
@@ -234,7 +234,7 @@ def interventions(model: Network, changes: Sequence[tuple[str, Change]]) -> Iter
             hooks: list[tuple[str, Callable[..., Tensor | None]]] = [(first, current.embedded)]
             for name, change in planned:
                 hooks += placed(name, current.bound(name, change), model.backend)
-            stack.enter_context(attached(model.tl_model, hooks, mlp_entry=entry_for(model, hooks), scope=scope))
+            stack.enter_context(attached(model.tl_model, hooks, mlp_entries=entries_for(model, hooks), scope=scope))
 
             def begin(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
                 current.begin(module, args, kwargs)

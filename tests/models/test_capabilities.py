@@ -26,7 +26,10 @@ from interp_widgets.analysis.logit_lens import logit_lens
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
 from interp_widgets.models import LoadError, Model, SelfCheckError, load_model
+from interp_widgets.models.capabilities import BlockValues, MlpBranch
 from interp_widgets.models.convert import has_hooked_transformer
+from tests.architectures.models import random_model
+from tests.architectures.naive import Naive, names_of
 from tests.models.tiny import FAMILIES, tiny_model
 
 IDS = [3, 17, 42, 8, 5]
@@ -283,3 +286,44 @@ def test_a_rotary_embedding_with_a_rule_per_kind_of_layer_loads() -> None:
     model = model_of("olmo3", "bridge")
     assert model.self_check.passed
     assert len(model.weight_hash) == 64
+
+
+@pytest.mark.parametrize("parallel", [(True, False), (False, True)])
+def test_where_the_mlp_reads_is_found_in_every_block(parallel: tuple[bool, bool]) -> None:
+    """A model whose blocks differ: in one the MLP runs beside the attention, in the other behind it."""
+    hf_model = random_model("gpt_neox" if parallel[0] else "gpt_neox_sequential")
+    for block, beside in zip(hf_model.gpt_neox.layers, parallel, strict=True):
+        block.use_parallel_residual = beside
+    model = load_model(hf_model, backend="bridge")
+    assert model.capabilities.parallel_layers == parallel
+    assert not model.capabilities.parallel_blocks
+    naive = Naive(hf_model, names_of("gpt_neox_sequential"))
+    ids, places = [5, 17, 30, 44, 8, 9], [0, 3, 5]
+    before = naive.logits(ids)[-1, 7]
+    wanted = np.array([
+        [float(before - naive.logits(ids, naive.without("attn_to_mlp", layer, [at]))[-1, 7]) for at in places]
+        for layer in range(2)
+    ])  # fmt: skip
+    found = ablate_modules(model, ids, 7, kinds=("attn_to_mlp",), positions=places).effect[0]
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    assert [bool(np.abs(row).max() > 1e-3) for row in wanted] == [not beside for beside in parallel]
+    with ablation(model, [Ablation("attn_to_mlp", 0), Ablation("attn_to_mlp", 1)]):
+        changed = model.run(ids).logits[0]
+    hooks = naive.without("attn_to_mlp", 0) + naive.without("attn_to_mlp", 1)
+    torch.testing.assert_close(changed, naive.logits(ids, hooks), atol=1e-6, rtol=0)
+    parts = decompose_tokens(model, ids, lens=None)
+    torch.testing.assert_close(
+        torch.as_tensor(parts.parts[-1].sum(0) + parts.bias[-1]).double(), naive.streams(ids)[-1, -1], atol=1e-4, rtol=0
+    )
+
+
+def test_a_large_stream_does_not_hide_that_the_mlp_reads_attention() -> None:
+    """At some positions the stream is so large that half precision loses what attention adds to it."""
+    generator = torch.Generator().manual_seed(0)
+    before, attention = (torch.randn(1, 4, 512, generator=generator) for _ in range(2))
+    before, attention = before * torch.tensor([1e4, 20, 20, 20])[:, None], 0.3 * attention
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        stream, added = before.to(dtype), attention.to(dtype)
+        for reads in (True, False):
+            values = BlockValues(stream, added, None, {"ln2": stream + added if reads else stream})
+            assert values.branch() == MlpBranch("ln2", reads)

@@ -22,7 +22,7 @@ from torch.autograd import forward_ad
 
 from ..hooks import has_hooks, scopes_left
 from ..network import Network
-from ..patching import Patch, Site, site_hook
+from ..patching import Patch, site_hook
 from . import modules, native, unembed
 from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
@@ -551,7 +551,7 @@ def _useful(network: Network, trace: Trace, patches: Sequence[Patch], start: Ten
     seen, differs = [], []
     for patch in patches:
         cells, positions = patch.places
-        rows = torch.full_like(positions, _exists(network, trace, patch.site), dtype=torch.bool)
+        rows = torch.full_like(positions, _exists(network, trace, patch), dtype=torch.bool)
         behind = patch.layer == trace.n_layers or (patch.layer == trace.n_layers - 1 and patch.site != "resid")
         if behind and not trace.hooked:  # no attention follows that could carry it to the last position
             rows &= positions == trace.tokens - 1
@@ -568,8 +568,8 @@ def _useful(network: Network, trace: Trace, patches: Sequence[Patch], start: Ten
     return live, seen
 
 
-def _exists(network: Network, trace: Trace, site: Site) -> bool:
+def _exists(network: Network, trace: Trace, patch: Patch) -> bool:
     """Whether there is anything to replace: some models have no MLPs, or MLPs that never read the attention."""
-    if site in ("mlp", "neuron", "attn_to_mlp") and not trace.mlp:
+    if patch.site in ("mlp", "neuron", "attn_to_mlp") and not trace.mlp:
         return False
-    return site != "attn_to_mlp" or not network.capabilities.parallel_blocks
+    return patch.site != "attn_to_mlp" or not network.capabilities.parallel_layers[patch.layer]

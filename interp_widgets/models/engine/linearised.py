@@ -140,7 +140,7 @@ class LinearisedBlock:
     @property
     def parallel(self) -> bool:
         """Whether attention and MLP read the same stream."""
-        return bool(getattr(self.model.tl_model.cfg, "parallel_attn_mlp", False))
+        return self.model.capabilities.parallel_layers[self.index]
 
     @property
     def separable(self) -> bool:

@@ -19,7 +19,7 @@ from ..devices import is_spread
 from ..hooks import attached, check_hook_names
 from ..mixture_of_depths.graft import mixture_of
 from ..network import Network
-from ..patching import Patch, entry_for, site_changes, site_hook
+from ..patching import Patch, entries_for, site_changes, site_hook
 from ..soft_cap import soft_cap, soft_capped
 from .equations import KeysValues
 from .traces import Trace
@@ -377,7 +377,7 @@ def patched(
         hooks += site_changes(network, patch.site, patch.layer, _writing(patch))
     check_hook_names(tl_model, [name for name, _ in hooks])
     last = slice(-1, None)
-    with attached(tl_model, hooks, mlp_entry=entry_for(network, hooks)):
+    with attached(tl_model, hooks, mlp_entries=entries_for(network, hooks)):
         if whole:
             embeddings = trace.embeddings[sequence]
             return encode(network, embeddings, positions=last, whole=trace.hooked, split=split)[:, 0]
