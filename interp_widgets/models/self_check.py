@@ -375,8 +375,13 @@ def _check_edit(tl_model: Any, backend: Backend, ids: Tensor) -> tuple[float, fl
 
 
 def _objective(logits: Tensor, ids: Tensor) -> Tensor:
-    """(batch,) log-probability at the last position of the first prompt's last token."""
-    return logits[:, -1].log_softmax(-1)[:, int(ids[0, -1])]
+    """(batch,) logit at the last position of the first prompt's last token, above the mean of all.
+
+    A log-probability would not do: where a model is sure of the token, as one with tied embeddings may be of its own
+    input, its slope is lost in rounding.
+    """
+    last = logits[:, -1]
+    return last[:, int(ids[0, -1])] - last.mean(-1)
 
 
 def _gradient_difference(tl_model: Any, backend: Backend, ids: Tensor, reference: Reference | None) -> float:

@@ -118,3 +118,22 @@ def test_prompts_are_fixed() -> None:
     assert torch.equal(check_ids(460, 128), check_ids(460, 128))
     assert check_ids(460, 128).shape == (3, 48)
     assert check_ids(460, 7).shape == (3, 7)
+
+
+def test_a_model_that_is_sure_of_its_token_has_a_gradient_to_compare() -> None:
+    """A wide random Gemma with tied embeddings gives its own last token a probability of 1, which rounding hides."""
+    config = transformers.Gemma3TextConfig(
+        vocab_size=61, hidden_size=288, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=48, max_position_embeddings=96, sliding_window=24, bos_token_id=None,
+        eos_token_id=None, pad_token_id=None, layer_types=["sliding_attention", "full_attention"] * 2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    hf_model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in hf_model.parameters():
+            parameter.normal_(0, 0.25)
+    ids = check_ids(61, 96)[:1]
+    assert float(hf_model(ids).logits.detach()[0, -1].log_softmax(-1)[ids[0, -1]]) == 0
+    check = load_model(hf_model, backend="bridge").self_check
+    assert check.gradient is not None
+    assert 0 < check.gradient < 5e-3
