@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -12,8 +13,8 @@ import torch
 from torch import Tensor
 
 from .hooks import attached, is_part_of_model
-from .soft_cap import soft_cap
-from .weights import own_weight
+from .soft_cap import soft_cap, soft_capped
+from .weights import own_weight, weight
 
 Positions = Literal["learned", "rotary", "alibi", "none"]
 Capability = Literal[
@@ -28,6 +29,7 @@ Capability = Literal[
     "mlp_neurons",
     "neuron_inputs",
     "mlp_input",
+    "unembedding",
     "cached_generation",
 ]
 
@@ -43,6 +45,7 @@ _NAMES: dict[Capability, str] = {
     "mlp_neurons": "single MLP neurons",
     "neuron_inputs": "what enters the activation function of single MLP neurons",
     "mlp_input": "MLPs that read the residual stream",
+    "unembedding": "an unembedding that reads the normed residual stream",
     "cached_generation": "generation with a key/value cache",
 }
 _HEADS = ("W_Q", "W_K", "W_V", "W_O")
@@ -95,6 +98,8 @@ class Capabilities:
     """Of every layer, whether its MLP reads the stream that its attention reads, and never its output."""
     experts: bool
     """MLPs that are mixtures of experts."""
+    unembedding: bool
+    """The logits are the unembedding matrix times the final norm of the stream, a bias, one factor and a soft cap."""
     cached_generation: bool
     """Keys and values of earlier positions can be reused."""
     positions: Positions
@@ -226,6 +231,8 @@ class _Seen:
     """(rows, tokens, d_model) of the first block, before it was changed itself."""
     blocks: list[BlockValues] = field(default_factory=list)
     """What passes every block; row 0 is that of an unchanged pass."""
+    read: Tensor | None = None
+    """(rows, tokens, d_model) what the final norm gives; without one, the stream behind the last block."""
     logits: Tensor | None = None
 
 
@@ -255,6 +262,7 @@ def _look(tl_model: Any) -> _Seen:
     cfg = tl_model.cfg
     tokens = min(_TOKENS, cfg.n_ctx, cfg.d_vocab)
     ids = torch.arange(tokens, device=parameter.device).expand(1 + len(_CHANGED), -1)
+    last = f"blocks.{cfg.n_layers - 1}.hook_resid_post"
 
     def watch(name: str) -> Callable[..., Tensor]:
         row = 1 + _CHANGED.index(name.removeprefix("blocks.0.")) if name.removeprefix("blocks.0.") in _CHANGED else None
@@ -266,6 +274,8 @@ def _look(tl_model: Any) -> _Seen:
                 values.before = value
             if name == "blocks.0.hook_mlp_out":
                 seen.mlp_out = value
+            if name == last and not hasattr(tl_model, "ln_final"):
+                seen.read = value
             if name.endswith(".hook_attn_out"):
                 values.attention = value
             if row is None or value.shape[0] != len(ids):
@@ -282,9 +292,15 @@ def _look(tl_model: Any) -> _Seen:
         for block in tl_model.blocks:
             seen.blocks.append(BlockValues())
             stack.enter_context(_watching(block, seen.blocks[-1]))
+        if hasattr(tl_model, "ln_final"):
+            stack.callback(tl_model.ln_final.register_forward_hook(partial(_final, seen)).remove)
         with attached(tl_model, hooks):
             seen.logits = tl_model(ids)
     return seen
+
+
+def _final(seen: _Seen, module: Any, inputs: Any, output: Any) -> None:
+    seen.read = output if isinstance(output, Tensor) else None
 
 
 def find_capabilities(
@@ -356,6 +372,7 @@ def find_capabilities(
     inputs = neurons or ("" if everywhere("mlp.hook_pre", d_mlp) else "its MLPs compute it together with their gate")
     decide("neuron_inputs", not inputs, inputs)
     decide("mlp_input", reads, mlp or "its MLPs read something else")
+    decide("unembedding", _unembeds(tl_model, seen), "its logits are more than that")
     # offloaded weights have them too: accelerate brings them in, and the check at load has compared a gradient
     whole = all(parameter.is_floating_point() for parameter in tl_model.parameters())
     decide("gradients", whole, "its weights are quantised to whole numbers")
@@ -377,6 +394,7 @@ def find_capabilities(
         gated="mlp_neurons" not in reasons and _has_weight(tl_model, "W_gate", 0),
         parallel_layers=parallel,
         experts=experts,
+        unembedding="unembedding" not in reasons,
         cached_generation=caches,
         positions=_positions(tl_model),
         soft_cap=max(0.0, soft_cap(tl_model)),
@@ -395,6 +413,25 @@ def mlp_entries(tl_model: Any) -> tuple[Entry | None, ...]:
     with _hooks_off(tl_model):
         branches = [values.branch() for values in _look(tl_model).blocks]
     return tuple(None if branch is None else branch.entry for branch in branches)
+
+
+@torch.no_grad()
+def _unembeds(tl_model: Any, seen: _Seen) -> bool:
+    """Whether the logits of the row that nothing was changed in go with the unembedding of what the final norm gives.
+
+    True also where that is not to be seen, or the matrix cannot be read because it is quantised or lies elsewhere.
+    """
+    try:
+        matrix, bias = weight(tl_model, "W_U", None), weight(tl_model, "b_U", None)
+    except NotImplementedError:
+        return True
+    if seen.logits is None or seen.read is None or matrix.is_meta or not matrix.is_floating_point():
+        return True
+    if seen.read.shape[-1] != matrix.shape[0]:
+        return False
+    product = soft_capped((seen.read[0].to(matrix) @ matrix + bias).float(), soft_cap(tl_model))
+    pair = torch.stack([product.flatten(), seen.logits[0].to(product).flatten()]).cpu().double()
+    return bool(torch.corrcoef(pair)[0, 1] > 0.99)
 
 
 def _shows(seen: _Seen, name: str) -> bool:

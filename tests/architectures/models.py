@@ -43,6 +43,10 @@ LINEAR = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
     "linear_conv_kernel_dim": 3,
 }  # fmt: skip
+SECOND_MAMBA = {
+    "mamba_d_state": 4, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_chunk_size": 16,
+    "mamba_expand": 2,
+}  # fmt: skip
 TWO_KINDS = ["full_attention", "sliding_attention"]
 
 
@@ -174,6 +178,10 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
         tf.Gemma2Config, head_dim=8, query_pre_attn_scalar=8, sliding_window=BOUNDARY,
         final_logit_softcapping=3.0, attn_logit_softcapping=5.0,
     ),
+    "gemma4": lambda: _llama_like(
+        tf.Gemma4TextConfig, head_dim=8, global_head_dim=8, sliding_window=BOUNDARY, hidden_size_per_layer_input=0,
+        layer_types=["sliding_attention", "full_attention"],
+    ),
     "gemma4_rows_of_its_own": lambda: _llama_like(
         tf.Gemma4TextConfig, head_dim=8, global_head_dim=8, sliding_window=BOUNDARY, hidden_size_per_layer_input=8,
         vocab_size_per_layer_input=VOCABULARY, layer_types=["sliding_attention", "full_attention"],
@@ -182,6 +190,7 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
         tf.Gemma3TextConfig, head_dim=8, query_pre_attn_scalar=8, sliding_window=BOUNDARY,
         layer_types=["sliding_attention", "full_attention"],
     ),
+    "arcee": lambda: _llama_like(tf.ArceeConfig, head_dim=8),
     "phi": lambda: _llama_like(tf.PhiConfig, num_key_value_heads=HEADS),
     "phi3": lambda: _llama_like(tf.Phi3Config, sliding_window=BOUNDARY),
     "phi3_longrope": lambda: _llama_like(tf.Phi3Config, **_longrope()),
@@ -229,6 +238,9 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
         layer_types=["sliding_attention", "full_attention"],
         **_rope("yarn", factor=4.0, original_max_position_embeddings=BOUNDARY, truncate=False),
     ),
+    "jetmoe": lambda: _llama_like(
+        tf.JetMoeConfig, kv_channels=8, num_local_experts=4, num_experts_per_tok=2, num_attention_heads=LEFT_OUT
+    ),
     "lfm2": lambda: _llama_like(tf.Lfm2Config, layer_types=["conv", "full_attention"], block_multiple_of=16),
     "jamba": lambda: _llama_like(
         tf.JambaConfig, num_experts=2, num_experts_per_tok=1, attn_layer_period=2, attn_layer_offset=1,
@@ -237,6 +249,15 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
     "recurrent_gemma": lambda: _llama_like(
         tf.RecurrentGemmaConfig, num_key_value_heads=1, attention_window_size=BOUNDARY, logits_soft_cap=3.0,
         block_types=["recurrent", "attention"], max_position_embeddings=LEFT_OUT,
+    ),
+    "bamba": lambda: _llama_like(tf.BambaConfig, attn_layer_indices=[1], **SECOND_MAMBA),
+    "nemotron_h": lambda: _llama_like(
+        tf.NemotronHConfig, layers_block_type=["mamba", "attention"], head_dim=8, ssm_state_size=4, mamba_num_heads=8,
+        mamba_head_dim=8, n_groups=1, chunk_size=16, use_mamba_kernels=False, num_hidden_layers=LEFT_OUT,
+    ),
+    "mamba2": lambda: tf.Mamba2Config(
+        vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=LAYERS, state_size=4, num_heads=8, head_dim=8,
+        n_groups=2, conv_kernel=3, chunk_size=16, **NO_STOP,
     ),
     "mamba": lambda: tf.MambaConfig(
         vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=LAYERS, state_size=4, expand=2, conv_kernel=3,
@@ -247,8 +268,8 @@ ARCHITECTURES: dict[str, Callable[[], Any]] = {
 
 
 SINGLE = frozenset(
-    ["xglm", "mixtral", "qwen2_moe", "qwen3_moe", "qwen3_next", "phimoe", "olmoe", "granitemoe", "deepseek_v2",
-     "deepseek_v3", "gpt_oss", "jamba"]
+    ["xglm", "jetmoe", "mixtral", "qwen2_moe", "qwen3_moe", "qwen3_next", "phimoe", "olmoe", "granitemoe",
+     "deepseek_v2", "deepseek_v3", "gpt_oss", "jamba"]
 )  # fmt: skip
 """Architectures that transformers itself does not run in float64: the mask of XGLM, the grouped products of experts."""
 

@@ -160,6 +160,7 @@ NAMES: dict[str, Names] = {
     "gemma": _LLAMA,
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA2,
+    "gemma4": _GEMMA2,
     "gemma4_rows_of_its_own": _GEMMA2,
     "phi": replace(
         _PARALLEL, attention="self_attn.dense", neurons="mlp.fc2", final_norm="model.final_layernorm"
@@ -185,6 +186,7 @@ NAMES: dict[str, Names] = {
         neurons=None, qkv="norm_attn_norm.attn.Wqkv", split=_in_turn_shared, norm="norm_attn_norm.norm_1",
         final_norm="transformer.norm_f",
     ),
+    "jetmoe": replace(_EXPERTS, attention="self_attention", qkv=None),
     "lfm2": replace(
         _LLAMA, attention=None, qkv=None, mlp="feed_forward", mlp_reads="ffn_norm", mlp_enters="feed_forward",
         neurons="feed_forward.w2", activation="silu", norm="operator_norm", final_norm="model.embedding_norm",
@@ -198,6 +200,12 @@ NAMES: dict[str, Names] = {
         neurons="mlp_block.down_proj", activation="hidden_activation", norm="temporal_pre_norm",
         final_norm="model.final_norm",
     ),
+    "bamba": replace(
+        _LLAMA, attention=None, qkv=None, mlp="feed_forward", mlp_reads="pre_ff_layernorm",
+        mlp_enters="feed_forward", neurons="feed_forward.down_proj", final_norm="model.final_layernorm",
+    ),
+    "nemotron_h": replace(_MAMBA, final_norm="model.norm_f"),
+    "mamba2": _MAMBA,
     "mamba": _MAMBA,
 }  # fmt: skip
 """By the names of `models.ARCHITECTURES`; what is not here is called as in LLaMA."""

@@ -21,13 +21,14 @@ from interp_widgets.analysis.ablation import (
     ablation,
     causal_trace,
 )
-from interp_widgets.analysis.ffn_concepts import neuron_effects, neuron_tokens
+from interp_widgets.analysis.ffn_concepts import ffn_concepts, neuron_effects, neuron_tokens
 from interp_widgets.analysis.logit_lens import logit_lens
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens
 from interp_widgets.models import LoadError, Model, SelfCheckError, load_model
 from interp_widgets.models.capabilities import BlockValues, MlpBranch
 from interp_widgets.models.convert import has_hooked_transformer
+from tests.architectures.functions import WORDS, tokenizer
 from tests.architectures.models import random_model
 from tests.architectures.naive import Naive, names_of
 from tests.models.tiny import FAMILIES, tiny_model
@@ -327,3 +328,18 @@ def test_a_large_stream_does_not_hide_that_the_mlp_reads_attention() -> None:
         for reads in (True, False):
             values = BlockValues(stream, added, None, {"ln2": stream + added if reads else stream})
             assert values.branch() == MlpBranch("ln2", reads)
+
+
+def test_an_unembedding_of_something_else_is_refused() -> None:
+    """ModernBERT's decoder puts a dense layer and a norm between its final norm and the unembedding."""
+    config = tf.ModernBertDecoderConfig(
+        vocab_size=128, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=64, pad_token_id=0, bos_token_id=0, eos_token_id=0, cls_token_id=0, sep_token_id=0,
+    )  # fmt: skip
+    model = load_model(tf.AutoModelForCausalLM.from_config(config), tokenizer=tokenizer(), backend="bridge")
+    assert model.capabilities.mlp_neurons
+    for call in (lambda: neuron_tokens(model, layer=1), lambda: ffn_concepts(model, words=WORDS, rank=2, top=2)):
+        with pytest.raises(ValueError, match="needs an unembedding that reads the normed residual stream"):
+            call()
+    for other in ("gpt_neo", "falcon", "olmo2", "bloom"):
+        assert model_of(other).capabilities.unembedding

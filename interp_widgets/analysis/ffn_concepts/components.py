@@ -194,6 +194,7 @@ def ffn_concepts(
         (('sad', 'lonely', 'tired', 'lost'), 0.81)
     """
     model.capabilities.require("mlp_neurons", "ffn_concepts")
+    model.capabilities.require("unembedding", "ffn_concepts")
     check_range("rank", rank)
     check_range("top", top)
     numbers = sorted(layer_indices(model, layers))

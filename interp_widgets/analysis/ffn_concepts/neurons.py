@@ -118,6 +118,7 @@ def neuron_tokens(
         [(' Bizet', 0.8), (' Portugal', 0.7), (' Pakistan', 0.7)]
     """
     model.capabilities.require("mlp_neurons", "neuron_tokens")
+    model.capabilities.require("unembedding", "neuron_tokens")
     if not model.capabilities.input_norms and "blocks.0.ln1.hook_scale" in model.hook_names:
         raise ValueError(
             "neuron_tokens needs MLPs that write to the residual stream as they are, which "
@@ -344,4 +345,8 @@ def value_vectors(model: Model, layer: int) -> Tensor:
 
 def norms_output(model: Model, layer: int) -> bool:
     """Whether the MLP's output is normed before it enters the residual stream, as in Gemma 2."""
-    return f"blocks.{layer}.ln2_post.hook_scale" in model.hook_names
+    try:
+        model.weight("ln2_post_w", layer)
+    except ValueError:  # there is none
+        return False
+    return True
