@@ -169,9 +169,9 @@ def check_range(
         )
 
 
-def check_top(top: int, model: Model, name: str = "top") -> None:
+def check_top(top: int, model: Model) -> None:
     """ValueError unless so many different tokens can be listed."""
-    check_range(name, top, 1, model.d_vocab, "this vocabulary")
+    check_range("top", top, 1, model.d_vocab, "this vocabulary")
 
 
 def check_choice(name: str, value: Any, literal: Any, *, none: bool = False) -> None:

@@ -86,32 +86,28 @@ class Prompt:
         """(1, fed) ids on the model's device."""
         return torch.tensor([self.ids], device=self.model.device)
 
-    def position(self, position: Any, *, what: str = "position") -> int:
+    def position(self, position: Any) -> int:
         """A position on the axis, counted from 0; negative ones count from the end. ValueError outside of it."""
-        return index(position, self.n_shown, what, f"prompt of {self.n_shown} tokens")
+        return index(position, self.n_shown, "position", f"prompt of {self.n_shown} tokens")
 
     def positions(self, positions: Any) -> tuple[int, ...]:
         """Different positions on the axis, in the order given; all of them for None. ValueError outside of it."""
         return indices(positions, self.n_shown, "position", f"prompt of {self.n_shown} tokens")
 
-    def find(self, span: Any, *, what: str = "subject") -> tuple[int, int]:
-        """The tokens [start, end) given as such, or as text: those that share a character with its last occurrence.
-
-        ValueError for a span outside of the prompt, or text that does not occur in it.
-        """
-        if not isinstance(span, str):
-            return check_span(
-                span, self.n_shown, f"the {what}, where it is no text,", f"prompt of {self.n_shown} tokens"
-            )
-        text = span
+    def find(self, subject: Any) -> tuple[int, int]:
+        """The tokens [start, end) of a subject, given as such or as text: those that share a character with the text's
+        last occurrence. ValueError for a span outside of the prompt, or text that does not occur in it."""
+        if not isinstance(subject, str):
+            owner = f"prompt of {self.n_shown} tokens"
+            return check_span(subject, self.n_shown, "the subject, where it is no text,", owner)
         if self.spans is None:
-            raise ValueError(f"a {what} as text needs the prompt as text: give token positions (start, end) instead")
-        start = self.text.rfind(text) if text else -1
+            raise ValueError("a subject as text needs the prompt as text: give token positions (start, end) instead")
+        start = self.text.rfind(subject) if subject else -1
         if start < 0:
             raise ValueError(
-                f"the {what} {text!r} is not in the prompt {self.text!r}: copy it from there, with its case"
+                f"the subject {subject!r} is not in the prompt {self.text!r}: copy it from there, with its case"
             )
-        inside = [i for i, (a, b) in enumerate(self.spans) if a < start + len(text) and b > start]
+        inside = [i for i, (a, b) in enumerate(self.spans) if a < start + len(subject) and b > start]
         return inside[0], inside[-1] + 1
 
 

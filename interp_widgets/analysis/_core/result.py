@@ -41,7 +41,7 @@ T = TypeVar("T")
 R = TypeVar("R", bound="Result")  # not typing.Self: run-time type checkers refuse it on a method alone
 
 
-def with_axes(*names: str | int, default: Any = MISSING, nan: bool = True, kw_only: bool = False) -> Any:
+def with_axes(*names: str | int, default: Any = MISSING, nan: bool = True) -> Any:
     """A field of a record that is an array (``Floats``, ``Ints`` or ``Bools``) or a ``Sequence``, with these axes.
 
     All axes of one name have one size; a number is the size itself. With ``nan=False`` every number must be finite. An
@@ -57,7 +57,7 @@ def with_axes(*names: str | int, default: Any = MISSING, nan: bool = True, kw_on
     Traceback (most recent call last):
     ValueError: Scores.scores must have shape (any, 2), got (3, 1)
     """
-    return field(default=default, kw_only=kw_only, metadata={"axes": names, "nan": nan})
+    return field(default=default, metadata={"axes": names, "nan": nan})
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field, with_axes))

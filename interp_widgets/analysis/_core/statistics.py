@@ -226,11 +226,10 @@ def bootstrap_mean(
     rows: ArrayLike,
     *,
     clusters: ArrayLike | None = None,
-    confidence: float = 0.95,
     resamples: int = 9999,
     seed: int = 0,
 ) -> NDArray[np.float64]:
-    """Bootstrap interval of the mean row: (2, columns), low and high.
+    """The 95 % bootstrap interval of the mean row: (2, columns), low and high.
 
     `rows` is (n, columns). `clusters` (n,) names what each row belongs to; whole clusters are then drawn, since rows of
     one cluster (sentences of one prompt, say) are not independent. Raises ValueError when there is no row.
@@ -248,7 +247,7 @@ def bootstrap_mean(
     for start in range(0, resamples, step):
         drawn = rng.integers(count, size=(min(step, resamples - start), count))
         means[start : start + step] = total[drawn].sum(axis=1) / size[drawn].sum(axis=1, keepdims=True)
-    tail = (1 - confidence) / 2
+    tail = (1 - 0.95) / 2
     return np.quantile(means, [tail, 1 - tail], axis=0)
 
 

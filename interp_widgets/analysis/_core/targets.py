@@ -52,6 +52,14 @@ class Aim:
         return Aim("probability", self.ids)
 
 
+def check_foil(name: str, value: str, foil: object) -> None:
+    """ValueError for a foil that is missing or superfluous, where the argument ``name`` says what is looked at."""
+    if value == "logit_difference" and foil in (None, ""):
+        raise ValueError(f"{name} 'logit_difference' needs a foil: give foil=, a token id or the text of one token")
+    if value != "logit_difference" and foil is not None:
+        raise ValueError(f"a foil is only used by {name}='logit_difference', got {name}={value!r}: leave foil out")
+
+
 def score(blocks: Iterable[tuple[int, Tensor]], aim: Aim) -> Tensor:
     """(rows,) the aimed numbers from logits in blocks of the vocabulary (first id, (rows, block)), float32 or wider."""
     own = foil = total = None
@@ -69,7 +77,7 @@ def score(blocks: Iterable[tuple[int, Tensor]], aim: Aim) -> Tensor:
             return own
         case "logit_difference":
             if foil is None:
-                raise ValueError("target 'logit_difference' needs a foil: give foil=, a token id or one token's text")
+                raise ValueError("target 'logit_difference' needs a foil in its aim")
             return own - foil
         case "log_prob" | "probability":
             value = own if total is None else own - total

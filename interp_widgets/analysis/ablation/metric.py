@@ -10,7 +10,7 @@ from torch import Tensor
 
 from interp_widgets.analysis._core.checks import check_choice, check_finite
 from interp_widgets.analysis._core.prompts import single_token
-from interp_widgets.analysis._core.targets import Aim, read
+from interp_widgets.analysis._core.targets import Aim, check_foil, read
 from interp_widgets.analysis._core.tensors import log_sum, wide, wide_type
 from interp_widgets.models import Model
 from interp_widgets.models.devices import has_float64
@@ -59,10 +59,7 @@ class Question:
 def check_metric(metric: str, foil: str | int | None) -> None:
     """ValueError for an unknown metric, or a foil that is missing or superfluous."""
     check_choice("metric", metric, Metric)
-    if metric == "logit_difference" and foil in (None, ""):
-        raise ValueError("metric 'logit_difference' needs a foil: give foil=, a token id or the text of one token")
-    if metric != "logit_difference" and foil is not None:
-        raise ValueError(f"a foil is only used by metric='logit_difference', got metric={metric!r}: leave foil out")
+    check_foil("metric", metric, foil)
 
 
 @torch.no_grad()

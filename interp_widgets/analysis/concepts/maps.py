@@ -201,10 +201,10 @@ def fingerprint(directions: Floats, method: str, two: bool, seed: int, n_neighbo
     return digest.hexdigest()
 
 
-def concept_map_cost(concepts: int, d_model: int, *, two: bool = False, itemsize: int = 4) -> Cost:
+def concept_map_cost(concepts: int, d_model: int, *, two: bool = False) -> Cost:
     """What a map of so many concepts takes, with ``two`` sets mapped together."""
     rows = concepts * (1 + two)
-    whole = float(rows * d_model * itemsize)
+    whole = 4.0 * rows * d_model
     # a centred copy for the components and one more while its variance is summed, and what UMAP holds of neighbours
     held = whole * (2 + two) + 1200.0 * rows
     reduction = 16 * 2.0 * rows * d_model * (WIDTH + 10)  # seven rounds of two products, and two more

@@ -94,12 +94,12 @@ class Readings:
         """(positions, rows) entropy of the softmax in nats, in the type of the sums."""
         return (self.mass.log() - self.energy / self.mass).clamp_min(0)  # rounding may leave -1e-8
 
-    def kl(self, final: int = -1) -> Tensor:
+    def kl(self) -> Tensor:
         """(positions, rows) KL divergence of the final row's softmax from each cell's in nats."""
-        to_final = self.anchor.to(self.mass.dtype) - self.log_mass()[:, [final]]
+        to_final = self.anchor.to(self.mass.dtype) - self.log_mass()[:, [-1]]
         own = self.energy / self.mass - self.mass.log()  # mean log-probability under itself
         divergence = (own - (self.cross / self.mass + to_final)).clamp_min(0)
-        divergence[:, final] = 0
+        divergence[:, -1] = 0
         return divergence
 
     def ordered(self) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt_and_response, single_token
 from interp_widgets.analysis._core.run import Check
-from interp_widgets.analysis._core.targets import Aim, Target, read
+from interp_widgets.analysis._core.targets import Aim, Target, check_foil, read
 from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.models import Model
 from interp_widgets.models.engine import encode
@@ -98,12 +98,9 @@ def make_case(
 
 
 def _foil_ids(model: Model, foil: str | int | Sequence[int] | None, target: Target, count: int) -> list[int] | None:
-    if target != "logit_difference":
-        if foil is not None:
-            raise ValueError(f"a foil is only used by target='logit_difference', got target={target!r}: leave foil out")
+    check_foil("target", target, foil)
+    if foil is None:
         return None
-    if foil is None or foil == "":
-        raise ValueError("target 'logit_difference' needs a foil: give foil=, a token id or the text of one token")
     if isinstance(foil, str | int):
         return [single_token(model, foil, what="foil")] * count
     if len(foil) != count:
