@@ -15,6 +15,7 @@ from interp_widgets.analysis._core.chunks import Runner
 from interp_widgets.analysis._core.cost import Cost, pass_flops, row_bytes
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tensors import as_array
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.engine import Beginnings, beginnings, has_hooks, streams_at
@@ -102,10 +103,10 @@ class _Work:
         for length, every in sorted(by_length.items()):
             size = len(every) if length == 0 else self._beginnings_at_once(length)
             for first in range(0, len(every), size):
-                some = every[first : first + size]
-                starts = torch.tensor([self.ids[group[0]][:length] for group in some], device=self.model.device)
-                begun = beginnings(self.model, starts.view(len(some), length), self.layers[-1])
-                rows = [(i, number) for number, group in enumerate(some) for i in group]
+                groups = every[first : first + size]
+                starts = torch.tensor([self.ids[group[0]][:length] for group in groups], device=self.model.device)
+                begun = beginnings(self.model, starts.view(len(groups), length), self.layers[-1])
+                rows = [(i, number) for number, group in enumerate(groups) for i in group]
                 rows.sort(key=lambda row: (-len(self.ids[row[0]]), row[0]))  # the first of a chunk is its longest
                 self._padded(rows, begun)
 
@@ -116,6 +117,7 @@ class _Work:
         return max(1, min(self.runner.size(length), int(_KEPT_SHARE * model.free_memory() / max(kept, 1))))
 
     def _padded(self, rows: Sequence[tuple[int, int]], begun: Beginnings | None) -> None:
+        """Prompts, each with the number of its beginning, padded to the longest of a chunk, which comes first."""
         skip = 0 if begun is None else begun.length
 
         def tokens(start: int) -> int:
@@ -124,30 +126,21 @@ class _Work:
         def work(start: int, stop: int) -> None:
             width, device = tokens(start), self.model.device
             rest = [self.ids[i][skip:] for i, _ in rows[start:stop]]
-            batch = torch.tensor([[*some, *some[-1:] * (width - len(some))] for some in rest], device=device)
-            last = torch.tensor([len(some) - 1 for some in rest], device=device)
+            batch = torch.tensor([[*ids, *ids[-1:] * (width - len(ids))] for ids in rest], device=device)
+            last = torch.tensor([len(ids) - 1 for ids in rest], device=device)
             which = torch.tensor([number for _, number in rows[start:stop]], device=device)
-            self._keep([i for i, _ in rows[start:stop]],
-                       streams_at(self.model, batch, last, self.layers, begun=begun, which=which))  # fmt: skip
+            states = streams_at(self.model, batch, last, self.layers, begun=begun, which=which)
+            self.hidden[[i for i, _ in rows[start:stop]]] = as_array(states.to(torch.from_numpy(self.hidden).dtype))
 
         self.runner.run(len(rows), tokens, work)
 
     def whole(self) -> None:
         """All prompts through the model's own modules, one length at a time."""
-        by_length: dict[int, list[int]] = defaultdict(list)
+        by_length: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for i, ids in enumerate(self.ids):
-            by_length[len(ids)].append(i)
-        for length, rows in sorted(by_length.items()):
-
-            def work(start: int, stop: int, rows: list[int] = rows) -> None:
-                batch = torch.tensor([self.ids[i] for i in rows[start:stop]], device=self.model.device)
-                last = torch.full((stop - start,), batch.shape[1] - 1, device=self.model.device)
-                self._keep(rows[start:stop], streams_at(self.model, batch, last, self.layers))
-
-            self.runner.run(len(rows), lambda start, length=length: length, work)  # type: ignore[misc]
-
-    def _keep(self, rows: Sequence[int], values: torch.Tensor) -> None:
-        self.hidden[list(rows)] = values.to(torch.from_numpy(self.hidden).dtype).cpu().numpy()
+            by_length[len(ids)].append((i, 0))
+        for _, rows in sorted(by_length.items()):
+            self._padded(rows, None)
 
 
 def _token_ids(

@@ -440,7 +440,7 @@ def ablation_cost(
         n_tokens: fed, with a BOS.
         kinds: of modules.
         what: which of the three.
-        layers: all by default; for neurons the one layer, by default the first, the dearest.
+        layers: all by default; for neurons the one layer, by default the first, which takes longest.
         positions: all by default; for heads and neurons the one position, by default all at once and the last.
 
     Example:
