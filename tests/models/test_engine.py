@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from interp_widgets.models import Model, engine, load_model
+from interp_widgets.models.engine.equations import Equations
 from interp_widgets.models.engine.jacobian import AutogradJacobian
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import tiny_config, tiny_hf, tiny_model
@@ -149,10 +150,10 @@ def test_slopes_are_those_of_autograd(model: Model) -> None:
     slope = engine.jacobian_at(model, embeddings, first)
     leaf = embeddings.clone().requires_grad_(True)
     hidden = engine.encode(model, leaf, positions=slice(first, None))[0]
-    assert largest(slope.hidden - hidden.detach()) < floor(model)
+    assert largest(slope.hidden[0] - hidden.detach()) < floor(model)
     at = torch.tensor([7, 8, 11])
     seeds = torch.randn(3, hidden.shape[-1], dtype=torch.float64, generator=generator)
-    pulled = slope.vjp(seeds, at)
+    pulled = slope.vjp(seeds[None], at)[0]
     each = [
         torch.autograd.grad(hidden[p - first], leaf, s, retain_graph=True)[0][0] for p, s in zip(at, seeds, strict=True)
     ]
@@ -162,7 +163,7 @@ def test_slopes_are_those_of_autograd(model: Model) -> None:
     assert largest(wanted[:, 12:]) == 0
     at = torch.tensor([0, 2, 5, 7])
     tangents = torch.randn(4, model.d_model, dtype=torch.float64, generator=generator)
-    pushed = slope.jvp(tangents, at)
+    pushed = slope.jvp(tangents[None], at)[0]
 
     def one(place: Tensor, tangent: Tensor) -> Tensor:
         change = torch.zeros_like(embeddings)
@@ -176,12 +177,32 @@ def test_slopes_are_those_of_autograd(model: Model) -> None:
     assert largest(pushed - wanted) < max(1e-8, floor(model)) * largest(wanted)
 
 
+def test_several_points_are_as_many_single_ones(model: Model) -> None:
+    first, at = 6, torch.tensor([7, 12, 9])
+    generator = torch.Generator().manual_seed(8)
+    points = rows(model) * torch.tensor([0.3, 1.0, -0.7], dtype=torch.float64)[:, None, None]
+    together = engine.jacobian_at(model, points, first)
+    seeds = torch.randn(3, 3, together.hidden.shape[-1], dtype=torch.float64, generator=generator)
+    tangents = torch.randn(3, 3, model.d_model, dtype=torch.float64, generator=generator)
+    pulled, pushed = together.vjp(seeds, at), together.jvp(tangents, at - 5)
+    assert largest(pulled[0] - pulled[1]) > 1e-3 * largest(pulled), "a derivative depends on its point"
+    for number in range(3):
+        only = slice(number, number + 1)
+        alone = engine.jacobian_at(model, points[only], first)
+        assert largest(together.hidden[only] - alone.hidden) < floor(model)
+        for found, wanted in (
+            (pulled[only], alone.vjp(seeds[only], at)),
+            (pushed[only], alone.jvp(tangents[only], at - 5)),
+        ):
+            assert largest(found - wanted) < max(1e-9, floor(model)) * largest(wanted)
+
+
 @pytest.mark.hooked
 def test_plain_slopes_do_not_differ_from_autograd_in_float32() -> None:
     for family in ("gpt2", "llama", "gpt_neox"):
         model = tiny_model(family, "hooked")
         embeddings, at = rows(model), torch.arange(6, 16)
-        seeds = torch.eye(model.d_model)[:10]
+        seeds = torch.eye(model.d_model)[None, :10]
         slow = AutogradJacobian(lambda x, p, m=model: engine.encode(m, x, positions=p), model.frozen, embeddings, 6)
         fast, wanted = engine.jacobian_at(model, embeddings, 6).vjp(seeds, at), slow.vjp(seeds, at)
         assert largest(fast - wanted) < 1e-5 * largest(wanted)
@@ -193,7 +214,7 @@ def test_long_sequences_cross_the_blocks_of_queries() -> None:
     embeddings, at = rows(model, ids), torch.tensor([63, 64, 89])
     fast = engine.jacobian_at(model, embeddings, 60)
     slow = AutogradJacobian(lambda x, p: engine.encode(model, x, positions=p), model.frozen, embeddings, 60)
-    seeds = torch.randn(3, model.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    seeds = torch.randn(1, 3, model.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     assert largest(fast.vjp(seeds, at) - slow.vjp(seeds, at)) < floor(model) * largest(slow.vjp(seeds, at))
     at = torch.tensor([3, 66, 88])
     assert largest(fast.jvp(seeds, at) - slow.jvp(seeds, at)) < max(1e-9, floor(model)) * largest(slow.jvp(seeds, at))
@@ -258,11 +279,25 @@ def test_unusual_models_too(kind: str) -> None:
     assert largest(rest - wanted[:, 9:13]) < 1e-10
     slow = AutogradJacobian(lambda x, p: engine.encode(model, x, positions=p), model.frozen, embeddings, 6)
     fast = engine.jacobian_at(model, embeddings, 6)
-    seeds = torch.randn(4, model.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    seeds = torch.randn(1, 4, model.d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
     for at in (torch.tensor([6, 9, 10, 15]), torch.tensor([8, 8, 12, 7])):
         assert largest(fast.vjp(seeds, at) - slow.vjp(seeds, at)) < 1e-9 * largest(slow.vjp(seeds, at))
     for at in (torch.tensor([0, 3, 5, 6]), torch.tensor([9, 2, 14, 11])):
         assert largest(fast.jvp(seeds, at) - slow.jvp(seeds, at)) < 1e-9 * largest(slow.jvp(seeds, at))
+
+
+@pytest.mark.parametrize(("family", "matrices"), [("gpt2", 1), ("llama", 3)])
+def test_projections_that_lie_in_one_matrix_are_one_product(family: str, matrices: int) -> None:
+    model = tiny_model(family, "bridge", dtype=torch.float64)
+    equations = Equations.of(model)
+    assert equations is not None
+    block, x = equations.block(1), rows(model)[0]
+    assert len(block.w_in) == len(block.b_in) == matrices
+    for number, part in enumerate(block.project(x, None)):
+        weight, bias = (model.weight(f"{kind}_{'QKV'[number]}", 1, grouped=True) for kind in "Wb")
+        assert largest(part - (x @ weight + bias[:, None])) < 1e-12
+    in_memory = {weight.untyped_storage().data_ptr() for weight in model.tl_model.parameters()}
+    assert {weight.untyped_storage().data_ptr() for weight in block.w_in} <= in_memory, "nothing is copied"
 
 
 @pytest.mark.hooked
@@ -282,8 +317,8 @@ def test_flags_and_gradients_of_the_users_model_are_left_alone(model: Model) -> 
     parameters[0].requires_grad_(not flags[0])
     try:
         slope = engine.jacobian_at(model, rows(model), 10)
-        slope.vjp(torch.ones(1, slope.hidden.shape[-1], dtype=torch.float64), torch.tensor([12]))
-        slope.jvp(torch.ones(1, model.d_model, dtype=torch.float64), torch.tensor([3]))
+        slope.vjp(torch.ones(1, 1, slope.hidden.shape[-1], dtype=torch.float64), torch.tensor([12]))
+        slope.jvp(torch.ones(1, 1, model.d_model, dtype=torch.float64), torch.tensor([3]))
         assert [p.requires_grad for p in parameters] == [not flags[0], *flags[1:]]
         assert all(p.grad is None for p in parameters)
     finally:
@@ -321,7 +356,7 @@ def test_permanent_hooks_stay_in_force(edited: Model) -> None:
     hidden = engine.encode(edited, leaf)[0, 12]
     seed = torch.ones(hidden.shape, dtype=torch.float64)
     (wanted_gradient,) = torch.autograd.grad(hidden, leaf, seed)
-    assert largest(slope.vjp(seed[None], torch.tensor([12]))[0] - wanted_gradient[0, :13]) < 1e-10
+    assert largest(slope.vjp(seed[None, None], torch.tensor([12]))[0, 0] - wanted_gradient[0, :13]) < 1e-10
 
 
 @pytest.mark.hooked

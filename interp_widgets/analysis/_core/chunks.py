@@ -137,13 +137,16 @@ class Runner:
     done: int = 0
     total: int = 1
 
-    def size(self, tokens: int) -> int:
-        """Rows of ``tokens`` tokens per chunk."""
+    def size(self, tokens: int, kept: float = 0.0) -> int:
+        """Rows of ``tokens`` tokens per chunk, when as many bytes as ``kept`` stay for each beside its passes."""
         model = self.model
         fewest = _CHUNK_TOKENS[device_kind(model.device)] if self.fewest_tokens is None else self.fewest_tokens
         most = max(fewest, _CHUNK_FLOPS[device_kind(model.device)] / flops_per_token(model)) / tokens
         return chunk_size(
-            row_bytes(model, tokens, self.length), model.free_memory(), most=int(most), batch_size=self.batch_size
+            row_bytes(model, tokens, self.length) + kept,
+            model.free_memory(),
+            most=int(most),
+            batch_size=self.batch_size,
         )
 
     def run(self, count: int, tokens: Callable[[int], int], work: Callable[[int, int], None]) -> None:

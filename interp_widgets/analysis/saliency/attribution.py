@@ -23,7 +23,9 @@ from interp_widgets.analysis.saliency.methods import (
     default_baseline,
     first_order,
     integrated_gradients,
+    kept_bytes,
     occlusion,
+    points_at_once,
 )
 from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyResult
 from interp_widgets.arguments import checked
@@ -198,5 +200,8 @@ def saliency_cost(model: Model, n_prompt: int, n_response: int, method: Method |
             flops = gradient * (steps if method == "integrated_gradients" else 1)
     item = max(model.dtype.itemsize, 4)
     logits = item * min(2**23, n_response * model.d_vocab) * 3
-    kept = fed * model.n_layers * (2 * model.d_model + 2 * model.d_mlp + 4 * model.n_heads * model.d_head) * item
-    return Cost(flops=float(flops), bytes=float(logits + chunk_bytes(model, n_prompt, fed) + kept))
+    rows, kept = n_prompt, kept_bytes(model, fed)
+    if method == "integrated_gradients":
+        points = min(steps, points_at_once(Runner(model, fed), n_prompt, max(n_response, 1)))
+        rows, kept = max(rows, points * min(n_prompt, max(n_response, 1))), points * kept
+    return Cost(flops=float(flops), bytes=float(logits + chunk_bytes(model, rows, fed) + kept))

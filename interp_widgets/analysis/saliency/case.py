@@ -53,9 +53,15 @@ class Case:
         """Position whose hidden state predicts the first response token."""
         return len(self.prompt.ids) - 1
 
-    def rows(self) -> Tensor:
-        """(prompt,) positions of the shown prompt tokens."""
-        return torch.arange(self.prompt.offset, len(self.prompt.ids), device=self.embeddings.device)
+    @property
+    def shown(self) -> range:
+        """Positions of the shown prompt tokens."""
+        return range(self.prompt.offset, len(self.prompt.ids))
+
+    @property
+    def rows(self) -> slice:
+        """The same, to index with."""
+        return slice(self.shown.start, self.shown.stop)
 
     @torch.no_grad()
     def clean(self) -> Tensor:

@@ -243,12 +243,12 @@ def _measure(case: Case, orders: Ints, sizes: Ints, token: int | None, runner: R
     masks, mask_of = np.unique(keep.reshape(-1, orders.shape[1]), axis=0, return_inverse=True)
     values = np.empty((len(masks), case.n_response))
     runner.total = len(masks)
-    positions, rows = slice(case.first, None), case.rows()
+    positions, rows = slice(case.first, None), case.rows
 
     def work(start: int, stop: int) -> None:
         batch = case.embeddings.repeat(stop - start, 1, 1)
         kept = torch.from_numpy(masks[start:stop]).to(batch.device)
-        batch[:, rows] = batch[:, rows].masked_fill(~kept[..., None], 0)
+        batch[:, rows].masked_fill_(~kept[..., None], 0)
         values[start:stop] = to_numpy(read(case.model, encode(case.model, batch, positions=positions), case.aim))
 
     runner.run(len(masks), lambda start: case.n_fed, work)

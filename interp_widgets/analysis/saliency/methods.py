@@ -8,7 +8,7 @@ import torch
 from einops import einsum
 from torch import Tensor
 
-from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.chunks import Runner, run_chunks
 from interp_widgets.analysis._core.targets import read, target_gradients
 from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.analysis.saliency.case import Case
@@ -63,52 +63,55 @@ def first_order(case: Case, runner: Runner, importance: Tensor) -> None:
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1 and appendix A.
     """
     runner.total = min(case.n_prompt, case.n_response)
-    directions = case.embeddings[0, case.rows()]
+    directions = case.embeddings[0, case.rows]
     add_products(case, runner, case.embeddings, directions, importance, 1.0, fresh=True)
 
 
 def add_products(
     case: Case,
     runner: Runner,
-    embeddings: Tensor,
+    points: Tensor,
     directions: Tensor,
     importance: Tensor,
     weight: float,
     *,
     fresh: bool = False,
 ) -> None:
-    """Add weight · ∂f_m/∂E[n] · directions[n], taken at ``embeddings`` (1, fed, d_model), to ``importance``.
+    """Add weight · Σ ∂f_m/∂E[n] · directions[n] over the derivatives at ``points`` (points, fed, d_model).
 
     ``directions`` (prompt, d_model) belong to the shown prompt tokens. With ``fresh`` the matrix holds nothing yet, and
     what is not computed stays NaN.
     """
     if fresh:
         importance.fill_(torch.nan)
-    derivative = jacobian_at(case.model, embeddings, case.first)
-    _, gradient = target_gradients(case.model, derivative.hidden, case.aim)
-    rows, wide_gradient, wide_directions = case.rows(), wide(gradient), wide(directions)
+    count = len(points)
+    derivative = jacobian_at(case.model, points, case.first)
+    _, gradient = target_gradients(case.model, derivative.hidden.flatten(0, 1), case.aim.repeated(count))
+    gradient = gradient.view(count, -1, gradient.shape[-1])
+    wide_gradient, wide_directions = wide(gradient), wide(directions)
 
     def add(part: Tensor, product: Tensor) -> None:
         part.copy_(product.mul_(weight) if fresh else part + product.mul_(weight))
 
     def forward(start: int, stop: int) -> None:
         """One change per prompt token, through all response tokens at once."""
-        changes = wide(derivative.jvp(directions[start:stop], rows[start:stop]))
-        add(importance[start:stop], einsum(changes, wide_gradient, "prompt resp d, resp d -> prompt resp"))
+        tangents = directions[start:stop].expand(count, -1, -1)
+        changes = wide(derivative.jvp(tangents, case.shown[start:stop]))
+        add(importance[start:stop], einsum(changes, wide_gradient, "p prompt resp d, p resp d -> prompt resp"))
 
     def reverse(start: int, stop: int) -> None:
         """One gradient per response token, back to all prompt tokens at once; later positions are left out."""
-        at = torch.arange(case.first + start, case.first + stop, device=gradient.device)
-        gradients = wide(derivative.vjp(gradient[start:stop], at)[:, rows])
-        add(importance[:, start:stop], einsum(gradients, wide_directions, "resp prompt d, prompt d -> prompt resp"))
+        gradients = derivative.vjp(gradient[:, start:stop], range(case.first + start, case.first + stop))
+        shown = wide(gradients[:, :, case.rows])
+        add(importance[:, start:stop], einsum(shown, wide_directions, "p resp prompt d, prompt d -> prompt resp"))
 
     if prefers_forward(case.n_prompt, case.n_response):
         done = runner.done
         try:
-            return runner.run(case.n_prompt, lambda start: case.n_fed - case.prompt.offset - start, forward)
+            return runner.run(case.n_prompt, lambda start: count * (case.n_fed - case.shown[start]), forward)
         except NoForwardMode:
             runner.done = done
-    runner.run(case.n_response, lambda start: len(case.prompt.ids) + start, reverse)
+    runner.run(case.n_response, lambda start: count * (len(case.prompt.ids) + start), reverse)
 
 
 def default_baseline(model: Model) -> Baseline:
@@ -124,17 +127,43 @@ def integrated_gradients(case: Case, runner: Runner, importance: Tensor, *, step
 
     Source: Axiomatic Attribution for Deep Networks (Sundararajan et al. 2017), section 3; the midpoint rule is ours.
     """
-    model, rows = case.model, case.rows()
+    model, shown = case.model, case.rows
     start = case.embeddings.clone()
-    start[:, rows] = 0 if baseline == "zero" else mean_embedding(model)
+    start[:, shown] = 0 if baseline == "zero" else mean_embedding(model)
     whole = case.embeddings - start
-    forward = prefers_forward(case.n_prompt, case.n_response)
-    runner.total = steps * (case.n_prompt if forward else case.n_response)
+    runner.total = steps * min(case.n_prompt, case.n_response)
     importance.fill_(0.0)
-    for step in range(steps):
-        point = start + (step + 0.5) / steps * whole
-        add_products(case, runner, point, whole[0, rows], importance, 1.0 / steps)
+    shares = (torch.arange(steps, dtype=wide(start).dtype, device=start.device) + 0.5) / steps
+
+    def at_points(first: int, stop: int) -> None:
+        """The mean's part of some points; counted only when all of it is there."""
+        done, part = runner.done, torch.zeros_like(importance)
+        points = start + (shares[first:stop, None, None] * wide(whole)).to(start.dtype)
+        try:
+            add_products(case, runner, points, whole[0, shown], part, 1.0 / steps)
+        except (RuntimeError, MemoryError):
+            runner.done, runner.log.limit = done, None
+            raise
+        importance.add_(part)
+
+    at_once = points_at_once(runner, case.n_prompt, case.n_response)
+    run_chunks(steps, at_once, at_points, what=f"sequence of {case.n_fed} tokens")
     with torch.no_grad():
         both = torch.cat([case.embeddings, start])
         ends = read(model, encode(model, both, positions=slice(case.first, None)), case.aim)
     return importance.sum(0) - (ends[0] - ends[1]).to(importance.dtype)
+
+
+def points_at_once(runner: Runner, n_prompt: int, n_response: int) -> int:
+    """At how many points integrated gradients differentiates together: those whose rows make one chunk."""
+    rows = min(n_prompt, n_response)
+    if runner.batch_size is not None:
+        return max(1, runner.batch_size // rows)
+    longest = runner.length if prefers_forward(n_prompt, n_response) else n_prompt + n_response
+    return runner.size(rows * (longest - rows // 2), kept=kept_bytes(runner.model, runner.length))
+
+
+def kept_bytes(model: Model, tokens: int) -> float:
+    """Bytes that the derivative at one sequence keeps of its pass, in float32 at least."""
+    widths = 2 * model.d_model + 2 * model.d_mlp + 4 * model.n_heads * model.d_head
+    return float(tokens * model.n_layers * widths * max(model.dtype.itemsize, 4))

@@ -327,7 +327,7 @@ def mean_embedding(network: Network) -> Tensor:
 
 
 def jacobian_at(network: Network, embeddings: Tensor, first: int) -> Jacobian:
-    """The derivative of the hidden states from position ``first`` on, at token embeddings (1, tokens, d_model).
+    """The derivative of the hidden states from position ``first`` on, at token embeddings (points, tokens, d_model).
 
     No parameter's ``.grad`` or ``requires_grad`` is touched.
     """

@@ -22,6 +22,7 @@ from torch import Tensor
 from ..mixture_of_depths.graft import mixture_in_force, mixture_of, norm_kind
 from ..network import Network
 from ..placement import has_plain_weights
+from ..weights import own_weight
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys (rotated) and values of one layer, each (batch, n_kv_heads, positions, d_head)."""
@@ -98,9 +99,9 @@ class Mlp:
     """An MLP, gated or not; matrices with the input axis first."""
 
     w_in: Tensor
-    b_in: Tensor
+    b_in: Tensor | None
     w_out: Tensor
-    b_out: Tensor
+    b_out: Tensor | None
     activation: Callable[[Tensor], Tensor]
     w_gate: Tensor | None = None
     b_gate: Tensor | None = None
@@ -112,8 +113,8 @@ class Mlp:
         if self.w_gate is None:
             return self.activation(F.linear(x, self.w_in.T, self.b_in))
         gate = self.activation(F.linear(x, self.w_gate.T, self.b_gate))
-        if self.bias_outside:
-            return gate * (x @ self.w_in) + self.b_in
+        if self.bias_outside and self.b_in is not None:
+            return torch.addcmul(self.b_in, gate, x @ self.w_in)
         return gate * F.linear(x, self.w_in.T, self.b_in)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -130,19 +131,30 @@ class Rotation:
 
     cos: Tensor
     sin: Tensor
+    """Negative at the first number of each pair that is turned."""
     adjacent_pairs: bool = False
+    """Whether a pair is two neighbours, not one number of the first half and one of the second."""
+
+    @staticmethod
+    def of(cos: Tensor, sin: Tensor, *, adjacent_pairs: bool = False) -> Rotation:
+        """From the tables that a model holds, whose sines have no sign."""
+        if adjacent_pairs:
+            signed = torch.stack([-sin[..., ::2], sin[..., 1::2]], dim=-1).flatten(-2)
+        else:
+            half = sin.shape[-1] // 2
+            signed = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+        return Rotation(cos, signed, adjacent_pairs)
 
     def __call__(self, x: Tensor, *, back: bool = False) -> Tensor:
         """Turn (..., positions, d_head); ``back`` undoes it."""
         size = self.cos.shape[-1]
         turned, rest = x[..., :size], x[..., size:]
         if self.adjacent_pairs:
-            pairs = turned.unflatten(-1, (-1, 2))
-            flipped = torch.stack([-pairs[..., 1], pairs[..., 0]], dim=-1).flatten(-2)
+            swapped = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         else:
             first, second = turned.chunk(2, dim=-1)
-            flipped = torch.cat([-second, first], dim=-1)
-        turned = turned * self.cos + flipped * (-self.sin if back else self.sin)
+            swapped = torch.cat([second, first], dim=-1)
+        turned = torch.addcmul(turned * self.cos, swapped, self.sin, value=-1 if back else 1)
         return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
 
     def at(self, rows: slice | Tensor) -> Rotation:
@@ -158,12 +170,14 @@ class Block:
     norm1: Norm
     norm2: Norm
     """Before the MLP."""
-    w_in: Tensor
-    """(d_model, (n_heads + 2 n_kv_heads) * d_head) queries, keys and values in one matrix."""
-    b_in: Tensor
+    w_in: tuple[Tensor, ...]
+    """(d_model, heads * d_head) the projections to queries, keys and values: three matrices, or one where they lie
+    side by side in memory."""
+    b_in: tuple[Tensor | None, ...]
+    """Theirs."""
     w_out: Tensor
     """(n_heads * d_head, d_model)"""
-    b_out: Tensor
+    b_out: Tensor | None
     heads: int
     kv_heads: int
     size: int
@@ -178,22 +192,35 @@ class Block:
 
     # ---- heads
 
-    def heads_first(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (batch, n_heads, positions, d_head), keys and values (batch, n_kv_heads, ...) out of one matrix."""
-        parts = rearrange(x, "batch positions (heads size) -> batch heads positions size", size=self.size)
-        query, key, value = parts.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+    def project(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys (both rotated) and values (..., heads, n, d_head) of normed inputs (..., n, d_model)."""
+        return self._heads([F.linear(x, w.T, b) for w, b in zip(self.w_in, self.b_in, strict=True)], rotation)
+
+    def project_change(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        """`project` without biases: what changes (..., n, d_model) of the inputs do."""
+        return self._heads([x @ w for w in self.w_in], rotation)
+
+    def _heads(self, parts: Sequence[Tensor], rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        flat = parts if len(parts) > 1 else parts[0].split(self._widths, dim=-1)
+        query, key, value = (
+            rearrange(part, "... positions (heads size) -> ... heads positions size", size=self.size) for part in flat
+        )
+        return (query, key, value) if rotation is None else (rotation(query), rotation(key), value)
+
+    @property
+    def _widths(self) -> list[int]:
+        return [heads * self.size for heads in (self.heads, self.kv_heads, self.kv_heads)]
+
+    @property
+    def matrices(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(d_model, heads * d_head) each: of queries, keys and values."""
+        query, key, value = self.w_in if len(self.w_in) > 1 else self.w_in[0].split(self._widths, dim=1)
         return query, key, value
 
     @staticmethod
-    def heads_last(*parts: Tensor) -> Tensor:
-        """The reverse of `heads_first`: (batch, positions, heads of all parts times d_head)."""
-        joined = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
-        return rearrange(joined, "batch heads positions size -> batch positions (heads size)")
-
-    def project(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys (both rotated) and values of normed inputs (batch, n, d_model)."""
-        query, key, value = self.heads_first(F.linear(x, self.w_in.T, self.b_in))
-        return (query, key, value) if rotation is None else (rotation(query), rotation(key), value)
+    def heads_last(x: Tensor) -> Tensor:
+        """(..., positions, heads * d_head) from (..., heads, positions, d_head)."""
+        return rearrange(x, "... heads positions size -> ... positions (heads size)")
 
     def hidden(self, queries: slice, keys: int, device: torch.device) -> Tensor:
         """(queries, keys) True where a query must not look."""
@@ -207,8 +234,8 @@ class Block:
         return rearrange(query, "... (kv share) positions size -> ... kv (share positions) size", kv=self.kv_heads)
 
     def pattern(self, query: Tensor, key: Tensor, rows: slice) -> Tensor:
-        """(n_heads, queries, keys) attention pattern of the positions ``rows`` of one sequence, float32 at least."""
-        scores = (self.grouped(query) @ key.mT).view(self.heads, query.shape[1], -1).mul(self.scale)
+        """(..., n_heads, queries, keys) attention pattern of the positions ``rows``, float32 at least."""
+        scores = (self.grouped(query) @ key.mT).unflatten(-2, (-1, query.shape[-2])).flatten(-4, -3).mul(self.scale)
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
         return scores.masked_fill(self.hidden(rows, key.shape[-2], key.device), -torch.inf).softmax(-1)
 
@@ -314,16 +341,20 @@ class Equations:
         """One block with its weights as they are now."""
         network, module = self.network, self.network.tl_model.blocks[layer]
         read = partial(network.weight, layer=layer, grouped=True)
-        projections = torch.cat([read("W_Q"), read("W_K"), read("W_V")])
+        flat = [rearrange(read(f"W_{part}"), "heads model size -> model (heads size)") for part in "QKV"]
+        biases = [
+            None if bias is None else bias.flatten() for bias in (self._bias(f"b_{part}", layer) for part in "QKV")
+        ]
+        w_in, b_in = _side_by_side(flat, biases)
         norm1 = self._norm(module, "ln1", layer)
         return Block(
             index=layer,
             norm1=norm1,
             norm2=norm1 if self.shared_norm else self._norm(module, "ln2", layer),
-            w_in=rearrange(projections, "heads model size -> model (heads size)"),
-            b_in=torch.cat([read("b_Q"), read("b_K"), read("b_V")]).reshape(-1),
+            w_in=w_in,
+            b_in=b_in,
             w_out=rearrange(read("W_O"), "heads size model -> (heads size) model"),
-            b_out=read("b_O"),
+            b_out=self._bias("b_O", layer),
             heads=network.n_heads,
             kv_heads=network.n_kv_heads,
             size=network.d_head,
@@ -333,21 +364,32 @@ class Equations:
             parallel=self.parallel,
         )
 
+    def _bias(self, name: str, layer: int) -> Tensor | None:
+        """A bias of a block; None where it has none."""
+        bias = own_weight(self.network.tl_model, name, layer)
+        return None if bias is None else bias.detach()
+
     def _norm(self, module: Any, label: str, layer: int) -> Norm:
         norm = getattr(module, label, None)
         if norm is None or _norm_kind(getattr(norm, "original_component", norm)) == "none":
             return Norm("none")
-        weight, bias = (self.network.weight(f"{label}_{kind}", layer) for kind in "wb")
-        return Norm.of(norm, weight, bias if self.network.normalization == "LayerNorm" else None)
+        return self._weighted(norm, label, layer)
+
+    def _weighted(self, norm: Any, label: str, layer: int | None = None) -> Norm:
+        network = self.network
+        weight = network.weight(f"{label}_w", layer)
+        return Norm.of(
+            norm, weight, network.weight(f"{label}_b", layer) if network.normalization == "LayerNorm" else None
+        )
 
     def _mlp(self, module: Any, layer: int) -> Mlp:
         network = self.network
         gated = network.gated
-        read = partial(network.weight, layer=layer)
+        read, bias = partial(network.weight, layer=layer), partial(self._bias, layer=layer)
         return Mlp(
-            read("W_in"), read("b_in"), read("W_out"), read("b_out"), _activation(module),
+            read("W_in"), bias("b_in"), read("W_out"), bias("b_out"), _activation(module),
             w_gate=read("W_gate") if gated else None,
-            b_gate=read("b_gate") if gated and network.backend == "bridge" else None,
+            b_gate=bias("b_gate") if gated and network.backend == "bridge" else None,
             bias_outside=gated and network.backend == "hooked",
         )  # fmt: skip
 
@@ -359,8 +401,8 @@ class Equations:
             return embeddings + self.network.weight("W_pos")[first : first + embeddings.shape[1]]
         return embeddings
 
-    def rotation(self, stop: int) -> Rotation | None:
-        """Of the positions 0..stop; None for learned positions."""
+    def rotation(self, stop: int, spare: int = 0) -> Rotation | None:
+        """Of the positions 0..stop, and up to ``spare`` more where there are; None for learned positions."""
         tl_model = self.network.tl_model
         if tl_model.cfg.positional_embedding_type != "rotary":
             return None
@@ -370,11 +412,12 @@ class Equations:
                 like = self.network.weight("W_Q", 0)
                 attention.apply_rotary(like.new_zeros(1, stop, 1, self.network.d_head))  # makes its tables longer
             pairs = bool(tl_model.cfg.rotary_adjacent_pairs)
-            return Rotation(attention.rotary_cos[:stop], attention.rotary_sin[:stop], pairs)
+            stop += spare
+            return Rotation.of(attention.rotary_cos[:stop], attention.rotary_sin[:stop], adjacent_pairs=pairs)
         like = next(tl_model.parameters()).new_zeros(1)
-        positions = torch.arange(stop, device=like.device)[None]
+        positions = torch.arange(max(stop, min(stop + spare, self.network.n_ctx)), device=like.device)[None]
         cos, sin = tl_model.rotary_emb.original_component(like, positions)
-        return Rotation(cos[0], sin[0])
+        return Rotation.of(cos[0], sin[0])
 
     @property
     def first_read(self) -> int:
@@ -387,8 +430,7 @@ class Equations:
         module = getattr(self.network.tl_model, "ln_final", None)
         if module is None:
             return Norm("none")
-        weight, bias = (self.network.weight(f"ln_final_{kind}") for kind in "wb")
-        return Norm.of(module, weight, bias if self.network.normalization == "LayerNorm" else None)
+        return self._weighted(module, "ln_final")
 
     def read_norms(self) -> list[Norm]:
         """The norms of what is read: of every route of a mixture of depths, and last the final one."""
@@ -403,6 +445,25 @@ class Equations:
         mixture = mixture_in_force(self.network.tl_model)
         norms = self.read_norms()
         return norms[-1](streams[-1]) if mixture is None else mixture.combine(streams, norms)
+
+
+def _side_by_side(
+    weights: Sequence[Tensor], biases: Sequence[Tensor | None]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
+    """Matrices (d_model, n) that are parts of one in memory as that one, with the biases joined; others as they are."""
+    if any(torch._C._functorch.is_functorch_wrapped_tensor(weight) for weight in weights):
+        return tuple(weights), tuple(biases)  # inside torch.func nobody sees where a tensor lies
+    first, column = weights[0], weights[0].storage_offset()
+    for weight in weights:
+        same = weight.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not same or weight.stride() != first.stride() or weight.storage_offset() != column:
+            return tuple(weights), tuple(biases)
+        column += weight.shape[1] * weight.stride(1)
+    there = [bias for bias in biases if bias is not None]
+    if there and len(there) < len(biases):
+        return tuple(weights), tuple(biases)
+    width = sum(weight.shape[1] for weight in weights)
+    return (first.as_strided((first.shape[0], width), first.stride()),), (torch.cat(there) if there else None,)
 
 
 # ---- facts of the two backends

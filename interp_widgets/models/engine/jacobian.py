@@ -1,8 +1,10 @@
-"""The exact derivative of a pass at one sequence, applied to many directions at once.
+"""The exact derivative of a pass at one sequence or several, applied to many directions at once.
 
 Vector-Jacobian products (`vjp`) go from the output back to the embeddings, Jacobian-vector products (`jvp`) from the
 embeddings to the output. By the equations, gates, attention patterns and norm scales are the same for all directions:
 they are computed once, and each layer's derivative is a few large products. Other models go through autograd.
+
+The sequences that a derivative is taken at are its *points*: the first axis, and one at a time or all alike.
 """
 
 from __future__ import annotations
@@ -31,22 +33,36 @@ Frozen = Callable[[], AbstractContextManager[None]]
 """Makes a context in which no parameter asks for a gradient and nobody else uses the model."""
 
 
+Positions = range | Tensor
+"""The position of each direction: on the host, so that nobody waits for a device to tell them."""
+
+
 @runtime_checkable
 class Jacobian(Protocol):
-    """The derivative of the hidden states at one sequence, ready to be applied to many directions."""
+    """The derivative of the hidden states at some points, ready to be applied to many directions at each."""
 
     hidden: Tensor
-    """(tokens - first, width) what `decode` turns into logits, from the first position asked."""
+    """(points, tokens - first, width) what `decode` turns into logits, from the first position asked."""
 
-    def vjp(self, seeds: Tensor, at: Tensor) -> Tensor:
-        """(k, length, d_model) gradients at the embeddings for seeds (k, width) at positions ``at`` (k,), one each;
-        length is the last of these positions plus one."""
+    def vjp(self, seeds: Tensor, at: Positions) -> Tensor:
+        """(points, k, length, d_model) gradients at the embeddings for seeds (points, k, width) at positions ``at``
+        (k,), one each; length is the last of these positions plus one."""
         ...
 
-    def jvp(self, tangents: Tensor, at: Tensor) -> Tensor:
-        """(k, tokens - first, width) change of the hidden states for changes (k, d_model) of the embeddings at
-        positions ``at`` (k,), one each. Raises `NoForwardMode` where an operation has no such derivative."""
+    def jvp(self, tangents: Tensor, at: Positions) -> Tensor:
+        """(points, k, tokens - first, width) change of the hidden states for changes (points, k, d_model) of the
+        embeddings at positions ``at`` (k,), one each. Raises `NoForwardMode` where an operation has no such
+        derivative."""
         ...
+
+
+def _on(device: torch.device, at: Positions) -> Tensor:
+    return torch.arange(at.start, at.stop, at.step, device=device) if isinstance(at, range) else at.to(device)
+
+
+def _bounds(at: Positions) -> tuple[int, int]:
+    """The first of the positions, and the one behind the last."""
+    return (min(at), max(at) + 1) if isinstance(at, range) else (int(at.min()), int(at.max()) + 1)
 
 
 class NoForwardMode(RuntimeError):
@@ -58,9 +74,10 @@ class NoForwardMode(RuntimeError):
 
 @dataclass(frozen=True)
 class NormJacobian:
-    """A norm's derivative at one sequence: J = weight ∘ S with the symmetric S v = rstd (v - mean v - x̂ mean(x̂ v))."""
+    """A norm's derivative at some points: J = weight ∘ S with the symmetric S v = rstd (v - mean v - x̂ mean(x̂ v))."""
 
     scaled: Tensor | None
+    """(points, positions, d_model) x̂, or with an axis of directions behind the points."""
     rstd: Tensor | None
     centred: bool
     weight: Tensor | None
@@ -76,9 +93,10 @@ class NormJacobian:
         return NormJacobian((wide * rstd).to(x.dtype), rstd.to(x.dtype), centred, norm.weight)
 
     def at(self, rows: slice | Tensor) -> NormJacobian:
+        """For directions at the same positions, a slice, or at one each (k,)."""
         if self.scaled is None or self.rstd is None:
             return self
-        return NormJacobian(self.scaled[rows], self.rstd[rows], self.centred, self.weight)
+        return NormJacobian(_at(self.scaled, rows), _at(self.rstd, rows), self.centred, self.weight)
 
     def _symmetric(self, v: Tensor) -> Tensor:
         if self.scaled is None or self.rstd is None:
@@ -94,59 +112,64 @@ class NormJacobian:
         return self._symmetric(v if self.weight is None else v * self.weight)
 
 
+def _at(values: Tensor, rows: slice | Tensor) -> Tensor:
+    """Of values (points, positions, ...): (points, 1, rows, ...) for a slice, (points, k, ...) for positions (k,)."""
+    return values[:, None, rows] if isinstance(rows, slice) else values[:, rows]
+
+
 @dataclass(frozen=True)
 class ReadJacobian:
-    """The derivative of what the unembedding reads at one sequence, by the streams that `Equations.read` takes."""
+    """The derivative of what the unembedding reads at some points, by the streams that `Equations.read` takes."""
 
     hidden: Tensor
-    """(1, tokens, d_model) what the unembedding reads."""
+    """(points, tokens, d_model) what the unembedding reads."""
     norms: tuple[NormJacobian, ...]
     """Per route; one without a mixture."""
     gates: Tensor | None = None
-    """(tokens, k) the routes' weights; None without a mixture."""
+    """(points, tokens, k) the routes' weights; None without a mixture."""
     members: tuple[Tensor, ...] = ()
-    """Per route (tokens, d_model): what its norm gives."""
+    """Per route (points, tokens, d_model): what its norm gives."""
     router: Tensor | None = None
     """(d_model, k) where the weights depend on the first stream; None where they are fixed."""
 
     @staticmethod
     def of(equations: Equations, streams: Sequence[Tensor]) -> ReadJacobian:
-        """From streams (1, tokens, d_model)."""
+        """From streams (points, tokens, d_model)."""
         mixture, norms = mixture_in_force(equations.network.tl_model), equations.read_norms()
         if mixture is None:
-            return ReadJacobian(equations.read(streams), (NormJacobian.of(norms[0], streams[-1][0]),))
+            return ReadJacobian(equations.read(streams), (NormJacobian.of(norms[0], streams[-1]),))
         with mixture.recording() as readings:
             hidden = equations.read(streams)
         gates, members = readings[0].gates, readings[0].members
-        jacobians = tuple(NormJacobian.of(norm, stream[0]) for norm, stream in zip(norms, streams[1:], strict=True))
+        jacobians = tuple(NormJacobian.of(norm, stream) for norm, stream in zip(norms, streams[1:], strict=True))
         router = mixture.router.to(gates.dtype) if mixture.only is None else None
-        return ReadJacobian(hidden, jacobians, gates[0], tuple(member[0] for member in members), router)
+        return ReadJacobian(hidden, jacobians, gates, tuple(members), router)
 
     def vjp(self, seeds: Tensor, at: Tensor) -> list[Tensor]:
-        """Per stream (k, d_model) the gradient for seeds (k, d_model) at one position ``at`` (k,) each."""
+        """Per stream (points, k, d_model) the gradient for seeds of that shape at one position ``at`` (k,) each."""
         norms = [norm.at(at) for norm in self.norms]
         if self.gates is None:
             return [norms[0].vjp(seeds)]
-        gates = self.gates[at]
-        parts = [norm.vjp((gates[:, [route]] * seeds).to(seeds.dtype)) for route, norm in enumerate(norms)]
+        gates = self.gates[:, at]
+        parts = [norm.vjp((gates[..., [route]] * seeds).to(seeds.dtype)) for route, norm in enumerate(norms)]
         if self.router is None:
             return [torch.zeros_like(seeds), *parts]
-        wanted = torch.stack([(seeds * member[at]).to(gates.dtype).sum(-1) for member in self.members], dim=-1)
+        wanted = torch.stack([(seeds * member[:, at]).to(gates.dtype).sum(-1) for member in self.members], dim=-1)
         return [(_softmax_jacobian(gates, wanted) @ self.router.T).to(seeds.dtype), *parts]
 
     def jvp(self, tangents: Sequence[Tensor], first: int) -> Tensor:
-        """(n, tokens - first, d_model) change, from each stream's (n, tokens - first, d_model) from ``first`` on."""
+        """(points, k, tokens - first, d_model) change, from each stream's of that shape from ``first`` on."""
         rows = slice(first, None)
         norms = [norm.at(rows) for norm in self.norms]
         if self.gates is None:
             return norms[0].jvp(tangents[-1])
-        gates = self.gates[rows]
+        gates = _at(self.gates, rows)
         moved = [norm.jvp(tangent) for norm, tangent in zip(norms, tangents[1:], strict=True)]
         out = mix(gates, moved)
         if self.router is None:
             return out
         turned = _softmax_jacobian(gates, tangents[0].to(gates.dtype) @ self.router)
-        return out + mix(turned, [member[rows] for member in self.members])
+        return out + mix(turned, [_at(member, rows) for member in self.members])
 
 
 def _softmax_jacobian(gates: Tensor, change: Tensor) -> Tensor:
@@ -159,7 +182,7 @@ _QUERY_BLOCK = 64
 
 @dataclass(frozen=True)
 class _MlpJacobian:
-    """An MLP's derivative at one sequence: the slope of each neuron, and for gated ones its gate's value."""
+    """An MLP's derivative at some points: the slope of each neuron, and for gated ones its gate's value."""
 
     mlp: Mlp
     slope: Tensor
@@ -179,7 +202,8 @@ class _MlpJacobian:
         return _MlpJacobian(mlp, slope * linear, after.detach())
 
     def at(self, rows: slice | Tensor) -> _MlpJacobian:
-        return _MlpJacobian(self.mlp, self.slope[rows], None if self.gate is None else self.gate[rows])
+        """For directions at the same positions, a slice, or at one each (k,)."""
+        return _MlpJacobian(self.mlp, _at(self.slope, rows), None if self.gate is None else _at(self.gate, rows))
 
     def jvp(self, v: Tensor) -> Tensor:
         if self.gate is None or self.mlp.w_gate is None:
@@ -196,7 +220,7 @@ class _MlpJacobian:
 
 @dataclass(frozen=True)
 class _BlockJacobian:
-    """What the derivative of one layer needs to know about the sequence it is taken at."""
+    """What the derivative of one layer needs to know about the points it is taken at."""
 
     block: Block
     rotation: Rotation | None
@@ -204,34 +228,40 @@ class _BlockJacobian:
     norm2: NormJacobian
     mlp: _MlpJacobian | None
     query: Tensor
-    """(n_heads, positions, d_head), rotated."""
+    """(points, n_heads, positions, d_head), rotated."""
     key: Tensor
     value: Tensor
     mixed: Tensor
-    """(n_heads, positions, d_head) what attention reads, before the output projection."""
+    """(points, n_heads, positions, d_head) what attention reads, before the output projection."""
 
     @staticmethod
     def of(block: Block, rotation: Rotation | None, kept: Mapping[tuple[str, int], Tensor]) -> _BlockJacobian:
-        """From what a walk saw at the sites of the block, batch 1."""
+        """From what a walk saw at the sites of the block."""
         layer = block.index
         stream = kept["resid", layer]
-        norm1, norm2, mlp = NormJacobian.of(block.norm1, stream[0]), NormJacobian(None, None, False, None), None
+        norm1, norm2, mlp = NormJacobian.of(block.norm1, stream), NormJacobian(None, None, False, None), None
         if block.mlp is not None:
             inside = stream if block.parallel else stream + kept["attn", layer]
-            norm2 = NormJacobian.of(block.norm2, inside[0])
-            mlp = _MlpJacobian.of(block.mlp, block.norm2(inside)[0])
-        mixed = rearrange(kept["head", layer][0], "positions (heads size) -> heads positions size", heads=block.heads)
-        query, key, value = (kept[site, layer][0] for site in ("query", "key", "value"))
+            norm2 = NormJacobian.of(block.norm2, inside)
+            mlp = _MlpJacobian.of(block.mlp, block.norm2(inside))
+        mixed = rearrange(
+            kept["head", layer], "points positions (heads size) -> points heads positions size", heads=block.heads
+        )
+        query, key, value = (kept[site, layer] for site in ("query", "key", "value"))
         return _BlockJacobian(block, rotation, norm1, norm2, mlp, query, key, value, mixed)
 
-    def turn(self, x: Tensor, rows: slice | Tensor, *, back: bool = False) -> Tensor:
-        """Rotary position information of the positions ``rows`` put on (..., positions, d_head), or taken off."""
-        return x if self.rotation is None else self.rotation.at(rows)(x, back=back)
+    def turning(self, rows: slice | Tensor) -> Rotation | None:
+        """The rotation of some positions."""
+        return None if self.rotation is None else self.rotation.at(rows)
+
+    def turn_back(self, x: Tensor, rows: slice | Tensor) -> Tensor:
+        """Rotary position information of the positions ``rows`` taken off (..., positions, d_head)."""
+        return x if self.rotation is None else self.rotation.at(rows)(x, back=True)
 
 
 class NativeJacobian:
-    """The derivative of the hidden states from position ``first`` on, at one sequence of token embeddings
-    (1, tokens, d_model), by the equations."""
+    """The derivative of the hidden states from position ``first`` on, at sequences of token embeddings
+    (points, tokens, d_model), by the equations."""
 
     def __init__(self, equations: Equations, embeddings: Tensor, first: int) -> None:
         self._first, self._first_read = first, equations.first_read
@@ -243,25 +273,25 @@ class NativeJacobian:
 
         with torch.no_grad():
             blocks = equations.blocks()
-            end = walk(equations, blocks, equations.start(embeddings.detach(), 0), 0, at=at)
             rotation = equations.rotation(embeddings.shape[1])
+            end = walk(equations, blocks, equations.start(embeddings.detach(), 0), 0, at=at, rotation=rotation)
             self.layers = [_BlockJacobian.of(block, rotation, kept) for block in blocks]
             reads = [kept["resid", layer] for layer in range(self._first_read, len(blocks))]
             self._read = ReadJacobian.of(equations, [*reads, end])
-        self.hidden = self._read.hidden[0, first:]
-        """(tokens - first, d_model) what the unembedding reads."""
+        self.hidden = self._read.hidden[:, first:]
+        """(points, tokens - first, d_model) what the unembedding reads."""
 
     # ---- reverse: from the output back to the embeddings
 
     @torch.no_grad()
-    def vjp(self, seeds: Tensor, at: Tensor) -> Tensor:
-        """(k, length, d_model) gradients at the embeddings up to the last position asked.
+    def vjp(self, seeds: Tensor, at: Positions) -> Tensor:
+        """(points, k, length, d_model) gradients at the embeddings up to the last position asked.
 
         Args:
-            seeds: (k, d_model) gradient at the hidden state of one position per row.
+            seeds: (points, k, d_model) gradient at the hidden state of one position per direction.
             at: (k,) those positions.
         """
-        length = int(at.max()) + 1
+        length, at = _bounds(at)[1], _on(seeds.device, at)
         *reads, last = self._read.vjp(seeds, at)
         grad = self._vjp_last(self.layers[-1], last, at, length)
         rows = torch.arange(len(at), device=at.device)
@@ -269,7 +299,7 @@ class NativeJacobian:
             if index < len(self.layers) - 1:
                 grad = self._vjp(self.layers[index], grad, length)
             if index >= self._first_read:
-                grad[rows, at] += reads[index - self._first_read]
+                grad[:, rows, at] += reads[index - self._first_read]
         return grad
 
     @staticmethod
@@ -283,137 +313,132 @@ class NativeJacobian:
     def _vjp_last(self, layer: _BlockJacobian, grad: Tensor, at: Tensor, length: int) -> Tensor:
         """The last layer, where every row has a gradient at one position only: no product over all positions."""
         attention = layer.block
-        heads, groups, rows = attention.heads, attention.kv_heads, len(at)
+        heads, groups, rows, points = attention.heads, attention.kv_heads, len(at), len(grad)
         out, stream = self._vjp_mlp(layer, grad, at)
-        key, value = layer.key[:, :length], layer.value[:, :length]
-        query = layer.query[:, at]
+        key, value = layer.key[:, :, :length], layer.value[:, :, :length]
+        query = layer.query[:, :, at]
         masked = torch.arange(length, device=at.device)[None] > at[:, None]
         if attention.window is not None:
             masked |= torch.arange(length, device=at.device)[None] <= at[:, None] - attention.window
-        scores = (query.unflatten(0, (groups, -1)).flatten(1, 2) @ key.mT).view(heads, rows, length) * attention.scale
+        scores = (attention.grouped(query) @ key.mT).view(points, heads, rows, length) * attention.scale
         pattern = scores.masked_fill(masked, -torch.inf).softmax(-1)
-        read = (out @ attention.w_out.T).view(rows, heads, -1).transpose(0, 1)
-        slope = (read.unflatten(0, (groups, -1)).flatten(1, 2) @ value.mT).view(heads, rows, length)
-        slope = (slope - (read * layer.mixed[:, at]).sum(-1, keepdim=True)).mul_(pattern).mul_(attention.scale)
-        d_query = (slope.view(groups, -1, length) @ key).view(heads, rows, -1)
+        read = (out @ attention.w_out.T).view(points, rows, heads, -1).transpose(1, 2)
+        slope = (attention.grouped(read) @ value.mT).view(points, heads, rows, length)
+        slope = (slope - (read * layer.mixed[:, :, at]).sum(-1, keepdim=True)).mul_(pattern).mul_(attention.scale)
+        d_query = (slope.view(points, groups, -1, length) @ key).view(points, heads, rows, -1)
         # outer products per row: heads that share a key add up
-        d_key = torch.einsum("grit,grid->igtd", slope.unflatten(0, (groups, -1)), query.unflatten(0, (groups, -1)))
-        d_value = torch.einsum("grit,grid->igtd", pattern.unflatten(0, (groups, -1)), read.unflatten(0, (groups, -1)))
-        wide = groups * attention.size
-        weight_q, weight_k, weight_v = attention.w_in.split([heads * attention.size, wide, wide], dim=1)
-        d_key = layer.turn(d_key, slice(length), back=True)
-        total = attention.heads_last(d_key, d_value) @ torch.cat([weight_k, weight_v], dim=1).T
-        d_query = layer.turn(d_query, at, back=True)
+        outer = "pgrit,pgrid->pigtd"
+        slope, pattern, query, read = (x.unflatten(1, (groups, -1)) for x in (slope, pattern, query, read))
+        d_key = layer.turn_back(torch.einsum(outer, slope, query), slice(length))
+        d_value = torch.einsum(outer, pattern, read)
+        weight_q, weight_k, weight_v = attention.matrices
+        total = attention.heads_last(d_key) @ weight_k.T
+        total += attention.heads_last(d_value) @ weight_v.T
         index = torch.arange(rows, device=at.device)
-        total[index, at] += d_query.transpose(0, 1).reshape(rows, -1) @ weight_q.T
+        total[:, index, at] += attention.heads_last(layer.turn_back(d_query, at)) @ weight_q.T
         total = layer.norm1.at(slice(length)).vjp(total)
-        total[index, at] += stream
+        total[:, index, at] += stream
         return total
 
     def _vjp(self, layer: _BlockJacobian, grad: Tensor, length: int) -> Tensor:
         attention = layer.block
-        rows, heads, groups, size = len(grad), attention.heads, attention.kv_heads, attention.size
+        points, rows, heads, groups, size = *grad.shape[:2], attention.heads, attention.kv_heads, attention.size
         out, stream = self._vjp_mlp(layer, grad, slice(length))
-        read = (out @ attention.w_out.T).view(rows, length, heads, size).permute(2, 0, 1, 3)
-        read = read.reshape(groups, -1, rows, length, size)
         share = heads // groups
+        read = (out @ attention.w_out.T).view(points, rows, length, groups, share, size).permute(0, 3, 4, 1, 2, 5)
         # keys and values collect from every block of queries: in float32 at least
         wide = torch.float32 if read.dtype in (torch.float16, torch.bfloat16) else read.dtype
-        d_query = read.new_empty(groups, share, rows, length, size)
-        d_key, d_value = (read.new_zeros(groups, 1, rows, length, size, dtype=wide) for _ in range(2))
+        d_query = read.new_empty(points, groups, share, rows, length, size)
+        d_key, d_value = (read.new_zeros(points, groups, rows, length, size, dtype=wide) for _ in range(2))
         for first in range(0, length, _QUERY_BLOCK):
             here = slice(first, min(first + _QUERY_BLOCK, length))
             count = here.stop - first
-            pattern = attention.pattern(layer.query[:, here], layer.key[:, : here.stop], here).to(read.dtype)
-            pattern = pattern.unflatten(0, (groups, share))
-            query = layer.query[:, here].unflatten(0, (groups, share))
-            key, value = layer.key[:, : here.stop], layer.value[:, : here.stop]
-            part = read[:, :, :, here]
-            inner = (part * layer.mixed[:, here].unflatten(0, (groups, share))[:, :, None]).sum(-1, keepdim=True)
-            slope = (part.reshape(groups, -1, size) @ value.mT).view(groups, share, rows, count, here.stop)
-            slope = slope.sub_(inner).mul_(pattern[:, :, None])
-            d_query[:, :, :, here] = (slope.view(groups, -1, here.stop) @ key).view(groups, share, rows, count, size)
-            columns = part.permute(0, 1, 3, 2, 4).reshape(groups, share * count, rows * size)
-            into = pattern.reshape(groups, share * count, -1).mT @ columns
-            d_value[:, 0, :, : here.stop] += into.view(groups, here.stop, rows, size).transpose(1, 2)
+            key, value = layer.key[:, :, : here.stop], layer.value[:, :, : here.stop]
+            pattern = attention.pattern(layer.query[:, :, here], key, here).to(read.dtype)
+            pattern = pattern.unflatten(1, (groups, share))
+            query = layer.query[:, :, here].unflatten(1, (groups, share))
+            part = read[:, :, :, :, here]
+            inner = (part * layer.mixed[:, :, here].unflatten(1, (groups, share))[:, :, :, None]).sum(-1, keepdim=True)
+            slope = part.reshape(points, groups, -1, size) @ value.mT
+            slope = slope.view(points, groups, share, rows, count, here.stop).sub_(inner).mul_(pattern[:, :, :, None])
+            moved = slope.view(points, groups, -1, here.stop) @ key
+            d_query[:, :, :, :, here] = moved.view(points, groups, share, rows, count, size)
+            columns = part.permute(0, 1, 2, 4, 3, 5).reshape(points, groups, share * count, rows * size)
+            into = pattern.reshape(points, groups, share * count, -1).mT @ columns
+            d_value[:, :, :, : here.stop] += into.view(points, groups, here.stop, rows, size).transpose(2, 3)
             for head in range(share):
-                many = query[:, head, None].expand(groups, rows, count, size)
-                d_key[:, 0, :, : here.stop] += slope[:, head].mT @ many
-        d_key, d_value = d_key.to(read.dtype), d_value.to(read.dtype)
-        d_query, d_key = (x.flatten(0, 1).transpose(0, 1).mul(attention.scale) for x in (d_query, d_key))
-        d_query, d_key = (
-            layer.turn(d_query, slice(length), back=True),
-            layer.turn(d_key, slice(length), back=True),
-        )
-        total = attention.heads_last(d_query, d_key, d_value.flatten(0, 1).transpose(0, 1)) @ attention.w_in.T
-        return layer.norm1.at(slice(length)).vjp(total).add_(stream)
+                many = query[:, :, head, None].expand(points, groups, rows, count, size)
+                d_key[:, :, :, : here.stop] += slope[:, :, head].mT @ many
+        d_query = d_query.flatten(1, 2).transpose(1, 2).mul(attention.scale)
+        d_key = d_key.to(read.dtype).transpose(1, 2).mul(attention.scale)
+        d_value = d_value.to(read.dtype).transpose(1, 2)
+        d_query, d_key = (layer.turn_back(x, slice(length)) for x in (d_query, d_key))
+        parts = [attention.heads_last(x).flatten(0, -2) for x in (d_query, d_key, d_value)]
+        total = parts[0] @ attention.matrices[0].T
+        for x, weight in zip(parts[1:], attention.matrices[1:], strict=True):
+            total.addmm_(x, weight.T)
+        return layer.norm1.at(slice(length)).vjp(total.view(points, rows, length, -1)).add_(stream)
 
     # ---- forward: from the embeddings to the output
 
     @torch.no_grad()
-    def jvp(self, tangents: Tensor, at: Tensor) -> Tensor:
-        """(k, tokens - first, d_model) change of the hidden states from position ``first`` on.
+    def jvp(self, tangents: Tensor, at: Positions) -> Tensor:
+        """(points, k, tokens - first, d_model) change of the hidden states from position ``first`` on.
 
         Args:
-            tangents: (k, d_model) change of the embedding of one position per row.
+            tangents: (points, k, d_model) change of the embedding of one position per direction.
             at: (k,) those positions.
         """
-        first = self._first
-        begin, total = int(at.min()), self._read.hidden.shape[1]
-        tangent = tangents.new_zeros(len(at), total - begin, tangents.shape[-1])
-        tangent[torch.arange(len(at), device=at.device), at - begin] = tangents
+        first, begin = self._first, _bounds(at)[0]
+        at, total = _on(tangents.device, at), self._read.hidden.shape[1]
+        tangent = tangents.new_zeros(*tangents.shape[:2], total - begin, tangents.shape[-1])
+        tangent[:, torch.arange(len(at), device=at.device), at - begin] = tangents
         seen, reads = max(first, begin), list[Tensor]()
         for index, layer in enumerate(self.layers):
             if index >= self._first_read:
-                reads.append(tangent[:, seen - begin :])
+                reads.append(tangent[:, :, seen - begin :])
             wanted = seen if layer is self.layers[-1] else begin
             tangent, begin = self._jvp(layer, tangent, begin, wanted), wanted
         out = self._read.jvp([*reads, tangent], begin)
         if begin > first:
-            out = torch.cat([out.new_zeros(len(out), begin - first, out.shape[-1]), out], dim=1)
+            out = torch.cat([out.new_zeros(*out.shape[:2], begin - first, out.shape[-1]), out], dim=2)
         return out
 
     def _jvp(self, layer: _BlockJacobian, tangent: Tensor, begin: int, wanted: int) -> Tensor:
         """One layer for tangents at positions ``begin`` and after; the result starts at ``wanted``."""
         attention = layer.block
-        rows, length, heads, groups, size = (
-            len(tangent),
-            tangent.shape[1],
-            attention.heads,
-            attention.kv_heads,
-            attention.size,
-        )
+        points, rows, length, _ = tangent.shape
+        heads, groups, size = attention.heads, attention.kv_heads, attention.size
         share, total = heads // groups, begin + length
         moving = slice(begin, total)
-        moved = layer.norm1.at(moving).jvp(tangent) @ attention.w_in
-        d_query, d_key, d_value = attention.heads_first(moved)
-        d_query, d_key = layer.turn(d_query, moving), layer.turn(d_key, moving)
-        d_query = d_query.transpose(0, 1).reshape(groups, share, rows, length, size)
-        d_key, d_value = d_key.transpose(0, 1), d_value.transpose(0, 1)
-        columns = d_value.permute(0, 2, 1, 3).reshape(groups, length, rows * size)
-        read = tangent.new_empty(groups, share, rows, total - wanted, size)
+        change = layer.norm1.at(moving).jvp(tangent)
+        d_query, d_key, d_value = attention.project_change(change, layer.turning(moving))
+        d_query = d_query.transpose(1, 2).reshape(points, groups, share, rows, length, size)
+        d_key, d_value = d_key.transpose(1, 2), d_value.transpose(1, 2)
+        columns = d_value.permute(0, 1, 3, 2, 4).reshape(points, groups, length, rows * size)
+        read = tangent.new_empty(points, groups, share, rows, total - wanted, size)
         for first in range(wanted, total, _QUERY_BLOCK):
             here = slice(first, min(first + _QUERY_BLOCK, total))
             count, local = here.stop - first, slice(first - begin, here.stop - begin)
-            pattern = attention.pattern(layer.query[:, here], layer.key[:, : here.stop], here).to(tangent.dtype)
-            pattern = pattern.view(groups, share, count, here.stop)
-            part = d_query[:, :, :, local].reshape(groups, -1, size)
-            slope = (part @ layer.key[:, : here.stop].mT).view(groups, share, rows, count, here.stop)
-            query = layer.query[:, here].unflatten(0, (groups, share))
-            seen = d_key[:, :, : local.stop].mT
+            key, value = layer.key[:, :, : here.stop], layer.value[:, :, : here.stop]
+            pattern = attention.pattern(layer.query[:, :, here], key, here).to(tangent.dtype)
+            pattern = pattern.unflatten(1, (groups, share))
+            part = d_query[:, :, :, :, local].reshape(points, groups, -1, size)
+            slope = (part @ key.mT).view(points, groups, share, rows, count, here.stop)
+            query = layer.query[:, :, here].unflatten(1, (groups, share))
+            seen = d_key[:, :, :, : local.stop].mT
             for head in range(share):
-                slope[:, head, :, :, begin:] += query[:, head, None] @ seen
-            slope = slope.mul_(pattern[:, :, None]).mul_(attention.scale)
-            change = (slope.view(groups, -1, here.stop) @ layer.value[:, : here.stop]).view(
-                groups, share, rows, count, size
-            )
-            mixed = layer.mixed[:, here].unflatten(0, (groups, share))[:, :, None]
-            change.addcmul_(slope.sum(-1, keepdim=True), mixed, value=-1)
-            through = pattern[..., begin:].reshape(groups, share * count, -1) @ columns[:, : local.stop]
-            change += through.view(groups, share, count, rows, size).transpose(2, 3)
-            read[:, :, :, first - wanted : here.stop - wanted] = change
-        stream = tangent[:, wanted - begin :]
-        out = read.flatten(0, 1).permute(1, 2, 0, 3).reshape(rows, total - wanted, -1) @ attention.w_out
+                slope[:, :, head, :, :, begin:] += query[:, :, head, None] @ seen
+            slope = slope.mul_(pattern[:, :, :, None]).mul_(attention.scale)
+            moved = slope.view(points, groups, -1, here.stop) @ value
+            moved = moved.view(points, groups, share, rows, count, size)
+            mixed = layer.mixed[:, :, here].unflatten(1, (groups, share))[:, :, :, None]
+            moved.addcmul_(slope.sum(-1, keepdim=True), mixed, value=-1)
+            through = pattern[..., begin:].reshape(points, groups, share * count, -1) @ columns[:, :, : local.stop]
+            moved += through.view(points, groups, share, count, rows, size).transpose(3, 4)
+            read[:, :, :, :, first - wanted : here.stop - wanted] = moved
+        stream = tangent[:, :, wanted - begin :]
+        out = attention.heads_last(read.flatten(1, 2).transpose(1, 2)) @ attention.w_out
         mid = stream + out
         if layer.mlp is None:
             return mid
@@ -433,43 +458,44 @@ class AutogradJacobian:
         self._positions = torch.arange(first, embeddings.shape[1], device=embeddings.device)
         self._leaf = embeddings.detach().clone()
         with torch.no_grad():
-            self.hidden = encode(self._leaf, self._positions)[0]
+            self.hidden = encode(self._leaf, self._positions)
         self._graph: tuple[Tensor, Tensor] | None = None
 
-    def vjp(self, seeds: Tensor, at: Tensor) -> Tensor:
+    def vjp(self, seeds: Tensor, at: Positions) -> Tensor:
+        length, at = _bounds(at)[1], _on(self._leaf.device, at)
         with torch.enable_grad(), self._frozen():
             if self._graph is None:
                 leaf = self._leaf.clone().requires_grad_(True)
                 self._graph = leaf, self._encode(leaf, self._positions)
             leaf, hidden = self._graph
             rows = torch.arange(len(at), device=at.device)
-            chosen = hidden[0, at - self._first]
+            chosen = hidden[:, at - self._first]
             spread = seeds.new_zeros(len(at), *chosen.shape)
-            spread[rows, rows] = seeds
-            length = int(at.max()) + 1
+            spread[rows, :, rows] = seeds.transpose(0, 1)
             try:
                 (found,) = torch.autograd.grad(chosen, leaf, spread, retain_graph=True, is_grads_batched=True)
-                return found[:, 0, :length]
+                return found[:, :, :length].transpose(0, 1)
             except RuntimeError as error:
                 if not _is_batching_error(error):
                     raise
-            each = [torch.autograd.grad(chosen, leaf, one, retain_graph=True)[0][0, :length] for one in spread]
-            return torch.stack(each)
+            each = [torch.autograd.grad(chosen, leaf, one, retain_graph=True)[0][:, :length] for one in spread]
+            return torch.stack(each, dim=1)
 
-    def jvp(self, tangents: Tensor, at: Tensor) -> Tensor:
+    def jvp(self, tangents: Tensor, at: Positions) -> Tensor:
+        at = _on(self._leaf.device, at)
         rows = torch.arange(len(at), device=at.device)
         spread = tangents.new_zeros(len(at), *self._leaf.shape)
-        spread[rows, 0, at] = tangents
+        spread[rows, :, at] = tangents.transpose(0, 1)
 
         def run(embeddings: Tensor) -> Tensor:
-            return self._encode(embeddings, self._positions)[0]
+            return self._encode(embeddings, self._positions)
 
         def one(tangent: Tensor) -> Tensor:
             result: Tensor = torch.func.jvp(run, (self._leaf,), (tangent,))[1]
             return result
 
         with torch.no_grad(), self._frozen():
-            return _batched_or_each(one, spread)
+            return _batched_or_each(one, spread).transpose(0, 1)
 
 
 def _batched_or_each(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:

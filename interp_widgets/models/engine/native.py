@@ -38,6 +38,7 @@ def walk(
     last: slice | Tensor | None = None,
     fused: bool = True,
     project: Project | None = None,
+    rotation: Rotation | None = None,
     check: Callable[[], None] | None = None,
 ) -> Tensor:
     """The residual stream (batch, tokens, d_model) behind some blocks that follow one another.
@@ -52,10 +53,11 @@ def walk(
         last: the rows that the last of the blocks computes and returns: a slice, or one row (batch,) of each sequence.
         fused: use the fused attention kernel, which has no forward-mode derivative.
         project: gives the queries, keys and values of the first block instead of its own projections.
+        rotation: of at least the positions up to the last one; made here unless given.
         check: called before every block; raises to cancel.
     """
     batch, total = stream.shape[0], first + stream.shape[1]
-    rotation = equations.rotation(total)
+    rotation = equations.rotation(total) if rotation is None else rotation
     rotation = None if rotation is None else rotation.at(slice(first, total))
     for block in blocks:
         if check is not None:
@@ -185,6 +187,7 @@ class Writer:
         self.length = 0
         """Tokens fed."""
         self.past: dict[int, KeysValues] = {}
+        self._rotation: Rotation | None = None
 
     def advance(self, block: Block, stream: Tensor, *, last: slice | None = None) -> Tensor:
         """The stream behind one block for more positions (1, n, d_model), whose keys and values are kept."""
@@ -197,9 +200,16 @@ class Writer:
 
         first = self.past[layer][0].shape[2] if layer in self.past else 0
         past = self.past if layer in self.past else None
-        stream = walk(self.equations, [block], stream, first, past=past, at=at, last=last)
+        rotation = self._turning(first + stream.shape[1])
+        stream = walk(self.equations, [block], stream, first, past=past, at=at, last=last, rotation=rotation)
         self.past[layer] = kept["key"], kept["value"]
         return stream
+
+    def _turning(self, stop: int) -> Rotation | None:
+        """The rotation of the positions 0..stop and some more: its tables are made anew only now and then."""
+        if self._rotation is None or len(self._rotation.cos) < stop:
+            self._rotation = self.equations.rotation(stop, spare=stop)
+        return self._rotation
 
     @torch.no_grad()
     def feed(self, embeddings: Tensor) -> Tensor:

@@ -168,15 +168,14 @@ def _same_derivative(network: Network, equations: Equations, embeddings: Tensor)
     The forward-mode product must be its transpose.
     """
     last = embeddings.shape[1] - 1
-    at = torch.tensor([last], device=embeddings.device)
     with torch.enable_grad(), network.frozen():
         leaf = embeddings.detach().requires_grad_(True)
         hidden = modules.encode(network, leaf, positions=slice(last, None))
         seed = torch.ones_like(hidden) * torch.linspace(-1, 1, hidden.shape[-1], device=hidden.device).to(hidden.dtype)
         (wanted,) = torch.autograd.grad(hidden, leaf, seed)
     derivative = NativeJacobian(equations, embeddings, last)
-    gradient, moved = derivative.vjp(seed[0], at), derivative.jvp(embeddings[0, :1], at * 0)
-    by_row, start, by_column, end = (x.cpu().double() for x in (gradient[0, 0], embeddings[0, 0], moved, seed))
+    gradient, moved = derivative.vjp(seed, range(last, last + 1))[0], derivative.jvp(embeddings[:, :1], range(1))
+    by_row, start, by_column, end = (x.cpu().double() for x in (gradient[0, 0], embeddings[0, 0], moved[0], seed))
     transposed = [float((a * b).sum()) for a, b in ((by_row, start), (by_column, end))]
     size = float((by_row * start).abs().sum())
     limit = TOLERANCE.get(network.precision, 2 * HALF_TOLERANCE)

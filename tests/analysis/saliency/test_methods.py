@@ -392,7 +392,7 @@ def test_out_of_memory_halves_the_chunk(method: str, monkeypatch: pytest.MonkeyP
         return limited
 
     monkeypatch.setattr(methods, "encode", greedy(methods.encode, lambda model, rest: len(rest)))
-    monkeypatch.setattr(NativeJacobian, "vjp", greedy(NativeJacobian.vjp, lambda self, seeds, at: len(seeds)))
+    monkeypatch.setattr(NativeJacobian, "vjp", greedy(NativeJacobian.vjp, lambda self, seeds, at: seeds.shape[1]))
     result = saliency(model, method, batch_size=5)
     assert result.provenance["chunk_halvings"] == 1
     assert result.provenance["largest_chunk"] == 2
@@ -401,6 +401,26 @@ def test_out_of_memory_halves_the_chunk(method: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(NativeJacobian, "vjp", greedy(NativeJacobian.vjp, lambda self, seeds, at: 99))
     with pytest.raises(MemoryError, match="one sequence of 11 tokens does not fit"):
         saliency(model, method)
+
+
+def test_out_of_memory_halves_the_points_of_integrated_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    from interp_widgets.models.engine.jacobian import NativeJacobian
+
+    model, points = tiny_model("llama", dtype=torch.float64), []
+    wanted = saliency(model, "integrated_gradients", steps=7, batch_size=1)
+    plain = NativeJacobian.vjp
+
+    def limited(self: Any, seeds: Tensor, at: Any) -> Tensor:
+        if len(seeds) > 2:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes")
+        points.append(len(seeds))
+        return plain(self, seeds, at)
+
+    monkeypatch.setattr(NativeJacobian, "vjp", limited)
+    found = saliency(model, "integrated_gradients", steps=7)
+    assert points == [1] * 7, "7, then 3, then one at a time"
+    assert relative(found.importance, wanted.importance) < limit(model, single=1e-5)
+    assert relative(found.completeness_gap, wanted.completeness_gap) < 1e-6
 
 
 @pytest.mark.parametrize("backend", [pytest.param("hooked", marks=HOOKED), "bridge"])
