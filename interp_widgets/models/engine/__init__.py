@@ -523,12 +523,12 @@ def patched(
         torch.Size([2, 4096])
     """
     device = trace.embeddings.device
-    start = torch.zeros(cells, dtype=torch.long, device=device) if sequence is None else sequence.to(device)
+    start = torch.zeros(cells, dtype=torch.long) if sequence is None else sequence.cpu()
     with network.lock:
         route = _route(network, 1, looks=False)  # that of the trace
         if route.native != trace.native or route.hooked != trace.hooked:
             raise ValueError("the trace was made before hooks were put on or taken off the model: make it again")
-        hidden = trace.hidden[start]
+        hidden = trace.hidden[start.to(device)] if len(trace.hidden) > 1 else trace.hidden.repeat(cells, 1)
         live, useful = _useful(network, trace, patches, start)
         chosen = live.nonzero()[:, 0]
         if len(chosen) == 0:
@@ -541,7 +541,8 @@ def patched(
         if route.equations is not None:
             moved = native.patched(route.equations, trace, kept, sequences, check)
         else:
-            moved = modules.patched(network, trace, kept, sequences, check, split=route.split(network))
+            split = route.split(network)
+            moved = modules.patched(network, trace, kept, sequences.to(device), check, split=split)
         return hidden.index_copy(0, chosen.to(device), moved.to(hidden.dtype))
 
 
@@ -557,7 +558,8 @@ def _useful(network: Network, trace: Trace, patches: Sequence[Patch], start: Ten
             rows &= positions == trace.tokens - 1
         seen.append(rows)
         first = start[cells] if len(trace.embeddings) > 1 else torch.zeros_like(cells)
-        place = (first, positions) if patch.index is None else (first, positions, patch.index)
+        numbers = (first, positions) if patch.index is None else (first, positions, patch.index)
+        place = torch.stack(numbers).to(trace.embeddings.device).unbind()  # together: every upload waits
         differs.append((trace.value(patch.site, patch.layer)[place] != patch.rows).any(-1))
     live = torch.zeros(len(start), dtype=torch.bool)
     if not patches:

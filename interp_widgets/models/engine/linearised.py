@@ -559,14 +559,14 @@ class _Reader:
         if not self.gated:
             if self.rule == "step":
                 return (pre > 0).to(self.dtype)
-            return _ratio(value, pre, lambda z: _slope_at_zero(self.model, self.index, z))
+            return value.div_(pre).masked_fill_(_is_zero(pre), _slope_at_zero(self.model, self.index))
         linear = self.seen.pop("mlp.hook_pre_linear").to(self.dtype)
         if self.rule == "step":
             return pre * (pre > 0)
         if self.bias_outside:
             value -= self.model.weight("b_in", self.index).to(self.dtype)
-        act = _activation(self.model, self.index)
-        return _ratio(value, linear, lambda z: act(pre[z]))
+        gate = _activation(self.model, self.index)(pre)
+        return torch.where(_is_zero(linear), gate.to(self.dtype), value.div_(linear))
 
     @property
     def bias_outside(self) -> bool:
@@ -601,14 +601,9 @@ class _Reader:
         )  # fmt: skip
 
 
-def _ratio(value: Tensor, by: Tensor, at_zero: Callable[[Tensor], Tensor]) -> Tensor:
-    """value / by, in place of ``value``; where ``by`` is zero what ``at_zero`` gives for these places."""
-    smallest = torch.finfo(by.dtype).tiny
-    zero = (by < smallest) & (by > -smallest)
-    value.div_(by)
-    if bool(zero.any()):
-        value[zero] = at_zero(zero).to(value.dtype)
-    return value
+def _is_zero(x: Tensor) -> Tensor:
+    """Where a number is too small to divide by."""
+    return x.abs() < torch.finfo(x.dtype).tiny
 
 
 def _activation(model: Network, index: int) -> Callable[[Tensor], Tensor]:
@@ -620,10 +615,10 @@ def _activation(model: Network, index: int) -> Callable[[Tensor], Tensor]:
     return resolve_activation_fn(model.tl_model.cfg)
 
 
-def _slope_at_zero(model: Network, index: int, places: Tensor) -> Tensor:
-    """The activation's derivative at 0, once per place."""
+def _slope_at_zero(model: Network, index: int) -> float:
+    """The activation's derivative at 0."""
     act = _activation(model, index)
     with torch.enable_grad():
         zero = torch.zeros(1, 1, model.d_mlp, requires_grad=True)
         (slope,) = torch.autograd.grad(act(zero).sum(), zero)
-    return slope.flatten()[0].to(places.device).expand(int(places.sum()))
+    return float(slope[0, 0, 0])

@@ -267,12 +267,15 @@ def patched(
 ) -> Tensor:
     """(cells, d_model) what the unembedding reads at the last position; every cell has a patch that it can see.
 
+    ``sequence`` (cells,) lies on the CPU, as the numbers of a patch do.
+
     Layers before the first patch and positions before it keep the trace's values, whose keys and values are reused; in
     the first block behind a patch only the patched rows have new queries, keys and values.
     """
     start, begin = min(patch.layer for patch in patches), min(int(patch.places[1].min()) for patch in patches)
     n_layers, tokens, reads = trace.n_layers, trace.tokens, equations.first_read
-    cells = _Cells(trace, sequence, begin)
+    device = trace.embeddings.device
+    cells = _Cells(trace, sequence.to(device), begin)
     # of the streams that are read, those below the first patch are as traced
     streams = [cells.clean(trace.resid[layer][:, -1]) for layer in range(reads, min(start, n_layers))]
     inside = [patch for patch in patches if patch.layer == start and patch.site != "resid"]
@@ -285,7 +288,8 @@ def patched(
         start += 1
         entering = [patch for patch in patches if patch.layer == start and patch.site == "resid"]
     elif start < n_layers and len(entering) == 1 and not inside:
-        rows, entering = _ChangedRows(*entering[0].places, entering[0].rows), []
+        numbers, positions = _moved(device, *entering[0].places)
+        rows, entering = _ChangedRows(numbers, positions, entering[0].rows), []
     stream = cells.whole(start, rows)
     for patch in entering:
         _write(patch, stream, begin)
@@ -332,7 +336,12 @@ def patched(
 def _write(patch: Patch, value: Tensor, first: int) -> None:
     """Put a patch into the values (cells, rows, ...) of the positions from ``first`` on."""
     cells, positions = patch.places
-    patch.write(value, cells, positions - first)
+    patch.write(value, *_moved(value.device, cells, positions - first))
+
+
+def _moved(device: torch.device, *numbers: Tensor) -> tuple[Tensor, ...]:
+    """Whole numbers (n,) each, brought to a device together: every upload waits."""
+    return torch.stack(numbers).to(device).unbind()
 
 
 @dataclass(frozen=True)
@@ -397,7 +406,9 @@ def _inside_first(block: Block, trace: Trace, patches: Sequence[Patch], sequence
     numbers = [cells * trace.tokens + positions for cells, positions in (patch.places for patch in patches)]
     keys = torch.cat(numbers).unique()
     cells, positions = keys // trace.tokens, keys % trace.tokens
-    place = sequence.cpu()[cells] if len(trace.embeddings) > 1 else torch.zeros_like(cells), positions
+    own = sequence[cells] if len(trace.embeddings) > 1 else torch.zeros_like(cells)
+    cells, positions, own = _moved(trace.embeddings.device, cells, positions, own)
+    place = own, positions
 
     def at(site: str, layer: int, value: Tensor) -> Tensor:
         for patch, number in zip(patches, numbers, strict=True):

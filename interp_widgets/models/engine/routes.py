@@ -156,7 +156,7 @@ def _same_patched(network: Network, equations: Equations, embeddings: Tensor, sp
         Patch(site, layer, clean.value(site, layer)[:, 0], position, torch.tensor([cell]))
         for cell, site in enumerate(sites)
     ]
-    sequence = torch.zeros(len(sites), dtype=torch.long, device=embeddings.device)
+    sequence = torch.zeros(len(sites), dtype=torch.long)
     kept = modules.trace(network, embeddings, (), whole=False, split=True)
     wanted = modules.patched(network, kept, patches, sequence, None, split=True)
     return agree(native.patched(equations, clean, patches, sequence, None), wanted, network.precision)
