@@ -9,6 +9,10 @@ from interp_widgets.models import Model
 ROUNDING = 1e-10
 """Between two float64 computations of tiny models."""
 
+SINGLE = 1e-4
+"""Between two float32 computations of tiny models, against the largest number: gradients, and differences between
+passes, keep four to five of float32's seven digits. A wrong term is off by a hundredth and more."""
+
 
 def limit(model: Model, *, single: float = 3e-6) -> float:
     """Largest difference that rounding may make in a float64 model: 1e-10, or `single` where a part is in float32.

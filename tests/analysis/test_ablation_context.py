@@ -108,7 +108,7 @@ def test_every_kind_is_the_edit_it_says(family: str, backend: str, bos: bool) ->
             with ablation(model, [one]):
                 found = model.run(ids).logits
                 forwarded = model.forward(model.token_embeddings(ids)[None])
-            torch.testing.assert_close(found, wanted, atol=1e-6, rtol=0, msg=lambda m, one=one: f"{one}: {m}")
+            torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0, msg=lambda m, one=one: f"{one}: {m}")
             torch.testing.assert_close(forwarded, wanted, atol=1e-5, rtol=0)
             moved = (found - clean).abs().amax((0, 2))
             if kind == "attn_to_mlp" and family == "gpt_neox":
@@ -116,7 +116,7 @@ def test_every_kind_is_the_edit_it_says(family: str, backend: str, bos: bool) ->
                 continue
             first = int(bos) + min(one.positions) if one.positions else 0
             assert moved[first] > 1e-6, one  # a tiny change, but one
-            assert (moved[:first] < 1e-6).all(), one
+            assert (moved[:first] < 1e-5).all(), one
     torch.testing.assert_close(model.run(ids).logits, clean, atol=0, rtol=0)
 
 

@@ -23,7 +23,7 @@ from interp_widgets.analysis.ablation import (
 from interp_widgets.analysis.ablation.tracing import embedding_std
 from interp_widgets.data.world import FactPrompt, fact_prompts
 from interp_widgets.models import Model, load_demo_pair
-from tests.models.tiny import tiny_model
+from tests.models.tiny import HALF_SEED, tiny_model
 from tests.tolerances import limit
 
 TEXT = "What is the capital of France? The"
@@ -365,7 +365,7 @@ def test_numbers_that_overflow_are_an_error() -> None:
 
 
 def test_half_precision() -> None:
-    model = tiny_model("llama", dtype=torch.bfloat16)
+    model = tiny_model("llama", dtype=torch.bfloat16, seed=HALF_SEED)
     found = causal_trace(model, TEXT, SUBJECT, samples=2)
     assert found.restored.dtype == np.float32
     last = len(found.tokens) - 1

@@ -374,6 +374,7 @@ def test_what_cannot_be_told_is_counted_and_changes_no_share() -> None:
     assert after["tuned"][:4].sum() == pytest.approx(100)
 
 
+@pytest.mark.slow
 def test_several_runs_are_the_papers_test() -> None:
     shape = (3, 70)
     base = [made(i, shape=shape) for i in range(5)]

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "models"))
-from tiny import tiny_model
 
 from interp_widgets.analysis import hidden_states
 from interp_widgets.analysis.concepts import ConceptSet, concept_directions
@@ -24,6 +19,7 @@ from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLA
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.data.concepts import Concept
 from interp_widgets.models import Model
+from tests.models.tiny import tiny_model
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
 CONCEPTS = tuple(

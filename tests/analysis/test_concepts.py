@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,11 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-from tests.tolerances import limit
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "models"))
-from tiny import tiny_hf, tiny_model
 
 from interp_widgets.analysis.concepts import (
     ConceptMap,
@@ -38,6 +32,8 @@ from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLA
 from interp_widgets.analysis.concepts.maps import nearest_rows, neighbour_recall
 from interp_widgets.data.concepts import Concept, demo_concepts
 from interp_widgets.models import load_demo_pair, load_model
+from tests.models.tiny import tiny_hf, tiny_model
+from tests.tolerances import limit
 
 SMALL = (
     Concept("Paris", ("The Eiffel Tower is in Paris.", "Paris is a city.", "In Paris."), ("Go to Paris.",), "places"),
@@ -151,6 +147,7 @@ def test_demo_concepts_are_found_and_the_control_is_not() -> None:
     assert chance <= 0.12
 
 
+@pytest.mark.slow
 def test_mean_difference_on_the_tuned_demo() -> None:
     found = demo_things()
     assert (found.auc >= 0.9).mean() >= 0.8
@@ -462,6 +459,7 @@ def mapped(method: Any) -> ConceptMap:
     return concept_map(grouped(60), method)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["umap", "pca", "tsne"])
 def test_groups_lie_together_and_a_seed_repeats_the_map(method: Any, tmp_path: Path) -> None:
     concepts, found = grouped(60), mapped(method)

@@ -118,6 +118,7 @@ def demo() -> tuple[Any, ConceptSet]:
     return model, concept_directions(model, chosen, layer=3, shuffles=1)
 
 
+@pytest.mark.slow
 def test_steering_raises_the_word_and_the_random_direction_does_not() -> None:
     model, found = demo()
     result = compare_steering(model, found, "lion", PROMPT, strength=2.0, max_new_tokens=6)

@@ -32,7 +32,7 @@ from interp_widgets.analysis.ffn_concepts import (
 from interp_widgets.data.word_vectors import demo_word_vectors
 from interp_widgets.models import load_demo_pair, load_model
 from tests.analysis.reference_llama import reference, reference_model
-from tests.models.tiny import tiny_hf, tiny_model
+from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model
 
 WORDS = demo_word_vectors().words[:90]
 PROMPT = "The cat sat on the mat"
@@ -152,7 +152,7 @@ def test_backends_tiles_and_chosen_layers_do_not_change_words(monkeypatch: pytes
 
 
 def test_half_precision_weights_are_decomposed_wide() -> None:
-    half, full = (few(tiny_model("llama", dtype=kind)) for kind in (torch.bfloat16, torch.float32))
+    half, full = (few(tiny_model("llama", dtype=kind, seed=HALF_SEED)) for kind in (torch.bfloat16, torch.float32))
     assert half.explained_variance.dtype == np.float64
     assert np.allclose(half.explained_variance, full.explained_variance, atol=2e-3)
 
@@ -335,7 +335,7 @@ def test_an_effect_is_what_a_small_change_of_the_neuron_does_with_the_norm_held(
 
 
 def test_half_precision_effects_are_near() -> None:
-    models = [tiny_model("llama", dtype=kind) for kind in (torch.bfloat16, torch.float32)]
+    models = [tiny_model("llama", dtype=kind, seed=HALF_SEED) for kind in (torch.bfloat16, torch.float32)]
     half, full = (neuron_effects(model, PROMPT, 40, layer=1) for model in models)
     assert np.corrcoef(half.effect, full.effect)[0, 1] > 0.99
 

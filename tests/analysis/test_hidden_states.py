@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tests.tolerances import limit
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "models"))
-from tiny import tiny_model
-
 from interp_widgets.analysis import hidden_states
 from interp_widgets.analysis.hidden_states import last_states, last_states_cost
 from interp_widgets.models import engine
 from interp_widgets.models.engine.equations import Block, Equations
 from interp_widgets.models.patching import interventions
+from tests.models.tiny import HALF_SEED, tiny_model
+from tests.tolerances import limit
 
 START = "When Mary and John went to the store"
 TEXTS = (
@@ -134,7 +129,7 @@ def test_positions_layer_order_and_ids(backend: str) -> None:
 
 
 def test_bfloat16_is_near() -> None:
-    model = tiny_model("gpt2", dtype=torch.bfloat16)
+    model = tiny_model("gpt2", dtype=torch.bfloat16, seed=HALF_SEED)
     found = last_states(model, TEXTS, [1, 3])
     assert found.dtype == np.float32
     assert error(found, one_by_one(model, TEXTS, [1, 3])) <= 0.05

@@ -152,7 +152,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> No
         for field in ("top_ids", "target_rank"):
             assert np.array_equal(getattr(part, field), getattr(whole, field))
         for field in ("top_probability", "entropy", "kl", "target_probability"):
-            assert np.allclose(getattr(part, field), getattr(whole, field), rtol=1e-12, atol=1e-12)
+            assert np.allclose(getattr(part, field), getattr(whole, field), rtol=0, atol=limit(model))
 
 
 def test_large_logits_neither_overflow_nor_vanish() -> None:
@@ -514,6 +514,7 @@ def peak_bytes(function: Any) -> int:
     return int(held.max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])
 def test_the_tensor_of_all_logits_is_never_made(backend: str) -> None:
     """13 rows, 128 positions, 50,257 tokens: under 5 % of that tensor, streams of a 768 wide model included."""
@@ -555,6 +556,7 @@ def test_blocks_on_a_gpu_grow_with_the_text_within_bounds() -> None:
 # ---- what the demo models were taught
 
 
+@pytest.mark.slow
 def test_the_object_of_a_fact_is_found_before_the_last_layer() -> None:
     """40 facts in wordings never seen with them: top at an earlier row for most, and never before the first block."""
     model = load_demo_pair().base

@@ -147,6 +147,7 @@ def test_what_is_refused() -> None:
         routing(model, IDS, check=stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "backend"), [("llama", "hooked"), ("llama", "bridge"), CAPPED])
 def test_speed_is_measured_for_every_number_of_routes(tmp_path: Path, family: str, backend: str) -> None:
     """Whatever the clock says: a made-up one here, which counts its calls."""

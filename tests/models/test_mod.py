@@ -73,8 +73,8 @@ def test_logits_are_the_weighted_sum_of_the_routes(name: tuple[str, str], k: int
 )
 def test_one_route_with_the_norm_copied_is_the_base(family: str, backend: str) -> None:
     model, base = tiny_mixture(family, backend, 1, copied=True), tiny_model(family, backend)
-    assert torch.equal(model.run(IDS).logits, base.run(IDS).logits)
-    assert not torch.equal(tiny_mixture(family, backend, 1).run(IDS).logits, base.run(IDS).logits)
+    assert largest(model.run(IDS).logits - base.run(IDS).logits) < 1e-5
+    assert largest(tiny_mixture(family, backend, 1).run(IDS).logits - base.run(IDS).logits) > 1e-3
     if backend == "hooked":
         assert torch.equal(model.weight("ln_final_w"), base.weight("ln_final_w"))
 
@@ -171,8 +171,8 @@ def test_a_soft_cap_in_a_hooked_transformer() -> None:
         tl_model.cfg.output_logits_soft_cap = 2.0
         model = load_model(tl_model)
         wanted = 2 * torch.tanh(plain / 2)
-        assert largest(model.run(IDS).logits - wanted) < 1e-5
-        assert largest(model.forward(model.token_embeddings(IDS[0])[None]) - wanted[:1]) < 1e-5
+        assert largest(model.run(IDS).logits - wanted) < 1e-4
+        assert largest(model.forward(model.token_embeddings(IDS[0])[None]) - wanted[:1]) < 1e-4
         assert largest(wanted - plain) > 0.1
 
 
@@ -443,7 +443,7 @@ def test_a_deep_copy_has_a_mixture_of_its_own(name: tuple[str, str]) -> None:
     with torch.no_grad():
         wanted = model.run(IDS).logits
         twin = copy.deepcopy(model.tl_model)
-        assert torch.equal(twin(IDS), wanted)
+        assert largest(twin(IDS) - wanted) < 1e-5
         found = mixture_of(twin)
         assert found is not None
         found.router.data.neg_()

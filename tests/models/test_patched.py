@@ -13,7 +13,7 @@ from interp_widgets.models import Model, engine, load_model
 from interp_widgets.models.engine import Trace, patched, trace
 from interp_widgets.models.patching import Patch
 from tests.models.mixtures import tiny_mixture
-from tests.models.tiny import tiny_hf, tiny_model
+from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model
 from tests.tolerances import limit
 
 IDS = [5, 17, 300, 44, 8, 261, 99, 30, 31, 7]
@@ -306,8 +306,7 @@ def test_blocks_of_unusual_models_start_at_the_layer() -> None:
 
 
 def test_half_precision_agrees_roughly() -> None:
-    model = tiny_model("llama", dtype=torch.bfloat16)
-    double = tiny_model("llama", dtype=torch.float64)
+    model, double = (tiny_model("llama", dtype=kind, seed=HALF_SEED) for kind in (torch.bfloat16, torch.float64))
     patch = every_place(model, "mlp", 1)
     found = resumed(model, trace(model, embeddings(model)), [patch], len(IDS))
     wanted = resumed(double, trace(double, embeddings(double)), [patch], len(IDS))

@@ -15,6 +15,7 @@ from interp_widgets.models import Model, load_model
 from interp_widgets.models.engine import encode, has_hooks, prefix
 from interp_widgets.models.patching import interventions
 from tests.models.tiny import BRIDGE_ONLY, HALF_SEED, tiny_model
+from tests.tolerances import SINGLE
 
 IDS = [5, 17, 300, 44, 8, 9, 120]
 BACKENDS = [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"]
@@ -118,14 +119,14 @@ def test_every_value_in_every_kind_of_pass(family: str, backend: str, bos: bool)
             reused = model.forward(
                 model.token_embeddings(whole)[None, 3:], prefix=model.prefix(model.token_embeddings(whole)[None, :3])
             )
-        torch.testing.assert_close(forwarded, ran, atol=1e-5, rtol=0)
-        torch.testing.assert_close(reused, ran[:, 3:], atol=1e-5, rtol=0)
-        assert (ran[:, : len(ids)] - clean).abs().max() > 1e-4, name
+        torch.testing.assert_close(forwarded, ran, atol=SINGLE, rtol=0)
+        torch.testing.assert_close(reused, ran[:, 3:], atol=SINGLE, rtol=0)
+        assert (ran[:, : len(ids)] - clean).abs().max() > 1e-2, name
         if name.endswith("mlp_in"):
             continue  # `run` has it behind a switch; the ablation tests compare it with equations
         where = torch.arange(len(whole))[None] - int(bos)
         wanted = model.run(whole, edit={name: lambda value, where=where: even(value, where)}).logits
-        torch.testing.assert_close(ran, wanted, atol=1e-6, rtol=0)
+        torch.testing.assert_close(ran, wanted, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -167,7 +168,7 @@ def test_positions_of_a_mixed_batch(model: Model) -> None:
     with interventions(model, [("blocks.1.hook_mlp_out", even)]):
         both = model.run(batch).logits
         apart = [model.run(row).logits[0] for row in batch]
-    torch.testing.assert_close(both, torch.stack(apart), atol=1e-5, rtol=0)
+    torch.testing.assert_close(both, torch.stack(apart), atol=SINGLE, rtol=0)
 
 
 def test_direct_calls_of_the_network_know_their_cache(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

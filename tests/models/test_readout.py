@@ -11,7 +11,7 @@ from torch import Tensor
 from interp_widgets.models import Model, load_model
 from interp_widgets.models.engine import ReadOut, read_out, residual_streams
 from interp_widgets.models.translators import Translators, load_translators, save_translators
-from tests.models.tiny import tiny_config, tiny_hf, tiny_model
+from tests.models.tiny import HALF_SEED, tiny_config, tiny_hf, tiny_model
 from tests.tolerances import limit
 
 IDS = torch.tensor([5, 17, 300, 44, 8, 261, 99, 30])
@@ -66,13 +66,14 @@ def test_residuals_are_the_hooked_values(name: tuple[str, str]) -> None:
     model = tiny_model(*name, dtype=torch.float64)
     hooks = [f"blocks.{layer}.hook_resid_pre" for layer in range(3)] + ["blocks.2.hook_resid_post"]
     run = model.run(IDS, capture=hooks)
-    assert torch.equal(residual_streams(model, IDS), torch.cat([run.activations[hook] for hook in hooks]))
+    wanted = torch.cat([run.activations[hook] for hook in hooks])
+    assert largest(residual_streams(model, IDS) - wanted) < limit(model) * largest(wanted)
 
 
 @pytest.mark.parametrize("name", [pytest.param(("gpt2", "hooked"), marks=pytest.mark.hooked), ("llama", "bridge"),
                                   ("gpt_neox", "bridge"), ("gemma2", "bridge")])  # fmt: skip
 def test_half_precision_is_read_in_float32(name: tuple[str, str]) -> None:
-    model = tiny_model(*name, dtype=torch.bfloat16)
+    model = tiny_model(*name, dtype=torch.bfloat16, seed=HALF_SEED)
     read, streams = read_out(model), residual_streams(model, IDS)
     assert read.in_blocks
     assert streams.dtype == torch.float32

@@ -16,7 +16,7 @@ import torch
 
 from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workbench, load_demo_pair
 from interp_widgets.analysis.saliency import prompt_saliency
-from tests.models.tiny import tiny_model
+from tests.models.tiny import HALF_SEED, tiny_model
 from tests.widgets.opening import hooks_on, opening, settle
 from tests.widgets.trouble import (
     cancelled_and_closed,
@@ -132,7 +132,7 @@ def test_marks_give_the_instruction_score(pair: Any, explore: Any, wire: Any) ->
      ("gemma", "bridge", torch.float32)],
 )  # fmt: skip
 def test_opens_on_either_backend_and_in_half_precision(explore: Any, family: str, backend: Any, dtype: Any) -> None:
-    model = tiny_model(family, backend, dtype=dtype)
+    model = tiny_model(family, backend, dtype=dtype, seed=HALF_SEED)
     panel = explore(model, prompt="The capital of France is", response=" Paris and Rome")
     assert panel.status.state == "done", panel.status.error
     assert np.isfinite(panel.result.importance).all()

@@ -281,6 +281,7 @@ def tiny_pair() -> tuple[Any, Any]:
     return tiny_model("llama", seed=0), tiny_model("llama", seed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["exact", "first_order"])
 def test_scores_of_real_models_are_those_of_their_saliency(tiny_pair: tuple[Any, Any], method: Any) -> None:
     texts = ["Answer the question. What is the capital of France?", "Write a short story about a small dog."]

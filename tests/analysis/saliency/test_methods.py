@@ -18,8 +18,8 @@ from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency, sa
 from interp_widgets.analysis.saliency.methods import prefers_forward
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, load_model
-from tests.models.tiny import tiny_config, tiny_hf, tiny_model
-from tests.tolerances import limit
+from tests.models.tiny import HALF_SEED, tiny_config, tiny_hf, tiny_model
+from tests.tolerances import SINGLE, limit
 
 PROMPT = [5, 17, 300, 44, 8, 261, 99]
 RESPONSE = [30, 31, 7, 120, 77]
@@ -91,19 +91,19 @@ def loop_gradient(model: Model, target: str) -> NDArray[Any]:
 @pytest.mark.parametrize("place", MODELS, ids="-".join)
 def test_exact_equals_a_loop_of_plain_forward_passes(place: tuple[str, str], target: str) -> None:
     single, double = (tiny_model(*place, dtype=dtype) for dtype in (torch.float32, torch.float64))
-    floor = limit(double, single=1e-5)
+    floor = limit(double, single=SINGLE)
     assert relative(saliency(double, "exact", target).importance, loop_exact(double, target)) < floor
-    assert relative(saliency(single, "exact", target).importance, loop_exact(single, target)) < 1e-5
+    assert relative(saliency(single, "exact", target).importance, loop_exact(single, target)) < SINGLE
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("place", MODELS, ids="-".join)
 def test_first_order_equals_one_backward_pass_per_token(place: tuple[str, str], target: str) -> None:
     single, double = (tiny_model(*place, dtype=dtype) for dtype in (torch.float32, torch.float64))
-    floor = limit(double, single=1e-5)
+    floor = limit(double, single=SINGLE)
     assert relative(saliency(double, "first_order", target).importance, loop_gradient(double, target)) < floor
     # rounding of gradients: autograd itself is as far from float64 in these random models
-    assert relative(saliency(single, "first_order", target).importance, loop_gradient(single, target)) < 3e-5
+    assert relative(saliency(single, "first_order", target).importance, loop_gradient(single, target)) < SINGLE
 
 
 def test_the_two_methods_differ() -> None:
@@ -146,7 +146,7 @@ def test_first_order_is_captums_input_x_gradient(family: str) -> None:
     embeddings = hf.get_input_embeddings()(torch.tensor([PROMPT + RESPONSE[:-1]])).detach().requires_grad_(True)
     columns = [InputXGradient(probabilities).attribute(embeddings, target=m)[0] for m in range(len(RESPONSE))]
     captum = torch.stack(columns, dim=1)[: len(PROMPT)].sum(-1).detach().numpy()
-    assert relative(saliency(model, "first_order").importance, captum) < 1e-5
+    assert relative(saliency(model, "first_order").importance, captum) < SINGLE
 
 
 @HOOKED
@@ -182,7 +182,7 @@ def test_forward_mode_and_reverse_mode_agree(monkeypatch: pytest.MonkeyPatch) ->
         for mode in (True, False):
             monkeypatch.setattr(place, lambda n, m, mode=mode: mode)
             found.append(saliency(model, "first_order").importance)
-        assert relative(*found) < limit(model, single=1e-5)
+        assert relative(*found) < limit(model, single=SINGLE)
 
 
 def test_the_shorter_side_decides_the_mode() -> None:
@@ -201,7 +201,7 @@ def test_without_forward_mode_reverse_mode_takes_over(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(NativeJacobian, "jvp", refuse)
     found = prompt_saliency(model, PROMPT[:2], RESPONSE, method="first_order").importance
-    assert relative(found, wanted) < limit(model, single=1e-5)
+    assert relative(found, wanted) < limit(model, single=SINGLE)
 
 
 @pytest.mark.parametrize("method", ["exact", "first_order", "integrated_gradients"])
@@ -211,13 +211,13 @@ def test_the_batch_size_changes_nothing(family: str, method: str) -> None:
     options = {"steps": 4} if method == "integrated_gradients" else {}
     results = [saliency(model, method, batch_size=size, **options) for size in (1, 3, None)]
     for result in results[1:]:
-        assert np.abs(result.importance - results[0].importance).max() < 1e-6
+        assert relative(result.importance, results[0].importance) < SINGLE
     assert [result.provenance["largest_chunk"] for result in results][:2] == [1, 3]
 
 
 def test_half_precision_runs_and_says_so() -> None:
-    model = tiny_model("llama", dtype=torch.bfloat16)
-    wanted = {method: saliency(tiny_model("llama"), method).importance for method in ("exact", "first_order")}
+    model, full = (tiny_model("llama", dtype=kind, seed=HALF_SEED) for kind in (torch.bfloat16, torch.float32))
+    wanted = {method: saliency(full, method).importance for method in ("exact", "first_order")}
     for method, matrix in wanted.items():
         result = saliency(model, method)
         assert result.provenance["dtype"] == "bfloat16"
@@ -230,7 +230,7 @@ def test_blocks_of_the_vocabulary_change_nothing(target: str, monkeypatch: pytes
     from interp_widgets.analysis._core import targets
 
     model = tiny_model("llama", dtype=torch.float64)
-    allowed = limit(model, single=1e-5)
+    allowed = limit(model, single=SINGLE)
     whole = saliency(model, "exact", target)
     monkeypatch.setattr(targets, "_COLUMNS", 50)  # response ids and the foil lie in different blocks
     monkeypatch.setattr(targets, "_BLOCK", {"cpu": 16 * model.d_vocab})
@@ -396,7 +396,7 @@ def test_out_of_memory_halves_the_chunk(method: str, monkeypatch: pytest.MonkeyP
     result = saliency(model, method, batch_size=5)
     assert result.provenance["chunk_halvings"] == 1
     assert result.provenance["largest_chunk"] == 2
-    assert relative(result.importance, wanted) < 1e-5
+    assert relative(result.importance, wanted) < SINGLE
     monkeypatch.setattr(methods, "encode", greedy(methods.encode, lambda model, rest: 99))
     monkeypatch.setattr(NativeJacobian, "vjp", greedy(NativeJacobian.vjp, lambda self, seeds, at: 99))
     with pytest.raises(MemoryError, match="one sequence of 11 tokens does not fit"):
