@@ -120,15 +120,15 @@ def _check(name: str, value: Any, kinds: tuple[Kind, ...]) -> None:
     if any(entry.fits(value) for kind in kinds for entry in kind.entries):
         advice = f": write {name}=[{value!r}]" if len(repr(value)) <= 60 else f": write {name}=[...]"
     error = ValueError if any(kind.right_type(value) for kind in kinds) else TypeError
-    raise error(f"{name} must be {_one_of([kind.name for kind in kinds])}, got {_short(value)}{advice}")
+    raise error(f"{name} must be {_one_of([kind.name for kind in kinds])}, got {short(value)}{advice}")
 
 
 def _one_of(names: Sequence[str]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _short(value: Any) -> str:
-    """A value in a few words."""
+def short(value: Any) -> str:
+    """A value in a few words: as Python writes it, where that is not long."""
     text = repr(value)
     plain = value is None or isinstance(value, (bool, int, float, str, list, tuple, dict))
     return text if plain and len(text) <= 60 else f"an object of type {type(value).__name__}"
@@ -251,7 +251,7 @@ def _integer(argument: str) -> Kind:
     return Kind(
         f"an int >= {least}",
         f"int >= {least}",
-        lambda value: _is_integer(value) and value >= least,
+        lambda value: _is_integer(value) and not hasattr(value, "__len__") and value >= least,
         right_type=_is_integer,
     )
 

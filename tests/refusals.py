@@ -43,7 +43,7 @@ def complaint(call: Callable[[], Any]) -> str | None:
         text = str(error)
         if not isinstance(error, KINDS) or not place.startswith(PACKAGE):
             return f"{type(error).__name__} from {place}: {text[:160]}"
-        if "\n" in text or len(text.split()) < 4 or len(text) > 700:
+        if "\n" in text or len(text.split()) < 4:
             return f"no sentence: {text[:160]}"
         return None
 

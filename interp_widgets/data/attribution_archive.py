@@ -55,7 +55,7 @@ def read_importance_archive(path: str | os.PathLike[str], *, model: str | None =
 
     Raises FileNotFoundError where there is no file, ValueError when it has another layout or no such model.
     """
-    source = Path(path).expanduser()
+    source = Path(os.path.expanduser(path))
     columns = read_arrays(source, "importance matrices", names=(*_FIELDS, "score"))
     if missing := [name for name in _FIELDS if name not in columns]:
         raise ValueError(f"{source} has no {', '.join(missing)}: it is not an archive of importance matrices")

@@ -283,7 +283,7 @@ def read_concepts(
         [('rain', 3, 2), ('snow', 3, 2)]
     """
     source = Path(folder)
-    if not source.is_dir():
+    if not os.path.isdir(source):
         raise FileNotFoundError(f"there is no folder of concepts at {source}")
     if not 0 <= held_out < 1:
         raise ValueError(f"held_out must be a share in 0..1 (1 left out), got {held_out}")

@@ -25,8 +25,8 @@ ROWS = (".json", ".jsonl", ".csv")
 
 def existing_file(path: str | os.PathLike[str], what: str) -> Path:
     """The path of a file that is there, ``~`` expanded; FileNotFoundError else."""
-    source = Path(path).expanduser()
-    if not source.is_file():
+    source = Path(os.path.expanduser(path))
+    if not os.path.isfile(source):  # also where the name is too long to be one
         raise FileNotFoundError(f"there is no file of {what} at {source}: check the path")
     return source
 

@@ -39,7 +39,7 @@ def read_word_list(path: str | os.PathLike[str]) -> tuple[str, ...]:
         ...     read_word_list(path)
         ('the', 'of', 'dog')
     """
-    source = Path(path).expanduser()
+    source = Path(os.path.expanduser(path))
     lines = [line.strip() for line in read_text(source, "words").splitlines()]
     listed = [line for line in lines if line]
     counted = [match for line in listed if (match := _COUNTED.fullmatch(line))]

@@ -81,12 +81,12 @@ def open_source(
 def _read_source(source: str | Path, tokenizer: Any, dtype: torch.dtype | None, spread: dict[str, Any]) -> Source:
     text = str(source)
     demo = DEMO_NAMES.get(text)
-    path = DEMO / demo if demo else Path(text).expanduser()
+    path = DEMO / demo if demo else Path(os.path.expanduser(text))
     if demo and not path.is_dir():
         raise LoadError(
             f"the shipped model {text} is not there ({path}): install the package again, or run `make demo`"
         )
-    local = bool(demo) or path.exists() or isinstance(source, Path) or _looks_like_path(text)
+    local = bool(demo) or os.path.exists(path) or isinstance(source, Path) or _looks_like_path(text)
     where: str | Path = path if local else text
     if local:
         check_folder(path)
@@ -101,8 +101,8 @@ def _read_source(source: str | Path, tokenizer: Any, dtype: torch.dtype | None, 
 
 def address(source: str | Path) -> str:
     """What `load_model` loads a model from again: its name, or the absolute path of its folder."""
-    path = Path(source).expanduser()
-    return str(path.resolve()) if str(source) not in DEMO_NAMES and path.exists() else str(source)
+    path = Path(os.path.expanduser(source))
+    return str(path.resolve()) if str(source) not in DEMO_NAMES and os.path.exists(path) else str(source)
 
 
 def _looks_like_path(text: str) -> bool:
@@ -144,22 +144,22 @@ def _name_of(hf_model: Any) -> str:
 
 def short_name(name: str) -> str:
     """The last part of a folder's path; a hub name as it is."""
-    return Path(name).name if Path(name).exists() else name
+    return Path(name).name if os.path.exists(name) else name
 
 
 def _tokenizer_beside(hf_model: Any) -> Any:
     """The tokenizer in the local folder that a transformers model came from, if it is still there."""
     path = getattr(hf_model.config, "_name_or_path", "")
-    return read_tokenizer(path, local=True) if path and Path(path).is_dir() else None
+    return read_tokenizer(path, local=True) if path and os.path.isdir(path) else None
 
 
 def check_folder(folder: Path) -> None:
     """Raise a LoadError unless the folder holds a causal language model in safetensors."""
-    if folder.is_file():
+    if os.path.isfile(folder):
         raise LoadError(
             f"{folder} is a file: give the folder that holds it, with config.json and the weights as .safetensors"
         )
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise LoadError(f"there is no folder {folder}: check the path, or give a hub name such as 'gpt2'")
     if (folder / "adapter_config.json").exists():
         raise LoadError(

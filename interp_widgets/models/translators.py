@@ -102,7 +102,7 @@ def load_translators(path: str | os.PathLike[str]) -> Translators:
         >>> lens.d_model, logit_lens(model, "Paris is in", translators=lens).lens
         (192, 'tuned')
     """
-    source = Path(path).expanduser()
+    source = Path(os.path.expanduser(path))
     try:
         tensors, metadata = read_tensors(source, "translators")
     except ValueError as error:
@@ -155,7 +155,7 @@ def save_translators(
     """
     from safetensors.torch import save_file
 
-    target = Path(path).expanduser()
+    target = Path(os.path.expanduser(path))
     checked = Translators(tuple(weights), tuple(biases), form, str(target))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {target.parent} to write {target.name} into: make it first")

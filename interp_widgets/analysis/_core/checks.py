@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from interp_widgets.arguments import short
 from interp_widgets.models import Model
 
 
@@ -19,9 +20,9 @@ def whole_number(value: Any, name: str) -> int:
     try:
         number = operator.index(value)
     except TypeError as error:
-        raise TypeError(f"{name} must be an int, got {value!r}") from error
+        raise TypeError(f"{name} must be an int, got {short(value)}") from error
     if isinstance(value, bool):
-        raise TypeError(f"{name} must be an int, got {value!r}")
+        raise TypeError(f"{name} must be an int, got {short(value)}")
     return number
 
 
@@ -184,7 +185,7 @@ def check_choice(name: str, value: Any, literal: Any, *, none: bool = False) -> 
     """
     if value not in get_args(literal) and not (none and value is None):
         names = [*map(repr, get_args(literal)), *(["None"] if none else [])]
-        raise ValueError(f"{name} must be {', '.join(names[:-1])} or {names[-1]}, got {value!r}")
+        raise ValueError(f"{name} must be {', '.join(names[:-1])} or {names[-1]}, got {short(value)}")
 
 
 def check_choices(name: str, values: Any, literal: Any) -> tuple[Any, ...]:
@@ -198,7 +199,7 @@ def check_choices(name: str, values: Any, literal: Any) -> tuple[Any, ...]:
     chosen = (values,) if isinstance(values, str) else tuple(values)
     allowed = get_args(literal)
     if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(allowed):
-        raise ValueError(f"{name} must be some of {', '.join(map(repr, allowed))}, each once, got {values!r}")
+        raise ValueError(f"{name} must be some of {', '.join(map(repr, allowed))}, each once, got {short(values)}")
     return chosen
 
 

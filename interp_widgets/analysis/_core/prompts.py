@@ -195,6 +195,8 @@ def single_token(model: Model, token: str | int, *, what: str = "target") -> int
         advice = "give a shorter text or an id"
         if not token.startswith(" ") and len(model.tokens(" " + token, prepend_bos=False)) == 1:
             advice = f"with a space in front, {' ' + token!r}, it is one"
+        if len(token) > 60:
+            raise ValueError(f"the {what} must be one token, the text given is {len(ids)}: {advice}")
         raise ValueError(f"the {what} must be one token, {token!r} is {len(ids)} ({pieces}): {advice}")
     number = whole_number(token, f"the {what}, where it is no text,")
     check_range(f"the {what}", number, 0, model.d_vocab - 1, "this vocabulary")

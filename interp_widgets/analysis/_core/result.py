@@ -143,8 +143,8 @@ class Result(Record):
 
         Raises FileNotFoundError, or ValueError when the file is no result, or one of another class or version.
         """
-        source = _npz_path(path) if not Path(path).exists() else Path(path)
-        if not source.is_file():
+        source = Path(path) if os.path.exists(path) else _npz_path(path)
+        if not os.path.isfile(source):
             raise FileNotFoundError(f"there is no result file at {source}: give a path that save() returned")
         head, arrays = _read(source)
         kind = _wanted_class(cls, head, source)
@@ -195,6 +195,8 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 def _npz_path(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
+    if not path.name:
+        raise ValueError(f"path must name a file of results, got {str(path)!r}")
     return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
 
 

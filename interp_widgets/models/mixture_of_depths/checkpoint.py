@@ -83,7 +83,7 @@ def base_hash(hf_model: Any) -> str:
 
 def is_mixture_folder(source: object) -> bool:
     """Whether ``source`` is the path of a folder that `ModModel.save` wrote."""
-    return isinstance(source, str | os.PathLike) and (Path(source).expanduser() / HEADER).is_file()
+    return isinstance(source, str | os.PathLike) and os.path.isfile(Path(os.path.expanduser(source)) / HEADER)
 
 
 def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
@@ -93,7 +93,7 @@ def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
     """
     from safetensors.torch import save_file
 
-    target = Path(folder).expanduser()
+    target = Path(os.path.expanduser(folder))
     if target.exists() and not target.is_dir():
         raise ValueError(f"{target} is a file: give a folder to save the mixture in")
     if (target / "config.json").exists():
@@ -146,7 +146,7 @@ def _header(state: MixtureState) -> dict[str, Any]:
 
 def load_state(folder: str | os.PathLike[str]) -> MixtureState:
     """Read what `save_state` wrote; LoadError says what is wrong with a folder."""
-    path = Path(folder).expanduser()
+    path = Path(os.path.expanduser(folder))
     if not (path / HEADER).is_file():
         raise LoadError(f"{path} has no {HEADER}: give a folder that ModModel.save wrote")
     try:
