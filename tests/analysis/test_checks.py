@@ -265,7 +265,7 @@ def test_a_run_of_tokens_lies_inside_and_is_not_empty(wrong: Any) -> None:
         lambda: prompt.find(wrong),
         lambda: check_span(wrong, N, "the span", "prompt"),
         lambda: inspect.unwrap(causal_trace)(model(), IDS, wrong),
-        lambda: sentence_profiles(np.ones(N), [wrong]),
+        lambda: inspect.unwrap(sentence_profiles)(np.ones(N), [wrong]),
     ):
         with pytest.raises(ValueError, match=rf"must be \(start, end\) with 0 <= start < end <= {N} for this prompt"):
             call()
