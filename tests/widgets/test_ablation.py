@@ -640,7 +640,7 @@ def test_an_exception_in_a_users_hook_is_shown_and_leaves_no_hook(pair: Any, abl
 
 def test_out_of_memory_is_a_sentence(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = ablate(pair.base, prompt="A cat")  # few cells: every halving collects garbage
-    told_of_full_memory(panel, monkeypatch, "interp_widgets.analysis.ablation.maps.patched")
+    told_of_full_memory(panel, monkeypatch, "interp_widgets.analysis.ablation.cells.patched")
 
 
 def test_cancel_keeps_partial_maps_and_closing_ends_the_run(pair: Any, ablate: Any, monkeypatch: Any) -> None:
