@@ -13,12 +13,14 @@ from interp_widgets.models.mixture_of_depths.assemble import new_mixture, norm_p
 from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, base_hash
 from interp_widgets.models.mixture_of_depths.graft import late_parts
 from interp_widgets.models.mixture_of_depths.opening import build_mixture, read_base
-from tests.models.tiny import tiny_folder, tiny_hf
+from tests.models.tiny import HALF_SEED, tiny_folder, tiny_hf
 
 
-def random_state(family: str, k: int, *, top_k: int | None = None, copied: bool = False, seed: int = 0) -> MixtureState:
+def random_state(
+    family: str, k: int, *, top_k: int | None = None, copied: bool = False, seed: int = 0, base_seed: int = 0
+) -> MixtureState:
     """A router of scale 0.3 and norms changed at random (or, ``copied``, left as the final norm)."""
-    hf_model, _ = read_base(tiny_folder(family))
+    hf_model, _ = read_base(tiny_folder(family, base_seed))
     found = base_hash(hf_model)
     parts = late_parts(hf_model)
     generator = torch.Generator().manual_seed(seed)
@@ -27,7 +29,7 @@ def random_state(family: str, k: int, *, top_k: int | None = None, copied: bool 
     for name, parameter in norm_parameters(mixture, parts).items():
         shift = 0.0 if copied else 0.3
         weights[name] = parameter.detach() + shift * torch.randn(parameter.shape, generator=generator)
-    return MixtureState(k, mixture.top_k, None, str(tiny_folder(family)), family, found, weights)
+    return MixtureState(k, mixture.top_k, None, str(tiny_folder(family, base_seed)), family, found, weights)
 
 
 @functools.cache
@@ -41,8 +43,9 @@ def tiny_mixture(
     dtype: torch.dtype = torch.float32,
 ) -> ModModel:
     """A loaded `ModModel` on the CPU (shared between tests: leave it as it was)."""
-    state = random_state(family, k, top_k=top_k, copied=copied)
-    hf_model, tokenizer = read_base(tiny_folder(family))
+    base_seed = HALF_SEED if dtype == torch.bfloat16 else 0
+    state = random_state(family, k, top_k=top_k, copied=copied, base_seed=base_seed)
+    hf_model, tokenizer = read_base(tiny_folder(family, base_seed))
     return build_mixture(
         hf_model, state, tokenizer=tokenizer, name=f"{family} + MoD", source=None,
         device="cpu", dtype=dtype, backend=backend,  # type: ignore[arg-type]
