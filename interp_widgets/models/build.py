@@ -94,7 +94,7 @@ def build(
             stop_ids=stop_ids(hf_model),
             parameters=parameters,
             shares_weights=not source.owned and convert.share_weights(tl_model, source.hf_model),
-        )
+        ).with_capabilities()
 
 
 @dataclass(frozen=True)

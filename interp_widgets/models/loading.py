@@ -222,4 +222,4 @@ def _adopt(
         prepend_bos=bool(getattr(tl_model.cfg, "default_prepend_bos", True)),
         stop_ids=stop_ids(tl_model.original_model) if actual == "bridge" else (),
         shares_weights=True,
-    )
+    ).with_capabilities()

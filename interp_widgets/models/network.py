@@ -7,7 +7,7 @@ import functools
 import operator
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -111,9 +111,14 @@ class Network:
                 self._hashes[key] = weights.weight_hash(self.tl_model)
             return self._hashes[key]
 
+    def with_capabilities(self) -> Self:
+        """The model itself, its capabilities found while its weights are those that were checked and it is at rest."""
+        _ = self.capabilities
+        return self
+
     @functools.cached_property
     def capabilities(self) -> Capabilities:
-        """What the model can be asked for, and why not for the rest; found in one short pass on first use."""
+        """What the model can be asked for, and why not for the rest; found in one short pass at the load."""
         with self.lock:
             return find_capabilities(
                 self.tl_model, caches=self.caches, normalization=self.normalization, d_mlp=self.d_mlp

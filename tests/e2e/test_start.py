@@ -111,6 +111,6 @@ def test_an_error_is_a_sentence_and_the_map_stays(start: Any) -> None:
     box = panel.get_by_label("Prompt", exact=True)
     box.fill("")
     box.blur()
-    expect(panel.get_by_role("alert")).to_contain_text("the prompt is empty")
+    expect(panel.locator(".iw-wanted")).to_contain_text("the prompt is empty")
     assert nb.py("explorer.map.heat.shape") == cells
     nb.screenshot("saliency_error", panel)
