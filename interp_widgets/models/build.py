@@ -82,7 +82,7 @@ def build(
         policy = _puts_bos(tokenizer)
         tokenizer = _attach_tokenizer(tl_model, tokenizer, policy)
         make: Callable[..., Model] = Model if addition is None else addition.make_model
-        return make(
+        model = make(
             tl_model,
             name=name,
             source=source.address,
@@ -94,7 +94,9 @@ def build(
             stop_ids=stop_ids(hf_model),
             parameters=parameters,
             shares_weights=not source.owned and convert.share_weights(tl_model, source.hf_model),
-        ).with_capabilities()
+        )
+        _ = model.capabilities  # found while the weights are those that were checked, and nothing else runs
+        return model
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ def _adopt(
     check = self_check(tl_model, actual, None)
     if not check.passed:
         raise SelfCheckError(f"{name} failed the self-check: {'; '.join(check.faults)}")
-    return Model(
+    model = Model(
         tl_model,
         name=name,
         backend=actual,
@@ -222,4 +222,6 @@ def _adopt(
         prepend_bos=bool(getattr(tl_model.cfg, "default_prepend_bos", True)),
         stop_ids=stop_ids(tl_model.original_model) if actual == "bridge" else (),
         shares_weights=True,
-    ).with_capabilities()
+    )
+    _ = model.capabilities  # found while the weights are those that were checked, and nothing else runs
+    return model

@@ -7,7 +7,7 @@ import functools
 import operator
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -110,11 +110,6 @@ class Network:
             if key not in self._hashes:
                 self._hashes[key] = weights.weight_hash(self.tl_model)
             return self._hashes[key]
-
-    def with_capabilities(self) -> Self:
-        """The model itself, its capabilities found while its weights are those that were checked and it is at rest."""
-        _ = self.capabilities
-        return self
 
     @functools.cached_property
     def capabilities(self) -> Capabilities:
