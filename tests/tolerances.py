@@ -18,6 +18,6 @@ def limit(model: Model, *, single: float = 3e-6) -> float:
     """Largest difference that rounding may make in a float64 model: 1e-10, or `single` where a part is in float32.
 
     transformers' RMSNorm computes in float32 inside a float64 model, so on the bridge two right routes are apart by
-    float32's rounding, and how far hangs on the processor: the same bits on one machine, 2e-7 on another.
+    float32's rounding, and how far depends on the processor: the same bits on one machine, 2e-7 on another.
     """
     return ROUNDING if model.precision == torch.float64 else single

@@ -204,7 +204,7 @@ def test_bfloat16_is_the_mixture_to_its_precision() -> None:
 
 @pytest.mark.parametrize("backend", [pytest.param("hooked", marks=pytest.mark.hooked), "bridge"])
 def test_half_precision_loads(backend: str) -> None:
-    """Even with a steep router, whose weights hang on the rounding of its stream."""
+    """Even with a steep router, whose weights depend on the rounding of its stream."""
     model = tiny_mixture("llama", backend, 2, copied=True, dtype=torch.bfloat16)
     assert model.self_check.logits_tolerance == 2.0
     assert tiny_mixture("llama", backend, 2).self_check.logits_tolerance < 0.01
@@ -298,7 +298,7 @@ def test_a_pair_of_mixtures_from_memory_takes_the_plain_equations() -> None:
 @pytest.mark.hooked
 @pytest.mark.parametrize("only", [0, 1])
 def test_a_route_alone_by_the_plain_equations(only: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its weight hangs on nothing; the blocks and autograd say the same."""
+    """Its weight depends on nothing; the blocks and autograd say the same."""
     state = dataclasses.replace(random_state("llama", 2), only=only)
     model = build(state, backend="hooked", dtype=torch.float64)
     assert engine.in_blocks(model)

@@ -90,7 +90,7 @@ class Selecting(PredictionPanel):
         self._selection_changed(None)
 
     def _selection_changed(self, change: Any) -> None:
-        """Tell the workbench, and redraw what hangs on the selection."""
+        """Tell the workbench, and redraw what depends on the selection."""
         if change is not None and change.name == "layer":
             self.layer_told = True
         if self._picking:

@@ -64,8 +64,8 @@ class Computing:
         found: Cost | None = request.cost(model) if hasattr(request, "cost") else None
         return found
 
-    def leans_on(self, request: Any) -> tuple[Any, ...]:
-        """Other models of the panel that a model's result hangs on too, such as the one that writes a response."""
+    def depends_on(self, request: Any) -> tuple[Any, ...]:
+        """Other models of the panel that a model's result depends on too, such as the one that writes a response."""
         return ()
 
     # for subclasses ---------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Computing:
             cache.put(key, value)
 
     def _key(self, request: Hashable, model: Model, look: Callable[[Model], Hashable]) -> Hashable:
-        others = tuple(look(other) for other in self.leans_on(request))
+        others = tuple(look(other) for other in self.depends_on(request))
         return (type(self).__qualname__, look(model), others, request)
 
     def _kind(self, request: Hashable) -> Hashable:

@@ -40,7 +40,7 @@ class Panel(Running):
     - `request()`: what to compute, as a frozen, hashable object, read from the fields; ValueError if it cannot be done.
       Of a panel with an `analysis` it is the call of that, with the fields as its arguments;
     - `cost(request, model)`: an object with `.flops` and `.bytes`, for the forecast; usually `request.cost(model)`;
-    - `leans_on(request)`: other models that a result depends on, so that it is kept for those only;
+    - `depends_on(request)`: other models that a result depends on, so that it is kept for those only;
     - `compute(request, model, progress=, check=, on_partial=)`: the result; runs in the worker, must not touch widgets;
       usually `request.answer(model, progress=, check=, on_partial=)`;
     - `choices()`: how many or which there are of what a field that `chooses` chooses from, in the results;

@@ -91,7 +91,7 @@ class Making(Panel):
             self._listed = Listed(self.concepts)
         return BrowseRequest(MadeSet(self._listed, self.stream, self.method, self.seed), self.map_method, self.seed)
 
-    def leans_on(self, request: BrowseRequest) -> tuple[Any, ...]:
+    def depends_on(self, request: BrowseRequest) -> tuple[Any, ...]:
         return self.models  # the second model's map holds the first's directions too
 
     def compute(

@@ -282,7 +282,7 @@ class FFNConceptBrowser(WordPanel, Noting):
             self.repaint_concepts()
 
     def repaint_concepts(self) -> None:
-        """Draw what hangs on components and notes."""
+        """Draw what depends on components and notes."""
         self.tabs_of["concepts"].paint()
         if self.comparing is not None:
             self.comparing.paint()

@@ -102,7 +102,7 @@ class NeuronsTab:
         self.paint_selection()
 
     def paint_selection(self) -> None:
-        """Draw what hangs on the picked neuron."""
+        """Draw what depends on the picked neuron."""
         if not self.results:
             return
         neuron, shown = self.told, self.looked_at

@@ -30,7 +30,7 @@ class Noting(PredictionPanel):
         super().__init__(model, tuned, **options)
 
     def repaint_concepts(self) -> None:
-        """Draw what hangs on components and notes."""
+        """Draw what depends on components and notes."""
 
     @property
     def letter(self) -> str:
@@ -91,7 +91,7 @@ class Noting(PredictionPanel):
         self.start(work, done, title="Opening the notes", channel="notes")
 
     def notes_changed(self) -> None:
-        """Draw what hangs on the notes."""
+        """Draw what depends on the notes."""
         if self.concepts and self.tab != "neurons":
             self.repaint_concepts()
 

@@ -96,7 +96,7 @@ class LogitLensExplorer(PredictionPanel):
     ) -> LogitLensResult:
         return request.answer(model, self.models[-1], progress=progress, check=check)
 
-    def leans_on(self, request: LensRequest) -> tuple[Any, ...]:
+    def depends_on(self, request: LensRequest) -> tuple[Any, ...]:
         return (self.models[-1],) if request.target is None else ()
 
     def draw(self, results: tuple[LogitLensResult, ...], request: LensRequest) -> None:

@@ -275,7 +275,7 @@ class MoDRoutingViewer(Panel):
             progress=progress, check=check,
         )  # fmt: skip
 
-    def leans_on(self, request: Route) -> tuple[Any, ...]:
+    def depends_on(self, request: Route) -> tuple[Any, ...]:
         return self.shelf.held(request.mixtures)
 
     def _key(self, request: Any, model: Any, look: Callable[[Any], Hashable]) -> Hashable:

@@ -1,4 +1,4 @@
-"""Saliency: which prompt tokens a response hangs on."""
+"""Saliency: which prompt tokens a response depends on."""
 
 from .explorer import SaliencyExplorer
 

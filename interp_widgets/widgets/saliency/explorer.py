@@ -34,7 +34,7 @@ from .request import (
 
 
 class SaliencyExplorer(Panel):
-    """Which prompt tokens each response token hangs on: map, token strips, density, checks and data sets.
+    """Which prompt tokens each response token depends on: map, token strips, density, checks and data sets.
 
     ``SaliencyExplorer(model)``, ``SaliencyExplorer(base, tuned)``, ``SaliencyExplorer(pair)`` or, to share prompt and
     selection with other widgets, ``SaliencyExplorer(workbench)``. Every trait below is a keyword too. `run()` computes
@@ -182,7 +182,7 @@ class SaliencyExplorer(Panel):
             self.remember(request.answered(response), model, result)
         return result
 
-    def leans_on(self, request: SaliencyRequest) -> tuple[Any, ...]:
+    def depends_on(self, request: SaliencyRequest) -> tuple[Any, ...]:
         return () if request.writing is None else (self.models[request.writing.writer],)
 
     def cost(self, request: SaliencyRequest, model: Model) -> Any:

@@ -38,7 +38,7 @@ class MapTab:
             row_bars_label="density", empty="No map yet: press Run",
         )  # fmt: skip
         self.heat.strips = (self.prompt_strip, self.response_strip)  # shade each other in a saved page too
-        self.table = Table(empty="Click a response token: the prompt tokens it hangs on are listed here.", height=240)
+        self.table = Table(empty="Click a response token: the prompt tokens it depends on are listed here.", height=240)
         self.marking = W.ToggleButton(description="Mark instruction", tooltip="Then drag over the prompt's words")
         clear = panel.on_click(W.Button(description="Clear marks"), lambda: setattr(panel, "marks", []))
         self.scores = W.HTML("")

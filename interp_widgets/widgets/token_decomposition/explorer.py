@@ -170,7 +170,7 @@ class TokenDecompositionExplorer(PredictionPanel):
             self.column, self.source = column, source
 
     def _selection_changed(self, _: Any) -> None:
-        """Tell the workbench, and redraw what hangs on the selection."""
+        """Tell the workbench, and redraw what depends on the selection."""
         with self.hold():
             self.prompt_token = self.source if 0 <= self.source < self._in_prompt else -1
             if self.column >= 0:
