@@ -320,7 +320,7 @@ def test_the_list_names_the_tokens_of_the_prompt_it_is_used_on(pair: Any, ablate
     wire.type(line.place, index=1)
     panel.prompt = "The nurse said that"
     assert line.place.options[0][0] == "at “·nurse” (1)"
-    assert line.planned.position is None, "what was chosen stays"
+    assert line.spec.position is None, "what was chosen stays"
 
 
 def test_writing_can_be_cancelled(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +334,7 @@ def test_writing_can_be_cancelled(pair: Any, ablate: Any, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(pair.base, "generate_ids", endless)
     panel.pick("mlp", 0, position=2)
-    panel.stack.generate([panel.planned])
+    panel.stack.generate([panel.spec])
     assert entered.wait(120)
     panel.cancel()
     assert panel.wait(120)
@@ -630,7 +630,7 @@ def test_an_exception_in_a_users_hook_is_shown_and_leaves_no_hook(pair: Any, abl
         with pytest.raises(RuntimeError, match="the user's hook failed"):
             panel.run(fresh=True)
         panel.pick("attn", 0, position=LAST)
-        panel.stack.generate([panel.planned])
+        panel.stack.generate([panel.spec])
         assert panel.wait(120)
         assert "the user's hook failed" in panel.status.error
     assert not any(point.fwd_hooks for point in pair.base.tl_model.hook_dict.values())

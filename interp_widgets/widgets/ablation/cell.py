@@ -17,8 +17,8 @@ from interp_widgets.models import Model
 from ..base.controls import row
 from ..base.prediction import Prediction
 from ..views import Table
+from .ablation_spec import AblationSpec
 from .maps import METRIC_NAMES, amount
-from .planned import Planned
 
 if TYPE_CHECKING:
     from .panel import AblationPanel
@@ -33,11 +33,11 @@ class CellRequest:
     """One picked part, for the cache."""
 
     prediction: Prediction
-    planned: Planned
+    spec: AblationSpec
 
     def answer(self, model: Model, check: Any) -> AblatedPrediction:
         """Run it on one model."""
-        one = self.planned.make(model, self.prediction, check=check)
+        one = self.spec.make(model, self.prediction, check=check)
         check()
         return ablated_prediction(model, self.prediction.read(model)[0], [one], top=min(TOP, model.d_vocab))
 
@@ -64,21 +64,21 @@ class Cell:
         self.box.add_class("iw-column")
         self.box.add_class("iw-grow")
 
-    def _picked(self) -> Planned:
-        planned = self.panel.planned
-        if planned is None:
+    def _picked(self) -> AblationSpec:
+        spec = self.panel.spec
+        if spec is None:
             raise ValueError("no part is picked yet: click a cell of a map")
-        return planned
+        return spec
 
     def paint(self) -> None:
         """List the next tokens for what is picked; the worker computes them unless they are known."""
-        panel, planned = self.panel, self.panel.planned
-        self.add.disabled = self.generate.disabled = planned is None
-        if planned is None or panel.asked is None:
+        panel, spec = self.panel, self.panel.spec
+        self.add.disabled = self.generate.disabled = spec is None
+        if spec is None or panel.asked is None:
             self._asked = None
             self._clear()
             return
-        request = CellRequest(panel.asked, planned)
+        request = CellRequest(panel.asked, spec)
         key = (request, panel.shown, tuple(map(id, panel.results)))
         if key == self._asked and not self._job.cancelled:
             return
@@ -104,7 +104,7 @@ class Cell:
                 self._asked = None
                 self._clear()
                 raise error
-            self._show(planned, found)
+            self._show(spec, found)
 
         self._job = panel.start(work, done, title="Next token", channel="cell", quiet=True)
 
@@ -113,7 +113,7 @@ class Cell:
         with self.table.hold_sync():
             self.table.rows, self.table.caption = [], ""
 
-    def _show(self, planned: Planned, found: tuple[AblatedPrediction, ...]) -> None:
+    def _show(self, spec: AblationSpec, found: tuple[AblatedPrediction, ...]) -> None:
         self.found = found
         heads: list[dict[str, Any]] = [{"label": "next token"}]
         for name in self.panel.names if len(found) > 1 else [""]:
@@ -123,19 +123,19 @@ class Cell:
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
             self.table.columns, self.table.rows = heads, _rows(found)
-            self.table.caption = self._caption(planned, found)
+            self.table.caption = self._caption(spec, found)
 
-    def _caption(self, planned: Planned, found: tuple[AblatedPrediction, ...]) -> str:
+    def _caption(self, spec: AblationSpec, found: tuple[AblatedPrediction, ...]) -> str:
         """Which part, what the maps say of it, and how far the distribution moves."""
         panel, said = self.panel, []
         metric = getattr(panel.results[0], "metric", "kl") if panel.results else "kl"
-        effects = panel.effect_of(planned) or (float("nan"),) * len(found)
+        effects = panel.effect_of(spec) or (float("nan"),) * len(found)
         for name, one, effect in zip(panel.names, found, effects, strict=True):
             moved = ""
             if np.isfinite(effect) and metric != "kl":
                 moved = f"{METRIC_NAMES[metric]} {'falls' if effect >= 0 else 'rises'} by {amount(abs(effect))}, "
             said.append(f"{name}{': ' if name else ''}{moved}KL {amount(one.kl)} nats")
-        return f"{planned.describe(panel.axis)} – {'; '.join(said)}"
+        return f"{spec.describe(panel.axis)} – {'; '.join(said)}"
 
 
 def _rows(found: tuple[AblatedPrediction, ...]) -> list[list[Any]]:

@@ -12,8 +12,8 @@ from interp_widgets.analysis.ablation import HeadAblationResult
 from interp_widgets.figures.static import Scene
 
 from ..base.controls import row, shown_if
+from .ablation_spec import at_token
 from .maps import UNITS, Maps, amount, clean_value, letters, title_start
-from .planned import at_token
 
 if TYPE_CHECKING:
     from .panel import AblationPanel

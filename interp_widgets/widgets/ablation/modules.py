@@ -12,8 +12,8 @@ from interp_widgets.analysis.ablation import AblationResult
 from interp_widgets.figures.static import Scene
 
 from ..base.controls import shown_if
+from .ablation_spec import KIND_LABELS, AblationSpec
 from .maps import UNITS, Maps, amount, clean_value, letters, title_start
-from .planned import KIND_LABELS, Planned
 
 if TYPE_CHECKING:
     from .panel import AblationPanel
@@ -74,6 +74,6 @@ class ModulesTab:
             if np.isfinite(one.effect).any():
                 sizes = np.where(np.isfinite(one.effect), np.abs(one.effect), -1.0)
                 kind, layer, place = (int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
-                where = escape(Planned(one.kinds[kind], layer, place).where(one.tokens))
+                where = escape(AblationSpec(one.kinds[kind], layer, place).where(one.tokens))
                 said.append(f"{letter}<b>{amount(float(one.effect[kind, layer, place]))}</b>, {where}")
         return f"Strongest: {'; '.join(said)}." if said else "Nothing computed yet."

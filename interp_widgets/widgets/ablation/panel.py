@@ -12,17 +12,17 @@ from interp_widgets.figures.static import Scene
 from ..base.controls import shown_if
 from ..base.fields import Bounds, Lines, Seed, field
 from ..base.prediction import Prediction
+from .ablation_spec import AblationSpec
 from .cell import Cell
 from .heads import HeadsTab
 from .labels import METRIC_LABELS, REPLACEMENT_LABELS
 from .maps import LETTERS
 from .modules import ModulesTab
-from .planned import Planned
 from .request import (
-    Filler,
     HeadsRequest,
     ModulesRequest,
     Question,
+    ReplacementValue,
     Request,
     TraceRequest,
     usual_window,
@@ -38,10 +38,10 @@ TABS = ("modules", "heads", "tracing")
 class AblationPanel(Selecting):
     """Which parts of the model a prediction needs: maps of attention, MLPs and heads taken out, and causal tracing.
 
-    *Modules*: four maps, layer × position, of attention, MLP, both, and attention as the MLP reads it. *Heads*: layer ×
-    head. *Tracing*: which clean states bring the answer back under a corrupted subject. A click on a cell of the first
-    two lists the next token with and without that part; ablations can be listed and switched on together while the
-    model writes.
+    *Modules*: four maps, layer × position, of attention, MLP, both, and attention as the MLP reads it. *Heads*:
+    layer × head. *Tracing*: which clean states bring the answer back under a corrupted subject. A click on a cell of
+    the first two lists the next token with and without that part; ablations can be listed and switched on together
+    while the model writes.
 
     ``AblationPanel(model)``, ``(base, tuned)``, ``(pair)`` or, to share prompt and selection with other widgets,
     ``(workbench)``. Every trait below is a keyword too. `run()` computes the tab that is looked at and returns its
@@ -175,15 +175,15 @@ class AblationPanel(Selecting):
         self.require()
         foil = self.foil if self.metric == "logit_difference" else ""
         if self.tab == "heads":
-            return HeadsRequest(prediction, self.metric, foil, self._filler(), position=self.heads_at)
-        return ModulesRequest(prediction, self.metric, foil, self._filler())
+            return HeadsRequest(prediction, self.metric, foil, self._replacement_value(), position=self.heads_at)
+        return ModulesRequest(prediction, self.metric, foil, self._replacement_value())
 
-    def _filler(self) -> Filler:
+    def _replacement_value(self) -> ReplacementValue:
         if self.replacement == "mean":
-            return Filler("mean", reference=tuple(self.reference))
+            return ReplacementValue("mean", reference=tuple(self.reference))
         if self.replacement == "resample":
-            return Filler("resample", corrupted=self.corrupted)
-        return Filler()
+            return ReplacementValue("resample", corrupted=self.corrupted)
+        return ReplacementValue()
 
     def draw(self, results: tuple[Any, ...], request: Request) -> None:
         if isinstance(request, TraceRequest):
@@ -223,26 +223,28 @@ class AblationPanel(Selecting):
         return LETTERS if view == "difference" else view
 
     @property
-    def planned(self) -> Planned | None:
+    def spec(self) -> AblationSpec | None:
         """The picked part as an ablation; None if no cell is picked."""
         request = self.drawn
         if not isinstance(request, Question) or not self.kind:
             return None
-        filler = request.filler
+        replacement_value = request.replacement_value
         if self.kind == "head":
             place = len(self.axis) - 1 if self.heads_at == -1 else self.heads_at
-            return Planned("head", self.layer, place, self.head, filler)
-        return Planned(self.kind, self.layer, self.position, filler=filler) if self.position >= 0 else None
+            return AblationSpec("head", self.layer, place, self.head, replacement_value)
+        if self.position < 0:
+            return None
+        return AblationSpec(self.kind, self.layer, self.position, replacement_value=replacement_value)
 
-    def effect_of(self, planned: Planned) -> tuple[float, ...]:
+    def effect_of(self, spec: AblationSpec) -> tuple[float, ...]:
         """What the maps on the screen say of a part, one number per model that is looked at; NaN if they do not."""
         request, found = self.drawn, (float("nan"),) * len(self.results)
         if len(self.results) < len(self.looked_at):
             return ()
-        if isinstance(request, ModulesRequest) and planned.kind != "head" and planned.position is not None:
-            found = self.modules.effect(planned.kind, planned.layer, planned.position)
-        elif isinstance(request, HeadsRequest) and planned.kind == "head" and planned.head is not None:
-            found = self.heads.effect(planned.layer, planned.head)
+        if isinstance(request, ModulesRequest) and spec.kind != "head" and spec.position is not None:
+            found = self.modules.effect(spec.kind, spec.layer, spec.position)
+        elif isinstance(request, HeadsRequest) and spec.kind == "head" and spec.head is not None:
+            found = self.heads.effect(spec.layer, spec.head)
         return found if self.shown == "difference" else (found[LETTERS.index(self.shown)],)
 
     # what is saved ----------------------------------------------------------------------------------------------------

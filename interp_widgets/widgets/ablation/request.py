@@ -29,7 +29,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
-class Filler:
+class ReplacementValue:
     """What takes the place of what is removed."""
 
     replacement: str = "zero"
@@ -64,7 +64,7 @@ class Filler:
         return [line for line in lines if line], ["replacement='resample'", f"corrupted={given}"]
 
 
-ZERO = Filler()
+ZERO = ReplacementValue()
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class Question:
     metric: str = "logit"
     foil: str = ""
     """The token that the target is set against; only for ``logit_difference``."""
-    filler: Filler = ZERO
+    replacement_value: ReplacementValue = ZERO
 
     def options(self, model: Model) -> dict[str, Any]:
         """Keywords of the ablation functions."""
-        found: dict[str, Any] = {"metric": self.metric, **self.filler.options(model, self.prediction)}
+        found: dict[str, Any] = {"metric": self.metric, **self.replacement_value.options(model, self.prediction)}
         return found | ({"foil": self.foil} if self.metric == "logit_difference" else {})
 
     def check(self, model: Model) -> Prompt:
@@ -87,10 +87,10 @@ class Question:
         given = check_target(self.prediction, model)
         if self.foil:
             single_token(model, self.foil, what="foil")
-        if self.filler.replacement == "resample":
-            other = read_prompt(model, self.filler.other(model, self.prediction), what="corrupted prompt")
+        if self.replacement_value.replacement == "resample":
+            other = read_prompt(model, self.replacement_value.other(model, self.prediction), what="corrupted prompt")
             same_length(given, other, "the corrupted prompt")
-        for text in self.filler.reference:
+        for text in self.replacement_value.reference:
             read_prompt(model, text, what="reference text")
         return given
 
@@ -101,7 +101,7 @@ class Question:
     def lines(self, function: str, name: str, found: str, *more: str) -> list[str]:
         """Lines of a cell that call one of the ablation functions into the variable ``found``."""
         before, ids, target = self.prediction.code(name)
-        ahead, filling = self.filler.code(name, self.prediction)
+        ahead, filling = self.replacement_value.code(name, self.prediction)
         asked = [f"metric={self.metric!r}"] if self.metric != "logit" else []
         asked += [f"foil={self.foil!r}"] if self.metric == "logit_difference" else []
         return [*before, *ahead, f"{found} = {call(function, name, ids, target, *more, *asked, *filling)}"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..base.code import call, cell
+from .ablation_spec import AblationSpec
 from .cell import TOP
-from .planned import Planned
 from .request import HeadsRequest, ModulesRequest, Request, TraceRequest
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def source(panel: AblationPanel, request: Request) -> str:
 
 def _extras(panel: AblationPanel, request: Request, name: str) -> tuple[list[str], list[str]]:
     """Lines for the picked part and the list, and what they import."""
-    picked, checked = panel.planned, panel.stack.checked
+    picked, checked = panel.spec, panel.stack.checked
     ids, count = request.prediction.code(name)[1], len(panel.axis) + panel.max_new_tokens
     lines, used = [], []
     if picked is not None:
@@ -48,23 +48,24 @@ def _extras(panel: AblationPanel, request: Request, name: str) -> tuple[list[str
         lines += ["]", f"with ablation({name}, ablations):", f"    text = {call(f'{name}.generate', ids, **options)}"]
         used += ["Ablation", "ablation"]
     parts = [*checked, *([] if picked is None else [picked])]
-    makers = sorted({f"{one.filler.replacement}_ablation" for one in parts if one.filler.replacement != "zero"})
+    replacements = {one.replacement_value.replacement for one in parts} - {"zero"}
+    makers = sorted(f"{replacement}_ablation" for replacement in replacements)
     if makers:
         lines.insert(0, f"from interp_widgets.analysis.ablation import {', '.join(makers)}")
     return [*lines, ""] if lines else [], used
 
 
-def _made(one: Planned, request: Request, name: str, count: int) -> str:
+def _made(one: AblationSpec, request: Request, name: str, count: int) -> str:
     """The source text that makes an ablation that may reach over ``count`` tokens."""
-    filler = one.filler
-    everywhere = one.position is None and filler.replacement == "mean"
+    replacement_value = one.replacement_value
+    everywhere = one.position is None and replacement_value.replacement == "mean"
     options = {"position": range(count) if everywhere else one.position, "index": one.head}
     given = {key: value for key, value in options.items() if value is not None}
     plain = call("Ablation", repr(one.kind), str(one.layer), **given)
-    if filler.replacement == "mean":
-        return call("mean_ablation", name, plain, repr(list(filler.reference)))
-    if filler.replacement == "resample":
-        other = repr(filler.corrupted)
+    if replacement_value.replacement == "mean":
+        return call("mean_ablation", name, plain, repr(list(replacement_value.reference)))
+    if replacement_value.replacement == "resample":
+        other = repr(replacement_value.corrupted)
         if request.prediction.response:
             other = f"[*{name}.split({other}, response)[0], *response_ids[:{request.prediction.at}]]"
         return call("resample_ablation", name, plain, other)

@@ -12,7 +12,7 @@ from interp_widgets.models import Model
 
 from ..base import tidy
 from ..base.controls import row
-from .planned import Planned
+from .ablation_spec import AblationSpec
 from .texts import Texts, Written
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ EMPTY = "The list is empty: click a cell of a map, then <i>Add to the list</i>."
 class Line:
     """One ablation of the list: a checkbox with its name, where it acts, and a button that takes it out."""
 
-    def __init__(self, stack: Stack, planned: Planned) -> None:
-        self.stack, self.picked = stack, planned
+    def __init__(self, stack: Stack, spec: AblationSpec) -> None:
+        self.stack, self.picked = stack, spec
         panel = stack.panel
         self.on = W.Checkbox(value=True, indent=False)
-        self.place = W.Dropdown(options=[("at every token", True)], disabled=planned.position is None)
-        self.everywhere = planned.position is None
+        self.place = W.Dropdown(options=[("at every token", True)], disabled=spec.position is None)
+        self.everywhere = spec.position is None
         remove = W.Button(description="Remove", tooltip="Take it out of the list")
         panel.on_click(remove, lambda: stack.remove(self))
         panel.watch(self.on, "value", lambda _: stack.count())
@@ -41,13 +41,13 @@ class Line:
 
     def name(self) -> None:
         """Say which part it is and where, in the tokens of the prompt."""
-        planned, tokens = self.picked, self.stack.panel.axis
-        self.on.description = f"{planned.part()}, {planned.filling()}"
-        if planned.position is None:
+        spec, tokens = self.picked, self.stack.panel.axis
+        self.on.description = f"{spec.part()}, {spec.replaced_by()}"
+        if spec.position is None:
             return
         self._naming = True
         try:
-            self.place.options = [(planned.place(tokens), False), ("at every token", True)]
+            self.place.options = [(spec.place(tokens), False), ("at every token", True)]
             self.place.value = self.everywhere
         finally:
             self._naming = False
@@ -57,7 +57,7 @@ class Line:
             self.everywhere = bool(change.new)
 
     @property
-    def planned(self) -> Planned:
+    def spec(self) -> AblationSpec:
         """The ablation as it stands in the list."""
         return self.picked.everywhere() if self.everywhere else self.picked
 
@@ -87,15 +87,15 @@ class Stack:
     # the list ---------------------------------------------------------------------------------------------------------
 
     @property
-    def checked(self) -> list[Planned]:
+    def checked(self) -> list[AblationSpec]:
         """The ablations that are switched on."""
-        return [line.planned for line in self.lines if line.on.value]
+        return [line.spec for line in self.lines if line.on.value]
 
-    def add(self, planned: Planned) -> None:
+    def add(self, spec: AblationSpec) -> None:
         """Put an ablation at the end of the list; ValueError if it is there already."""
-        if any(line.picked == planned for line in self.lines):
-            raise ValueError(f"{planned.describe(self.panel.axis)}, is in the list already")
-        self.lines = [*self.lines, Line(self, planned)]
+        if any(line.picked == spec for line in self.lines):
+            raise ValueError(f"{spec.describe(self.panel.axis)}, is in the list already")
+        self.lines = [*self.lines, Line(self, spec)]
         self._listed()
 
     def remove(self, line: Line) -> None:
@@ -123,10 +123,10 @@ class Stack:
 
     # writing ----------------------------------------------------------------------------------------------------------
 
-    def generate(self, plans: Sequence[Planned]) -> None:
+    def generate(self, specs: Sequence[AblationSpec]) -> None:
         """Let the models that are looked at go on writing, as they are and with ablations, in the background."""
         panel = self.panel
-        if not plans:
+        if not specs:
             raise ValueError("no ablation is switched on: add some to the list and check them")
         prediction, models, names = panel.prediction(), panel.looked_at, panel.names
         count = panel.max_new_tokens
@@ -136,7 +136,7 @@ class Stack:
             found = []
             for index, model in enumerate(models):
                 ids = prediction.read(model)[0]
-                made = [one.make(model, prediction, ahead=count, check=job.check) for one in plans]
+                made = [one.make(model, prediction, ahead=count, check=job.check) for one in specs]
                 plain, ablated = (
                     _write(model, ids, ablations, options, job, (2 * index + number) * count, 2 * count * len(models))
                     for number, ablations in enumerate(([], made))
@@ -146,7 +146,7 @@ class Stack:
 
         def done(found: list[Written]) -> None:
             if prediction == panel.prediction():
-                self.texts.show(found, names, plans, panel.axis)
+                self.texts.show(found, names, specs, panel.axis)
 
         panel.start(work, done, title="Writing", channel="write with")
 

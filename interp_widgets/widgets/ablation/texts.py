@@ -11,8 +11,8 @@ import ipywidgets as W
 
 from ..base.controls import shown_if
 from ..views import TokenStrip
+from .ablation_spec import AblationSpec
 from .maps import quoted
-from .planned import Planned
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,19 @@ class Texts:
         for grid in self.rows:
             shown_if(grid, False)
 
-    def show(self, found: list[Written], names: Sequence[str], plans: Sequence[Planned], tokens: Sequence[str]) -> None:
+    def show(
+        self, found: list[Written], names: Sequence[str], specs: Sequence[AblationSpec], tokens: Sequence[str]
+    ) -> None:
         """Show what models wrote."""
         self.found = found
-        said = [escape("; ".join(one.describe(tokens) for one in plans)) + "."]
+        said = [escape("; ".join(one.describe(tokens) for one in specs)) + "."]
         for number, grid in enumerate(self.rows):
             shown_if(grid, number < len(found))
         for number, (name, one) in enumerate(zip(names, found, strict=True)):
             spans, sentence = differences(one)
             start = f"{name}: " if name else ""
             said.append(start + sentence)
-            titles = (f"{start}as it is", f"{start}with {_count(plans)}")
+            titles = (f"{start}as it is", f"{start}with {_count(specs)}")
             for strip, title, text, marks in zip(
                 self.strips[2 * number :], titles, (one.plain_tokens, one.ablated_tokens), spans, strict=False
             ):
@@ -69,8 +71,8 @@ class Texts:
         self.words.value = "<br>".join(said)
 
 
-def _count(plans: Sequence[Planned]) -> str:
-    return "1 ablation" if len(plans) == 1 else f"{len(plans)} ablations"
+def _count(specs: Sequence[AblationSpec]) -> str:
+    return "1 ablation" if len(specs) == 1 else f"{len(specs)} ablations"
 
 
 def differences(one: Written) -> tuple[tuple[list[list[int]], list[list[int]]], str]:

@@ -16,8 +16,8 @@ from interp_widgets.figures.static import Scene, stack_scenes
 from ..base.controls import shown_if
 from ..base.fields import Incomplete
 from ..views import TokenStrip
+from .ablation_spec import at_token
 from .maps import LETTERS, Maps, amount, letters, quoted, title_start
-from .planned import at_token
 
 if TYPE_CHECKING:
     from .panel import AblationPanel

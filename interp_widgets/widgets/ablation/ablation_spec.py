@@ -12,7 +12,7 @@ from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
 
 from ..base.prediction import Prediction
-from .request import ZERO, Filler
+from .request import ZERO, ReplacementValue
 
 KIND_LABELS = {
     "attn": "Attention",
@@ -24,7 +24,7 @@ KIND_LABELS = {
 
 
 @dataclass(frozen=True)
-class Planned:
+class AblationSpec:
     """One part of the model to be taken out."""
 
     kind: str
@@ -32,23 +32,23 @@ class Planned:
     position: int | None
     """On the axis of the maps; None for every token, those still to be written included."""
     head: int | None = None
-    filler: Filler = ZERO
+    replacement_value: ReplacementValue = ZERO
 
-    def everywhere(self) -> Planned:
+    def everywhere(self) -> AblationSpec:
         """The same at every token."""
         return replace(self, position=None)
 
     def make(self, model: Model, prediction: Prediction, *, ahead: int = 0, check: Any = None) -> Ablation:
         """The ablation for one model; ``ahead`` tokens may be written behind what it has read."""
         plain = Ablation(self.kind, self.layer, self.position, self.head)  # type: ignore[arg-type]
-        if self.filler.replacement == "mean":
+        if self.replacement_value.replacement == "mean":
             if self.position is None:
                 # A BOS keeps its value, as in the maps: it reads only itself
                 count = read_prompt(model, prediction.read(model)[0]).n_shown + ahead
                 plain = Ablation(plain.kind, plain.layer, range(count), plain.index)
-            return mean_ablation(model, plain, self.filler.reference, check=check)
-        if self.filler.replacement == "resample":
-            return resample_ablation(model, plain, self.filler.other(model, prediction))
+            return mean_ablation(model, plain, self.replacement_value.reference, check=check)
+        if self.replacement_value.replacement == "resample":
+            return resample_ablation(model, plain, self.replacement_value.other(model, prediction))
         return plain
 
     def part(self) -> str:
@@ -66,15 +66,15 @@ class Planned:
         """Part and place in words: ``MLP of layer 3 at “·Tower” (2)``."""
         return f"{self.part()} {self.place(tokens)}"
 
-    def filling(self) -> str:
+    def replaced_by(self) -> str:
         """What takes its place, in words."""
         return {"mean": "replaced by its mean", "resample": "taken from the corrupted prompt"}.get(
-            self.filler.replacement, "removed"
+            self.replacement_value.replacement, "removed"
         )
 
     def describe(self, tokens: Sequence[str]) -> str:
         """The whole in words: ``MLP of layer 3 at “·Tower” (2), removed``."""
-        return f"{self.where(tokens)}, {self.filling()}"
+        return f"{self.where(tokens)}, {self.replaced_by()}"
 
 
 def at_token(position: int, tokens: Sequence[str]) -> str:
