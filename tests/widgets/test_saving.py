@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -120,3 +123,34 @@ def test_page(make: Callable[..., Any], model: Any, classes: Any, tmp_path: Path
     assert "<h1>Toy: fake</h1>" in page
     assert '"one", "two"' in page
     assert "square" in page, "the numbers are in it as a table"
+
+
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1", "-", "@SUM(A1)", "\tx", "\r=1", "'=1", "''-", "'quoted'", "plain", "\r", "a\r\nb"]
+)
+def test_no_text_is_a_formula_in_a_table(
+    make: Callable[..., Any], model: Any, classes: Any, tmp_path: Path, text: str
+) -> None:
+    from interp_widgets.widgets.views import TokenStrip
+
+    class Worded(classes.Toy):
+        def build(self) -> None:
+            super().build()
+            self.plot.children = [*self.plot.children, TokenStrip(tokens=["one"])]
+
+        def frame(self) -> Any:
+            return pd.DataFrame(
+                {"token": [text], "=head": ["x"], "n": [-1], "x": [-0.5], "mixed": pd.Series([-2.5], dtype=object)}
+            )
+
+    panel = make(model, kind=Worded)
+    with panel.save(tmp_path / "numbers.csv").open(newline="", encoding="utf-8") as file:
+        head, cells = csv.reader(file)
+    assert head == ["token", "'=head", "n", "x", "mixed"]
+    assert cells[1:] == ["x", "-1", "-0.5", "-2.5"]
+    assert cells[0] == (text if text in ("plain", "'quoted'", "a\r\nb") else "'" + text)
+    assert pd.read_csv(tmp_path / "numbers.csv", dtype=str).token[0] == cells[0]
+    page = panel.save(tmp_path / "page.html").read_text()
+    link = re.search(r"data:text/csv;charset=utf-8;base64,([^\"]+)", page)
+    assert link is not None
+    assert base64.b64decode(link[1]) == (tmp_path / "numbers.csv").read_bytes()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from interp_widgets.analysis._core.tables import csv_text
 from interp_widgets.atomic import whole_file
 from interp_widgets.figures.theme import TOKENS256, TOKENS_DARK256, TOKENS_DIVERGING256, lut
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure, bokeh_code
@@ -205,7 +206,7 @@ def _table(table: pd.DataFrame) -> str:
     head = "".join(f"<th>{html.escape(str(name))}</th>" for name in shown.columns)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in shown.itertuples(index=False))
     rest = "" if len(table) <= TABLE_ROWS else f", the first {TABLE_ROWS} of {len(table)} rows"
-    data = table.to_csv(index=False).encode("utf-8")
+    data = csv_text(table).encode("utf-8")
     link = ""
     if len(data) <= CSV_BYTES:
         href = f"data:text/csv;charset=utf-8;base64,{_code(data)}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import ipywidgets as W
 
+from ...analysis._core.tables import csv_text
 from ...atomic import whole_file
 from ...compute.memory import describe_bytes
 from ...figures.static import save_scene
@@ -79,7 +80,7 @@ def _save_page(panel: Any, target: Path) -> None:
 def _save_table(frame: Any, target: Path, suffix: str) -> None:
     with whole_file(target) as draft:
         if suffix == ".csv":
-            frame.to_csv(draft, index=False)
+            draft.write_text(csv_text(frame), encoding="utf-8", newline="")
         else:
             frame.to_parquet(draft, index=False)
 
