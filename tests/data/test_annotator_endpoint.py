@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
+import json
 import logging
+import os
 import pickle
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -305,3 +310,106 @@ def test_bad_settings_are_one_clear_sentence(options: dict[str, Any], message: s
     with pytest.raises(ValueError, match=message) as caught:
         EndpointAnnotator(**{"model": "m", **options})
     assert "secret" not in str(caught.value)
+
+
+def chunked(handler: Any) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Type", "application/json")
+    handler.end_headers()
+
+
+def test_the_timeout_is_for_the_whole_reply(server: Server) -> None:
+    ended = threading.Event()
+
+    def drip(handler: Any, *, head: bool) -> None:
+        try:
+            if not head:
+                chunked(handler)
+            for byte in b"HTTP/1.1 200 OK\r\n" + b"X-Header: x\r\n" * 1000 if head else b" " * 1000:
+                handler.wfile.write(bytes([byte]))
+                if ended.wait(0.02):
+                    return
+        except OSError:
+            ended.set()  # the client has hung up
+
+    server.replies = [GOOD]
+    asking(server).annotate(WORDS)  # imports take a while
+    for head in (True, False):
+        ended.clear()
+        server.replies = [partial(drip, head=head)]
+        failed = asking(server, timeout=0.3, retries=0).annotate(WORDS)
+        assert failed.failure.endswith("no reply within 0.3 seconds")
+        assert ended.wait(10), "the connection must be closed"
+
+
+def test_a_request_under_way_can_be_cancelled(server: Server) -> None:
+    asked, over = threading.Event(), threading.Event()
+    server.replies = [lambda handler: (asked.set(), over.wait(10))]
+
+    def check() -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asking(server).annotate(WORDS, check=check)
+    over.set()
+
+
+def test_a_reply_is_read_up_to_a_bound(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "_LONGEST_REPLY", 5000)
+    sent: list[int] = []
+
+    def endless(handler: Any) -> None:
+        chunked(handler)
+        try:
+            while len(sent) < 3000:
+                handler.wfile.write(b" " * 100_000)
+                sent.append(1)
+        except OSError:
+            pass  # the client has hung up
+
+    server.replies = [endless]
+    assert asking(server).annotate(WORDS).failure.endswith("its reply is longer than 5,000 bytes")
+    assert len(sent) < 3000
+    packed = gzip.compress(json.dumps(completion(GOOD, "a-model")).encode())
+    server.replies = [lambda handler: send(handler, 200, packed, {"Content-Encoding": "gzip"})]
+    assert asking(server).annotate(WORDS).failure.endswith("its reply is compressed, which was not asked for")
+    assert len(server.requests) == 2
+
+
+def test_nested_too_deeply(server: Server, tmp_path: Path) -> None:
+    deep = '{"description": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    server.replies = [deep]
+    assert "no JSON object in" in asking(server, retries=0).annotate(WORDS).failure
+    server.replies = [lambda handler: send(handler, 200, b"[" * 100_000)]
+    assert asking(server, retries=0).annotate(WORDS).failure.endswith("(it is nested too deeply)")
+    server.replies = [GOOD]
+    annotator = asking(server, cache=tmp_path)
+    found = annotator.annotate(WORDS)
+    (cached,) = tmp_path.iterdir()
+    cached.write_text(deep)
+    assert annotator.annotate(WORDS) == found, "a damaged answer in the cache is asked for again"
+
+
+@pytest.mark.parametrize(
+    ("description", "reason"),
+    [("x" * 2001, "a description of 2,001 characters"), ("a\ud800", "half a surrogate pair")],
+)
+def test_descriptions_that_nobody_can_show_or_save(server: Server, description: str, reason: str) -> None:
+    server.replies = [json.dumps({"description": description, "scenarios": [], "level": None})]
+    assert reason in asking(server, retries=0).annotate(WORDS).failure
+
+
+def test_a_cache_that_cannot_be_written_is_told_before_anything_is_asked(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.replies = [GOOD]
+    (tmp_path / "file").touch()
+    for cache in (tmp_path / "file" / "cache", tmp_path / ("x" * 300)):
+        with pytest.raises(OSError, match=r"the answers cannot be kept in .*: give another folder as cache="):
+            asking(server, cache=cache).annotate(WORDS)
+    assert not server.requests
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(OSError, match=r"the answers cannot be kept in .* \(No space left on device\)"):
+        asking(server, cache=tmp_path / "cache").annotate(WORDS)
+    assert list((tmp_path / "cache").iterdir()) == []

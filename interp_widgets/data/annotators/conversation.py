@@ -36,6 +36,10 @@ _EXAMPLES: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 
 
+LONGEST_DESCRIPTION = 2000
+"""Characters; one concise concept is asked for."""
+
+
 class NonsenseError(Exception):
     """An answer without the requested JSON."""
 
@@ -57,13 +61,17 @@ def read_answer(text: str) -> dict[str, Any]:
     braces = re.search(r"\{.*\}", text, re.DOTALL)  # some models wrap it in a code block or a sentence
     try:
         answer = json.loads(braces.group() if braces else text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise NonsenseError(f"no JSON object in {short(text)!r}") from None
     if not isinstance(answer, dict) or not isinstance(answer.get("description"), str):
         raise NonsenseError("no description")
     description = " ".join(answer["description"].split()).rstrip(".")
     if not description or "cannot tell" in description.lower():
         return {"description": "", "scenarios": [], "level": None}
+    if len(description) > LONGEST_DESCRIPTION:
+        raise NonsenseError(f"a description of {len(description):,} characters")
+    if any("\ud800" <= character <= "\udfff" for character in description):
+        raise NonsenseError("the description holds half a surrogate pair")
     scenarios = answer.get("scenarios")
     if not isinstance(scenarios, list):
         raise NonsenseError("scenarios is not a list")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
+import importlib
 import json
 import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +25,8 @@ _NO_KEY = "none"
 """The key that is sent to servers that need none."""
 _SHORTEST_KEY = 8
 _LONGEST_WAIT = 30.0
+_LONGEST_REPLY = 1_000_000
+"""Bytes of a reply; the requested JSON has a few hundred."""
 _FORMAT = 1
 """Version of the cached answers; part of their hash."""
 
@@ -40,7 +45,7 @@ class EndpointAnnotator:
         base_url: address of the endpoint, such as "http://localhost:8000/v1"; OPENAI_BASE_URL or OpenAI's by default.
         key_variable: name of the environment variable with the key. Your own server may need none.
         cache: folder of the cached answers; "default" for this user's, None for no cache.
-        timeout: seconds to wait for a reply.
+        timeout: seconds from sending a request to the end of its reply.
         retries: how often a failed request is sent again.
         pause: seconds before the first retry, doubled each time.
         parallel: requests that `annotate_concepts` sends at the same time.
@@ -48,6 +53,7 @@ class EndpointAnnotator:
     Raises:
         ImportError: the `openai` package is missing at the first request: install interp_widgets[annotate].
         ValueError: an option is out of range, or the address has a user name in it.
+        OSError: the cache cannot be written to.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), appendix D.1, whose three prompts
     (the concept, the tasks, the linguistic level) are joined here.
@@ -86,7 +92,7 @@ class EndpointAnnotator:
         self.model, self.key_variable = model, key_variable
         self.timeout, self.retries, self.pause = timeout, retries, pause
         self.parallel = parallel
-        self._connections: Any = None
+        self._idle: list[Any] = []
         self.cache = default_cache() if cache == "default" else None if cache is None else Path(cache)
 
     def __repr__(self) -> str:
@@ -101,6 +107,8 @@ class EndpointAnnotator:
         """What the model says about these words; empty, with a reason in ``failure``, where it gives no answer."""
         question = ", ".join(words)
         path = self._path(question)
+        if path is not None:
+            _check_cache(path.parent)
         cached = None if path is None else _read(path)
         if cached is not None:
             return self._annotation(cached)
@@ -129,18 +137,12 @@ class EndpointAnnotator:
         openai = _openai()
         key = self._key()
         hide = functools.partial(_hidden, key=key)
-        # this loop retries, not the client, so that it can be cancelled and also retries unusable answers
-        options = {"timeout": self.timeout, "max_retries": 0, "http_client": self._http(openai)}
-        client = openai.OpenAI(api_key=key, base_url=self.base_url, **options)
         conversation = messages(question)
         attempt = 0
         while True:
-            if check is not None:
-                check()
             wait, final = self.pause * 2**attempt, attempt == self.retries
             try:
-                reply = client.chat.completions.create(model=self.model, messages=conversation, temperature=0)
-                return read_answer(hide(_content(reply)))
+                return read_answer(hide(_content(self._reply(openai, key, conversation, check))))
             except NonsenseError as error:
                 reason, wait = f"its answer is not the requested JSON: {error}", 0.0
                 again = f"That was not the requested JSON: {error}. Answer with the JSON object only."
@@ -150,12 +152,16 @@ class EndpointAnnotator:
                 wait = max(wait, _asked_to_wait(error))
                 # another attempt cannot repair a wrong key, model or request
                 final = final or (error.status_code < 500 and error.status_code not in (408, 409, 429))
-            except openai.APITimeoutError:
+            except (openai.APITimeoutError, _Late):
                 reason = f"no reply within {self.timeout:g} seconds"
+            except _Unusable as error:
+                reason, final = str(error), True
             except openai.APIConnectionError as error:
                 reason = f"no connection ({short(hide(str(error.__cause__ or error)))})"
             except (openai.APIError, ValueError) as error:
                 reason = f"its reply is not a chat completion ({short(hide(str(error)))})"
+            except RecursionError:
+                reason = "its reply is not a chat completion (it is nested too deeply)"
             if final:
                 raise _Failed(f"{self.model} at {self.base_url}: {reason}") from None
             _sleep(wait, check)
@@ -172,14 +178,74 @@ class EndpointAnnotator:
             raise ValueError(f"the environment variable {self.key_variable} is empty: put the endpoint's key there")
         return key or _NO_KEY
 
-    def _http(self, openai: Any) -> Any:
-        """The connections, without the key; they are kept because opening them is slower than many requests."""
-        if self._connections is None:
-            self._connections = openai.DefaultHttpxClient()
-        return self._connections
+    def _reply(
+        self, openai: Any, key: str, conversation: list[dict[str, str]], check: Callable[[], None] | None
+    ) -> Any:
+        """The reply to one request, with its last byte; _Late after `timeout` seconds."""
+        connections = self._idle.pop() if self._idle else _connections(openai)
+        # `_ask` retries, not the client, so that it can be cancelled and also retries unusable answers
+        client = openai.OpenAI(
+            api_key=key, base_url=self.base_url, timeout=self.timeout, max_retries=0, http_client=connections
+        )
+        ended: list[Any] = []
+
+        def send() -> None:
+            try:
+                reply = client.chat.completions.create(model=self.model, messages=conversation, temperature=0)
+                ended.append(lambda: reply)
+            except BaseException as error:
+                wrapped = isinstance(error.__cause__, _Unusable)  # as some versions of the client do
+                ended.append(error.__cause__ if wrapped else error)
+
+        # in a thread of its own: the client's timeout is for each part of a reply, and it cannot be cancelled
+        thread, until = threading.Thread(target=send, daemon=True), time.monotonic() + self.timeout
+        thread.start()
+        try:
+            while not ended:
+                if check is not None:
+                    check()
+                if (left := until - time.monotonic()) <= 0:
+                    raise _Late
+                thread.join(min(left, 0.05))
+        except BaseException:
+            connections.close()  # which ends the thread
+            raise
+        self._idle.append(connections)
+        if isinstance(ended[0], BaseException):
+            raise ended[0]
+        return ended[0]()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_connections": None}
+        return {**vars(self), "_idle": []}
+
+
+def _connections(openai: Any) -> Any:
+    """A client without the key that reads no more than `_LONGEST_REPLY`; kept, because opening one takes longer than
+    many requests."""
+    kind = openai.DefaultHttpxClient
+    http = importlib.import_module(kind.__mro__[1].__module__.partition(".")[0])  # httpx, or what openai has for it
+
+    class Bounded(http.SyncByteStream):  # type: ignore[misc, name-defined]
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        def __iter__(self) -> Iterator[bytes]:
+            size = 0
+            for part in self._stream:
+                size += len(part)
+                if size > _LONGEST_REPLY:
+                    raise _Unusable(f"its reply is longer than {_LONGEST_REPLY:,} bytes")
+                yield part
+
+        def close(self) -> None:
+            self._stream.close()
+
+    def bound(response: Any) -> None:
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise _Unusable("its reply is compressed, which was not asked for")  # a little may become very much
+        response.stream = Bounded(response.stream)
+
+    return kind(headers={"Accept-Encoding": "identity"}, event_hooks={"response": [bound]})
 
 
 def _openai() -> Any:
@@ -195,6 +261,14 @@ def _openai() -> Any:
 def _hidden(text: str, key: str) -> str:
     """A message of the server without the key; placeholders such as "x" or "none" stay."""
     return text if key == _NO_KEY or len(key) < _SHORTEST_KEY else text.replace(key, "***")
+
+
+class _Late(Exception):
+    """A reply is not complete in time."""
+
+
+class _Unusable(Exception):
+    """A reply that is not read, and why."""
 
 
 class _Failed(Exception):
@@ -242,8 +316,27 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
 
 
+def _check_cache(folder: Path) -> None:
+    """Make the folder of the cache; an OSError, before anything is asked, where it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "Permission denied")
+    except OSError as error:
+        raise _no_cache(folder, error) from error
+
+
 def _write(path: Path, answer: dict[str, Any]) -> None:
     """Cache an answer."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as draft:
-        draft.write_text(json.dumps(answer, ensure_ascii=False), encoding="utf8")
+    try:
+        with whole_file(path) as draft:
+            draft.write_text(json.dumps(answer, ensure_ascii=False), encoding="utf8")
+    except OSError as error:
+        raise _no_cache(path.parent, error) from error
+
+
+def _no_cache(folder: Path, error: OSError) -> OSError:
+    return OSError(
+        f"the answers cannot be kept in {folder} ({error.strerror or error}): give another folder as cache=, or "
+        "cache=None to keep none"
+    )
