@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import types
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -20,6 +21,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from beartype import BeartypeConf, beartype
 from jaxtyping import install_import_hook
+
+from tests.warm_kernels import NAME, warm_kernels
 
 # an int may stand where a float is asked for, as for mypy; the hook takes its checker by name
 sys.modules["numeric_tower_checker"] = types.ModuleType("numeric_tower_checker")
@@ -58,3 +61,10 @@ def reference_data() -> Path:
     if not REFERENCE.is_dir():
         pytest.skip("the reference data folder ../shared/data is not beside this checkout")
     return REFERENCE
+
+
+@pytest.fixture(scope="session")
+def warm_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Name of a notebook kernel whose imports are done."""
+    with warm_kernels(tmp_path_factory.mktemp("jupyter")):
+        yield NAME

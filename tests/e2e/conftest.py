@@ -55,10 +55,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class Lab:
-    """A running server: where it listens and where its notebooks lie."""
+    """A running server: where it listens, where its notebooks lie, and the kernel of those that tests write."""
 
     url: str
     root: Path
+    kernel: str
 
 
 def free_port() -> int:
@@ -81,14 +82,14 @@ def wait_for_server(url: str, process: subprocess.Popen[bytes], log: Path) -> No
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A JupyterLab server on 127.0.0.1."""
-    with lab_server(tmp_path_factory.mktemp("lab")) as server:
+def lab(tmp_path_factory: pytest.TempPathFactory, warm_kernel: str) -> Iterator[Lab]:
+    """A JupyterLab server on 127.0.0.1, which knows the kernels `python3` and `warm`."""
+    with lab_server(tmp_path_factory.mktemp("lab"), warm_kernel) as server:
         yield server
 
 
 @contextmanager
-def lab_server(root: Path) -> Iterator[Lab]:
+def lab_server(root: Path, kernel: str = "python3") -> Iterator[Lab]:
     """A JupyterLab server with all its folders in `root`, so that nothing of the user's is read or written."""
     for plugin, values in SETTINGS.items():
         file = root / "settings" / f"{plugin}.jupyterlab-settings"
@@ -119,7 +120,7 @@ def lab_server(root: Path) -> Iterator[Lab]:
     url = f"http://127.0.0.1:{port}"
     try:
         wait_for_server(url, process, log)
-        yield Lab(url, notebooks)
+        yield Lab(url, notebooks, kernel)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -186,7 +187,7 @@ class Notebook:
     def make(self, name: str, *cells: str) -> None:
         """Write a notebook of code cells and open it."""
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-        book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        book.metadata["kernelspec"] = {"name": self.lab.kernel, "display_name": "Python", "language": "python"}
         nbformat.write(book, self.lab.root / name)
         self.open(name)
 
