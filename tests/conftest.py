@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
@@ -32,6 +34,7 @@ install_import_hook(["interp_widgets.analysis", "interp_widgets.compute"], "nume
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT.parent / "shared" / "data"
 REASON = "tests marked `hooked` are left out: TransformerLens 4 has no HookedTransformer"
+NOTEBOOK = "test_notebook_runs_and_judges_its_exercises["
 ONLY_BRIDGE = int(metadata.version("transformer-lens").split(".")[0]) >= 4
 
 
@@ -48,7 +51,31 @@ def needs_hooked(item: pytest.Item) -> bool:
     )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files are handed out whole, since their tests share models, but each notebook by itself; see `is_long`."""
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False  # in the order of `pytest_collection_modifyitems`
+
+    class Schedule(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if NOTEBOOK in nodeid else str(super()._split_scope(nodeid))
+
+    return Schedule(config, log)
+
+
+def is_long(item: pytest.Item) -> bool:
+    """Whether a test belongs to the notebooks and the browser: begun last, one of them would be waited for alone."""
+    return NOTEBOOK in item.nodeid or "/e2e/" in item.nodeid
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # one of several processes: what is short comes last
+        tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: (not is_long(item), -tests[item.path]))
     if ONLY_BRIDGE:
         left_out = [item for item in items if needs_hooked(item)]
         items[:] = [item for item in items if not needs_hooked(item)]
