@@ -9,6 +9,7 @@ import csv
 import functools
 import io
 import json
+import math
 import os
 import zipfile
 import zlib
@@ -19,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_DEFLATE = 1032
+"""A byte of a deflated file stands for no more bytes than this."""
 ROWS = (".json", ".jsonl", ".csv")
 """Suffixes of files of rows."""
 
@@ -29,6 +32,16 @@ def existing_file(path: str | os.PathLike[str], what: str) -> Path:
     if not os.path.isfile(source):  # also where the name is too long to be one
         raise FileNotFoundError(f"there is no file of {what} at {source}: check the path")
     return source
+
+
+def short(value: object) -> str:
+    """What a file holds, cut where it is long, for a message.
+
+    >>> short("a" * 300)[-5:]
+    'aa...'
+    """
+    text = str(value)
+    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def decoded(content: str | bytes, name: object) -> str:
@@ -127,17 +140,41 @@ def read_table(path: Path) -> Any:
 def read_arrays(
     path: str | os.PathLike[str], what: str, *, names: Collection[str] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Arrays of an ``.npz`` archive by their names, all of them or those of ``names`` that it has."""
+    """Arrays of an ``.npz`` archive by their names, all of them or those of ``names`` that it has.
+
+    What an array says of its size is checked against the archive before memory is taken for it.
+    """
     source = existing_file(path, what)
     start = f"{source} is not a readable .npz archive of {what}"
     if not zipfile.is_zipfile(source):
         raise ValueError(f"{start}: it is no archive")
     try:
-        with np.load(source, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files if names is None or name in names}
+        with zipfile.ZipFile(source) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            wanted = {name: info for name, info in members.items() if names is None or name in names}
+            for name, info in wanted.items():
+                _check_member(archive, info, name)
+        with np.load(source, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in wanted}
     # an archive of another program may be encrypted (RuntimeError) or compressed in another way
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{start} ({error})") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ValueError(f"{start} ({short(error)})") from error
+
+
+def _check_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> None:
+    """ValueError unless a member of an archive holds the array of numbers or texts that its header promises."""
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    most = {zipfile.ZIP_STORED: info.compress_size, zipfile.ZIP_DEFLATED: _DEFLATE * info.compress_size}
+    with archive.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        if version not in readers:
+            raise ValueError(f"{short(name)} is an array of an unknown format")
+        shape, _, dtype = readers[version](file)
+        if dtype.kind not in "fiubUS":
+            raise ValueError(f"{short(name)} holds {short(dtype)}, no numbers")
+        size = file.tell() + math.prod(shape) * dtype.itemsize
+        if any(length < 0 for length in shape) or size != info.file_size or size > most.get(info.compress_type, 0):
+            raise ValueError(f"{short(name)} does not hold the numbers that it promises")
 
 
 def read_tensors(path: str | os.PathLike[str], what: str) -> tuple[dict[str, Any], dict[str, str]]:

@@ -16,6 +16,7 @@ from urllib.request import getproxies
 
 import torch
 
+from ..data.files import short
 from .memory import is_out_of_memory
 
 DEMO = Path(__file__).resolve().parents[1] / "assets" / "demo"
@@ -198,7 +199,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     try:
         config = json.loads(path.read_text(encoding="utf8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LoadError(f"{path} is not valid JSON ({error}): save the model again with save_pretrained()") from error
     if not isinstance(config, dict):
         raise LoadError(f"{path} holds no JSON object: save the model again with save_pretrained()")
@@ -210,10 +211,16 @@ def _check_weights(folder: Path) -> None:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         shards = _shards(index)
-        missing = [shard for shard in shards if not (folder / shard).is_file()]
+        outside = next((shard for shard in shards if not _is_inside(folder, shard)), None)
+        if outside is not None:
+            raise LoadError(
+                f"{index} names a weight file outside of its folder ({short(repr(outside))}): copy that file into the "
+                "folder, if you trust where it comes from, and name it in the index without a path"
+            )
+        missing = [shard for shard in shards if not os.path.isfile(folder / shard)]
         if missing:
             raise LoadError(
-                f"{folder} lacks {missing[0]} ({len(missing)} of {len(shards)} weight files are missing): "
+                f"{folder} lacks {short(missing[0])} ({len(missing)} of {len(shards)} weight files are missing): "
                 "copy the model again"
             )
         return
@@ -230,11 +237,24 @@ def _check_weights(folder: Path) -> None:
     )
 
 
+def _is_inside(folder: Path, shard: str) -> bool:
+    """Whether a weight file that an index names lies in its folder, as a file or as a link into the hub's cache."""
+    if "\0" in shard or os.path.basename(shard) in ("", ".", ".."):
+        return False
+    home = os.path.realpath(folder)
+    if os.path.commonpath([home, os.path.realpath(os.path.dirname(os.path.join(home, shard)))]) != home:
+        return False
+    target = os.path.realpath(os.path.join(home, shard))
+    blobs = os.path.join(os.path.dirname(os.path.dirname(home)), "blobs")
+    cached = os.path.basename(os.path.dirname(home)) == "snapshots"
+    return any(os.path.commonpath([root, target]) == root for root in (home, *([blobs] if cached else [])))
+
+
 def _shards(index: Path) -> list[str]:
     """The weight files that an index names."""
     try:
         content = json.loads(index.read_text(encoding="utf8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LoadError(f"{index} is not valid JSON ({error}): copy the model again") from error
     files = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(files, dict) or not files or not all(isinstance(file, str) for file in files.values()):

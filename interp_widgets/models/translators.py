@@ -19,12 +19,12 @@ from torch import Tensor
 
 from interp_widgets.arguments import checked
 from interp_widgets.atomic import whole_file
-from interp_widgets.data.files import read_tensors
+from interp_widgets.data.files import read_tensors, short
 
 Form = Literal["residual", "affine"]
 """``residual``: h + W h + b, the tuned-lens library's; ``affine``: W h + b."""
 
-_KEY = re.compile(r"(\d+)\.(weight|bias)$")
+_KEY = re.compile(r"(0|[1-9][0-9]{0,8})\.(weight|bias)")
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,25 @@ class Translators:
 
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):
-            raise ValueError(f"form must be 'residual' (h + W h + b) or 'affine' (W h + b), got {self.form!r}")
+            raise ValueError(
+                f"form must be 'residual' (h + W h + b) or 'affine' (W h + b), got {short(repr(self.form))}"
+            )
         if not self.weights or len(self.weights) != len(self.biases):
             raise ValueError(
                 f"{self.name} must have one weight and one bias for every layer, "
                 f"got {len(self.weights)} weights and {len(self.biases)} biases"
             )
         width = self.biases[0].numel()
+        if not width:
+            raise ValueError(f"{self.name} must have a width of 1 or more, got 0")
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if tuple(weight.shape) != (width, width) or tuple(bias.shape) != (width,):
                 raise ValueError(
                     f"{self.name}: layer {layer} must have a weight ({width}, {width}) and a bias ({width},), "
                     f"got {tuple(weight.shape)} and {tuple(bias.shape)}"
                 )
+            if not all(part.is_floating_point() and part.element_size() > 1 for part in (weight, bias)):
+                raise ValueError(f"{self.name}: layer {layer} must hold floats, got {weight.dtype} and {bias.dtype}")
             if not (weight.isfinite().all() and bias.isfinite().all()):
                 raise ValueError(f"{self.name}: layer {layer} holds NaN or infinity; train or save it again")
 
@@ -118,11 +124,11 @@ def load_translators(path: str | os.PathLike[str]) -> Translators:
 def _by_layer(tensors: dict[str, Tensor], name: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     unknown = next((key for key in tensors if not _KEY.fullmatch(key)), None)
     if unknown is not None or not tensors:
-        found = f"the tensor {unknown!r}" if tensors else "no tensor"
+        found = f"the tensor {short(repr(unknown))}" if tensors else "no tensor"
         raise ValueError(f"{name} must hold '0.weight', '0.bias', '1.weight' and so on, got {found}")
     layers = 1 + max(int(key.split(".")[0]) for key in tensors)
-    wanted = [f"{layer}.{part}" for layer in range(layers) for part in ("weight", "bias")]
-    missing = next((key for key in wanted if key not in tensors), None)
+    wanted = (f"{layer}.{part}" for layer in range(layers) for part in ("weight", "bias"))
+    missing = next((key for key in wanted if key not in tensors), None)  # after no more than there are tensors
     if missing is not None:
         raise ValueError(f"{name} has {layers} layers but lacks {missing!r}: every layer needs a weight and a bias")
     return tuple(tensors[f"{i}.weight"] for i in range(layers)), tuple(tensors[f"{i}.bias"] for i in range(layers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -250,3 +250,55 @@ def test_provenance_holds_model_options_and_versions() -> None:
         VERSION: ClassVar[int] = 7
 
     assert Kept.VERSION == 7
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Put another header into a result's file."""
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    head = change(json.loads(arrays["header.json"].tobytes()))
+    text = head if isinstance(head, bytes) else json.dumps(head).encode()
+    np.savez(path, **{**arrays, "header.json": np.frombuffer(text, dtype=np.uint8)})
+
+
+WRONG = [
+    5, None, "x", [1], {"a": 1}, {"kind": "zzz"}, {"kind": "array", "name": "nope"}, {"kind": "array", "name": [1]},
+    {"kind": "mapping", "items": [1]}, {"kind": "record", "class": ["x"], "fields": {}}, {"kind": "record"},
+    {"kind": "record", "class": "InnerPart", "fields": {}}, {"kind": "record", "class": "InnerPart", "fields": 5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+@pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(SampleResult)])
+def test_a_field_of_another_kind_is_refused_in_a_sentence(tmp_path: Path, name: str, wrong: Any) -> None:
+    path = sample().save(tmp_path / "a.npz")
+    rewritten(path, lambda head: {**head, "fields": {**head["fields"], name: wrong}})
+    if (name, wrong) in [("missing", None), ("step", 5)]:
+        assert getattr(SampleResult.load(path), name) == wrong
+        return
+    for kind in (SampleResult, Result):
+        with pytest.raises(ValueError, match=r"a\.npz cannot be read as a SampleResult: ") as caught:
+            kind.load(path)
+        assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda head: b"[" * 100_000,
+        lambda head: b"null",
+        lambda head: [1],
+        lambda head: {**head, "fields": [1]},
+        lambda head: {name: value for name, value in head.items() if name != "fields"},
+        lambda head: {**head, "class": [1]},
+        lambda head: {**head, "fields": {**head["fields"], "x" * 10_000: 1}},
+        lambda head: json.dumps({**head, "fields": {"tokens": 0}}).replace("0}", "[" * 900 + "]" * 900 + "}").encode(),
+    ],
+)
+def test_a_crafted_header_is_refused_in_a_sentence(tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    path = sample().save(tmp_path / "a.npz")
+    rewritten(path, change)
+    for kind in (SampleResult, Result):
+        with pytest.raises(ValueError, match=r"a\.npz") as caught:
+            kind.load(path)
+        assert len(str(caught.value)) < 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from collections.abc import Callable
@@ -92,7 +93,7 @@ def test_arrays_are_read_by_name(tmp_path: Path) -> None:
     found = read_arrays(tmp_path / "a.npz", "numbers", names=("one", "two", "four"))
     assert found.keys() == {"one", "two"}
     np.testing.assert_array_equal(found["one"], np.arange(3))
-    with pytest.raises(ValueError, match=r"a\.npz is not a readable \.npz archive of numbers \(.*pickle|Object arrays"):
+    with pytest.raises(ValueError, match=r"a\.npz is not a readable \.npz archive of numbers \(three holds object"):
         read_arrays(tmp_path / "a.npz", "numbers")
 
 
@@ -123,3 +124,89 @@ def test_tensors_keep_their_type_and_metadata(tmp_path: Path) -> None:
     path.write_bytes(b"text")
     with pytest.raises(ValueError, match=r"a\.safetensors is not a safetensors file"):
         read_tensors(path, "numbers")
+
+
+def npy(descr: Any, shape: Any, data: bytes = b"") -> bytes:
+    """An array as a file that promises these sizes."""
+    made = io.BytesIO()
+    np.lib.format.write_array_header_1_0(made, {"descr": descr, "fortran_order": False, "shape": shape})
+    return made.getvalue() + data
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        npy("<f8", (10**12,)),
+        npy("<f8", (2**40, 2**40)),
+        npy("<f8", (-1, -5), bytes(40)),
+        npy("<f8", (-1,), bytes(8)),
+        npy("|O", (5,), bytes(40)),
+        npy([("a", "<f8")], (5,), bytes(40)),
+        npy("<U1000000000", (5,)),
+        npy("<f8", (2,), bytes(24)),
+        b"\x93NUMPY\x09\x00" + bytes(100),
+        b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535,
+    ],
+)
+def test_sizes_that_an_archive_does_not_hold_take_no_memory(
+    tmp_path: Path, member: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "arrays.npz"
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("the sizes are checked before"))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", member)
+    with pytest.raises(ValueError, match=r"is not a readable \.npz archive of things") as caught:
+        read_arrays(path, "things")
+    assert len(str(caught.value)) < 400
+
+
+def test_a_size_forged_in_the_directory_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "arrays.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", npy("<f8", (10**8,)))
+        size = archive.getinfo("x.npy").file_size
+    content = path.read_bytes()
+    forged = (size + 8 * 10**8).to_bytes(4, "little")
+    assert content.count(size.to_bytes(4, "little")) >= 2
+    path.write_bytes(content.replace(size.to_bytes(4, "little"), forged))
+    with pytest.raises(ValueError, match="x does not hold the numbers that it promises"):
+        read_arrays(path, "things")
+
+
+def tensor_file(path: Path, header: Any, data: bytes = b"") -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def entry(shape: list[int], start: int, end: int, kind: str = "F32") -> dict[str, Any]:
+    return {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+
+
+@pytest.mark.parametrize(
+    ("header", "data"),
+    [
+        ({"0.weight": entry([10**6, 10**6], 0, 4 * 10**12), "0.bias": entry([10**6], 0, 4)}, b""),
+        ({"0.weight": entry([-1, -1], 0, 4), "0.bias": entry([1], 4, 8)}, bytes(8)),
+        ({"99999999.weight": entry([1, 1], 0, 4)}, bytes(4)),
+        ({"9" * 5000 + ".weight": entry([1, 1], 0, 4)}, bytes(4)),
+        ({"../../etc/x": entry([1, 1], 0, 4)}, bytes(4)),
+        ({"x" * 100_000: entry([1, 1], 0, 4)}, bytes(4)),
+        ({"0.weight": entry([1, 1], 0, 1, "BOOL"), "0.bias": entry([1], 1, 2, "BOOL")}, bytes(2)),
+        ({"0.weight": entry([1, 1], 0, 1, "F8_E4M3"), "0.bias": entry([1], 1, 2, "F8_E4M3")}, bytes(2)),
+        ({"0.weight": entry([0, 0], 0, 0), "0.bias": entry([0], 0, 0)}, b""),
+        (
+            {
+                "__metadata__": {"form": "z" * 3000},
+                "0.weight": entry([1, 1], 0, 4),
+                "0.bias": entry([1], 4, 8),
+            },
+            bytes(8),
+        ),
+        (b"[" * 100_000, b""),
+    ],
+)
+def test_crafted_translators_are_refused_in_a_sentence(tmp_path: Path, header: Any, data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"translators|lens|layer|form") as caught:
+        load_translators(tensor_file(tmp_path / "lens.safetensors", header, data))
+    assert len(str(caught.value)) < 500

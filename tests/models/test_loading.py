@@ -278,8 +278,43 @@ BROKEN_INDICES = {
     "a list as map": ('{"metadata": {}, "weight_map": ["a"]}', "has no weight_map from the names of weights"),
     "a list as file": ('{"metadata": {}, "weight_map": {"a": ["b"]}}', "has no weight_map from the names of weights"),
     "no metadata": ('{"weight_map": {"a": "b"}}', "has no metadata"),
+    "nested deeply": ("[" * 100_000, "is not valid JSON"),
     "another shard": ('{"metadata": {}, "weight_map": {"a": "b.safetensors"}}', "lacks b.safetensors"),
 }
+
+
+@pytest.mark.parametrize("how", ["up", "absolute", "linked file", "linked folder", "folder", "long", "nul"])
+def test_shards_outside_of_the_folder_are_refused(how: str, tmp_path: Path) -> None:
+    folder, other = tmp_path / "model", tmp_path / "other"
+    tiny_hf("llama").save_pretrained(folder)
+    other.mkdir()
+    target = (folder / "model.safetensors").rename(other / "x.safetensors")
+    (folder / "link.safetensors").symlink_to(target)
+    (folder / "sub").symlink_to(other)
+    shard = {
+        "up": "../other/x.safetensors",
+        "absolute": str(target),
+        "linked file": "link.safetensors",
+        "linked folder": "sub/x.safetensors",
+        "folder": "..",
+        "long": "x" * 5000,
+        "nul": "a\0b",
+    }[how]
+    index = {"metadata": {}, "weight_map": {"model.embed_tokens.weight": shard}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    message = "lacks x" if how == "long" else "names a weight file outside of its folder"
+    with pytest.raises(LoadError, match=message) as caught:
+        load_model(folder)
+    assert len(str(caught.value)) < 600
+
+
+def test_shards_in_the_cache_of_the_hub_are_links_and_load(tmp_path: Path) -> None:
+    folder, blobs = tmp_path / "models--x" / "snapshots" / "abc", tmp_path / "models--x" / "blobs"
+    tiny_hf("llama").save_pretrained(folder, max_shard_size="60KB")
+    blobs.mkdir()
+    for shard in folder.glob("model-*.safetensors"):
+        shard.symlink_to(shard.rename(blobs / shard.stem))
+    assert load_model(folder).self_check.passed
 
 
 @pytest.mark.parametrize("kind", BROKEN_INDICES)

@@ -61,6 +61,14 @@ def change_weights(folder: Path, change: Callable[[dict[str, Any]], None]) -> No
         ({"k": "two"}, "damaged"),
         ({"base": None}, "damaged"),
         ({"lora": {"rank": 2}}, "damaged"),
+        ({"lora": {"rank": 10**9, "layers": "last", "alpha": 2}}, "the weights have no adapters of rank 1000000000"),
+        ({"lora": {"rank": 2, "layers": "zzz", "alpha": 2}}, "the adapters are of another kind"),
+        ({"files": {"weights": "../x.safetensors"}}, r"'\.\./x\.safetensors' is no file of a mixture"),
+        ({"files": {"weights": "x" * 5000 + ".safetensors"}}, "lacks x"),
+        ({"files": {"weights": "/etc/passwd"}}, "is no file of a mixture"),
+        ({"base": {"source": 5, "name": "x", "weight_hash": "y"}}, "the base or the settings are of another kind"),
+        ({"settings": [1]}, "the base or the settings are of another kind"),
+        ({"sha256": 5}, "damaged"),
     ],
     ids=str,
 )
@@ -71,7 +79,7 @@ def test_a_header_that_does_not_fit_is_told(folder: Path, changes: dict[str, Any
         load_model(folder)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe\x00", b'{"format"'])
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe\x00", b'{"format"', b"[" * 100_000])
 def test_a_header_that_is_no_header_is_told(folder: Path, content: bytes) -> None:
     (folder / "mod.json").write_bytes(content)
     with pytest.raises(LoadError, match="is damaged"):

@@ -15,13 +15,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.atomic import whole_file
-from interp_widgets.data.files import read_arrays
+from interp_widgets.data.files import read_arrays, short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,11 +160,16 @@ class Result(Record):
             raise FileNotFoundError(f"there is no result file at {source}: give a path that save() returned")
         head, arrays = _read(source)
         kind = _wanted_class(cls, head, source)
-        values = {name: _decode(value, arrays) for name, value in head["fields"].items()}
-        known = {item.name for item in fields(kind)}
-        if unknown := set(values) - known:
-            raise ValueError(f"{source} has fields that {kind.__name__} does not know: {', '.join(sorted(unknown))}")
-        result: R = _made(kind, values)
+        try:
+            result: R = _made(kind, {name: _decode(value, arrays) for name, value in head["fields"].items()})
+        except RecursionError as error:
+            raise ValueError(f"{source} cannot be read as a {kind.__name__}: it is nested too deeply") from error
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{source} cannot be read as a {kind.__name__}: its header is damaged ({short(error)})"
+            ) from error
+        except ValueError as error:
+            raise ValueError(f"{source} cannot be read as a {kind.__name__}: {error}") from error
         return result
 
     def to_frame(self) -> pd.DataFrame:
@@ -186,10 +203,12 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         raise ValueError(f"{source} was not written by a result's save()")
     try:
         head = json.loads(arrays.pop(_HEADER).tobytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{source} is not a readable .npz archive of a result (its header is damaged: {error})"
+            f"{source} is not a readable .npz archive of a result (its header is damaged: {short(error)})"
         ) from error
+    if not isinstance(head, dict):
+        raise ValueError(f"{source} was not written by a result's save()")
     return head, arrays
 
 
@@ -249,17 +268,49 @@ def _decode(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         return arrays[value["name"]]
     if value["kind"] == "mapping":
         return {key: _decode(part, arrays) for key, part in value["items"].items()}
-    if value["class"] not in _RECORDS:
-        raise ValueError(f"the file holds a part of the unknown class {value['class']}")
+    if value["kind"] != "record" or value["class"] not in _RECORDS:
+        raise ValueError(f"it holds a part of the unknown class {short(value.get('class'))}")
     return _made(_RECORDS[value["class"]], {key: _decode(part, arrays) for key, part in value["fields"].items()})
 
 
 def _made(kind: type[Any], values: dict[str, Any]) -> Any:
     """A record of these fields; a file holds the keys of mappings as text, also of those from numbers."""
-    for item in fields(kind):
-        if str(item.type).startswith("Mapping[int,") and item.name in values:
-            values[item.name] = {int(key): part for key, part in values[item.name].items()}
+    types = _types(kind)  # type: ignore[arg-type]
+    if unknown := set(values) - set(types):
+        raise ValueError(f"{kind.__name__} does not know the fields {short(', '.join(sorted(unknown)))}")
+    for name, value in values.items():
+        if get_origin(types[name]) is Mapping and get_args(types[name])[0] is int:
+            values[name] = {int(key): part for key, part in value.items()}
+        if not _fits(values[name], types[name]):
+            raise ValueError(f"{kind.__name__}.{name} is of another kind")
     return kind(**values)
+
+
+@functools.cache
+def _types(kind: type[Any]) -> dict[str, Any]:
+    """The types of a record's fields."""
+    hints = get_type_hints(kind)
+    return {item.name: hints[item.name] for item in fields(kind)}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether what was read from a file is of the type that a field has."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is Literal:
+        return isinstance(value, str) and value in inner
+    if origin is Sequence:
+        return isinstance(value, tuple) and all(_fits(part, inner[0]) for part in value)
+    if origin is Mapping:
+        return isinstance(value, dict) and all(_fits(k, inner[0]) and _fits(v, inner[1]) for k, v in value.items())
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, NoneType if hint is None else origin or hint)
 
 
 def _same(first: Any, second: Any) -> bool:

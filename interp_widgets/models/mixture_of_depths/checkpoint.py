@@ -10,13 +10,13 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from ...atomic import whole_file
-from ...data.files import read_tensors
+from ...data.files import read_tensors, short
 from ..hub_files import LoadError
 from ..weights import weight_hash
 
@@ -123,7 +123,7 @@ def _remove_unnamed(folder: Path) -> None:
         named = set(head.get("files", FILES).values())
     except FileNotFoundError:
         named = set()
-    except (AttributeError, ValueError):  # a damaged header: what belonged to it is not known
+    except (AttributeError, ValueError, RecursionError):  # a damaged header: what belonged to it is not known
         return
     for path in folder.iterdir():
         if _TENSORS.fullmatch(path.name) and path.name not in named:
@@ -153,9 +153,10 @@ def load_state(folder: str | os.PathLike[str]) -> MixtureState:
         head = json.loads((path / HEADER).read_text(encoding="utf8"))
         known, version = head["format"] == FORMAT, head["version"]
         newer = known and version > VERSION
-        files = {part: path / Path(name).name for part, name in head.get("files", FILES).items()}
+        digests = dict(head.get("sha256", {}))
+        files = {part: path / _plain(name) for part, name in head.get("files", FILES).items()}
         parts = [files["weights"], *([files["training"]] if head.get("training") else [])]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise _damaged(path / HEADER, error) from error
     if newer:
         raise LoadError(
@@ -164,14 +165,16 @@ def load_state(folder: str | os.PathLike[str]) -> MixtureState:
         )
     if not known:
         raise LoadError(f"the {HEADER} in {path} is not that of a mixture: give a folder that ModModel.save wrote")
-    digests = head.get("sha256", {})
     weights, training = (*(_read(part, digests) for part in parts), {})[:2]
     bad = next((name for name, value in weights.items() if not bool(torch.isfinite(value).all())), None)
     if bad is not None:
         raise LoadError(f"{parts[0]} holds NaN or infinity in {bad}: use an intact checkpoint")
     try:
         base = head["base"]
-        lora = None if head["lora"] is None else LoraSetup(**head["lora"])
+        lora = _read_lora(head["lora"], weights)
+        texts = [base["name"], base["weight_hash"], base["source"] or ""]
+        if not (all(isinstance(text, str) for text in texts) and isinstance(head["settings"], dict)):
+            raise ValueError("the base or the settings are of another kind")
         k, top_k, only = int(head["k"]), int(head["top_k"]), head["only"]
         routes = weights["router"].shape[1]
         if not (k == routes and 1 <= top_k <= k and (only is None or only in range(k))):
@@ -181,6 +184,26 @@ def load_state(folder: str | os.PathLike[str]) -> MixtureState:
         )
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise _damaged(path / HEADER, error) from error
+
+
+def _plain(name: str) -> str:
+    """The name of a file in the folder itself."""
+    if os.path.basename(name) != name or not name.endswith(".safetensors"):
+        raise ValueError(f"{short(repr(name))} is no file of a mixture")
+    return name
+
+
+def _read_lora(given: Any, weights: Mapping[str, Tensor]) -> LoraSetup | None:
+    """The adapters that a header tells of; ValueError unless the weights have them."""
+    if given is None:
+        return None
+    lora = LoraSetup(**given)
+    adapters = [value.shape for name, value in weights.items() if name.startswith("lora.")]
+    if lora.layers not in get_args(LoraLayers) or not isinstance(lora.alpha, int) or not isinstance(lora.rank, int):
+        raise ValueError(f"the adapters are of another kind: {short(given)}")
+    if not adapters or any(lora.rank not in shape for shape in adapters):
+        raise ValueError(f"the weights have no adapters of rank {lora.rank}")
+    return lora
 
 
 def _damaged(path: Path, error: Exception | str) -> LoadError:
@@ -193,8 +216,8 @@ def _digest(path: Path) -> str:
 
 
 def _read(path: Path, digests: Mapping[str, str]) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise LoadError(f"{path.parent} lacks {path.name}: copy the folder again")
+    if not os.path.isfile(path):  # also where the name is too long to be one
+        raise LoadError(f"{path.parent} lacks {short(path.name)}: copy the folder again")
     try:
         tensors, _ = read_tensors(path, "a mixture")
     except ValueError as error:
