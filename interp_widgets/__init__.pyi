@@ -1,5 +1,6 @@
 """The public names, each listed once, beside the module that it is loaded from on first use."""
 
+from .analysis._core.result import Result as Result
 from .analysis.ablation import Ablation as Ablation
 from .analysis.ablation import AblationResult as AblationResult
 from .analysis.ablation import CausalTraceResult as CausalTraceResult
@@ -55,6 +56,11 @@ from .analysis.mixture_of_depths import RoutingResult as RoutingResult
 from .analysis.mixture_of_depths import routing as routing
 from .analysis.mixture_of_depths import routing_speed as routing_speed
 from .analysis.mixture_of_depths import solve as solve
+from .analysis.probe import Curves as Curves
+from .analysis.probe import HeadMap as HeadMap
+from .analysis.probe import LayerByPosition as LayerByPosition
+from .analysis.probe import Table as Table
+from .analysis.probe import TokenValues as TokenValues
 from .analysis.saliency import FaithfulnessResult as FaithfulnessResult
 from .analysis.saliency import SaliencyDatasetResult as SaliencyDatasetResult
 from .analysis.saliency import SaliencyResult as SaliencyResult
@@ -98,11 +104,22 @@ from .tuning.mixture_of_depths import tune_mod as tune_mod
 from .tuning.mixture_of_depths import untrained_mod as untrained_mod
 from .version import __version__ as __version__
 from .widgets.ablation import AblationPanel as AblationPanel
+from .widgets.base.fields import Bounds as Bounds
+from .widgets.base.fields import field as field
+from .widgets.base.panel import Panel as Panel
 from .widgets.base.workbench import Workbench as Workbench
 from .widgets.concepts import ConceptBrowser as ConceptBrowser
 from .widgets.ffn_concepts import FFNConceptBrowser as FFNConceptBrowser
 from .widgets.head_words import HeadWordBrowser as HeadWordBrowser
 from .widgets.logit_lens import LogitLensExplorer as LogitLensExplorer
 from .widgets.mod import MoDRoutingViewer as MoDRoutingViewer
+from .widgets.probe import Head as Head
+from .widgets.probe import Layer as Layer
+from .widgets.probe import Neuron as Neuron
+from .widgets.probe import Position as Position
+from .widgets.probe import Prompt as Prompt
+from .widgets.probe import Response as Response
+from .widgets.probe import Token as Token
+from .widgets.probe import probe as probe
 from .widgets.saliency import SaliencyExplorer as SaliencyExplorer
 from .widgets.token_decomposition import TokenDecompositionExplorer as TokenDecompositionExplorer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,10 +25,13 @@ def curves_scene(
     x_label: str,
     y_label: str,
     subtitle: str = "",
+    at: ArrayLike | None = None,
     width: float = 720,
     height: float = 320,
 ) -> Scene:
-    """Lines over 1, 2, 3…; marked ones in colour and named above the plot. Raises ValueError without a number.
+    """Lines over the places `at`, or over 1, 2, 3…; marked ones in colour and named above the plot.
+
+    Raises ValueError without a number.
 
     >>> curves_scene([("a", [0.0, 1.0], True)], title="t", x_label="x", y_label="y").width
     720
@@ -40,35 +43,37 @@ def curves_scene(
     low, high = min(0.0, float(finite.min())), max(0.0, float(finite.max()))
     high = high if high > low else low + 1.0
     most = max(len(values) for _, values, _ in held)
+    xs = np.arange(1, most + 1) if at is None else np.asarray(at, dtype=float)
+    first, last = float(xs.min()), float(xs.max())
     inner = width - _LEFT - _RIGHT, height - _TOP - _BOTTOM
 
-    def at(x: float, y: float) -> tuple[float, float]:
-        across = (x - 1) / max(1, most - 1)
+    def point(x: float, y: float) -> tuple[float, float]:
+        across = (x - first) / ((last - first) or 1.0)
         return _LEFT + across * inner[0], _TOP + (high - y) / (high - low) * inner[1]
 
     items: list[Item] = [Text(_LEFT, 14, title, size=13, bold=True)]
     for value in np.linspace(low, high, 5):
-        y = at(1, float(value))[1]
+        y = point(first, float(value))[1]
         items += [
             Line(_LEFT, y, width - _RIGHT, y, RULE),
             Text(_LEFT - 6, y, number(round(float(value), 3)), size=11, fill=MUTED, anchor="end"),
         ]
-    for place in sorted({1, most, *(round(1 + share * (most - 1)) for share in (0.25, 0.5, 0.75))}):
-        items.append(Text(at(place, low)[0], height - _BOTTOM + 14, str(place), size=11, fill=MUTED, anchor="middle"))
+    for x in sorted({float(xs[round(share * (most - 1))]) for share in (0.0, 0.25, 0.5, 0.75, 1.0)}):
+        items.append(Text(point(x, low)[0], height - _BOTTOM + 14, number(x), size=11, fill=MUTED, anchor="middle"))
     items += [
         Text(_LEFT + inner[0] / 2, height - 12, x_label, fill=MUTED, anchor="middle"),
         Text(14, _TOP + inner[1] / 2, y_label, fill=MUTED, anchor="middle", rotate=-90),
     ]
-    color = iter(PALETTE8)
-    x = _LEFT
+    color = itertools.cycle(PALETTE8)
+    right = _LEFT
     for name, values, marked in sorted(held, key=lambda curve: curve[2]):
         stroke = next(color) if marked else _QUIET
-        points = [at(place + 1, float(value)) for place, value in enumerate(values)]
-        items += [Line(*a, *b, stroke, 2.5 if marked else 1.0) for a, b in pairwise(points)]
+        points = [point(float(x), float(value)) for x, value in zip(xs, values, strict=False)]
+        items += [Line(*a, *b, stroke, 2.5 if marked else 1.0) for a, b in itertools.pairwise(points)]
         if marked:
-            items += [Rect(x, 32, 14, 4, fill=stroke), Text(x + 18, 34, name, size=11)]
-            x += 34 + 6.4 * len(name)
-    items.append(Text(x, 34, subtitle, size=11, fill=MUTED))
+            items += [Rect(right, 32, 14, 4, fill=stroke), Text(right + 18, 34, name, size=11)]
+            right += 34 + 6.4 * len(name)
+    items.append(Text(right, 34, subtitle, size=11, fill=MUTED))
     return Scene(width, height, tuple(items), title=title)
 
 

@@ -18,6 +18,7 @@ import interp_widgets as iw
 from interp_widgets.data.problems import Problem
 from interp_widgets.data.word_vectors import demo_word_vectors
 from tests.models.tiny import tiny_folder, tiny_model
+from tests.widgets import probes
 
 Backend = Literal["hooked", "bridge"]
 
@@ -44,9 +45,9 @@ TUNING: dict[str, Any] = {"k": 2, "steps": 2, "batch_size": 2, "learning_rate": 
 
 ARRAYS_ONLY = {
     "add_to_map", "annotate_concepts", "compare_annotations", "concept_map", "decompose_state", "demo_cases",
-    "demo_concepts", "demo_problems", "demo_word_vectors", "dispersion", "importance_density", "instruction_score",
-    "load_demo_pair", "neighbours", "normalise_importance", "position_profile", "read_concepts", "read_problems",
-    "read_word_vectors", "subspace_angles",
+    "demo_concepts", "demo_problems", "demo_word_vectors", "dispersion", "field", "importance_density",
+    "instruction_score", "load_demo_pair", "neighbours", "normalise_importance", "position_profile", "read_concepts",
+    "read_problems", "read_word_vectors", "subspace_angles",
 }  # fmt: skip
 """Public functions that never touch a model's device: they take results and arrays, or read files. `load_demo_pair` is
 `load_pair` of two names."""
@@ -442,3 +443,18 @@ def _hooked(model: iw.Model) -> Iterator[None]:
         yield
     finally:
         point.remove_hooks()
+
+
+# ---- probes
+
+
+@row("probe")
+def probe(setup: Setup) -> Any:
+    model = setup.model
+    return [
+        probes.attention_entropy.analysis(model, PROMPT),
+        probes.direct_logit_attribution.analysis(model, PROMPT, " the"),
+        probes.refusal_direction.analysis(model, PROMPT, ["One two.", "A dog."], ["Paris.", "Rome is"], 2),
+        probes.patchscope.analysis(model, PROMPT, 3, layer=2),
+        probes.lens.analysis(model, PROMPT),
+    ]

@@ -124,7 +124,14 @@ class Record:
 
 @record
 class Result(Record):
-    """Base of all results: whether it is complete, its provenance, and saving to one file."""
+    """Base of all results: whether it is complete, its provenance, and saving to one file.
+
+    Example:
+        >>> import tempfile
+        >>> path = HeadMap([[0.1, 0.5], [0.2, 0.9]], unit="nats").save(tempfile.mkdtemp() + "/entropy")
+        >>> Result.load(path)
+        HeadMap(values=<float64 (2, 2)>, unit='nats', layers=None, partial=False, provenance={})
+    """
 
     VERSION: ClassVar[int] = 1
     """Version of the class's fields; raise it when a field changes its meaning, so that old files are refused."""

@@ -11,6 +11,8 @@ from typing import Annotated, Any, get_args, get_origin
 import ipywidgets as W
 import traitlets as T
 
+from interp_widgets.arguments import checked
+
 from .controls import Number, row, shown_if
 
 _order = itertools.count()
@@ -19,7 +21,14 @@ SEED_LIMIT = 2**31 - 1
 
 @dataclass(frozen=True)
 class Bounds:
-    """Least and largest value; an end may be a function of the panel, which then only bounds the control."""
+    """Least and largest value; an end may be a function of the panel, which then only bounds the control.
+
+    Example:
+        >>> from typing import Annotated
+        >>> k = field(Annotated[int, Bounds(1, 50)], 10, label="Top k")
+        >>> k.min, k.max, k.default_value
+        (1, 50, 10)
+    """
 
     low: float | Callable[[Any], float] | None = None
     high: float | Callable[[Any], float] | None = None
@@ -95,6 +104,7 @@ class Incomplete(ValueError):
         """The field that has to change."""
 
 
+@checked
 def field(
     kind: Any,
     default: Any = None,
@@ -127,6 +137,13 @@ def field(
     with it, is there while `shown_if(panel)` holds. Where the option is empty and `required`, nothing runs, and that
     sentence says what to fill in. `offers` says which values of a choice a panel has, and `control(panel)` makes a
     control that no kind has.
+
+    Example:
+        >>> class Settings(Panel):
+        ...     metric = field({"logit": "logit", "probability": "probability"}, "logit", label="Measured as")
+        ...     share = field(float, 0.5, label="Labels from", redraws=True)
+        >>> [(name, one.label, one.recomputes) for name, one in Settings.fields().items()]
+        [('metric', 'Measured as', True), ('share', 'Labels from', False)]
     """
     base, extras = (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
     made = Field(

@@ -44,7 +44,7 @@ def _badge(model: Model) -> str:
     return f"<span class='iw-badge {style}' tabindex='0' title='{tip}' aria-label='{tip}'>{words}</span>"
 
 
-def view_options(models: Sequence[Any]) -> list[tuple[str, str]]:
+def view_options(models: Sequence[Any], both: str) -> list[tuple[str, str]]:
     """Label and value of the three views of two models."""
     first, second = (model_name(model) for model in models)
-    return [(f"A: {first}", "A"), (f"B: {second}", "B"), ("difference B − A", "difference")]
+    return [(f"A: {first}", "A"), (f"B: {second}", "B"), (both, "difference")]

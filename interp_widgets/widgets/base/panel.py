@@ -50,29 +50,32 @@ class Panel(Running):
 
     For a button that runs something else in the background, such as *Generate*, use `start`. A whole panel:
 
-    >>> import types
-    >>> from interp_widgets.widgets.base.fields import field
-    >>> def square(model, *, n):
-    ...     return n**2
-    >>> class Squares(Panel):
-    ...     title, analysis = "Squares", staticmethod(square)
-    ...     n = field(int, 3, label="Number")
-    ...     def build(self):
-    ...         super().build()
-    ...         self.label = W.Label()
-    ...         self.plot.children = [self.label]
-    ...     def draw(self, results, request):
-    ...         self.label.value = str(results[0])
-    >>> panel = Squares(types.SimpleNamespace(name="a model", device="cpu"), n=7)
-    >>> panel, panel.result, panel.label.value
-    (Squares(a model), 49, '49')
-    >>> panel.close()
+    Example:
+        >>> from ipywidgets import Label
+        >>> def count(model, *, prompt, times):
+        ...     return times * len(model.tokens(prompt))
+        >>> class Counter(Panel):
+        ...     title, analysis = "Tokens", staticmethod(count)
+        ...     prompt = field(str, label="Prompt", required="type a prompt")
+        ...     times = field(int, 1, label="Times")
+        ...     def build(self):
+        ...         super().build()
+        ...         self.label = Label()
+        ...         self.plot.children = [self.label]
+        ...     def draw(self, results, request):
+        ...         self.label.value = f"{results[0]} tokens"
+        >>> panel = Counter(model, prompt="Paris is in", times=2)
+        >>> panel, panel.result, panel.label.value
+        (Counter(demo-base), 10, '10 tokens')
+        >>> panel.close()
     """
 
     title: ClassVar[str] = "Panel"
     """What the panel shows, in its title line."""
     analysis: ClassVar[Callable[..., Any] | None] = None
     """The function ``f(model, ...)`` that the panel asks, where its fields are the arguments of one."""
+    both: ClassVar[str] = "difference B − A"
+    """What the third view of two models shows."""
 
     def __init__(self, model: Model, tuned: Any = None, *, workbench: Workbench | None = None, **traits: Any) -> None:
         self._check_keywords(traits)
@@ -257,7 +260,7 @@ class Panel(Running):
             self.forecast_label.add_class(name)
         actions: list[Any] = [self.run_button, self.forecast_label]
         if len(self.models) > 1:
-            tabs = W.ToggleButtons(options=view_options(self.models), value=self.view)
+            tabs = W.ToggleButtons(options=view_options(self.models, self.both), value=self.view)
             actions.append(self.bind(tabs, "view"))
         self.code_box = CodeBox()
         self.save_menu = SaveMenu(self)

@@ -1,0 +1,209 @@
+"""The panel of a probe: its options come from the function's parameters, its view from what the function returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Any, ClassVar
+
+import ipywidgets as W
+
+from interp_widgets.analysis._core.comparing import pair_provenance
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.data.presets import PRESETS
+from interp_widgets.figures.static import Scene
+from interp_widgets.models import Model
+
+from ...compute.memory import Forecast
+from ..base.fields import Incomplete
+from ..base.panel import Panel
+from ..base.request import Request
+from ..views import TokenStrip
+from .code import code_of
+from .parameters import Parameter, read
+from .views import ValueView, looked_at
+
+TAKEN = {
+    "actions", "closed", "code_box", "controls", "details", "forecast_label", "heading", "inputs", "jobs", "models",
+    "picture", "plot", "results", "run_button", "save_menu", "status", "workbench",
+}  # fmt: skip
+"""Names that a panel uses for itself, besides those of its class."""
+
+
+@dataclass(frozen=True)
+class FirstRun(Forecast):
+    """Of a run whose time nobody knows yet: long enough to go to the background."""
+
+    seconds: float = 2.0
+    bytes: int = 0
+
+    def describe(self) -> str:
+        """In words."""
+        return "the first run tells how long it takes"
+
+
+@dataclass(frozen=True)
+class Question(Request):
+    """A call of a probe, and the files that it reads as they are now."""
+
+    stamps: tuple[tuple[int, int], ...] = ()
+    """Size and time of change of each file, so that another file under the same name is another question."""
+
+
+class ProbePanel(Panel):
+    """Base of the panels that `probe` makes of functions; ``panel.analysis(model, ...)`` calls the function itself."""
+
+    analysis: ClassVar[Callable[..., Any]]
+    """The function."""
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    """The parameters of the function that are options of the panel."""
+    view_of: ClassVar[type[ValueView]] = ValueView
+    """What draws the function's results."""
+    cost_of: ClassVar[Any] = None
+    """The function's own estimate of its operations."""
+    _timed: ClassVar[bool] = False
+
+    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
+        names = {one.name: one.trait for one in self.parameters}
+        super().__init__(model, tuned, **{names.get(name, name): value for name, value in options.items()})
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for one in self.parameters:
+            size = one.role.size and min(getattr(model, one.role.size) for model in self.models)
+            if size and one.given:  # of a smaller model the nearest there is
+                found[one.trait] = max(0, min(one.default + size * (one.default < 0), size - 1))
+            elif one.role.name == "Prompt" and not one.given:
+                found[one.trait] = PRESETS[0].prompt
+            elif one.role.name == "Token" and not one.given and one.name in ("target", "foil"):
+                found[one.trait] = getattr(PRESETS[0], one.name)
+        if "prompt" in given:
+            found = {name: value for name, value in found.items() if name not in ("target", "foil")}
+        return {name: value for name, value in found.items() if name not in given}
+
+    def build(self) -> None:
+        about = (type(self).__doc__ or "").strip().splitlines()[:1]
+        hint = W.HTML("".join(map(escape, about)))
+        hint.add_class("iw-hint")
+        rows = [row for group in ("texts", "position", "") for row in self.controls.rows(group)]
+        self.inputs.children = [*([hint] if about else []), *rows]
+        self.picture = self.view_of(self)
+        self.plot.children = self.picture.parts
+        if self.has_trait("prompt") and self.has_trait("prompt_token"):
+            self.watch(self, "prompt", self._prompt_changed)
+
+    @property
+    def read_text(self) -> str:
+        """The prompt, where the function has one."""
+        return str(getattr(self, "prompt", ""))
+
+    def prompt_tokens(self) -> tuple[str, ...]:
+        """The prompt's tokens without the BOS; none where there is no prompt that the model can read."""
+        try:
+            return read_prompt(self.models[0], self.read_text).tokens()
+        except ValueError:
+            return ()  # the request says what is wrong with it
+
+    def request(self) -> Question:
+        self.require()
+        arguments: dict[str, Any] = {}
+        stamps = []
+        for one in self.parameters:
+            value = getattr(self, one.trait)
+            try:
+                if one.role.name == "Prompt":
+                    read_prompt(self.models[0], value)
+                found = read(one, value, self.models[0], self.read_text)
+                if isinstance(found, Path):
+                    stamps.append(_stamp(found))
+            except ValueError as error:
+                raise Incomplete(one.trait, str(error)) from error
+            arguments[one.name] = value if isinstance(found, Path) else found
+        asked = Request.of(self.analysis, arguments)
+        return Question(asked.analysis, asked.arguments, tuple(stamps))
+
+    def compute(self, request: Question, model: Model, **reports: Any) -> Any:
+        value = request.answer(model, **reports)
+        type(self)._timed = True
+        return value
+
+    def cost(self, request: Question, model: Model) -> Cost | None:
+        if self.cost_of is None:
+            return None
+        found = self.cost_of(model, **dict(request.arguments))
+        return Cost(float(found), 0.0) if isinstance(found, (int, float)) else found
+
+    def forecast(self, request: Any) -> Forecast:
+        found = super().forecast(request)
+        return found if self._timed or self.cost_of is not None else FirstRun()
+
+    # what it shows ----------------------------------------------------------------------------------------------------
+
+    def draw(self, results: tuple[Any, ...], request: Any) -> None:
+        self.picture.paint(results, self.shown)
+
+    def code(self, request: Question) -> str:
+        return code_of(type(self), request, self.models)
+
+    def _prompt_changed(self, _: Any) -> None:
+        """Another text has other tokens: a selection in the old one means nothing."""
+        self.prompt_token = -1
+
+
+class ValuePanel(ProbePanel):
+    """A probe whose results can be saved: all but those that return a Bokeh figure."""
+
+    def frame(self) -> Any:
+        import pandas as pd
+
+        frames = []
+        for letter, result in zip("AB", self.results, strict=False):
+            frame = result.to_frame()
+            if len(self.models) > 1:
+                frame.insert(0, "model", letter, allow_duplicates=True)
+            frames.append(frame)
+        return pd.concat(frames, ignore_index=True)
+
+    def scene(self) -> Scene:
+        return self.picture.scene()
+
+    def stored(self) -> Result:
+        if self.shown != "difference":
+            return self.results["AB".index(self.shown)]
+        if not self.view_of.subtracts:
+            raise ValueError("a file holds the result of one model: look at A or at B, then save")
+        found: Result = looked_at(self.results, self.shown)
+        return replace(found, provenance=pair_provenance(*self.results))
+
+
+def position_strip(trait: str) -> Callable[[Any], TokenStrip]:
+    """Makes the control of a position: the prompt's tokens, of which one can be clicked."""
+
+    def make(panel: ProbePanel) -> TokenStrip:
+        strip = TokenStrip(label="Position: click a token; the last one where none is chosen", max_lines=3)
+
+        def fill(_: Any = None) -> None:
+            chosen, tokens = getattr(panel, trait), panel.prompt_tokens()
+            strip.set_tokens(tokens)
+            if 0 <= chosen < len(tokens):
+                strip.selected = chosen
+
+        fill()
+        panel.watch(panel, "prompt", fill)
+        return panel.bind(strip, trait, key="selected")
+
+    return make
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise ValueError(f"there is no file {path}: check the path") from error
+    return found.st_size, found.st_mtime_ns

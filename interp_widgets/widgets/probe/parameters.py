@@ -1,0 +1,234 @@
+"""What the parameters of a probe mean: each annotation is a control, and some are what panels on a workbench share."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from interp_widgets.analysis._core.checks import index
+from interp_widgets.analysis._core.prompts import read_prompt, single_token
+from interp_widgets.models import Model
+
+from ..base.fields import Bounds, Lines, Text, field
+from ..base.workbench import SHARED
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a parameter stands for, beside its plain type."""
+
+    name: str
+    """As in the annotation."""
+    shared: str = ""
+    """The trait of a workbench that it is linked with."""
+    size: str = ""
+    """The size of a model that an index is below."""
+
+
+Prompt = Annotated[str, Role("Prompt", "prompt"), Text(3)]
+"""The text that the model reads: a box of several lines, shared by the panels on a workbench."""
+Response = Annotated[str, Role("Response", "response"), Text(3)]
+"""What the model answered: a box of several lines, shared by the panels on a workbench."""
+Layer = Annotated[int, Role("Layer", "layer", "n_layers")]
+"""A layer of the model, from 0: a slider, shared by the panels on a workbench."""
+Head = Annotated[int, Role("Head", "head", "n_heads")]
+"""A head of a layer, from 0: a slider, shared by the panels on a workbench."""
+Neuron = Annotated[int, Role("Neuron", "neuron", "d_mlp")]
+"""An MLP neuron of a layer, from 0: a box with a number, shared by the panels on a workbench."""
+Position = Annotated[int, Role("Position", "prompt_token")]
+"""A token of the prompt, from 0 without a BOS: the prompt's tokens to click at, shared by the panels on a workbench.
+
+The function gets the last one where none is chosen.
+"""
+Token = Annotated[str, Role("Token")]
+"""The text of exactly one token, such as ``" Paris"``."""
+
+ROLES = MappingProxyType(
+    {get_args(one)[1].name: one for one in (Prompt, Response, Layer, Head, Neuron, Position, Token)}
+)
+ALLOWED = (
+    f"{', '.join(ROLES)}, Literal[...], bool, Annotated[int, Bounds(low, high)] or the same of float, str, list[str] "
+    "or Path"
+)
+REPORTS = ("progress", "check")
+"""Parameters by which a function reports and is cancelled: no options of the panel."""
+_LEFT_EMPTY = {
+    "Prompt": "the prompt is empty: type what the model should read",
+    "Response": "the response is empty: type what the model answered",
+    "Token": "no token yet: type the text of one, with the space that it begins with",
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a probe that is an option of its panel."""
+
+    name: str
+    kind: Any
+    """The annotation."""
+    default: Any
+    """`inspect.Parameter.empty` for none."""
+    trait: str
+    """The trait of the panel: another name than the parameter's where that is what the workbench calls it."""
+    help: str = ""
+
+    @property
+    def role(self) -> Role:
+        """What it stands for; an empty role for plain types."""
+        return next((one for one in _extras(self.kind) if isinstance(one, Role)), Role(""))
+
+    @property
+    def given(self) -> bool:
+        """Whether the function has a default for it."""
+        return self.default is not inspect.Parameter.empty
+
+    def field(self, control: Callable[[str], Callable[[Any], Any]]) -> Any:
+        """The option of a panel; `control` makes what a position is chosen with."""
+        base, role = _base(self.kind), self.role
+        default = self.default if self.given else None
+        label = self.name if len(self.name) == 1 else self.name.replace("_", " ").capitalize()
+        about: dict[str, Any] = {"label": label, "help": self.help, "argument": self.name}
+        if role.name == "Position":
+            kind = Annotated[int, Bounds(low=-1)]
+            return field(kind, -1, group="position", width="grow", control=control(self.trait), **about)
+        if role.size:
+            high = lambda panel: min(getattr(model, role.size) for model in panel.models) - 1
+            return field(Annotated[int, Bounds(0, high, slider=role.size != "d_mlp")], 0, **about)
+        if get_origin(base) is Literal:
+            labels = {value: str(value).replace("_", " ") for value in get_args(base)}
+            return field(labels, default if self.given else get_args(base)[0], **about)
+        if base is bool:
+            return field(bool, bool(default), **about)
+        if base in (int, float):
+            bounds = next(one for one in _extras(self.kind) if isinstance(one, Bounds))
+            return field(self.kind, bounds.low if default is None else default, width="short", **about)
+        required = "" if self.given else _LEFT_EMPTY.get(role.name, f"{label} is empty: fill it in")
+        if base is list:
+            about |= {"group": "texts", "width": "grow", "required": required}
+            return field(Annotated[list, Lines()], list(default or ()), **about)
+        if any(isinstance(one, Text) for one in _extras(self.kind)):
+            about |= {"group": "texts", "width": "grow"}
+        text = "" if default is None else str(default)
+        return field(Annotated[str, role, *_extras(self.kind)], text, required=required, **about)
+
+
+def parameters_of(function: Callable[..., Any]) -> tuple[list[Parameter], Any]:
+    """The options of a probe, and what it announces to return; TypeError in one sentence for what no panel can ask."""
+    name = getattr(function, "__name__", "the probe")
+    if not inspect.isfunction(function):
+        raise TypeError(f"@probe turns a function into a panel, got {function!r}")
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"the annotations of {name} cannot be read: {error}") from error
+    signature = inspect.signature(function)
+    found = list(signature.parameters.values())
+    if not found or found[0].name != "model" or found[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise TypeError(f"the first parameter of {name} must be model: def {name}(model: Model, prompt: Prompt, ...)")
+    for one in found:
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY):
+            written = str(one).partition(":")[0]
+            raise TypeError(f"{name} has the parameter {written}, for which there is no control: name each one")
+    asked = [one for one in found[1:] if one.name not in REPORTS]
+    for one in asked:
+        if one.name not in hints:
+            raise TypeError(f"the parameter {one.name} of {name} must have an annotation: {ALLOWED}")
+        _check(name, one.name, hints[one.name])
+    if "return" not in hints:
+        raise TypeError(f"{name} must say what it returns, such as def {name}(...) -> HeadMap")
+    linked = _linked({one.name: hints[one.name] for one in asked})
+    texts = _described(function)
+    made = [Parameter(one.name, hints[one.name], one.default, linked.get(one.name, one.name), texts.get(one.name, ""))
+            for one in asked]  # fmt: skip
+    for parameter in made:
+        _check_default(name, parameter)
+    roles = {parameter.role.name for parameter in made}
+    if "Position" in roles and "Prompt" not in roles:
+        raise TypeError(f"{name} has a Position, which is one in a Prompt: add a parameter prompt: Prompt")
+    return made, hints["return"]
+
+
+def read(parameter: Parameter, value: Any, model: Model, prompt: str) -> Any:
+    """The value that the function gets: indices counted from 0, paths as such; ValueError for what it cannot be."""
+    role = parameter.role
+    if role.size:
+        return index(value, getattr(model, role.size), parameter.name, f"model ({model.name})")
+    if role.name == "Position":
+        return read_prompt(model, prompt).position(value)
+    if role.name == "Token" and value:
+        single_token(model, value, what=parameter.name)
+    return Path(value).expanduser() if _base(parameter.kind) is Path else value
+
+
+def _linked(hints: dict[str, Any]) -> dict[str, str]:
+    """By the parameter, which trait of a workbench it is: that of its name, else the first of its type has it."""
+    found: dict[str, str] = {}
+    for kind in ROLES.values():
+        shared = get_args(kind)[1].shared
+        names = [name for name, hint in hints.items() if shared and get_args(kind)[1] in _extras(hint)]
+        if names:
+            found[shared if shared in names else names[0]] = shared
+    return found
+
+
+def _check(function: str, name: str, hint: Any) -> None:
+    base, extras = _base(hint), _extras(hint)
+    role = next((one for one in extras if isinstance(one, Role)), None)
+    start = f"the parameter {name} of {function}"
+    if name in SHARED and (role is None or role.shared != name):
+        meant = [f"annotate it as {label}, or " for label, kind in ROLES.items() if get_args(kind)[1].shared == name]
+        raise TypeError(f"{start} has the name of what panels on a workbench share: {''.join(meant)}call it otherwise")
+    if base in (int, float):
+        bounds = next((one for one in extras if isinstance(one, Bounds)), None)
+        if role is None and (bounds is None or None in (bounds.low, bounds.high)):
+            raise TypeError(f"{start} needs bounds: Annotated[{base.__name__}, Bounds(low, high)]")
+        return
+    if get_origin(base) is Literal or base in (bool, str, list, Path):
+        return
+    raise TypeError(f"{start} is annotated as {_written(hint)}, which has no control: use {ALLOWED}")
+
+
+def _check_default(function: str, parameter: Parameter) -> None:
+    """TypeError for a default that the parameter's own control could not show."""
+    value, base = parameter.default, _base(parameter.kind)
+    if not parameter.given:
+        return
+    bounds = next((one for one in _extras(parameter.kind) if isinstance(one, Bounds)), None)
+    kinds = {float: (int, float), list: (list, tuple), Path: (str, Path)}.get(base, base)
+    if get_origin(base) is Literal:
+        fits = value in get_args(base)
+    else:
+        fits = isinstance(value, kinds) and (base is bool or not isinstance(value, bool))
+    if fits and bounds is not None:
+        fits = bounds.low <= value <= bounds.high
+    if not fits:
+        raise TypeError(f"the default of {parameter.name} of {function} must fit its annotation, got {value!r}")
+
+
+def _base(hint: Any) -> Any:
+    """The plain type of an annotation; every kind of list of texts is a list."""
+    base = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if get_origin(base) in (list, Sequence, tuple) and set(get_args(base)) <= {str, ...}:
+        return list
+    return base
+
+
+def _extras(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+
+
+def _written(hint: Any) -> str:
+    """An annotation as one would write it."""
+    return "None" if hint is NoneType else hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+
+
+def _described(function: Callable[..., Any]) -> dict[str, str]:
+    """What the docstring says of each parameter under ``Args:``, for the tooltips."""
+    lines = re.findall(r"^\s+(\w+): (.+)$", inspect.getdoc(function) or "", re.MULTILINE)
+    return {name: text.strip() for name, text in lines}

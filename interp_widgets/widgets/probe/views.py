@@ -1,0 +1,402 @@
+"""How each kind of value that a probe returns is drawn, of one model or of two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from bokeh.document import Document
+from bokeh.models import LayoutDOM
+
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis.probe import Curves, HeadMap, LayerByPosition, TokenValues, Values
+from interp_widgets.analysis.probe import Table as TableResult
+from interp_widgets.figures.labels import axis_name, number
+from interp_widgets.figures.plain import table_scene
+from interp_widgets.figures.probe import CurveChart, probe_curves_scene
+from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.models import Model
+
+from ..base.controls import row
+from ..base.workbench import model_name
+from ..views import BokehFigure, Heatmap, Table, TokenStrip
+
+if TYPE_CHECKING:
+    from .panel import ProbePanel
+
+MOST_ROWS = 500
+"""Rows of a table that are shown; a saved one has all."""
+LETTERS = {"A": "A · ", "B": "B · ", "difference": "B − A · "}
+
+
+class ValueView:
+    """Base of the views: `paint` draws results, one per model, and `scene` is the picture of what is drawn."""
+
+    subtracts: ClassVar[bool] = False
+    """Whether of two models the difference is drawn; else A beside B."""
+    selects: ClassVar[tuple[str, ...]] = ()
+    """Traits of a workbench that are chosen by a click on it."""
+
+    def __init__(self, panel: ProbePanel) -> None:
+        self.panel = panel
+        self.parts: list[Any] = []
+
+    @classmethod
+    def check(cls, value: Any, model: Model) -> None:
+        """Raise ValueError for a value whose axes are not those of the model."""
+
+    def paint(self, results: Sequence[Any], shown: str) -> None:
+        """Draw the first result, the second, or both: as their difference or beside each other."""
+        raise NotImplementedError
+
+    def scene(self) -> Scene:
+        """What is drawn, as a static picture."""
+        raise NotImplementedError
+
+    def title(self, shown: str) -> str:
+        """What is drawn, in words."""
+        return (LETTERS[shown] if len(self.panel.results) > 1 else "") + self.panel.title
+
+
+class MapView(ValueView):
+    """A map with a row per layer."""
+
+    subtracts = True
+    column_name, row_name = "column", "layer"
+
+    def __init__(self, panel: ProbePanel) -> None:
+        super().__init__(panel)
+        self.heat = Heatmap(row_name=self.row_name, column_name=self.column_name, y_label=self.row_name,
+                            x_label=self.column_name, empty="No map yet: press Run")  # fmt: skip
+        self.parts = [self.heat]
+        self.rows: list[int] = []
+        self._painting = False
+        panel.watch(self.heat, "pinned", self._pinned)
+        panel.watch(panel, [name for name in self.selects if panel.has_trait(name)], lambda _: self._select())
+
+    def columns(self, value: Any) -> list[str]:
+        """Names of the columns."""
+        raise NotImplementedError
+
+    def paint(self, results: Sequence[Any], shown: str) -> None:
+        self._painting = True  # another map drops its selection, which is not the user's doing
+        try:
+            self._paint(results, shown)
+        finally:
+            self._painting = False
+        self._select()
+
+    def _paint(self, results: Sequence[Any], shown: str) -> None:
+        try:
+            value = looked_at(results, shown)
+        except ValueError as error:
+            self.heat.empty = f"{error}: look at A or B"
+            self.heat.set_matrix(None)
+            return
+        layers = len(value.values) if value.layers is None else 0
+        self.rows = list(range(layers)) if value.layers is None else list(value.layers)
+        last = self.panel.models[shown == "B"].n_layers
+        low, high, signed = scale([value] if shown == "difference" else results)
+        texts = [axis_name(text) for cells in getattr(value, "texts", None) or () for text in cells]
+        with self.heat.hold_sync():
+            self.heat.title, self.heat.value_label = self.title(shown), value.unit
+            self.heat.set_matrix(
+                value.values, rows=["output" if layer == last else str(layer) for layer in self.rows],
+                columns=self.columns(value), vmin=low, vmax=high, signed=signed, texts=texts,
+            )  # fmt: skip
+
+    def scene(self) -> Scene:
+        return self.heat.scene()
+
+    def _pinned(self, change: Any) -> None:
+        """A clicked cell is chosen in all panels of the workbench."""
+        if self._painting or not change.new:
+            return
+        layer = self.rows[change.new[0]]
+        found = {"layer": layer} if layer < self.panel.models[0].n_layers else {}
+        self.panel.workbench.select(**found, **self.chosen(change.new[1]))
+
+    def chosen(self, column: int) -> dict[str, int]:
+        """What a click on a column chooses, beside its layer."""
+        raise NotImplementedError
+
+    def column(self) -> int:
+        """The chosen column; -1 for none."""
+        raise NotImplementedError
+
+    def _select(self) -> None:
+        """Put the cursor on what is chosen."""
+        column, layer = self.column(), getattr(self.panel, "layer", -1)
+        inside = layer in self.rows and 0 <= column < self.heat.shape[1]
+        cell = [self.rows.index(layer), column] if inside else []
+        if cell != self.heat.cross:
+            self._painting = True
+            self.heat.cross = self.heat.pinned = cell
+            self._painting = False
+
+
+class LayerView(MapView):
+    """Layers by tokens."""
+
+    column_name, selects = "token", ("layer", "prompt_token")
+
+    @classmethod
+    def check(cls, value: LayerByPosition, model: Model) -> None:
+        _check_layers(value, model, (model.n_layers, model.n_layers + 1))
+
+    def columns(self, value: LayerByPosition) -> list[str]:
+        return list(value.tokens)
+
+    def chosen(self, column: int) -> dict[str, int]:
+        tokens, prompt = self.heat.column_labels, self.panel.prompt_tokens()
+        return {"prompt_token": column} if tuple(tokens[: len(prompt)]) == prompt and column < len(prompt) else {}
+
+    def column(self) -> int:
+        return int(getattr(self.panel, "prompt_token", -1))
+
+
+class HeadView(MapView):
+    """Layers by heads."""
+
+    column_name, selects = "head", ("layer", "head")
+
+    @classmethod
+    def check(cls, value: HeadMap, model: Model) -> None:
+        _check_layers(value, model, (model.n_layers,))
+        if value.values.shape[1] != model.n_heads:
+            found = value.values.shape[1]
+            raise ValueError(f"a HeadMap must have a column for each of the model's {model.n_heads} heads, got {found}")
+
+    def columns(self, value: HeadMap) -> list[str]:
+        return [str(head) for head in range(value.values.shape[1])]
+
+    def chosen(self, column: int) -> dict[str, int]:
+        return {"head": column}
+
+    def column(self) -> int:
+        return int(getattr(self.panel, "head", -1))
+
+
+class StripView(ValueView):
+    """A text with its tokens shaded."""
+
+    subtracts, selects = True, ("prompt_token",)
+
+    def __init__(self, panel: ProbePanel) -> None:
+        super().__init__(panel)
+        self.strip = TokenStrip(empty="No text yet: press Run")
+        self.parts = [self.strip]
+        panel.watch(self.strip, "selected", self._selected)
+
+    def paint(self, results: Sequence[Any], shown: str) -> None:
+        try:
+            value = looked_at(results, shown)
+        except ValueError as error:
+            self.strip.empty = f"{error}: look at A or B"
+            self.strip.set_tokens([])
+            return
+        low, high, signed = scale([value] if shown == "difference" else results)
+        if list(value.tokens) != self.strip.tokens:
+            self.strip.set_tokens(value.tokens)
+        self.strip.set_values(value.values, vmin=low, vmax=high, signed=signed)
+        unit = f" ({value.unit})" if value.unit else ""
+        self.strip.label, self.strip.value_label = self.title(shown) + unit, value.unit
+
+    def scene(self) -> Scene:
+        return self.strip.scene()
+
+    def _selected(self, change: Any) -> None:
+        if change.new >= 0 and tuple(self.strip.tokens) == self.panel.prompt_tokens():
+            self.panel.workbench.select(prompt_token=change.new)
+
+
+class CurveView(ValueView):
+    """A chart of lines."""
+
+    subtracts = True
+
+    def __init__(self, panel: ProbePanel) -> None:
+        super().__init__(panel)
+        self.chart = CurveChart()
+        self.parts = [BokehFigure(self.chart.figure, on_error=panel.show_error)]
+        self.drawn: tuple[Curves, str] | None = None
+
+    def paint(self, results: Sequence[Any], shown: str) -> None:
+        try:
+            value = looked_at(results, shown)
+        except ValueError as error:
+            self.drawn = None
+            self.chart.clear(f"{error}: look at A or B")
+            return
+        low, high, _ = scale([value] if shown == "difference" else results)
+        self.drawn = value, self.title(shown)
+        self.chart.update(value, title=self.title(shown), ends=(low, high))
+
+    def scene(self) -> Scene:
+        if self.drawn is None:
+            raise ValueError("there are no curves to save: look at A or at B, then save")
+        return probe_curves_scene(self.drawn[0], title=self.drawn[1])
+
+
+class TableView(ValueView):
+    """A table, or one per model."""
+
+    def __init__(self, panel: ProbePanel) -> None:
+        super().__init__(panel)
+        self.tables = [Table(empty="No table yet: press Run", height=340) for _ in panel.models]
+        self.parts = [_beside(self.tables)]
+
+    def paint(self, results: Sequence[Any], shown: str) -> None:
+        for place, (letter, table) in enumerate(zip("AB", self.tables, strict=False)):
+            there = place < len(results) and shown in (letter, "difference")
+            table.layout.display = None if there else "none"
+            (table.remove_class if there else table.add_class)("iw-hidden")
+            if there:
+                self._fill(table, results[place], letter)
+
+    def frame_of(self, result: Any) -> Any:
+        """The table of one result."""
+        return result.to_frame()
+
+    def _fill(self, table: Table, result: Any, letter: str) -> None:
+        frame = self.frame_of(result)
+        numeric = [frame[name].dtype.kind in "iuf" for name in frame.columns]
+        caption = self.title(letter)
+        if len(self.tables) > 1:
+            caption += f" · {model_name(self.panel.models['AB'.index(letter)])}"
+        if len(frame) > MOST_ROWS:
+            caption += f": the first {MOST_ROWS} of {len(frame):,} rows"
+        with table.hold_sync():
+            table.rows = []
+            table.columns = [{"label": str(name), "align": "right" if right else "left"}
+                             for name, right in zip(frame.columns, numeric, strict=True)]  # fmt: skip
+            table.rows = [list(map(_shown, cells)) for cells in frame.head(MOST_ROWS).itertuples(index=False)]
+            table.caption = caption
+
+    def scene(self) -> Scene:
+        there = [table for table in self.tables if "iw-hidden" not in table._dom_classes]
+        return stack_scenes([_table_scene(table) for table in there], columns=2)
+
+
+class ResultView(TableView):
+    """Any result: its table, or where it has none its fields."""
+
+    def frame_of(self, result: Result) -> Any:
+        import pandas as pd
+
+        if type(result).to_frame is not Result.to_frame:
+            return result.to_frame()
+        shown = [part.split("=", 1) for part in repr(result).partition("(")[2][:-1].split(", ") if "=" in part]
+        return pd.DataFrame(shown, columns=["field", "value"])
+
+
+class FigureView(ValueView):
+    """A Bokeh figure, or one per model."""
+
+    def __init__(self, panel: ProbePanel) -> None:
+        super().__init__(panel)
+        self.box = row()
+        self.box.layout.align_items = "flex-start"
+        self.parts = [self.box]
+
+    def paint(self, results: Sequence[Any], shown: str) -> None:
+        there = [one for letter, one in zip("AB", results, strict=False) if shown in (letter, "difference")]
+        old = self.box.children
+        made = [BokehFigure(_copy(one), on_error=self.panel.show_error) for one in there]
+        for host in made:
+            host.add_class("iw-chart")
+        self.box.children = made
+        for host in old:
+            host.close()
+
+
+VIEWS: dict[type, type[ValueView]] = {
+    LayerByPosition: LayerView,
+    HeadMap: HeadView,
+    TokenValues: StripView,
+    Curves: CurveView,
+    TableResult: TableView,
+    Result: ResultView,
+    LayoutDOM: FigureView,
+}
+"""The view of each kind of value; of a class that is derived from several of these the first."""
+
+
+def looked_at(results: Sequence[Any], shown: str) -> Any:
+    """The result that is looked at: the first, the second, or the second minus the first; ValueError if they differ."""
+    if shown == "difference":
+        first, second = results
+        return second.minus(first)
+    return results["AB".index(shown)]
+
+
+def scale(values: Sequence[Values]) -> tuple[float, float, bool]:
+    """Lowest and highest number of a colour scale that all values share, and whether it has two sides."""
+    low = min(float(one.values.min()) for one in values)
+    high = max(float(one.values.max()) for one in values)
+    if low < 0:
+        size = max(-low, high)
+        return -size, size, True
+    return 0.0, high or 1.0, False
+
+
+def _check_layers(value: LayerByPosition | HeadMap, model: Model, allowed: tuple[int, ...]) -> None:
+    name, found = type(value).__name__, len(value.values)
+    if value.layers is None:
+        if found not in allowed:
+            wanted = " or ".join(map(str, allowed))
+            raise ValueError(
+                f"a {name} of this model must have {wanted} layers, got {found}: say which they are, layers=[...]"
+            )
+        return
+    wrong = [layer for layer in value.layers if not 0 <= layer <= model.n_layers]
+    if wrong or len(set(value.layers)) < found:
+        raise ValueError(f"{name}.layers must be different and in 0..{model.n_layers}, got {list(value.layers)}")
+
+
+def _beside(widgets: Sequence[Any]) -> Any:
+    """Widgets beside each other where there is room."""
+    box = row(*widgets)
+    box.layout.align_items = "flex-start"
+    for one in widgets:
+        one.add_class("iw-grow")
+    return box
+
+
+def _shown(cell: Any) -> Any:
+    """A cell as a table in the browser takes it."""
+    if isinstance(cell, str):
+        return axis_name(cell)
+    plain = cell.item() if isinstance(cell, np.generic) else cell
+    return None if plain is None or plain != plain else plain if isinstance(plain, int | float | bool) else str(plain)
+
+
+def _table_scene(table: Table) -> Scene:
+    """A table as a picture, its columns as wide as what is in them."""
+    names = [column["label"] for column in table.columns]
+    lines = [names, *([_text(cell) for cell in cells] for cells in table.rows)]
+    widths = [(name, 16 + 6.8 * min(40, max(len(line[place]) for line in lines))) for place, name in enumerate(names)]
+    right = [place for place, column in enumerate(table.columns) if column["align"] == "right"]
+    return table_scene(widths, table.rows, title=table.caption, right=right)
+
+
+def _text(cell: Any) -> str:
+    return number(cell) if isinstance(cell, float) else str(cell)
+
+
+def _copy(figure: LayoutDOM) -> LayoutDOM:
+    """The same figure once more: one figure can be shown by one panel only."""
+    document = figure.document
+    if document is None:
+        document = Document()
+        document.add_root(figure)
+        text = document.to_json()
+        document.remove_root(figure)
+    else:
+        text = document.to_json()
+    found = Document.from_json(text)
+    copied = found.get_model_by_id(figure.id)
+    for one in found.roots:
+        found.remove_root(one)
+    return copied
