@@ -5,6 +5,7 @@ The tests also run against TransformerLens 4, which has only the bridge; what ne
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import types
@@ -80,6 +81,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if needs_hooked(item)]
         items[:] = [item for item in items if not needs_hooked(item)]
         config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What the imports made stays, so the collections of garbage that many tests ask for need not look through it."""
+    if hasattr(session.config, "workerinput"):  # in a run of many tests, some need it in any case
+        import transformer_lens  # noqa: F401
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

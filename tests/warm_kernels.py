@@ -12,6 +12,7 @@ What the environment decides at an import (the number of threads, being offline)
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import select
@@ -77,6 +78,7 @@ def import_everything() -> None:
     for name in ("AutoModelForCausalLM", "AutoTokenizer"):
         getattr(transformers, name)  # imported at first use
     assert threading.active_count() == 1
+    gc.freeze()  # a collection of garbage in a kernel would otherwise copy all of it
 
 
 def serve(address: str) -> None:
