@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.head_words import HeadComparison
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
-from interp_widgets.figures.scene import INK, RULE, Item, Line, Rect, Scene, Text
+from interp_widgets.figures.static.charts import legend, legend_room, plot
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 SERIES = {"dimension": "dimensions", "head": "heads"}
@@ -93,51 +94,37 @@ class ChangeBars(Chart):
 def change_scene(comparison: HeadComparison, *, width: float = 720, height: float = 360) -> Scene:
     """The bars of `ChangeBars` as a static picture."""
     means, stds, counts, others = _numbers(comparison)
-    left, top, right, bottom = 56.0, 64.0, 16.0, 64.0
-    wide, tall, foot = width - left - right, height - top - bottom, height - bottom
+    names = [comparison.group_name(group) for group in range(comparison.n_groups)]
+    labels = [*SERIES.values(), "mean ± 1 standard deviation", OTHER]
+    height += legend_room(labels, width)
 
-    def level(value: float) -> float:
-        return foot - tall * min(1.0, max(0.0, value)) / 1.05
+    def draw(sheet: Sheet) -> None:
+        from matplotlib.patheffects import withStroke
 
-    items: list[Item] = [
-        Text(left, 18, TITLE, size=14, bold=True),
-        Text(left, 40, "bars: means, whiskers: ± 1 standard deviation", size=11),
-        Text(14, top + tall / 2, AXES[1], size=11, anchor="middle", rotate=-90),
-        Text(left + wide / 2, height - 12, AXES[0], size=12, anchor="middle"),
-    ]
-    for tick in np.linspace(0, 1, 6):
-        y = level(float(tick))
-        items += [Line(left, y, left + wide, y, RULE), Text(left - 6, y, f"{tick:.1f}", size=11, anchor="end")]
-    room = wide / comparison.n_groups
-    for group in range(comparison.n_groups):
-        middle = left + (group + 0.5) * room
-        items.append(Text(middle, foot + 16, comparison.group_name(group), size=11, anchor="middle"))
+        axes = plot(sheet, width, height, labels, title=TITLE, x_label=AXES[0], y_label=AXES[1])
+        axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(0, 1.05))
+        axes.set_xticks(range(len(names)), names)
+        named: dict[str, Any] = {}
         for place, series in enumerate(SERIES.values()):
-            mean, std = float(means[place, group]), float(stds[place, group])
-            if not np.isfinite(mean):
+            groups = np.flatnonzero(np.isfinite(means[place]))
+            if not groups.size:
                 continue
-            x, bar = middle + _shift(place) * room, 0.95 * WIDTH * room
-            tip = f"layers {comparison.group_name(group)}, {series}: {mean:.3f} ± {std:.3f} (n {counts[place, group]})"
-            items.append(Rect(x - bar / 2, level(mean), bar, foot - level(mean), fill=PALETTE8[place], tip=tip))
-            low, high = level(mean - std), level(mean + std)
-            for color, thick in (("#ffffff", 4.0), ("#333333", 1.5)):
-                items.append(Line(x, low, x, high, color, thick))
-                items += [Line(x - 5, y, x + 5, y, color, thick) for y in (low, high)]
-            if np.isfinite(others[place, group]):
-                y, piece = level(float(others[place, group])), WIDTH * room / 9
-                starts = (x - WIDTH * room / 2 + 2 * k * piece for k in range(5))
-                items += [Line(start, y, start + piece, y, QUIET, 2.5) for start in starts]
-    items.append(Line(left, foot, left + wide, foot, INK))
-    for place, series in enumerate(SERIES.values()):
-        x = width - right - 330 + 90 * place
-        items += [Rect(x, 34, 12, 12, fill=PALETTE8[place]), Text(x + 18, 40, series, size=11)]
-    x = width - right - 330 + 180
-    items += [
-        Line(x, 40, x + 6, 40, QUIET, 2.5),
-        Line(x + 9, 40, x + 15, 40, QUIET, 2.5),
-        Text(x + 20, 40, OTHER, size=11),
-    ]
-    return Scene(width, height, tuple(items), title=TITLE)
+            at, mean, std = groups + _shift(place), means[place, groups], stds[place, groups]
+            bars = named[series] = axes.bar(at, mean, 0.95 * WIDTH, color=PALETTE8[place])
+            for bar, group in zip(bars, groups.tolist(), strict=True):
+                amount = f"{means[place, group]:.3f} ± {stds[place, group]:.3f} (n {counts[place, group]})"
+                sheet.tip(bar, [f"layers {names[group]}, {series}: {amount}"])
+            reach = np.minimum(std, mean), np.minimum(std, 1 - mean)
+            whiskers = axes.errorbar(at, mean, reach, fmt="none", ecolor="#333333", elinewidth=1.5 * POINT,
+                                     capsize=5 * POINT, capthick=1.5 * POINT)  # fmt: skip
+            for line in whiskers.get_children():
+                line.set_path_effects([withStroke(linewidth=4 * POINT, foreground="white")])
+            dashes = axes.hlines(others[place, groups], at - WIDTH / 2, at + WIDTH / 2, colors=QUIET, lw=2.5 * POINT)
+            dashes.set_linestyle((0, (2, 1)))
+            named |= {labels[-2]: whiskers, labels[-1]: dashes}
+        legend(axes, [(label, named[label]) for label in labels if label in named], width)
+
+    return Scene(width, height, draw, title=TITLE)
 
 
 def _shift(place: int) -> float:

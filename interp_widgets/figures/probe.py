@@ -9,8 +9,7 @@ from bokeh.models import LegendItem, Range1d
 
 from interp_widgets.analysis.probe import Curves
 from interp_widgets.figures.chart import Chart, empty_source, plain_label, visible_token
-from interp_widgets.figures.plain import curves_scene
-from interp_widgets.figures.scene import Scene
+from interp_widgets.figures.static import Scene, curves_scene
 from interp_widgets.figures.theme import PALETTE8
 
 MOST_NAMED = 12

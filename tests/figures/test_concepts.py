@@ -13,9 +13,9 @@ from interp_widgets.analysis.concepts import ConceptMap
 from interp_widgets.figures.chart import QUIET
 from interp_widgets.figures.concepts import ConceptMapFigure, concept_map_scene, group_colours
 from interp_widgets.figures.concepts.glyphs import MANY_POINTS
-from interp_widgets.figures.scene import Pixels, Rect, Text, render_svg
-from interp_widgets.figures.static import render_png
+from interp_widgets.figures.static import render_png, render_svg
 from interp_widgets.figures.theme import MARK, PALETTE8, SELECT, rgba
+from tests.pictures import image, pieces, texts
 
 
 def a_map(count: int = 60, *, two: bool = False, kinds: int = 4, **changes: Any) -> ConceptMap:
@@ -175,34 +175,36 @@ def test_a_picture_holds_what_the_page_shows() -> None:
     chart.mark(3, [4, 5])
     chart.select([0, 1])
     scene = chart.scene()
-    dots = [item for item in scene.items if isinstance(item, Rect) and item.tip]
+    dots = pieces(scene)
     assert len(dots) == 60
     assert {dot.fill for dot in dots[-2:]} <= set(PALETTE8)  # the selected ones, above the pale ones
     assert all(dot.fill not in PALETTE8 for dot in dots[:-2])
-    texts = [item.text for item in scene.items if isinstance(item, Text)]
-    assert {"UMAP 1 (no unit)", "UMAP 2 (no unit)", "group 0"} <= set(texts)
-    assert "concept 2" in texts  # of the chosen, which is the fourth
+    assert {"UMAP 1 (no unit)", "UMAP 2 (no unit)", "group 0"} <= set(texts(scene))
+    assert "concept 2" in texts(scene)  # of the chosen, which is the fourth
     assert "&lt;i&gt;" in render_svg(scene)
     assert render_png(scene, 1.0)[1:4] == b"PNG"
+    (axes,) = scene.figure().axes
+    for dot, index in zip(dots[-2:], (0, 1), strict=True):
+        x, y = axes.transData.transform(chart.xy[index])
+        assert (dot.left, dot.top) == pytest.approx((x, scene.height - y), abs=0.01)
     chart.figure.x_range.update(start=0.0, end=1.0)
     inside = (chart.xy[:, 0] >= 0) & (chart.xy[:, 0] <= 1)
-    zoomed = [item for item in chart.scene().items if isinstance(item, Rect) and item.tip]
-    assert len(zoomed) == inside.sum()
+    assert len(pieces(chart.scene())) == inside.sum()
 
 
 def test_a_picture_of_forty_thousand_is_one_image() -> None:
     count = 40_000
     places = a_map(count, kinds=11)
     scene = concept_map_scene(places.xy, places.names, places.groups, selected=[5])
-    image = next(item for item in scene.items if isinstance(item, Pixels))
-    assert not any(isinstance(item, Rect) and item.tip for item in scene.items)
-    assert len(render_svg(scene)) < 1_000_000
+    assert pieces(scene) == []
+    svg = render_svg(scene)
+    assert svg.count("<image") == 1
+    assert len(svg) < 1_000_000
     # the selected one is drawn last, where it belongs, in its own colour
-    low, high = places.xy.min(axis=0), places.xy.max(axis=0)
-    room = 0.04 * (high - low)
-    share = (places.xy[5] - low + room) / (high - low + 2 * room)
-    row, column = int((1 - share[1]) * image.height * 2), int(share[0] * image.width * 2)
+    (axes,) = scene.figure().axes
+    x, y = axes.transData.transform(places.xy[5])
     kinds, _ = group_colours(places.groups)
-    assert tuple(image.rgba[row, column]) == rgba((*PALETTE8, QUIET)[kinds[5]])
+    pixel = image(scene, 2).getpixel((round(2 * x), round(2 * (scene.height - y))))
+    assert pixel == rgba((*PALETTE8, QUIET)[kinds[5]])[:3]
     with pytest.raises(ValueError, match="a name and a group each"):
         concept_map_scene(places.xy, places.names[1:], places.groups)

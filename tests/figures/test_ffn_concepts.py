@@ -29,8 +29,7 @@ from interp_widgets.figures.ffn_concepts import (
     NoteShares,
     PrincipalAngles,
 )
-from interp_widgets.figures.plain import curves_scene, table_scene
-from interp_widgets.figures.static import render_svg
+from interp_widgets.figures.static import curves_scene, render_svg, table_scene
 
 WORDS = ("dog", "cat", "<b>bold</b>", "$$x$$", "a very long word that goes on and on", "car")
 LAYERS, RANK, WIDTH, TOP = 3, 4, 6, 3
@@ -212,7 +211,7 @@ def test_pictures_of_lines_and_tables() -> None:
     assert "T &lt;1&gt;" in svg
     with pytest.raises(ValueError, match="no number"):
         curves_scene([("a", [np.nan], True)], title="t", x_label="x", y_label="y")
-    svg = render_svg(table_scene([("word", 60), ("n", 60)], [["<b>dog</b> " * 9, None], ["x", 0.12345]], right=(1,)))
+    svg = render_svg(table_scene([("word", 90), ("n", 60)], [["<b>dog</b> " * 9, None], ["x", 0.12345]], right=(1,)))
     assert "&lt;b&gt;dog" in svg
     assert "0.123" in svg
     assert "–" in svg

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import io
+import logging
+import threading
+import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
-from PIL import Image
 
-from interp_widgets.figures import raster
-from interp_widgets.figures.labels import axis_name, number, visible
-from interp_widgets.figures.scene import Line, Pixels, Rect, Scene, Text
+from interp_widgets.figures.labels import axis_name, number
 from interp_widgets.figures.static import (
+    Scene,
+    curves_scene,
     heatmap_scene,
     render_png,
     render_svg,
     save_scene,
     stack_scenes,
     strip_scene,
+    table_scene,
 )
+from interp_widgets.figures.static.scene import fonts, shorten, text_width
 from interp_widgets.figures.theme import MARK, SEQUENTIAL256, TOKENS256, over, rgba
+from tests.pictures import Piece, differs, image, pieces, text_colours, text_places, texts
 
-HOSTILE = ["<script>alert(1)</script>", " & ", "\x00\x1b[31m", "\ud800", "مرحبا", " 😀", "\n", "", "  two", "\t"]
-
-
-def picture(scene: Scene, scale: float = 1.0) -> Image.Image:
-    return Image.open(io.BytesIO(render_png(scene, scale))).convert("RGB")
+HOSTILE = ["<script>alert(1)</script>", " & ", "\x00\x1b[31m", "\ud800", "مرحبا", " 😀", "中文", "$x_1$", "\n", "",
+           "  two", "\t"]  # fmt: skip
 
 
 def test_svg_is_one_document_that_escapes_every_token() -> None:
@@ -38,13 +40,55 @@ def test_svg_is_one_document_that_escapes_every_token() -> None:
     assert "<script" not in svg
     assert "&lt;script&gt;" in svg
     assert not [element for element in root.iter() if element.tag.endswith("script")]
-    assert "http://" not in svg.replace("http://www.w3.org/2000/svg", "")
+    links = [value for element in root.iter() for name, value in element.attrib.items() if name.endswith("href")]
+    assert all(link.startswith(("#", "data:")) for link in links), "nothing may be fetched"
+
+
+def test_texts_of_an_svg_can_be_searched_whatever_characters_they_have() -> None:
+    shown = texts(strip_scene(HOSTILE, title="$a$ <b>"))
+    assert {"$a$ <b>", "مرحبا", "·😀", "中文", "$x_1$", "⏎", "⇥", "··two"} <= set(shown)
+
+
+def test_characters_without_a_font_are_boxes_and_no_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    def ink(text: str) -> int:
+        scene = strip_scene([text])
+        return int((np.asarray(image(scene)) < 128).sum())
+
+    with warnings.catch_warnings(), caplog.at_level(logging.WARNING):
+        warnings.simplefilter("error")
+        assert ink(" ") < ink("中"), "no character may turn into nothing"
+        assert min(ink(text) for text in ("中", "😀", "\ue000", "한", "ก")) > 20
+    assert not caplog.records
+    assert fonts()[0] == "DejaVu Sans"
+
+
+def test_pictures_do_not_depend_on_the_readers_style_and_leave_it_as_it_was() -> None:
+    scene = stack_scenes([heatmap_scene([[0.0, 1.0]], title="t"), strip_scene(["a"], [1.0])])
+    plain = render_svg(scene), render_png(scene)
+    assert plain == (render_svg(scene), render_png(scene)), "the same picture is the same file"
+    with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "lines.linewidth": 9, "text.color": "red",
+                                "svg.fonttype": "path", "axes.grid": True}):  # fmt: skip
+        before = dict(matplotlib.rcParams)
+        assert plain == (render_svg(scene), render_png(scene))
+        assert dict(matplotlib.rcParams) == before
+
+
+def test_pictures_can_be_drawn_in_several_threads() -> None:
+    scene = heatmap_scene(np.arange(12.0).reshape(3, 4), title="t", value_label="nats")
+    expected, before, found = render_svg(scene), dict(matplotlib.rcParams), []
+    threads = [threading.Thread(target=lambda: found.append(render_svg(scene))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 4
+    assert dict(matplotlib.rcParams) == before
 
 
 def test_png_has_the_size_asked_for() -> None:
-    scene = Scene(30, 20, (Rect(0, 0, 10, 10, fill="#ff0000"), Line(0, 15, 30, 15, "#0000ff", 2), Text(2, 5, "a")))
-    assert picture(scene, 2).size == (60, 40)
-    assert picture(scene).getpixel((20, 5)) == (255, 255, 255)
+    scene = Scene(30, 20, lambda sheet: sheet.text(2, 5, "a"))
+    assert image(scene, 2).size == (60, 40)
+    assert image(scene).getpixel((20, 15)) == (255, 255, 255)
     with pytest.raises(ValueError, match="scale must be above 0, got 0"):
         render_png(scene, 0)
 
@@ -53,24 +97,27 @@ def test_map_shows_each_cell_in_its_colour() -> None:
     matrix = np.linspace(0, 1, 12).reshape(3, 4)
     matrix[1, 2] = np.nan
     scene = heatmap_scene(matrix, ["a", "b", "c"], list("wxyz"), width=600)
-    cells = [item for item in scene.items if isinstance(item, Rect) and "→" in item.tip]
+    cells = pieces(scene)
     assert len(cells) == 12
-    image = picture(scene)
+    pixels = image(scene)
     for cell, value in zip(cells, matrix.flat, strict=True):
-        middle = (round(cell.x + cell.width / 2), round(cell.y + cell.height / 2))
-        expected = "#e1e3e6" if np.isnan(value) else SEQUENTIAL256[round(value * 255)]
-        assert image.getpixel(middle) == rgba(expected)[:3], (cell.tip, value)
+        expected = "#e1e3e6" if np.isnan(value) else SEQUENTIAL256[min(255, int(value * 256))]
+        assert cell.fill == expected, (cell.tip, value)
+        assert pixels.getpixel(cell.middle) == rgba(expected)[:3], (cell.tip, value)
     assert cells[5].tip == "b (1) → x (1): 0.455"
 
 
 def test_large_map_is_one_image_with_thinned_names() -> None:
     matrix = np.zeros((2000, 300))
-    matrix[1999, 0] = 1
+    matrix[1900:, :20] = 1
     scene = heatmap_scene(matrix, [f"row{i}" for i in range(2000)], [f"c{j}" for j in range(300)], width=900)
-    pixels = next(item for item in scene.items if isinstance(item, Pixels) and item.rgba.shape[0] == 2000)
-    assert tuple(pixels.rgba[1999, 0][:3]) == rgba(SEQUENTIAL256[-1])[:3]
-    texts = [item for item in scene.items if isinstance(item, Text)]
-    assert len(texts) < 150, "2,300 names cannot be read"
+    assert render_svg(scene).count("<image") == 2, "the map, and the colour bar"
+    assert pieces(scene) == []
+    (left,) = [axes for axes in scene.figure().axes if axes.images]
+    corner = left.transData.transform((10, 1950))
+    pixel = (round(corner[0]), round(scene.height - corner[1]))
+    assert image(scene).getpixel(pixel) == rgba(SEQUENTIAL256[-1])[:3]
+    assert len(texts(scene)) < 150, "2,300 names cannot be read"
     assert len(render_svg(scene)) < 200_000
 
 
@@ -78,151 +125,176 @@ def test_large_map_is_one_image_with_thinned_names() -> None:
 def test_strip_stays_inside_its_width(width: int) -> None:
     tokens = ["word" * (1 + i % 7) for i in range(120)] + ["x" * 400]
     scene = strip_scene(tokens, np.arange(121), density=np.arange(121), marks=[[3, 9]], width=width, title="t")
-    boxes = [item for item in scene.items if isinstance(item, Rect)]
-    assert max(box.x + box.width for box in boxes) <= width
-    assert max(box.y + box.height for box in boxes) <= scene.height
-    rows = sorted({box.y for box in boxes if box.height == 22})
+    boxes = pieces(scene)
+    assert len(boxes) == 121
+    assert max(box.right for box in boxes) <= width
+    assert max(box.bottom for box in boxes) <= scene.height
+    rows = sorted({round(box.top, 2) for box in boxes})
     assert len(rows) > 3
     assert min(np.diff(rows)) >= 22, "lines must not overlap"
+    for box in boxes[:-1]:
+        name = box.tip.split(":")[0]
+        assert text_width(name, 14) <= box.right - box.left, "no text is wider than its box"
 
 
 def test_strip_shades_marks_and_breaks_lines() -> None:
     scene = strip_scene(["a", "\n", "b"], [0.0, np.nan, 1.0], marks=[[0, 1]])
-    boxes = [item for item in scene.items if isinstance(item, Rect)]
-    assert [box.fill for box in boxes] == [TOKENS256[0], None, TOKENS256[255]]
-    assert boxes[2].y > boxes[1].y
-    assert boxes[2].x == boxes[0].x
-    assert [item.stroke for item in scene.items if isinstance(item, Line)] == [MARK]
-    image = picture(scene)
-    assert image.getpixel((round(boxes[2].x) + 2, round(boxes[2].y) + 2)) == rgba(over(TOKENS256[255]))[:3]
+    boxes = pieces(scene)
+    assert [box.tip for box in boxes] == ["a: 0", "⏎: no value", "b: 1"]
+    assert boxes[2].top > boxes[1].top
+    assert boxes[2].left == boxes[0].left
+    pixels = image(scene)
+    seen = [pixels.getpixel((box.middle[0], round(box.top) + 2)) for box in boxes]
+    assert seen == [rgba(over(TOKENS256[0]))[:3], (255, 255, 255), rgba(over(TOKENS256[255]))[:3]]
+    under = [pixels.getpixel((box.middle[0], round(box.bottom + 1.5))) for box in boxes]
+    assert [pixel == rgba(MARK)[:3] for pixel in under] == [True, False, False]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_any_text_can_be_measured_and_drawn(text: str) -> None:
-    shown = visible(text)
-    assert raster.text_width(shown) >= 0
-    render_png(Scene(80, 20, (Text(2, 10, shown, rotate=-45),)))
-    ET.fromstring(render_svg(Scene(80, 20, (Text(2, 10, shown),))))
-
-
-def test_missing_glyphs_are_drawn_from_another_font_or_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ink(text: str) -> int:
-        return int((np.asarray(picture(Scene(60, 20, (Text(2, 10, text),)))) < 128).sum())
-
-    assert ink("⏎") > 0
-    for cached in (raster._font_of, raster._missing, raster.text_width):
-        cached.cache_clear()
-    monkeypatch.setattr(raster, "_FALLBACKS", ())
-    assert [raster._font_of(char)[1] for char in "⏎é中·"] == ["\\n", "e", "?", "·"]
-    assert ink("⏎") > 0
-    for cached in (raster._font_of, raster._missing, raster.text_width):
-        cached.cache_clear()
+def test_any_text_can_be_drawn_anywhere(text: str) -> None:
+    assert text_width(text) >= 0
+    options = {"title": text, "x_label": text, "y_label": text}
+    heat = heatmap_scene([[1.0, 2.0]], [text], ["a", text], value_label=text, texts=[text] * 2, **options)
+    table, lines = table_scene([(text, 80)], [[text]]), curves_scene([(text, [1.0, 2.0], True)], **options)
+    scene = stack_scenes([heat, strip_scene([text]), table, lines], title=text)
+    ET.fromstring(render_svg(scene))
+    assert render_png(scene, 1.0)[1:4] == b"PNG"
 
 
 def test_shorten_fits() -> None:
-    assert raster.shorten("short", 500) == "short"
-    cut = raster.shorten("a rather long label", 50)
+    assert shorten("short", 500) == "short"
+    cut = shorten("a rather long label", 50)
     assert cut.endswith("…")
-    assert raster.text_width(cut) <= 50
-    assert raster.shorten("abc", 1) == ""
+    assert text_width(cut) <= 50
+    assert shorten("abc", 1) == ""
 
 
 def test_saving_and_stacking(tmp_path: Path) -> None:
     one = heatmap_scene([[0.0, 1.0]])
-    both = stack_scenes([one, strip_scene(["a"]), Scene(5, 5, (Line(0, 0, 5, 5, "#000000"),))], title="both")
+    both = stack_scenes([one, strip_scene(["a"]), Scene(5, 5, lambda sheet: None)], title="both")
     assert both.height == pytest.approx(one.height + strip_scene(["a"]).height + 5 + 16)
     assert both.width == 900
     grid = stack_scenes([one, one, one], columns=2)
     assert (grid.width, grid.height) == (2 * one.width + 8, pytest.approx(2 * one.height + 8))
+    cells = pieces(grid)
+    assert [(cell.left, cell.top) for cell in cells[2::2]] == [
+        pytest.approx((cells[0].left + right, cells[0].top + down), abs=0.01)
+        for right, down in ((908, 0), (0, one.height + 8))
+    ]
     with pytest.raises(ValueError, match="columns must be at least 1, got 0"):
         stack_scenes([one], columns=0)
     for name in ("a.svg", "b.PNG"):
         assert save_scene(both, tmp_path / name).stat().st_size > 200
+    assert "<title>both</title>" in (tmp_path / "a.svg").read_text(encoding="utf-8")
     with pytest.raises(ValueError, match=r"saved as .svg or .png, got 'a.gif'"):
         save_scene(both, tmp_path / "a.gif")
 
 
 def test_marked_columns_and_numbers_in_cells() -> None:
-    def texts(**options: Any) -> dict[str, str]:
-        shown = heatmap_scene([[0.001, -0.5, 120.4]], ["a"], ["x", "y", "z"], vmin=-900, vmax=900, **options).items
-        return {item.text: item.fill for item in shown if isinstance(item, Text)}
+    def shown(**options: Any) -> dict[str, str]:
+        matrix = [[0.001, -0.5, 120.4]]
+        return text_colours(heatmap_scene(matrix, ["a"], ["x", "y", "z"], vmin=-900, vmax=900, **options))
 
-    plain, marked = texts(), texts(column_marks=[[1, 2]])
+    plain, marked = shown(), shown(column_marks=[[1, 2]])
     assert [name for name in "axyz" if plain[name] != marked[name]] == ["y"]
-    assert {"−0.5", "120"} <= set(texts(numbers_from=0.1))
+    assert marked["y"] == MARK
+    assert {"−0.5", "120"} <= set(shown(numbers_from=0.1))
     assert not {"−0.5", "120"} & set(plain)
-    narrow = texts(numbers_from=0.1, width=160)
+    narrow = shown(numbers_from=0.1, width=160)
     assert not {"−0.5", "120"} & set(narrow), "where one number does not fit, none is written, and none is cut"
 
 
 def test_logarithmic_scale_and_its_reverse_put_the_best_rank_on_top() -> None:
-    ranks = [[0.0, 9.0, 99.0, 999.0]]
-    plain = heatmap_scene(ranks * 8, vmin=0, vmax=999, scale="log")
-    turned = heatmap_scene(ranks * 8, vmin=0, vmax=999, scale="log", reverse=True)
-
-    def cells(scene: Scene) -> list[str | None]:
-        return [item.fill for item in scene.items if isinstance(item, Rect) and "→" in item.tip][:4]
-
-    assert cells(plain) == [SEQUENTIAL256[k] for k in (0, 85, 170, 255)], "each power of ten is a third of the way"
-    assert cells(turned) == cells(plain)[::-1]
-    heights = {}
-    for name, scene in (("plain", plain), ("turned", turned)):
-        bar = next(item for item in scene.items if isinstance(item, Line) and item.x1 - item.x0 == 3)
-        named = {item.text: item.y for item in scene.items if isinstance(item, Text) and item.x == bar.x1 + 3}
-        assert list(named) == ["0", "1", "10", "100", "999"]
-        heights[name] = [named["0"], named["10"], named["999"]]
-    assert heights["plain"] == sorted(heights["plain"], reverse=True)
-    assert heights["turned"] == sorted(heights["turned"])
+    ranks = [[0.0, 9.0, 99.0, 999.0]] * 8
+    plain = heatmap_scene(ranks, vmin=0, vmax=999, scale="log")
+    turned = heatmap_scene(ranks, vmin=0, vmax=999, scale="log", reverse=True)
+    fills = [[piece.fill for piece in pieces(scene)[:4]] for scene in (plain, turned)]
+    assert fills[0] == [SEQUENTIAL256[k] for k in (0, 85, 170, 255)], "each power of ten is a third of the way"
+    assert fills[1] == fills[0][::-1]
+    heights = []
+    for scene in (plain, turned):
+        bar = {text: y for text, (x, y) in text_places(scene).items() if x > 220 and text in ("10", "100", "999")}
+        assert len(bar) == 3
+        heights.append([bar["10"], bar["100"], bar["999"]])
+    assert heights[0] == sorted(heights[0], reverse=True)
+    assert heights[1] == sorted(heights[1])
 
 
-def test_marked_cells_and_labels_of_two() -> None:
+def test_a_map_says_what_its_numbers_are() -> None:
+    scene = heatmap_scene([[-2.0, 3.0]], ["layer 0"], [" a", " b"], title="Effect", x_label="position",
+                          y_label="layer", value_label="nats", row_bars=[1.5], row_bars_label="mean")  # fmt: skip
+    assert {"Effect", "layer 0", "·a", "·b", "position", "layer", "nats", "mean", "1.5", "−2", "3"} <= set(texts(scene))
+    for text, (x, y) in text_places(scene).items():
+        assert 0 <= x <= scene.width, text
+        assert 0 <= y <= scene.height, text
+
+
+def test_marked_cells() -> None:
     matrix, options = np.zeros((2, 3)), {"width": 500}
-    plain = heatmap_scene(matrix, **options).items
-    lines = [item for item in plain if isinstance(item, Line)]
-    scene = heatmap_scene(matrix, edges=[[1, 2]], crossed=[[0, 1]], **options)
-    marked = [item for item in scene.items if isinstance(item, Line) and item not in lines]
-    assert len(marked) == 6, "a line and the two strokes of a cross, each with a dark rim"
-    edge, cross = marked[3], marked[4]
-    cells = [item for item in plain if isinstance(item, Rect) and "→" in item.tip]
-    assert edge.y0 == edge.y1 == pytest.approx(cells[5].y, abs=2)
-    assert cells[5].x <= edge.x0 < edge.x1 <= cells[5].x + cells[5].width
-    assert cells[1].x + cells[1].width / 2 < cross.x0 < cross.x1 < cells[1].x + cells[1].width
-    assert cross.y1 < cells[1].y + cells[1].height / 2
+    plain, marked = heatmap_scene(matrix, **options), heatmap_scene(matrix, edges=[[1, 2]], crossed=[[0, 1]], **options)
+    changed = (np.asarray(image(plain, 2)) != np.asarray(image(marked, 2))).any(axis=2)
+    cells = pieces(plain)
 
+    def inside(cell: Piece) -> np.ndarray:
+        top, bottom, left, right = (round(2 * v) for v in (cell.top, cell.bottom, cell.left, cell.right))
+        return changed[top:bottom, left:right]
+
+    edge, cross = inside(cells[5]), inside(cells[1])
+    assert edge[:6].any()
+    assert not edge[8:].any()
+    assert cross[: len(cross) // 2, cross.shape[1] // 2 :].any()
+    assert not cross[len(cross) // 2 :].any()
+    assert not cross[:, : cross.shape[1] // 2].any()
+    assert not any(inside(cells[k]).any() for k in (0, 3, 4))
+
+
+def test_texts_of_two_stand_on_two_lines_or_both_are_cut() -> None:
     def lines(text: str, *, rows: int, columns: int = 8) -> list[str]:
         """What stands in the first cell; more than 12 rows are lower ones."""
-        shape, texts = np.zeros((rows, columns)), [text] + [""] * (rows * columns - 1)
-        without = heatmap_scene(shape, texts=[""] * (rows * columns), width=700).items
-        found = [item for item in heatmap_scene(shape, texts=texts, width=700).items if isinstance(item, Text)]
-        return [item.text for item in found if item not in [one for one in without if isinstance(one, Text)]]
+        cells, held = np.zeros((rows, columns)), [text] + [""] * (rows * columns - 1)
+        without = texts(heatmap_scene(cells, texts=[""] * (rows * columns), width=700))
+        found = texts(heatmap_scene(cells, texts=held, width=700))
+        return [text for text in found if text not in without]
 
     assert lines("a → b", rows=2) == lines("a → b", rows=20) == ["a → b"]
     assert lines("long word → other one", rows=2) == ["long word", "→other one"]
     left, right = lines("long word → other one", rows=20)[0].split(" → ")
     assert left.endswith("…")
     assert right.endswith("…")
-    assert lines("a → something long indeed", rows=20)[0].startswith("a → some")
+    assert lines("a → something long indeed", rows=20)[0].startswith("a → so")
     assert lines("long word → other one", rows=20, columns=20) == [], "neither could be told"
     assert lines("word", rows=2, columns=24) == [], "a mark and an ellipsis say nothing"
 
 
 def test_bars_of_both_signs_leave_a_zero_in_the_middle() -> None:
-    def bars(values: list[float], **options: Any) -> list[Rect]:
-        rows = len(values)
-        with_bars = heatmap_scene(np.zeros((rows, 2)), row_bars=values, **options).items
-        plain = heatmap_scene(np.zeros((rows, 2))).items
-        tall = {item for item in plain if isinstance(item, Rect)}
-        return [item for item in with_bars if isinstance(item, Rect) and item not in tall and not item.stroke][-rows:]
+    def bars(values: list[float], **options: Any) -> list[Any]:
+        figure = heatmap_scene(np.zeros((len(values), 2)), row_bars=values, **options).figure()
+        (axes,) = [axes for axes in figure.axes if axes.patches and not axes.axison]
+        boxes = [axes.transData.transform_bbox(patch.get_bbox()) for patch in axes.patches]
+        return [(box.x0, box.x1, patch.get_facecolor()) for box, patch in zip(boxes, axes.patches, strict=True)]
 
     negative, half, full = bars([-2.0, 1.0, 2.0])
-    assert negative.x + negative.width == pytest.approx(half.x) == pytest.approx(full.x)
-    assert negative.width == pytest.approx(full.width) == pytest.approx(2 * half.width)
-    assert negative.fill != full.fill
+    zero = negative[0] if negative[0] > negative[1] else negative[1]
+    assert zero == pytest.approx(half[0]) == pytest.approx(full[0])
+    assert abs(negative[1] - negative[0]) == pytest.approx(full[1] - zero) == pytest.approx(2 * (half[1] - zero))
+    assert negative[2] != full[2]
     (alone,) = bars([1.0])
-    assert alone.width == pytest.approx(2 * full.width)
+    assert alone[1] - alone[0] == pytest.approx(2 * (full[1] - zero))
     (kept,) = bars([1.0], row_bars_signed=True, row_bars_max=4.0)
-    assert kept.x == pytest.approx(alone.x + 40)
-    assert kept.width == pytest.approx(full.width / 4)
+    assert kept[0] == pytest.approx(alone[0] + 40)
+    assert kept[1] - kept[0] == pytest.approx((full[1] - zero) / 4)
+
+
+def test_lines_are_drawn_where_their_numbers_are() -> None:
+    scene = curves_scene([("one", [0.0, 2.0, np.nan, 1.0], True), ("two", [1.0, 1.0], False), ("dot", [3.0], True)],
+                         title="T", x_label="step", y_label="nats")  # fmt: skip
+    (axes,) = scene.figure().axes
+    drawn = {tuple(np.nan_to_num(line.get_ydata(), nan=-9).tolist()): line.get_color() for line in axes.lines}
+    assert set(drawn) == {(0.0, 2.0, -9.0, 1.0), (1.0, 1.0), (3.0,)}
+    assert len(set(drawn.values())) == 3
+    assert {"T", "step", "nats", "one", "dot"} <= set(texts(scene))
+    assert "two" not in texts(scene), "only marked lines are named"
+    assert differs(scene, curves_scene([("one", [0.0, 2.0], True)], title="T", x_label="step", y_label="nats"))
 
 
 def test_wrong_shapes_are_refused() -> None:
@@ -232,7 +304,8 @@ def test_wrong_shapes_are_refused() -> None:
         strip_scene(["a", "b"], [1.0])
     with pytest.raises(ValueError, match="each of the 1 rows"):
         heatmap_scene([[1.0, 2.0]], row_bars=[1.0, 2.0])
-    assert heatmap_scene(np.zeros((0, 0))).items
+    assert texts(heatmap_scene(np.zeros((0, 0)))) == ["Nothing to show"]
+    assert pieces(strip_scene([])) == []
 
 
 def test_numbers_and_names() -> None:

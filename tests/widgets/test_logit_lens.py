@@ -14,10 +14,10 @@ import torch
 from interp_widgets import SaliencyExplorer, Workbench, load_demo_pair, load_model, logit_lens
 from interp_widgets.analysis.logit_lens import LogitLensResult, save_translators
 from interp_widgets.data.presets import PRESETS
-from interp_widgets.figures.scene import Text
 from interp_widgets.widgets.logit_lens import LogitLensExplorer
 from interp_widgets.widgets.logit_lens.labels import COLOR_LABELS
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model, tiny_tokenizer
+from tests.pictures import texts
 from tests.widgets.opening import hooks_on, opening, settle
 from tests.widgets.trouble import (
     cancelled_and_closed,
@@ -472,8 +472,7 @@ def test_saving(pair: Any, explore: Any, tmp_path: Path) -> None:
     assert len(table) == 2 * a.entropy.size
     np.testing.assert_allclose(table[table.model == "B"].entropy, b.entropy.ravel(), atol=1e-5)
     assert set(table.target) == {" Paris"}
-    texts = [item.text for item in panel.scene().items if isinstance(item, Text)]
-    assert {"output", "·Paris", "last token read"} <= set(texts)
+    assert {"output", "·Paris", "last token read"} <= set(texts(panel.scene()))
     page = (tmp_path / "lens.html").read_text(encoding="utf-8")
     assert all(f"module_{kind}" in page for kind in ("Heatmap", "Table", "BokehFigure"))
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.figures.chart import QUIET
 from interp_widgets.figures.labels import axis_name
-from interp_widgets.figures.raster import text_width
+from interp_widgets.figures.static.scene import text_width
 from interp_widgets.figures.theme import PALETTE8
 
 GROUP_COLOURS = (*PALETTE8, QUIET)

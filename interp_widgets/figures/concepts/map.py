@@ -16,8 +16,8 @@ from interp_widgets.figures.concepts.glyphs import add_tools, draw_arrows, draw_
 from interp_widgets.figures.concepts.groups import GROUP_COLOURS, group_colours, room_for_names
 from interp_widgets.figures.concepts.picture import concept_map_scene
 from interp_widgets.figures.labels import axis_name
-from interp_widgets.figures.raster import text_width
-from interp_widgets.figures.scene import Scene
+from interp_widgets.figures.static import Scene
+from interp_widgets.figures.static.scene import text_width
 from interp_widgets.figures.theme import MARK, SELECT, rgba
 
 Side = Literal["a", "b", "both"]

@@ -8,7 +8,7 @@ import ipywidgets as W
 
 from interp_widgets.analysis.concepts import neighbours
 from interp_widgets.figures.concepts import ConceptMapFigure
-from interp_widgets.figures.scene import Scene
+from interp_widgets.figures.static import Scene
 
 from ..base.controls import row
 from ..base.guard import guarded

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.ffn_concepts import ConceptComparison, FFNConceptResult, compare_concepts
 from interp_widgets.analysis.ffn_concepts.annotation_comparison import AnnotationComparison, compare_annotations
 from interp_widgets.figures.ffn_concepts import LayerOverlap, NoteShares, PrincipalAngles
-from interp_widgets.figures.plain import curves_scene, table_scene
-from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.figures.static import Scene, curves_scene, stack_scenes, table_scene
 
 from ..base.controls import shown_if
 from ..base.guard import guarded

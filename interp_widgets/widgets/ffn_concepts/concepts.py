@@ -9,8 +9,7 @@ import ipywidgets as W
 from interp_widgets.analysis.ffn_concepts import FFNConceptResult
 from interp_widgets.data.annotators import LEVELS, SCENARIOS
 from interp_widgets.figures.ffn_concepts import ComponentWords, CumulativeVariance
-from interp_widgets.figures.plain import curves_scene, table_scene
-from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.figures.static import Scene, curves_scene, stack_scenes, table_scene
 
 from ..base.controls import row, shown_if
 from ..base.guard import guarded

@@ -11,8 +11,7 @@ import numpy as np
 from interp_widgets.analysis.ffn_concepts import NeuronTokenResult, neuron_tokens
 from interp_widgets.figures.ffn_concepts import NeuronScatter
 from interp_widgets.figures.labels import visible
-from interp_widgets.figures.plain import table_scene
-from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.figures.static import Scene, stack_scenes, table_scene
 
 from ..base.controls import row
 from ..base.guard import guarded

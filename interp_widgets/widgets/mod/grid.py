@@ -14,8 +14,7 @@ import numpy as np
 from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.compute.worker import Job
 from interp_widgets.figures.mod import AblationBars, LateLayerCurves, OverlapBars
-from interp_widgets.figures.plain import Curve, curves_scene, table_scene
-from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.figures.static import Curve, Scene, curves_scene, stack_scenes, table_scene
 from interp_widgets.tuning.mixture_of_depths import ABLATIONS, ModGrid, late_layer_losses, mod_ablations, mod_grid
 
 from ..base.controls import row

@@ -20,8 +20,7 @@ from interp_widgets.figures.mod.lines import (
     StepCurves,
     TuningLoss,
 )
-from interp_widgets.figures.plain import Curve, curves_scene
-from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.figures.static import Curve, Scene, curves_scene, stack_scenes
 from interp_widgets.tuning.mixture_of_depths import ModReport, ModStep, tune_mod
 
 from ..base.controls import row

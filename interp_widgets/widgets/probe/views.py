@@ -13,9 +13,8 @@ from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.probe import Curves, HeadMap, LayerByPosition, TokenValues, Values
 from interp_widgets.analysis.probe import Table as TableResult
 from interp_widgets.figures.labels import axis_name, number
-from interp_widgets.figures.plain import table_scene
 from interp_widgets.figures.probe import CurveChart, probe_curves_scene
-from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.figures.static import Scene, stack_scenes, table_scene
 from interp_widgets.models import Model
 
 from ..base.controls import row

@@ -1,0 +1,11 @@
+"""Pictures without a browser, drawn by matplotlib and saved as SVG or PNG."""
+
+from .charts import Curve, curves_scene
+from .heatmap import heatmap_scene
+from .scene import Scene, Sheet, render_png, render_svg, save_scene, stack_scenes
+from .words import strip_scene, table_scene
+
+__all__ = [
+    "Curve", "Scene", "Sheet", "curves_scene", "heatmap_scene", "render_png", "render_svg", "save_scene",
+    "stack_scenes", "strip_scene", "table_scene",
+]  # fmt: skip

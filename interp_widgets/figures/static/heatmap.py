@@ -1,0 +1,253 @@
+"""The picture of a heat map."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from interp_widgets.figures.labels import axis_name, brief, number
+from interp_widgets.figures.static.scene import (
+    INK,
+    MARGIN,
+    MUTED,
+    POINT,
+    RULE,
+    Scene,
+    Sheet,
+    shading,
+    shorten,
+    text_width,
+)
+from interp_widgets.figures.theme import MARK, PALETTE8, SEQUENTIAL256, hex_color, ink
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_BELOW, _ABOVE = "#2166ac", "#b2182b"  # negative and positive bars
+_NAME, _SLANT = 13.0, 17.5  # least distance in pixels of two names, level and leaning by 45°
+_LONGEST = 110.0  # pixels of a leaning name
+_CELL = 11.0  # font size of what stands in a cell, in pixels
+_VECTOR_CELLS = 4_000  # above this many cells a map is one stretched image instead of rectangles
+Spans = Sequence[Sequence[int]]
+
+
+def heatmap_scene(
+    matrix: ArrayLike, row_labels: Sequence[str] = (), column_labels: Sequence[str] = (), *, title: str = "",
+    x_label: str = "", y_label: str = "", value_label: str = "", vmin: float | None = None, vmax: float | None = None,
+    colors: Sequence[str] | bytes = SEQUENTIAL256, row_marks: Spans = (), column_marks: Spans = (),
+    row_bars: ArrayLike | None = None, row_bars_label: str = "", row_bars_max: float = 0.0,
+    row_bars_signed: bool = False, texts: Sequence[str] = (), numbers_from: float | None = None, scale: str = "linear",
+    reverse: bool = False, edges: Spans = (), crossed: Spans = (), width: int = 900,
+) -> Scene:  # fmt: skip
+    """A (rows, columns) matrix as a coloured map with thinned axis labels and a colour bar, `width` pixels wide.
+
+    NaN is light grey. `row_bars` draws a bar beside each row (to both sides where some are or may be negative), a full
+    one for `row_bars_max` or the largest, `row_marks` and `column_marks` a band along spans of rows and columns.
+    Numbers of at least `numbers_from` in size are written into cells without a text, if all fit. The scale "log"
+    colours by the logarithm of 1 + number, `reverse` gives the smallest number the last colour. `edges` and `crossed`
+    are cells [row, column] with a line along the upper edge and with a cross. Raises ValueError unless the matrix has
+    two axes.
+
+    >>> heatmap_scene([[0.0, 1.0]], ["a"], ["x", "y"], title="t").title
+    't'
+    """
+    array = np.asarray(matrix, dtype=np.float64)
+    if array.ndim != 2:
+        raise ValueError(f"a heat map needs a (rows, columns) matrix, got shape {array.shape}")
+    if not array.size:
+        empty = title or "Nothing to show"
+        return Scene(width, 60, lambda sheet: sheet.text(MARGIN, 30, empty, color=MUTED), title=title)
+    rows, columns = array.shape
+    bars = None if row_bars is None else np.asarray(row_bars, dtype=np.float64)
+    if bars is not None and bars.shape != (rows,):
+        raise ValueError(f"row_bars must be one number for each of the {rows} rows, got shape {bars.shape}")
+    names = [[axis_name(str(name)) for name in labels] or [str(i) for i in range(n)]
+             for labels, n in zip((row_labels, column_labels), array.shape, strict=True)]  # fmt: skip
+    norm, colormap = shading(array, colors, vmin, vmax, log=scale == "log", reverse=reverse)
+
+    # one very long name must not take the room of all
+    widths = [text_width(name) for name in names[0]]
+    row_room = min(150.0, max(widths), max(72.0, 1.5 * float(np.quantile(widths, 0.9))))
+    left = MARGIN + (20 if y_label else 0) + row_room + 8 + (8 if row_marks else 0)
+    bar_room = 0 if bars is None else 88
+    right = bar_room + 16 + 12 + 6 + 44 + (18 if value_label else 0) + MARGIN
+    top = MARGIN + (26 if title else 0)
+    across = min(width - left - right, columns * (110 if texts else 52))
+    down = max(48.0, min(rows * (28.0 if rows <= 12 else 20.0 if rows <= 30 else 16.0),
+                         max(520.0, rows * _NAME if rows <= 60 else 0.0)))  # fmt: skip
+    wide, tall = across / columns, down / rows
+    level = max(map(text_width, names[1])) <= wide - 6
+    below = 22.0 if level else min(max(map(text_width, names[1])), _LONGEST) * 0.7071 + 14
+    below += 8 if column_marks else 0
+
+    def draw(sheet: Sheet) -> None:
+        if title:
+            sheet.title(title, width)
+        axes = sheet.axes(left, top, across, down)
+        if array.size > _VECTOR_CELLS:
+            look: dict[str, Any] = {"interpolation": "none", "aspect": "auto", "extent": (0, columns, rows, 0)}
+            cells: Any = axes.imshow(array, norm=norm, cmap=colormap, **look)
+        else:
+            # lines between the cells in white, or else in their own colours against hairlines of the page
+            look = {"edgecolors": "white", "lw": POINT} if min(wide, tall) >= 18 else {"edgecolors": "face", "lw": 0.3}
+            cells = axes.pcolormesh(array, norm=norm, cmap=colormap, **look)
+            sheet.tip(cells, _tips(array, names))
+            _write_cells(axes, array, colormap(norm(array)), texts, numbers_from, wide, tall)
+        axes.set(xlim=(0, columns), ylim=(rows, 0))
+        axes.spines[:].set(visible=True)
+        _mark_cells(axes, edges, crossed, wide, tall)
+
+        marked = _inside(row_marks, rows), _inside(column_marks, columns)
+        shown = range(0, rows, _step(max((_NAME - 0.5) / tall, rows / 60)))
+        axes.set_yticks([r + 0.5 for r in shown], [shorten(names[0][r], row_room) for r in shown])
+        axes.tick_params(length=0, pad=(6 + 8 * bool(row_marks)) * POINT)
+        _colour(axes.get_yticklabels(), marked[0][shown])
+        shown = range(0, columns, 1 if level else _step(max(_SLANT / wide, columns / 60)))
+        room = [_LONGEST if level else min(_LONGEST, (left + (c + 0.5) * wide) / 0.7071) for c in shown]
+        lean: dict[str, Any] = {} if level else {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks([c + 0.5 for c in shown], [shorten(names[1][c], at) for c, at in zip(shown, room, strict=True)],
+                        **lean)  # fmt: skip
+        axes.tick_params("x", pad=(5 + 8 * bool(column_marks)) * POINT)
+        _colour(axes.get_xticklabels(), marked[1][shown])
+        for start, end in row_marks:
+            axes.plot([-6 / wide] * 2, [start, end], color=MARK, lw=4 * POINT, solid_capstyle="butt", clip_on=False)
+        for start, end in column_marks:
+            axes.plot([start, end], [rows + 6 / tall] * 2, color=MARK, lw=4 * POINT, solid_capstyle="butt",
+                      clip_on=False)  # fmt: skip
+        sheet.text(MARGIN + 6, top + down / 2, y_label, color=MUTED, ha="center", rotation=90)
+        sheet.text(left + across / 2, top + down + below + 8, x_label, color=MUTED, ha="center")
+        if bars is not None:
+            _side_bars(sheet, left + across + 8, top, down, bars, marked[0], row_bars_label, row_bars_max,
+                       row_bars_signed)  # fmt: skip
+        tall_bar = min(down, 240.0)
+        x = left + across + bar_room + 16
+        color_bar = sheet.figure.colorbar(cells, cax=sheet.axes(x, top, 12, tall_bar))
+        if color_bar.solids is not None:  # 256 rectangles otherwise
+            color_bar.solids.set(rasterized=True, edgecolor="face")
+        color_bar.outline.set(edgecolor=RULE)
+        ticks = _ticks(float(norm.vmin or 0), float(norm.vmax or 0), tall_bar, log=scale == "log")
+        color_bar.set_ticks(ticks, labels=[number(value) for value in ticks], fontsize=11 * POINT, color=MUTED)
+        color_bar.ax.tick_params(length=2, pad=2)
+        if reverse:
+            color_bar.ax.invert_yaxis()
+        sheet.text(x + 66, top + tall_bar / 2, value_label, color=MUTED, ha="center", rotation=90)
+
+    height = top + down + max(below + (20 if x_label else 0), 36 if bars is not None else 0) + MARGIN
+    return Scene(width, height, draw, title=title)
+
+
+def _tips(array: NDArray[np.float64], names: Sequence[Sequence[str]]) -> list[str]:
+    rows, columns = ([name if name == str(i) else f"{name} ({i})" for i, name in enumerate(held)] for held in names)
+    return [f"{rows[r]} → {columns[c]}: {number(float(value))}" for (r, c), value in np.ndenumerate(array)]
+
+
+def _write_cells(
+    axes: Axes, array: NDArray[np.float64], fills: NDArray[np.float64], texts: Sequence[str],
+    numbers_from: float | None, wide: float, tall: float,
+) -> None:  # fmt: skip
+    if wide < 20 or tall < 12:
+        return
+    # all numbers or none: one that is cut off is another number
+    least = math.inf if numbers_from is None else numbers_from
+    roomy = all(text_width(brief(float(value)), _CELL) <= wide - 4 for value in array[np.abs(array) >= least])
+    for k, ((r, c), value) in enumerate(np.ndenumerate(array)):
+        lines = _fit(axis_name(texts[k]), wide - 6, tall) if texts and texts[k] else []
+        if not (texts and texts[k]) and roomy and abs(value) >= least:
+            lines = [brief(float(value))]
+        for line, text in enumerate(lines):
+            y = r + 0.5 + (4 + (line - (len(lines) - 1) / 2) * 12) / tall
+            color = ink(hex_color(*255 * fills[r, c]))
+            axes.text(c + 0.5, y, text, ha="center", fontsize=_CELL * POINT, color=color)
+
+
+def _fit(text: str, room: float, tall: float) -> list[str]:
+    """The lines of a cell's text. Of "a → b" both sides must be told: on two lines if they do not fit on one, or both
+    cut."""
+    left, arrow, right = text.partition(" → ")
+    if not arrow or text_width(text, _CELL) <= room:
+        one = shorten(text, room, _CELL)
+        return [one] if _told(one, text) else []
+    if tall >= 26:
+        return [shorten(left, room, _CELL), shorten(f"→{right}", room, _CELL)]
+    rest = room - text_width(arrow, _CELL)
+    pairs = (left, right), (right, left)
+    cut = [shorten(side, max(rest / 2, rest - text_width(other, _CELL)), _CELL) for side, other in pairs]
+    return [arrow.join(cut)] if _told(cut[0], left) and _told(cut[1], right) else []
+
+
+def _told(part: str, whole: str) -> bool:
+    """Whether what is left of a text says something: more than a blank and an ellipsis."""
+    return part == whole or len(part) > 2
+
+
+def _mark_cells(axes: Axes, edges: Spans, crossed: Spans, wide: float, tall: float) -> None:
+    """Lines along upper edges and crosses in upper right corners, light with a dark rim to show on every colour."""
+    from matplotlib.patheffects import withStroke
+
+    if min(wide, tall) < 6:
+        return
+    size = max(2.0, min(3.5, wide / 6, tall / 6))
+    for r, c in edges:
+        rim = [withStroke(linewidth=4 * POINT, foreground="#222222")]
+        axes.plot([c + 3 / wide, c + 1 - 3 / wide], [r + 1 / tall] * 2, color="white", lw=2 * POINT, path_effects=rim)
+    if crossed:
+        r, c = np.array(crossed).T
+        rim = [withStroke(linewidth=3.6 * POINT, foreground="#222222")]
+        axes.plot(c + 1 - (size + 2.5) / wide, r + (size + 2.5) / tall, "x", color="white", markersize=2 * size * POINT,
+                  markeredgewidth=1.6 * POINT, path_effects=rim)  # fmt: skip
+
+
+def _inside(spans: Spans, n: int) -> NDArray[np.bool_]:
+    inside = np.zeros(n, dtype=bool)
+    for start, end in spans:
+        inside[start:end] = True
+    return inside
+
+
+def _colour(labels: Sequence[Any], marked: NDArray[np.bool_]) -> None:
+    for label, is_marked in zip(labels, marked, strict=True):
+        label.set_color(MARK if is_marked else INK)
+
+
+def _step(least: float) -> int:
+    """The smallest of 1, 2, 3, 4, 5, 10, 20, 50, 100, … that is not below `least`."""
+    if least <= 5:
+        return max(1, math.ceil(least))
+    return next(step * 10**power for power in range(1, 9) for step in (1, 2, 5) if step * 10**power >= least)
+
+
+def _side_bars(
+    sheet: Sheet, x: float, top: float, down: float, bars: NDArray[np.float64], marked: NDArray[np.bool_], label: str,
+    most: float, signed: bool,
+) -> None:  # fmt: skip
+    values = np.nan_to_num(bars)
+    full, signed = most or float(np.abs(values).max()) or 1.0, signed or bool((values < 0).any())
+    plain = np.where(values < 0, _BELOW, _ABOVE) if signed else np.full(len(values), PALETTE8[0])
+    axes = sheet.axes(x, top, 80, down, xlim=(-full if signed else 0, full), ylim=(len(values), 0))
+    tall = down / len(values)
+    thick = 1 - 2 / tall if tall >= 6 else 1.0
+    axes.barh(np.arange(len(values)) + 0.5, values, thick, color=np.where(marked, MARK, plain).tolist())
+    axes.axvline(0, color=RULE, lw=POINT)
+    axes.set_axis_off()
+    sheet.text(x, top + down + 12, number(-full) if signed else "0", color=MUTED)
+    sheet.text(x + 80, top + down + 12, number(full), color=MUTED, ha="right")
+    sheet.text(x + 40, top + down + 28, shorten(label, 110), color=MUTED, ha="center")
+
+
+def _ticks(low: float, high: float, tall: float, *, log: bool) -> list[float]:
+    """Both ends and round numbers between them, or powers of ten, clear of one another."""
+    from matplotlib.ticker import MaxNLocator
+
+    shares = np.log1p if log else np.asarray
+    powers = [10.0**k for k in range(300) if low < 10.0**k < high] if log else []
+    inner = powers if log else [0.0 if abs(v) < (high - low) * 1e-9 else float(v)
+                                for v in MaxNLocator(max(1, int(tall / 34))).tick_values(low, high)]  # fmt: skip
+    ticks = [low]
+    for value in inner:
+        apart = min(float(shares(value) - shares(ticks[-1])), float(shares(high) - shares(value)))
+        ticks += [value] if apart * tall > 18 * float(shares(high) - shares(low)) else []
+    return [*ticks, high]

@@ -1,0 +1,139 @@
+"""Pictures of words: a strip of tokens, and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from interp_widgets.figures.labels import axis_name, number, visible
+from interp_widgets.figures.static.scene import (
+    INK,
+    MARGIN,
+    MUTED,
+    POINT,
+    RULE,
+    Scene,
+    Sheet,
+    shading,
+    shorten,
+    text_width,
+)
+from interp_widgets.figures.theme import MARK, PALETTE8, SELECT, TOKENS256, hex_color, ink
+
+_WORD = 14.0  # font size of a token in pixels
+_CELL = 11.0  # and of a cell of a table
+
+
+def strip_scene(
+    tokens: Sequence[str], values: ArrayLike | None = None, *, vmin: float | None = None, vmax: float | None = None,
+    colors: Sequence[str] | bytes = TOKENS256, special: Sequence[bool] = (), density: ArrayLike | None = None,
+    density_max: float = 0.0, marks: Sequence[Sequence[int]] = (), selected: int = -1, title: str = "",
+    width: int = 900,
+) -> Scene:  # fmt: skip
+    """Tokens as running text, each shaded by its number (NaN: not), wrapped to `width` pixels.
+
+    `density` draws a small bar under each token, `marks` underlines spans [start, end). Raises ValueError unless there
+    is one number for each token.
+
+    >>> strip_scene(["The", " cat"], [0.0, 1.0], width=200).width
+    200
+    """
+    shade, bars = _numbers(values, len(tokens), "values"), _numbers(density, len(tokens), "density")
+    names = [visible(token) for token in tokens]
+    texts = [shorten(name, width - 2 * MARGIN - 6, _WORD) for name in names]
+    line = 26.0 if bars is None else 40.0
+    x, y = MARGIN, MARGIN + (24 if title else 0)
+    boxes = np.zeros((len(tokens), 3))  # left, top, width
+    for i, (token, text) in enumerate(zip(tokens, texts, strict=True)):
+        wide = max(8.0, text_width(text, _WORD) + 6)
+        if x + wide > width - MARGIN and x > MARGIN:
+            x, y = MARGIN, y + line
+        boxes[i] = x, y, wide
+        x += wide + 2
+        if "\n" in token:
+            x, y = MARGIN, y + line
+    height = y + line + 6
+    marked = np.zeros(len(tokens), dtype=bool)
+    for start, end in marks:
+        marked[start:end] = True
+    borders = [SELECT if i == selected else MUTED if any(special[i : i + 1]) else "none" for i in range(len(tokens))]
+
+    def draw(sheet: Sheet) -> None:
+        from matplotlib.collections import PatchCollection
+        from matplotlib.patches import FancyBboxPatch
+
+        if title:
+            sheet.title(title, width)
+        axes = sheet.pixels(width, height)
+        shape = "round,pad=0,rounding_size=3"
+        patches = axes.add_collection(PatchCollection([FancyBboxPatch((x, y), w, 22, shape) for x, y, w in boxes]))
+        fills = np.zeros((len(tokens), 4))
+        if shade is not None:
+            norm, colormap = shading(shade, colors, vmin, vmax)
+            known = np.isfinite(shade)
+            fills[known] = colormap(norm(shade[known]))
+            sheet.tip(patches, [f"{name}: {number(value)}" for name, value in zip(names, shade.tolist(), strict=True)])
+        patches.set(facecolor=fills, edgecolor=borders)
+        patches.set_linewidth([2 * POINT if i == selected else POINT for i in range(len(tokens))])
+        for (x, y, wide), text, fill in zip(boxes, texts, fills, strict=True):
+            color = ink(hex_color(*255 * fill)) if fill[3] else INK
+            axes.text(x + wide / 2, y + 16, text, ha="center", fontsize=_WORD * POINT, color=color)
+        left, top, wide = boxes.T
+        axes.hlines(top[marked] + 23.5, (left - 1)[marked], (left + wide + 1)[marked], colors=MARK, lw=2 * POINT)
+        if bars is not None:
+            full = density_max or (float(np.nanmax(bars)) if np.any(bars > 0) else 1.0)
+            tall = 10 * np.clip(np.nan_to_num(bars) / full, 0, 1)
+            axes.hlines(top + 36, left, left + wide, colors=RULE, lw=POINT)
+            # of one width, so that the same number looks the same under every token
+            middle, foot, fill = left + wide / 2, top + 36, np.where(marked, MARK, PALETTE8[0])
+            axes.vlines(middle, foot - tall, foot, colors=fill.tolist(), lw=np.minimum(10, wide) * POINT)
+
+    return Scene(width, height, draw, title=title)
+
+
+def _numbers(values: ArrayLike | None, n: int, what: str) -> NDArray[np.float64] | None:
+    if values is None:
+        return None
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (n,):
+        raise ValueError(f"{what} must be one number for each of the {n} tokens, got shape {array.shape}")
+    return array
+
+
+def table_scene(
+    columns: Sequence[tuple[str, float]],
+    rows: Sequence[Sequence[object]],
+    *,
+    title: str = "",
+    right: Sequence[int] = (),
+) -> Scene:
+    """A table as text: columns are (name, width in pixels), cells are cut to fit, ``right`` names those of numbers.
+
+    >>> table_scene([("word", 80), ("n", 40)], [["dog", 1]]).height > 20
+    True
+    """
+    top, lines = 32.0 if title else 4.0, [[name for name, _ in columns], *rows]
+    width, height = sum(wide for _, wide in columns) + 2 * MARGIN, top + 20 * len(lines) + 8
+
+    def draw(sheet: Sheet) -> None:
+        if title:
+            sheet.title(title, width)
+        for index, cells in enumerate(lines):
+            y, x = top + 10 + 20 * index, MARGIN
+            for place, (cell, (_, wide)) in enumerate(zip(cells, columns, strict=True)):
+                at, ha = (x + wide - 8, "right") if place in right else (x, "left")
+                color = INK if index else MUTED
+                sheet.text(at, y, shorten(_written(cell), wide - 8, _CELL), size=_CELL, ha=ha, color=color)
+                x += wide
+        below = top + 20 + 20 * np.arange(len(lines))
+        sheet.pixels(width, height).hlines(below, MARGIN, width - MARGIN, colors=RULE, lw=POINT)
+
+    return Scene(width, height, draw, title=title)
+
+
+def _written(cell: object) -> str:
+    if cell is None or cell == "":
+        return "–"
+    return number(cell) if isinstance(cell, float) else axis_name(str(cell))
