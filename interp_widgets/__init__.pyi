@@ -59,8 +59,10 @@ from .analysis.mixture_of_depths import solve as solve
 from .analysis.probe import Curves as Curves
 from .analysis.probe import HeadMap as HeadMap
 from .analysis.probe import LayerByPosition as LayerByPosition
+from .analysis.probe import ProbeResult as ProbeResult
 from .analysis.probe import Table as Table
 from .analysis.probe import TokenValues as TokenValues
+from .analysis.probe import train_probe as train_probe
 from .analysis.saliency import FaithfulnessResult as FaithfulnessResult
 from .analysis.saliency import SaliencyDatasetResult as SaliencyDatasetResult
 from .analysis.saliency import SaliencyResult as SaliencyResult

@@ -458,3 +458,10 @@ def probe(setup: Setup) -> Any:
         probes.patchscope.analysis(model, PROMPT, 3, layer=2),
         probes.lens.analysis(model, PROMPT),
     ]
+
+
+@row("train_probe")
+def train_probe(setup: Setup) -> Any:
+    texts = [" ".join(words) for words in itertools.permutations(("one", "two", "three", "four", "five"), 3)]
+    result = iw.train_probe(setup.model, texts, ["one" in text for text in texts], layer=2, seeds=[0, 1], folds=2)
+    return result.weights, result.bias, result.accuracy > 0.6

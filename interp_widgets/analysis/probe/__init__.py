@@ -1,3 +1,4 @@
-"""What a probe returns."""
+"""What a probe returns, and linear probes of hidden states."""
 
+from interp_widgets.analysis.probe.training import ProbeResult, train_probe
 from interp_widgets.analysis.probe.values import Curves, HeadMap, LayerByPosition, Table, TokenValues, Values
