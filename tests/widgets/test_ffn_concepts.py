@@ -605,7 +605,6 @@ def test_the_comparison_needs_two_models(pair: Any, browse: Any) -> None:
         ({"tab": "neurons", "prompt": ""}, "the prompt is empty"),
         ({"tab": "neurons", "target": "Eiffel Tower"}, "the target must be one token"),
         ({"tab": "neurons", "position": 99}, "position must be in"),
-        ({"tab": "neurons", "layer": 6}, "layer must be in 0..5"),
     ],
 )
 def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, browse: Any, change: Any, sentence: str) -> None:
@@ -619,7 +618,6 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, browse: Any, chang
     assert sentence in complaint(panel)
     assert panel.result is good or panel.tab == "neurons"
     assert panel.concepts == (good,)
-    panel.layer = min(panel.layer, LAST)
     panel.tab = "concepts"
     assert tab(panel).table.rows == rows or tab(panel).table.rows
 

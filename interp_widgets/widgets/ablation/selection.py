@@ -13,6 +13,7 @@ from interp_widgets.models import Model
 
 from ..base.fields import Bounds, field
 from ..base.prediction import PredictionPanel
+from ..base.workbench import in_model
 from .request import KINDS
 
 FROM_PRESET = ("foil", "subject", "corrupted")
@@ -26,7 +27,7 @@ class Selecting(PredictionPanel):
     """The picked part: a module or ``head`` of the selected layer; empty for none."""
     position = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
     """The selected token of what the model has read, -1 for none; inside the prompt it is `prompt_token`."""
-    head = T.Int(0, min=0)
+    head = in_model()
     """The selected head."""
     heads_at = field(T.Int(None, allow_none=True, min=-1), chooses=True)
     """Where the heads of the map are removed: None for every token, -1 for the last."""

@@ -18,6 +18,65 @@ class Number(T.Float):
         return found
 
 
+LONGEST_TEXT = 200_000
+"""Characters that a text on a panel may have; longer ones, pasted by accident, are refused before they are read."""
+
+
+def checked_text(text: str, what: str) -> str:
+    """The text that a user has typed; ValueError where it is too long, or holds what no encoding can write."""
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(f"{what} may have {LONGEST_TEXT:,} characters, got {len(text):,}: shorten it")
+    try:
+        text.encode("utf8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{what} must be valid Unicode, but its character {error.start} is {text[error.start]!a}, one half of a "
+            "surrogate pair: remove it"
+        ) from error
+    return text
+
+
+LONGEST_PATH = 4096
+"""Bytes, as on Linux."""
+LONGEST_NAME = 255
+"""Bytes of one part of a path."""
+
+
+def checked_path(text: str, what: str) -> str:
+    """A path that a user has typed, without blanks around it; ValueError where no file can have it."""
+    path = checked_text(text, what).strip()
+    parts = [len(part.encode("utf8")) for part in path.split("/")]
+    if "\0" in path or len(path.encode("utf8")) > LONGEST_PATH or max(parts) > LONGEST_NAME:
+        raise ValueError(f"{what} is no name that a file can have: shorten it")
+    return path
+
+
+class Typed(T.Unicode[str, str]):
+    """A trait for a text that a user types or pastes; see `checked_text`."""
+
+    def validate(self, obj: Any, value: Any) -> str:
+        found: str = super().validate(obj, value)
+        try:
+            return checked_text(found, str(self.name))
+        except ValueError as error:
+            raise T.TraitError(str(error)) from error
+
+
+class TypedList(T.List[str]):
+    """A trait for texts that a user types; what holds for a text holds for all of them together."""
+
+    def __init__(self, default_value: Any = (), **keywords: Any) -> None:
+        super().__init__(T.Unicode(), default_value=list(default_value), **keywords)
+
+    def validate(self, obj: Any, value: Any) -> list[str]:
+        found: list[str] = super().validate(obj, value)
+        try:
+            checked_text("\n".join(found), str(self.name))
+        except ValueError as error:
+            raise T.TraitError(str(error)) from error
+        return found
+
+
 def row(*children: Any) -> W.HBox:
     """Controls in a row that wraps."""
     box = W.HBox(list(children))

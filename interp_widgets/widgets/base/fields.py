@@ -13,7 +13,7 @@ import traitlets as T
 
 from interp_widgets.arguments import checked
 
-from .controls import Number, row, shown_if
+from .controls import Number, Typed, TypedList, row, shown_if
 
 _order = itertools.count()
 SEED_LIMIT = 2**31 - 1
@@ -168,9 +168,9 @@ def _trait(made: Field, default: Any) -> T.TraitType[Any, Any]:
     if made.kind is float:
         return Number(default or 0.0, **limits)
     if made.kind is str:
-        return T.Unicode(default or "")
+        return Typed(default or "")
     if made.kind is list:
-        return T.List(T.Unicode(), default_value=list(default or ()))
+        return TypedList(default or ())
     raise TypeError(f"a field is of str, int, float, bool, list, a dict of labels or a trait, not of {made.kind!r}")
 
 

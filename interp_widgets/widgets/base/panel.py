@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import ipywidgets as W
 import traitlets as T
 
+from interp_widgets.data.files import short
 from interp_widgets.models import Model
 
 from . import tidy
@@ -171,7 +172,7 @@ class Panel(Running):
                 kept = getattr(self, name)
                 setattr(control, key, write(kept))
                 said = _refusal(self.traits()[name], control.description or name, change.new) or str(error)
-                raise ValueError(f"{said}; it stays {kept!r}") from error
+                raise ValueError(f"{said}; it stays {short(repr(kept))}") from error
 
         to_control()
         control.observe(guarded(self, to_trait), key)

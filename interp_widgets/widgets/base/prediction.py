@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import ipywidgets as W
-import traitlets as T
 
 from interp_widgets.data.presets import PRESETS, Preset, preset
 from interp_widgets.models import Model
@@ -16,6 +15,7 @@ from ..views import TokenStrip
 from .controls import shown_if
 from .fields import Bounds, Text, field
 from .panel import Panel
+from .workbench import in_model
 
 OWN = "own text"
 MAX_NEW_TOKENS = 20
@@ -79,7 +79,7 @@ class PredictionPanel(Panel):
     """The selected prompt token, -1 for none."""
     response_token = field(Annotated[int, Bounds(low=-1)], -1)
     """The response token whose prediction is looked at; -1 for the first."""
-    layer = T.Int(0, min=0)
+    layer = in_model()
     """The selected layer."""
     target = field(
         str, label="Target", group="prediction", new_row=True, placeholder="empty: the likeliest token",

@@ -12,6 +12,7 @@ from ...analysis._core.tables import csv_text
 from ...atomic import whole_file
 from ...compute.memory import describe_bytes
 from ...figures.static import save_scene
+from .controls import checked_path
 from .guard import guarded
 from .workbench import model_name
 
@@ -127,10 +128,11 @@ class SaveMenu:
         (self.row.remove_class if self._open else self.row.add_class)("iw-hidden")
 
     def _write(self, _button: Any) -> None:
-        name = self.name.value.strip()
+        name = checked_path(self.name.value, "the file name")
         if not name or "/" in name or "\\" in name:
             raise ValueError(f"a file name without slashes is needed, got {name!r}")
         for suffix in _LABELS:
             name = name.removesuffix(suffix)
-        target = save(self._panel, free_name(Path.cwd() / (name + self.format.value)))
+        name = checked_path(name + self.format.value, "the file name")
+        target = save(self._panel, free_name(Path.cwd() / name))
         self._panel.status.idle(f"Saved {target} ({describe_bytes(target.stat().st_size)})")

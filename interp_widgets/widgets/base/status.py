@@ -19,6 +19,10 @@ _SPEAKING = (ValueError, TypeError, RuntimeError, OSError, NotImplementedError, 
 """Errors whose message is meant to be read alone; others are shown with their type."""
 
 
+LONGEST = 1000
+"""Characters of an error on the screen."""
+
+
 def describe_error(error: BaseException) -> str:
     """The exception as a sentence.
 
@@ -26,6 +30,8 @@ def describe_error(error: BaseException) -> str:
     ('layer must be in 0..5, got 9', "KeyError: 'x'")
     """
     text = str(error).strip()
+    if len(text) > LONGEST:
+        text = text[: LONGEST - 3] + "..."
     if isinstance(error, MemoryError):
         return f"Out of memory: {text or 'close other programs or shorten the input'}"
     if text and isinstance(error, _SPEAKING):

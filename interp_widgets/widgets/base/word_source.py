@@ -15,6 +15,7 @@ import traitlets as T
 from interp_widgets.data.word_lists import read_word_list, typed_words
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
 
+from .controls import Typed
 from .fields import Bounds, Lines, field
 from .panel import Panel
 
@@ -207,7 +208,7 @@ class WordPanel(Panel):
         shown_if=lambda panel: panel.asks_words and panel.word_list == "vectors",
     )  # fmt: skip
     vectors = field(
-        T.Union([T.Unicode(), T.Instance(WordVectors)], default_value=""), label="Word vectors", group="words",
+        T.Union([Typed(), T.Instance(WordVectors)], default_value=""), label="Word vectors", group="words",
         width="grow", control=_vectors_box, shown_if=lambda panel: panel.asks_words,
     )  # fmt: skip
     """Word vectors or the path of a file of them (GloVe or word2vec text, or .npz); empty: the demo's."""

@@ -10,6 +10,7 @@ import traitlets as T
 
 from interp_widgets.models import Model
 
+from .controls import Typed
 from .guard import handling
 
 SHARED = ("prompt", "response", "prompt_token", "response_token", "layer", "head", "neuron")
@@ -34,9 +35,9 @@ class Workbench(T.HasTraits):
         >>> bench.close()
     """
 
-    prompt = T.Unicode("")
+    prompt = Typed("")
     """The prompt."""
-    response = T.Unicode("")
+    response = Typed("")
     """The response; empty if there is none yet."""
     prompt_token = T.Int(-1, min=-1)
     """Position of the selected prompt token, counted from 0 without the BOS; -1 if none is."""
@@ -116,11 +117,7 @@ class Workbench(T.HasTraits):
 
     @T.validate("layer", "head", "neuron")
     def _in_model(self, proposal: Any) -> int:
-        name, value = proposal.trait.name, int(proposal.value)
-        size = getattr(self.models[0], _BOUNDS[name], None)
-        if isinstance(size, int) and value >= size:
-            raise T.TraitError(f"{name} must be in 0..{size - 1} for {model_name(self.models[0])}, got {value}")
-        return value
+        return _checked(self.models[0], proposal.trait.name, int(proposal.value))
 
     def _panel_changed(self, change: Any) -> None:
         with handling():
@@ -149,6 +146,24 @@ class Workbench(T.HasTraits):
             panel.set_trait(name, value)
         except T.TraitError as error:
             panel.show_error(error)
+
+
+def in_model() -> Any:
+    """A trait of a panel for a layer, head or neuron of its (first) model."""
+    return _InModel(0, min=0)
+
+
+class _InModel(T.Int[Any, Any]):
+    def validate(self, obj: Any, value: Any) -> int:
+        return _checked(obj.models[0], str(self.name), super().validate(obj, value))
+
+
+def _checked(model: Any, name: str, value: int) -> int:
+    """A layer, head or neuron; TraitError where the model does not have it."""
+    size = getattr(model, _BOUNDS[name], None)
+    if isinstance(size, int) and value >= size:
+        raise T.TraitError(f"{name} must be in 0..{size - 1} for {model_name(model)}, got {value}")
+    return value
 
 
 def model_name(model: Model) -> str:

@@ -13,7 +13,7 @@ from interp_widgets.data.concepts import demo_concepts
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
-from ..base.controls import row, shown_if
+from ..base.controls import TypedList, row, shown_if
 from ..base.fields import Bounds, Seed, Text, field
 from .labels import MODE_LABELS, PAIR_LABELS, ROW_LABELS, SOLVER_LABELS
 from .library import Library
@@ -63,7 +63,7 @@ class ConceptBrowser(Making):
 
     concept = field(str, chooses=True, argument=None)
     """The concept that is looked at."""
-    chosen = field(T.List(T.Unicode()), chooses=True, argument=None)
+    chosen = field(TypedList(), chooses=True, argument=None)
     """Concepts selected on the map."""
     search = field(
         str, label="Search", placeholder="name or group", live=True, group="list", argument=None,

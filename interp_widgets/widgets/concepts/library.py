@@ -13,7 +13,7 @@ from interp_widgets.analysis.concepts.directions import TEMPLATE
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts, read_concepts, split_stimuli
 from interp_widgets.models import Model
 
-from ..base.controls import row
+from ..base.controls import checked_path, checked_text, row
 from ..base.saving import file_stem, free_name
 from ..base.workbench import model_name
 from .request import OpenedSet, filled
@@ -81,9 +81,10 @@ class Library:
 
     def add(self) -> None:
         """Add the concept in the boxes; what is wrong is said, and the boxes stay as they are."""
-        name, group = self.name.value.strip(), self.group.value.strip() or OWN
-        texts = [line.strip() for line in self.stimuli.value.splitlines() if line.strip()]
-        self._take((split_stimuli(name, texts, group),), keep=True)
+        boxes = (self.name, self.group, self.stimuli)
+        name, group, stimuli = (checked_text(box.value, f"the {box.description.lower()}").strip() for box in boxes)
+        texts = [line.strip() for line in stimuli.splitlines() if line.strip()]
+        self._take((split_stimuli(name, texts, group or OWN),), keep=True)
         with self.panel.hold():
             self.name.value = self.group.value = self.stimuli.value = ""
         self.panel.look_for(name)
@@ -125,7 +126,7 @@ class Library:
 
     def open(self) -> None:
         """Read a folder of concepts, a saved set, or a file of stimuli."""
-        given = self.path.value.strip()
+        given = checked_path(self.path.value, "the path")
         if not given:
             raise ValueError("the path is empty: give a folder of concepts, a saved set (.npz) or a file of stimuli")
         path = Path(given).expanduser()

@@ -18,6 +18,7 @@ from interp_widgets.models import Model
 
 from ..base.fields import Bounds, field
 from ..base.panel import Panel
+from ..base.workbench import in_model
 from .labels import MAP_LABELS, METHOD_LABELS
 from .request import BrowseRequest, Listed, MadeSet, MappedConcepts, OpenedSet
 
@@ -43,7 +44,7 @@ class Making(Panel):
     map_method = field(MAP_LABELS, "pca", label="Map", help="How directions are placed in the plane")
     seed = field(Annotated[int, Bounds(low=0)])
     """Of the map, and of the labels dealt for the control."""
-    layer = T.Int(0, min=0)
+    layer = in_model()
     """The selected layer, shared; the stream follows it."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:

@@ -14,7 +14,7 @@ from interp_widgets.analysis.ffn_concepts import Sign, annotate_concepts
 from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations
 from interp_widgets.data.annotators import Annotation, EndpointAnnotator, RuleAnnotator
 
-from ..base.controls import row, shown_if
+from ..base.controls import checked_path, row, shown_if
 from ..base.guard import ui_lock
 from ..base.saving import file_stem
 
@@ -186,7 +186,7 @@ class Annotating:
         panel.status.idle(f"Saved {panel.tabs_of['concepts'].result.save(target)}")
 
     def _path(self) -> Path:
-        text = self.file.value.strip()
+        text = checked_path(self.file.value, "the notes' file")
         if not text:
             raise ValueError("the notes need a file: type its name")
         return Path(text).expanduser()

@@ -14,11 +14,11 @@ from interp_widgets.analysis.ffn_concepts import FFNConceptResult
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
-from ..base.controls import shown_if
+from ..base.controls import Typed, shown_if
 from ..base.fields import Bounds, field
 from ..base.saved_result import opened_pair
 from ..base.word_source import WordPanel
-from ..base.workbench import model_name
+from ..base.workbench import in_model, model_name
 from .comparison import ComparisonTab
 from .concepts import ConceptsTab
 from .labels import ANNOTATORS, SCOPES, SHARES, SIDES
@@ -100,7 +100,7 @@ class FFNConceptBrowser(WordPanel, Noting):
         shown_if=lambda panel: panel.annotator == "endpoint",
         help="Address of the endpoint; empty: that of OpenAI's own variable, or OpenAI",
     )  # fmt: skip
-    key_variable = T.Unicode("OPENAI_API_KEY")
+    key_variable = Typed("OPENAI_API_KEY")
     """Name of the environment variable that holds the endpoint's key."""
     shares = field(
         SHARES, "level", label="By layer", group="comparison", argument=None,
@@ -108,7 +108,7 @@ class FFNConceptBrowser(WordPanel, Noting):
     )  # fmt: skip
     position = field(int, -1)
     """Token at which neurons are looked at, from 0 without a BOS or from the end."""
-    neuron = T.Int(0, min=0)
+    neuron = in_model()
     """The picked neuron."""
     _neurons_at = field(int, -1)
     # the layer whose neurons are looked at; -1 on the other tabs, whose results hold all layers
@@ -120,6 +120,14 @@ class FFNConceptBrowser(WordPanel, Noting):
         model, tuned = opened_pair(model, tuned, SavedConcepts)
         paths = {name: os.fspath(value) for name, value in options.items() if isinstance(value, os.PathLike)}
         super().__init__(model, tuned, **{**options, **paths})
+
+    @T.validate("layer")
+    def _in_model(self, proposal: Any) -> int:
+        most = max(model.n_layers for model in self.models) - 1
+        if proposal.value > most:
+            names = " and ".join(map(model_name, self.models))
+            raise T.TraitError(f"layer must be in 0..{most} for {names}, got {proposal.value}")
+        return int(proposal.value)
 
     # layout -----------------------------------------------------------------------------------------------------------
 

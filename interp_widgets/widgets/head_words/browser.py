@@ -17,9 +17,11 @@ from interp_widgets.figures.head_words import change_scene
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
+from ..base.controls import TypedList
 from ..base.fields import Bounds, Incomplete, field
 from ..base.saved_result import opened_pair
 from ..base.word_source import WordPanel
+from ..base.workbench import in_model
 from .comparison import ComparisonTab
 from .details import CHANGES, Details
 from .grid import Grid, known_spelling
@@ -70,11 +72,11 @@ class HeadWordBrowser(WordPanel):
         str, label="Find word", placeholder="which heads have it?", chooses=True, argument=None,
         help="The word whose heads are marked; empty for none",
     )  # fmt: skip
-    layer = T.Int(0, min=0)
+    layer = in_model()
     """The chosen layer."""
-    head = T.Int(0, min=0)
+    head = in_model()
     """The chosen head of that layer."""
-    pair = field(T.List(T.Unicode()), chooses=True, argument=None)
+    pair = field(TypedList(), chooses=True, argument=None)
     """The chosen word pair [query, key] of the chosen head, or empty."""
     dimension = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
     """The chosen dimension of that head, -1 for none."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.compute.worker import Job
+from interp_widgets.data.files import short
 from interp_widgets.figures.mod import AblationBars, LateLayerCurves, OverlapBars
 from interp_widgets.figures.static import Curve, Scene, curves_scene, stack_scenes, table_scene
 from interp_widgets.tuning.mixture_of_depths import ABLATIONS, ModGrid, late_layer_losses, mod_ablations, mod_grid
@@ -296,5 +297,5 @@ def _numbers(text: str) -> list[int]:
     """The whole numbers in a text; ValueError for anything else in it."""
     parts = [part for part in text.replace(",", " ").split() if part]
     if any(not part.isdecimal() for part in parts):
-        raise ValueError(f"k must be whole numbers with commas between them, such as 1, 2, 3, got {text!r}")
+        raise ValueError(f"k must be whole numbers with commas between them, such as 1, 2, 3, got {short(repr(text))}")
     return [int(part) for part in parts]

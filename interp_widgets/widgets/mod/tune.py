@@ -23,7 +23,7 @@ from interp_widgets.figures.mod.lines import (
 from interp_widgets.figures.static import Curve, Scene, curves_scene, stack_scenes
 from interp_widgets.tuning.mixture_of_depths import ModReport, ModStep, tune_mod
 
-from ..base.controls import row
+from ..base.controls import checked_path, row
 from ..base.saving import file_stem, free_name
 from ..base.status import describe_error
 from ..base.workbench import model_name
@@ -251,7 +251,7 @@ class TuneTab:
         entry = panel.shelf.chosen(panel.slot)
         if entry.model is None:
             raise ValueError("an untrained mixture is not worth a file: tune it first")
-        given = self.folder.value.strip()
+        given = checked_path(self.folder.value, "the checkpoint folder")
         if given:
             target = Path(given).expanduser()
             if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -275,7 +275,7 @@ class TuneTab:
 
     def open(self) -> None:
         """Read a mixture from a folder; one that was made on another base is refused."""
-        given, panel, slot = self.folder.value.strip(), self.panel, self.panel.slot
+        given, panel, slot = checked_path(self.folder.value, "the checkpoint folder"), self.panel, self.panel.slot
         if not given:
             raise ValueError("the checkpoint folder is empty: type the folder to open")
         given = str(Path(given).expanduser().absolute())  # the copied code has to find it from elsewhere
