@@ -1,6 +1,7 @@
 """The public names, each listed once, beside the module that it is loaded from on first use."""
 
 from .analysis._core.result import Result as Result
+from .analysis._core.result import Results as Results
 from .analysis.ablation import Ablation as Ablation
 from .analysis.ablation import AblationResult as AblationResult
 from .analysis.ablation import CausalTraceResult as CausalTraceResult

@@ -184,6 +184,33 @@ class Result(Record):
         raise TypeError(f"{type(self).__name__} has no table form; its fields hold the arrays")
 
 
+@record
+class Results(Result):
+    """Several results in one file, each under a name: those of two models, or the parts of what a panel shows.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> both = Results(["A", "B"], [logit_lens(base, "Paris is in"), logit_lens(tuned, "Paris is in")])
+        >>> with TemporaryDirectory() as folder:
+        ...     again = Results.load(both.save(Path(folder) / "both.npz"))
+        >>> again.equals(both), again["B"].tokens
+        (True, ('P', 'aris', ' is', ' in'))
+    """
+
+    names: Sequence[str] = with_axes("results")
+    """What each is called."""
+
+    results: Sequence[Result] = with_axes("results")
+    """The results."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The result of that name."""
+        if name not in self.names:
+            raise KeyError(f"there is no result {name!r}: {', '.join(self.names)}")
+        return self.results[self.names.index(name)]
+
+
 def provenance(model: Mapping[str, Scalar] | None = None, **options: Any) -> dict[str, Scalar]:
     """Collect what it takes to repeat a result: the model's own provenance, the options, and versions.
 
@@ -276,7 +303,7 @@ def _decode(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     if value["kind"] == "mapping":
         return {key: _decode(part, arrays) for key, part in value["items"].items()}
     if value["kind"] != "record" or value["class"] not in _RECORDS:
-        raise ValueError(f"it holds a part of the unknown class {short(value.get('class'))}")
+        raise ValueError(f"it holds a part of the unknown class {short(value.get('class'))}: import that class first")
     return _made(_RECORDS[value["class"]], {key: _decode(part, arrays) for key, part in value["fields"].items()})
 
 

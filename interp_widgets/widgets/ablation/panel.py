@@ -6,12 +6,14 @@ from typing import Annotated, Any, ClassVar, cast
 
 import ipywidgets as W
 
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.static import Scene
 
 from ..base.controls import shown_if
 from ..base.fields import Bounds, Lines, Seed, field
 from ..base.prediction import Prediction
+from ..base.saving import as_one
 from .ablation_spec import AblationSpec
 from .cell import Cell
 from .heads import HeadsTab
@@ -262,6 +264,10 @@ class AblationPanel(Selecting):
             table.insert(0, "model", letter)
             frames.append(table)
         return pd.concat(frames, ignore_index=True)
+
+    def stored(self) -> Result:
+        self._shown_on_tab()
+        return as_one(self.by_letter(), self.tab.title())
 
     def scene(self) -> Scene:
         self._shown_on_tab()

@@ -138,7 +138,10 @@ class Panel(Running):
         raise NotImplementedError(f"{type(self).__name__} has no picture to save")
 
     def stored(self) -> Any:
-        """The result on the screen, as a :class:`Result` that can be saved and opened again."""
+        """The result on the screen, as a :class:`Result` that can be saved and opened again.
+
+        Of two models that is the result of the one looked at, and with the difference a `Results` of both.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no result to save")
 
     # for subclasses ---------------------------------------------------------------------------------------------------
@@ -199,7 +202,11 @@ class Panel(Running):
     # for everyone -----------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> Path:
-        """Write the numbers (.csv, .parquet), the picture (.svg, .png), the panel (.html) or the result (.npz)."""
+        """Write the numbers (.csv, .parquet), the picture (.svg, .png), the panel (.html) or the result (.npz).
+
+        The result is that of the tab and of the model looked at, with the difference of two models those of both; what
+        has several parts is a `Results`. ``Result.load(path)`` opens it again, with every number as it was.
+        """
         return save(self, path)
 
     def close(self) -> None:
@@ -238,6 +245,13 @@ class Panel(Running):
         return tuple(sorted(name for name in own if not name.startswith("_")))
 
     # inside -----------------------------------------------------------------------------------------------------------
+
+    def by_letter(self) -> dict[str, Any]:
+        """The results looked at: of one model under no letter, else A, B, or with the difference both."""
+        if len(self.models) == 1 or not self.results:
+            return dict(zip([""], self.results, strict=False))
+        letters = "AB" if self.shown == "difference" else self.shown
+        return {letter: self.results["AB".index(letter)] for letter in letters}
 
     def _check_keywords(self, traits: dict[str, Any]) -> None:
         allowed = self.options()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import ipywidgets as W
 
+from ...analysis._core.result import Result, Results
 from ...analysis._core.tables import csv_text
 from ...atomic import whole_file
 from ...compute.memory import describe_bytes
@@ -84,6 +86,15 @@ def _save_table(frame: Any, target: Path, suffix: str) -> None:
             draft.write_text(csv_text(frame), encoding="utf-8", newline="")
         else:
             frame.to_parquet(draft, index=False)
+
+
+def as_one(parts: Mapping[str, Any], tab: str = "") -> Result:
+    """What is written as a result: the only part as it is, several as `Results`; ValueError where there is none."""
+    found = {name: one for name, one in parts.items() if one is not None}
+    if not found:
+        where = f" on the tab {tab}" if tab else ""
+        raise ValueError(f"there is no result to save{where} yet: press Run or the tab's own button first")
+    return next(iter(found.values())) if len(found) == 1 else Results(tuple(found), tuple(found.values()))
 
 
 def free_name(path: Path) -> Path:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, cast
 import ipywidgets as W
 import traitlets as T
 
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.concepts import ConceptSet
 from interp_widgets.data.concepts import demo_concepts
 from interp_widgets.figures.static import Scene
@@ -15,6 +16,7 @@ from interp_widgets.models import Model
 
 from ..base.controls import TypedList, row, shown_if
 from ..base.fields import Bounds, Seed, Text, field
+from ..base.saving import as_one
 from .labels import MODE_LABELS, PAIR_LABELS, ROW_LABELS, SOLVER_LABELS
 from .library import Library
 from .listing import Listing
@@ -288,6 +290,18 @@ class ConceptBrowser(Making):
             table.insert(0, "model", letter)
             frames.append(table)
         return pd.concat(frames, ignore_index=True)
+
+    def stored(self) -> Result:
+        """The directions on the tabs Map (with the map) and Quality, on the others what is shown there."""
+        tab, parts = self.tab, dict[str, Any]()
+        if tab in ("map", "quality"):
+            for letter, one in self.by_letter().items():
+                parts[letter or "concepts"] = one.concepts
+                if tab == "map":
+                    parts[f"{letter} map".strip()] = one.map
+        else:
+            parts = self.part(tab).stored()
+        return as_one(parts, TITLES[tab])
 
     def scene(self) -> Scene:
         return self.map.scene()

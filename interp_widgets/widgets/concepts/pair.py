@@ -67,6 +67,10 @@ class PairTab:
         """Show which row is the chosen concept."""
         self.table.mark()
 
+    def stored(self) -> dict[str, Any]:
+        """How far the models' directions are from each other."""
+        return {"": self.found}
+
     def _list_moved(self) -> None:
         panel = self.panel
         one, two = panel.sets

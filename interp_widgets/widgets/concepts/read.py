@@ -37,7 +37,8 @@ class Read:
     """What one model reads: projections of all tokens in units of each concept's gap, and one state taken apart."""
 
     def __init__(self, reading: ConceptReading, sparse: SparseReading, found: ConceptSet) -> None:
-        self.tokens, self.names, self.sparse = tuple(reading.tokens), tuple(reading.names), sparse
+        self.reading, self.sparse = reading, sparse
+        self.tokens, self.names = tuple(reading.tokens), tuple(reading.names)
         gap = np.where(found.gap > 0, found.gap, np.nan)
         self.gaps: Floats = reading.projection / gap
         """(tokens, concepts) projection: 0 is the mean of all stimuli, 1 about where the concept's own are."""
@@ -52,6 +53,7 @@ class ReadTab:
     def __init__(self, panel: ConceptBrowser) -> None:
         self.panel = panel
         self.found: tuple[Read, ...] = ()
+        self._of: tuple[int, ...] = ()
         self._asked: Any = None
         self._job: Any = None
         self._at = -1
@@ -116,7 +118,7 @@ class ReadTab:
 
         def done(found: tuple[Read, ...]) -> None:
             if key == self._asked:
-                self.found = found
+                self.found, self._of = found, indices
                 self._draw()
 
         self._job = panel.start(work, done, title="Reading", channel="read", quiet=True)
@@ -142,6 +144,14 @@ class ReadTab:
         self._spans = (inside[0], inside[-1] + 1) if inside else (0, 0)
         at = self._spans[0] + panel.prompt_token if panel.prompt_token >= 0 else -1
         return text, at if at < whole.n_shown else -1
+
+    def stored(self) -> dict[str, Any]:
+        """The reading of all tokens and the sum that one state is taken apart into, by model."""
+        parts: dict[str, Any] = {}
+        for index, one in zip(self._of, self.found, strict=True):
+            letter = self.panel.name_of(index)
+            parts |= {f"{letter} reading".strip(): one.reading, f"{letter} sum".strip(): one.sparse}
+        return parts
 
     # drawing ----------------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ class SteerTab:
     def __init__(self, panel: ConceptBrowser) -> None:
         self.panel = panel
         self.found: tuple[SteeringComparison, ...] = ()
+        self._of: tuple[int, ...] = ()
         self.seconds = 0.0
         self._asked: Any = None
         self._job: Any = None
@@ -151,7 +152,7 @@ class SteerTab:
             self.seconds = time.monotonic() - began
             self.write.button_style, self.write.description = "", "Write"
             if key == self._asked:
-                self.found = found
+                self.found, self._of = found, indices
                 self._draw(indices)
 
         self._job = panel.start(work, done, title="Writing", channel="steer")
@@ -165,6 +166,10 @@ class SteerTab:
             "max_new_tokens": panel.max_new_tokens, "temperature": panel.temperature, "seed": panel.sample_seed,
             "control_seed": panel.control_seed,
         }  # fmt: skip
+
+    def stored(self) -> dict[str, Any]:
+        """What was written, by model."""
+        return {self.panel.name_of(index): one for index, one in zip(self._of, self.found, strict=True)}
 
     # drawing ----------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import ipywidgets as W
 import traitlets as T
 
 from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.ffn_concepts import FFNConceptResult
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
@@ -17,6 +18,7 @@ from interp_widgets.models import Model
 from ..base.controls import Typed, shown_if
 from ..base.fields import Bounds, field
 from ..base.saved_result import opened_pair
+from ..base.saving import as_one
 from ..base.word_source import WordPanel
 from ..base.workbench import in_model, model_name
 from .comparison import ComparisonTab
@@ -334,6 +336,14 @@ class FFNConceptBrowser(WordPanel, Noting):
         table["level"] = ["" if note is None else note.level or "" for note in held]
         table["noted_by"] = ["" if note is None else note.source for note in held]
         return table
+
+    def stored(self) -> Result:
+        self._shown_on_tab()
+        if self.tab == "comparison" and self.comparing is not None:
+            return as_one({"components": self.comparing.result, "notes": self.comparing.annotated}, "Comparison")
+        return as_one(
+            {letter: one.effects if self.tab == "neurons" else one for letter, one in self.by_letter().items()}
+        )
 
     def scene(self) -> Scene:
         self._shown_on_tab()

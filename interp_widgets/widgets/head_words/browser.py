@@ -10,6 +10,7 @@ import ipywidgets as W
 import numpy as np
 import traitlets as T
 
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult
 from interp_widgets.analysis.head_words.head_word_result import FoundWord
 from interp_widgets.analysis.head_words.word_pairs import MOST_KEEP, MOST_TOP
@@ -20,6 +21,7 @@ from interp_widgets.models import Model
 from ..base.controls import TypedList
 from ..base.fields import Bounds, Incomplete, field
 from ..base.saved_result import opened_pair
+from ..base.saving import as_one
 from ..base.word_source import WordPanel
 from ..base.workbench import in_model
 from .comparison import ComparisonTab
@@ -291,12 +293,8 @@ class HeadWordBrowser(WordPanel):
     def scene(self) -> Scene:
         return change_scene(self._finished()) if self.tab == "comparison" else self.grid.heat.scene()
 
-    def stored(self) -> HeadWordResult | HeadComparison:
-        if self.tab == "comparison":
-            return self._finished()
-        if len(self.looked_at) != 1:
-            raise ValueError("a file holds the result of one model: look at A or at B, then save")
-        return self.looked_at[0]
+    def stored(self) -> Result:
+        return self._finished() if self.tab == "comparison" else as_one(self.by_letter())
 
     def _finished(self) -> HeadComparison:
         if self.comparison is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, ClassVar
 
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.logit_lens import LogitLensResult
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
@@ -12,6 +13,7 @@ from interp_widgets.models import Model
 from ..base.code import cell
 from ..base.fields import Bounds, Share, field
 from ..base.prediction import PredictionPanel
+from ..base.saving import as_one
 from .details import Details
 from .labels import COLOR_LABELS
 from .map import LensMap
@@ -136,6 +138,9 @@ class LogitLensExplorer(PredictionPanel):
             table.insert(0, "model", letter)
             frames.append(table)
         return pd.concat(frames, ignore_index=True)
+
+    def stored(self) -> Result:
+        return as_one(self.by_letter())
 
     def scene(self) -> Scene:
         return self.map.heat.scene()

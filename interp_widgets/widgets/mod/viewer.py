@@ -18,6 +18,7 @@ from ..base.controls import shown_if
 from ..base.fields import Bounds, Seed, Text, field
 from ..base.panel import Panel
 from ..base.running import FIRST_BACKGROUND_SECONDS
+from ..base.saving import as_one
 from .grid import GridTab, ks_box
 from .inputs import fill_mixtures, mixture_boxes
 from .request import TOP, Entry, Route
@@ -362,9 +363,7 @@ class MoDRoutingViewer(Panel):
     def stored(self) -> Any:
         if self.tab != "route":
             return self._tab_result()
-        if self.shown == "difference":
-            raise ValueError("a difference of two results is not stored: look at A or B first")
-        return self.results[self.at[0]]
+        return as_one(self.by_letter())
 
     def _tab_result(self) -> Any:
         found = self.report if self.tab == "tune" else self.grid.last

@@ -68,6 +68,7 @@ class CheckTab:
         self.box = W.VBox([row(self.button, about), self.table, self.charts])
         self.box.add_class("iw-column")
         self._of: Any = None
+        self.found: list[Checked] = []
         shown_if(self.charts, False)  # until there is something to draw
 
     def run(self) -> None:
@@ -111,7 +112,7 @@ class CheckTab:
         """Draw a check of the results on the screen."""
         if results is not self.panel.results:
             return  # another map came in between
-        self._of = _texts(results)
+        self._of, self.found = _texts(results), list(found)
         exact = next(checked.result for checked in found if checked.result.method == "exact")
         rows = [self._row(checked, exact) for checked in found]
         chance = found[0].faithful.random_summary()
@@ -124,10 +125,17 @@ class CheckTab:
             chart.update([checked.faithful for checked in found])
         shown_if(self.charts, True)
 
+    def stored(self) -> dict[str, Any]:
+        """Each method's map and how faithful it is, by names."""
+        parts: dict[str, Any] = {}
+        for one in self.found:
+            parts |= {one.result.method: one.result, f"{one.result.method} faithfulness": one.faithful}
+        return parts
+
     def forget(self, results: tuple[SaliencyResult, ...]) -> None:
         """Drop a check of other texts or another target than those on the screen."""
         if self._of is not None and self._of != _texts(results):
-            self._of = None
+            self._of, self.found = None, []
             self.table.rows = []
             self.table.caption = ""
             shown_if(self.charts, False)

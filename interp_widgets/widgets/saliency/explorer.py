@@ -9,6 +9,7 @@ import ipywidgets as W
 import numpy as np
 import traitlets as T
 
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.saliency import SaliencyResult
 from interp_widgets.analysis.saliency.saliency_result import spans_to_mask
 from interp_widgets.data.cases import default_prompt
@@ -18,6 +19,7 @@ from interp_widgets.models import Model
 from ..base.code import call, cell
 from ..base.fields import Bounds, Seed, Text, field
 from ..base.panel import Panel
+from ..base.saving import as_one
 from ..base.workbench import as_models
 from .check import CheckTab
 from .dataset import DatasetTab
@@ -254,6 +256,11 @@ class SaliencyExplorer(Panel):
             table.insert(0, "model", letter)
             frames.append(table)
         return pd.concat(frames, ignore_index=True)
+
+    def stored(self) -> Result:
+        tab = self.tabs.selected_index or 0
+        parts = (self.by_letter(), self.check.stored(), {"": self.data_set.result})[tab]
+        return as_one(parts, self.tabs.titles[tab])
 
     def scene(self) -> Scene:
         parts = (self.map.prompt_strip, self.map.response_strip, self.map.heat)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar
 
 from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.data.presets import Preset
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
@@ -13,6 +14,7 @@ from interp_widgets.models import Model
 from ..base.code import cell
 from ..base.fields import Bounds, Share, field
 from ..base.prediction import PredictionPanel
+from ..base.saving import as_one
 from ..base.workbench import model_name
 from .details import Details
 from .labels import BAR_LABELS, BIASES_LABELS, COLOR_LABELS, LENS_LABELS
@@ -141,6 +143,12 @@ class TokenDecompositionExplorer(PredictionPanel):
             table.insert(0, "model", letter)
             frames.append(table)
         return pd.concat(frames, ignore_index=True)
+
+    def stored(self) -> Result:
+        parts: dict[str, Any] = {}
+        for letter, one in self.by_letter().items():
+            parts |= {f"{letter} tokens".strip(): one.tokens, f"{letter} logit".strip(): one.logit}
+        return as_one(parts)
 
     def scene(self) -> Scene:
         return stack_scenes([self.map.strip.scene(), self.map.heat.scene()])
