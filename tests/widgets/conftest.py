@@ -191,7 +191,7 @@ def make(wire: Wire) -> Iterator[Callable[..., Toy]]:
         return opened[-1]
 
     yield build
-    threads = {owner.worker._thread for panel in opened for owner in panel._owners.values()} - {None}
+    threads = {owner.worker._thread for panel in opened for owner in panel.jobs._owners.values()} - {None}
     for panel in opened:
         for one in panel.models:
             one.gate.set()

@@ -29,6 +29,7 @@ from interp_widgets.analysis.ablation import (
 from interp_widgets.compute.cache import results as cache
 from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.presets import PRESETS
+from interp_widgets.widgets.ablation.ablation_spec import AblationSpec
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.widgets.opening import opening, settle
 from tests.widgets.trouble import complaint, told_of_full_memory
@@ -63,12 +64,12 @@ def pin(wire: Any, panel: AblationPanel, heat: Any, row: int, column: int) -> No
 
 
 def maps(panel: AblationPanel, tab: str = "modules") -> Any:
-    return getattr(panel, tab).maps.maps
+    return panel[tab].maps.maps
 
 
 def table(panel: AblationPanel) -> dict[str, list[float]]:
     """The next-token table by token."""
-    return {row[0]: row[1:] for row in panel.cell.table.rows}
+    return {row[0]: row[1:] for row in panel.current.next_token.table.rows}
 
 
 # ---- the maps of the modules
@@ -82,7 +83,7 @@ def test_opens_with_four_maps_of_its_first_example_on_one_scale(pair: Any, ablat
         np.testing.assert_allclose(heat.matrix, expected.of(kind), atol=1e-5)
         assert heat.column_labels == list(expected.tokens)
         assert (heat.vmin, heat.vmax) == (-heat.vmax, pytest.approx(np.abs(expected.effect).max(), rel=1e-5))
-    assert "14.6" in panel.modules.words.value
+    assert "14.6" in panel["modules"].words.value
     assert not np.allclose(expected.effect, ablate_modules(pair.tuned, PROMPT, TARGET).effect, atol=1e-2)
 
 
@@ -113,8 +114,8 @@ def test_controls_appear_with_what_they_are_for(pair: Any, ablate: Any, wire: An
     panel = ablate(pair.base)
 
     def hidden(name: str) -> bool:
-        found = [w for w in descendants(panel.inputs) if getattr(w, "description", "").startswith(name)]
-        return any("iw-hidden" in part._dom_classes for part in (found[0], *parents(panel.inputs, found[0])))
+        found = [w for w in descendants(panel) if getattr(w, "description", "").startswith(name)]
+        return any("iw-hidden" in part._dom_classes for part in (found[0], *parents(panel, found[0])))
 
     assert [hidden(name) for name in ("Foil", "Corrupted", "Reference")] == [True, True, True]
     panel.metric = "logit_difference"
@@ -122,9 +123,8 @@ def test_controls_appear_with_what_they_are_for(pair: Any, ablate: Any, wire: An
     assert [hidden(name) for name in ("Foil", "Corrupted", "Reference")] == [False, False, True]
     panel.replacement = "mean"
     assert [hidden(name) for name in ("Foil", "Corrupted", "Reference")] == [False, True, False]
-    panel.tab = "tracing"
-    assert [hidden(name) for name in ("Foil", "Measured", "Reference")] == [True, True, True]
-    assert "iw-hidden" in panel.details._dom_classes
+    panel.metric = "logit"
+    assert hidden("Foil")
 
 
 def descendants(box: Any) -> Iterator[Any]:
@@ -139,7 +139,7 @@ def parents(box: Any, wanted: Any) -> Iterator[Any]:
 
 def test_slicing_never_runs_the_model(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = ablate(pair.base)
-    monkeypatch.setattr(panel, "compute", lambda *a, **k: pytest.fail("the model ran"))
+    monkeypatch.setattr(panel.current, "compute", lambda *a, **k: pytest.fail("the model ran"))
     largest = maps(panel)["mlp"].vmax
     panel.color_range = 0.5
     assert maps(panel)["mlp"].vmax == pytest.approx(largest / 2)
@@ -150,7 +150,7 @@ def test_slicing_never_runs_the_model(pair: Any, ablate: Any, monkeypatch: pytes
 
 def test_reference_texts_are_typed_line_by_line(pair: Any, ablate: Any, wire: Any) -> None:
     panel = ablate(pair.base, replacement="mean")
-    box = next(w for w in descendants(panel.inputs) if getattr(w, "description", "").startswith("Reference"))
+    box = next(w for w in descendants(panel) if getattr(w, "description", "").startswith("Reference"))
     assert box.value == "\n".join(one.prompt for one in PRESETS)
     wire.type(box, value=f"{TEXTS[0]}\n\n{TEXTS[1]}\n")
     settle(panel)
@@ -161,7 +161,7 @@ def test_reference_texts_are_typed_line_by_line(pair: Any, ablate: Any, wire: An
 
 def test_an_example_brings_foil_subject_and_corrupted_prompt(pair: Any, ablate: Any, wire: Any) -> None:
     panel = ablate(pair.base)
-    wire.type(panel._example, index=3)
+    wire.type(panel.texts.example, index=3)
     settle(panel)
     last = PRESETS[2]
     assert (panel.prompt, panel.foil, panel.subject, panel.corrupted) == (
@@ -189,7 +189,7 @@ def test_the_table_of_a_cell_agrees_with_its_map(pair: Any, ablate: Any, wire: A
     panel.tab = "heads"
     settle(panel)
     for at in (False, True):
-        panel.heads.place.value = at
+        panel["heads"].place.value = at
         settle(panel)
         pin(wire, panel, maps(panel, "heads")["head"], 0, 4)
         before, after, _ = table(panel)["·Paris"]
@@ -199,34 +199,34 @@ def test_the_table_of_a_cell_agrees_with_its_map(pair: Any, ablate: Any, wire: A
 
 def test_a_click_selects_and_another_lets_go(pair: Any, ablate: Any, wire: Any) -> None:
     panel = ablate(pair.base)
-    assert panel.cell.add.disabled
+    assert panel.current.next_token.add.disabled
     assert maps(panel)["mlp"].cross == []
     pin(wire, panel, maps(panel)["mlp"], 0, LAST)
     assert (panel.kind, panel.layer, panel.position, panel.prompt_token) == ("mlp", 0, LAST, LAST)
     expected = ablated_prediction(pair.base, PROMPT, Ablation("mlp", 0, position=LAST))
-    assert [row[1] for row in panel.cell.table.rows] == pytest.approx(list(expected.before))
-    assert [row[2] for row in panel.cell.table.rows] == pytest.approx(list(expected.after))
-    caption = panel.cell.table.caption
+    assert [row[1] for row in panel.current.next_token.table.rows] == pytest.approx(list(expected.before))
+    assert [row[2] for row in panel.current.next_token.table.rows] == pytest.approx(list(expected.after))
+    caption = panel.current.next_token.table.caption
     assert "MLP of layer 0 at “·of” (8), removed" in caption
     assert f"falls by {panel.result.of('mlp')[0, LAST]:.3g}" in caption
     pin(wire, panel, maps(panel)["attn"], 2, 1)
     assert [(name, heat.pinned) for name, heat in maps(panel).items() if heat.pinned] == [("attn", [2, 1])]
     assert all(heat.cross == [2, 1] for heat in maps(panel).values()), "one cursor for all maps"
     wire.type(maps(panel)["attn"], pinned=[], cross=[])
-    assert (panel.kind, panel.position, panel.prompt_token, panel.cell.table.rows) == ("", -1, -1, [])
-    assert panel.cell.add.disabled
+    assert (panel.kind, panel.position, panel.prompt_token, panel.current.next_token.table.rows) == ("", -1, -1, [])
+    assert panel.current.next_token.add.disabled
 
 
 def test_a_known_cell_is_not_computed_again(pair: Any, ablate: Any, wire: Any, monkeypatch: Any) -> None:
     panel = ablate(pair.base)
     pin(wire, panel, maps(panel)["mlp"], 3, 4)
-    rows = panel.cell.table.rows
+    rows = panel.current.next_token.table.rows
     pin(wire, panel, maps(panel)["mlp"], 3, 5)
     monkeypatch.setattr(
-        "interp_widgets.widgets.ablation.cell.ablated_prediction", lambda *a, **k: pytest.fail("the model ran")
+        "interp_widgets.widgets.ablation.next_token.ablated_prediction", lambda *a, **k: pytest.fail("the model ran")
     )
     pin(wire, panel, maps(panel)["mlp"], 3, 4)
-    assert panel.cell.table.rows == rows
+    assert panel.current.next_token.table.rows == rows
     assert panel.status.state == "done", panel.status.error
 
 
@@ -241,8 +241,8 @@ def test_opens_on_a_cell(pair: Any, ablate: Any) -> None:
     panel = ablate(pair.base, kind="attn", layer=0, position=LAST, prompt="The capital of Japan is in the city of")
     assert maps(panel)["attn"].pinned == [0, LAST]
     assert panel.prompt_token == LAST
-    assert "Attention of layer 0 at “·of” (8)" in panel.cell.table.caption
-    assert len(panel.cell.table.rows) >= 10
+    assert "Attention of layer 0 at “·of” (8)" in panel.current.next_token.table.caption
+    assert len(panel.current.next_token.table.rows) >= 10
 
 
 # ---- the list, and text under it
@@ -252,75 +252,81 @@ def test_listed_ablations_act_together_while_the_model_writes(pair: Any, ablate:
     model = pair.base
     panel = ablate(model)
     pin(wire, panel, maps(panel)["attn"], 0, LAST)
-    wire.click(panel.cell.add)
+    wire.click(panel.current.next_token.add)
     pin(wire, panel, maps(panel)["mlp"], 4, 2)
-    wire.click(panel.cell.add)
-    assert "2 of 2 switched on" in panel.stack.about.value
-    wire.click(panel.cell.add)
+    wire.click(panel.current.next_token.add)
+    assert len(panel.ablations) == 2
+    wire.click(panel.current.next_token.add)
     assert "in the list already" in panel.status.error
-    first, second = panel.stack.lines
-    wire.type(second.place, index=1)
-    wire.click(panel.stack.button)
+    panel.tab = "text"
+    text = panel["text"]
+    assert "2 of 2 switched on" in text.about.value
+    wire.type(text.list.children[1].children[1], index=1)
     settle(panel)
     with ablation(model, [Ablation("attn", 0, position=LAST), Ablation("mlp", 4)]):
         expected = model.generate_ids(model.tokens(PROMPT), max_new_tokens=20)
     plain = model.generate_ids(model.tokens(PROMPT), max_new_tokens=20)
-    (found,) = panel.stack.texts.found
+    (found,) = text.results
     assert (list(found.plain), list(found.ablated)) == (plain, expected)
     assert plain != expected, "attention of layer 0 at the last token carries the answer"
-    left = panel.stack.texts.strips[0]
+    left = panel["text"].strips[0]
     assert "".join(left.tokens) == model.decode(plain)
     assert left.marks, "tokens that differ are marked"
-    assert "became" in panel.stack.texts.words.value
+    assert "became" in panel["text"].words.value
 
-    wire.type(first.on, value=False)
-    assert "1 of 2 switched on" in panel.stack.about.value
-    wire.click(panel.stack.button)
+    wire.type(text.list.children[0].children[0], value=False)
+    assert "1 of 2 switched on" in text.about.value
     settle(panel)
     with ablation(model, [Ablation("mlp", 4)]):
-        assert list(panel.stack.texts.found[0].ablated) == model.generate_ids(model.tokens(PROMPT), max_new_tokens=20)
-    wire.click(first.box.children[-1])
-    assert panel.stack.lines == [second]
-    wire.type(second.on, value=False)
-    assert panel.stack.button.disabled
-    with pytest.raises(ValueError, match="no ablation is switched on"):
-        panel.stack.generate(panel.stack.checked)
+        assert list(text.results[0].ablated) == model.generate_ids(model.tokens(PROMPT), max_new_tokens=20)
+    wire.click(text.list.children[0].children[-1])
+    assert [one.spec for one in panel.ablations] == [AblationSpec("mlp", 4, None)]
+    wire.type(text.list.children[0].children[0], value=False)
+    settle(panel)
+    assert text.results[0].ablated == text.results[0].plain, "nothing is switched on"
 
 
 def test_a_picked_part_can_be_switched_off_at_once(pair: Any, ablate: Any, wire: Any) -> None:
     panel = ablate(pair.base, max_new_tokens=3)
     pin(wire, panel, maps(panel)["attn"], 0, LAST)
-    wire.click(panel.cell.generate)
+    wire.click(panel.current.next_token.generate)
     settle(panel)
-    (found,) = panel.stack.texts.found
+    (found,) = panel["text"].results
     assert "".join(found.plain_tokens).startswith(" Paris")
     assert "".join(found.ablated_tokens).startswith(" London")
     assert len(found.ablated) <= 3
+    assert panel.tab == "text"
     panel.prompt = "The nurse said that"
-    assert not panel.stack.texts.found, "text of another prompt is not left standing"
+    settle(panel)
+    assert not "".join(panel["text"].results[0].plain_tokens).startswith(" Paris")
 
 
 def test_text_goes_on_where_the_maps_look(pair: Any, ablate: Any, wire: Any) -> None:
     model = pair.base
     panel = ablate(model, prompt="The Eiffel Tower is located in", response=" the city of Paris", response_token=3)
-    place = len(panel.axis) - 1
+    place = len(panel.texts.axis) - 1
     pin(wire, panel, maps(panel)["attn"], 0, place)
-    wire.click(panel.cell.generate)
+    wire.click(panel.current.next_token.generate)
     settle(panel)
-    assert panel.axis[-1] == " of"
-    assert "".join(panel.stack.texts.found[0].plain_tokens).startswith(" Paris")
+    assert panel.texts.axis[-1] == " of"
+    assert "".join(panel["text"].results[0].plain_tokens).startswith(" Paris")
 
 
 def test_the_list_names_the_tokens_of_the_prompt_it_is_used_on(pair: Any, ablate: Any, wire: Any) -> None:
     panel = ablate(pair.base)
     pin(wire, panel, maps(panel)["mlp"], 1, 1)
-    wire.click(panel.cell.add)
-    (line,) = panel.stack.lines
-    assert line.place.options[0][0] == "at “·Eiffel” (1)"
-    wire.type(line.place, index=1)
+    wire.click(panel.current.next_token.add)
+    panel.tab = "text"
+
+    def place() -> Any:
+        (line,) = panel["text"].list.children
+        return line.children[1]
+
+    assert place().options[0][0] == "at “·Eiffel” (1)"
+    wire.type(place(), index=1)
     panel.prompt = "The nurse said that"
-    assert line.place.options[0][0] == "at “·nurse” (1)"
-    assert line.spec.position is None, "what was chosen stays"
+    assert place().options[0][0] == "at “·nurse” (1)"
+    assert panel.ablations[0].spec.position is None, "what was chosen stays"
 
 
 def test_writing_can_be_cancelled(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,13 +339,14 @@ def test_writing_can_be_cancelled(pair: Any, ablate: Any, monkeypatch: pytest.Mo
             check()
 
     monkeypatch.setattr(pair.base, "generate_ids", endless)
-    panel.pick("mlp", 0, position=2)
-    panel.stack.generate([panel.spec])
+    panel.current.select(0, kind="mlp", position=2)
+    panel.current.write_without(panel.current.picked)
+    panel.go()
     assert entered.wait(120)
     panel.cancel()
     assert panel.wait(120)
     assert panel.status.state == "cancelled"
-    assert not panel.stack.texts.found
+    assert not panel["text"].results
 
 
 # ---- heads
@@ -353,18 +360,18 @@ def test_heads(pair: Any, ablate: Any, wire: Any) -> None:
     assert isinstance(panel.result, HeadAblationResult)
     heat = maps(panel, "heads")["head"]
     np.testing.assert_allclose(heat.matrix, ablate_heads(pair.base, PROMPT, TARGET).effect, atol=1e-5)
-    assert "head 4 of layer 0" in panel.heads.words.value
+    assert "head 4 of layer 0" in panel["heads"].words.value
     pin(wire, panel, heat, 3, 2)
     assert (bench.layer, bench.head, panel.kind) == (3, 2, "head")
-    assert "Head 2 of layer 3 at every token, removed" in panel.cell.table.caption
-    wire.click(panel.cell.add)
-    assert panel.stack.checked[0].head == 2
+    assert "Head 2 of layer 3 at every token, removed" in panel.current.next_token.table.caption
+    wire.click(panel.current.next_token.add)
+    assert panel.ablations[0].spec.head == 2
     bench.layer, bench.head = 1, 5
     assert panel.wait(60)
     assert heat.pinned == [1, 5]
-    assert "Head 5 of layer 1" in panel.cell.table.caption
+    assert "Head 5 of layer 1" in panel.current.next_token.table.caption
     bench.prompt_token = 4
-    panel.heads.place.value = True
+    panel["heads"].place.value = True
     settle(panel)
     assert panel.heads_at == 4
     expected = ablate_heads(pair.base, PROMPT, TARGET, position=4)
@@ -376,10 +383,10 @@ def test_heads(pair: Any, ablate: Any, wire: Any) -> None:
 
 def test_opens_on_heads_at_a_token(pair: Any, ablate: Any) -> None:
     panel = ablate(pair.base, tab="heads", heads_at=2)
-    assert (panel.position, panel.heads.place.value, panel.result.position) == (2, True, 2)
+    assert (panel.position, panel["heads"].place.value, panel.result.position) == (2, True, 2)
     panel.heads_at = None
     settle(panel)
-    assert (panel.heads.place.value, panel.result.position) == (False, None)
+    assert (panel["heads"].place.value, panel.result.position) == (False, None)
 
 
 # ---- tracing
@@ -402,24 +409,24 @@ def test_tracing_of_the_examples_subject(pair: Any, traced: AblationPanel) -> No
         assert heat.column_marks == [[1, 3]]
         low, high = (f"{value:.3g}" for value in expected.interval[number, 0, LAST])
         assert heat.notes[LAST] == f"95 % interval {low} to {high}"
-    assert panel.tracing.strip.marks == [[1, 3]]
-    assert "has probability <b>0.999</b> as it is" in panel.tracing.words.value
-    assert "on “Eiffel Tower”" in panel.tracing.words.value
+    assert panel["tracing"].strip.marks == [[1, 3]]
+    assert "has probability <b>0.999</b> as it is" in panel["tracing"].words.value
+    assert "on “Eiffel Tower”" in panel["tracing"].words.value
     assert panel.window == 1
 
 
 def test_the_subject_is_marked_by_a_drag_or_typed(pair: Any, traced: AblationPanel, wire: Any) -> None:
     panel = traced
-    wire.type(panel.tracing.strip, marks=[[1, 3], [4, 7]])
+    wire.type(panel["tracing"].strip, marks=[[1, 3], [4, 7]])
     settle(panel)
-    assert (panel.span, panel.subject, panel.tracing.strip.marks) == ([4, 7], "located in the", [[4, 7]])
+    assert (panel.span, panel.subject, panel["tracing"].strip.marks) == ([4, 7], "located in the", [[4, 7]])
     assert tuple(panel.result.subject) == (4, 7)
     panel.subject = "Tower"
     settle(panel)
-    assert (panel.span, panel.tracing.strip.marks) == ([], [[2, 3]])
+    assert (panel.span, panel["tracing"].strip.marks) == ([], [[2, 3]])
     assert tuple(panel.result.subject) == (2, 3)
     before = panel.result
-    wire.type(panel.tracing.strip, marks=[])
+    wire.type(panel["tracing"].strip, marks=[])
     assert panel.wait(120)
     assert "there is no subject yet" in complaint(panel)
     panel.subject = "Big Ben"
@@ -433,14 +440,14 @@ def test_a_traced_cell_in_words(pair: Any, traced: AblationPanel, wire: Any) -> 
     pin(wire, panel, maps(panel, "tracing")["state"], 2, LAST)
     assert (panel.layer, panel.position, panel.prompt_token) == (2, LAST, LAST)
     effect = panel.result.effect[0, 2, LAST]
-    assert f"<b>{effect:.3g}</b>" in panel.tracing.cell.value
-    assert "95 % interval" in panel.tracing.cell.value
-    wire.type(panel.tracing.strip, selected=2)
+    assert f"<b>{effect:.3g}</b>" in panel["tracing"].cell.value
+    assert "95 % interval" in panel["tracing"].cell.value
+    wire.type(panel["tracing"].strip, selected=2)
     assert panel.prompt_token == 2
     assert maps(panel, "tracing")["mlp"].cross == [2, 2]
     panel.samples = 1
     settle(panel)
-    assert "no interval" in panel.tracing.cell.value
+    assert "no interval" in panel["tracing"].cell.value
 
 
 # ---- two models, linking
@@ -452,7 +459,7 @@ def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any
     ranges = {}
     for view in ("A", "B", "difference"):
         panel.view = view
-        assert ("falls more in B" in panel.modules.words.value) == (view == "difference")
+        assert ("falls more in B" in panel["modules"].words.value) == (view == "difference")
         heat = maps(panel)["both"]
         ranges[view] = heat.vmax
         expected = {"A": a, "B": b, "difference": b - a}[view][2]
@@ -461,12 +468,13 @@ def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any
     assert ranges["A"] == ranges["B"] == pytest.approx(max(np.abs(a).max(), np.abs(b).max()), rel=1e-5)
     assert ranges["difference"] == pytest.approx(np.abs(b - a).max(), rel=1e-5)
     pin(wire, panel, maps(panel)["attn"], 0, LAST)
-    assert [head["label"] for head in panel.cell.table.columns][1::3] == ["A before", "B before"]
+    assert [head["label"] for head in panel.current.next_token.table.columns][1::3] == ["A before", "B before"]
     found = [ablated_prediction(model, PROMPT, Ablation("attn", 0, position=LAST)) for model in (pair.base, pair.tuned)]
     assert table(panel)["·Paris"][1::3] == pytest.approx([one.after[0] for one in found])
-    wire.click(panel.cell.generate)
+    wire.click(panel.current.next_token.generate)
     settle(panel)
-    assert len(panel.stack.texts.found) == 2
+    assert len(panel["text"].results) == 2
+    panel.tab = "modules"
     panel.view = "B"
     assert panel.wait(120)
     assert table(panel)["·Paris"][1] == pytest.approx(found[1].after[0])
@@ -487,7 +495,7 @@ def test_panels_on_one_workbench_follow_each_other(pair: Any, ablate: Any, wire:
     pin(wire, one, maps(one)["mlp"], 4, 1)
     assert (other.position, other.layer, maps(other)["attn"].cross) == (1, 4, [4, 1])
     assert maps(other)["mlp"].pinned == [], "only the place is shared, not the kind"
-    inside = len(one.axis) - 1
+    inside = len(one.texts.axis) - 1
     pin(wire, one, maps(one)["mlp"], 5, inside)
     assert (one.position, bench.prompt_token, bench.response_token) == (inside, -1, 3)
     assert other.position == -1
@@ -518,40 +526,46 @@ def test_copied_code_reproduces_the_result(pair: Any, ablate: Any, wire: Any, op
     panel = ablate(pair.base, **options)
     assert panel.status.state == "done", panel.status.error
     space: dict[str, Any] = {}
+
+    def run_code() -> None:
+        source = panel.current.code(panel.current.request())
+        if options:  # one case loads the model as it stands there
+            space["given"], source = pair.base, source.replace("load_model('demo-base')", "given")
+        exec(source, space)
+
     if panel.tab != "tracing":
         heat = maps(panel, panel.tab)["head" if panel.tab == "heads" else "attn"]
         pin(wire, panel, heat, 0, 4)
-        wire.click(panel.cell.add)
-        wire.click(panel.stack.button)
-        assert panel.wait(60)
-    source = panel.code(panel.request())
-    if options:  # one case loads the model as it stands there
-        space["given"], source = pair.base, source.replace("load_model('demo-base')", "given")
-    exec(source, space)
-    found = space[{"modules": "effects", "heads": "heads", "tracing": "trace"}[panel.tab]]
-    np.testing.assert_allclose(found.effect, panel.result.effect, atol=1e-4)
+        wire.click(panel.current.next_token.add)
+    run_code()
+    np.testing.assert_allclose(space["result"].effect, panel.result.effect, atol=1e-4)
     if panel.tab != "tracing":
-        np.testing.assert_allclose(space["next_tokens"].after, panel.cell.found[0].after, atol=1e-5)
-        assert space["text"] == pair.base.decode(list(panel.stack.texts.found[0].ablated))
+        np.testing.assert_allclose(space["next_tokens"].after, panel.current.next_token.found[0].after, atol=1e-5)
+        panel.tab = "text"
+        settle(panel)
+        run_code()
+        assert space["text"] == pair.base.decode(list(panel.results[0].ablated))
 
 
 def test_copied_code_of_two_models(pair: Any, ablate: Any) -> None:
     panel = ablate(pair, response=" Paris")
     space: dict[str, Any] = {}
-    exec(panel.code(panel.request()), space)
-    for name, result in zip(("effects_a", "effects_b"), panel.result, strict=True):
+    exec(panel.current.code(panel.current.request()), space)
+    for name, result in zip(("result_a", "result_b"), panel.result, strict=True):
         np.testing.assert_allclose(space[name].effect, result.effect, atol=1e-4)
 
 
 def test_saving_every_tab(pair: Any, ablate: Any, tmp_path: Path) -> None:
     panel = ablate(pair, samples=2)
-    for tab in ("modules", "heads", "tracing"):
+    for tab in ("modules", "heads", "tracing", "text"):
         panel.tab = tab
         settle(panel)
         for suffix in (".csv", ".svg", ".png", ".html"):
-            assert panel.save(tmp_path / f"{tab}{suffix}").stat().st_size > 500
+            assert panel.save(tmp_path / f"{tab}{suffix}").stat().st_size > 100
         frame = pd.read_csv(tmp_path / f"{tab}.csv")
         assert sorted(set(frame.model)) == ["A", "B"]
+        if tab == "text":
+            continue
         np.testing.assert_allclose(
             frame[(frame.model == "B") & (frame.layer >= 0)].effect, panel.result[1].effect.ravel(), atol=1e-6
         )
@@ -561,7 +575,7 @@ def test_a_tab_without_a_result_has_nothing_to_save(pair: Any, ablate: Any, tmp_
     panel = ablate(pair.base, prompt="A cat")
     panel.tab = "tracing"
     assert "there is no subject yet" in complaint(panel)
-    with pytest.raises(ValueError, match="nothing to save on the tab Tracing yet"):
+    with pytest.raises(ValueError, match="nothing to save yet"):
         panel.save(tmp_path / "map.csv")
 
 
@@ -578,7 +592,7 @@ def test_a_tab_without_a_result_has_nothing_to_save(pair: Any, ablate: Any, tmp_
         ({"replacement": "resample", "corrupted": "The Burj"}, "must have as many tokens as the prompt, 9, got"),
         ({"replacement": "resample", "corrupted": ""}, "there is no corrupted prompt yet"),
         ({"replacement": "mean", "reference": []}, "the mean needs reference texts"),
-        ({"tab": "heads", "heads_at": 40}, r"position must be in (-9|0)\.\.8"),
+        ({"tab": "heads", "heads_at": 40}, r"(position|heads_at) must be in (-9|0)\.\.8"),
         ({"tab": "tracing", "span": [4, 30]}, r"span must be \[start, end\) with 0 <= start < end <= 9"),
     ],
 )
@@ -592,7 +606,7 @@ def test_bad_input_is_a_sentence_and_the_maps_stay(pair: Any, ablate: Any, trait
     assert re.search(message, complaint(panel))
     with pytest.raises(ValueError, match=message):
         panel.run()
-    assert panel.result is good
+    assert panel["modules"].result is good
     with panel.hold():
         for name, value in before.items():
             setattr(panel, name, value)
@@ -610,10 +624,10 @@ def test_weights_that_are_not_finite_are_an_error(pair: Any, ablate: Any) -> Non
             weight[0, 0] = float("nan")
         with pytest.raises(ValueError, match=r"not (all )?finite"):
             panel.run(fresh=True)
-        panel.pick("mlp", 3, position=2)
+        panel.current.select(3, kind="mlp", position=2)
         assert panel.wait(120)
         assert "not finite" in panel.status.error
-        assert panel.cell.table.rows == []
+        assert panel.current.next_token.table.rows == []
         assert panel.result is good
     finally:
         with torch.no_grad():
@@ -629,11 +643,13 @@ def test_an_exception_in_a_users_hook_is_shown_and_leaves_no_hook(pair: Any, abl
     with pair.base.tl_model.hooks(fwd_hooks=[("blocks.1.hook_resid_pre", broken)]):
         with pytest.raises(RuntimeError, match="the user's hook failed"):
             panel.run(fresh=True)
-        panel.pick("attn", 0, position=LAST)
-        panel.stack.generate([panel.spec])
+        panel.current.select(0, kind="attn", position=LAST)
+        panel.current.write_without(panel.current.picked)
+        panel.go()
         assert panel.wait(120)
         assert "the user's hook failed" in panel.status.error
     assert not any(point.fwd_hooks for point in pair.base.tl_model.hook_dict.values())
+    panel.tab = "modules"
     panel.run(fresh=True)
     assert panel.status.state == "done"
 
@@ -660,7 +676,7 @@ def test_cancel_keeps_partial_maps_and_closing_ends_the_run(pair: Any, ablate: A
         finally:
             stopped.set()
 
-    monkeypatch.setattr(panel, "compute", endless)
+    monkeypatch.setattr(panel.current, "compute", endless)
     panel.metric = "kl"
     panel.go()
     assert entered.wait(120)
@@ -671,7 +687,7 @@ def test_cancel_keeps_partial_maps_and_closing_ends_the_run(pair: Any, ablate: A
     assert "partial" in maps(panel)["mlp"].title
     assert np.isnan(maps(panel)["mlp"].matrix[3:]).all()
     assert np.isfinite(maps(panel)["mlp"].matrix[:3]).all()
-    assert "Strongest" in panel.modules.words.value
+    assert "Strongest" in panel["modules"].words.value
     entered.clear()
     stopped.clear()
     panel.go()
@@ -683,12 +699,11 @@ def test_cancel_keeps_partial_maps_and_closing_ends_the_run(pair: Any, ablate: A
 def test_a_dear_run_waits_for_run(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()  # other tests have asked the same of this model
     panel = ablate(pair.base)
-    monkeypatch.setattr(panel, "forecast", lambda request: Forecast(42.0, 300_000_000))
-    shown = panel.result
+    monkeypatch.setattr(panel["heads"], "forecast", lambda request: Forecast(42.0, 300_000_000))
     panel.tab = "heads"
     assert panel.status.state == "waiting"
-    assert "300 MB" in panel.forecast_label.value
-    assert panel.result is shown
+    assert "300 MB" in panel.current.forecast_label.value
+    assert panel.result is None
     panel.tab = "modules"
     assert panel.wait(120)
     assert panel.status.state == "done", "what is in the cache needs no run"
@@ -706,7 +721,7 @@ def test_other_models(ablate: Any, wire: Any, family: str, backend: Any, dtype: 
     parallel = family == "gpt_neox"
     assert ("0 everywhere" in maps(panel)["attn_to_mlp"].title) == parallel
     pin(wire, panel, maps(panel)["attn_to_mlp"], 0, 1)
-    change = [abs(row[3]) for row in panel.cell.table.rows]
+    change = [abs(row[3]) for row in panel.current.next_token.table.rows]
     assert (max(change) == 0) == parallel
     for tab in ("heads", "tracing"):
         panel.tab = tab
@@ -721,5 +736,5 @@ def test_two_hundred_moves_end_where_they_end(pair: Any, ablate: Any, wire: Any)
         wire.type(heat, pinned=[step % 6, step % 9], cross=[step % 6, step % 9])
     assert panel.wait(60)
     assert (panel.layer, panel.position) == (199 % 6, 199 % 9)
-    assert "MLP of layer 1 at “·Eiffel” (1)" in panel.cell.table.caption
+    assert "MLP of layer 1 at “·Eiffel” (1)" in panel.current.next_token.table.caption
     assert panel.status.state == "done", panel.status.error

@@ -62,7 +62,9 @@ def test_trait_keyword_call_and_code_come_from_the_declaration(make: Callable[..
     panel = make(prompt="cabbage", letters=["a", "b"])
     assert panel.result == 4
     assert panel.request().arguments == (("prompt", "cabbage"), ("letters", ("a", "b")), ("most", 5))
-    assert "count_letters(model, prompt='cabbage', letters=('a', 'b'), most=5)" in panel.code(panel.request())
+    assert "count_letters(model, prompt='cabbage', letters=['a', 'b'])" in panel.code(panel.request())
+    panel.highest = 4
+    assert "letters=['a', 'b'], most=4)" in panel.code(panel.request())
     with pytest.raises(TypeError, match="did you mean 'highest'"):
         make(highes=3)
     with pytest.raises(T.TraitError):

@@ -271,7 +271,7 @@ def test_closing_during_a_run_leaves_no_thread_and_no_comm(
     model.hold()
     toy.n = 6
     assert model.entered.wait(120)
-    worker = toy._owners["main"].worker
+    worker = toy.jobs.owner().worker
     thread = worker._thread
     assert thread is not None
     toy.close()
@@ -362,24 +362,24 @@ def test_progress_of_two_models_counts_on(toy: Any, classes: Any, make: Callable
 
         def partial(self, value: Any) -> None: ...
 
-    panel._work(classes.Request(50), Recorder(), False)
+    panel.answers.work(classes.Request(50), Recorder())
     assert seen == [(k, 6) for k in range(6)]
 
 
 def test_side_jobs_run_beside_the_main_one(toy: Any, wire: Any, model: Any) -> None:
     got: list[Any] = []
-    toy.start(lambda job: "text", got.append, title="Generating")
+    toy.jobs.start(lambda job: "text", got.append, title="Generating")
     assert toy.wait(120)
     assert got == ["text"]
     assert toy.status.text.startswith("Generating: done in ")
-    toy.start(lambda job: 1 / 0, got.append, title="Generating")
+    toy.jobs.start(lambda job: 1 / 0, got.append, title="Generating")
     assert toy.wait(120)
     assert toy.status.error == "ZeroDivisionError: division by zero"
 
     def painter(value: Any) -> None:
         raise ValueError("cannot show this")
 
-    toy.start(lambda job: 1, painter, title="Generating")
+    toy.jobs.start(lambda job: 1, painter, title="Generating")
     assert toy.wait(120)
     assert toy.status.error == "cannot show this"
     assert got == ["text"]
@@ -388,12 +388,12 @@ def test_side_jobs_run_beside_the_main_one(toy: Any, wire: Any, model: Any) -> N
 def test_a_quiet_side_job_tells_of_errors_only(toy: Any, wire: Any) -> None:
     said, got = toy.status.text, []
     before = len(wire.states(toy.status, "text"))
-    toy.start(lambda job: "text", got.append, title="Reading", channel="quiet", quiet=True)
+    toy.jobs.start(lambda job: "text", got.append, title="Reading", channel="quiet", quiet=True)
     assert toy.wait(120)
     assert got == ["text"]
     assert toy.status.text == said
     assert len(wire.states(toy.status, "text")) == before
-    toy.start(lambda job: 1 / 0, got.append, title="Reading", channel="quiet", quiet=True)
+    toy.jobs.start(lambda job: 1 / 0, got.append, title="Reading", channel="quiet", quiet=True)
     assert toy.wait(120)
     assert toy.status.state == "failed"
     assert "division" in toy.status.error
@@ -408,7 +408,7 @@ def test_cancel_stops_side_jobs_too(toy: Any, wire: Any) -> None:
             job.check()
             threading.Event().wait(0.001)
 
-    toy.start(endless, got.append, title="Checking")
+    toy.jobs.start(endless, got.append, title="Checking")
     assert entered.wait(120)
     wire.event(toy.status, event="cancel")
     assert toy.wait(120)
@@ -498,7 +498,7 @@ def test_a_run_may_write_an_input_that_it_answers(make: Callable[..., Any], clas
 
         def compute(self, request: Any, model: Any, **hooks: Any) -> int:
             value = int(super().compute(request, model, **hooks))
-            self.remember(classes.Request(request.n, "written"), model, value)
+            self.answers.remember(classes.Request(request.n, "written"), model, value)
             return value
 
         def draw(self, results: Any, request: Any) -> None:

@@ -126,7 +126,7 @@ def test_the_threshold_chooses_labels_without_a_run(pair: Any, explore: Any, mon
     panel = explore(pair.base)
     panel.wait(120)
     monkeypatch.setattr(panel, "compute", lambda *a, **k: pytest.fail("the model ran"))
-    monkeypatch.setattr(panel, "start", lambda *a, **k: pytest.fail("a part was read again"))
+    monkeypatch.setattr(panel.jobs, "start", lambda *a, **k: pytest.fail("a part was read again"))
     chance = panel.map.heat.matrix.ravel()
     for threshold in (0.0, 0.2, 0.5, 1.0):
         panel.threshold = threshold
@@ -261,7 +261,7 @@ def test_spread_biases_are_still_a_share_of_the_logit(explore: Any) -> None:
 def test_an_example_brings_its_target_and_drops_the_foil(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.base, foil=" Rome")
     assert panel.result.logit.foil_token == " Rome"
-    wire.type(panel._example, index=2)
+    wire.type(panel.texts.example, index=2)
     settle(panel)
     assert (panel.prompt, panel.target, panel.foil) == (PRESETS[1].prompt, PRESETS[1].target, "")
     assert panel.result.logit.target_token == PRESETS[1].target
@@ -487,7 +487,7 @@ def test_partial_results_are_drawn(pair: Any, explore: Any, monkeypatch: pytest.
     request.answer(pair.base, progress=lambda *_: None, check=lambda: None, on_partial=parts.append)
     assert parts, "several chunks give partial results"
     panel.results = (parts[0],)
-    monkeypatch.setattr(panel, "start", lambda *a, **k: pytest.fail("a part was read that is not there"))
+    monkeypatch.setattr(panel.jobs, "start", lambda *a, **k: pytest.fail("a part was read that is not there"))
     panel.draw((parts[0],), request)
     assert "partial" in panel.map.heat.title
     assert "not there yet" in panel.map.sums.value

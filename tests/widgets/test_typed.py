@@ -66,7 +66,7 @@ def test_a_text_that_nobody_means_is_refused_before_anything_reads_it(
     panel = panel_of(kind)
     result, busy = panel.result, panel.busy
     monkeypatch.setattr(Model, "tokens", lambda *_, **__: pytest.fail("tokenised"))
-    monkeypatch.setattr(panel, "draw", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr(getattr(panel, "current", panel), "draw", lambda *_: pytest.fail("drawn"))
     for name, trait in type(panel).class_traits().items():
         if not isinstance(trait, (Typed, TypedList)):
             continue

@@ -15,7 +15,7 @@ from tests.widgets.opening import hooks_on
 
 def complaint(panel: Any) -> str:
     """What a panel says is wrong or missing: a hint at a control, or the error in the status line, and never both."""
-    hints = " ".join(panel.controls.hints.values())
+    hints = " ".join(panel.hints.values())
     assert bool(hints) != (panel.status.state == "failed"), (hints, panel.status.error)
     return hints or str(panel.status.error)
 

@@ -1,19 +1,20 @@
-"""An ablation as a user picks it: a part of the model, where, and what takes its place; the same for every model."""
+"""An ablation as a user picks it: a part of the model, where, and its replacement value; the same for every model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from interp_widgets.analysis._core.prompts import read_prompt
-from interp_widgets.analysis.ablation import Ablation, mean_ablation, resample_ablation
+from interp_widgets.analysis.ablation import Ablation, Kind, mean_ablation, resample_ablation
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
 
-from ..base.prediction import Prediction
-from .request import ZERO, ReplacementValue
+from ..base.code import call
+from ..base.prediction import Continued, Prediction
 
+KINDS: tuple[str, ...] = get_args(Kind)
 KIND_LABELS = {
     "attn": "Attention",
     "mlp": "MLP",
@@ -21,6 +22,20 @@ KIND_LABELS = {
     "attn_to_mlp": "Attention → MLP",
 }
 """What is removed at one layer and position, as the maps are called."""
+
+
+@dataclass(frozen=True)
+class ReplacementValue:
+    """What takes the place of what is removed."""
+
+    replacement: str = "zero"
+    reference: tuple[str, ...] = ()
+    """Texts to take the mean over; only for ``mean``."""
+    corrupted: str = ""
+    """The prompt that values are taken from; only for ``resample``."""
+
+
+ZERO = ReplacementValue()
 
 
 @dataclass(frozen=True)
@@ -34,21 +49,33 @@ class AblationSpec:
     head: int | None = None
     replacement_value: ReplacementValue = ZERO
 
-    def everywhere(self) -> AblationSpec:
-        """The same at every token."""
-        return replace(self, position=None)
-
     def make(self, model: Model, prediction: Prediction, *, ahead: int = 0, check: Any = None) -> Ablation:
         """The ablation for one model; ``ahead`` tokens may be written behind what it has read."""
         plain = Ablation(self.kind, self.layer, self.position, self.head)  # type: ignore[arg-type]
-        if self.replacement_value.replacement == "mean":
+        value = self.replacement_value
+        if value.replacement == "mean":
             if self.position is None:
                 # A BOS keeps its value, as in the maps: it reads only itself
                 count = read_prompt(model, prediction.read(model)[0]).n_shown + ahead
                 plain = Ablation(plain.kind, plain.layer, range(count), plain.index)
-            return mean_ablation(model, plain, self.replacement_value.reference, check=check)
-        if self.replacement_value.replacement == "resample":
-            return resample_ablation(model, plain, self.replacement_value.other(model, prediction))
+            return mean_ablation(model, plain, value.reference, check=check)
+        if value.replacement == "resample":
+            return resample_ablation(model, plain, Continued(value.corrupted, prediction).read_by(model))
+        return plain
+
+    def code(self, name: str, prediction: Prediction, count: int) -> str:
+        """The source text that makes it for the model called ``name``, where it may reach over ``count`` tokens."""
+        value = self.replacement_value
+        everywhere = self.position is None and value.replacement == "mean"
+        options = {"position": range(count) if everywhere else self.position, "index": self.head}
+        plain = call(
+            "Ablation", repr(self.kind), str(self.layer),
+            **{key: option for key, option in options.items() if option is not None},
+        )  # fmt: skip
+        if value.replacement == "mean":
+            return call("mean_ablation", name, plain, repr(list(value.reference)))
+        if value.replacement == "resample":
+            return call("resample_ablation", name, plain, Continued(value.corrupted, prediction).code(name)[1])
         return plain
 
     def part(self) -> str:
@@ -75,6 +102,29 @@ class AblationSpec:
     def describe(self, tokens: Sequence[str]) -> str:
         """The whole in words: ``MLP of layer 3 at “·Tower” (2), removed``."""
         return f"{self.where(tokens)}, {self.replaced_by()}"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An ablation in the list of those that act together."""
+
+    picked: AblationSpec
+    """The part as it was picked."""
+    on: bool = True
+    everywhere: bool = False
+    """Whether it acts at every token instead of where it was picked."""
+
+    @property
+    def spec(self) -> AblationSpec:
+        """The ablation as it stands in the list."""
+        return replace(self.picked, position=None) if self.everywhere else self.picked
+
+
+def makers(specs: Sequence[AblationSpec]) -> list[str]:
+    """A line that imports what the code of some ablations calls besides `Ablation`."""
+    replacements = {one.replacement_value.replacement for one in specs} - {"zero"}
+    names = sorted(f"{replacement}_ablation" for replacement in replacements)
+    return [f"from interp_widgets.analysis.ablation import {', '.join(names)}"] if names else []
 
 
 def at_token(position: int, tokens: Sequence[str]) -> str:

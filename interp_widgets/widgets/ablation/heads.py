@@ -1,108 +1,135 @@
-"""The heads tab: what happens to the target without each single attention head."""
+"""The map of the heads: what happens to the target without each single attention head."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 import numpy as np
+import traitlets as T
 
-from interp_widgets.analysis.ablation import HeadAblationResult
-from interp_widgets.figures.static import Scene
+from interp_widgets.analysis.ablation import HeadAblationResult, ablate_heads, ablation_cost
+from interp_widgets.models import Model
 
-from ..base.controls import row, shown_if
-from .ablation_spec import at_token
-from .maps import UNITS, Maps, amount, clean_value, letters, title_start
-
-if TYPE_CHECKING:
-    from .panel import AblationPanel
+from ..base import pair_view
+from ..base.fields import field
+from ..base.prediction import checked
+from ..base.request import Request
+from .ablation_spec import AblationSpec, at_token
+from .maps import UNITS, Maps, amount
+from .removal import Removal
 
 LISTED = 3
 """Heads named in words."""
 
 
-class HeadsTab:
-    """One map, layer × head."""
+class HeadAblation(Removal):
+    """Which attention heads a prediction needs: one map, layer × head."""
 
-    def __init__(self, panel: AblationPanel) -> None:
-        self.panel = panel
-        self.maps = Maps(panel, {"head": "Attention heads"}, column="head", in_row=1)
-        self.maps.maps["head"].x_label = "head"
-        self.maps.on_pin = lambda kind, layer, head: panel.pick(kind if layer >= 0 else "", layer, head=head)
+    title = "Head ablation"
+    analysis = staticmethod(ablate_heads)
+    heads_at = field(T.Int(None, allow_none=True, min=-1), chooses=True, argument="position")
+    """Where the heads are removed: None for every token, -1 for the last."""
+
+    def build(self) -> None:
+        super().build()
         self.place = W.Dropdown(
             description="Removed at", options=[("every token", False), ("the selected token", True)],
-            value=panel.heads_at is not None,
             tooltip="The token selected in the maps of the modules or in another panel; without one, the last",
         )  # fmt: skip
-        self._filling = False
-        panel.watch(self.place, "value", self._placed)
-        self.where, self.words = W.HTML(""), W.HTML("")
+        self.bind(
+            self.place, "heads_at", read=lambda chosen: self.position if chosen else None,
+            write=lambda at: at is not None,
+        )  # fmt: skip
+        self.where = W.HTML("")
         self.where.add_class("iw-hint")
-        self.box = W.VBox([row(self.place, self.where), self.words, self.maps.grid])
-        self.box.add_class("iw-column")
-        self.results: tuple[HeadAblationResult, ...] = ()
-        shown_if(self.words, False)
+        self.inputs.children = (*self.inputs.children, self.controls.row(self.place, self.where))
+        self.watch(self, "heads_at", self._heads_placed)
+        self.watch(self, "position", self._position_moved)
 
-    def show_place(self) -> None:
-        """Show whether heads are removed at one token."""
-        self._filling = True
-        try:
-            self.place.value = self.panel.heads_at is not None
-        finally:
-            self._filling = False
+    def make_maps(self) -> Maps:
+        maps = Maps(self, {"head": "Attention heads"}, column="head", in_row=1)
+        maps.maps["head"].x_label = "head"
+        maps.on_pin = self._pinned
+        return maps
 
-    def _placed(self, change: Any) -> None:
-        if not self._filling:
-            self.panel.heads_at = self.panel.position if change.new else None
+    def texts_read(self) -> None:
+        self._heads_placed(None)
 
-    def paint(self, results: tuple[HeadAblationResult, ...]) -> None:
-        """Draw other results, or the same in another view."""
-        self.results, first = results, results[0]
+    def _pinned(self, _: str, layer: int, head: int) -> None:
+        if layer < 0:
+            self.kind = ""
+        else:
+            self.select(layer, kind="head", head=min(head, self.models[0].n_heads - 1))
+
+    def _heads_placed(self, _: Any) -> None:
+        """Heads removed at one token: it is the selected one."""
+        if self.heads_at is not None and self.heads_at < len(self.texts.axis):
+            self.position = self.heads_at
+
+    def _position_moved(self, _: Any) -> None:
+        if self.heads_at is not None:
+            self.heads_at = self.position
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        found = super().choices()
+        return {**found, "heads_at": found["position"]}
+
+    def request(self) -> Request:
+        request = super().request()
+        if self.heads_at is not None:
+            checked(self.prediction(), self.models[0]).position(self.heads_at)
+        return request
+
+    def cost(self, request: Request, model: Model) -> Any:
+        at = dict(request.arguments)["position"]
+        length = len(request.inputs[0].read_by(model))
+        return ablation_cost(model, length, what="heads", positions=None if at is None else [at])
+
+    def draw(self, results: tuple[HeadAblationResult, ...], request: Request) -> None:
+        first = results[0]
         arrays = {"head": [np.asarray(one.effect, dtype=np.float64) for one in results]}
         heads = [str(head) for head in range(max(one.effect.shape[1] for one in results))]
         where = "every token" if first.position is None else at_token(first.position, first.prompt_tokens)
         rest = ", partial" if any(one.partial for one in results) else ""
-        title = f"{title_start(self.panel)}Attention heads at {where}{rest}"
+        title = f"{pair_view.title_start(self)}Attention heads at {where}{rest}"
         self.maps.paint(arrays, heads, unit=UNITS[first.metric], titles={"head": title})
-        self.words.value = f"{clean_value(self.panel, results)}<br>{self._strongest()}"
-        shown_if(self.words, True)
-        self.paint_selection()
+        self.draw_words(_strongest(results))
 
-    def paint_selection(self) -> None:
-        """Show the selected head, and where heads are removed."""
-        panel, at = self.panel, self.panel.heads_at
+    def draw_selection(self) -> None:
+        at, axis, picked = self.heads_at, self.texts.axis, self.kind == "head"
         self.where.value = ""
-        if at is not None and panel.axis:
-            self.where.value = escape(at_token(at if at >= 0 else len(panel.axis) - 1, panel.axis))
-        if self.results:
-            picked = panel.kind == "head"
-            layer = panel.layer if panel.layer_told or picked else -1
-            self.maps.select(layer, panel.head if picked else -1, panel.kind)
+        if at is not None and axis:
+            self.where.value = escape(at_token(at if at >= 0 else len(axis) - 1, axis))
+        self.maps.select(self.layer if self.layer_chosen or picked else -1, self.head if picked else -1, self.kind)
+        super().draw_selection()
 
-    def effect(self, layer: int, head: int) -> tuple[float, ...]:
-        """What the map says of one head, one number per model; NaN where there is none."""
+    @property
+    def picked(self) -> AblationSpec | None:
+        if self.kind != "head" or not self.results:
+            return None
+        at = len(self.texts.axis) - 1 if self.heads_at == -1 else self.heads_at
+        return AblationSpec("head", self.layer, at, self.head, self.replacement_value)
+
+    def effect_of(self, spec: AblationSpec) -> tuple[float, ...]:
         found = []
         for one in self.results:
-            inside = layer < one.effect.shape[0] and head < one.effect.shape[1]
-            found.append(float(one.effect[layer, head]) if inside else float("nan"))
+            inside = spec.layer < one.effect.shape[0] and (spec.head or 0) < one.effect.shape[1]
+            found.append(float(one.effect[spec.layer, spec.head]) if inside else float("nan"))
         return tuple(found)
 
-    def scene(self) -> Scene:
-        """The map."""
-        return self.maps.scene()
 
-    def _strongest(self) -> str:
-        """The strongest heads of each model in words."""
-        said = []
-        for letter, one in zip(letters(self.results), self.results, strict=True):
-            sizes = np.where(np.isfinite(one.effect), np.abs(one.effect), -1.0)
-            order = np.argsort(-sizes, axis=None, kind="stable")[:LISTED]
-            places = [np.unravel_index(int(flat), sizes.shape) for flat in order]
-            named = [
-                f"<b>{amount(float(one.effect[at]))}</b>, head {at[1]} of layer {at[0]}"
-                for at in places
-                if sizes[at] >= 0
-            ]
-            said += [letter + "; ".join(named)] if named else []
-        return f"Strongest: {'. '.join(said)}." if said else "Nothing computed yet."
+def _strongest(results: tuple[HeadAblationResult, ...]) -> str:
+    """The strongest heads of each model in words."""
+    said = []
+    for letter, one in zip(pair_view.letters(results), results, strict=True):
+        sizes = np.where(np.isfinite(one.effect), np.abs(one.effect), -1.0)
+        order = np.argsort(-sizes, axis=None, kind="stable")[:LISTED]
+        places = [np.unravel_index(int(flat), sizes.shape) for flat in order]
+        named = [
+            f"<b>{amount(float(one.effect[at]))}</b>, head {at[1]} of layer {at[0]}" for at in places if sizes[at] >= 0
+        ]
+        said += [letter + "; ".join(named)] if named else []
+    return f"Strongest: {'. '.join(said)}." if said else "Nothing computed yet."

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import ipywidgets as W
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.models import Model
 
+from ..base import pair_view
+from ..base.fields import Bounds, field
+from ..base.prediction import PredictionPanel
+from ..base.saving import as_one
+from ..base.workbench import in_model
 from ..views import Heatmap
-
-if TYPE_CHECKING:
-    from .panel import AblationPanel
 
 Array = NDArray[np.float64]
 
@@ -35,13 +39,55 @@ METRIC_NAMES = {
     "log_prob": "log-probability",
     "logit_difference": "logit difference",
 }
-LETTERS = "AB"
+
+
+class MapPanel(PredictionPanel):
+    """Base of the panels whose answer is maps over the layers."""
+
+    color_range = field(
+        Annotated[float, Bounds(0.05, 1.0, 0.05, slider=True, shown_as=".0%")], 1.0, label="Full colour at",
+        new_row=True, redraws=True, help="Share of the largest effect from which on the colour is the strongest",
+    )  # fmt: skip
+    threshold = field(
+        Annotated[float, Bounds(0.0, 1.0, 0.05, slider=True, shown_as=".0%")], 0.2, label="Numbers from", redraws=True,
+        help="Share of the largest effect from which on a cell shows its number",
+    )  # fmt: skip
+    layer = field(in_model(), selects=True)
+    """The selected layer."""
+    position = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True)
+    """The selected token of what the model has read, -1 for none; inside the prompt it is `prompt_token`."""
+
+    selects_position = True
+
+    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
+        self.layer_chosen = False
+        """Whether somebody has chosen a layer: until then none is marked."""
+        self.observe(lambda _: setattr(self, "layer_chosen", True), "layer")
+        super().__init__(model, tuned, **options)
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        read = len(self.texts.axis), "the tokens that the model has read"
+        return {"position": read, "prompt_token": (self.texts.in_prompt, "the tokens of this prompt")}
+
+    def select(self, layer: int, **others: Any) -> None:
+        """Select a cell: its layer (-1 leaves it) and what else it stands for."""
+        with self.hold():
+            if layer >= 0:
+                self.layer, self.layer_chosen = min(layer, self.models[0].n_layers - 1), True
+            for name, value in others.items():
+                setattr(self, name, value)
+
+    def stored(self) -> Result:
+        return as_one(self.by_letter())
+
+    def frame(self) -> Any:
+        return pair_view.joined(result.to_frame() for result in self.results)
 
 
 class Maps:
     """Heat maps with layers as rows on one scale about zero, each in a box of its own, in a grid that reflows."""
 
-    def __init__(self, panel: AblationPanel, labels: Mapping[str, str], *, column: str, in_row: int) -> None:
+    def __init__(self, panel: Any, labels: Mapping[str, str], *, column: str, in_row: int) -> None:
         self.panel, self.labels, self.in_row = panel, dict(labels), in_row
         self.maps = {
             name: Heatmap(
@@ -64,13 +110,13 @@ class Maps:
         notes: Mapping[str, Sequence[str]] | None = None, marks: Sequence[Sequence[int]] = (),
     ) -> None:  # fmt: skip
         """Show other numbers: for every map one (layers, columns) array per model."""
-        largest = self.largest(arrays)
+        largest = pair_view.largest(self.panel, arrays.values())
         full = largest * self.panel.color_range
         after = ", B − A" if self.panel.shown == "difference" else ""
         self._filling = True  # other shapes drop cursor and pin, which is not the user's doing
         try:
             for name, heat in self.maps.items():
-                shown = self.of_view(arrays[name])
+                shown = pair_view.of_view(self.panel, arrays[name])
                 if shown is None:
                     a, b = (" × ".join(map(str, one.shape)) for one in arrays[name])
                     heat.empty = f"A difference needs maps of one shape, these are {a} and {b}: look at A or B"
@@ -100,21 +146,6 @@ class Maps:
         finally:
             self._filling = False
 
-    def of_view(self, arrays: Sequence[Array]) -> Array | None:
-        """The numbers of what is looked at; None for a difference of models with other numbers of layers or heads."""
-        if self.panel.shown != "difference":
-            return arrays[LETTERS.index(self.panel.shown)]
-        return arrays[1] - arrays[0] if arrays[0].shape == arrays[1].shape else None
-
-    def largest(self, arrays: Mapping[str, Sequence[Array]]) -> float:
-        """The end of the scale: of all maps and both models, or of the differences."""
-        if self.panel.shown == "difference":
-            parts = [self.of_view(pair) for pair in arrays.values()]
-        else:
-            parts = [one for several in arrays.values() for one in several]
-        sizes = [float(np.nanmax(np.abs(a))) for a in parts if a is not None and np.isfinite(a).any()]
-        return max(sizes, default=0.0) or 1.0
-
     def scene(self) -> Scene:
         """The maps side by side."""
         width = {1: 900, 2: 640, 3: 520}[self.in_row]
@@ -136,18 +167,6 @@ class Maps:
             self._filling = False
 
 
-def letters(results: Sequence[Any]) -> list[str]:
-    """What to put before each of several results: nothing for one."""
-    return [""] if len(results) == 1 else [f"{letter} " for letter in LETTERS[: len(results)]]
-
-
-def title_start(panel: AblationPanel) -> str:
-    """What to put before the title of a map, of two models."""
-    if len(panel.results) < 2:
-        return ""
-    return {"A": "A · ", "B": "B · ", "difference": "B − A · "}[panel.shown]
-
-
 def amount(value: float) -> str:
     """A number for a sentence: three digits, tiny ones by their power of ten.
 
@@ -161,12 +180,12 @@ def amount(value: float) -> str:
     return (f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}").replace("-", "−")
 
 
-def clean_value(panel: AblationPanel, results: Sequence[Any]) -> str:
+def clean_value(panel: Any, results: Sequence[Any]) -> str:
     """What is asked, and its value before anything is removed, as HTML."""
     if results[0].metric == "kl":
         return "How far the whole next-token distribution moves: KL(before ‖ after) in nats."
     said = []
-    for letter, one in zip(letters(results), results, strict=True):
+    for letter, one in zip(pair_view.letters(results), results, strict=True):
         against = ""
         if one.foil is not None:
             against = f" less that of {quoted(panel.models[0].token_strings([one.foil])[0])}"

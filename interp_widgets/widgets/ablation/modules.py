@@ -1,79 +1,74 @@
-"""The tab of the module maps: what happens to the target without attention, MLP, both, or attention → MLP."""
+"""Maps of the modules: what happens to the target without attention, MLP, both, or attention → MLP."""
 
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
-import ipywidgets as W
 import numpy as np
 
-from interp_widgets.analysis.ablation import AblationResult
-from interp_widgets.figures.static import Scene
+from interp_widgets.analysis.ablation import AblationResult, ablate_modules, ablation_cost
+from interp_widgets.models import Model
 
-from ..base.controls import shown_if
+from ..base import pair_view
+from ..base.request import Request
 from .ablation_spec import KIND_LABELS, AblationSpec
-from .maps import UNITS, Maps, amount, clean_value, letters, title_start
-
-if TYPE_CHECKING:
-    from .panel import AblationPanel
+from .maps import UNITS, Maps, amount
+from .removal import Removal
 
 
-class ModulesTab:
-    """Four maps, layer × position."""
+class ModuleAblation(Removal):
+    """Which modules a prediction needs: four maps, layer × position."""
 
-    def __init__(self, panel: AblationPanel) -> None:
-        self.panel = panel
-        self.maps = Maps(panel, KIND_LABELS, column="token", in_row=2)
-        self.maps.on_pin = lambda kind, layer, at: panel.pick(kind if layer >= 0 else "", layer, position=at)
-        self.words = W.HTML("")
-        self.box = W.VBox([self.words, self.maps.grid])
-        self.box.add_class("iw-column")
-        self.results: tuple[AblationResult, ...] = ()
-        shown_if(self.words, False)
+    title = "Module ablation"
+    analysis = staticmethod(ablate_modules)
 
-    def paint(self, results: tuple[AblationResult, ...]) -> None:
-        """Draw other results, or the same in another view."""
-        self.results = results
+    def make_maps(self) -> Maps:
+        maps = Maps(self, KIND_LABELS, column="token", in_row=2)
+        maps.on_pin = lambda kind, layer, at: self.select(layer, kind=kind if layer >= 0 else "", position=max(at, -1))
+        return maps
+
+    def cost(self, request: Request, model: Model) -> Any:
+        return ablation_cost(model, len(request.inputs[0].read_by(model)))
+
+    def draw(self, results: tuple[AblationResult, ...], request: Request) -> None:
         arrays = {kind: [np.asarray(one.of(kind), dtype=np.float64) for one in results] for kind in KIND_LABELS}
-        self.maps.paint(arrays, results[0].tokens, unit=UNITS[results[0].metric], titles=self._titles())
-        self.words.value = f"{clean_value(self.panel, results)}<br>{self._strongest()}"
-        shown_if(self.words, True)
-        self.paint_selection()
+        self.maps.paint(arrays, results[0].tokens, unit=UNITS[results[0].metric], titles=self._titles(results))
+        self.draw_words(_strongest(results))
 
-    def paint_selection(self) -> None:
-        """Show the selected cell."""
-        panel = self.panel
-        if self.results:
-            row = panel.layer if panel.layer_told or panel.kind in KIND_LABELS else -1
-            self.maps.select(row, panel.position, panel.kind)
+    def draw_selection(self) -> None:
+        row = self.layer if self.layer_chosen or self.kind in KIND_LABELS else -1
+        self.maps.select(row, self.position, self.kind)
+        super().draw_selection()
 
-    def effect(self, kind: str, layer: int, position: int) -> tuple[float, ...]:
-        """What the maps say of one cell, one number per model; NaN where there is none."""
+    @property
+    def picked(self) -> AblationSpec | None:
+        if self.kind not in KIND_LABELS or self.position < 0 or not self.results:
+            return None
+        return AblationSpec(self.kind, self.layer, self.position, replacement_value=self.replacement_value)
+
+    def effect_of(self, spec: AblationSpec) -> tuple[float, ...]:
         found = []
         for one in self.results:
-            inside = layer < len(one.layers) and 0 <= position < len(one.positions)
-            found.append(float(one.of(kind)[layer, position]) if inside else float("nan"))
+            inside = spec.layer < len(one.layers) and 0 <= (spec.position or 0) < len(one.positions)
+            found.append(float(one.of(spec.kind)[spec.layer, spec.position]) if inside else float("nan"))
         return tuple(found)
 
-    def scene(self) -> Scene:
-        """The four maps, two by two."""
-        return self.maps.scene()
-
-    def _titles(self) -> dict[str, str]:
-        rest = ", partial" if any(one.partial for one in self.results) else ""
-        titles = {kind: f"{title_start(self.panel)}{label}{rest}" for kind, label in KIND_LABELS.items()}
-        if all(np.all(one.of("attn_to_mlp") == 0) for one in self.results):
+    def _titles(self, results: tuple[AblationResult, ...]) -> dict[str, str]:
+        rest = ", partial" if any(one.partial for one in results) else ""
+        titles = {kind: f"{pair_view.title_start(self)}{label}{rest}" for kind, label in KIND_LABELS.items()}
+        if all(np.all(one.of("attn_to_mlp") == 0) for one in results):
             titles["attn_to_mlp"] += ": 0 everywhere, for the MLPs of this model never read its attention"
         return titles
 
-    def _strongest(self) -> str:
-        """The strongest cell of each model in words."""
-        said = []
-        for letter, one in zip(letters(self.results), self.results, strict=True):
-            if np.isfinite(one.effect).any():
-                sizes = np.where(np.isfinite(one.effect), np.abs(one.effect), -1.0)
-                kind, layer, place = (int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
-                where = escape(AblationSpec(one.kinds[kind], layer, place).where(one.tokens))
-                said.append(f"{letter}<b>{amount(float(one.effect[kind, layer, place]))}</b>, {where}")
-        return f"Strongest: {'; '.join(said)}." if said else "Nothing computed yet."
+
+def _strongest(results: tuple[AblationResult, ...]) -> str:
+    """The strongest cell of each model in words."""
+    said = []
+    for letter, one in zip(pair_view.letters(results), results, strict=True):
+        if np.isfinite(one.effect).any():
+            sizes = np.where(np.isfinite(one.effect), np.abs(one.effect), -1.0)
+            kind, layer, position = (int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
+            where = escape(AblationSpec(one.kinds[kind], layer, position).where(one.tokens))
+            said.append(f"{letter}<b>{amount(float(one.effect[kind, layer, position]))}</b>, {where}")
+    return f"Strongest: {'; '.join(said)}." if said else "Nothing computed yet."

@@ -1,26 +1,30 @@
-"""The tracing tab: which clean states bring an answer back when its subject is corrupted."""
+"""Causal tracing: which clean states bring an answer back when its subject is corrupted."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from dataclasses import field as data
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import ipywidgets as W
 import numpy as np
+import traitlets as T
 
 from interp_widgets.analysis._core.prompts import read_prompt
-from interp_widgets.analysis.ablation import CausalTraceResult
+from interp_widgets.analysis.ablation import CausalTraceResult, causal_trace, causal_trace_cost, default_window
 from interp_widgets.figures.labels import axis_name
 from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.models import Model
 
+from ..base import pair_view
 from ..base.controls import shown_if
-from ..base.fields import Incomplete
+from ..base.fields import Bounds, Incomplete, Seed, field
+from ..base.prediction import checked
+from ..base.request import PerModel, Request
 from ..views import TokenStrip
 from .ablation_spec import at_token
-from .maps import LETTERS, Maps, amount, letters, quoted, title_start
-
-if TYPE_CHECKING:
-    from .panel import AblationPanel
+from .maps import MapPanel, Maps, amount, quoted
 
 TRACED = {"state": "State", "mlp": "MLPs", "attn": "Attention"}
 """What is put back."""
@@ -30,70 +34,128 @@ PUT_BACK = {
     "attn": "The clean attention output of",
 }
 UNIT = "probability brought back"
-SUBJECT = "The subject, marked, gets the noise"
+SUBJECT = "The subject, marked, gets the noise; drag to mark another"
 NO_SUBJECT = "Drag over the subject: it gets the noise"
 SHADING = "Shading above: what a token's clean embedding alone brings back. Maps: what one clean value brings back."
 
 
-class TracingTab:
-    """Three maps, layer × position, and the strip in which the subject is marked."""
+@dataclass(frozen=True)
+class Subject(PerModel):
+    """The tokens that get the noise."""
 
-    def __init__(self, panel: AblationPanel) -> None:
-        self.panel = panel
+    span: tuple[int, int]
+    """First and past-last token."""
+    words: str = data(default="", compare=False)
+    """The subject as it was typed into a prompt without a response; empty where tokens were marked."""
+
+    def read_by(self, model: Model) -> tuple[int, int]:
+        return self.span
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        return [], repr(self.words or self.span)
+
+
+class CausalTracing(MapPanel):
+    """Which clean states bring an answer back: three maps, layer × position, and the strip with the subject."""
+
+    title = "Causal tracing"
+    analysis = staticmethod(causal_trace)
+    subject = field(str, label="Subject", placeholder="words of the prompt",
+                    help="Words of the prompt that get the noise; their last occurrence counts")  # fmt: skip
+    noise = field(
+        Annotated[float, Bounds(0.0, 100.0, 0.5)], 3.0, label="Noise", width="short",
+        help="Its standard deviation, in standard deviations of the token embeddings",
+    )  # fmt: skip
+    samples = field(
+        Annotated[int, Bounds(1, 1000)], 10, label="Samples", width="short", help="How many times noise is drawn"
+    )
+    noise_seed = field(Seed, label="Seed", width="short", argument="seed", help="Seed of the noise")
+    window = field(
+        Annotated[int, Bounds(1, lambda panel: min(model.n_layers for model in panel.models))], 1, label="Window",
+        width="short", help="Layers whose MLPs or attentions are put back together; a fifth of them unless given",
+    )  # fmt: skip
+    span = field(T.List(T.Int()))
+    """Tokens [start, end) that get the noise instead, where they were marked; or empty."""
+    traced = field(T.Enum(("", *TRACED), default_value=""), selects=True)
+    """The map whose cell is picked; empty for none."""
+
+    preset_fields = ("subject",)
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        usual = {"window": min(default_window(model.n_layers) for model in self.models)}
+        return super().defaults(given) | {name: value for name, value in usual.items() if name not in given}
+
+    def build(self) -> None:
+        self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
         self.strip = TokenStrip(
-            marking=True, empty="No prompt yet", max_lines=4,
-            value_label=f"{UNIT} by its embedding",
+            marking=True, empty="No prompt yet", max_lines=4, value_label=f"{UNIT} by its embedding",
         )  # fmt: skip
-        self.maps = Maps(panel, TRACED, column="token", in_row=3)
-        self.maps.on_pin = self._pinned
+        self.maps = Maps(self, TRACED, column="token", in_row=3)
+        self.maps.on_pin = lambda kind, layer, at: self.select(layer, traced=kind if layer >= 0 else "", position=at)
         self.words, self.cell = W.HTML(""), W.HTML("")
-        self.box = W.VBox([*panel.controls.rows("tracing"), self.strip, self.words, self.maps.grid, self.cell])
-        self.box.add_class("iw-column")
-        self.results: tuple[CausalTraceResult, ...] = ()
-        self.kind = ""
-        """The map whose cell is pinned."""
+        shown_if(self.words, False)
+        self.plot.children = [self.strip, self.words, self.maps.grid, self.cell]
         self._typing, self._filling = True, False
         self._marks: list[list[int]] = []
-        panel.watch(self.strip, "marks", self._marked)
-        panel.watch(self.strip, "selected", self._selected)
-        panel.watch(panel, "subject", self._typed)
-        panel.watch(panel, "span", lambda _: self.fit())
-        shown_if(self.words, False)
+        self.watch(self.strip, "marks", self._marked)
+        self.watch(self.strip, "selected", self._selected)
+        self.watch(self, "subject", self._typed)
+        self.watch(self, "span", lambda _: self.texts_read())
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def request(self) -> Request:
+        prediction = self.prediction()
+        checked(prediction, self.models[0])
+        span, words = self.subject_tokens()
+        options = {name: value for name, value in self.arguments().items() if name not in ("subject", "span")}
+        subject = Subject(span, "" if prediction.response else words)
+        return Request.of(causal_trace, options, prediction.ids, subject, prediction.answer)
+
+    def cost(self, request: Request, model: Model) -> Any:
+        options = dict(request.arguments)
+        given = read_prompt(model, request.inputs[0].read_by(model))
+        return causal_trace_cost(
+            model, len(given.ids), window=options["window"], samples=options["samples"],
+            first=given.offset + request.inputs[1].span[0],
+        )  # fmt: skip
 
     # the subject ------------------------------------------------------------------------------------------------------
 
-    def subject(self) -> tuple[tuple[int, int], str]:
+    def subject_tokens(self) -> tuple[tuple[int, int], str]:
         """The subject's tokens, and its text where it was typed; ValueError if there is none."""
-        panel = self.panel
-        if panel.span:
-            start, end = panel.span
-            if not 0 <= start < end <= len(panel.axis):
+        count = len(self.texts.axis)
+        if self.span:
+            start, end = self.span
+            if not 0 <= start < end <= count:
                 raise ValueError(
-                    f"span must be [start, end) with 0 <= start < end <= {len(panel.axis)} for this prompt, "
-                    f"got {panel.span}"
+                    f"span must be [start, end) with 0 <= start < end <= {count} for this prompt, got {self.span}"
                 )
             return (start, end), ""
-        if not panel.subject:
+        if not self.subject:
             raise Incomplete(
                 "subject", "there is no subject yet: drag over its tokens below, or type the words of the prompt"
             )
         try:
-            return read_prompt(panel.models[0], panel.prompt).find(panel.subject), panel.subject
+            return read_prompt(self.models[0], self.prompt).find(self.subject), self.subject
         except ValueError as error:
             raise Incomplete("subject", str(error)) from error
 
-    def fit(self) -> None:
+    def texts_read(self) -> None:
         """Show the tokens that were read, and mark the subject where it is in them."""
+        before, axis = self.strip.tokens, list(self.texts.axis)
+        if self.span and before[: len(axis)] != axis[: len(before)]:
+            self.span = []  # other words stand where they were marked
         try:
-            self._marks = [list(self.subject()[0])]
+            self._marks = [list(self.subject_tokens()[0])]
         except ValueError:
             self._marks = []  # the run that follows says what is wrong
         self._filling = True  # other tokens drop selection and marks, which is not the user's doing
         try:
-            if list(self.panel.axis) != self.strip.tokens:
-                self.strip.set_tokens(list(self.panel.axis), special=list(self.panel.axis_special))
-            self.strip.label = f"{SUBJECT}; drag to mark another" if self._marks else NO_SUBJECT
-            self.strip.marks = [span for span in self._marks if span[1] <= len(self.panel.axis)]
+            if axis != before:
+                self.strip.set_tokens(axis, special=list(self.texts.special))
+            self.strip.label = SUBJECT if self._marks else NO_SUBJECT
+            self.strip.marks = [span for span in self._marks if span[1] <= len(self.texts.axis)]
         finally:
             self._filling = False
 
@@ -105,42 +167,41 @@ class TracingTab:
         span = fresh[-1] if fresh else []
         self._typing = False
         try:
-            with self.panel.hold():
-                self.panel.subject = self._text(span)
-                self.panel.span = span
+            with self.hold():
+                self.subject = self._text(span)
+                self.span = span
         finally:
             self._typing = True
-        self.fit()
+        self.texts_read()
 
     def _selected(self, change: Any) -> None:
         if not self._filling:
-            self.panel.position = change.new
+            self.position = change.new
 
     def _text(self, span: list[int]) -> str:
         """The words of marked tokens."""
         if not span:
             return ""
-        spans = read_prompt(self.panel.models[0], self.panel.prompt).spans
+        spans = read_prompt(self.models[0], self.prompt).spans
         if spans is not None and span[1] <= len(spans):
-            return self.panel.prompt[spans[span[0]][0] : spans[span[1] - 1][1]].strip()
-        return "".join(self.panel.axis[span[0] : span[1]]).strip()
+            return self.prompt[spans[span[0]][0] : spans[span[1] - 1][1]].strip()
+        return "".join(self.texts.axis[span[0] : span[1]]).strip()
 
     def _typed(self, change: Any) -> None:
         """Typed words are looked up anew; marked tokens are where they are."""
         if self._typing:
-            self.panel.span = []
-            self.fit()
+            self.span = []
+            self.texts_read()
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
-    def paint(self, results: tuple[CausalTraceResult, ...]) -> None:
-        """Draw other results, or the same in another view."""
-        self.results, first = results, results[0]
+    def draw(self, results: tuple[CausalTraceResult, ...], request: Request) -> None:
+        first = results[0]
         arrays = {
             kind: [np.asarray(one.effect[list(one.kinds).index(kind)], dtype=np.float64) for one in results]
             for kind in TRACED
         }
-        which, rest = title_start(self.panel), ", partial" if any(one.partial for one in results) else ""
+        which, rest = pair_view.title_start(self), ", partial" if any(one.partial for one in results) else ""
         around = "" if first.window == 1 else f" of {first.window} layers around"
         titles = {
             "state": f"{which}State behind the layer{rest}",
@@ -152,39 +213,35 @@ class TracingTab:
             notes={kind: self._notes(kind) for kind in TRACED},
         )  # fmt: skip
         self._shade(arrays)
-        self.words.value = "<br>".join([*map(_in_words, letters(results), results), SHADING])
+        self.words.value = "<br>".join([*map(_in_words, pair_view.letters(results), results), SHADING])
         shown_if(self.words, True)
-        self.paint_selection()
 
-    def paint_selection(self) -> None:
-        """Show the selected cell."""
-        panel = self.panel
-        inside = 0 <= panel.position < len(self.strip.tokens)
-        self.strip.selected = panel.position if inside else -1
-        if not self.results:
-            return
-        self.maps.select(panel.layer if panel.layer_told else -1, panel.position, self.kind)
-        self.cell.value = self._cell()
+    def draw_selection(self) -> None:
+        inside = 0 <= self.position < len(self.strip.tokens)
+        self.strip.selected = self.position if inside else -1
+        if self.results:
+            self.maps.select(self.layer if self.layer_chosen else -1, self.position, self.traced)
+            self.cell.value = self._cell()
 
     def scene(self) -> Scene:
         """Strip and maps."""
-        return stack_scenes([self.strip.scene(width=1576, title=SUBJECT), self.maps.scene()])
+        return stack_scenes([self.strip.scene(width=1576), self.maps.scene()])
 
     def _shade(self, arrays: Any) -> None:
         """Shade each token by what its clean embedding alone brings back."""
         effects = [np.asarray(one.embedding_effect, dtype=np.float64) for one in self.results]
-        shown = self.maps.of_view(effects)
+        shown = pair_view.of_view(self, effects)
         if shown is None or len(shown) != len(self.strip.tokens):
             self.strip.set_values(None)
             return
-        full = self.maps.largest(arrays) * self.panel.color_range
+        full = pair_view.largest(self, arrays.values()) * self.color_range
         self.strip.set_values(shown, vmin=-full, vmax=full, signed=True)
 
     def _looked_at(self) -> list[tuple[str, CausalTraceResult]]:
         """The results that the view shows, with a letter where both are."""
-        if self.panel.shown == "difference":
-            return list(zip(letters(self.results), self.results, strict=True))
-        return [("", self.results[LETTERS.index(self.panel.shown)])]
+        if self.shown == "difference":
+            return list(zip(pair_view.letters(self.results), self.results, strict=True))
+        return [("", self.results[pair_view.LETTERS.index(self.shown)])]
 
     def _notes(self, kind: str) -> list[str]:
         """The interval of each cell, for the tooltip."""
@@ -197,24 +254,20 @@ class TracingTab:
 
     def _cell(self) -> str:
         """The selected cell in words."""
-        panel, kind = self.panel, self.kind
+        kind = self.traced
         said = []
         for letter, one in self._looked_at() if kind else []:
-            if panel.layer >= one.n_layers or not 0 <= panel.position < len(one.tokens):
+            if self.layer >= one.n_layers or not 0 <= self.position < len(one.tokens):
                 continue
-            first, last = one.layers_of(kind, panel.layer)
+            first, last = one.layers_of(kind, self.layer)
             layers = f"layer {first}" if last == first + 1 else f"layers {first} to {last - 1}"
-            value = amount(float(one.effect[tuple(one.kinds).index(kind), panel.layer, panel.position]))
-            interval = _intervals(one, kind)[panel.layer * len(one.tokens) + panel.position]
+            value = amount(float(one.effect[tuple(one.kinds).index(kind), self.layer, self.position]))
+            interval = _intervals(one, kind)[self.layer * len(one.tokens) + self.position]
             said.append(
-                f"{letter}{PUT_BACK[kind]} {layers} at {escape(at_token(panel.position, one.tokens))} brings back "
+                f"{letter}{PUT_BACK[kind]} {layers} at {escape(at_token(self.position, one.tokens))} brings back "
                 f"<b>{value}</b> of {amount(one.total_effect)} ({interval})."
             )
         return "<br>".join(said)
-
-    def _pinned(self, kind: str, layer: int, position: int) -> None:
-        self.kind = kind if layer >= 0 else ""
-        self.panel.pick(None, layer, position=position)
 
 
 def _intervals(one: CausalTraceResult, kind: str) -> list[str]:

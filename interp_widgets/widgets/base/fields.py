@@ -75,6 +75,7 @@ class Field:
     shown_if: Callable[[Any], bool] | None
     required: str
     redraws: bool
+    selects: bool
     chooses: bool
     argument: str | None
     offers: Callable[[Any], Collection[Any]] | None
@@ -92,7 +93,7 @@ class Field:
     @property
     def recomputes(self) -> bool:
         """Whether another value is another question."""
-        return self.argument is not None and not self.redraws
+        return self.argument is not None and not self.redraws and not self.selects
 
 
 class Incomplete(ValueError):
@@ -115,6 +116,7 @@ def field(
     shown_if: Callable[[Any], bool] | None = None,
     required: str = "",
     redraws: bool = False,
+    selects: bool = False,
     chooses: bool = False,
     argument: str | None = "",
     offers: Callable[[Any], Collection[Any]] | None = None,
@@ -128,8 +130,9 @@ def field(
 
     `kind` is str, int, float, bool or tuple, with :class:`Bounds`, :class:`Text` or :class:`Lines` in an `Annotated`
     where they matter, a dict of values and their labels for a choice, or a trait for anything else. A change runs the
-    analysis again, unless the option only `redraws` or is no `argument` of the analysis (None); an argument of another
-    name than the option is named here. What `chooses` something in the results is checked against them.
+    analysis again, unless the option only `redraws`, or `selects` what is marked and listed, or is no `argument` of the
+    analysis (None); an argument of another name than the option is named here. What `chooses` something in the results
+    is checked against them.
 
     Without a `label` there is no control. `help` is its tooltip, `group` says which box of controls it is in and
     `new_row` that a row of them begins with it; `width` is ``short``, ``grow`` or empty. A text counts when the user
@@ -147,8 +150,8 @@ def field(
     """
     base, extras = (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
     made = Field(
-        base, tuple(extras), label, help, placeholder, shown_if, required, redraws, chooses, argument, offers, group,
-        new_row, width, live, control, next(_order),
+        base, tuple(extras), label, help, placeholder, shown_if, required, redraws, selects, chooses, argument,
+        offers, group, new_row, width, live, control, next(_order),
     )  # fmt: skip
     return _trait(made, default).tag(field=made)
 

@@ -1,4 +1,4 @@
-"""The base of every widget: layout, running in the background, errors in the panel, saving, and tidy closing.
+"""The base of every panel: one question to one model or two, asked in the background, and its answer on the screen.
 
 A subclass declares its options, each by one `field`, and fills in the hooks below; it never touches threads, locks, the
 cache or the status line.
@@ -6,31 +6,41 @@ cache or the status line.
 
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import ipywidgets as W
 import traitlets as T
 
-from interp_widgets.data.files import short
 from interp_widgets.models import Model
 
+from ...compute.memory import Cost, Forecast
+from ...compute.worker import Cancelled, State
 from . import tidy
+from .answers import Answers, Outcome
 from .code import CodeBox
-from .fields import Controls, Field, Incomplete, fields_of
-from .guard import guard, guarded, ui_lock
+from .fields import Controls, Incomplete
+from .guard import guard, handling, inside_handler, ui_lock
 from .heading import heading, view_options
+from .jobs import Jobs
 from .request import Request
-from .running import Running
 from .saving import SaveMenu, save
+from .shell import Shell, column
 from .status import StatusLine
-from .workbench import Workbench, model_name
+from .workbench import Workbench
+
+QUICK_SECONDS = 0.3
+"""A run that is forecast to take less starts by itself."""
+FIRST_SECONDS = 1.0
+"""The first run is done before the panel appears if it takes less,"""
+FIRST_BACKGROUND_SECONDS = 30.0
+"""and starts in the background if it takes less than this."""
 
 
-class Panel(Running):
+class Panel(Shell):
     """Base class of the widgets. `Panel(model)`, `Panel(base, tuned)`, `Panel(pair)` or `Panel(workbench)`.
 
     Hooks to fill in, in the order in which they are called:
@@ -41,15 +51,16 @@ class Panel(Running):
     - `request()`: what to compute, as a frozen, hashable object, read from the fields; ValueError if it cannot be done.
       Of a panel with an `analysis` it is the call of that, with the fields as its arguments;
     - `cost(request, model)`: an object with `.flops` and `.bytes`, for the forecast; usually `request.cost(model)`;
-    - `depends_on(request)`: other models that a result depends on, so that it is kept for those only;
+    - `depends_on(request, model)`: other models that a result depends on, so that it is kept for those only;
     - `compute(request, model, progress=, check=, on_partial=)`: the result; runs in the worker, must not touch widgets;
       usually `request.answer(model, progress=, check=, on_partial=)`;
     - `choices()`: how many or which there are of what a field that `chooses` chooses from, in the results;
-    - `draw(results, request)`: show one result per model (fewer while a run of two is under way);
+    - `draw(results, request)`: show one result per model (fewer while a run of two is under way), and
+      `draw_selection()`: mark and list what is selected in them;
     - `code(request)`, `frame()`, `scene()`, `stored()`: for *Copy as code* and *Save*; without them the button or the
       format is not offered.
 
-    For a button that runs something else in the background, such as *Generate*, use `start`. A whole panel:
+    For a button that runs something else in the background, use `self.jobs.start`. A whole panel:
 
     Example:
         >>> from ipywidgets import Label
@@ -71,19 +82,34 @@ class Panel(Running):
         >>> panel.close()
     """
 
-    title: ClassVar[str] = "Panel"
-    """What the panel shows, in its title line."""
     analysis: ClassVar[Callable[..., Any] | None] = None
     """The function ``f(model, ...)`` that the panel asks, where its fields are the arguments of one."""
     both: ClassVar[str] = "difference B − A"
     """What the third view of two models shows."""
 
-    def __init__(self, model: Model, tuned: Any = None, *, workbench: Workbench | None = None, **traits: Any) -> None:
-        self._check_keywords(traits)
-        self.workbench = _workbench(model, tuned, workbench)
-        self._prepare(self.workbench.models)
-        super().__init__(**({"layout": traits.pop("layout")} if "layout" in traits else {}))
-        self.closed = False
+    result = T.Any(None, read_only=True)
+    """The last good result (a tuple of two with two models); None before the first."""
+
+    def __init__(
+        self, model: Model, tuned: Any = None, *, workbench: Workbench | None = None, stack: Any = None, **traits: Any
+    ) -> None:
+        self.stack = stack
+        """The stack that the panel is a tab of; None for a panel by itself."""
+        self.results: tuple[Any, ...] = ()
+        """The results on the screen, one per model."""
+        self.jobs, self.answers = Jobs(self), Answers(self)
+        self.active = stack is None
+        """Whether the panel can be seen; one that cannot answers when it is."""
+        self._shown: Outcome | None = None
+        self._good: Outcome | None = None
+        self._drawn: Outcome | None = None
+        self._pending: Hashable = None
+        self._run_failed = False
+        self._opened = False
+        self._holds = self._settled = 0
+        self._due: set[str] = set()
+        self._changed: set[str] = set()
+        super().__init__(model, tuned, workbench, traits)
         try:
             self._asked_for = {
                 name: traits[name] for name, one in self.fields().items() if one.chooses and name in traits
@@ -96,10 +122,11 @@ class Panel(Running):
         except BaseException:
             self.close()
             raise
-        tidy.register(self)
-        self._first_run()
+        if stack is None:
+            tidy.register(self)
+            self.appear()
 
-    # hooks, besides those of `Running` --------------------------------------------------------------------------------
+    # hooks ------------------------------------------------------------------------------------------------------------
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
         """Values of traits that the panel starts with, besides those `given` by the user or on the workbench."""
@@ -118,10 +145,73 @@ class Panel(Running):
         }
 
     def request(self) -> Any:
+        """What to compute, read from the traits, as a frozen and hashable object."""
         if self.analysis is None:
-            return super().request()
+            raise NotImplementedError(f"{type(self).__name__} does not say what to compute")
         self.require()
         return Request.of(self.analysis, self.arguments())
+
+    def prepare(self, request: Any) -> None:
+        """Make ready what a run needs, outside the time that forecasts learn from; in the worker's thread."""
+
+    def compute(
+        self,
+        request: Any,
+        model: Model,
+        *,
+        progress: Callable[[int, int], None],
+        check: Callable[[], None],
+        on_partial: Callable[[Any], None],
+    ) -> Any:
+        """The result of a request on one model: what the request answers, unless a panel does it itself.
+
+        Called in the worker's thread; must not touch widgets or traits.
+        """
+        if not hasattr(request, "answer"):
+            raise NotImplementedError(f"{type(self).__name__} does not say how to compute")
+        return request.answer(model, progress=progress, check=check, on_partial=on_partial)
+
+    def cost(self, request: Any, model: Model) -> Cost | None:
+        """What a request takes on one model: what it says itself; None if it is always quick."""
+        found: Cost | None = request.cost(model) if hasattr(request, "cost") else None
+        return found
+
+    def forecast_on(self, request: Any, model: Model) -> Forecast:
+        """Time and memory that a request will take on one model, where its result is not in the cache."""
+        return self.answers.measured(request, model)
+
+    def asked_of(self, request: Any, model: Model) -> Hashable:
+        """What of a request one model is asked, where each is asked something else: its result is kept for that."""
+        found: Hashable = request
+        return found
+
+    def depends_on(self, request: Any, model: Model) -> tuple[Any, ...]:
+        """Other models that a model's result depends on too, such as the one that writes a response."""
+        return ()
+
+    def draw(self, results: tuple[Any, ...], request: Any) -> None:
+        """Show the results, one per model; `self.shown` says which of them is looked at."""
+
+    def draw_selection(self) -> None:
+        """Show what is selected, after `draw` and whenever a field that `selects` changes."""
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        """For traits that choose: how many or which ones the results on the screen have, and what to call them."""
+        return {}
+
+    def check_chosen(self) -> None:
+        """Raise ValueError for a choice, such as a component, that the results on the screen do not have."""
+        for name, (there, what) in self.choices().items():
+            if name not in self._asked_for and name not in self._changed:
+                continue  # chosen in results before
+            value = self._asked_for.get(name, getattr(self, name))
+            if isinstance(there, int):
+                if value is not None and value >= there:
+                    raise ValueError(f"{name} must be in 0..{there - 1} for {what}, got {value}")
+                continue
+            for one in [value] if isinstance(value, str) else value:
+                if one and one not in there:
+                    raise ValueError(f"{name} must be of {what}, got {one!r}: check how it is written")
 
     def code(self, request: Any) -> str:
         """A cell that reproduces the result without the widget."""
@@ -144,43 +234,31 @@ class Panel(Running):
         """
         raise NotImplementedError(f"{type(self).__name__} has no result to save")
 
+    def mark(self, *, stale: bool, forecast: str | None = None) -> None:
+        """Dim a picture that is behind the inputs; with a forecast, light the Run button that waits to be pressed."""
+        (self.plot.add_class if stale else self.plot.remove_class)("iw-stale")
+        self.run_button.button_style = "" if forecast is None else "primary"
+        self.forecast_label.value = forecast or ""
+        (self.forecast_label.remove_class if forecast else self.forecast_label.add_class)("iw-hidden")
+
     # for subclasses ---------------------------------------------------------------------------------------------------
 
-    def bind(
-        self,
-        control: Any,
-        name: str,
-        *,
-        key: str = "value",
-        read: Callable[[Any], Any] = lambda value: value,
-        write: Callable[[Any], Any] = lambda value: value,
-    ) -> Any:
-        """Join a control and a trait both ways; returns the control.
+    @property
+    def shown(self) -> str:
+        """What is looked at: `view`, but "A" as long as there is only one result."""
+        return self.view if len(self.results) > 1 else "A"
 
-        What the trait refuses is shown as an error, and the control goes back: it must not show what is not used.
-        `read` makes the trait's value of the control's, `write` the other way round.
-        """
+    @property
+    def shown_request(self) -> Any:
+        """The request that the picture on the screen answers; None before the first."""
+        return None if self._shown is None else self._shown.request
 
-        def to_control(_: Any = None) -> None:
-            if read(getattr(control, key)) != getattr(self, name):
-                setattr(control, key, write(getattr(self, name)))
-
-        def to_trait(change: Any) -> None:
-            value = read(change.new)
-            if value == getattr(self, name):
-                return
-            try:
-                setattr(self, name, value)
-            except T.TraitError as error:
-                kept = getattr(self, name)
-                setattr(control, key, write(kept))
-                said = _refusal(self.traits()[name], control.description or name, change.new) or str(error)
-                raise ValueError(f"{said}; it stays {short(repr(kept))}") from error
-
-        to_control()
-        control.observe(guarded(self, to_trait), key)
-        self.observe(guarded(self, to_control), name)
-        return control
+    def by_letter(self) -> dict[str, Any]:
+        """The results looked at: of one model under no letter, else A, B, or with the difference both."""
+        if len(self.models) == 1 or not self.results:
+            return dict(zip([""], self.results, strict=False))
+        letters = "AB" if self.shown == "difference" else self.shown
+        return {letter: self.results["AB".index(letter)] for letter in letters}
 
     def require(self, *names: str) -> None:
         """Raise `Incomplete` where a required field, of these or of all, is empty though its control is shown."""
@@ -189,17 +267,134 @@ class Panel(Running):
             if one.required and asked and (not names or name in names) and not getattr(self, name):
                 raise Incomplete(name, one.required)
 
-    def on_click(self, button: Any, handler: Callable[[], object]) -> Any:
-        """Call `handler()` when a button is clicked, through the guard. Returns the button."""
-        button.on_click(guarded(self, lambda _button: handler()))
-        return button
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        with handling():
+            self._holds += 1
+        try:
+            yield
+        finally:
+            with handling():
+                self._holds -= 1
+                self._settle()
 
-    def watch(self, widget: Any, names: str | list[str], handler: Callable[[Any], object]) -> Any:
-        """Call `handler(change)` when traits of a widget change, through the guard. Returns the widget."""
-        widget.observe(guarded(self, handler), names)
-        return widget
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Set inputs that the result on the screen answers already, such as a text the run wrote: no run follows."""
+        with handling():
+            self._settled += 1
+            try:
+                yield
+            finally:
+                self._settled -= 1
+
+    @guard
+    def refresh(self, limit: float = QUICK_SECONDS) -> None:
+        """Bring the picture up to the inputs: from the cache, by a run of at most `limit` seconds, else light Run."""
+        self._clear_hints()
+        try:
+            request = self.request()
+        except Exception:
+            self.jobs.drop()  # what runs is about inputs that have changed: its end must not cover the error
+            self._pending = None
+            self._restore()
+            raise
+        if self._pending is not None and request == self._pending:
+            return
+        held = self.answers.held(request)
+        if held is not None:
+            self.jobs.drop()
+            self._show(held)
+            return
+        forecast = self.forecast(request)
+        if forecast.seconds <= limit:
+            self.mark(stale=True)
+            self._submit(request)
+        else:
+            self.jobs.drop()
+            self._pending = None
+            self.mark(stale=True, forecast=forecast.describe())
+            self.status.waiting(forecast.describe())
+
+    @guard
+    def go(self) -> None:
+        """Bring the picture up to the inputs, however long it takes: what the Run button does."""
+        self.refresh(limit=float("inf"))
+
+    def redraw(self) -> None:
+        """Draw the results on the screen again, after a change that needs no run."""
+        if self._shown is not None:
+            self.draw(self._shown.results, self._shown.request)
+            self.draw_selection()
+
+    @property
+    def hints(self) -> dict[str, str]:
+        """What is said beside controls that are not filled in, by their fields."""
+        return {name: text for controls in self._all_controls() for name, text in controls.hints.items()}
+
+    def show_error(self, error: BaseException) -> None:
+        """Show an exception in the status line; a setting that is not filled in is a hint at its control."""
+        with ui_lock:
+            if self.closed:
+                return
+            if isinstance(error, Incomplete) and self._hint(error):
+                self.status.idle("Waiting for a setting: see the hint beside it")
+            else:
+                self.status.failed(error)
+
+    def forget_error(self) -> None:
+        """A setting has changed: what was said of it before is not so any more. What a run said stays."""
+        self._clear_hints()
+        if self.status.error and not self._run_failed:
+            self.status.idle()
 
     # for everyone -----------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run of this panel is going on or waiting."""
+        return self.jobs.busy
+
+    def forecast(self, request: Hashable) -> Forecast:
+        """Time and memory that a request will take on all models, without the results that are in the cache."""
+        return self.answers.forecast(request)
+
+    def run(self, *, fresh: bool = False) -> Any:
+        """Compute what the inputs say, in the calling thread, draw it and return the result; errors are raised.
+
+        `fresh` computes even if the result is in the cache. `Cancelled` is raised if something newer came in between.
+        """
+        if self.closed:
+            raise RuntimeError(f"this {type(self).__name__} is closed: open a new one")
+        try:
+            request = self.request()
+            outcome = self.jobs.owner().run(
+                lambda job: self.answers.work(request, job, fresh=fresh),
+                wait=not inside_handler(),
+                on_progress=self.status.progress,
+                on_state=self._report,
+                on_partial=self._put,
+            )
+            with handling():
+                self._show(outcome)
+        except Cancelled:
+            raise
+        except Exception as error:
+            with handling():
+                self._failed(error)
+            raise
+        return self.result
+
+    def cancel(self) -> None:
+        """Ask everything that this panel runs to stop; what is finished stays on the screen."""
+        self.jobs.cancel()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing that this panel runs is left; False if `timeout` seconds passed first.
+
+        For scripts and tests; raises RuntimeError in a handler, which the worker would wait for in turn.
+        """
+        return self.jobs.wait(timeout)
 
     def save(self, path: str | Path) -> Path:
         """Write the numbers (.csv, .parquet), the picture (.svg, .png), the panel (.html) or the result (.npz).
@@ -209,74 +404,43 @@ class Panel(Running):
         """
         return save(self, path)
 
-    def close(self) -> None:
-        """End the panel's runs and close everything it opened."""
-        # Asked before the lock: the garbage collector calls this in whatever thread it happens to run in
-        if not self.closed:
-            self._close()
+    def end(self) -> None:
+        self.jobs.close()
 
-    def _close(self) -> None:
-        with ui_lock:
-            if self.closed:
+    def appear(self) -> None:
+        """The panel can be seen: show a result at once if it is quick, else as soon as it is there."""
+        self.active = True
+        if self._opened:
+            self._settle()
+            return
+        self._opened, self._due = True, set()
+        try:
+            seconds = self.forecast(self.request()).seconds
+            if seconds <= FIRST_SECONDS and not self.jobs.owner().worker.busy:
+                self.run()
                 return
-            self.closed = True
-            for owner in self._owners.values():
-                owner.close()
-            self.workbench.leave(self)
-            tidy.unregister(self)
-            tidy.close_tree(self)
-            layout = self.layout
-            super().close()
-            layout.close()
+        except KeyboardInterrupt:
+            return  # the status line says that it was cancelled; the panel is there to try again
+        except Exception as error:
+            self.show_error(error)
+            return
+        self.refresh(limit=FIRST_BACKGROUND_SECONDS)
 
-    def __repr__(self) -> str:
-        state = ", closed" if self.closed else ""
-        return f"{type(self).__name__}({', '.join(model_name(model) for model in self.models)}{state})"
-
-    @classmethod
-    def fields(cls) -> dict[str, Field]:
-        """The options that are declared by `field`, in the order in which they are declared."""
-        return fields_of(cls)
-
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        """The keywords that the panel takes: its own traits."""
-        own = set(cls.class_trait_names()) - set(W.VBox.class_trait_names()) - {"result"}
-        return tuple(sorted(name for name in own if not name.startswith("_")))
-
-    # inside -----------------------------------------------------------------------------------------------------------
-
-    def by_letter(self) -> dict[str, Any]:
-        """The results looked at: of one model under no letter, else A, B, or with the difference both."""
-        if len(self.models) == 1 or not self.results:
-            return dict(zip([""], self.results, strict=False))
-        letters = "AB" if self.shown == "difference" else self.shown
-        return {letter: self.results["AB".index(letter)] for letter in letters}
-
-    def _check_keywords(self, traits: dict[str, Any]) -> None:
-        allowed = self.options()
-        for name in traits:
-            if name not in allowed and name != "layout":
-                near = difflib.get_close_matches(name, allowed, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(allowed)}"
-                raise TypeError(f"{type(self).__name__} got an unknown keyword {name!r}; {hint}")
+    # inside: the layout -----------------------------------------------------------------------------------------------
 
     def _assemble(self) -> None:
         """Lay the panel out: title line, inputs, actions, plot, details, status line."""
         self.status = StatusLine(on_cancel=self._cancelled_by_user)
         self.controls = Controls(self)
-        self.inputs, self.plot, self.details = (W.VBox() for _ in range(3))
-        for box, name in ((self.inputs, "iw-inputs"), (self.plot, "iw-plot"), (self.details, "iw-details")):
-            box.add_class("iw-column")
-            box.add_class(name)
+        self.inputs, self.plot, self.details = map(column, ("iw-inputs", "iw-plot", "iw-details"))
         self.run_button = self.on_click(W.Button(description="Run", tooltip="Compute what the inputs say"), self.go)
         self.forecast_label = W.HTML("")
         for name in ("iw-hint", "iw-hidden"):
             self.forecast_label.add_class(name)
         actions: list[Any] = [self.run_button, self.forecast_label]
         if len(self.models) > 1:
-            tabs = W.ToggleButtons(options=view_options(self.models, self.both), value=self.view)
-            actions.append(self.bind(tabs, "view"))
+            views = W.ToggleButtons(options=view_options(self.models, self.both), value=self.view)
+            actions.append(self.bind(views, "view"))
         self.code_box = CodeBox()
         self.save_menu = SaveMenu(self)
         take_away = [self.save_menu.button]
@@ -287,15 +451,16 @@ class Panel(Running):
         end.add_class("iw-end")
         self.actions = W.HBox([*actions, end])
         self.actions.add_class("iw-row")
-        self.heading = W.HTML(heading(self.title, self.models))
-        self.add_class("iw-panel")
-        above = (self.heading, self.inputs, self.actions, self.save_menu.row, self.code_box)
-        self.children = (*above, self.plot, self.details, self.status)
+        above = (self.inputs, self.actions, self.save_menu.row, self.code_box)
+        self.heading = None if self.stack is not None else W.HTML(heading(self.title, self.models))
+        title = () if self.heading is None else (self.heading,)
+        self.children = (*title, *above, self.plot, self.details, self.status)
         self.build()
 
     def _observe(self) -> None:
         declared = self.fields()
         due = {
+            self._selection_due: [name for name, one in declared.items() if one.selects],
             self._redraw_due: ["view", *(name for name, one in declared.items() if one.redraws)],
             self._refresh_due: [name for name, one in declared.items() if one.recomputes],
             self._chosen_due: [name for name, one in declared.items() if one.chooses],
@@ -304,12 +469,16 @@ class Panel(Running):
             if names:
                 self.observe(handler, names)
 
-    def _mark(self, *, stale: bool, forecast: str | None = None) -> None:
-        """Dim a picture that is behind the inputs; with a forecast, light the Run button that waits to be pressed."""
-        (self.plot.add_class if stale else self.plot.remove_class)("iw-stale")
-        self.run_button.button_style = "" if forecast is None else "primary"
-        self.forecast_label.value = forecast or ""
-        (self.forecast_label.remove_class if forecast else self.forecast_label.add_class)("iw-hidden")
+    def _all_controls(self) -> tuple[Controls, ...]:
+        """The panel's controls, and those of the stack it is in."""
+        return (self.controls,) if self.stack is None else (self.controls, self.stack.controls)
+
+    def _hint(self, missing: Incomplete) -> bool:
+        return any(controls.hint(missing.name, str(missing)) for controls in self._all_controls())
+
+    def _clear_hints(self) -> None:
+        for controls in self._all_controls():
+            controls.clear_hints()
 
     @guard
     def _cancelled_by_user(self) -> None:
@@ -319,29 +488,124 @@ class Panel(Running):
     def _show_code(self) -> None:
         self.code_box.show(self.code(self.request()))
 
+    # inside: what a change makes due ----------------------------------------------------------------------------------
 
-def _refusal(trait: Any, label: str, value: Any) -> str:
-    """Why a trait refused a value, in the words on the screen; empty where only the trait can say."""
-    low, high = (end if isinstance(end, (int, float)) and math.isfinite(end) else None for end in _ends(trait))
-    if low is None or not isinstance(value, (int, float)) or (value >= low and (high is None or value <= high)):
-        return ""
-    return f"{label} must be {f'{low:g} or more' if high is None else f'in {low:g}..{high:g}'}, got {value:g}"
+    @guard
+    def _refresh_due(self, change: Any) -> None:
+        if not self._settled:
+            self._due.add("refresh")
+            self._settle()
 
+    @guard
+    def _redraw_due(self, change: Any) -> None:
+        self._due.add("redraw")
+        self._settle()
 
-def _ends(trait: Any) -> tuple[Any, Any]:
-    """The bounds of a trait for numbers; None for one that has none."""
-    return getattr(trait, "min", None), getattr(trait, "max", None)
+    @guard
+    def _selection_due(self, change: Any) -> None:
+        self._due.add("selection")
+        self._settle()
 
+    @guard
+    def _chosen_due(self, change: Any) -> None:
+        self._changed.add(change.name)
+        self._due.add("chosen")
+        self._settle()
 
-def _workbench(model: Model, tuned: Any, workbench: Workbench | None) -> Workbench:
-    """The workbench that a panel belongs to: the one given, or one of its own."""
-    if isinstance(model, Workbench):
-        if tuned is not None or workbench is not None:
-            raise TypeError("a workbench has its models already: open the widget as Explorer(workbench)")
-        return model
-    if workbench is not None:
-        given = Workbench(model, tuned).models
-        if [id(one) for one in given] != [id(one) for one in workbench.models]:
-            raise ValueError("the workbench was opened on other models: leave the model out, Explorer(workbench)")
-        return workbench
-    return Workbench(model, tuned)
+    @guard
+    def _settle(self) -> None:
+        """Do once what several changes have made due."""
+        if self._holds or not self.active:
+            return
+        due, self._due = self._due, set()
+        if not due:
+            return
+        self.forget_error()  # if it is still so, it comes back
+        drawn = self._drawn
+        if "redraw" in due and self._shown is None:
+            due.add("refresh")  # there may be a result that could not be drawn as it was asked for
+        if "refresh" in due:
+            self.refresh()
+        if "redraw" in due and self._drawn is drawn:
+            self.redraw()
+        elif "selection" in due and self._drawn is drawn:
+            self.draw_selection()
+        if "chosen" in due:
+            self._check_chosen()
+
+    @guard
+    def _check_chosen(self) -> None:
+        """Tell of a choice that the results do not have, once they are complete."""
+        if self._good is not None and self._shown is self._good:
+            try:
+                self.check_chosen()
+            finally:
+                self._asked_for, self._changed = {}, set()  # said once: what it was replaced by is on the screen
+
+    # inside: the panel's question -------------------------------------------------------------------------------------
+
+    def _submit(self, request: Hashable) -> None:
+        self.jobs.owner().submit(
+            lambda job: self.answers.work(request, job),
+            on_result=self._show,
+            on_error=self._failed,
+            on_progress=self.status.progress,
+            on_state=self._report,
+            on_partial=self._show_partial,
+            title=self.jobs.named("Computing"),
+        )
+        self._pending = request
+
+    def _show(self, outcome: Outcome) -> None:
+        """Draw a complete outcome and hold it as the last good one."""
+        if self.closed:
+            return
+        self._pending = None
+        began = time.monotonic()
+        try:
+            self._put(outcome)
+        except Exception:
+            self._restore()
+            raise
+        self._good = outcome
+        self._run_failed = False
+        self.mark(stale=False)
+        seconds = time.monotonic() - began if outcome.cached else outcome.seconds
+        self.status.done(seconds, cached=outcome.cached)
+        if self._asked_for:  # later, what was chosen in the results before is no error in these
+            self._check_chosen()
+
+    def _show_partial(self, outcome: Outcome) -> None:
+        self._put(outcome)
+
+    def _put(self, outcome: Outcome) -> None:
+        """Draw an outcome and hold it; if drawing fails, what was held before is held still."""
+        before = self._shown, self.results
+        self._shown, self.results, self._drawn = outcome, outcome.results, None
+        try:
+            self.draw(outcome.results, outcome.request)
+            self.draw_selection()
+        except BaseException:
+            self._shown, self.results = before
+            raise
+        self._drawn = outcome
+        self.set_trait("result", outcome.results[0] if len(self.models) == 1 else outcome.results)
+
+    def _restore(self) -> None:
+        """After an error, show the last good outcome again if something else has touched the picture."""
+        if self._good is not None and self._drawn is not self._good:
+            self._put(self._good)
+
+    def _failed(self, error: BaseException) -> None:
+        self._pending = None
+        self._run_failed = True
+        self.status.forget("main")  # also where the run itself went well, and drawing did not
+        self.show_error(error)
+        self._restore()
+
+    def _report(self, state: State) -> None:
+        if state in ("queued", "cancelled"):
+            self._pending = None
+        self.jobs.report(state, partial=self._shown is not None and self._shown.partial)
+        if state == "cancelled" and not self.closed:
+            self.mark(stale=True, forecast="")

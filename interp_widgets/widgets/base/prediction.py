@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 import ipywidgets as W
 
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt, single_token
 from interp_widgets.data.presets import PRESETS, Preset, preset
 from interp_widgets.models import Model
 
@@ -15,9 +16,12 @@ from ..views import TokenStrip
 from .controls import shown_if
 from .fields import Bounds, Text, field
 from .panel import Panel
+from .request import PerModel, Request
 from .workbench import in_model
 
 OWN = "own text"
+PREDICTION = ("prompt", "response", "response_token", "target")
+"""Options that say which prediction is looked at."""
 MAX_NEW_TOKENS = 20
 """Tokens that *Write* adds at most."""
 
@@ -57,6 +61,62 @@ class Prediction:
         ]
         return lines, "ids", repr(self.target) if self.target else f"response_ids[{self.at}]"
 
+    @property
+    def ids(self) -> PerModel:
+        """What the model has read, as an argument of an analysis."""
+        return _Ids(self)
+
+    @property
+    def answer(self) -> PerModel:
+        """The target, as an argument of an analysis."""
+        return _Answer(self)
+
+
+@dataclass(frozen=True)
+class _Ids(PerModel):
+    prediction: Prediction
+
+    def read_by(self, model: Model) -> list[int]:
+        return self.prediction.read(model)[0]
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        return self.prediction.code(name)[:2]
+
+
+@dataclass(frozen=True)
+class _Answer(PerModel):
+    prediction: Prediction
+
+    def read_by(self, model: Model) -> str | int | None:
+        return self.prediction.read(model)[1]
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        return [], self.prediction.code(name)[2]
+
+
+@dataclass(frozen=True)
+class Continued(PerModel):
+    """Another prompt, going on as that of a prediction does."""
+
+    prompt: str
+    prediction: Prediction
+
+    def read_by(self, model: Model) -> list[int]:
+        return replace(self.prediction, prompt=self.prompt).read(model)[0]
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        if not self.prediction.response:
+            return [], repr(self.prompt)
+        at = f", *response_ids[:{self.prediction.at}]" if self.prediction.at else ""
+        return [], f"[*{name}.split({self.prompt!r}, response)[0]{at}]"
+
+
+def checked(prediction: Prediction, model: Model) -> Prompt:
+    """The prompt that a prediction reads; ValueError for a target of several tokens or a prompt that does not fit."""
+    if prediction.target:
+        single_token(model, prediction.target)
+    return read_prompt(model, prediction.read(model)[0])
+
 
 class PredictionPanel(Panel):
     """Base of the panels on one prediction.
@@ -86,49 +146,116 @@ class PredictionPanel(Panel):
         help="The token that is looked at; empty: the response's own, or the model's likeliest",
     )  # fmt: skip
 
+    preset_fields: ClassVar[tuple[str, ...]] = ()
+    """Options that belong to an example's prompt besides the target, such as a foil: they come and go with it."""
+    selects_position: ClassVar[bool] = False
+    """Whether `position` is a token of what the model has read, inside the prompt the workbench's `prompt_token`."""
+
     def defaults(self, given: set[str]) -> dict[str, Any]:
         if "prompt" in given:
             return {}
         found = {"prompt": PRESETS[0].prompt, "target": PRESETS[0].target, **self.preset_values(PRESETS[0])}
         return {name: value for name, value in found.items() if name not in given}
 
-    def preset_values(self, chosen: Preset) -> dict[str, Any]:
-        """Values of the panel's own traits that go with an example, such as a foil."""
-        return {}
+    @classmethod
+    def preset_values(cls, chosen: Preset) -> dict[str, Any]:
+        """Values of the panel's own options that go with an example."""
+        return {name: getattr(chosen, name) for name in cls.preset_fields}
 
     def prediction(self) -> Prediction:
         """The prediction that the inputs name; ValueError if they name none."""
         self.require("prompt")
-        return Prediction(self.prompt, self.response, max(self.response_token, 0) if self.response else 0, self.target)
+        return prediction_of(self)
 
-    # the inputs -------------------------------------------------------------------------------------------------------
+    def arguments(self) -> dict[str, Any]:
+        """The keywords of the analysis: the options whose controls are shown, but for the prediction."""
+        return {name: value for name, value in super().arguments().items() if name not in PREDICTION}
+
+    def request(self) -> Any:
+        """The prediction, as ids and target, and the options; refused at once where the analysis would refuse later."""
+        if self.analysis is None:
+            return super().request()
+        prediction = self.prediction()
+        self.require()
+        checked(prediction, self.models[0])
+        return Request.of(self.analysis, self.arguments(), prediction.ids, prediction.answer)
 
     def text_inputs(self) -> list[Any]:
-        """Rows of inputs: prompt, response, example, target, and what a subclass puts into the group ``prediction``."""
+        """Rows of inputs: prompt, response, example, target, and what a subclass puts into the group ``prediction``.
+
+        None in a stack, which has them above its tabs.
+        """
+        if self.stack is not None:
+            return []
+        self._texts = TextInputs(self)
+        return self._texts.rows
+
+    @property
+    def texts(self) -> TextInputs:
+        """The inputs of the texts: the panel's own or those of the stack it is in."""
+        found: TextInputs = self._texts if self.stack is None else self.stack.texts
+        return found
+
+    def appear(self) -> None:
+        if not self._opened:
+            self.texts_read()
+        super().appear()
+
+    def texts_read(self) -> None:
+        """Other tokens have been read; called at the end of a change of the texts, whether or not a run follows."""
+
+
+def prediction_of(owner: Any) -> Prediction:
+    """The prediction that the traits of a panel or a stack name."""
+    at = max(owner.response_token, 0) if owner.response else 0
+    return Prediction(owner.prompt, owner.response, at, owner.target)
+
+
+class TextInputs:
+    """The inputs of a prediction, of one panel or of a stack of them, and what follows from another text."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self.axis: tuple[str, ...] = ()
+        """Readable tokens of what the model has read, without a BOS."""
+        self.special: tuple[bool, ...] = ()
+        """Which of them are special tokens."""
+        self.in_prompt = 0
+        """How many of them are tokens of the prompt; the rest are the response's."""
         names = [OWN, *(one.name for one in PRESETS)]
-        self._example = W.Dropdown(description="Example", options=names, value=self._example_name())
-        self.watch(self._example, "value", self._example_chosen)
-        write = self.on_click(
-            W.Button(description="Write", tooltip="Let the model write a response to this prompt"), self.write
-        )
-        self.answer_strip = TokenStrip(label="Response: click the token whose prediction to look at", max_lines=3)
-        self.bind(self.answer_strip, "response_token", key="selected")
-        self._answer = W.VBox([self.answer_strip])
+        self.example = W.Dropdown(description="Example", options=names, value=self._example_name())
+        owner.watch(self.example, "value", self._example_chosen)
+        write = W.Button(description="Write", tooltip="Let the model write a response to this prompt")
+        owner.on_click(write, self.write)
+        self.strip = TokenStrip(label="Response: click the token whose prediction to look at", max_lines=3)
+        owner.bind(self.strip, "response_token", key="selected")
+        self._answer = W.VBox([self.strip])
         shown_if(self._answer, False)
-        self.watch(self, ["prompt", "target"], lambda _: self._name_example())
-        self.watch(self, ["prompt", "response"], self._texts_changed)
-        self.watch(self, "response_token", self._token_chosen)
-        chosen = self.response_token
-        self._fill_answer()
-        if self.response_token != chosen:
+        owner.watch(owner, ["prompt", "target"], lambda _: self._name_example())
+        owner.watch(owner, ["prompt", "response"], self._texts_changed)
+        owner.watch(owner, "response_token", self._token_chosen)
+        chosen = owner.response_token
+        self._fill_strip()
+        if owner.response_token != chosen:
             raise ValueError(self._no_token(chosen))
-        beside = {"before": {"target": [self._example]}, "after": {"target": [write]}}
-        return [*self.controls.rows("prediction", **beside), self._answer]
+        beside = {"before": {"target": [self.example]}, "after": {"target": [write]}}
+        self.rows = [*owner.controls.rows("prediction", **beside), self._answer]
+        """The inputs, to be laid out."""
+        self._from_preset("")
+        self._read()
+        owner.watch(owner, "prompt", lambda change: self._from_preset(change.old))
+        owner.watch(owner, ["prompt", "response", "response_token"], self._read_anew)
+        self._selects = owner.selects_position
+        if self._selects:
+            self._start_selection()
+
+    # writing ----------------------------------------------------------------------------------------------------------
 
     def write(self) -> None:
         """Let the model (of two, the second) write a response, greedily."""
-        self.require("prompt")
-        prompt, model = self.prompt, self.models[-1]
+        owner = self._owner
+        owner.require("prompt")
+        prompt, model = owner.prompt, owner.models[-1]
 
         def work(job: Any) -> str:
             room = model.n_ctx - len(model.tokens(prompt))
@@ -138,57 +265,120 @@ class PredictionPanel(Panel):
         def done(text: str) -> None:
             if not text:
                 raise ValueError("the model ended its response at once: type a response, or change the prompt")
-            if self.prompt == prompt:
-                with self.hold():
-                    self.response, self.response_token, self.target = text, 0, ""
+            if owner.prompt == prompt:
+                with owner.hold():
+                    owner.response, owner.response_token, owner.target = text, 0, ""
 
-        self.start(work, done, title="Writing", channel="write")
+        owner.jobs.start(work, done, title="Writing", channel="write")
+
+    # examples ---------------------------------------------------------------------------------------------------------
 
     def _example_name(self) -> str:
-        return next((one.name for one in PRESETS if one.prompt == self.prompt and one.target == self.target), OWN)
+        owner = self._owner
+        return next((one.name for one in PRESETS if one.prompt == owner.prompt and one.target == owner.target), OWN)
 
     def _name_example(self) -> None:
         name = self._example_name()
-        if self._example.value != name:
-            self._example.value = name
+        if self.example.value != name:
+            self.example.value = name
 
     def _example_chosen(self, change: Any) -> None:
         if change.new == OWN or change.new == self._example_name():
             return
-        chosen = preset(change.new)
-        values = {"target": chosen.target, **self.preset_values(chosen)}
-        with self.hold():
-            self.workbench.select(prompt=chosen.prompt, response="", response_token=-1, prompt_token=-1)
-            for name, value in values.items():
-                setattr(self, name, value)
+        owner, chosen = self._owner, preset(change.new)
+        with owner.hold():
+            owner.workbench.select(prompt=chosen.prompt, response="", response_token=-1, prompt_token=-1)
+            for name, value in {"target": chosen.target, **owner.preset_values(chosen)}.items():
+                setattr(owner, name, value)
+
+    def _from_preset(self, before: str) -> None:
+        """Take what belongs to an example's prompt, and drop what belonged to the one before."""
+        owner, names = self._owner, self._owner.preset_fields
+        old, new = (next((one for one in PRESETS if one.prompt == text), None) for text in (before, owner.prompt))
+        with owner.hold():
+            for name in names:
+                own = getattr(owner, name)
+                if not own or (old is not None and own == getattr(old, name)):
+                    setattr(owner, name, "" if new is None else getattr(new, name))
+
+    # the response -----------------------------------------------------------------------------------------------------
 
     def _texts_changed(self, change: Any) -> None:
         """Another text has other tokens: a selection in the old one means nothing, nor does an example's answer."""
+        owner = self._owner
         if change.name == "prompt":
-            self.prompt_token = -1
-            if any(one.prompt == change.old and one.target == self.target for one in PRESETS):
-                self.target = ""
-        self.response_token = -1
-        self._fill_answer()
+            owner.prompt_token = -1
+            if any(one.prompt == change.old and one.target == owner.target for one in PRESETS):
+                owner.target = ""
+        owner.response_token = -1
+        self._fill_strip()
 
     def _token_chosen(self, change: Any) -> None:
         """A chosen token of the response is the one to look at, whatever was typed before."""
         if change.new >= 0:
-            self.target = ""
+            self._owner.target = ""
 
     def _no_token(self, chosen: int) -> str:
-        count = len(self.answer_strip.tokens)
+        count = len(self.strip.tokens)
         if not count:
             return f"response_token {chosen} needs a response, and there is none: give one, or leave response_token out"
         return f"response_token must be in 0..{count - 1} for this response, got {chosen}"
 
-    def _fill_answer(self) -> None:
+    def _fill_strip(self) -> None:
+        owner = self._owner
         tokens: Sequence[str] = ()
-        if self.response:
-            model = self.models[0]
-            tokens = model.token_strings(model.split(self.prompt, self.response)[1])
-        selected = self.response_token
-        self.answer_strip.set_tokens(list(tokens))
+        if owner.response:
+            model = owner.models[0]
+            tokens = model.token_strings(model.split(owner.prompt, owner.response)[1])
+        selected = owner.response_token
+        self.strip.set_tokens(list(tokens))
         if 0 <= selected < len(tokens):
-            self.response_token = self.answer_strip.selected = selected
+            owner.response_token = self.strip.selected = selected
         shown_if(self._answer, bool(tokens))
+
+    # what the model has read ------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        owner, model = self._owner, self._owner.models[0]
+        self.axis, self.special, self.in_prompt = (), (), 0
+        try:
+            asked = prediction_of(owner)
+            read = read_prompt(model, asked.read(model)[0])
+            self.axis, self.special = read.tokens(), read.special()
+            self.in_prompt = min(read.n_shown, len(asked.whole(model)[0]) - read.offset)
+        except ValueError:
+            pass  # the run that follows says what is wrong with the texts
+
+    def _read_anew(self, _: Any) -> None:
+        """Other texts, or another of their tokens predicted: other tokens were read."""
+        before, owner = self.axis, self._owner
+        self._read()
+        if self._selects and before and self.axis != before:
+            at = owner.position
+            if at >= len(self.axis) or self.axis[: at + 1] != before[: at + 1]:
+                owner.position = -1
+        owner.texts_read()
+
+    # the selected position --------------------------------------------------------------------------------------------
+
+    def _start_selection(self) -> None:
+        """Take over the position that is selected already, and keep it and the workbench's prompt token the same."""
+        owner = self._owner
+        if owner.position < 0 and owner.prompt_token < self.in_prompt:
+            owner.position = owner.prompt_token
+        if 0 <= owner.position < self.in_prompt:
+            owner.prompt_token = owner.position
+        owner.watch(owner, "position", self._position_changed)
+        owner.watch(owner, "prompt_token", self._prompt_token_changed)
+
+    def _position_changed(self, _: Any) -> None:
+        at = self._owner.position
+        self._owner.prompt_token = at if 0 <= at < self.in_prompt else -1
+
+    def _prompt_token_changed(self, _: Any) -> None:
+        """A prompt token chosen elsewhere is the selected position; letting go of it lets go of that."""
+        owner = self._owner
+        if 0 <= owner.prompt_token < self.in_prompt:
+            owner.position = owner.prompt_token
+        elif 0 <= owner.position < self.in_prompt:
+            owner.position = -1

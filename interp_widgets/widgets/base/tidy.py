@@ -27,6 +27,8 @@ def close_tree(widget: Any) -> None:
 
 def close_one(widget: Any) -> None:
     """Close one widget with its layout and style; closing twice does nothing."""
+    if getattr(widget, "closed", False):
+        return  # a panel that has closed itself: to ask for its layout would make a new one
     parts = [getattr(widget, name, None) for name in ("layout", "style")]
     widget.close()
     for part in parts:

@@ -270,7 +270,7 @@ class ConceptBrowser(Making):
     @property
     def opened(self) -> bool:
         """Whether what is on the screen comes from a file."""
-        return self._shown is not None and isinstance(getattr(self._shown.request, "source", None), OpenedSet)
+        return isinstance(getattr(self.shown_request, "source", None), OpenedSet)
 
     def name_of(self, index: int) -> str:
         """What to call a model: its letter, or nothing where there is only one."""

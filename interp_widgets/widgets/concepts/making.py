@@ -16,6 +16,7 @@ from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.data.concepts import Concept, check_concepts
 from interp_widgets.models import Model
 
+from ..base.answers import device_of
 from ..base.fields import Bounds, field
 from ..base.panel import Panel
 from ..base.workbench import in_model
@@ -92,7 +93,7 @@ class Making(Panel):
             self._listed = Listed(self.concepts)
         return BrowseRequest(MadeSet(self._listed, self.stream, self.method, self.seed), self.map_method, self.seed)
 
-    def depends_on(self, request: BrowseRequest) -> tuple[Any, ...]:
+    def depends_on(self, request: BrowseRequest, model: Model) -> tuple[Any, ...]:
         return self.models  # the second model's map holds the first's directions too
 
     def compute(
@@ -149,10 +150,10 @@ class Making(Panel):
             found = asked.answer(model, kept, progress=progress, check=check, on_draft=draft)
             if share:
                 flops = share * self._reading(asked, model)[0]
-                speedometer.learn(STATES, self._device(model), flops, time.monotonic() - began)
+                speedometer.learn(STATES, device_of(model), flops, time.monotonic() - began)
             return found
 
-        found: ConceptSet = self.once(asked, model, compute)
+        found: ConceptSet = self.answers.once(asked, model, compute)
         return found
 
     # what it takes ----------------------------------------------------------------------------------------------------
@@ -174,14 +175,14 @@ class Making(Panel):
             self._flops = key, cost.flops, cost.bytes
         return self._flops[1:]
 
-    def _forecast(self, request: Any, model: Model) -> Forecast:
+    def forecast_on(self, request: Any, model: Model) -> Forecast:
         """Time to the directions and the map; the shuffled control comes behind them and is not counted."""
         asked, found = request.source, Forecast(0.0, 0)
-        if isinstance(asked, MadeSet) and asked.listed.concepts and not self._expected(asked, model):
+        if isinstance(asked, MadeSet) and asked.listed.concepts and not self.answers.expected(asked, model):
             share = self._missing(asked, model)
             if share:
                 flops, size = self._reading(asked, model)
-                found = Forecast(speedometer.seconds(STATES, self._device(model), share * flops), int(size))
+                found = Forecast(speedometer.seconds(STATES, device_of(model), share * flops), int(size))
         if model is self.models[-1]:
             count, two = asked.wanted or len(self._names()), len(self.models) > 1
             cost = concept_map_cost(count, model.d_model, two=two)

@@ -58,7 +58,7 @@ class PairTab:
                 self.found = found
                 self.words.value = _sentence(found)
 
-        self._job = panel.start(
+        self._job = panel.jobs.start(
             lambda job: dispersion(one, two, pairs=chosen, resamples=samples, seed=panel.seed), done,
             title="Comparing", channel="compare", quiet=True,
         )  # fmt: skip

@@ -121,7 +121,7 @@ class ReadTab:
                 self.found, self._of = found, indices
                 self._draw()
 
-        self._job = panel.start(work, done, title="Reading", channel="read", quiet=True)
+        self._job = panel.jobs.start(work, done, title="Reading", channel="read", quiet=True)
 
     @property
     def position(self) -> int:

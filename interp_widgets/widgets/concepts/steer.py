@@ -155,7 +155,7 @@ class SteerTab:
                 self.found, self._of = found, indices
                 self._draw(indices)
 
-        self._job = panel.start(work, done, title="Writing", channel="steer")
+        self._job = panel.jobs.start(work, done, title="Writing", channel="steer")
 
     def options(self) -> dict[str, Any]:
         """Keywords of `compare_steering`."""

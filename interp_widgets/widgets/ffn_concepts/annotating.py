@@ -156,7 +156,7 @@ class Annotating:
                 reason = found.failures[0] if found.failures else "it gave no reason"
                 raise ValueError(f"the annotator failed too often and was asked no more: {reason}")
 
-        panel.start(
+        panel.jobs.start(
             work, done, title="Annotating", channel="annotate", on_partial=lambda _: panel.notes_changed()
         )  # fmt: skip
 

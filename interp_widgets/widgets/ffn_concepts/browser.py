@@ -308,7 +308,7 @@ class FFNConceptBrowser(WordPanel, Noting):
     @property
     def drawn(self) -> Request | None:
         """What is on the screen; None before the first result."""
-        return None if self._shown is None else cast(Request, self._shown.request)
+        return cast("Request | None", self.shown_request)
 
     def code(self, request: Request) -> str:
         return source_code(self, request)

@@ -103,7 +103,7 @@ class ComparisonTab:
                     panel.notes_changed()
 
             if not (a.partial or b.partial):
-                panel.start(work, done, title="Comparing", channel="compare")
+                panel.jobs.start(work, done, title="Comparing", channel="compare")
         if panel.tab == "comparison":
             self._draw()
             self._compare_notes()
@@ -132,7 +132,7 @@ class ComparisonTab:
                 self.annotated = found
                 self._draw_notes()
 
-        panel.start(work, done, title="Comparing the notes", channel="compare notes", quiet=True)
+        panel.jobs.start(work, done, title="Comparing the notes", channel="compare notes", quiet=True)
 
     # drawing ----------------------------------------------------------------------------------------------------------
 

@@ -21,9 +21,6 @@ from .request import DRAWN, PROMOTED, NeuronReading
 if TYPE_CHECKING:
     from .browser import FFNConceptBrowser
 
-CLICK = "; click one for its tokens"
-"""What a table says on the screen, and a picture of it does not."""
-
 
 class NeuronsTab:
     """Prompt strip, scatter of all neurons, table of those with the largest effects, tokens of the picked one."""
@@ -139,7 +136,7 @@ class NeuronsTab:
             what = "change of their effects" if two else "effects"
             self.table.caption = (
                 f"The {len(listed)} neurons of layer {shown[0].effects.layer} with the largest {what}, "
-                f"of {len(sizes[0]):,}{CLICK}"
+                f"of {len(sizes[0]):,}; click one for its tokens"
             )
 
     def _line(self, shown: tuple[NeuronReading, ...], neuron: int) -> list[Any]:
@@ -178,7 +175,7 @@ class NeuronsTab:
             if key == self._asked:
                 self._show_tokens(neuron, found)
 
-        panel.start(work, done, title="Reading the neuron", channel="neuron", quiet=True)
+        panel.jobs.start(work, done, title="Reading the neuron", channel="neuron", quiet=True)
 
     def _show_tokens(self, neuron: int, found: list[NeuronTokenResult]) -> None:
         heads: list[dict[str, Any]] = []
@@ -236,9 +233,8 @@ class NeuronsTab:
                 widths[place] = 360
         rows = [self._line(self.looked_at, neuron) for neuron in self._listed[:DRAWN]]
         numbers = [place for place, head in enumerate(heads) if "raises" not in head]
-        table = table_scene(list(zip(heads, widths, strict=True)), rows, right=numbers,
-                            title=self.table.caption.removesuffix(CLICK))  # fmt: skip
-        return stack_scenes([self.strip.scene(width=int(table.width), title="Prompt"), table])
+        table = table_scene(list(zip(heads, widths, strict=True)), rows, title=self.table.caption, right=numbers)
+        return stack_scenes([self.strip.scene(width=int(table.width)), table])
 
 
 def _heads(two: bool) -> list[dict[str, Any]]:

@@ -88,7 +88,7 @@ class Noting(PredictionPanel):
                     self.take_notes(letter, one)
 
         # a run of its own: what is wrong with notes must not keep the components from being shown
-        self.start(work, done, title="Opening the notes", channel="notes")
+        self.jobs.start(work, done, title="Opening the notes", channel="notes")
 
     def notes_changed(self) -> None:
         """Draw what depends on the notes."""

@@ -222,7 +222,7 @@ class HeadWordBrowser(WordPanel):
     @property
     def source_words(self) -> str:
         """Where the words on the screen come from."""
-        request = None if self._shown is None else self._shown.request
+        request = self.shown_request
         return request.source.describe() if isinstance(request, HeadWordRequest) else "as saved"
 
     def look_at(self, layer: int, head: int) -> None:

@@ -84,7 +84,7 @@ class ComparisonTab:
                 panel.about.paint()
 
         quick = sum(len(one.dimension_scores) for one in results) < QUIET_PAIRS
-        self._job = panel.start(work, done, title="Comparing", channel="comparison", quiet=quick)
+        self._job = panel.jobs.start(work, done, title="Comparing", channel="comparison", quiet=quick)
 
     def change_of(self, layer: int, head: int) -> float | None:
         """1 − M of a head; None while it is not known."""

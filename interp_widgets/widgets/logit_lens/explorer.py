@@ -98,7 +98,7 @@ class LogitLensExplorer(PredictionPanel):
     ) -> LogitLensResult:
         return request.answer(model, self.models[-1], progress=progress, check=check)
 
-    def depends_on(self, request: LensRequest) -> tuple[Any, ...]:
+    def depends_on(self, request: LensRequest, model: Model) -> tuple[Any, ...]:
         return (self.models[-1],) if request.target is None else ()
 
     def draw(self, results: tuple[LogitLensResult, ...], request: LensRequest) -> None:
@@ -120,7 +120,7 @@ class LogitLensExplorer(PredictionPanel):
     def code(self, request: LensRequest) -> str:
         names = ("model",) if len(self.models) == 1 else ("base", "tuned")
         target = request.target
-        if target is None and self._shown is not None and self._shown.request == request:
+        if target is None and self.shown_request == request:
             target = self.results[-1].target
         if isinstance(target, int):
             target = token_text(self.models[0], target) or target

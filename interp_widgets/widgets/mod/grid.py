@@ -181,8 +181,7 @@ class GridTab:
         """Run one study in the background."""
         panel = self.panel
         study = next(one for one in self.studies if one.name == name)
-        owner = panel._owners.get(name)
-        if owner is not None and owner.busy:
+        if panel.jobs.runs(name):
             raise ValueError(f"“{study.label}” is under way: cancel it first to start it again")
         self._check(study)
         slot, options, dataset, problems = panel.slot, study.options(), learned(panel), solved(panel)
@@ -203,7 +202,7 @@ class GridTab:
             speedometer.learn(_KIND, str(base.device), plain, time.monotonic() - began - job.given_away)
             return found
 
-        panel.start(
+        panel.jobs.start(
             work, lambda found: self.take(name, found, lines), title=study.label.replace("Tune", "Tuning"),
             channel=name, on_partial=lambda found: self.take(name, found, lines), gives_way=True,
         )  # fmt: skip

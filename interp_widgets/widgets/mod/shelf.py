@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -116,13 +115,11 @@ class Shelf:
             raise ValueError("this mixture was forgotten meanwhile: look at another one")
         return found
 
-    def held(self, keys: Sequence[Any]) -> tuple[ModModel, ...]:
-        """The mixtures among those that a request names that were given, tuned or opened: users can edit them."""
-        serials = [(slot, key[0]) for slot, key in enumerate(keys) if not isinstance(key, Untrained)]
-        return tuple(
-            entry.model for slot, serial in serials for entry in self.rows[slot]
-            if entry.serial == serial and entry.model is not None
-        )  # fmt: skip
+    def held(self, slot: int, key: Any) -> tuple[ModModel, ...]:
+        """The mixture of this key, if it was given, tuned or opened: users can edit it."""
+        if isinstance(key, Untrained):
+            return ()
+        return tuple(entry.model for entry in self.rows[slot] if entry.serial == key[0] and entry.model is not None)
 
     def base(self, slot: int) -> Any:
         """The model without a mixture, to tune; in the worker. ValueError where it is not known."""

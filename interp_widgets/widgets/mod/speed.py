@@ -58,7 +58,7 @@ class SpeedTable:
             )  # fmt: skip
 
         title = name if len(panel.models) == 1 else f"{'AB'[slot]}: {name}"
-        panel.start(work, lambda found: self._fill(found, title), title="Measuring", channel="speed")
+        panel.jobs.start(work, lambda found: self._fill(found, title), title="Measuring", channel="speed")
 
     def _fill(self, found: RoutingSpeed, title: str) -> None:
         rows = []

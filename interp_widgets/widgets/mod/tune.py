@@ -205,7 +205,7 @@ class TuneTab:
         self._mark(True)
         self._draw(live.curves(), panel.steps)
         self.words.value = "The data set is read; the first step follows."
-        panel.start(
+        panel.jobs.start(
             work, lambda ended: self._take(ended[0], ended[1], live, slot, line), title="Tuning", channel="tune",
             on_partial=lambda curves: self._live(curves, options["steps"]), gives_way=True,
         )  # fmt: skip
@@ -286,7 +286,7 @@ class TuneTab:
                 panel.adopt(slot)
             panel.follow()
 
-        panel.start(lambda job: panel.shelf.open(slot, given), done, title="Opening", channel="open")
+        panel.jobs.start(lambda job: panel.shelf.open(slot, given), done, title="Opening", channel="open")
 
     def scene(self) -> Scene:
         """The charts as they are drawn."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, cast
 
 import ipywidgets as W
@@ -10,14 +11,12 @@ import traitlets as T
 
 from interp_widgets.analysis.mixture_of_depths import RoutingResult, routing
 from interp_widgets.compute.memory import Forecast
-from interp_widgets.compute.worker import Job
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import ModModel
 
 from ..base.controls import shown_if
 from ..base.fields import Bounds, Seed, Text, field
-from ..base.panel import Panel
-from ..base.running import FIRST_BACKGROUND_SECONDS
+from ..base.panel import FIRST_BACKGROUND_SECONDS, Panel
 from ..base.saving import as_one
 from .grid import GridTab, ks_box
 from .inputs import fill_mixtures, mixture_boxes
@@ -214,9 +213,9 @@ class MoDRoutingViewer(Panel):
             shown_if(part, self.tab == "route")
         shown_if(self.forecast_label, self.tab == "route" and bool(self.forecast_label.value))
 
-    def _mark(self, *, stale: bool, forecast: str | None = None) -> None:
+    def mark(self, *, stale: bool, forecast: str | None = None) -> None:
         """Dim the routes, which Run is about, and not the tabs of tunings."""
-        super()._mark(stale=stale, forecast=forecast)
+        super().mark(stale=stale, forecast=forecast)
         self.plot.remove_class("iw-stale")
         (self.route.box.add_class if stale else self.route.box.remove_class)("iw-stale")
         shown_if(self.forecast_label, self.tab == "route" and bool(forecast))
@@ -229,12 +228,7 @@ class MoDRoutingViewer(Panel):
 
     def follow(self) -> None:
         """Read the routes of a mixture that has just been tuned or opened, unless that takes long."""
-        self._refresh(limit=FIRST_BACKGROUND_SECONDS)
-
-    def forget_error(self) -> None:
-        """An option of tuning has changed: what was said of the one before it is not so any more."""
-        if self.status.error and not self._run_failed:
-            self.status.idle()
+        self.refresh(limit=FIRST_BACKGROUND_SECONDS)
 
     def mixtures_changed(self) -> None:
         """Another mixture is looked at, or there are more of them."""
@@ -255,10 +249,9 @@ class MoDRoutingViewer(Panel):
                 )
         return Route(self.prompt, self.routes, keys)
 
-    def _work(self, request: Any, job: Job, fresh: bool) -> Any:
-        for slot, key in enumerate(request.mixtures):  # before the clock of the forecasts runs
+    def prepare(self, request: Route) -> None:
+        for slot, key in enumerate(request.mixtures):
             self.shelf.prepare(slot, key)
-        return super()._work(request, job, fresh)
 
     def compute(
         self,
@@ -276,12 +269,12 @@ class MoDRoutingViewer(Panel):
             progress=progress, check=check,
         )  # fmt: skip
 
-    def depends_on(self, request: Route) -> tuple[Any, ...]:
-        return self.shelf.held(request.mixtures)
+    def asked_of(self, request: Route, model: Any) -> Route:
+        return replace(request, mixtures=(request.mixtures[self._slot_of(model)],))
 
-    def _key(self, request: Any, model: Any, look: Callable[[Any], Hashable]) -> Hashable:
-        # two copies of one model, each with a mixture of its own, are asked the same and answer differently
-        return super()._key(request, model, look), self._slot_of(model)
+    def depends_on(self, request: Route, model: Any) -> tuple[Any, ...]:
+        slot = self._slot_of(model)
+        return self.shelf.held(slot, request.mixtures[slot])
 
     def _slot_of(self, model: Any) -> int:
         return next(slot for slot, one in enumerate(self.models) if one is model)
@@ -289,9 +282,9 @@ class MoDRoutingViewer(Panel):
     def cost(self, request: Route, model: Any) -> Any:
         return request.cost(model, self.shelf.k(self._slot_of(model)))
 
-    def _forecast(self, request: Any, model: Any) -> Forecast:
+    def forecast_on(self, request: Route, model: Any) -> Forecast:
         slot = self._slot_of(model)
-        found = super()._forecast(request, model)
+        found = super().forecast_on(request, model)
         if self.shelf.is_ready(slot, request.mixtures[slot]):
             return found
         seconds = _BUILD_SECONDS_PER_PARAMETER * float(getattr(model, "parameter_count", 0))
@@ -306,16 +299,14 @@ class MoDRoutingViewer(Panel):
     def cancel(self) -> None:
         """Stop what is running; a tuning keeps what it has learned so far."""
         self.tune.stop()
-        for name, owner in list(self._owners.items()):
-            if name != "tune":
-                owner.cancel()
+        self.jobs.cancel(but=["tune"])
 
     # what is on the screen --------------------------------------------------------------------------------------------
 
     @property
     def drawn(self) -> Route | None:
         """What the picture on the screen answers; None before the first."""
-        return None if self._shown is None else cast(Route, self._shown.request)
+        return cast("Route | None", self.shown_request)
 
     @property
     def mixture(self) -> Any:

@@ -28,8 +28,8 @@ from .parameters import Parameter, read
 from .views import ValueView, looked_at
 
 TAKEN = {
-    "actions", "closed", "code_box", "controls", "details", "forecast_label", "heading", "inputs", "jobs", "models",
-    "picture", "plot", "results", "run_button", "save_menu", "status", "workbench",
+    "actions", "active", "answers", "closed", "code_box", "controls", "details", "forecast_label", "heading", "inputs",
+    "jobs", "models", "picture", "plot", "results", "run_button", "save_menu", "stack", "status", "workbench",
 }  # fmt: skip
 """Names that a panel uses for itself, besides those of its class."""
 
@@ -126,7 +126,7 @@ class ProbePanel(Panel):
                 raise Incomplete(one.trait, str(error)) from error
             arguments[one.name] = value if isinstance(found, Path) else found
         asked = Request.of(self.analysis, arguments)
-        return Question(asked.analysis, asked.arguments, tuple(stamps))
+        return Question(asked.analysis, asked.arguments, stamps=tuple(stamps))
 
     def compute(self, request: Question, model: Model, **reports: Any) -> Any:
         value = request.answer(model, **reports)

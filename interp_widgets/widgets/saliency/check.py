@@ -104,7 +104,7 @@ class CheckTab:
             return found
 
         shown_results = panel.results
-        panel.start(
+        panel.jobs.start(
             work, lambda found: self.show(found, index, shown_results), title="Checking the methods", channel="check"
         )
 

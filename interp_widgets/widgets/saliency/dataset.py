@@ -93,7 +93,7 @@ class DatasetTab:
                 progress=job.progress, check=job.check, on_partial=job.partial,
             )  # fmt: skip
 
-        panel.start(
+        panel.jobs.start(
             work, lambda result: self.show(result, cases), title="Scoring cases", channel="data set",
             on_partial=lambda result: self.show(result, cases),
         )  # fmt: skip

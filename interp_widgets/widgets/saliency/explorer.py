@@ -181,10 +181,10 @@ class SaliencyExplorer(Panel):
         response = write_response(request, self.models, check)
         result = attribute(request, model, response, progress=progress, check=check, on_partial=on_partial)
         if request.writing is not None:
-            self.remember(request.answered(response), model, result)
+            self.answers.remember(request.answered(response), model, result)
         return result
 
-    def depends_on(self, request: SaliencyRequest) -> tuple[Any, ...]:
+    def depends_on(self, request: SaliencyRequest, model: Model) -> tuple[Any, ...]:
         return () if request.writing is None else (self.models[request.writing.writer],)
 
     def cost(self, request: SaliencyRequest, model: Model) -> Any:

@@ -191,7 +191,7 @@ class Details:
             if key == self._asked:
                 self._show_part(place, found)
 
-        panel.start(work, done, title="Reading the part", channel="part", quiet=True)
+        panel.jobs.start(work, done, title="Reading the part", channel="part", quiet=True)
 
     def _part_name(self, place: int) -> str:
         one = self.panel.looked_at[-1]

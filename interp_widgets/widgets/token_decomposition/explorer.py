@@ -89,7 +89,8 @@ class TokenDecompositionExplorer(PredictionPanel):
             "column": (max(model.n_layers for model in self.models) + 1, "the layers and the final norm"),
         }
 
-    def preset_values(self, chosen: Preset) -> dict[str, Any]:
+    @classmethod
+    def preset_values(cls, chosen: Preset) -> dict[str, Any]:
         return {"foil": ""}  # one of another example means nothing here
 
     def build(self) -> None:

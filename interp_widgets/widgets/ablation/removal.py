@@ -1,0 +1,162 @@
+"""What the maps of modules and of heads have in common: the replacement, the measure, the picked part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import ipywidgets as W
+import traitlets as T
+
+from interp_widgets.analysis._core.prompts import read_prompt, single_token
+from interp_widgets.analysis.ablation.replacement import same_length
+from interp_widgets.data.presets import PRESETS
+from interp_widgets.figures.static import Scene
+
+from ..base import pair_view
+from ..base.code import call, cell
+from ..base.controls import shown_if
+from ..base.fields import Lines, field
+from ..base.prediction import Continued, Prediction, checked
+from ..base.request import Request, model_variables, result_variables
+from ..base.workbench import in_model
+from .ablation_spec import KINDS, AblationSpec, Listed, ReplacementValue, makers
+from .labels import METRIC_LABELS, REPLACEMENT_LABELS
+from .maps import MapPanel, Maps, clean_value
+from .next_token import TOP, NextToken
+
+
+class Removal(MapPanel):
+    """Base of the panels that take parts out of the model and map what that does to a prediction."""
+
+    foil = field(
+        str, label="Foil", placeholder="one token", group="prediction",
+        help="The token whose logit is taken off the target's",
+        shown_if=lambda panel: panel.metric == "logit_difference",
+        required="the logit difference needs a foil: type the token that the target is set against",
+    )  # fmt: skip
+    replacement = field(
+        REPLACEMENT_LABELS, "zero", label="Replaced by", new_row=True, help="What removed values are replaced by"
+    )
+    metric = field(METRIC_LABELS, "logit", label="Measured", help="What of the next-token distribution is compared")
+    corrupted = field(
+        str, label="Corrupted prompt", placeholder="as many tokens as the prompt", width="grow",
+        help="A prompt of as many tokens to take values from",
+        shown_if=lambda panel: panel.replacement == "resample",
+        required="there is no corrupted prompt yet: type one of as many tokens as the prompt",
+    )  # fmt: skip
+    reference = field(
+        Annotated[list, Lines(3)], [one.prompt for one in PRESETS], label="Reference texts, one per line",
+        new_row=True, width="grow", help="Texts to take the mean over",
+        shown_if=lambda panel: panel.replacement == "mean",
+        required="the mean needs reference texts: write at least one, each on a line of its own",
+    )  # fmt: skip
+    kind = field(T.Enum(("", *KINDS, "head"), default_value=""), selects=True)
+    """The picked part: a module or ``head`` of the selected layer; empty for none."""
+    head = field(in_model(), selects=True)
+    """The selected head."""
+    ablations = field(T.Tuple(), argument=None)
+    """The list of ablations that act together while the model writes, as :class:`Listed`."""
+
+    preset_fields = ("foil", "corrupted")
+
+    def build(self) -> None:
+        self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
+        self.maps = self.make_maps()
+        self.words = W.HTML("")
+        shown_if(self.words, False)
+        self.plot.children = [self.words, self.maps.grid]
+        self.next_token = NextToken(self)
+        self.details.children = [self.next_token.box]
+
+    # to fill in -------------------------------------------------------------------------------------------------------
+
+    def make_maps(self) -> Maps:
+        """The maps, before there is a result."""
+        raise NotImplementedError
+
+    def effect_of(self, spec: AblationSpec) -> tuple[float, ...]:
+        """What the maps say of a part, one number per model; NaN where they say nothing."""
+        raise NotImplementedError
+
+    @property
+    def picked(self) -> AblationSpec | None:
+        """The picked part as an ablation; None if no cell is picked."""
+        raise NotImplementedError
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def request(self) -> Request:
+        request: Request = super().request()
+        prediction, model = self.prediction(), self.models[0]
+        if self.metric == "logit_difference":
+            single_token(model, self.foil, what="foil")
+        if self.replacement == "resample":
+            other = read_prompt(model, Continued(self.corrupted, prediction).read_by(model), what="corrupted prompt")
+            same_length(checked(prediction, model), other, "the corrupted prompt")
+        for text in self.reference if self.replacement == "mean" else ():
+            read_prompt(model, text, what="reference text")
+        return request
+
+    def arguments(self) -> dict[str, Any]:
+        found = super().arguments()
+        if "corrupted" in found:
+            found["corrupted"] = Continued(self.corrupted, self.prediction())
+        return found
+
+    @property
+    def asked(self) -> Prediction | None:
+        """The prediction that the maps on the screen are about."""
+        return None if self.shown_request is None else self.shown_request.inputs[0].prediction
+
+    @property
+    def replacement_value(self) -> ReplacementValue:
+        """What the maps on the screen put in the place of what is removed."""
+        options = dict(self.shown_request.arguments)
+        corrupted = options["corrupted"].prompt if "corrupted" in options else ""
+        return ReplacementValue(options["replacement"], options.get("reference", ()), corrupted)
+
+    # what is on the screen --------------------------------------------------------------------------------------------
+
+    def draw_words(self, strongest: str) -> None:
+        """Say what is measured, and what is strongest."""
+        self.words.value = f"{clean_value(self, self.results)}<br>{strongest}"
+        shown_if(self.words, True)
+
+    def draw_selection(self) -> None:
+        self.next_token.paint()
+
+    def effects_shown(self, spec: AblationSpec) -> tuple[float, ...]:
+        """What the maps say of a part, one number per model that is looked at."""
+        if len(self.results) < len(self.models):
+            return ()
+        effects = self.effect_of(spec)
+        return tuple(effects[index] for index in pair_view.looked_at(self))
+
+    # the list ---------------------------------------------------------------------------------------------------------
+
+    def add_to_list(self, spec: AblationSpec) -> None:
+        """Put an ablation at the end of the list; ValueError if it is there already."""
+        if any(one.picked == spec for one in self.ablations):
+            raise ValueError(f"{spec.describe(self.texts.axis)}, is in the list already")
+        self.ablations = (*self.ablations, Listed(spec))
+
+    def write_without(self, spec: AblationSpec) -> None:
+        """Open the tab of the texts with this ablation alone switched on."""
+        others = tuple(replace(one, on=False) for one in self.ablations if one.picked != spec)
+        self.stack.open_tab("text", ablations=(*others, Listed(spec)))
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: Request) -> str:
+        picked, imports, lines = self.picked, [request.method], request.lines(self.models)
+        if picked is not None:
+            name, prediction = model_variables(self.models)[0 if self.view == "A" else -1], request.inputs[0].prediction
+            without = picked.code(name, prediction, len(self.texts.axis))
+            table = call("ablated_prediction", name, prediction.code(name)[1], "without", top=TOP)
+            lines += ["", *makers([picked]), f"without = {without}", f"next_tokens = {table}", ""]
+            imports += ["Ablation", "ablated_prediction"]
+        return cell(imports, self.models, [*lines, f"{result_variables(self.models)[-1]}.to_frame()"])
+
+    def scene(self) -> Scene:
+        return self.maps.scene()

@@ -1,0 +1,219 @@
+"""Text that the model writes as it is and under a list of ablations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from dataclasses import field as data
+from difflib import SequenceMatcher
+from html import escape
+from typing import Any, ClassVar
+
+import ipywidgets as W
+import traitlets as T
+
+from interp_widgets.analysis.ablation import ablation
+from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.models import Model
+
+from ..base import pair_view, tidy
+from ..base.code import call, cell
+from ..base.controls import row, shown_if
+from ..base.fields import field
+from ..base.prediction import Prediction, PredictionPanel, checked
+from ..base.request import model_variables
+from ..base.sampling import Sampling
+from ..views import TokenStrip
+from .ablation_spec import AblationSpec, Listed, makers
+from .maps import quoted
+
+EMPTY = "The list is empty: click a cell of a map, then <i>Add to the list</i>."
+
+
+@dataclass(frozen=True)
+class Written:
+    """What one model writes, as it is and with ablations."""
+
+    plain: tuple[int, ...]
+    """Token ids."""
+    ablated: tuple[int, ...]
+    plain_tokens: tuple[str, ...] = data(default=(), compare=False)
+    """Readable tokens."""
+    ablated_tokens: tuple[str, ...] = data(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class WritingRequest:
+    """What one prompt is continued with, as it is and under ablations."""
+
+    method: ClassVar[str] = "text"
+    prediction: Prediction
+    specs: tuple[AblationSpec, ...]
+    max_new_tokens: int
+    temperature: float
+    seed: int
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keywords of `generate`."""
+        return {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature, "seed": self.seed}
+
+    def answer(self, model: Model, *, progress: Any, check: Any, on_partial: Any) -> Written:
+        """Let one model write both texts."""
+        ids, count = self.prediction.read(model)[0], self.max_new_tokens
+        made = [one.make(model, self.prediction, ahead=count, check=check) for one in self.specs]
+        texts = []
+        for number, ablations in enumerate(([], made)):
+            new: list[int] = []
+
+            def told(token: int, new: list[int] = new, before: int = number * count) -> None:
+                new.append(token)
+                progress(before + len(new), 2 * count)
+
+            with ablation(model, ablations):
+                texts.append(tuple(model.generate_ids(ids, **self.options, check=check, on_token=told)))
+        plain, ablated = texts
+        return Written(plain, ablated, *(tuple(model.token_strings(list(text))) for text in texts))
+
+
+class AblatedText(Sampling, PredictionPanel):
+    """What the model writes with parts taken out: the list of ablations, and both texts side by side."""
+
+    title = "Text under ablations"
+    ablations = field(T.Tuple())
+    """The list of ablations that act together while the model writes, as :class:`Listed`."""
+
+    def build(self) -> None:
+        self.list = W.VBox()
+        self.list.add_class("iw-column")
+        self.about = W.HTML(EMPTY)
+        self.inputs.children = [*self.text_inputs(), self.about, self.list, *self.controls.rows()]
+        self.words = W.HTML("")
+        self.strips = [TokenStrip(empty="The model ends its text at once", max_lines=8) for _ in range(4)]
+        self.rows = []
+        for pair in (self.strips[:2], self.strips[2:]):
+            grid = W.VBox([W.VBox([strip]) for strip in pair])
+            grid.add_class("iw-maps")
+            shown_if(grid, False)
+            self.rows.append(grid)
+        self.plot.children = [self.words, *self.rows]
+        self.watch(self, "ablations", lambda _: self._list())
+
+    # the list ---------------------------------------------------------------------------------------------------------
+
+    def texts_read(self) -> None:
+        self._list()
+
+    def _list(self) -> None:
+        """Show the list, in the tokens of the prompt."""
+        old, self.list.children = self.list.children, [self._line(one) for one in self.ablations]
+        for line in old:
+            tidy.close_tree(line)
+            tidy.close_one(line)
+        on, total = sum(one.on for one in self.ablations), len(self.ablations)
+        self.about.value = f"{on} of {total} switched on." if total else EMPTY
+
+    def _line(self, one: Listed) -> W.HBox:
+        """One ablation: a checkbox with its name, where it acts, and a button that takes it out."""
+        spec = one.picked
+        on = W.Checkbox(value=one.on, indent=False, description=f"{spec.part()}, {spec.replaced_by()}")
+        places = [("at every token", True)]
+        if spec.position is not None:
+            places.insert(0, (spec.place(self.texts.axis), False))
+        place = W.Dropdown(
+            options=places, value=one.everywhere or spec.position is None, disabled=spec.position is None
+        )
+        remove = W.Button(description="Remove", tooltip=f"Take {spec.where(self.texts.axis)} out of the list")
+        self.watch(on, "value", lambda change: self._change(one, on=change.new))
+        self.watch(place, "value", lambda change: self._change(one, everywhere=change.new))
+        self.on_click(remove, lambda: self._change(one))
+        line = row(on, place, remove)
+        line.add_class("iw-line")
+        return line
+
+    def _change(self, one: Listed, **values: Any) -> None:
+        """Change one ablation of the list, or without values take it out."""
+        changed = [replace(one, **values)] if values else []
+        at = self.ablations.index(one)
+        self.ablations = (*self.ablations[:at], *changed, *self.ablations[at + 1 :])
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def request(self) -> WritingRequest:
+        prediction = self.prediction()
+        checked(prediction, self.models[0])
+        specs = tuple(one.spec for one in self.ablations if one.on)
+        return WritingRequest(prediction, specs, self.max_new_tokens, self.temperature, self.seed)
+
+    def draw(self, results: tuple[Written, ...], request: WritingRequest) -> None:
+        specs, axis = request.specs, self.texts.axis
+        said = [escape("; ".join(one.describe(axis) for one in specs)) + "."] if specs else []
+        shown = pair_view.looked_at(self) if len(results) == len(self.models) else range(len(results))
+        for number, grid in enumerate(self.rows):
+            shown_if(grid, number < len(shown))
+        for number, index in enumerate(shown):
+            spans, sentence = differences(results[index])
+            start = f"{pair_view.LETTERS[index]}: " if len(self.models) > 1 else ""
+            said += [start + sentence] if specs else []
+            titles = (f"{start}as it is", f"{start}with {_count(specs)}")
+            texts = (results[index].plain_tokens, results[index].ablated_tokens)
+            for strip, title, text, marks in zip(self.strips[2 * number :], titles, texts, spans, strict=False):
+                strip.set_tokens(list(text))
+                strip.label = title[0].upper() + title[1:]
+                strip.set_marks(marks)
+        self.words.value = "<br>".join(said)
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: WritingRequest) -> str:
+        prediction, count = request.prediction, len(self.texts.axis) + request.max_new_tokens
+        lines: list[str] = [*makers(request.specs), ""] if makers(request.specs) else []
+        for index in pair_view.looked_at(self):
+            name = model_variables(self.models)[index]
+            before, ids, _ = prediction.code(name)
+            lines += [line for line in before if line not in lines]
+            lines += ["ablations = [", *(f"    {one.code(name, prediction, count)},".replace("\n", "\n    ")
+                                         for one in request.specs), "]"]  # fmt: skip
+            lines += [f"with ablation({name}, ablations):",
+                      f"    text = {call(f'{name}.generate', ids, **request.options)}"]  # fmt: skip
+        return cell(["Ablation", "ablation"], self.models, [*lines, "text"])
+
+    def frame(self) -> Any:
+        import pandas as pd
+
+        return pair_view.joined(
+            pd.DataFrame({"ablated": [text is one.ablated_tokens for text in texts for _ in text],
+                          "position": [at for text in texts for at in range(len(text))],
+                          "token": [token for text in texts for token in text]})
+            for one in self.results
+            for texts in [(one.plain_tokens, one.ablated_tokens)]
+        )  # fmt: skip
+
+    def scene(self) -> Scene:
+        shown = 2 * len(pair_view.looked_at(self))
+        return stack_scenes([strip.scene(width=760) for strip in self.strips[:shown]], columns=2)
+
+
+def _count(specs: Sequence[AblationSpec]) -> str:
+    return {0: "no ablation", 1: "1 ablation"}.get(len(specs), f"{len(specs)} ablations")
+
+
+def differences(one: Written) -> tuple[tuple[list[list[int]], list[list[int]]], str]:
+    """Spans of the tokens in which two texts differ, and a sentence.
+
+    >>> differences(Written((1, 2, 3), (1, 9, 3), ("a", "b", "c"), ("a", "x", "c")))
+    (([[1, 2]], [[1, 2]]), 'The texts differ from token 1 on: “b” became “x”.')
+    """
+    marks: tuple[list[list[int]], list[list[int]]] = ([], [])
+    for kind, a0, a1, b0, b1 in SequenceMatcher(None, one.plain, one.ablated, autojunk=False).get_opcodes():
+        if kind != "equal":
+            for spans, start, end in ((marks[0], a0, a1), (marks[1], b0, b1)):
+                spans += [[start, end]] if end > start else []
+    if one.plain == one.ablated:
+        return marks, "Both texts are the same."
+    at = next((i for i, (a, b) in enumerate(zip(one.plain, one.ablated, strict=False)) if a != b), None)
+    if at is None:
+        end = min(len(one.plain), len(one.ablated))
+        return marks, f"The texts are the same up to token {end}, where one of them ends."
+    was, became = (quoted(text[at]) for text in (one.plain_tokens, one.ablated_tokens))
+    return marks, f"The texts differ from token {at} on: {was} became {became}."

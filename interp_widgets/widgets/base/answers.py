@@ -1,0 +1,128 @@
+"""The answers to a panel's requests: computed on every model or taken from the cache, and how long they will take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from interp_widgets.models import Model
+
+from ...compute.cache import results as cache
+from ...compute.memory import Forecast, speedometer
+from ...compute.worker import Job
+from .identity import Identity
+from .jobs import threads_for
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run brought: one result per model, for the request it answers."""
+
+    request: Hashable
+    results: tuple[Any, ...]
+    seconds: float
+    cached: bool = False
+    partial: bool = False
+
+
+class Answers:
+    """What the requests of one panel bring; the panel says how to `compute`, what it `cost`s and `depends_on`."""
+
+    def __init__(self, panel: Any) -> None:
+        self._panel = panel
+        self._identity = Identity()
+
+    def once(self, request: Hashable, model: Model, compute: Callable[[], Any], *, fresh: bool = False) -> Any:
+        """The result of a request on one model: the one in the cache, or computed now and kept; in the worker.
+
+        Nothing is kept of a model that changed meanwhile, or of which it is not certain what it computes.
+        """
+        key = self._key(request, model, self._identity.of)
+        value = None if fresh else cache.get(key)
+        if value is None:
+            value = compute()
+            self._keep(request, model, key, value)
+        return value
+
+    def remember(self, request: Hashable, model: Model, result: Any) -> None:
+        """Keep a result for another request that it answers as well; within `compute`."""
+        self._keep(request, model, self._key(request, model, self._identity.at_last), result)
+
+    def work(self, request: Hashable, job: Job, *, fresh: bool = False) -> Outcome:
+        """Answer a request on every model; in the worker's thread, or in the caller's for `run`."""
+        self._panel.prepare(request)
+        began = time.monotonic()
+        results: list[Any] = []
+        computed: list[int] = []
+
+        def compute(index: int) -> Any:
+            computed.append(index)
+            return self._compute(request, index, job, tuple(results))
+
+        for index, model in enumerate(self._panel.models):
+            job.check()
+            results.append(self.once(request, model, partial(compute, index), fresh=fresh))
+        return Outcome(request, tuple(results), time.monotonic() - began, cached=not computed)
+
+    def held(self, request: Hashable) -> Outcome | None:
+        """The answer in the cache, if it is certain without a long look that the models are what they were."""
+        found = tuple(cache.get(self._key(request, model, self._identity.at_a_glance)) for model in self._panel.models)
+        return None if any(value is None for value in found) else Outcome(request, found, 0.0, cached=True)
+
+    def expected(self, request: Hashable, model: Model) -> bool:
+        """Whether the worker will probably find the result in the cache, once it has read the model's weights."""
+        return self._key(request, model, self._identity.probably) in cache
+
+    def forecast(self, request: Hashable) -> Forecast:
+        """Time and memory that a request will take on all models, without the results that are in the cache."""
+        parts = [
+            self._panel.forecast_on(request, model) for model in self._panel.models if not self.expected(request, model)
+        ]
+        return sum(parts[1:], parts[0]) if parts else Forecast(0.0, 0)
+
+    def measured(self, request: Hashable, model: Model) -> Forecast:
+        """What a request takes on one model by its cost and the speed of earlier runs."""
+        cost, kind, device = self._panel.cost(request, model), self._kind(request), device_of(model)
+        if cost is not None:
+            return speedometer.forecast(kind, device, cost)
+        known = speedometer.knows(kind, device)
+        return Forecast(speedometer.seconds(kind, device, 0.0) if known else 0.0, 0)
+
+    # inside -----------------------------------------------------------------------------------------------------------
+
+    def _compute(self, request: Hashable, index: int, job: Job, before: tuple[Any, ...]) -> Any:
+        panel, model, count = self._panel, self._panel.models[index], len(self._panel.models)
+        began = time.monotonic()
+        with threads_for(panel.models):
+            value = panel.compute(
+                request,
+                model,
+                progress=lambda done, total: job.progress(done + index * total, count * total),
+                check=job.check,
+                on_partial=lambda part: job.partial(Outcome(request, (*before, part), 0.0, partial=True)),
+            )
+        job.check()
+        cost = panel.cost(request, model)
+        flops = 0.0 if cost is None else float(cost.flops)
+        speedometer.learn(self._kind(request), device_of(model), flops, time.monotonic() - began)
+        return value
+
+    def _keep(self, request: Hashable, model: Model, key: Hashable, value: Any) -> None:
+        """Keep a result under the key from before it was computed, if the model still has it."""
+        if self._key(request, model, self._identity.of) == key:
+            cache.put(key, value)
+
+    def _key(self, request: Hashable, model: Model, look: Callable[[Model], Hashable]) -> Hashable:
+        others = tuple(look(other) for other in self._panel.depends_on(request, model))
+        return (type(self._panel).__qualname__, look(model), others, self._panel.asked_of(request, model))
+
+    def _kind(self, request: Hashable) -> Hashable:
+        return (type(self._panel).__qualname__, getattr(request, "method", None))
+
+
+def device_of(model: Model) -> str:
+    """The name of a model's device."""
+    return str(getattr(model, "device", "cpu"))

@@ -1,0 +1,147 @@
+"""What a panel has running in the background: one run per channel, the newest wins, each with status and Cancel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from ...compute.worker import Job, Owner, State
+from ...models.threads import SMALL, few_threads
+from .guard import guarded, inside_handler, ui_lock
+
+MAIN = "main"
+"""The channel of the panel's own question."""
+
+
+class Jobs:
+    """The runs of one panel on the worker of its device. They report to the panel's status line."""
+
+    def __init__(self, panel: Any) -> None:
+        self._panel = panel
+        self._owners: dict[str, Owner] = {}
+
+    def start(
+        self,
+        work: Callable[[Job], Any],
+        done: Callable[[Any], object] | None = None,
+        *,
+        title: str,
+        on_partial: Callable[[Any], object] | None = None,
+        channel: str = "side",
+        quiet: bool = False,
+        gives_way: bool = False,
+    ) -> Job:
+        """Run `work(job)` in the worker beside the panel's question and then `done(value)`, with status and Cancel.
+
+        `work` must not touch widgets; it hands `job.progress`, `job.check` and `job.partial` on to an analysis. `done`
+        and `on_partial` may draw. The newest run of a channel replaces the one before it. With `quiet`, the status line
+        tells of errors only: for milliseconds of work behind a click. With `gives_way`, the work calls `job.give_way`
+        now and then, so that shorter runs of all panels need not wait for its end.
+        """
+        panel, status = self._panel, self._panel.status
+        began, partial = time.monotonic(), False
+        if quiet:
+            status.forget(channel)
+
+        def finish(value: Any) -> None:
+            if done is not None:
+                done(value)
+            if not quiet:
+                status.done(time.monotonic() - began, title=title, channel=channel)
+
+        def compute(job: Job) -> Any:
+            nonlocal began
+            began = time.monotonic()  # the time in the queue is no work
+            with threads_for(panel.models):
+                return work(job)
+
+        def show(value: Any) -> None:
+            nonlocal partial
+            partial = True
+            if on_partial is not None:
+                on_partial(value)
+
+        return self.owner(channel).submit(
+            compute,
+            on_result=guarded(panel, finish),
+            on_error=panel.show_error,
+            on_progress=None if quiet else lambda progress: status.progress(progress, channel=channel),
+            on_state=None if quiet else lambda state: self.report(state, title, channel, partial=partial),
+            on_partial=None if on_partial is None else guarded(panel, show),
+            title=self.named(title),
+            gives_way=gives_way,
+        )
+
+    def owner(self, channel: str = MAIN) -> Owner:
+        """The source of a channel's requests."""
+        if channel not in self._owners:
+            device = str(getattr(self._panel.models[0], "device", "cpu"))
+            self._owners[channel] = Owner(device, lock=ui_lock)
+        return self._owners[channel]
+
+    def drop(self, channel: str = MAIN) -> None:
+        """Forget what runs on a channel: nobody wants its answer."""
+        self.owner(channel).drop()
+        self._panel.status.forget(channel)
+
+    def named(self, title: str) -> str:
+        """A run as those on other panels know it."""
+        return f"{title} ({name})" if (name := getattr(self._panel, "title", "")) else title
+
+    def report(self, state: State, title: str = "Computing", channel: str = MAIN, *, partial: bool = False) -> None:
+        """Show the state of a run; done and failed are shown with their result and their error."""
+        status = self._panel.status
+        if self._panel.closed:
+            return
+        if state == "queued":
+            before = self.owner(channel).worker.current
+            status.queued(title, channel=channel, behind="" if before is None else before.title)
+        elif state == "running":
+            status.running(title, channel=channel)
+        elif state == "cancelling":
+            status.cancelling(channel=channel)
+        elif state == "cancelled":
+            status.cancelled(partial=partial, channel=channel)
+        else:
+            status.forget(channel)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is going on or waiting."""
+        return any(owner.busy for owner in self._owners.values())
+
+    def runs(self, channel: str) -> bool:
+        """Whether a run of one channel is going on or waiting."""
+        return channel in self._owners and self._owners[channel].busy
+
+    def cancel(self, *, but: Collection[str] = ()) -> None:
+        """Ask every run to stop, except on the channels `but`."""
+        for channel, owner in list(self._owners.items()):
+            if channel not in but:
+                owner.cancel()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no run is left; False if `timeout` seconds passed first. RuntimeError in a handler."""
+        if inside_handler():
+            raise RuntimeError(
+                "a handler cannot wait for the worker: give jobs.start(...) a function to call when it is done"
+            )
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with ui_lock:
+                jobs = [owner.job for owner in self._owners.values() if owner.job is not None]
+            if not jobs:
+                return True
+            if not jobs[0].wait(None if end is None else max(0.0, end - time.monotonic())):
+                return False
+
+    def close(self) -> None:
+        """End all runs and let go of the worker."""
+        for owner in self._owners.values():
+            owner.close()
+
+
+def threads_for(models: tuple[Any, ...]) -> Any:
+    """As many processor threads as the largest of the models is worth, as a context."""
+    return few_threads(max(getattr(model, "parameter_count", SMALL) for model in models))

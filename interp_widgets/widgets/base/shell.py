@@ -1,0 +1,178 @@
+"""What a widget on a workbench is, one panel or a stack of them: checked keywords, guarded handlers, tidy closing."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import ipywidgets as W
+import traitlets as T
+
+from interp_widgets.data.files import short
+from interp_widgets.models import Model
+
+from . import tidy
+from .fields import Field, fields_of
+from .guard import guarded, ui_lock
+from .workbench import Workbench, model_name
+
+
+class Shell(W.VBox):
+    """A box of widgets on one or two models. Its own traits are the keywords that it takes."""
+
+    title: ClassVar[str] = "Panel"
+    """What it shows, in its title line."""
+    closed = True
+    """Whether it is closed; True until there is something to close."""
+
+    view = T.Enum(("A", "B", "difference"), default_value="A")
+    """With two models: the first, the second, or the second minus the first."""
+
+    def __init__(self, model: Model, tuned: Any, workbench: Workbench | None, traits: dict[str, Any]) -> None:
+        self._check_keywords(traits)
+        self.workbench = _workbench(model, tuned, workbench)
+        self.models = self.workbench.models
+        super().__init__(**({"layout": traits.pop("layout")} if "layout" in traits else {}))
+        self.closed = False
+        self.add_class("iw-panel")
+
+    # to fill in -------------------------------------------------------------------------------------------------------
+
+    def show_error(self, error: BaseException) -> None:
+        """Show an exception."""
+        raise NotImplementedError
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Change several traits and answer once at the end."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """End what runs, before the widgets are closed."""
+
+    # for subclasses ---------------------------------------------------------------------------------------------------
+
+    def bind(
+        self,
+        control: Any,
+        name: str,
+        *,
+        key: str = "value",
+        read: Callable[[Any], Any] = lambda value: value,
+        write: Callable[[Any], Any] = lambda value: value,
+    ) -> Any:
+        """Join a control and a trait both ways; returns the control.
+
+        What the trait refuses is shown as an error, and the control goes back: it must not show what is not used.
+        `read` makes the trait's value of the control's, `write` the other way round.
+        """
+
+        def to_control(_: Any = None) -> None:
+            if read(getattr(control, key)) != getattr(self, name):
+                setattr(control, key, write(getattr(self, name)))
+
+        def to_trait(change: Any) -> None:
+            value = read(change.new)
+            if value == getattr(self, name):
+                return
+            try:
+                setattr(self, name, value)
+            except T.TraitError as error:
+                kept = getattr(self, name)
+                setattr(control, key, write(kept))
+                said = _refusal(self.traits()[name], control.description or name, change.new) or str(error)
+                raise ValueError(f"{said}; it stays {short(repr(kept))}") from error
+
+        to_control()
+        control.observe(guarded(self, to_trait), key)
+        self.observe(guarded(self, to_control), name)
+        return control
+
+    def on_click(self, button: Any, handler: Callable[[], object]) -> Any:
+        """Call `handler()` when a button is clicked, through the guard. Returns the button."""
+        button.on_click(guarded(self, lambda _button: handler()))
+        return button
+
+    def watch(self, widget: Any, names: str | list[str], handler: Callable[[Any], object]) -> Any:
+        """Call `handler(change)` when traits of a widget change, through the guard. Returns the widget."""
+        widget.observe(guarded(self, handler), names)
+        return widget
+
+    # for everyone -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the runs and close everything that was opened."""
+        # Asked before the lock: the garbage collector calls this in whatever thread it happens to run in
+        if not self.closed:
+            self._close()
+
+    def _close(self) -> None:
+        with ui_lock:
+            if self.closed:
+                return
+            self.closed = True
+            self.end()
+            self.workbench.leave(self)
+            tidy.unregister(self)
+            tidy.close_tree(self)
+            layout = self.layout
+            super().close()
+            layout.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"{type(self).__name__}({', '.join(model_name(model) for model in self.models)}{state})"
+
+    @classmethod
+    def fields(cls) -> dict[str, Field]:
+        """The options that are declared by `field`, in the order in which they are declared."""
+        return fields_of(cls)
+
+    @classmethod
+    def options(cls) -> tuple[str, ...]:
+        """The keywords that it takes: its own traits."""
+        own = set(cls.class_trait_names()) - set(W.VBox.class_trait_names()) - {"result"}
+        return tuple(sorted(name for name in own if not name.startswith("_")))
+
+    # inside -----------------------------------------------------------------------------------------------------------
+
+    def _check_keywords(self, traits: dict[str, Any]) -> None:
+        allowed = self.options()
+        for name in traits:
+            if name not in allowed and name != "layout":
+                near = difflib.get_close_matches(name, allowed, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"allowed: {', '.join(allowed)}"
+                raise TypeError(f"{type(self).__name__} got an unknown keyword {name!r}; {hint}")
+
+
+def column(name: str) -> W.VBox:
+    """An empty box of the layout, its children below each other."""
+    box = W.VBox()
+    box.add_class("iw-column")
+    box.add_class(name)
+    return box
+
+
+def _refusal(trait: Any, label: str, value: Any) -> str:
+    """Why a trait refused a value, in the words on the screen; empty where only the trait can say."""
+    ends = (getattr(trait, name, None) for name in ("min", "max"))  # None for a trait without bounds
+    low, high = (end if isinstance(end, (int, float)) and math.isfinite(end) else None for end in ends)
+    if low is None or not isinstance(value, (int, float)) or (value >= low and (high is None or value <= high)):
+        return ""
+    return f"{label} must be {f'{low:g} or more' if high is None else f'in {low:g}..{high:g}'}, got {value:g}"
+
+
+def _workbench(model: Model, tuned: Any, workbench: Workbench | None) -> Workbench:
+    """The workbench that a widget belongs to: the one given, or one of its own."""
+    if isinstance(model, Workbench):
+        if tuned is not None or workbench is not None:
+            raise TypeError("a workbench has its models already: open the widget as Explorer(workbench)")
+        return model
+    if workbench is not None:
+        given = Workbench(model, tuned).models
+        if [id(one) for one in given] != [id(one) for one in workbench.models]:
+            raise ValueError("the workbench was opened on other models: leave the model out, Explorer(workbench)")
+        return workbench
+    return Workbench(model, tuned)
