@@ -296,7 +296,7 @@ def test_copied_code_reproduces_the_result(pair: Any, explore: Any) -> None:
 
 
 def test_saving(pair: Any, explore: Any, tmp_path: Path) -> None:
-    panel = explore(pair.base, pair.tuned, marks=[[2, 9]])
+    panel = settle(explore(pair.base, pair.tuned, marks=[[2, 9]]))
     for suffix in (".csv", ".parquet", ".svg", ".png", ".html"):
         assert panel.save(tmp_path / f"map{suffix}").stat().st_size > 500
     table = pd.read_csv(tmp_path / "map.csv")

@@ -265,7 +265,7 @@ class GridTab:
             scenes.append(self.heat.scene(width=720))
         if "ablations" in self.found:
             table = self.found["ablations"].to_frame()
-            heads = [(str(name), 150.0) for name in table.columns]
+            heads = [(str(name).replace("_", " "), 150.0) for name in table.columns]
             rows = table.to_numpy().tolist()
             scenes.append(table_scene(heads, rows, title=self.bars.figure.title.text, right=(1, 2, 3, 4)))
         if "late" in self.found:
