@@ -308,6 +308,21 @@ def test_wrong_shapes_are_refused() -> None:
     assert pieces(strip_scene([])) == []
 
 
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 1e300, -1e300, 1e-320, 0.0, -3.0])
+def test_odd_numbers_are_drawn_without_a_warning(odd: float) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for options in ({}, {"scale": "log"}, {"scale": "log", "reverse": True}, {"numbers_from": 0.0}):
+            heat = heatmap_scene([[odd, 1.0], [odd, odd]], row_bars=[odd, 1.0], **options)
+            assert len(pieces(heat)) == 4
+            assert render_png(heat)
+        for tokens in (["a", "b"], ["a"], []):
+            values = [odd, 1.0][: len(tokens)]
+            assert len(pieces(strip_scene(tokens, values, density=values))) == len(tokens)
+        lines = curves_scene([("a", [odd, 1.0], True), ("b", [odd], False)], title="t", x_label="x", y_label="y")
+        assert "a" in texts(lines)
+
+
 def test_numbers_and_names() -> None:
     assert [number(v) for v in (0.0, -0.12345, 1234.5, float("nan"))] == ["0", "−0.123", "1234", "no value"]
     assert axis_name("layer 0") == "layer 0"

@@ -224,8 +224,9 @@ def _side_bars(
     sheet: Sheet, x: float, top: float, down: float, bars: NDArray[np.float64], marked: NDArray[np.bool_], label: str,
     most: float, signed: bool,
 ) -> None:  # fmt: skip
-    values = np.nan_to_num(bars)
-    full, signed = most or float(np.abs(values).max()) or 1.0, signed or bool((values < 0).any())
+    full = most or float(np.abs(bars[np.isfinite(bars)]).max(initial=0)) or 1.0
+    values = np.clip(np.nan_to_num(bars), -full, full)
+    signed = signed or bool((values < 0).any())
     plain = np.where(values < 0, _BELOW, _ABOVE) if signed else np.full(len(values), PALETTE8[0])
     axes = sheet.axes(x, top, 80, down, xlim=(-full if signed else 0, full), ylim=(len(values), 0))
     tall = down / len(values)

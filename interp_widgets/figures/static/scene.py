@@ -110,6 +110,7 @@ def shading(
     finite = values[np.isfinite(values)]
     low = vmin if vmin is not None else float(finite.min()) if finite.size else 0.0
     high = vmax if vmax is not None else float(finite.max()) if finite.size else 1.0
+    low = max(low, 0.0) if log else low
     high = high if high > low else low + 1.0
     norm = FuncNorm((lambda v: np.log1p(np.maximum(v, 0)), np.expm1), low, high) if log else Normalize(low, high)
     packed = colors if isinstance(colors, bytes) else lut(colors)

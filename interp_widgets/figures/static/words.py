@@ -66,6 +66,8 @@ def strip_scene(
 
         if title:
             sheet.title(title, width)
+        if not tokens:
+            return
         axes = sheet.pixels(width, height)
         shape = "round,pad=0,rounding_size=3"
         patches = axes.add_collection(PatchCollection([FancyBboxPatch((x, y), w, 22, shape) for x, y, w in boxes]))
@@ -115,7 +117,8 @@ def table_scene(
     True
     """
     top, lines = 32.0 if title else 4.0, [[name for name, _ in columns], *rows]
-    width, height = sum(wide for _, wide in columns) + 2 * MARGIN, top + 20 * len(lines) + 8
+    wide = max(sum(wide for _, wide in columns), text_width(title, 15))
+    width, height = wide + 2 * MARGIN, top + 20 * len(lines) + 8
 
     def draw(sheet: Sheet) -> None:
         if title:
