@@ -34,6 +34,12 @@ def existing_file(path: str | os.PathLike[str], what: str) -> Path:
     return source
 
 
+def cache_folder(name: str) -> Path:
+    """This user's folder of something that is kept between sessions; it may not be there yet."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "interp_widgets" / name
+
+
 def short(value: object) -> str:
     """What a file holds, cut where it is long, for a message.
 

@@ -19,6 +19,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.atomic import whole_file
 from interp_widgets.data.annotators.annotation import Annotation
 from interp_widgets.data.annotators.conversation import NonsenseError, messages, read_answer, short
+from interp_widgets.data.files import cache_folder
 
 OPENAI = "https://api.openai.com/v1"
 _NO_KEY = "none"
@@ -277,8 +278,7 @@ class _Failed(Exception):
 
 def default_cache() -> Path:
     """This user's folder of cached answers."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "interp_widgets" / "annotations"
+    return cache_folder("annotations")
 
 
 def _content(reply: Any) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis.mixture_of_depths.tuning_results import ModReport
 from interp_widgets.arguments import checked
+from interp_widgets.data.files import cache_folder
 from interp_widgets.models import LoadError, Model, ModModel, SelfCheckError, load_model
 from interp_widgets.models.mixture_of_depths.checkpoint import (
     LoraLayers,
@@ -28,6 +29,7 @@ from interp_widgets.models.state import check_as_loaded
 from interp_widgets.models.threads import few_threads
 
 from .data import fingerprint, read_examples
+from .kept import Kept
 from .trainer import CURVES, Ending, ModStep, Settings, Trainer
 
 EPOCHS = 2
@@ -60,7 +62,8 @@ def tune_mod(
     each_route: bool = False,
     seed: int = 0,
     tokenizer: Any = None,
-    resume: ModModel | str | Path | None = None,
+    resume: ModModel | str | Path | bool | None = None,
+    checkpoints: str | Path | None = "default",
     progress: Callable[[int, int], None] | None = None,
     check: Callable[[], None] | None = None,
     on_step: Callable[[ModStep], None] | None = None,
@@ -94,6 +97,11 @@ def tune_mod(
         tokenizer: the tokenizer of a transformers model in memory; by default the one in its folder.
         resume: a `ModModel` or its folder to continue, tuned with the same options on the same data; on a CPU the
             weights are the same, bit by bit, as without the break.
+            True goes on from what a run with the same options that was ended, such as by a killed kernel, has left in
+            ``checkpoints``, and starts where there is nothing.
+        checkpoints: folder in which a long tuning keeps its state every 45 seconds, and where it is interrupted, until
+            it is finished; "default" for ``interp_widgets/tuning`` in this user's cache, None for none. Those of the
+            last 8 unfinished tunings are kept.
         progress: called with the number of steps done and their total.
         check: called before every step; raises to cancel.
         on_step: receives a `ModStep` after every step.
@@ -123,14 +131,18 @@ def tune_mod(
     request = _settings(
         base, dataset, k, top_k, lora, lora_layers, distill, learning_rate, batch_size, train_norms, only, seed
     )
-    before = None if resume is None else _state(resume)
-    run = _Run(base, source, request.settings, steps if steps is not None else request.two_epochs, before, each_route)
+    root = cache_folder("tuning") if checkpoints == "default" else None if checkpoints is None else Path(checkpoints)
+    run = _Run(
+        base, source, request.settings, steps if steps is not None else request.two_epochs, resume or None, each_route,
+        None if root is None else root.expanduser(),
+    )  # fmt: skip
 
     def report_step(step: ModStep) -> None:
         if on_step is not None:
             on_step(step)
         if progress is not None:
             progress(run.trainer.done, run.steps)
+        run.kept.step_made(lambda: run.state("cancelled"))
 
     try:
         with few_threads(base.parameter_count):
@@ -143,8 +155,15 @@ def tune_mod(
                 error.add_note(f"No model of the {run.trainer.done} steps made could be kept: {fault}")
             else:
                 on_partial(partial)
+                run.kept.remove()
+        elif run.trainer.done and run.kept.write(run.state("cancelled")):
+            error.add_note(
+                f"The {run.trainer.done} steps made are in {run.kept.folder}: resume=True goes on from there"
+            )
         raise
-    return run.result(ending)
+    found = run.result(ending)
+    run.kept.remove()
+    return found
 
 
 # ---- options
@@ -243,13 +262,16 @@ class _Run:
     """The trainer of a request, and the model and report of its end."""
 
     def __init__(
-        self, base: Model, source: Any, settings: Settings, steps: int, before: MixtureState | None, each_route: bool
-    ) -> None:
+        self, base: Model, source: Any, settings: Settings, steps: int, resume: ModModel | str | Path | bool | None,
+        each_route: bool, checkpoints: Path | None,
+    ) -> None:  # fmt: skip
         if steps < 1:
             raise ValueError(f"steps must be 1 or more, got {steps}")
         self.base, self.source, self.steps, self.settings = base, source, steps, settings
         hf_model, _ = read_base(source, base.tokenizer)
         self.hash, self.size = base_hash(hf_model), hf_model.num_parameters()
+        self.kept = Kept(checkpoints, self.hash, settings.plain())
+        before = None if resume is None else self.kept.last(steps) if isinstance(resume, bool) else _state(resume)
         if before is not None:
             self._check(before)
         self.trainer = Trainer(hf_model, settings, base.device, each_route)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -26,9 +27,12 @@ class Live:
         self._drawn = float("-inf")
 
     def add(self, step: ModStep) -> None:
-        """Take one step in."""
+        """Take one step in; those before it that nobody told of, of a run that was ended, are NaN until the report."""
         for name, values in self.held.items():
-            values.append(getattr(step, name))
+            value = getattr(step, name)
+            unknown = (math.nan,) * len(value) if isinstance(value, tuple) else math.nan
+            values += [unknown] * (step.step - len(values))
+            values.append(value)
 
     def due(self) -> bool:
         """Whether it is time to draw again."""

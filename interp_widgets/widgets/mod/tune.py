@@ -189,7 +189,7 @@ class TuneTab:
             try:
                 base, began = panel.shelf.base(slot), time.monotonic()
                 found = tune_mod(
-                    base, dataset, resume=None if before is None else before.model,
+                    base, dataset, resume=True if before is None else before.model,
                     progress=job.progress, check=check, on_step=on_step, on_partial=kept.append, **options,
                 )  # fmt: skip
                 speedometer.learn(TUNING, str(base.device), flops, time.monotonic() - began - job.given_away)
