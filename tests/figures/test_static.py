@@ -179,7 +179,7 @@ def test_saving_and_stacking(tmp_path: Path) -> None:
     cells = pieces(grid)
     assert [(cell.left, cell.top) for cell in cells[2::2]] == [
         pytest.approx((cells[0].left + right, cells[0].top + down), abs=0.01)
-        for right, down in ((908, 0), (0, one.height + 8))
+        for right, down in ((one.width + 8, 0), (0, one.height + 8))
     ]
     with pytest.raises(ValueError, match="columns must be at least 1, got 0"):
         stack_scenes([one], columns=0)

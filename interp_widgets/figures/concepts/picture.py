@@ -118,7 +118,7 @@ def concept_map_scene(
                 shift = (-radius - 3 if ends else radius + 3) * POINT
                 axes.annotate(text, xy[i], (shift, 5 * POINT), textcoords="offset points", color=color,
                               ha="right" if ends else "left",
-                              bbox={"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1})  # fmt: skip
+                              bbox={"fc": "white", "ec": "none", "alpha": 0.6, "pad": 1})  # fmt: skip
 
     return Scene(width, top + tall + 48 if len(xy) else 80, draw, title=title)
 

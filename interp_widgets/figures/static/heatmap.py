@@ -80,6 +80,7 @@ def heatmap_scene(
     down = max(48.0, min(rows * (28.0 if rows <= 12 else 20.0 if rows <= 30 else 16.0),
                          max(520.0, rows * _NAME if rows <= 60 else 0.0)))  # fmt: skip
     wide, tall = across / columns, down / rows
+    width = round(min(width, max(left + across + right, text_width(title, 15) + 2 * MARGIN)))
     level = max(map(text_width, names[1])) <= wide - 6
     below = 22.0 if level else min(max(map(text_width, names[1])), _LONGEST) * 0.7071 + 14
     below += 8 if column_marks else 0
@@ -92,9 +93,9 @@ def heatmap_scene(
             look: dict[str, Any] = {"interpolation": "none", "aspect": "auto", "extent": (0, columns, rows, 0)}
             cells: Any = axes.imshow(array, norm=norm, cmap=colormap, **look)
         else:
-            # lines between the cells in white, or else in their own colours against hairlines of the page
-            look = {"edgecolors": "white", "lw": POINT} if min(wide, tall) >= 18 else {"edgecolors": "face", "lw": 0.3}
-            cells = axes.pcolormesh(array, norm=norm, cmap=colormap, **look)
+            # pale lines between the cells, or else in their own colours against hairlines of the page
+            edge, thick = ("#eceef0", POINT) if min(wide, tall) >= 18 else ("face", 0.6)
+            cells = axes.pcolormesh(array, norm=norm, cmap=colormap, edgecolors=edge, lw=thick)
             sheet.tip(cells, _tips(array, names))
             _write_cells(axes, array, colormap(norm(array)), texts, numbers_from, wide, tall)
         axes.set(xlim=(0, columns), ylim=(rows, 0))
@@ -134,7 +135,9 @@ def heatmap_scene(
         color_bar.ax.tick_params(length=2, pad=2)
         if reverse:
             color_bar.ax.invert_yaxis()
-        sheet.text(x + 66, top + tall_bar / 2, value_label, color=MUTED, ha="center", rotation=90)
+        unit = shorten(value_label, height - 8)
+        middle = max(top + tall_bar / 2, 4 + text_width(unit) / 2)  # a long one may be taller than the bar
+        sheet.text(x + 66, middle, unit, color=MUTED, ha="center", rotation=90)
 
     height = top + down + max(below + (20 if x_label else 0), 36 if bars is not None else 0) + MARGIN
     return Scene(width, height, draw, title=title)

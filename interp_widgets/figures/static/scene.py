@@ -197,7 +197,7 @@ def _own_settings() -> Iterator[None]:
         "axes.edgecolor": RULE, "axes.labelcolor": MUTED, "xtick.color": RULE, "ytick.color": RULE,
         "xtick.labelcolor": MUTED, "ytick.labelcolor": MUTED, "axes.spines.top": False, "axes.spines.right": False,
         "grid.color": RULE, "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 11 * POINT,
-        "svg.fonttype": "none", "svg.hashsalt": "interp_widgets",
+        "text.hinting": "none", "svg.fonttype": "none", "svg.hashsalt": "interp_widgets",
     }  # fmt: skip
     with _SETTINGS, matplotlib.rc_context(settings):
         yield

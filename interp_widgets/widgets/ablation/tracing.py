@@ -34,7 +34,7 @@ PUT_BACK = {
     "attn": "The clean attention output of",
 }
 UNIT = "probability brought back"
-SUBJECT = "The subject, marked, gets the noise; drag to mark another"
+SUBJECT = "The subject, marked, gets the noise"
 NO_SUBJECT = "Drag over the subject: it gets the noise"
 SHADING = "Shading above: what a token's clean embedding alone brings back. Maps: what one clean value brings back."
 
@@ -154,7 +154,7 @@ class CausalTracing(MapPanel):
         try:
             if axis != before:
                 self.strip.set_tokens(axis, special=list(self.texts.special))
-            self.strip.label = SUBJECT if self._marks else NO_SUBJECT
+            self.strip.label = f"{SUBJECT}; drag to mark another" if self._marks else NO_SUBJECT
             self.strip.marks = [span for span in self._marks if span[1] <= len(self.texts.axis)]
         finally:
             self._filling = False
@@ -225,7 +225,7 @@ class CausalTracing(MapPanel):
 
     def scene(self) -> Scene:
         """Strip and maps."""
-        return stack_scenes([self.strip.scene(width=1576), self.maps.scene()])
+        return stack_scenes([self.strip.scene(width=1576, title=SUBJECT), self.maps.scene()])
 
     def _shade(self, arrays: Any) -> None:
         """Shade each token by what its clean embedding alone brings back."""

@@ -21,6 +21,9 @@ from .request import DRAWN, PROMOTED, NeuronReading
 if TYPE_CHECKING:
     from .browser import FFNConceptBrowser
 
+CLICK = "; click one for its tokens"
+"""What a table says on the screen, and a picture of it does not."""
+
 
 class NeuronsTab:
     """Prompt strip, scatter of all neurons, table of those with the largest effects, tokens of the picked one."""
@@ -136,7 +139,7 @@ class NeuronsTab:
             what = "change of their effects" if two else "effects"
             self.table.caption = (
                 f"The {len(listed)} neurons of layer {shown[0].effects.layer} with the largest {what}, "
-                f"of {len(sizes[0]):,}; click one for its tokens"
+                f"of {len(sizes[0]):,}{CLICK}"
             )
 
     def _line(self, shown: tuple[NeuronReading, ...], neuron: int) -> list[Any]:
@@ -233,8 +236,9 @@ class NeuronsTab:
                 widths[place] = 360
         rows = [self._line(self.looked_at, neuron) for neuron in self._listed[:DRAWN]]
         numbers = [place for place, head in enumerate(heads) if "raises" not in head]
-        table = table_scene(list(zip(heads, widths, strict=True)), rows, title=self.table.caption, right=numbers)
-        return stack_scenes([self.strip.scene(width=int(table.width)), table])
+        table = table_scene(list(zip(heads, widths, strict=True)), rows, right=numbers,
+                            title=self.table.caption.removesuffix(CLICK))  # fmt: skip
+        return stack_scenes([self.strip.scene(width=int(table.width), title="Prompt"), table])
 
 
 def _heads(two: bool) -> list[dict[str, Any]]:

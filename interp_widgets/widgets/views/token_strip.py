@@ -131,11 +131,12 @@ class TokenStrip(View):
             raise ValueError(f"{what} must be one number for each of the {len(self.tokens)} tokens, got {array.shape}")
         return array
 
-    def scene(self, *, width: int = 900) -> Scene:
-        """The strip as a static picture `width` pixels wide, on a light page."""
+    def scene(self, *, width: int = 900, title: str | None = None) -> Scene:
+        """The strip as a static picture `width` pixels wide, on a light page, under its label or another title."""
         values: Any = bytes_floats(self.values) if self.values else None
         density: Any = bytes_floats(self.density) if self.density else None
         return strip_scene(
             self.tokens, values, vmin=self.vmin, vmax=self.vmax, colors=self.lut, special=self.special, density=density,
-            density_max=self.density_max, marks=self.marks, selected=self.selected, title=self.label, width=width,
+            density_max=self.density_max, marks=self.marks, selected=self.selected, width=width,
+            title=self.label if title is None else title,
         )  # fmt: skip
