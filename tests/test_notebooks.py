@@ -60,6 +60,11 @@ WRONG = {
         "answer_2": "before['equal'].mean() / after['router'].mean()",
         "answer_3": "(found.exit_layer < found.n_layers - 1).mean()",
     },
+    "10_your_own_probe": {
+        "answer_1": "(0, 5)",
+        "answer_2": "np.log2(len(model.tokens(prompt)))",
+        "answer_3": "mixed.accuracy - apart.accuracy",
+    },
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 

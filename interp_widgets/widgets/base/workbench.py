@@ -10,6 +10,7 @@ import traitlets as T
 
 from interp_widgets.models import Model
 
+from .announced import Announced
 from .controls import Typed
 from .guard import handling
 
@@ -106,6 +107,17 @@ class Workbench(T.HasTraits):
             names = [name for name in SHARED if panel.has_trait(name)]
             if names:
                 panel.unobserve(self._panel_changed, names)
+
+    def probes(self) -> Announced:
+        """The panels that installed packages announce, by name; each is loaded when it is asked for."""
+        return Announced()
+
+    def open(self, name: str, **options: Any) -> Any:
+        """Open an announced panel on this workbench, with its options; see `probes`.
+
+        Raises KeyError for a name that no package announces, ImportError for a panel that cannot be loaded.
+        """
+        return self.probes()[name](self, **options)
 
     def close(self) -> None:
         """Close all panels."""

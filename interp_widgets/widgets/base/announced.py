@@ -1,0 +1,65 @@
+"""Panels that installed packages announce under the entry point group ``interp_widgets.probes``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+GROUP = "interp_widgets.probes"
+
+
+class Announced(Mapping[str, Any]):
+    """Panel classes by the names under which packages announce them, each loaded when it is asked for.
+
+    KeyError for a name that no package announces; ImportError, in one sentence, for one that cannot be loaded. The
+    others are not touched by that.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[EntryPoint]] = {}
+        for one in sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value)):
+            if one not in self._found.setdefault(one.name, []):  # a package may be found in two places
+                self._found[one.name].append(one)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._found:
+            near = difflib.get_close_matches(str(name), self._found, 1)
+            known = ", ".join(self._found) or f"none (packages announce them as {GROUP!r})"
+            raise KeyError(
+                f"no package announces a probe {name!r}; " + (f"did you mean {near[0]!r}?" if near else known)
+            )
+        values = sorted({one.value for one in self._found[name]})
+        if len(values) > 1:
+            raise ImportError(
+                f"the probe {name!r} is announced by two packages, as {' and as '.join(values)}: remove one"
+            )
+        return _loaded(self._found[name][0])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found  # without loading it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __repr__(self) -> str:
+        return f"Announced({', '.join(self._found)})"
+
+
+def _loaded(entry: EntryPoint) -> Any:
+    """The class behind an entry point; ImportError for whatever keeps it from being one."""
+    from .panel import Panel
+
+    source = f"{entry.value} of {entry.dist.name}" if entry.dist is not None else entry.value
+    try:
+        found = entry.load()
+    except Exception as error:  # any code may stand in a module of somebody else
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ImportError(f"the probe {entry.name!r} ({source}) cannot be loaded: {said}") from error
+    if not (isinstance(found, type) and issubclass(found, Panel)):
+        raise ImportError(f"the probe {entry.name!r} ({source}) is no panel: decorate the function with @probe")
+    return found

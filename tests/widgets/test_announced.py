@@ -1,0 +1,88 @@
+"""Panels that installed packages announce: found by name, loaded when asked for, and told of where they are broken."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interp_widgets import Workbench
+from interp_widgets.widgets.base import announced as announced_module
+from tests.models.tiny import tiny_model
+
+MODULE = """
+from interp_widgets import Layer, Model, Table, probe
+
+@probe
+def layers(model: Model, layer: Layer = 1) -> Table:
+    return Table(["layer"], [[layer]])
+
+number = 3
+"""
+
+
+@pytest.fixture
+def announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Installs a package whose entry points are these lines."""
+
+    def install(lines: str, name: str = "my_probes") -> None:
+        (tmp_path / f"{name}.py").write_text(MODULE)
+        (tmp_path / f"{name}_broken.py").write_text("import does_not_exist_anywhere")
+        folder = tmp_path / f"{name}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_text(f"[interp_widgets.probes]\n{lines}\n")
+        importlib.invalidate_caches()
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield install
+    for name in [name for name in sys.modules if name.startswith(("my_probes", "other_probes"))]:
+        del sys.modules[name]
+
+
+def test_announced_panels_are_loaded_when_asked_for(announced: Any, wire: Any) -> None:
+    announced("layers = my_probes:layers\nbroken = my_probes_broken:layers")
+    bench = Workbench(tiny_model("gpt2", "hooked"))
+    found = bench.probes()
+    assert (list(found), len(found), "layers" in found) == (["broken", "layers"], 2, True)
+    assert "my_probes" not in sys.modules, "only the names were read"
+    panel = bench.open("layers", layer=2)
+    assert panel.wait(60)
+    assert isinstance(panel, found["layers"])
+    assert (bench.panels, bench.layer, panel.result.rows) == ((panel,), 2, ((2,),))
+    bench.close()
+
+
+def test_an_announced_panel_that_cannot_be_loaded_is_named(announced: Any, model: Any) -> None:
+    there = "absent = my_probes:absent\nnumber = my_probes:number\nlayers = my_probes:layers"
+    announced(f"broken = my_probes_broken:layers\n{there}")
+    bench = Workbench(model)
+    with pytest.raises(
+        ImportError,
+        match=r"^the probe 'broken' \(my_probes_broken:layers of my_probes\) cannot be loaded: ModuleNotFoundError: No",
+    ):
+        bench.open("broken")
+    with pytest.raises(ImportError, match=r"'absent' .* cannot be loaded: AttributeError: module 'my_probes' has no"):
+        bench.open("absent")
+    with pytest.raises(ImportError, match=r"'number' .* is no panel: decorate the function with @probe"):
+        bench.open("number")
+    with pytest.raises(KeyError, match=r"no package announces a probe 'layer'; did you mean 'layers'\?"):
+        bench.open("layer")
+    assert bench.probes()["layers"].__name__ == "layers", "the others are as they were"
+    announced("layers = other_probes:layers", name="other_probes")
+    with pytest.raises(
+        ImportError, match="is announced by two packages, as my_probes:layers and as other_probes:layers"
+    ):
+        bench.open("layers")
+
+
+def test_where_nothing_is_announced(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announced_module, "entry_points", lambda group: [])
+    bench = Workbench(model)
+    assert len(bench.probes()) == 0
+    with pytest.raises(KeyError, match="no package announces a probe 'layers'; none"):
+        bench.open("layers")
