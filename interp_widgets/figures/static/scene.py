@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap, Normalize
     from matplotlib.figure import Figure
 
-# matplotlib is imported where it is used: it takes as long to import as many a panel to run
+# matplotlib is imported where it is used: opening a panel should not wait half a second for it
 
 INK, MUTED, RULE = "#1f2328", "#5c6370", "#d0d4da"
 """Colours of text, of quieter text and of lines."""
