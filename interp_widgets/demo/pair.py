@@ -8,6 +8,7 @@ import platform
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import tokenizers
@@ -58,17 +59,19 @@ def make_tokenizer(folder: Path) -> Tokenizer:
 
 
 def export(model: LlamaForCausalLM, tokenizer_folder: Path, folder: Path) -> None:
-    """Write a model in float16, with the tokenizer, as a Hugging Face folder."""
+    """Write a model in float16, with the tokenizer, as a Hugging Face folder; its files change once all are written."""
     folder.mkdir(parents=True, exist_ok=True)
     half = LlamaForCausalLM(model.config).to(torch.float16)
     half.load_state_dict(model.state_dict())
     half.config.dtype = torch.float16
     half.tie_weights()
-    half.save_pretrained(folder, safe_serialization=True)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(tokenizer_folder / name, folder / name)
-    for path in folder.iterdir():
-        path.chmod(0o644)
+    with TemporaryDirectory(dir=folder.parent, prefix=".") as draft:
+        half.save_pretrained(draft, safe_serialization=True)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(tokenizer_folder / name, Path(draft) / name)
+        for path in Path(draft).iterdir():
+            path.chmod(0o644)
+            path.replace(folder / path.name)
 
 
 def load_pair_member(folder: Path) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from interp_widgets.atomic import whole_file
+
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 VOCAB_SIZE = 4096
 CONTEXT = 512
@@ -48,7 +50,8 @@ def train_tokenizer(texts: Iterable[str], whole_words: Iterable[str], *, vocab_s
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json so that transformers loads them offline."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    with whole_file(folder / "tokenizer.json") as draft:
+        tokenizer.save(str(draft))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": BOS,
@@ -59,4 +62,5 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "add_bos_token": True,
         "padding_side": "right",
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    with whole_file(folder / "tokenizer_config.json") as draft:
+        draft.write_text(json.dumps(config, indent=2) + "\n")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from interp_widgets.demo import batches, documents, measures, pair, training
 from interp_widgets.demo.tokenizer import train_tokenizer
@@ -125,3 +126,23 @@ def test_shipped_tokenizers_are_one_and_the_same() -> None:
     _, fast = pair.load_pair_member(pair.ASSETS / "base")
     for sample in ("When Mary and John", "🙂 שלום\n"):
         assert fast.decode(fast(sample)["input_ids"][1:]) == sample
+
+
+def test_an_export_that_fails_leaves_the_model_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=16)
+    tokenizer, folder = tmp_path / "tokenizer", tmp_path / "assets" / "base"
+    tokenizer.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tokenizer / name).write_text("{}")
+    pair.export(LlamaForCausalLM(config), tokenizer, folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert before.keys() >= {"model.safetensors", "config.json", "tokenizer.json"}
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    with pytest.raises(OSError, match="No space left"):
+        pair.export(LlamaForCausalLM(config), tokenizer, folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["base"]
