@@ -12,7 +12,7 @@ import pytest
 
 from interp_widgets.models import ModModel
 from interp_widgets.models.mixture_of_depths.checkpoint import save_state
-from interp_widgets.tuning.mixture_of_depths import ModReport, kept, tune_mod
+from interp_widgets.tuning.mixture_of_depths import ModReport, kept, late_layer_losses, tune_mod
 from interp_widgets.widgets.mod.live import Live
 from tests.models.tiny import tiny_folder
 from tests.tuning.test_mixture_of_depths import DATA, QUICK, same
@@ -167,3 +167,10 @@ def test_curves_of_a_run_that_went_on_begin_where_it_went_on(tmp_path: Path) -> 
     assert np.isnan(shown.task[:4]).all()
     np.testing.assert_array_equal(shown.task[4:], known.task[4:])
     np.testing.assert_array_equal(shown.routes[4:], known.routes[4:])
+
+
+def test_tunings_inside_of_studies_keep_none(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "SECONDS", 0.0)
+    options: dict[str, Any] = {"k": 2, "steps": 1, "batch_size": 2}
+    late_layer_losses(tiny_folder("llama"), DATA, **options)
+    assert not home.exists()

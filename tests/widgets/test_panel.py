@@ -546,3 +546,19 @@ def test_the_collector_may_finalise_a_closed_panel_while_another_thread_draws(to
         release.set()
         for thread in threads:
             thread.join(10)
+
+
+def test_a_quiet_run_that_was_cancelled_says_so(toy: Any) -> None:
+    entered = threading.Event()
+
+    def endless(job: Any) -> None:
+        entered.set()
+        while True:
+            job.check()
+
+    toy.jobs.start(endless, title="Reading", channel="quiet", quiet=True)
+    assert entered.wait(30)
+    assert toy.status.state == "done", "milliseconds behind a click are not worth a word"
+    toy.cancel()
+    assert toy.wait(30)
+    assert (toy.status.state, toy.status.text) == ("cancelled", "Cancelled")

@@ -182,7 +182,7 @@ def _accuracy(
 ) -> tuple[float, ModReport]:
     """Accuracy of one tuning; NaN where its loss became NaN or infinite, or its weights too large to compute with."""
     try:
-        tuned, report = tune_mod(model, dataset, check=check, **options)
+        tuned, report = tune_mod(model, dataset, check=check, checkpoints=None, **options)
     except DivergedError as error:  # the other runs may have worked
         return float("nan"), error.report
     if report.stopped == "nan":

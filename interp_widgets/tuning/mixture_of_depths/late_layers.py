@@ -108,6 +108,7 @@ def late_layer_losses(
             tokenizer=tokenizer,
             each_route=route == k - 1,
             check=check,
+            checkpoints=None,
             on_step=steps_made.append,
             **options,
         )

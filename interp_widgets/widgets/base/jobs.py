@@ -36,8 +36,8 @@ class Jobs:
 
         `work` must not touch widgets; it hands `job.progress`, `job.check` and `job.partial` on to an analysis. `done`
         and `on_partial` may draw. The newest run of a channel replaces the one before it. With `quiet`, the status line
-        tells of errors only: for milliseconds of work behind a click. With `gives_way`, the work calls `job.give_way`
-        now and then, so that shorter runs of all panels need not wait for its end.
+        tells only of errors and of a cancelled run: for milliseconds of work behind a click. With `gives_way`, the work
+        calls `job.give_way` now and then, so that shorter runs of all panels need not wait for its end.
         """
         panel, status = self._panel, self._panel.status
         began, partial = time.monotonic(), False
@@ -62,12 +62,16 @@ class Jobs:
             if on_partial is not None:
                 on_partial(value)
 
+        def tell(state: State) -> None:
+            if not quiet or state == "cancelled":
+                self.report(state, title, channel, partial=partial)
+
         return self.owner(channel).submit(
             compute,
             on_result=guarded(panel, finish),
             on_error=panel.show_error,
             on_progress=None if quiet else lambda progress: status.progress(progress, channel=channel),
-            on_state=None if quiet else lambda state: self.report(state, title, channel, partial=partial),
+            on_state=tell,
             on_partial=None if on_partial is None else guarded(panel, show),
             title=self.named(title),
             gives_way=gives_way,
