@@ -15,12 +15,10 @@ from interp_widgets.analysis._core.result import Result, provenance
 from interp_widgets.arguments import checked, short
 from interp_widgets.models import Model
 
+from ..base.workbench import in_model
 from .panel import TAKEN, ProbePanel, ValuePanel, position_strip
 from .parameters import REPORTS, Parameter, parameters_of, read
 from .views import VIEWS, ValueView
-
-_LEAST = {"layer": 0, "head": 0, "prompt_token": -1}
-"""Traits that a click on a view chooses, and the least value of each."""
 
 
 @overload
@@ -91,7 +89,7 @@ def probe(
                 members[one.name] = _alias(one)
         for name in view.selects:
             if name != "prompt_token" or "prompt" in members:
-                members.setdefault(name, T.Int(_LEAST[name], min=_LEAST[name]))
+                members.setdefault(name, T.Int(-1, min=-1) if name == "prompt_token" else in_model())
         members |= {
             "__module__": function.__module__,
             "__qualname__": function.__qualname__,

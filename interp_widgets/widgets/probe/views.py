@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 500
 """Rows of a table that are shown; a saved one has all."""
-LETTERS = {"A": "A · ", "B": "B · ", "difference": "B − A · "}
 
 
 class ValueView:
@@ -55,7 +54,7 @@ class ValueView:
 
     def title(self, shown: str) -> str:
         """What is drawn, in words."""
-        return (LETTERS[shown] if len(self.panel.results) > 1 else "") + self.panel.title
+        return (f"{shown} · ".replace("difference", "B − A") if len(self.panel.results) > 1 else "") + self.panel.title
 
 
 class MapView(ValueView):
