@@ -15,7 +15,7 @@ import traitlets as T
 from interp_widgets.data.word_lists import read_word_list, typed_words
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
 
-from .controls import Typed
+from .controls import Typed, checked_text
 from .fields import Bounds, Lines, field
 from .panel import Panel
 
@@ -183,6 +183,21 @@ def _vectors_box(panel: Any) -> W.Text:
     return box
 
 
+class _VectorsTrait(T.Union):
+    """Word vectors or the path of a file of them."""
+
+    def __init__(self) -> None:
+        super().__init__([Typed(), T.Instance(WordVectors)], default_value="")
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        if isinstance(value, str):
+            try:
+                return checked_text(value, str(self.name))
+            except ValueError as error:
+                raise T.TraitError(str(error)) from error
+        return super().validate(obj, value)
+
+
 class WordPanel(Panel):
     """Base of the panels that look words up: which words, and by which vectors."""
 
@@ -208,7 +223,7 @@ class WordPanel(Panel):
         shown_if=lambda panel: panel.asks_words and panel.word_list == "vectors",
     )  # fmt: skip
     vectors = field(
-        T.Union([Typed(), T.Instance(WordVectors)], default_value=""), label="Word vectors", group="words",
+        _VectorsTrait(), label="Word vectors", group="words",
         width="grow", control=_vectors_box, shown_if=lambda panel: panel.asks_words,
     )  # fmt: skip
     """Word vectors or the path of a file of them (GloVe or word2vec text, or .npz); empty: the demo's."""
