@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import interp_widgets
+from interp_widgets.widgets import views
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -60,3 +62,11 @@ def test_every_widget_has_a_row() -> None:
     assert widgets
     for name in widgets:
         assert f"| `{name}` |" in README
+
+
+def test_the_panel_in_contributing_is_the_example_that_runs() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    run = [one.source for one in doctest.DocTestParser().get_examples(views.__doc__ or "")]
+    for part in re.split(r"\n\n(?=\S)", block):
+        assert part.strip() in [source.strip() for source in run]
