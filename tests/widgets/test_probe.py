@@ -38,6 +38,7 @@ from interp_widgets import (
     logit_lens,
     probe,
 )
+from interp_widgets.analysis._core.result import record
 from interp_widgets.widgets.base.saving import formats
 from interp_widgets.widgets.probe.panel import TAKEN
 from tests.models.tiny import HALF_SEED, tiny_model
@@ -369,6 +370,15 @@ def test_the_first_run_is_in_the_background_and_the_next_are_forecast(show: Any)
     )
 
 
+def test_a_longer_text_is_forecast_to_take_longer(show: Any) -> None:
+    model = tiny_model("gpt2", "hooked", seed=5)
+    panel = show(probes.lens, model, prompt="one two three")
+    short = panel.request()
+    panel.prompt = "one two three four five six seven eight nine ten"
+    settle(panel)
+    assert panel.cost(panel.request(), model).flops > 2 * panel.cost(short, model).flops
+
+
 def test_a_cost_is_the_forecast(show: Any) -> None:
     @probe(cost=lambda model, layer: 1e15 * (layer + 1))
     def slow(model: Model, layer: Layer = 0) -> Table:
@@ -601,6 +611,23 @@ def test_any_result_is_a_table(pair: Any, show: Any, tmp_path: Path) -> None:
     panel.view = "A"
     assert isinstance(Result.load(panel.save(tmp_path / "lens.npz")), LogitLensResult)
     assert panel.save(tmp_path / "lens.png").read_bytes().startswith(b"\x89PNG")
+
+
+@record
+class TwoThings(Result):
+    first: Any
+    second: str
+
+
+def test_a_result_without_a_table_shows_its_fields(pair: Any, show: Any) -> None:
+    @probe
+    def two(model: Model, layer: Layer = 0) -> TwoThings:
+        return TwoThings(np.zeros((2, 3)), "a, b = c")
+
+    panel = show(two, pair.base)
+    assert panel.picture.tables[0].rows[:2] == [["first", "float64 of shape (2, 3)"], ["second", "a, b = c"]]
+    with pytest.raises(TypeError, match="TwoThings has no table form"):
+        panel.save("pair.csv")
 
 
 def test_a_bokeh_figure_is_shown_in_every_panel_that_asks(pair: Any, show: Any, tmp_path: Path) -> None:

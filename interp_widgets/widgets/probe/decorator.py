@@ -48,8 +48,8 @@ def probe(
     Args:
         function: the function; its first parameter is ``model``.
         title: what the panel is called; by default the function's name.
-        cost: the operations that a run takes, from the same arguments: ``cost(model, ...)``. By default the forecast is
-            learned from the runs that finished.
+        cost: the operations that a run takes, from the same arguments: ``cost(model, ...)``. By default as one
+            pass over the texts; what that takes in seconds is learned from the runs that finished.
 
     Returns:
         A subclass of :class:`Panel`, opened as ``attention_entropy(model)``, ``(base, tuned)``, ``(pair)`` or

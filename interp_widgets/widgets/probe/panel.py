@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import ipywidgets as W
 
 from interp_widgets.analysis._core.comparing import pair_provenance
-from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.cost import Cost, pass_flops
 from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.data.presets import PRESETS
@@ -134,8 +134,11 @@ class ProbePanel(Panel):
         return value
 
     def cost(self, request: Question, model: Model) -> Cost | None:
-        if self.cost_of is None:
-            return None
+        if self.cost_of is None:  # in proportion to one pass over the texts, so that a longer prompt takes longer
+            given = dict(request.arguments)
+            texts = [given[one.name] for one in self.parameters if one.role.name in ("Prompt", "Response")]
+            length = max(1, sum(len(model.tokens(text)) for text in texts))
+            return Cost(pass_flops(model, length, length), 0.0)
         found = self.cost_of(model, **dict(request.arguments))
         return Cost(float(found), 0.0) if isinstance(found, (int, float)) else found
 

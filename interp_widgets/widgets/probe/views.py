@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 500
 """Rows of a table that are shown; a saved one has all."""
+LONGEST = 120
+"""Characters of a field of a result that has no table."""
 
 
 class ValueView:
@@ -285,7 +288,8 @@ class ResultView(TableView):
 
         if type(result).to_frame is not Result.to_frame:
             return result.to_frame()
-        shown = [part.split("=", 1) for part in repr(result).partition("(")[2][:-1].split(", ") if "=" in part]
+        own_first = sorted(fields(result), key=lambda item: bool(item.kw_only))
+        shown = [(item.name, _brief(getattr(result, item.name))) for item in own_first]
         return pd.DataFrame(shown, columns=["field", "value"])
 
 
@@ -351,6 +355,14 @@ def _check_layers(value: LayerByPosition | HeadMap, model: Model, allowed: tuple
     wrong = [layer for layer in value.layers if not 0 <= layer <= model.n_layers]
     if wrong or len(set(value.layers)) < found:
         raise ValueError(f"{name}.layers must be different and in 0..{model.n_layers}, got {list(value.layers)}")
+
+
+def _brief(value: Any) -> str:
+    """A field of a result in a few words."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return f"{value.dtype} of shape {value.shape}"
+    text = str(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def _beside(widgets: Sequence[Any]) -> Any:
