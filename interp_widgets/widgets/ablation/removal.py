@@ -61,7 +61,7 @@ class Removal(MapPanel):
     preset_fields = ("foil", "corrupted")
 
     def build(self) -> None:
-        self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
+        self.inputs.children = [*self.text_inputs(), *self.controls.rows(), *self.controls.rows("picture")]
         self.maps = self.make_maps()
         self.words = W.HTML("")
         shown_if(self.words, False)

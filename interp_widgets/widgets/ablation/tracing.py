@@ -86,7 +86,7 @@ class CausalTracing(MapPanel):
         return super().defaults(given) | {name: value for name, value in usual.items() if name not in given}
 
     def build(self) -> None:
-        self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
+        self.inputs.children = [*self.text_inputs(), *self.controls.rows(), *self.controls.rows("picture")]
         self.strip = TokenStrip(
             marking=True, empty="No prompt yet", max_lines=4, value_label=f"{UNIT} by its embedding",
         )  # fmt: skip

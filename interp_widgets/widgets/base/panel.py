@@ -416,7 +416,7 @@ class Panel(Shell):
         self._opened, self._due = True, set()
         try:
             seconds = self.forecast(self.request()).seconds
-            if seconds <= FIRST_SECONDS and not self.jobs.owner().worker.busy:
+            if seconds <= FIRST_SECONDS and not self.jobs.owner().worker.busy and not inside_handler():
                 self.run()
                 return
         except KeyboardInterrupt:

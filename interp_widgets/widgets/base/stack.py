@@ -51,8 +51,8 @@ class Stack(Shell):
     >>> stack.result, stack.exponent
     (4, 5)
     >>> stack.tab = "powers"
-    >>> stack.result, stack["squares"].n
-    (32, 2)
+    >>> stack.wait(), stack.result, stack["squares"].n
+    (True, 32, 2)
     >>> stack.close()
     """
 
@@ -89,7 +89,7 @@ class Stack(Shell):
             self.close()
             raise
         tidy.register(self)
-        self._open_tab()
+        self.current.appear()
 
     # hooks ------------------------------------------------------------------------------------------------------------
 
