@@ -239,11 +239,8 @@ class Stack(Shell):
             if option not in chosen:
                 setattr(self, option, getattr(panel, option))
         panel.observe(self._panel_changed, shared)
-        at = tuple(self.panels).index(name)
-        children = list(self.tabs.children)
-        tidy.close_one(children[at])
-        children[at] = panel
-        self.tabs.children = children
+        # in a box that was there: a page whose tab gets another child looks at the tab before it
+        self.tabs.children[tuple(self.panels).index(name)].children = [panel]
 
     def _panel_changed(self, change: Any) -> None:
         """One of the panels has changed what all share."""
