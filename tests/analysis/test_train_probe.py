@@ -26,7 +26,7 @@ def sentences(count: int, seed: int = 0) -> list[str]:
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return tiny_model("gpt2", "hooked")
+    return tiny_model("gpt2")
 
 
 @pytest.fixture(scope="module")

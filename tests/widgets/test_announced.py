@@ -46,7 +46,7 @@ def announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
 def test_announced_panels_are_loaded_when_asked_for(announced: Any, wire: Any) -> None:
     announced("layers = my_probes:layers\nbroken = my_probes_broken:layers")
-    bench = Workbench(tiny_model("gpt2", "hooked"))
+    bench = Workbench(tiny_model("gpt2"))
     found = bench.probes()
     assert (list(found), len(found), "layers" in found) == (["broken", "layers"], 2, True)
     assert "my_probes" not in sys.modules, "only the names were read"

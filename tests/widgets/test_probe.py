@@ -345,7 +345,7 @@ def test_a_default_layer_that_a_small_model_lacks_is_its_last(show: Any) -> None
     def deep(model: Model, layer: Layer = 20) -> Table:
         return Table(["layer"], [[layer]])
 
-    panel = show(deep, tiny_model("gpt2", "hooked"))
+    panel = show(deep, tiny_model("gpt2"))
     assert panel.result.rows == ((2,),)
     with pytest.raises(ValueError, match=r"layer must be in -3..2 for this model \(.*\), got 20"):
         deep.analysis(panel.models[0])
@@ -359,7 +359,7 @@ def test_the_first_run_is_in_the_background_and_the_next_are_forecast(show: Any)
     def quick(model: Model, layer: Layer = 0) -> Table:
         return Table(["layer"], [[layer]])
 
-    model = tiny_model("gpt2", "hooked")
+    model = tiny_model("gpt2")
     panel = show(quick, model)
     assert panel.status.text.startswith("Done in ")
     assert panel.forecast(panel.request()).describe() != "the first run tells how long it takes"
@@ -371,7 +371,7 @@ def test_the_first_run_is_in_the_background_and_the_next_are_forecast(show: Any)
 
 
 def test_a_longer_text_is_forecast_to_take_longer(show: Any) -> None:
-    model = tiny_model("gpt2", "hooked", seed=5)
+    model = tiny_model("gpt2", seed=5)
     panel = show(probes.lens, model, prompt="one two three")
     short = panel.request()
     panel.prompt = "one two three four five six seven eight nine ten"
@@ -384,7 +384,7 @@ def test_a_cost_is_the_forecast(show: Any) -> None:
     def slow(model: Model, layer: Layer = 0) -> Table:
         return Table(["layer"], [[layer]])
 
-    panel = slow(tiny_model("gpt2", "hooked"))
+    panel = slow(tiny_model("gpt2"))
     assert panel.status.state == "waiting"
     before = panel.forecast(panel.request()).seconds
     panel.layer = 1
@@ -396,7 +396,7 @@ def test_a_cost_is_the_forecast(show: Any) -> None:
 def test_cancel_and_close_stop_the_function_itself(show: Any, monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
     import threading
 
-    model = tiny_model("gpt2", "hooked", seed=3)
+    model = tiny_model("gpt2", seed=3)
     panel = show(kind, model, prompt="one two")
     good = panel.result
     entered, run = threading.Event(), model.run
@@ -650,7 +650,7 @@ def test_a_bokeh_figure_is_shown_in_every_panel_that_asks(pair: Any, show: Any, 
 
 
 def test_models_of_two_depths_have_no_difference(show: Any) -> None:
-    shallow, deep = tiny_model("gpt2", "hooked"), tiny_model("gpt2", "hooked", seed=1)
+    shallow, deep = tiny_model("gpt2"), tiny_model("gpt2", seed=1)
 
     @probe
     def some(model: Model, prompt: Prompt) -> LayerByPosition:
