@@ -571,6 +571,23 @@ def test_saving_every_tab(pair: Any, ablate: Any, tmp_path: Path) -> None:
         )
 
 
+def test_a_saved_page_is_the_tab_with_its_question(pair: Any, ablate: Any, tmp_path: Path) -> None:
+    panel = ablate(pair, metric="logit_difference", foil=" Rome", view="B", color_range=0.5)
+    page = panel.save(tmp_path / "page.html").read_text(encoding="utf-8")
+    asked = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page))
+    assert asked == {
+        "Prompt": PROMPT, "Target": TARGET, "Foil": " Rome", "Replaced by": "zero", "Measured": "logit difference to a foil",
+        "Full colour at": "50%", "Numbers from": "20%", "View": "B: demo-tuned",
+    }  # fmt: skip
+    assert page.count('class="view"') == 4, "the four maps, and no table that waits for a click"
+    assert "iw-maps" in page, "side by side as on the screen"
+    assert panel["modules"].words.value in page
+    for told in ("press Run", "Click a cell", "Add to the list"):
+        assert told not in page.split("<script>")[0]
+    panel.foil = ""
+    assert dict(panel.current.question())["Foil"] == " Rome", "what the picture answers, not what is being typed"
+
+
 def test_a_tab_without_a_result_has_nothing_to_save(pair: Any, ablate: Any, tmp_path: Path) -> None:
     panel = ablate(pair.base, prompt="A cat")
     panel.tab = "tracing"

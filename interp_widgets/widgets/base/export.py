@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ipywidgets as W
 import pandas as pd
 
 from interp_widgets.analysis._core.tables import csv_text
@@ -33,19 +34,23 @@ def export_html(
     views: Sequence[Any],
     path: str | Path,
     *,
+    question: Mapping[str, str] | None = None,
     provenance: Mapping[str, Any] | None = None,
     table: pd.DataFrame | None = None,
 ) -> Path:
     """Write the views in their present state into one self-contained HTML file and return its path.
 
-    Boxes and tabs may stand among the views: the views inside them are taken, under the names of the tabs, but for
-    hidden boxes and tabs of empty tables. The file runs the views' own code without a kernel (hover, zoom, select, and
-    the joint shading of a heat map's `strips`); it follows the reader's light or dark preference and asks nothing of
-    any network. Raises ValueError when there is no view to show.
+    Boxes and tabs may stand among the views: they are laid out as on the screen, tabs below each other under their
+    names, without controls and without what is hidden or waits to be filled. `question` is what was asked, by the
+    labels of the settings, and comes first. The file runs the views' own code without a kernel (hover, zoom, select,
+    and the joint shading of a heat map's `strips`); it follows the reader's light or dark preference and asks nothing
+    of any network. Raises ValueError when there is no view to show.
     """
     path = Path(path)
     with whole_file(path) as draft:
-        draft.write_text(html_page(title, views, provenance=provenance, table=table), encoding="utf-8")
+        draft.write_text(
+            html_page(title, views, question=question, provenance=provenance, table=table), encoding="utf-8"
+        )
     return path
 
 
@@ -53,18 +58,20 @@ def html_page(
     title: str,
     views: Sequence[Any],
     *,
+    question: Mapping[str, str] | None = None,
     provenance: Mapping[str, Any] | None = None,
     table: pd.DataFrame | None = None,
 ) -> str:
     """The text of the file that `export_html` writes."""
-    parts = [part for one in views for part in _outline(one)]
-    shown = list(dict.fromkeys(part for part in parts if not isinstance(part, str)))
+    shown = list(dict.fromkeys(view for one in views for view in views_in(one)))
     if not shown:
         raise ValueError(
             "there is nothing to save: give at least one TokenStrip, Heatmap, BokehFigure or a box of them"
         )
     by_kind = {_kind(view): view for view in shown}
-    styles = [(_HERE / "export.css").read_text(encoding="utf-8"), *(str(view._css) for view in by_kind.values())]
+    sheets = [(_HERE / name).read_text(encoding="utf-8") for name in ("style.css", "export.css")]
+    styles = [*sheets, *(str(view._css) for view in by_kind.values())]
+    done: set[int] = set()
     name = html.escape(title)
     # unsafe-eval is only for Bokeh's own CustomJS; nothing may be fetched.
     policy = (
@@ -78,7 +85,10 @@ def html_page(
             f"<title>{name}</title>",
             *(f"<style>\n{style}\n</style>" for style in styles),
             f"</head>\n<body>\n<h1>{name}</h1>",
-            *_sections(parts, shown),
+            *_question(question or {}),
+            '<div class="iw-panel">',
+            *(_layout(one, shown, done) for one in views),
+            "</div>",
             *_details(provenance, table),
             *(f"<script>\n{_in_script(script)}\n</script>" for script in _scripts(shown, by_kind)),
             "</body>\n</html>\n",
@@ -86,32 +96,57 @@ def html_page(
     )
 
 
-def _outline(widget: Any) -> Iterator[Any]:
-    """The views in a widget in reading order, each tab's preceded by its name; what waits to be filled is left out."""
-    if getattr(widget, "exported", False):
-        yield widget
+def views_in(widget: Any) -> Iterator[Any]:
+    """The views in a widget that a page shows, in reading order: not what is hidden, nor what waits to be filled."""
+    if _hidden(widget):
         return
-    children = getattr(widget, "children", ())
-    titles = getattr(widget, "titles", ()) or ()
-    for k, child in enumerate(children):
-        if "iw-hidden" in getattr(child, "_dom_classes", ()):
-            continue
-        inside = list(_outline(child))
-        if k < len(titles) and titles[k]:
-            if all(isinstance(view, Table) and not view.rows for view in inside):
-                continue  # a tab where nothing has been run yet tells to press a button that a page does not have
-            yield str(titles[k])
-        yield from inside
+    if getattr(widget, "exported", False):
+        if not widget.is_empty:
+            yield widget
+        return
+    for child in getattr(widget, "children", ()):
+        yield from views_in(child)
 
 
-def _sections(parts: Sequence[Any], shown: Sequence[Any]) -> Iterator[str]:
-    done: set[int] = set()
-    for part in parts:
-        if isinstance(part, str):
-            yield f"<h2>{html.escape(part)}</h2>"
-        elif (place := shown.index(part)) not in done:
-            done.add(place)
-            yield f'<section><div id="view-{place}"></div></section>'
+def _hidden(widget: Any) -> bool:
+    return "iw-hidden" in getattr(widget, "_dom_classes", ())
+
+
+def _layout(widget: Any, shown: Sequence[Any], done: set[int]) -> str:
+    """A widget as HTML, laid out as on the screen: boxes, texts, views; no controls, which nobody could use."""
+    if _hidden(widget):
+        return ""
+    if getattr(widget, "exported", False):
+        if widget not in shown or (index := shown.index(widget)) in done:
+            return ""
+        done.add(index)
+        return f'<div class="view" id="view-{index}"></div>'
+    if isinstance(widget, W.HTML):
+        return _box("widget-html", widget, widget.value) if widget.value else ""
+    if isinstance(widget, W.Label):
+        return _box("widget-label", widget, html.escape(widget.value)) if widget.value else ""
+    parts = [_layout(child, shown, done) for child in getattr(widget, "children", ())]
+    if isinstance(widget, W.Tab):
+        titles = [str(widget.titles[k]) for k in range(len(parts))]
+        heads = [f"<h2>{html.escape(title)}</h2>" if title else "" for title in titles]
+        parts = [head + part if "view-" in part else "" for head, part in zip(heads, parts, strict=True)]
+    inside = "".join(parts)
+    return _box("widget-box", widget, inside) if inside else ""
+
+
+def _box(kind: str, widget: Any, inside: str) -> str:
+    """An element with the classes that the widget has on the screen."""
+    classes = html.escape(" ".join([kind, *widget._dom_classes]), quote=True)
+    return f'<div class="{classes}">{inside}</div>'
+
+
+def _question(question: Mapping[str, str]) -> Iterator[str]:
+    """What was asked: the settings, by their labels."""
+    if question:
+        parts = "".join(
+            f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(text)}</dd></div>" for label, text in question.items()
+        )
+        yield f'<dl class="question">{parts}</dl>'
 
 
 def _scripts(shown: Sequence[Any], by_kind: Mapping[str, Any]) -> list[str]:

@@ -90,6 +90,21 @@ class Field:
         """What the annotation says of this kind, such as its bounds; None if it says nothing."""
         return next((one for one in self.extras if isinstance(one, kind)), None)
 
+    def text(self, value: Any) -> str:
+        """A value as a reader would write it: the label of a choice, yes or no, a list on one line."""
+        if isinstance(self.kind, dict):
+            return str(self.kind.get(value, value))
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        bounds = self.extra(Bounds)
+        if bounds is not None and bounds.shown_as:
+            return format(value, bounds.shown_as)
+        if isinstance(value, float):
+            return f"{value:g}"
+        if isinstance(value, (list, tuple)):
+            return " · ".join(map(str, value))
+        return "" if value is None else str(value)
+
     @property
     def recomputes(self) -> bool:
         """Whether another value is another question."""

@@ -22,7 +22,7 @@ from ...compute.worker import Cancelled, State
 from . import tidy
 from .answers import Answers, Outcome
 from .code import CodeBox
-from .fields import Controls, Incomplete
+from .fields import Controls, Field, Incomplete
 from .guard import guard, handling, inside_handler, ui_lock
 from .heading import heading, view_options
 from .jobs import Jobs
@@ -109,6 +109,7 @@ class Panel(Shell):
         self._holds = self._settled = 0
         self._due: set[str] = set()
         self._changed: set[str] = set()
+        self._asked: dict[str, str] = {}
         super().__init__(model, tuned, workbench, traits)
         try:
             self._asked_for = {
@@ -266,6 +267,20 @@ class Panel(Shell):
             asked = one.shown_if is None or one.shown_if(self)
             if one.required and asked and (not names or name in names) and not getattr(self, name):
                 raise Incomplete(name, one.required)
+
+    def question(self) -> dict[str, str]:
+        """What the picture on the screen answers, by the labels of the settings; the empty ones are left out."""
+        drawn = self._settings(lambda one: not one.recomputes)
+        if len(self.models) > 1:
+            drawn["View"] = next(label for label, value in view_options(self.models, self.both) if value == self.shown)
+        return {label: text for label, text in {**self._asked, **drawn}.items() if text}
+
+    def _settings(self, which: Callable[[Field], bool]) -> dict[str, str]:
+        return {
+            one.label.removesuffix(", one per line"): one.text(getattr(self, name))
+            for name, one in self.fields().items()
+            if one.label and which(one) and (one.shown_if is None or one.shown_if(self))
+        }
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -589,6 +604,7 @@ class Panel(Shell):
             self._shown, self.results = before
             raise
         self._drawn = outcome
+        self._asked = self._settings(lambda one: one.recomputes)
         self.set_trait("result", outcome.results[0] if len(self.models) == 1 else outcome.results)
 
     def _restore(self) -> None:

@@ -77,7 +77,9 @@ def _save_page(panel: Any, target: Path) -> None:
     table = panel.frame() if _has(panel, "frame") else None
     provenance = getattr(panel.results[0], "provenance", None)
     title = f"{panel.title}: {', '.join(model_name(model) for model in panel.models)}"
-    export_html(title, [panel.plot, panel.details], target, provenance=provenance, table=table)
+    export_html(
+        title, [panel.plot, panel.details], target, question=panel.question(), provenance=provenance, table=table
+    )
 
 
 def _save_table(frame: Any, target: Path, suffix: str) -> None:

@@ -62,6 +62,11 @@ class View(anywidget.AnyWidget):
     exported: ClassVar[bool] = False
     """Whether `export_html` puts the view into a saved page, where its module runs without Python."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in it but words that tell how to fill it."""
+        return False
+
     _own_id = t.Unicode("").tag(sync=True)
     # by which its module finds the model behind it, to take messages where anywidget has given up on a busy page
 

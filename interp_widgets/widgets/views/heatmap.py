@@ -112,6 +112,10 @@ class Heatmap(View):
     def __repr__(self) -> str:
         return f"Heatmap({' × '.join(map(str, self.shape))}, title={self.title!r})"
 
+    @property
+    def is_empty(self) -> bool:
+        return 0 in self.shape
+
     def set_matrix(
         self, matrix: ArrayLike | None, *, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None,
         vmin: float | None = None, vmax: float | None = None, signed: bool = False, texts: Sequence[str] = (),

@@ -63,6 +63,10 @@ class Table(View):
     height = traitlets.Int(280).tag(sync=True)
     """Largest height in CSS pixels; longer tables scroll under a fixed heading."""
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.rows
+
     def __init__(self, **traits: Any) -> None:
         self._on_edit: list[Callable[[Edit], object]] = []
         super().__init__(**traits)

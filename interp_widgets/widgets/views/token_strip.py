@@ -83,6 +83,10 @@ class TokenStrip(View):
     def __repr__(self) -> str:
         return f"TokenStrip({len(self.tokens)} tokens, label={self.label!r})"
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.tokens
+
     def set_tokens(self, tokens: Sequence[str], *, special: Sequence[bool] = ()) -> None:
         """Show other tokens; numbers, bars, marks, brush and selection of the old ones go."""
         if special and len(special) != len(tokens):
