@@ -156,7 +156,7 @@ def main() -> None:
         nb.make("frames.ipynb", MADE.format(tokens=chosen.tokens, k=chosen.k))
         nb.run_all()
         nb.page.wait_for_timeout(2000)
-        shape = nb.py("panel.route.heat.shape")
+        shape = nb.py("panel['route'].heat.shape")
         print(f"map of {shape[0]} × {shape[1]}; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         print("\n".join(measured(nb, chosen.seconds)))
 

@@ -115,7 +115,7 @@ from .widgets.concepts import ConceptBrowser as ConceptBrowser
 from .widgets.ffn_concepts import FFNConceptBrowser as FFNConceptBrowser
 from .widgets.head_words import HeadWordBrowser as HeadWordBrowser
 from .widgets.logit_lens import LogitLensExplorer as LogitLensExplorer
-from .widgets.mod import MoDRoutingViewer as MoDRoutingViewer
+from .widgets.mixture_of_depths import MoDRoutingViewer as MoDRoutingViewer
 from .widgets.probe import Head as Head
 from .widgets.probe import Layer as Layer
 from .widgets.probe import Neuron as Neuron

@@ -25,7 +25,7 @@ def opened(nb: Any, **options: Any) -> Any:
     told = ", ".join(f"{name}={value!r}" for name, value in options.items())
     nb.make(
         "mod.ipynb",
-        "from interp_widgets import load_model\nfrom interp_widgets.widgets.mod import MoDRoutingViewer\n"
+        "from interp_widgets import load_model\nfrom interp_widgets.widgets.mixture_of_depths import MoDRoutingViewer\n"
         f"panel = MoDRoutingViewer(load_model('demo-base'), {told})\npanel",
     )
     nb.run_all()
@@ -44,9 +44,9 @@ def test_journey(nb: Any) -> None:
     # tuned live, while another cell runs; stopped, and gone on with
     open_tab(nb, "Tune")
     panel.get_by_role("button", name="Tune", exact=True).click()
-    nb.wait_py("panel.tune.showing is not None and len(panel.tune.showing.task) >= 3", True)
+    nb.wait_py("panel['tune'].curves is not None and len(panel['tune'].curves.task) >= 3", True)
     assert nb.py("6 * 7") == 42, "another cell runs meanwhile"
-    assert nb.py("panel.tune.going") is True
+    assert nb.py("panel['tune'].going") is True
     nb.bokeh_idle()
     expect(panel.get_by_text(f"of {STEPS:,}. Other cells may run meanwhile", exact=False)).to_be_visible()
     nb.screenshot("mod_live", panel)
@@ -57,18 +57,18 @@ def test_journey(nb: Any) -> None:
     prompt.fill("The capital of Italy is")
     prompt.press("Tab")
     nb.wait_py("panel.result.n_positions", 5)
-    assert nb.py("(panel.tune.going, panel.status.state)") == (True, "running")
+    assert nb.py("(panel['tune'].going, panel.status.state)") == (True, "running")
     expect(panel.get_by_role("button", name="Cancel")).to_be_visible()
-    nb.py(code="from interp_widgets.widgets.mod.viewer import PROMPT; panel.prompt = PROMPT")
+    nb.py(code="from interp_widgets.widgets.mixture_of_depths.route import PROMPT; panel.prompt = PROMPT")
     open_tab(nb, "Tune")
     panel.get_by_role("button", name="Stop", exact=True).click()
-    nb.wait_py("(panel.tune.going, panel.busy)", (False, False))
+    nb.wait_py("(panel['tune'].going, panel.busy)", (False, False))
     done = nb.py("panel.report.done")
     assert 3 <= done < STEPS
     expect(panel.get_by_text(f"cancelled after {done} of {STEPS} steps", exact=False)).to_be_visible()
     nb.py(code=f"panel.steps = {done + 6}")
     panel.get_by_role("button", name="Resume", exact=True).click()
-    nb.wait_py("(panel.tune.going, panel.report.done)", (False, done + 6))
+    nb.wait_py("(panel['tune'].going, panel.report.done)", (False, done + 6))
     nb.wait_py("panel.busy", False)
     nb.bokeh_idle()
     nb.looks("mod_tune", panel_of(nb), height=2200)
@@ -92,16 +92,17 @@ def test_journey(nb: Any) -> None:
     nb.done()
     assert nb.py("panel.result.top_k") == 1
     panel.get_by_role("button", name="Measure speed").click()
-    nb.wait_py("(len(panel.route.speed.table.rows), panel.busy)", (3, False))
+    nb.wait_py("(len(panel['route'].speed.table.rows), panel.busy)", (3, False))
     nb.looks("mod_route", panel_of(nb), height=2200)
 
 
 def test_studies_and_a_long_prompt(nb: Any) -> None:
-    panel = opened(nb, batch_size=4, examples=100, grid_ks=[1, 2], grid_steps=3, n_problems=2, k=2, tab="grid")
+    panel = opened(nb, batch_size=4, examples=100, grid_ks=[1, 2], grid_steps=3, n_problems=2, k=2)
+    open_tab(nb, "Grid")
     for name in ("Tune the grid", "Tune variants", "Tune each layer"):
         panel.get_by_role("button", name=name).click()
     expect(panel.get_by_role("button", name="Cancel")).to_be_visible()
-    nb.wait_py("(sorted(panel.grid.found), panel.busy)", (["ablations", "grid", "late"], False), seconds=220)
+    nb.wait_py("(sorted(panel['grid'].studied), panel.busy)", (["ablations", "grid", "late"], False), seconds=220)
     assert nb.py("panel.status.error") == ""
     nb.bokeh_idle()
     nb.looks("mod_grid", panel_of(nb), height=2200)

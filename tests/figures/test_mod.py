@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp_widgets.figures.mod import (
+from interp_widgets.figures.mixture_of_depths import (
     AblationBars,
     Distillation,
     LateLayerCurves,
@@ -17,7 +17,7 @@ from interp_widgets.figures.mod import (
     StepCurves,
     TuningLoss,
 )
-from interp_widgets.figures.mod.lines import MOST, STATISTICS, running_mean
+from interp_widgets.figures.mixture_of_depths.lines import MOST, STATISTICS, running_mean
 from interp_widgets.tuning.mixture_of_depths import LateLayerLosses, ModAblations
 
 NAN = float("nan")

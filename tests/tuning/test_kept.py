@@ -13,7 +13,7 @@ import pytest
 from interp_widgets.models import ModModel
 from interp_widgets.models.mixture_of_depths.checkpoint import save_state
 from interp_widgets.tuning.mixture_of_depths import ModReport, kept, late_layer_losses, tune_mod
-from interp_widgets.widgets.mod.live import Live
+from interp_widgets.widgets.mixture_of_depths.live import Live
 from tests.models.tiny import tiny_folder
 from tests.tuning.test_mixture_of_depths import DATA, QUICK, same
 

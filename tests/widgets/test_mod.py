@@ -23,7 +23,7 @@ from interp_widgets.models import ModelPair, ModModel
 from interp_widgets.tuning.mixture_of_depths import ModReport, mod_grid, tune_mod
 from interp_widgets.tuning.mixture_of_depths import trainer as trainer_module
 from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
-from interp_widgets.widgets.mod import MoDRoutingViewer
+from interp_widgets.widgets.mixture_of_depths import MoDRoutingViewer
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import byte_level_tokenizer, tiny_folder, tiny_hf
@@ -83,9 +83,9 @@ def test_a_plain_model_opens_untrained(base: Any, view: Any) -> None:
     panel = view(base)
     expected = routing(untrained_mod(base, 2), PROMPT, top=8)
     same(panel.result, expected)
-    assert "untrained" in panel.route.state.value
-    assert panel.route.heat.shape == [2, expected.n_positions]
-    np.testing.assert_allclose(panel.route.heat.matrix, expected.weights.T, atol=1e-6)
+    assert "untrained" in panel["route"].state.value
+    assert panel["route"].heat.shape == [2, expected.n_positions]
+    np.testing.assert_allclose(panel["route"].heat.matrix, expected.weights.T, atol=1e-6)
     assert panel.status.state == "done"
 
 
@@ -102,18 +102,18 @@ def test_a_mixture_given_and_the_clicked_token(view: Any, wire: Any) -> None:
     model = tiny_mixture("llama", k=2)
     panel = view(model)
     same(panel.result, routing(model, PROMPT, top=8))
-    assert "untrained" not in panel.route.state.value
-    wire.type(panel.route.heat, pinned=[1, 3])
+    assert "untrained" not in panel["route"].state.value
+    wire.type(panel["route"].heat, pinned=[1, 3])
     assert panel.prompt_token == 3
-    one, table = panel.result, panel.route.tables[0]
+    one, table = panel.result, panel["route"].tables[0]
     row = table.rows[0]
     shown = [float(cell.split()[0].strip("<")) for cell in row]
     expected = [one.ensemble_probability[3, 0], *one.route_probability[:, 3, 0]]
     assert shown == pytest.approx([float(chance) for chance in expected], abs=1e-3)
     assert row[0].split()[1] == visible(one.token_text(int(one.ensemble_ids[3, 0])))
     assert "(3)" in table.caption
-    wire.type(panel.route.strip, selected=1)
-    assert (panel.prompt_token, panel.route.strip.selected) == (1, 1)
+    wire.type(panel["route"].strip, selected=1)
+    assert (panel.prompt_token, panel["route"].strip.selected) == (1, 1)
 
 
 def test_disagreement_is_marked(view: Any) -> None:
@@ -121,9 +121,9 @@ def test_disagreement_is_marked(view: Any) -> None:
     one = panel.result
     apart = one.route_ids[-1, :, 0] != one.ensemble_ids[:, 0]
     assert apart.any(), "the positive control: something to mark"
-    np.testing.assert_array_equal(panel.route.strip.mask(), apart)
+    np.testing.assert_array_equal(panel["route"].strip.mask(), apart)
     crossed = np.zeros((one.k, one.n_positions), dtype=bool)
-    for row, column in panel.route.heat.crossed:
+    for row, column in panel["route"].heat.crossed:
         crossed[row, column] = True
     np.testing.assert_array_equal(crossed, ~one.agreement)
 
@@ -133,27 +133,27 @@ def test_sparse_routing_shows_exit_layers(view: Any) -> None:
     panel = view(model, routes=1)
     expected = routing(model, PROMPT, top=8, top_k=1)
     np.testing.assert_array_equal(panel.result.exit_layer, expected.exit_layer)
-    unused = np.isnan(panel.route.heat.matrix)
+    unused = np.isnan(panel["route"].heat.matrix)
     np.testing.assert_array_equal(unused, expected.weights.T == 0)
     first = expected.layers[0]
     early = {at for at, layer in enumerate(expected.exit_layer.tolist()) if layer == first}
-    assert {column for _, column in panel.route.heat.edges} == early
+    assert {column for _, column in panel["route"].heat.edges} == early
     assert model.top_k == 2, "the model is left as it was"
 
 
 def test_speed_is_measured(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interp_widgets.widgets.mod.speed.TOKENS", 3)
+    monkeypatch.setattr("interp_widgets.widgets.mixture_of_depths.speed.TOKENS", 3)
     panel = view(tiny_mixture("llama", k=2))
-    panel.route.speed.measure()
+    panel["route"].speed.measure()
     assert panel.wait(60)
-    assert [row[0] for row in panel.route.speed.table.rows] == [1, 2]
-    assert panel.route.speed.table.rows[-1][-1] == "dense"
+    assert [row[0] for row in panel["route"].speed.table.rows] == [1, 2]
+    assert panel["route"].speed.table.rows[-1][-1] == "dense"
 
 
 def test_a_long_prompt(base: Any, view: Any) -> None:
     ids = base.tokens(" ".join(["The cat sat on the mat and"] * 60))
     panel = view(base, prompt=base.decode(ids[:60]) if base.n_ctx < 400 else base.decode(ids[:400]))
-    assert panel.route.heat.shape[1] == panel.result.n_positions > 40
+    assert panel["route"].heat.shape[1] == panel.result.n_positions > 40
 
 
 def test_two_models(base: Any, view: Any) -> None:
@@ -161,11 +161,11 @@ def test_two_models(base: Any, view: Any) -> None:
     panel = view(ModelPair(a, b))
     first, second = panel.result
     panel.view = "difference"
-    np.testing.assert_allclose(panel.route.heat.matrix, (second.weights - first.weights).T, atol=1e-6)
-    assert [table.caption[:1] for table in panel.route.tables] == ["A", "B"]
+    np.testing.assert_allclose(panel["route"].heat.matrix, (second.weights - first.weights).T, atol=1e-6)
+    assert [table.caption[:1] for table in panel["route"].tables] == ["A", "B"]
     panel.view = "B"
-    np.testing.assert_allclose(panel.route.heat.matrix, second.weights.T, atol=1e-6)
-    assert set(panel.frame()["model"]) == {"A", "B"}
+    np.testing.assert_allclose(panel["route"].heat.matrix, second.weights.T, atol=1e-6)
+    assert set(panel.current.frame()["model"]) == {"A", "B"}
 
 
 def test_shares_prompt_and_token(base: Any, view: Any) -> None:
@@ -186,26 +186,28 @@ def test_shares_prompt_and_token(base: Any, view: Any) -> None:
 def test_tune_gives_what_the_library_gives(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the routes follow by themselves, also where a changed input would wait for Run."""
     panel = view(base)
-    monkeypatch.setattr(type(panel), "forecast", lambda self, request: Forecast(5.0, 1))
+    monkeypatch.setattr(type(panel["route"]), "forecast", lambda self, request: Forecast(5.0, 1))
     panel.tab = "tune"
     seen: list[int] = []
-    panel.tune.loss.source.on_change("data", lambda attr, old, new: seen.append(len(new["x"])))
-    panel.tune.tune()
+    panel["tune"].loss.source.on_change("data", lambda attr, old, new: seen.append(len(new["x"])))
+    panel["tune"].tune()
     assert panel.wait(60)
     assert panel.status.error == ""
     expected, report = tune_mod(base, DATA, 2, steps=4, batch_size=2, learning_rate=1e-2)
     for name, value in expected.state.weights.items():
         assert torch.equal(value, panel.mixture.state.weights[name])
     np.testing.assert_array_equal(panel.report.task, report.task)
-    np.testing.assert_array_equal(panel.tune.showing.mean, report.mean)
+    np.testing.assert_array_equal(panel["tune"].curves.mean, report.mean)
+    panel.tab = "route"
+    assert panel.wait(60)
     same(panel.result, routing(expected, PROMPT, top=8))
     assert panel.chosen == [1]
-    assert "untrained" not in panel.route.state.value
-    assert f"{report.trained_parameters:,}" in panel.tune.words.value
+    assert "untrained" not in panel["route"].state.value
+    assert f"{report.trained_parameters:,}" in panel["tune"].words.value
     assert len(seen) >= 3, "drawn at the beginning, while it was tuned and at the end"
     panel.chosen = [0]
     settle(panel)
-    assert "untrained" in panel.route.state.value, "the untrained one is still there"
+    assert "untrained" in panel["route"].state.value, "the untrained one is still there"
 
 
 def test_stop_keeps_and_resume_goes_on(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,26 +223,26 @@ def test_stop_keeps_and_resume_goes_on(base: Any, view: Any, monkeypatch: pytest
         return real(*args, **options)
 
     monkeypatch.setattr(trainer_module, "step_loss", slow)
-    panel.tune.tune()
-    assert panel.tune.stop_button.disabled is False
+    panel["tune"].tune()
+    assert panel["tune"].stop_button.disabled is False
     settle(panel)
     assert (panel.report.stopped, panel.report.done) == ("cancelled", 3)
-    assert panel.tune.going is False
-    panel.tune.resume()
+    assert panel["tune"].going is False
+    panel["tune"].resume()
     settle(panel)
     assert (panel.report.stopped, panel.report.done) == ("done", 6)
     for name, value in whole.state.weights.items():
         assert torch.equal(value, panel.mixture.state.weights[name])
-    assert len(panel.shelf.rows[0]) == 3, "the partial one is kept beside the whole one"
+    assert len(panel.mixtures[0]) == 3, "the partial one is kept beside the whole one"
     with pytest.raises(ValueError, match="all 6 steps are made"):
-        panel.tune.resume()
+        panel["tune"].resume()
 
 
 def test_the_routes_are_read_while_a_tuning_goes_on(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of milliseconds does not wait for a tuning of minutes, and the tuning gives the same weights."""
     whole, _ = tune_mod(base, DATA, 2, steps=4, batch_size=2, learning_rate=1e-2)
     panel = view(base)
-    other = view(base, tab="grid")
+    other = view(base)
     real = trainer_module.step_loss
     seen: list[tuple[Any, ...]] = []
 
@@ -255,7 +257,7 @@ def test_the_routes_are_read_while_a_tuning_goes_on(base: Any, view: Any, monkey
         return real(*args, **options)
 
     monkeypatch.setattr(trainer_module, "step_loss", step)
-    panel.tune.tune()
+    panel["tune"].tune()
     assert panel.wait(60)
     expected = len(base.tokens("A pilot flies a", prepend_bos=False))
     assert [one[:2] != (expected, expected) for one in seen] == [True, False, False, False]
@@ -267,23 +269,23 @@ def test_the_routes_are_read_while_a_tuning_goes_on(base: Any, view: Any, monkey
 
 def test_a_mixture_given_is_tuned_from_its_base(base: Any, view: Any) -> None:
     panel = view(tiny_mixture("llama", k=2))
-    panel.tune.tune()
+    panel["tune"].tune()
     settle(panel)
     expected, _ = tune_mod(base, DATA, 2, steps=4, batch_size=2, learning_rate=1e-2)
     assert torch.equal(panel.mixture.state.weights["router"], expected.state.weights["router"])
-    assert len(panel.shelf.rows[0]) == 2, "the one given is still there"
+    assert len(panel.mixtures[0]) == 2, "the one given is still there"
 
 
 def test_the_second_of_two_models_is_tuned(base: Any, view: Any) -> None:
     panel = view(ModelPair(base, load_model(tiny_folder("llama"))), slot=1, view="B")
-    panel.tune.tune()
+    panel["tune"].tune()
     settle(panel)
     assert panel.chosen == [0, 1]
     first, second = panel.result
     same(first, routing(untrained_mod(base, 2), PROMPT, top=8))
     same(second, routing(panel.mixture, PROMPT, top=8))
-    assert "<b>A</b>: <b>This mixture is untrained" in panel.route.state.value
-    assert "<b>B</b>: <b>k 2, 4 steps</b>" in panel.route.state.value
+    assert "<b>A</b>: <b>This mixture is untrained" in panel["route"].state.value
+    assert "<b>B</b>: <b>k 2, 4 steps</b>" in panel["route"].state.value
 
 
 def test_nan_says_the_step_and_keeps_the_last_good(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,69 +302,69 @@ def test_nan_says_the_step_and_keeps_the_last_good(base: Any, view: Any, monkeyp
 
     monkeypatch.setattr(trainer_module, "step_loss", broken)
     panel = view(base)
-    panel.tune.tune()
+    panel["tune"].tune()
     assert panel.wait(60)
-    assert "<b role='alert'>stopped at step 3 of 4: the loss was NaN or infinite;" in panel.tune.words.value
+    assert "<b role='alert'>stopped at step 3 of 4: the loss was NaN or infinite;" in panel["tune"].words.value
     assert panel.report.stopped == "nan"
     for name, value in good.state.weights.items():
         assert torch.equal(value, panel.mixture.state.weights[name])
-    assert panel.tune.resume_button.disabled
+    assert panel["tune"].resume_button.disabled
 
 
 def test_checkpoints(base: Any, view: Any, tmp_path: Path) -> None:
     panel = view(base)
-    panel.tune.tune()
+    panel["tune"].tune()
     settle(panel)
     folder = tmp_path / "mixture"
-    panel.tune.folder.value = str(folder)
-    panel.tune.save()
+    panel["tune"].folder.value = str(folder)
+    panel["tune"].save_checkpoint()
     assert isinstance(load_model(folder), ModModel)
     with pytest.raises(ValueError, match="not empty"):
-        panel.tune.save()
-    panel.tune.open()
+        panel["tune"].save_checkpoint()
+    panel["tune"].open_checkpoint()
     settle(panel)
-    assert (panel.shelf.chosen(0).name, panel.chosen) == ("mixture", [2])
-    assert len(panel.tune.showing.task) == 4, "the curves come with the checkpoint"
+    assert (panel.looked_at(0).name, panel.chosen) == ("mixture", [2])
+    assert len(panel["tune"].curves.task) == 4, "the curves come with the checkpoint"
     fresh = view(base, k=1, learning_rate=0.5, steps=5)
-    fresh.tune.folder.value = str(folder)
-    fresh.tune.open()
+    fresh["tune"].folder.value = str(folder)
+    fresh["tune"].open_checkpoint()
     settle(fresh)
     assert (fresh.k, fresh.learning_rate) == (2, 1e-2), "the options are those it was tuned with"
     fresh.tab = "tune"
-    pd.testing.assert_frame_equal(fresh.frame(), panel.shelf.rows[0][1].report.to_frame())
+    pd.testing.assert_frame_equal(fresh.current.frame(), panel.mixtures[0][1].report.to_frame())
     with pytest.raises(ValueError, match="save them as CSV"):
-        fresh.stored()
-    fresh.tune.resume()
+        fresh.current.stored()
+    fresh["tune"].resume()
     settle(fresh)
     assert fresh.report.done == 5
     panel.steps = 5
-    panel.tune.resume()
+    panel["tune"].resume()
     settle(panel)
     assert panel.report.done == 5
     other = view(load_model(tiny_folder("gpt2")))
-    other.tune.folder.value = str(folder)
-    other.tune.open()
+    other["tune"].folder.value = str(folder)
+    other["tune"].open_checkpoint()
     assert other.wait(60)
     assert "was tuned on" in other.status.error
 
 
 def test_a_mixture_is_forgotten_and_its_weights_leave_the_memory(base: Any, view: Any, wire: Any) -> None:
     panel = view(base)
-    assert panel.tune.forget_button.disabled, "the first one stays"
-    panel.tune.tune()
+    assert panel["tune"].forget_button.disabled, "the first one stays"
+    panel["tune"].tune()
     settle(panel)
     model = weakref.ref(panel.mixture)
-    wire.click(panel.tune.forget_button)
-    assert "Press Forget once more" in panel.tune.words.value
+    wire.click(panel["tune"].forget_button)
+    assert "Press Forget once more" in panel["tune"].words.value
     assert panel.chosen == [1]
-    wire.click(panel.tune.forget_button)
+    wire.click(panel["tune"].forget_button)
     settle(panel)
-    assert (panel.chosen, [label for label, _ in panel.mixture_boxes[0].options]) == ([0], ["untrained"])
-    assert "untrained" in panel.route.state.value
+    assert (panel.chosen, [label for label, _ in panel["route"].mixture_boxes[0].options]) == ([0], ["untrained"])
+    assert "untrained" in panel["route"].state.value
     gc.collect()
     assert model() is None
     with pytest.raises(ValueError, match="was opened on and stays"):
-        panel.shelf.forget(0)
+        panel["tune"].forget(0)
 
 
 # ---- the grid
@@ -370,34 +372,34 @@ def test_a_mixture_is_forgotten_and_its_weights_leave_the_memory(base: Any, view
 
 def test_grid(base: Any, view: Any) -> None:
     panel = view(base, tab="grid")
-    assert "about" in panel.grid.hints["grid"].value
+    assert "about" in panel["grid"].forecasts["grid"].value
     partial: list[bool] = []
-    panel.grid.heat.observe(lambda change: partial.append("partial" in change.new), "title")
-    panel.grid.start("grid")
+    panel["grid"].heat.observe(lambda change: partial.append("partial" in change.new), "title")
+    panel["grid"].start("grid")
     assert panel.wait(120)
     assert panel.status.error == "", panel.status.trace
     expected = mod_grid(base, DATA, PROBLEMS, ks=(1, 2), steps=2, batch_size=2, learning_rate=1e-2)
-    np.testing.assert_array_equal(panel.grid.last.accuracy, expected.accuracy)
-    assert panel.grid.heat.shape == [2, 2]
-    assert np.isnan(panel.grid.heat.matrix[0, 1]), "top-K above k"
+    np.testing.assert_array_equal(panel["grid"].last.accuracy, expected.accuracy)
+    assert panel["grid"].heat.shape == [2, 2]
+    assert np.isnan(panel["grid"].heat.matrix[0, 1]), "top-K above k"
     assert partial == [True, False]
-    assert isinstance(panel.frame(), pd.DataFrame)
-    panel.grid.start("grid")
+    assert isinstance(panel.current.frame(), pd.DataFrame)
+    panel["grid"].start("grid")
     with pytest.raises(ValueError, match="under way"):
-        panel.grid.start("grid")
+        panel["grid"].start("grid")
     panel.cancel()
     assert panel.wait(60)
 
 
 def test_a_cancelled_grid_shows_what_is_done(base: Any, view: Any) -> None:
     panel = view(base, tab="grid")
-    panel.grid.heat.observe(lambda change: panel.cancel(), "title")  # at the first cell that is drawn
-    panel.grid.start("grid")
+    panel["grid"].heat.observe(lambda change: panel.cancel(), "title")  # at the first cell that is drawn
+    panel["grid"].start("grid")
     assert panel.wait(120)
     assert panel.status.state == "cancelled"
-    assert panel.grid.last.partial
-    assert np.isfinite(panel.grid.heat.matrix).sum() == 1
-    assert panel.grid.heat.texts[1:] == ["", "…", "…"], "not yet computed looks other than top-K above k"
+    assert panel["grid"].last.partial
+    assert np.isfinite(panel["grid"].heat.matrix).sum() == 1
+    assert panel["grid"].heat.texts[1:] == ["", "…", "…"], "not yet computed looks other than top-K above k"
     assert panel.status.text == "Cancelled: the part finished so far is shown"
 
 
@@ -406,39 +408,39 @@ def test_a_data_file_is_learned(base: Any, view: Any, tmp_path: Path) -> None:
     rows = [{"question": f"is {n} more than 2", "passage": "Numbers.", "answer": n > 2} for n in range(5)]
     file.write_text("\n".join(map(json.dumps, rows)))
     panel = view(base, dataset=None, problems=None, data_file=str(file))
-    panel.tune.tune()
+    panel["tune"].tune()
     settle(panel)
     _, report = tune_mod(base, read_problems(file), 2, steps=4, batch_size=2, learning_rate=1e-2)
     np.testing.assert_array_equal(panel.report.task, report.task)
-    assert f"read_problems({str(file)!r})" in panel.code(panel.request())
+    assert f"read_problems({str(file)!r})" in panel.current.code(panel.current.request())
     panel.tab = "grid"
     with pytest.raises(ValueError, match="no held-out problems for this data set"):
-        panel.grid.start("grid")
-    assert "cannot run yet" not in panel.grid.hints["grid"].value
+        panel["grid"].start("grid")
+    assert "cannot run yet" not in panel["grid"].forecasts["grid"].value
 
 
 def test_closing_ends_a_tuning(base: Any, view: Any) -> None:
     panel = view(base, steps=10_000)
-    panel.tune.tune()
+    panel["tune"].tune()
     panel.close()  # the fixture waits for the worker's end
 
 
 def test_ablations_and_late_layers(base: Any, view: Any) -> None:
     pytest.importorskip("peft")
     panel = view(base, tab="grid")
-    panel.grid.start("ablations")
+    panel["grid"].start("ablations")
     assert panel.wait(120)
-    assert panel.grid.bars.source.data["name"] == ["MoD", "without norms", "without distillation"]
-    panel.grid.start("late")
+    assert panel["grid"].bars.source.data["name"] == ["MoD", "without norms", "without distillation"]
+    panel["grid"].start("late")
     assert panel.wait(120)
     assert panel.status.error == "", panel.status.trace
-    late = panel.grid.last
+    late = panel["grid"].last
     assert len(late.implicit) == 2
-    assert sum(panel.grid.overlap.source.data["y"]) == 2
-    assert panel.grid.scene().height > 300
+    assert sum(panel["grid"].overlap.source.data["y"]) == 2
+    assert panel["grid"].scene().height > 300
     panel.distill = 0.0
     with pytest.raises(ValueError, match="no distillation term"):
-        panel.grid.start("ablations")
+        panel["grid"].start("ablations")
 
 
 # ---- bad input, code, saving
@@ -459,41 +461,41 @@ def test_bad_input_of_tuning(base: Any, view: Any, wire: Any, options: dict[str,
     before = panel.result
     for name, value in options.items():
         setattr(panel, name, value)
-    wire.click(panel.tune.tune_button)
+    wire.click(panel["tune"].tune_button)
     assert panel.wait(60)
     assert said in panel.status.error
     assert "\n" not in panel.status.error
     assert panel.result is before, "nothing is lost"
-    assert not panel.tune.going
-    assert not panel.tune.tune_button.disabled
+    assert not panel["tune"].going
+    assert not panel["tune"].tune_button.disabled
 
 
 def test_what_cannot_run_is_said_at_once_and_forgotten_when_mended(base: Any, view: Any, wire: Any) -> None:
     panel = view(base, tab="tune")
     panel.k = 9
-    assert "cannot run yet: k must be a whole number in 1..3" in panel.tune.hint.value
+    assert "cannot run yet: k must be a whole number in 1..3" in panel["tune"].hint.value
     panel.k = 2
-    assert "4 steps: about" in panel.tune.hint.value
+    assert "4 steps: about" in panel["tune"].hint.value
     settle(panel)
     panel.learning_rate = -1.0
-    wire.click(panel.tune.tune_button)
+    wire.click(panel["tune"].tune_button)
     assert panel.wait(60)
     assert "learning_rate must be" in panel.status.error
     panel.learning_rate = 1e-3
     assert (panel.status.state, panel.status.error) == ("idle", "")
     panel.tab = "grid"
-    assert "learning rate 0.001" in panel.grid.words.value
+    assert "learning rate 0.001" in panel["grid"].words.value
     panel.grid_ks = [1, 9]
     assert "cannot run yet: k must be whole numbers in 1..3 for this 3-layer model, got 1, 9" in (
-        panel.grid.hints["grid"].value
+        panel["grid"].forecasts["grid"].value
     )
-    assert "k = 2" in panel.grid.hints["ablations"].value
+    assert "k = 2" in panel["grid"].forecasts["ablations"].value
 
 
 def test_a_refused_number_does_not_stay_in_its_box(base: Any, view: Any, wire: Any) -> None:
     panel = view(base, tab="tune")
     row = next(
-        row for row in panel.tune.box.children if any(getattr(c, "description", "") == "λ" for c in row.children)
+        row for row in panel["tune"].inputs.children if any(getattr(c, "description", "") == "λ" for c in row.children)
     )
     box = next(control for control in row.children if control.description == "λ")
     wire.type(box, value=-1.0)
@@ -504,18 +506,18 @@ def test_a_refused_number_does_not_stay_in_its_box(base: Any, view: Any, wire: A
 def test_only_the_routes_wait_for_run(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Routes that are behind the inputs dim; the tabs beside them stay clear and do not ask for a button they lack."""
     panel = view(base)
-    monkeypatch.setattr(type(panel), "forecast", lambda self, request: Forecast(5.0, 1))
+    monkeypatch.setattr(type(panel["route"]), "forecast", lambda self, request: Forecast(5.0, 1))
     panel.prompt = "One two three"
     assert panel.status.state == "waiting"
     hidden = {}
     for tab in ("route", "tune", "grid"):
         panel.tab = tab
-        hidden[tab] = "iw-hidden" in panel.forecast_label._dom_classes
+        hidden[tab] = "iw-hidden" in panel.current.forecast_label._dom_classes
     assert hidden == {"route": False, "tune": True, "grid": True}
-    assert "iw-stale" in panel.route.box._dom_classes
-    assert "iw-stale" not in panel.plot._dom_classes
+    assert "iw-stale" in panel["route"].plot._dom_classes
+    assert "iw-stale" not in panel["tune"].plot._dom_classes
     panel.run()
-    assert "iw-stale" not in panel.route.box._dom_classes
+    assert "iw-stale" not in panel["route"].plot._dom_classes
 
 
 def test_bad_input_of_reading(view: Any, wire: Any) -> None:
@@ -525,7 +527,7 @@ def test_bad_input_of_reading(view: Any, wire: Any) -> None:
     assert "routes per token must be in 0..2" in panel.status.error
     panel.routes = 0
     panel.prompt = ""
-    assert "the prompt is empty" in panel.status.error
+    assert panel.hints == {"prompt": "the prompt is empty: type what the model should read"}
     assert panel.result is before
     with pytest.raises(ValueError, match="load the model twice"):
         MoDRoutingViewer(ModelPair(tiny_mixture("llama", k=2), tiny_mixture("llama", k=2)))
@@ -537,30 +539,30 @@ def test_a_model_from_memory_says_why_not(view: Any) -> None:
     panel = view(load_model(tiny_hf("gpt2"), tokenizer=byte_level_tokenizer()))
     assert "came from memory and its transformers model is unknown" in panel.status.error
     assert panel.result is None
-    assert panel.route.heat.empty.startswith("No routing yet")
+    assert panel["route"].heat.empty.startswith("No routing yet")
 
 
 def test_copied_code_runs(base: Any, view: Any) -> None:
     panel = view(base, dataset=None, problems=None, examples=4)
-    panel.tune.tune()
+    panel["tune"].tune()
     settle(panel)
     scope: dict[str, Any] = {}
-    exec(panel.code(panel.request()), scope)
+    exec(panel.current.code(panel.current.request()), scope)
     same(scope["result"], routing(panel.mixture, PROMPT, top=8))
     panel.tab = "tune"
     scope = {}
-    exec(panel.code(panel.request()), scope)
+    exec(panel.current.code(panel.current.request()), scope)
     assert isinstance(scope["report"], ModReport)
     panel.tab = "grid"
-    compile(panel.code(panel.request()), "cell", "exec")
+    compile(panel.current.code(panel.current.request()), "cell", "exec")
 
 
 def test_copied_code_is_about_what_is_shown(base: Any, view: Any) -> None:
     """Inputs that were changed after a tuning or a study do not change the code that repeats it."""
     panel = view(base, dataset=None, examples=6)
-    panel.tune.tune()
+    panel["tune"].tune()
     settle(panel)
-    panel.grid.start("grid")
+    panel["grid"].start("grid")
     assert panel.wait(120)
     assert panel.status.error == "", panel.status.trace
     codes = []
@@ -570,17 +572,18 @@ def test_copied_code_is_about_what_is_shown(base: Any, view: Any) -> None:
         settle(panel)
         for tab in ("route", "tune", "grid"):
             panel.tab = tab
-            codes.append(panel.code(panel.request()))
+            codes.append(panel.current.code(panel.current.request()))
     assert codes[:3] == codes[3:]
     assert "demo_problems('train', 6, 0)" in codes[0]
     scope: dict[str, Any] = {"problems": PROBLEMS}
     exec(codes[1], scope)
     np.testing.assert_array_equal(scope["report"].task, panel.report.task)
     exec(codes[2], scope)
-    np.testing.assert_array_equal(scope["result"].accuracy, panel.grid.last.accuracy)
+    np.testing.assert_array_equal(scope["result"].accuracy, panel["grid"].last.accuracy)
     panel.chosen = [0]
     panel.tab = "tune"
-    assert "demo_problems('train', 3, 5)" in panel.code(panel.request()), "an untrained one: what Tune would do"
+    code = panel.current.code(panel.current.request())
+    assert "demo_problems('train', 3, 5)" in code, "an untrained one: what Tune would do"
 
 
 def test_what_a_failed_tuning_made_is_kept(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -595,11 +598,11 @@ def test_what_a_failed_tuning_made_is_kept(base: Any, view: Any, monkeypatch: py
 
     monkeypatch.setattr(trainer_module, "step_loss", broken)
     panel = view(base)
-    panel.tune.tune()
+    panel["tune"].tune()
     assert panel.wait(60)
-    assert "Out of memory" in panel.tune.words.value
+    assert "Out of memory" in panel["tune"].words.value
     assert (panel.report.done, panel.report.stopped) == (2, "cancelled")
-    assert not panel.tune.going
+    assert not panel["tune"].going
 
 
 def test_curves_of_a_tuning_that_failed_stay(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -608,11 +611,11 @@ def test_curves_of_a_tuning_that_failed_stay(base: Any, view: Any, monkeypatch: 
 
     monkeypatch.setattr("interp_widgets.tuning.mixture_of_depths.tune.build_mixture", broken)
     panel = view(base)
-    panel.tune.tune()
+    panel["tune"].tune()
     assert panel.wait(60)
     assert "cannot be relied on" in panel.status.error
-    assert "failed after 4 steps" in panel.tune.words.value
-    assert len(panel.tune.showing.task) == 4
+    assert "failed after 4 steps" in panel["tune"].words.value
+    assert len(panel["tune"].curves.task) == 4
     assert panel.chosen == [0]
 
 
@@ -624,8 +627,11 @@ def test_saves(base: Any, view: Any, tmp_path: Path) -> None:
     panel.tab = "tune"
     with pytest.raises(ValueError, match="nothing to save on the tab Tune"):
         panel.save(tmp_path / "tune.csv")
-    panel.tune.tune()
+    panel["tune"].tune()
     settle(panel)
     assert panel.save(tmp_path / "tune.svg").stat().st_size > 200
     panel.save(tmp_path / "tune.npz")
     assert ModReport.load(tmp_path / "tune.npz").done == 4
+    panel.save(tmp_path / "tune.html")
+    page = (tmp_path / "tune.html").read_text()
+    assert "learning rate" in page, "how it was tuned"

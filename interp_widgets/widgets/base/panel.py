@@ -22,6 +22,7 @@ from ...compute.worker import Cancelled, State
 from . import tidy
 from .answers import Answers, Outcome
 from .code import CodeBox
+from .controls import shown_if
 from .fields import Controls, Field, Incomplete
 from .guard import guard, handling, inside_handler, ui_lock
 from .heading import heading, view_options
@@ -60,7 +61,9 @@ class Panel(Shell):
     - `code(request)`, `frame()`, `scene()`, `stored()`: for *Copy as code* and *Save*; without them the button or the
       format is not offered.
 
-    For a button that runs something else in the background, use `self.jobs.start`. A whole panel:
+    For a button that runs something else in the background, use `self.jobs.start`. A panel that only computes on such
+    buttons has no question of its own (`asks = False`): it has no Run, and its `refresh` brings up to the inputs what
+    it says about them, such as forecasts. A whole panel:
 
     Example:
         >>> from ipywidgets import Label
@@ -84,10 +87,10 @@ class Panel(Shell):
 
     analysis: ClassVar[Callable[..., Any] | None] = None
     """The function ``f(model, ...)`` that the panel asks, where its fields are the arguments of one."""
+    asks: ClassVar[bool] = True
+    """Whether it has a question of its own, which Run asks."""
     both: ClassVar[str] = "difference B − A"
     """What the third view of two models shows."""
-    waits: ClassVar[bool] = False
-    """Whether it computes only when Run is pressed, however quick that is forecast to be."""
 
     result = T.Any(None, read_only=True)
     """The last good result (a tuple of two with two models); None before the first."""
@@ -107,6 +110,7 @@ class Panel(Shell):
         self._drawn: Outcome | None = None
         self._pending: Hashable = None
         self._run_failed = False
+        self._error = ""
         self._opened = False
         self._holds = self._settled = 0
         self._due: set[str] = set()
@@ -148,7 +152,9 @@ class Panel(Shell):
         }
 
     def request(self) -> Any:
-        """What to compute, read from the traits, as a frozen and hashable object."""
+        """What to compute, read from the traits, as a frozen and hashable object; None for a panel without question."""
+        if not self.asks:
+            return None
         if self.analysis is None:
             raise NotImplementedError(f"{type(self).__name__} does not say what to compute")
         self.require()
@@ -247,11 +253,6 @@ class Panel(Shell):
     # for subclasses ---------------------------------------------------------------------------------------------------
 
     @property
-    def asked_models(self) -> tuple[Any, ...]:
-        """The models that are asked one after the other, a result for each: all, unless one question is about both."""
-        return self.models
-
-    @property
     def shown(self) -> str:
         """What is looked at: `view`, but "A" as long as there is only one result."""
         return self.view if len(self.results) > 1 else "A"
@@ -278,7 +279,7 @@ class Panel(Shell):
     def question(self) -> dict[str, str]:
         """What the picture on the screen answers, by the labels of the settings; the empty ones are left out."""
         drawn = self._settings(lambda one: not one.recomputes)
-        if len(self.asked_models) > 1:
+        if len(self.models) > 1:
             drawn["View"] = next(label for label, value in view_options(self.models, self.both) if value == self.shown)
         return {label: text for label, text in {**self._asked, **drawn}.items() if text}
 
@@ -329,7 +330,7 @@ class Panel(Shell):
             self._show(held)
             return
         forecast = self.forecast(request)
-        if forecast.seconds <= limit and (limit == float("inf") or not self.waits):
+        if forecast.seconds <= limit:
             self.mark(stale=True)
             self._submit(request)
         else:
@@ -349,12 +350,6 @@ class Panel(Shell):
             self.draw(self._shown.results, self._shown.request)
             self.draw_selection()
 
-    def forget_results(self) -> None:
-        """Let go of the results on the screen; a panel that does so clears its picture."""
-        self._shown = self._good = self._drawn = None
-        self.results = ()
-        self.set_trait("result", None)
-
     @property
     def hints(self) -> dict[str, str]:
         """What is said beside controls that are not filled in, by their fields."""
@@ -369,11 +364,12 @@ class Panel(Shell):
                 self.status.idle("Waiting for a setting: see the hint beside it")
             else:
                 self.status.failed(error)
+                self._error = self.status.error
 
     def forget_error(self) -> None:
         """A setting has changed: what was said of it before is not so any more. What a run said stays."""
         self._clear_hints()
-        if self.status.error and not self._run_failed:
+        if self.status.error and self.status.error == self._error and not self._run_failed:
             self.status.idle()
 
     # for everyone -----------------------------------------------------------------------------------------------------
@@ -394,6 +390,8 @@ class Panel(Shell):
         """
         if self.closed:
             raise RuntimeError(f"this {type(self).__name__} is closed: open a new one")
+        if not self.asks:
+            raise RuntimeError(f"{type(self).__name__} has no question that Run asks: press its buttons")
         try:
             request = self.request()
             outcome = self.jobs.owner().run(
@@ -442,10 +440,12 @@ class Panel(Shell):
             self._settle()
             return
         self._opened, self._due = True, set()
+        if not self.asks:
+            self.refresh()
+            return
         try:
             seconds = self.forecast(self.request()).seconds
-            quick = seconds <= FIRST_SECONDS and not self.waits
-            if quick and not self.jobs.owner().worker.busy and not inside_handler():
+            if seconds <= FIRST_SECONDS and not self.jobs.owner().worker.busy and not inside_handler():
                 self.run()
                 return
         except KeyboardInterrupt:
@@ -459,15 +459,17 @@ class Panel(Shell):
 
     def _assemble(self) -> None:
         """Lay the panel out: title line, inputs, actions, plot, details, status line."""
-        self.status = StatusLine(on_cancel=self._cancelled_by_user)
+        shared = None if self.stack is None else self.stack.status_line
+        self.status = StatusLine(on_cancel=self._cancelled_by_user) if shared is None else shared
         self.controls = Controls(self)
         self.inputs, self.plot, self.details = map(column, ("iw-inputs", "iw-plot", "iw-details"))
         self.run_button = self.on_click(W.Button(description="Run", tooltip="Compute what the inputs say"), self.go)
+        shown_if(self.run_button, self.asks)
         self.forecast_label = W.HTML("")
         for name in ("iw-hint", "iw-hidden"):
             self.forecast_label.add_class(name)
         actions: list[Any] = [self.run_button, self.forecast_label]
-        if len(self.asked_models) > 1:
+        if len(self.models) > 1 and self.asks:
             views = W.ToggleButtons(options=view_options(self.models, self.both), value=self.view)
             actions.append(self.bind(views, "view"))
         self.code_box = CodeBox()
@@ -483,7 +485,7 @@ class Panel(Shell):
         above = (self.inputs, self.actions, self.save_menu.row, self.code_box)
         self.heading = None if self.stack is not None else W.HTML(heading(self.title, self.models))
         title = () if self.heading is None else (self.heading,)
-        self.children = (*title, *above, self.plot, self.details, self.status)
+        self.children = (*title, *above, self.plot, self.details, *([self.status] if shared is None else []))
         self.build()
 
     def _observe(self) -> None:
@@ -491,7 +493,7 @@ class Panel(Shell):
         due = {
             self._selection_due: [name for name, one in declared.items() if one.selects],
             self._redraw_due: ["view", *(name for name, one in declared.items() if one.redraws)],
-            self._refresh_due: [name for name, one in declared.items() if one.recomputes],
+            self._refresh_due: [name for name, one in declared.items() if one.recomputes or not self.asks],
             self._chosen_due: [name for name, one in declared.items() if one.chooses],
         }
         for handler, names in due.items():
@@ -619,7 +621,7 @@ class Panel(Shell):
             raise
         self._drawn = outcome
         self._asked = self._settings(lambda one: one.recomputes)
-        self.set_trait("result", outcome.results[0] if len(self.asked_models) == 1 else outcome.results)
+        self.set_trait("result", outcome.results[0] if len(self.models) == 1 else outcome.results)
 
     def _restore(self) -> None:
         """After an error, show the last good outcome again if something else has touched the picture."""

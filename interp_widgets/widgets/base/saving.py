@@ -58,7 +58,7 @@ def save(panel: Any, path: str | Path) -> Path:
         raise ValueError(f"cannot save as {target.name!r}: the name must end in {', '.join(allowed)}")
     if not target.parent.is_dir():
         raise ValueError(f"the folder {target.parent} does not exist: make it or choose another")
-    if panel.result is None:
+    if panel.asks and panel.result is None:
         raise ValueError("there is nothing to save yet: press Run first")
     if suffix in TABLES:
         _save_table(panel.frame(), target, suffix)
@@ -75,7 +75,7 @@ def _save_page(panel: Any, target: Path) -> None:
     from .export import export_html
 
     table = panel.frame() if _has(panel, "frame") else None
-    provenance = getattr(panel.results[0], "provenance", None)
+    provenance = getattr(panel.results[0], "provenance", None) if panel.results else None
     title = f"{panel.title}: {', '.join(model_name(model) for model in panel.models)}"
     export_html(
         title, [panel.plot, panel.details], target, question=panel.question(), provenance=provenance, table=table

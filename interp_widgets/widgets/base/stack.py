@@ -17,7 +17,7 @@ from interp_widgets.models import Model
 
 from . import tidy
 from .fields import Controls, field
-from .guard import guard, handling
+from .guard import guard, guarded, handling
 from .heading import heading
 from .jobs import Jobs
 from .panel import Panel
@@ -58,6 +58,9 @@ class Stack(Shell):
 
     panels: ClassVar[Mapping[str, type[Panel]]] = {}
     """The class of each tab's panel, under the tab's name."""
+    one_status: ClassVar[bool] = False
+    """Whether the panels share one status line, below the tabs, since one works while another is looked at. Their runs
+    then have channels of different names."""
     tab: str
     """The tab that is looked at."""
 
@@ -84,6 +87,7 @@ class Stack(Shell):
             for name, value in self._given.items():
                 setattr(self, name, value)
             self.controls = Controls(self)
+            self.status_line = StatusLine(on_cancel=guarded(self, self.cancel)) if self.one_status else None
             self._assemble()
         except BaseException:
             self.close()
@@ -125,7 +129,7 @@ class Stack(Shell):
     @property
     def status(self) -> StatusLine:
         """The status line of the panel that is looked at."""
-        return self.current.status
+        return self.current.status if self.status_line is None else self.status_line
 
     @property
     def result(self) -> Any:
@@ -208,7 +212,8 @@ class Stack(Shell):
             [W.VBox() for _ in names], titles=[self.tab_title(name) for name in names],
             selected_index=names.index(self.tab),
         )  # fmt: skip
-        self.children = (W.HTML(heading(self.title, self.models)), self.inputs, self.tabs)
+        below = [] if self.status_line is None else [self.status_line]
+        self.children = (W.HTML(heading(self.title, self.models)), self.inputs, self.tabs, *below)
         self._make(self.tab)
         self.observe(self._changed, [name for name in self.options() if name != "tab"])
         self.watch(self.tabs, "selected_index", lambda change: setattr(self, "tab", names[change.new or 0]))
@@ -231,7 +236,9 @@ class Stack(Shell):
         chosen = {
             option: getattr(self, option)
             for option in shared
-            if option in self._given or getattr(self, option) != usual[option]
+            if option in self._given
+            or getattr(self, option) != usual[option]
+            or any(panel.has_trait(option) for panel in self._opened.values())
         }
         panel = kind(self.workbench, stack=self, **chosen)
         self._opened[name] = panel

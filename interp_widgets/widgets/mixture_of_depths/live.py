@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from interp_widgets.figures.mod.lines import STATISTICS, StepCurves
+from interp_widgets.figures.mixture_of_depths.lines import STATISTICS, StepCurves
 from interp_widgets.tuning.mixture_of_depths import ModStep
 
 INTERVAL = 1.0
@@ -27,7 +27,7 @@ class Live:
         self._drawn = float("-inf")
 
     def add(self, step: ModStep) -> None:
-        """Take one step in; those before it that nobody told of, of a run that was ended, are NaN until the report."""
+        """Take one step in; those before it, of an earlier run that was not reported, are NaN until the report."""
         for name, values in self.held.items():
             value = getattr(step, name)
             unknown = (math.nan,) * len(value) if isinstance(value, tuple) else math.nan

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ipywidgets as W
 
 from interp_widgets.analysis.mixture_of_depths import RoutingSpeed, routing_speed
+from interp_widgets.compute.worker import Job
 
+from ..base import pair_view
 from ..base.controls import row
 from ..views import Table
 
 if TYPE_CHECKING:
-    from .viewer import MoDRoutingViewer
+    from .route import MixtureRouting
 
 TOKENS = 24
 """Tokens written to take the time of."""
@@ -29,7 +31,7 @@ HEADS = (
 class SpeedTable:
     """A button and the table it fills."""
 
-    def __init__(self, panel: MoDRoutingViewer) -> None:
+    def __init__(self, panel: MixtureRouting) -> None:
         self.panel = panel
         self.button = panel.on_click(
             W.Button(description="Measure speed", tooltip="Take the time of writing with 1, 2, … k routes per token"),
@@ -43,13 +45,12 @@ class SpeedTable:
     def measure(self) -> None:
         """Take the times of the mixture that is looked at, in the background."""
         panel = self.panel
-        if not panel.prompt:
-            raise ValueError("the prompt is empty: type what the model should read")
-        slot = panel.at[-1]
-        key, prompt, name = panel.shelf.key(slot), panel.prompt, panel.shelf.chosen(slot).name
+        panel.require("prompt")
+        slot = pair_view.looked_at(panel)[-1]
+        key, prompt, name = panel.key(slot), panel.prompt, panel.looked_at(slot).name
 
-        def work(job: Any) -> RoutingSpeed:
-            mixture = panel.shelf.model(slot, key)
+        def work(job: Job) -> RoutingSpeed:
+            mixture = panel.model_of(slot, key)
             room = mixture.n_ctx - len(mixture.tokens(prompt))
             if room < 1:
                 raise ValueError(f"the prompt fills the model's context of {mixture.n_ctx} tokens: shorten it")
@@ -57,19 +58,19 @@ class SpeedTable:
                 mixture, prompt, max_new_tokens=min(TOKENS, room), progress=job.progress, check=job.check
             )  # fmt: skip
 
-        title = name if len(panel.models) == 1 else f"{'AB'[slot]}: {name}"
-        panel.jobs.start(work, lambda found: self._fill(found, title), title="Measuring", channel="speed")
+        title = name if len(panel.models) == 1 else f"{pair_view.LETTERS[slot]}: {name}"
+        panel.jobs.start(work, lambda speed: self._fill(speed, title), title="Measuring", channel="speed")
 
-    def _fill(self, found: RoutingSpeed, title: str) -> None:
+    def _fill(self, speed: RoutingSpeed, title: str) -> None:
         rows = []
-        ratios = found.seconds[-1] / found.seconds
-        for place, count in enumerate(found.top_k):
-            text = found.texts[place]
-            dense = place == len(found.top_k) - 1
+        ratios = speed.seconds[-1] / speed.seconds
+        for index, count in enumerate(speed.top_k):
+            text = speed.texts[index]
+            dense = index == len(speed.top_k) - 1
             rows.append([
-                count, f"{found.tokens_per_second[place]:.1f}", f"{found.speed_up[place]:.2f}",
-                f"{ratios[place].min():.1f}–{ratios[place].max():.1f}", f"{found.runs[place]:.0%}",
-                "dense" if dense else "same" if text == found.texts[-1] else "differs",
+                count, f"{speed.tokens_per_second[index]:.1f}", f"{speed.speed_up[index]:.2f}",
+                f"{ratios[index].min():.1f}–{ratios[index].max():.1f}", f"{speed.runs[index]:.0%}",
+                "dense" if dense else "same" if text == speed.texts[-1] else "differs",
             ])  # fmt: skip
         with self.table.hold_sync():
             self.table.rows = []
@@ -77,7 +78,7 @@ class SpeedTable:
             self.table.rows = rows
             self.table.caption = f"{title}: measured on this machine"
         self.words.value = (
-            f"{found.n_tokens} tokens, median of {found.seconds.shape[1]} texts each."
-            if found.skips_layers
+            f"{speed.n_tokens} tokens, median of {speed.seconds.shape[1]} texts each."
+            if speed.skips_layers
             else "No layers are skipped: the model's own modules write here, because of its backend or a hook on it."
         )

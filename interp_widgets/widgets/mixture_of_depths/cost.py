@@ -1,4 +1,4 @@
-"""How long tuning and solving will take, before anybody has measured it here."""
+"""How long tuning and solving will take, before it was measured here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from interp_widgets.compute.memory import speedometer
 from interp_widgets.data.problems import demo_problems
 
 if TYPE_CHECKING:
-    from .viewer import MoDRoutingViewer
+    from .mixtures import MixturePanel
+    from .studies import MixtureStudies
 
 TUNING = ("MoDRoutingViewer", "tuning")
 """What the speedometer calls a tuning."""
@@ -21,23 +22,23 @@ _SECONDS_PER_LAYER = 1e-3
 _BUILD_SECONDS = 2.0
 
 
-def tuning_flops(panel: MoDRoutingViewer, steps: int, k: int) -> float:
+def tuning_flops(panel: MixturePanel, steps: int, k: int) -> float:
     """Operations of a tuning: forward and backward of every batch, and every route's unembedding."""
     model = panel.models[panel.slot]
     reading = 2.0 * model.d_model * model.d_vocab * (k + 1)
     return 3.0 * steps * panel.batch_size * example_tokens(panel) * (flops_per_token(model) + reading)
 
 
-def example_tokens(panel: MoDRoutingViewer) -> float:
+def example_tokens(panel: MixturePanel) -> float:
     """Tokens of a usual example."""
-    given: Any = panel.dataset
-    if given is None:
-        given = demo_problems("train", _SAMPLE, panel.seed)
-    lengths = [_tokens(panel, one) for one in list(given)[:_SAMPLE]]
+    examples: Any = panel.dataset
+    if examples is None:
+        examples = demo_problems("train", _SAMPLE, panel.seed)
+    lengths = [_tokens(one) for one in list(examples)[:_SAMPLE]]
     return sum(lengths) / max(1, len(lengths))
 
 
-def _tokens(panel: MoDRoutingViewer, example: Any) -> int:
+def _tokens(example: Any) -> int:
     """About four characters make a token; a forecast needs no more."""
     if isinstance(example, tuple):
         text = "".join(map(str, example))
@@ -48,7 +49,7 @@ def _tokens(panel: MoDRoutingViewer, example: Any) -> int:
     return max(1, len(text) // 4)
 
 
-def study_seconds(panel: MoDRoutingViewer, tunings: int, solvers: int, k: int) -> float:
+def study_seconds(panel: MixtureStudies, tunings: int, solvers: int, k: int) -> float:
     """Seconds of so many tunings, and of so many models that solve the held-out problems."""
     model = panel.models[panel.slot]
     tuning = speedometer.seconds(TUNING, str(model.device), tuning_flops(panel, panel.grid_steps, k))

@@ -1,0 +1,391 @@
+"""The mixtures that are held for each model, and the options that say how one is tuned."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+
+import ipywidgets as W
+import numpy as np
+import traitlets as T
+
+from interp_widgets.data.problems import demo_problems, read_problems
+from interp_widgets.models import Model, ModModel, load_model
+from interp_widgets.models.mixture_of_depths.checkpoint import is_mixture_folder
+from interp_widgets.models.mixture_of_depths.model import check_k, check_top_k
+from interp_widgets.models.state import State, state_key
+from interp_widgets.tuning.mixture_of_depths import ModReport
+from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
+
+from ..base.code import call, cell
+from ..base.fields import Bounds, Seed, field
+from ..base.panel import Panel
+from ..base.request import model_variables
+from ..base.workbench import model_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+USUAL_K = 3
+LORA_LABELS = {"last": "the last k layers", "below": "the layers below", "all": "all layers"}
+_SERIALS = count()
+_PUBLIC = ("routing", "tune_mod", "mod_grid", "mod_ablations", "late_layer_losses")
+"""What copied code imports from the package itself, and from modules of it:"""
+_MODULES = {
+    "interp_widgets.data.problems": ("demo_problems", "read_problems"),
+    "interp_widgets.tuning.mixture_of_depths.untrained": ("untrained_mod",),
+}
+
+
+@dataclass(frozen=True)
+class Untrained:
+    """The mixture that tuning starts from."""
+
+    k: int
+    top_k: int
+    seed: int
+
+
+@dataclass(eq=False)
+class Mixture:
+    """A mixture that can be looked at: untrained, as the viewer was opened on it, tuned, or opened from a file."""
+
+    name: str
+    model: Any = None
+    """A `ModModel`; None for the untrained one, which is made when it is needed."""
+    report: ModReport | None = None
+    """How it was tuned, where that is known."""
+    folder: str = ""
+    """The folder that it is in; empty if it was not saved."""
+    data: str = ""
+    """The line of a cell that makes the data it was tuned on; empty where that is not known."""
+    failure: str = ""
+    """What ended its tuning before its time; empty for nothing."""
+    serial: int = dataclasses.field(default_factory=lambda: next(_SERIALS))
+    """Distinguishes it from all others in this kernel."""
+    _untrained: tuple[Untrained, State, ModModel] | None = None
+    _base: Any = None
+
+    def untrained(self, model: Model, key: Untrained) -> ModModel:
+        """The untrained mixture of these numbers, made anew where the model has changed; in the worker."""
+        state = state_key(model, exact=True)
+        if self._untrained is None or self._untrained[:2] != (key, state):
+            self._untrained = None  # quickly made again, and it need not be held beside the new one
+            self._untrained = key, state, untrained_mod(model, key.k, top_k=key.top_k, seed=key.seed)
+        return self._untrained[2]
+
+    def has_made(self, key: Any) -> bool:
+        """Whether the mixture of a request needs not be made first."""
+        return not isinstance(key, Untrained) or (self._untrained is not None and self._untrained[0] == key)
+
+    def base(self) -> Any:
+        """The model that it was made on; in the worker. ValueError where that is not known."""
+        if self._base is None:
+            if self.model.state.base is None:
+                raise ValueError(
+                    f"the base of {model_name(self.model)} came from memory: open the viewer on that model to tune it"
+                )
+            self._base = load_model(self.model.state.base, device=self.model.device, dtype=self.model.dtype)
+        return self._base
+
+    @property
+    def curves(self) -> Any:
+        """The curves of its tuning; None where they are not known."""
+        if self.report is not None:
+            return self.report
+        if self.model is not None and self.model.state.training:
+            with contextlib.suppress(KeyError):  # of an older checkpoint
+                return SavedCurves(self.model)
+        return None
+
+    @property
+    def steps(self) -> int:
+        """Steps that it was tuned for; 0 where that is not known."""
+        return 0 if self.curves is None else len(np.asarray(self.curves.task))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How it was tuned, as options of the viewer; nothing where it does not say."""
+        held = {} if self.model is None else self.model.state.settings
+        names = ("k", "distill", "batch_size", "learning_rate", "seed")
+        if any(name not in held for name in (*names, "top_k")) or held.get("only") is not None:
+            return {}
+        options = {name: held[name] for name in names} | {"top_k": held["top_k"] if held["top_k"] < held["k"] else 0}
+        lora = held.get("lora")
+        options["lora"] = lora is not None
+        return options if lora is None else options | {"rank": lora["rank"], "lora_layers": lora["layers"]}
+
+
+class SavedCurves:
+    """The curves that a checkpoint keeps for going on."""
+
+    def __init__(self, model: ModModel) -> None:
+        held = model.state.training
+        self.layers = model.route_layers
+        self.task, self.distillation, self.routes, self.sparsity, self.mean, self.variance = (
+            held[f"curves.{name}"].numpy()
+            for name in ("task", "distillation", "routes", "sparsity", "mean", "variance")
+        )
+
+    @property
+    def done(self) -> int:
+        """Steps made."""
+        return len(self.task)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per step, as `ModReport.to_frame` has it."""
+        return ModReport.to_frame(cast(ModReport, self))
+
+
+def opened_on(model: Model) -> Mixture:
+    """The first mixture of a model: an untrained one, or the model itself."""
+    return Mixture(f"{model_name(model)} (as given)", model) if isinstance(model, ModModel) else Mixture("untrained")
+
+
+def base_box(panel: Any) -> Any:
+    """Which model is tuned: a choice where there are two."""
+    names = [model_name(model) for model in panel.models]
+    if len(names) == 1:
+        return W.Label(f"Base model: {names[0]}")
+    options = [(f"{letter}: {name}", slot) for slot, (letter, name) in enumerate(zip("AB", names, strict=True))]
+    return panel.bind(W.Dropdown(description="Base model", options=options), "slot")
+
+
+class MixtureOptions(T.HasTraits):
+    """Which mixture of each model is looked at, and how one is tuned."""
+
+    models: tuple[Any, ...]
+    mixtures = field(T.Tuple(), argument=None)
+    """Per model, the mixtures that are held for it, the one that the viewer was opened on first."""
+    chosen = field(T.List(T.Int(min=0)))
+    """Per model, which of its mixtures is looked at: 0 is the untrained or given one."""
+    slot = field(T.Int(0, min=0, max=1), label="Base model", group="tune", argument=None, control=base_box)
+    """Which of two models is tuned and tried on the grid."""
+    examples = field(
+        Annotated[int, Bounds(1, lambda panel: 100_000)], 800, label="Demo tasks", group="tune", width="short",
+        argument=None, help="How many of the demo's tasks are learned",
+        shown_if=lambda panel: panel.dataset is None and not panel.data_file.strip(),
+    )  # fmt: skip
+    data_file = field(
+        str, label="Data file", placeholder="empty: the demo's tasks; else .json or .jsonl", group="tune",
+        width="grow", argument=None, help="A .json or .jsonl file of problems to learn",
+        shown_if=lambda panel: panel.dataset is None,
+    )  # fmt: skip
+    k = field(
+        Annotated[int, Bounds(1, lambda panel: 10_000)], USUAL_K, label="k", group="tune", width="short",
+        new_row=True, help="Routes: the last k layers",
+    )  # fmt: skip
+    top_k = field(
+        Annotated[int, Bounds(0, lambda panel: 10_000)], label="top-K (0: all)", group="tune", width="short",
+        help="Routes that each token uses while tuning; 0: all k",
+    )  # fmt: skip
+    distill = field(
+        Annotated[float, Bounds(0.0, step=1e-4)], 1e-4, label="λ", group="tune", width="short", argument=None,
+        help="Weight of the distillation term: each earlier route's divergence from the last layer; 0 leaves it out",
+    )  # fmt: skip
+    lora = field(bool, label="LoRA", group="tune", argument=None, help="Whether adapters are tuned too")
+    rank = field(
+        Annotated[int, Bounds(1, lambda panel: 4096)], 8, label="rank", group="tune", width="short", argument=None,
+        shown_if=lambda panel: panel.lora, help="Rank of the adapters",
+    )  # fmt: skip
+    lora_layers = field(
+        LORA_LABELS, "last", label="on", group="tune", argument=None, shown_if=lambda panel: panel.lora,
+        help="Which layers have adapters",
+    )  # fmt: skip
+    steps = field(
+        Annotated[int, Bounds(1, lambda panel: 10_000_000)], 100, label="steps", group="tune", width="short",
+        new_row=True, argument=None, help="In all, those before a resume included",
+    )  # fmt: skip
+    batch_size = field(
+        Annotated[int, Bounds(1, lambda panel: 4096)], 16, label="batch", group="tune", width="short", argument=None,
+        help="Examples per step",
+    )  # fmt: skip
+    learning_rate = field(
+        Annotated[float, Bounds(step=1e-4)], 3e-4, label="learning rate", group="tune", width="short", argument=None,
+        help="Of AdamW",
+    )  # fmt: skip
+    seed = field(
+        Seed, label="seed", group="tune", width="short",
+        help="Of the router's first weights, the adapters' and the order of the data",
+    )  # fmt: skip
+    dataset = field(T.Any(None), argument=None)
+    """Examples with prompt and response to learn; None for `data_file`, or without that the demo's tasks."""
+
+    def looked_at(self, slot: int) -> Mixture:
+        """The mixture of a model that is looked at."""
+        held: Mixture = self.mixtures[slot][self.chosen[slot]]
+        return held
+
+    @T.validate("slot")
+    def _slot_is_there(self, proposal: Any) -> int:
+        if proposal.value >= len(self.models):
+            raise T.TraitError("slot 1 is the second model, and there is one model only: leave slot at 0")
+        return int(proposal.value)
+
+    @T.validate("chosen")
+    def _mixtures_are_there(self, proposal: Any) -> list[int]:
+        if len(proposal.value) != len(self.models):
+            raise T.TraitError(
+                f"chosen must name one mixture per model, {len(self.models)} in all, got {proposal.value}"
+            )
+        for letter, index, held in zip("AB", proposal.value, self.mixtures, strict=False):
+            if index >= len(held):
+                raise T.TraitError(f"chosen must be in 0..{len(held) - 1} for the mixtures of {letter}, got {index}")
+        return list(proposal.value)
+
+    @T.validate("dataset", "problems")
+    def _examples_are_a_list(self, proposal: Any) -> Any:
+        value = proposal.value
+        if value is not None and (isinstance(value, str | Mapping) or not isinstance(value, Iterable)):
+            raise T.TraitError(
+                f"{proposal.trait.name} must be a list of examples or None, got {value!r:.60}: "
+                "demo_problems() or read_problems(...) gives some"
+            )
+        return value
+
+
+class MixturePanel(MixtureOptions, Panel):
+    """Base of the panels on the mixtures of a model."""
+
+    title: ClassVar[str] = "Mixture of depths"
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        if len(self.models) == 2 and self.models[0] is self.models[1]:
+            raise ValueError("both models are the same object, which has one list of mixtures: load the model twice")
+        mixtures = tuple((opened_on(model),) for model in self.models)
+        k = min(USUAL_K, *(int(getattr(model, "n_layers", USUAL_K)) for model in self.models))
+        options = {"mixtures": mixtures, "chosen": [0] * len(self.models), "k": k, **mixtures[0][0].options}
+        return {name: value for name, value in options.items() if name not in given}
+
+    # the mixtures -----------------------------------------------------------------------------------------------------
+
+    def add(self, slot: int, mixture: Mixture, *, adopt: bool = False) -> None:
+        """Put another mixture behind the others and look at it."""
+        held = self.mixtures[slot]
+        names, plain, number = {one.name for one in held}, mixture.name, 1
+        while mixture.name in names:
+            number += 1
+            mixture.name = f"{plain} ({number})"
+        with self.hold():
+            self.mixtures = _changed(self.mixtures, slot, (*held, mixture))
+            self.look_at(slot, len(held), adopt=adopt)
+
+    def forget(self, slot: int) -> None:
+        """Let go of the mixture that is looked at, whose weights then leave the memory, and look at the one before it.
+
+        ValueError for the first one, which the viewer was opened on.
+        """
+        held, mixture = self.mixtures[slot], self.looked_at(slot)
+        if mixture is held[0]:
+            raise ValueError(f"“{mixture.name}” is what the viewer was opened on and stays: look at another one first")
+        with self.hold():
+            self.look_at(slot, held.index(mixture) - 1)
+            self.mixtures = _changed(self.mixtures, slot, tuple(one for one in held if one is not mixture))
+
+    def look_at(self, slot: int, index: int, *, adopt: bool = False) -> None:
+        """Look at a mixture; `adopt` sets the options to those that it was tuned with, so that Resume goes on so."""
+        with self.hold():
+            self.chosen = list(_changed(self.chosen, slot, index))
+            for name, value in (self.looked_at(slot).options if adopt and slot == self.slot else {}).items():
+                setattr(self, name, value)
+
+    def key(self, slot: int) -> Any:
+        """What distinguishes the chosen mixture from others, in a request; ValueError where it cannot be made."""
+        mixture = self.looked_at(slot)
+        if mixture.model is not None:
+            return mixture.serial, mixture.model.top_k
+        self.check_numbers(slot)
+        return Untrained(self.k, self.top_k or self.k, self.seed)
+
+    def by_key(self, slot: int, key: Any) -> Any:
+        """The mixture of this key that was given, tuned or opened, which users can edit; None if there is none."""
+        if isinstance(key, Untrained):
+            return None
+        return next((one.model for one in self.mixtures[slot] if one.serial == key[0]), None)
+
+    def model_of(self, slot: int, key: Any) -> ModModel:
+        """The mixture that a request names; in the worker."""
+        if isinstance(key, Untrained):
+            made: ModModel = self.mixtures[slot][0].untrained(self.models[slot], key)
+            return made
+        held: ModModel | None = self.by_key(slot, key)
+        if held is None:
+            raise ValueError("this mixture was forgotten meanwhile: look at another one")
+        return held
+
+    def check_numbers(self, slot: int) -> None:
+        """ValueError unless a model can have so many routes."""
+        check_k(self.k, int(self.models[slot].n_layers))
+        if self.top_k:
+            check_top_k(self.top_k, self.k)
+
+    def base(self, slot: int) -> Any:
+        """The model without a mixture, to tune; in the worker. ValueError where it is not known."""
+        model = self.models[slot]
+        return self.mixtures[slot][0].base() if isinstance(model, ModModel) else model
+
+    def read_folder(self, slot: int, folder: str) -> ModModel:
+        """A saved mixture, on this model; another base is refused. In the worker."""
+        if not is_mixture_folder(folder):
+            raise ValueError(f"{folder} holds no mixture of depths: give a folder that Save checkpoint wrote")
+        model = self.models[slot]
+        source = model.state.base if isinstance(model, ModModel) else model.source
+        loaded = load_model(folder, device=model.device, dtype=model.dtype, backend=model.backend, base=source)
+        return cast(ModModel, loaded)
+
+    # what is learned --------------------------------------------------------------------------------------------------
+
+    def learned(self) -> Sequence[Any]:
+        """Examples to tune on; ValueError where there are none."""
+        if self.dataset is not None:
+            examples = list(self.dataset)
+        elif self.data_file.strip():
+            examples = list(read_problems(self.data_file.strip()))
+        else:
+            examples = list(demo_problems("train", self.examples, self.seed))
+        if not examples:
+            raise ValueError("the data set is empty: give at least one example with a prompt and a response")
+        return examples
+
+    # copied code ------------------------------------------------------------------------------------------------------
+
+    def cell(self, lines: Sequence[str]) -> str:
+        """A whole cell, with the imports that its lines need."""
+        text = "\n".join(lines)
+        used = {module: [name for name in names if f"{name}(" in text] for module, names in _MODULES.items()}
+        imports = [f"from {module} import {', '.join(names)}" for module, names in used.items() if names]
+        body = ["", *imports, "", *lines] if imports else ["", *lines]
+        return cell([name for name in _PUBLIC if f"{name}(" in text], self.models, body)
+
+    def variable(self, slot: int) -> str:
+        """What a model is called in copied code."""
+        return model_variables(self.models)[slot]
+
+    def data_line(self) -> str:
+        """The line that makes the data set, with the inputs as they are."""
+        if self.dataset is not None:
+            return "dataset = dataset  # the examples that the viewer was opened with"
+        if self.data_file.strip():
+            return f"dataset = read_problems({self.data_file.strip()!r})"
+        return f"dataset = {call('demo_problems', repr('train'), repr(self.examples), repr(self.seed))}"
+
+    def tuning_lines(self, slot: int, mixture: Mixture) -> list[str]:
+        """Data and call that tuned a mixture, from what it says itself."""
+        held, name = dict(mixture.model.state.settings), self.variable(slot)
+        lora = held.get("lora")
+        options = {key: held[key] for key in ("k", "top_k", "distill", "batch_size", "learning_rate", "seed")}
+        # the step at which a loss was no number belongs to it: the weights are those before
+        options["steps"] = mixture.steps + (mixture.report is not None and mixture.report.stopped == "nan")
+        if lora is not None:
+            options |= {"lora": lora["rank"], "lora_layers": lora["layers"]}
+        tuned = call("tune_mod", name, "dataset", **options)
+        return [mixture.data or self.data_line(), f"{name}_mixture, report = {tuned}"]
+
+
+def _changed(values: Sequence[Any], index: int, value: Any) -> tuple[Any, ...]:
+    """The values with another one at an index."""
+    return (*values[:index], value, *values[index + 1 :])

@@ -1,0 +1,460 @@
+"""Routes: where each token's prediction is read from, what each route would write, where they disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from html import escape
+from typing import Annotated, Any
+
+import ipywidgets as W
+import numpy as np
+
+from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
+from interp_widgets.analysis.mixture_of_depths import RoutingResult, routing
+from interp_widgets.compute.memory import Forecast
+from interp_widgets.figures.chart import visible_token
+from interp_widgets.figures.labels import visible
+from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.models import Model
+
+from ..base import pair_view
+from ..base.code import call
+from ..base.controls import row, shown_if
+from ..base.fields import Bounds, Text, field
+from ..base.panel import FIRST_BACKGROUND_SECONDS, QUICK_SECONDS
+from ..base.request import model_variables, result_variables
+from ..base.saving import as_one
+from ..views import Heatmap, Table, TokenStrip
+from .mixtures import MixturePanel, Untrained
+from .speed import SpeedTable
+
+PROMPT = "Instruction: Please name the capital of the country.\nInput: France\nResponse:"
+TOP = 8
+"""Likeliest tokens kept per route."""
+KEY = (
+    "<b>underlined</b> the ensemble and the last layer disagree · <b>×</b> this route's likeliest token is not the "
+    "ensemble's"
+)
+SPARSE_KEY = (
+    " · <b>hatched</b> a route that the token does not use · <b>▔</b> from here down no layer is needed for this "
+    "token's prediction"
+)
+_BUILD_SECONDS_PER_PARAMETER = 1e-8  # reading, hashing and converting the base once more
+
+
+@dataclass(frozen=True)
+class Route:
+    """The routing of one prompt through a mixture of each model."""
+
+    prompt: str
+    routes: int
+    """Routes that a token uses here; 0: as many as the mixture says."""
+    mixtures: tuple[Hashable, ...]
+    """Which mixture of each model."""
+
+    @property
+    def method(self) -> str:
+        """The kind of run, for the forecast."""
+        return "routing"
+
+
+class MixtureRouting(MixturePanel):
+    """Strip and map of the prompt's tokens, a table of the clicked token's routes, and measured speed."""
+
+    prompt = field(
+        Annotated[str, Text(3)], label="Prompt", width="grow", help="What the model reads",
+        required="the prompt is empty: type what the model should read",
+    )  # fmt: skip
+    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True)
+    """The token that is looked at; -1 for the last."""
+    routes = field(
+        Annotated[int, Bounds(0, lambda panel: max(int(model.n_layers) for model in panel.models))],
+        label="Routes per token", width="short", new_row=True,
+        help="How many routes each token uses here, by the largest weights; 0: as many as it was tuned with",
+    )  # fmt: skip
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        return super().defaults(given) | ({} if "prompt" in given else {"prompt": PROMPT})
+
+    # layout -----------------------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        letters = [""] if len(self.models) == 1 else [" A", " B"]
+        self.mixture_boxes = [W.Dropdown(description=f"Mixture{letter}", options=[("", 0)]) for letter in letters]
+        hint = W.HTML("0: as tuned")
+        self.inputs.children = self.controls.rows(before={"routes": self.mixture_boxes}, after={"routes": [hint]})
+        self.state, self.key_line, self.story = W.HTML(""), W.HTML(KEY), W.HTML("")
+        self.strip = TokenStrip(empty="No prompt yet", max_lines=4)
+        self.heat = Heatmap(
+            row_name="route", column_name="token", y_label="route", x_label="token read",
+            value_label="weight", empty="No routing yet: press Run", mark_name="ensemble ≠ last layer",
+        )  # fmt: skip
+        for line in (hint, self.key_line):
+            line.add_class("iw-hint")
+        self.tables = [Table(empty="No routing yet: press Run", height=300) for _ in self.models]
+        self.speed = SpeedTable(self)
+        self.listed = W.VBox([self.story, *self.tables])
+        for box, flex in ((self.listed, "3 1 480px"), (self.speed.box, "2 1 430px")):
+            box.add_class("iw-column")
+            box.layout.flex, box.layout.width = flex, "auto"
+        below = row(self.listed, self.speed.box)
+        below.layout.align_items = "flex-start"
+        self.plot.children = [self.state, self.strip, self.heat, self.key_line, below]
+        self._filling = False  # what the program fills in is not the user's doing
+        self._list_mixtures()
+        for slot, box in enumerate(self.mixture_boxes):
+            self.watch(box, "value", partial(self._mixture_chosen, slot))
+        self.watch(self.strip, "selected", lambda change: self._token_clicked(change.new))
+        self.watch(self.heat, "pinned", lambda change: self._token_clicked(change.new[1]) if change.new else None)
+        self.watch(self, "prompt", lambda _: setattr(self, "prompt_token", -1))
+        self.watch(self, ["mixtures", "chosen"], lambda _: self._list_mixtures())
+
+    def _list_mixtures(self) -> None:
+        """Bring the lists of mixtures up to those that are held."""
+        self._filling = True
+        try:
+            for slot, box in enumerate(self.mixture_boxes):
+                options = [(one.name, index) for index, one in enumerate(self.mixtures[slot])]
+                if tuple(box.options) != tuple(options):
+                    box.options = options
+                box.value = self.chosen[slot]
+        finally:
+            self._filling = False
+
+    def _mixture_chosen(self, slot: int, change: Any) -> None:
+        index = change.new
+        if not self._filling and index is not None and self.chosen[slot] != index:
+            self.look_at(slot, index, adopt=True)
+
+    def _token_clicked(self, at: int) -> None:
+        if not self._filling:
+            self.prompt_token = at
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def request(self) -> Route:
+        self.require()
+        slots = range(len(self.models))
+        keys = tuple(self.key(slot) for slot in slots)
+        for k in map(self.k_of, slots):
+            if self.routes > k:
+                raise ValueError(
+                    f"routes per token must be in 0..{k} for a mixture of {k} routes, got {self.routes}: 0 is as tuned"
+                )
+        return Route(self.prompt, self.routes, keys)
+
+    def refresh(self, limit: float = QUICK_SECONDS) -> None:
+        """As every panel does; a mixture that was tuned or opened is read by itself, unless that takes long."""
+        before = () if self.shown_request is None else self.shown_request.mixtures
+        read = {key[0] for key in before if not isinstance(key, Untrained)}
+        fresh = {self.mixtures[slot][index].serial for slot, index in enumerate(self.chosen) if index} - read
+        super().refresh(max(limit, FIRST_BACKGROUND_SECONDS) if fresh else limit)
+
+    def prepare(self, request: Route) -> None:
+        for slot, key in enumerate(request.mixtures):
+            if isinstance(key, Untrained):
+                self.model_of(slot, key)
+
+    def compute(
+        self,
+        request: Route,
+        model: Model,
+        *,
+        progress: Callable[[int, int], None],
+        check: Callable[[], None],
+        on_partial: Callable[[Any], None],
+    ) -> RoutingResult:
+        slot = self._slot_of(model)
+        mixture = self.model_of(slot, request.mixtures[slot])
+        return routing(
+            mixture, request.prompt, top=min(TOP, mixture.d_vocab), top_k=request.routes or None,
+            progress=progress, check=check,
+        )  # fmt: skip
+
+    def asked_of(self, request: Route, model: Model) -> Route:
+        return replace(request, mixtures=(request.mixtures[self._slot_of(model)],))
+
+    def depends_on(self, request: Route, model: Model) -> tuple[Any, ...]:
+        slot = self._slot_of(model)
+        held = self.by_key(slot, request.mixtures[slot])
+        return () if held is None else (held,)
+
+    def cost(self, request: Route, model: Model) -> Cost:
+        """One pass, and the unembedding of every route."""
+        tokens = max(1, len(model.tokens(request.prompt)))
+        reading = 2.0 * model.d_model * model.d_vocab * (self.k_of(self._slot_of(model)) + 1)
+        size = row_bytes(model, tokens, tokens) + 8.0 * tokens * model.d_vocab
+        return Cost(tokens * (flops_per_token(model) + reading), size)
+
+    def forecast_on(self, request: Route, model: Model) -> Forecast:
+        slot = self._slot_of(model)
+        forecast = super().forecast_on(request, model)
+        if self.mixtures[slot][0].has_made(request.mixtures[slot]):
+            return forecast
+        parameters = int(getattr(model, "parameter_count", 0))
+        return forecast + Forecast(_BUILD_SECONDS_PER_PARAMETER * parameters, 4 * parameters)
+
+    def k_of(self, slot: int) -> int:
+        """Routes of the mixture of a model that is looked at."""
+        mixture = self.looked_at(slot)
+        return self.k if mixture.model is None else int(mixture.model.k)
+
+    def _slot_of(self, model: Model) -> int:
+        return next(slot for slot, one in enumerate(self.models) if one is model)
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        return {"prompt_token": (max(one.n_positions for one in self.results), "the tokens of this prompt")}
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def draw(self, results: tuple[RoutingResult, ...], request: Route) -> None:
+        self._mixtures = [self.looked_at(slot).name for slot in range(len(self.models))]
+        self._filling = True  # other tokens drop selection and cursor, which is not the user's doing
+        try:
+            self.state.value = "<br>".join(
+                f"{name}{self._describe(slot, request.mixtures[slot], one)}"
+                for slot, (name, one) in enumerate(zip(self._letters("<b>{}</b>: "), results, strict=False))
+            )
+            columns = 1 + max(one.k for one in results)
+            self.listed.layout.flex = f"3 1 {120 * columns}px"  # of many routes the table has a row of its own
+            self._draw_map()
+            self._draw_strip()
+        finally:
+            self._filling = False
+
+    def draw_selection(self) -> None:
+        """Show the token that is looked at."""
+        if not self.results:
+            return
+        at, one = self.position, self._last
+        self._filling = True
+        try:
+            self.strip.selected = at
+            if self.heat.shape[1] > at:
+                self.heat.cross = [int(one.main_route[at]), at]  # the route with the largest weight
+        finally:
+            self._filling = False
+        slots, letters = pair_view.looked_at(self), self._letters("{}: ")
+        shown = [(letters[slot], self.results[slot], min(at, self.results[slot].n_positions - 1)) for slot in slots]
+        self.story.value = "<br>".join(f"{letter}{_story(one, at)}" for letter, one, at in shown)
+        for index, table in enumerate(self.tables):
+            shown_if(table, index < len(shown))
+            if index < len(shown):
+                letter, one, at = shown[index]
+                _fill(table, one, at, letter)
+
+    @property
+    def position(self) -> int:
+        """The token that is looked at."""
+        last = self._last.n_positions - 1
+        return self.prompt_token if 0 <= self.prompt_token <= last else last
+
+    @property
+    def _last(self) -> RoutingResult:
+        """The result that is looked at, in a difference the second."""
+        result: RoutingResult = self.results[pair_view.looked_at(self)[-1]]
+        return result
+
+    def _letters(self, form: str) -> list[str]:
+        """What to put before what is said of each model: nothing for one."""
+        return [""] if len(self.models) == 1 else [form.format(letter) for letter in pair_view.LETTERS]
+
+    def _describe(self, slot: int, key: Hashable, one: RoutingResult) -> str:
+        """What is looked at, above all whether it was tuned."""
+        where = f"layers {one.layers[0]} to {one.layers[-1]}" if one.k > 1 else f"layer {one.layers[0]}"
+        if isinstance(key, Untrained):
+            text = (
+                f"<b>This mixture is untrained</b>: its router is random and its norms are copies of the "
+                f"final norm, over {where}. The weights below mean nothing yet; tune it on the Tune tab."
+            )
+        else:
+            text = f"<b>{escape(self.looked_at(slot).name)}</b>: {one.k} routes over {where}."
+        used = f"{one.top_k} of {one.k} routes per token" if one.top_k < one.k else "Dense: all routes"
+        text += (
+            f" {used}; the ensemble and the last layer alone disagree at {int((~one.agreement[-1]).sum())} of "
+            f"{one.n_positions} tokens."
+        )
+        if one.top_k < one.k:
+            text += f" {one.skipped_share:.0%} of all layers at all tokens are not needed for their predictions."
+        return text
+
+    def _draw_map(self) -> None:
+        heat, one = self.heat, self._last
+        shown = [self.results[slot] for slot in pair_view.looked_at(self)]
+        difference = len(shown) == 2
+        matrix = pair_view.of_view(self, [np.asarray(each.weights, dtype=np.float64).T for each in self.results])
+        if matrix is None or shown[0].tokens != one.tokens or shown[0].layers != one.layers:
+            heat.empty = "A difference needs mixtures over the same layers and tokens: look at A or B"
+            heat.set_matrix(None)
+            return
+        with heat.hold_sync():
+            which = pair_view.title_start(self)
+            heat.title = f"{which}Weight of each route at each token, with the route's likeliest next token"
+            heat.value_label = "weight, B − A" if difference else "weight"
+            bounds: dict[str, Any] = {"signed": True} if difference else {"vmin": 0.0, "vmax": 1.0}
+            unused = (matrix == 0) & (not difference and one.top_k < one.k)
+            heat.set_matrix(
+                np.where(unused, np.nan, matrix), rows=[f"layer {layer}" for layer in one.layers],
+                columns=list(one.tokens), texts=_texts(one), notes=_notes(one), **bounds,
+            )  # fmt: skip
+            heat.crossed = [] if difference else np.argwhere(~one.agreement).tolist()
+            heat.edges = [] if difference else _edges(one)
+            heat.column_marks = [] if difference else _spans(~one.agreement[-1])
+            if difference:
+                heat.row_bars = b""
+            else:
+                heat.set_row_bars(matrix.mean(axis=1), maximum=1.0, label="mean")
+        shown_if(self.key_line, not difference)
+        self.key_line.value = KEY + (SPARSE_KEY if one.top_k < one.k else "")
+
+    def _draw_strip(self) -> None:
+        one = self._last
+        with self.strip.hold_sync():
+            self.strip.set_tokens(list(one.tokens), special=list(one.special))
+            if one.top_k < one.k:
+                skipped = (one.n_layers - 1 - one.exit_layer).astype(np.float64)
+                self.strip.set_values(skipped, vmin=0.0, vmax=float(max(one.k - 1, 1)))
+                self.strip.label = "Prompt, shaded by the number of layers not needed"
+            else:
+                self.strip.set_values(1.0 - one.weights[:, -1], vmin=0.0, vmax=1.0)
+                self.strip.label = "Prompt, shaded by the weight of earlier layers"
+            self.strip.labels = [_tip(one, at) for at in range(one.n_positions)]
+            self.strip.marks = _spans(~one.agreement[-1])
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: Route) -> str:
+        names = model_variables(self.models)
+        options: dict[str, Any] = {"top": TOP} | ({"top_k": request.routes} if request.routes else {})
+        lines = [line for slot in range(len(names)) for line in self._mixture_lines(slot)]
+        lines.append(f"prompt = {request.prompt!r}")
+        results = result_variables(self.models)
+        for name, result in zip(names, results, strict=True):
+            lines.append(f"{result} = {call('routing', f'{name}_mixture', 'prompt', **options)}")
+        return self.cell([*lines, f"{results[-1]}.to_frame()"])
+
+    def _mixture_lines(self, slot: int) -> list[str]:
+        """Lines that make the mixture that is looked at."""
+        mixture, name = self.looked_at(slot), self.variable(slot)
+        if mixture.model is None:
+            options = {"top_k": self.top_k, "seed": self.seed}
+            used = {key: value for key, value in options.items() if value}
+            return [f"{name}_mixture = {call('untrained_mod', name, repr(self.k), **used)}"]
+        if mixture.folder:
+            return [f"{name}_mixture = load_model({mixture.folder!r})"]
+        if mixture is self.mixtures[slot][0]:
+            return [f"{name}_mixture = {name}"]
+        return self.tuning_lines(slot, mixture)
+
+    def question(self) -> dict[str, str]:
+        """What was read, how, and which mixtures; not how one would be tuned."""
+        asked, own = super().question(), ("Prompt", "Routes per token", "View")
+        boxes = [box.description for box in self.mixture_boxes]
+        return {label: asked[label] for label in own if label in asked} | dict(zip(boxes, self._mixtures, strict=True))
+
+    def frame(self) -> Any:
+        return pair_view.joined(one.to_frame() for one in self.results)
+
+    def scene(self) -> Scene:
+        """Strip and map."""
+        return stack_scenes([self.strip.scene(width=900), self.heat.scene()])
+
+    def stored(self) -> Any:
+        return as_one(self.by_letter())
+
+
+# ---- numbers to words
+
+
+def _texts(one: RoutingResult) -> list[str]:
+    """Each cell's text: what the route would write."""
+    ids = one.route_ids[..., 0]
+    names = {int(token): visible_token(one.token_text(int(token))) for token in np.unique(ids)}
+    return [names[token] for token in ids.ravel().tolist()]
+
+
+def _notes(one: RoutingResult) -> list[str]:
+    """What the tooltip says of each cell."""
+    ids, chances = one.route_ids[..., 0].ravel().tolist(), one.route_probability[..., 0].ravel().tolist()
+    agree, apart = one.agreement.ravel().tolist(), one.kl.ravel().tolist()
+    return [
+        f"likeliest {visible(one.token_text(token))}, {chance:.3f}; {'as' if same else 'not as'} the ensemble; "
+        f"KL {max(kl, 0.0):.2f} nats"
+        for token, chance, same, kl in zip(ids, chances, agree, apart, strict=True)
+    ]
+
+
+def _edges(one: RoutingResult) -> list[list[int]]:
+    """Where a column's layers are needed no more."""
+    after = one.exit_layer - one.layers[0] + 1
+    return [[int(line), at] for at, line in enumerate(after.tolist()) if line < one.k]
+
+
+def _spans(flags: Any) -> list[list[int]]:
+    """Runs of True as [start, end)."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(flags, dtype=np.int8), [0]])))
+    return [[int(start), int(end)] for start, end in edges.reshape(-1, 2)]
+
+
+def _top(one: RoutingResult, route: int | None, at: int) -> tuple[str, float]:
+    """Likeliest token and its probability of a route, or of the ensemble."""
+    ids, chances = (
+        (one.ensemble_ids[at], one.ensemble_probability[at])
+        if route is None
+        else (one.route_ids[route, at], one.route_probability[route, at])
+    )
+    return one.token_text(int(ids[0])), float(chances[0])
+
+
+def _tip(one: RoutingResult, at: int) -> str:
+    token, chance = _top(one, None, at)
+    last, own = _top(one, one.k - 1, at)
+    return (
+        f"weights {', '.join(f'{weight:.2f}' for weight in one.weights[at].tolist())}; exit layer "
+        f"{int(one.exit_layer[at])}; ensemble {visible(token)} {chance:.2f}, last layer {visible(last)} {own:.2f}"
+    )
+
+
+def _story(one: RoutingResult, at: int) -> str:
+    token, chance = _top(one, None, at)
+    last, own = _top(one, one.k - 1, at)
+    agree = token == last
+    rest = (
+        f"and so says the last layer alone ({own:.2f})"
+        if agree
+        else f"the last layer alone says “{escape(visible(last))}” ({own:.2f}): <b>they disagree</b>"
+    )
+    needed = int(one.exit_layer[at])
+    return (
+        f"After “{escape(visible(one.tokens[at]))}” ({at}) the ensemble says “{escape(visible(token))}” "
+        f"({chance:.2f}), {rest}. Exit layer: {needed} of {one.n_layers - 1}."
+    )
+
+
+def _fill(table: Table, one: RoutingResult, at: int, letter: str) -> None:
+    """The likeliest tokens of the ensemble and of every route."""
+    heads: list[dict[str, Any]] = [{"label": "ensemble"}]
+    for route, layer in enumerate(one.layers):
+        tip = f"KL from the ensemble: {max(float(one.kl[route, at]), 0.0):.2f} nats"
+        heads.append({"label": f"layer {layer} · {one.weights[at, route]:.2f}", "title": tip})
+    columns = [
+        (one.ensemble_ids[at], one.ensemble_probability[at]),
+        *zip(one.route_ids[:, at], one.route_probability[:, at], strict=True),
+    ]
+    rows = [
+        [f"{_chance(float(chances[rank]))} {visible(one.token_text(int(ids[rank])))}" for ids, chances in columns]
+        for rank in range(min(TOP, one.ensemble_ids.shape[-1]))
+    ]
+    with table.hold_sync():
+        table.rows, table.selected = [], -1
+        table.columns, table.rows = heads, rows
+        table.caption = (
+            f"{letter}Likeliest next tokens after “{visible(one.tokens[at])}” ({at}), with probabilities; beside each "
+            "layer its weight"
+        )
+
+
+def _chance(value: float) -> str:
+    return f"{value:.3f}" if value >= 5e-4 else "<.001"
