@@ -71,12 +71,12 @@ def test_first_journey(start: Any) -> None:
     nb.done()
 
     # a click on a response token shades the prompt by its column
-    before = nb.py("explorer.map.prompt_strip.values.hex()")
+    before = nb.py("explorer['map'].prompt_strip.values.hex()")
     x, y = nb.center(tokens.first)
     nb.page.mouse.click(x, y)
     nb.wait_py("explorer.response_token", 0)
     expect(tokens.first).to_have_attribute("aria-selected", "true")
-    assert nb.py("explorer.map.prompt_strip.values.hex()") != before
+    assert nb.py("explorer['map'].prompt_strip.values.hex()") != before
 
     # marking the instruction by a drag gives its score
     panel.get_by_role("button", name="Mark instruction").click()
@@ -100,29 +100,31 @@ def test_check_and_data_set_tabs(again: Any) -> None:
     nb = again
     panel = explorer_of(nb)
     panel.get_by_role("tab", name="Check").click()
-    panel.get_by_role("button", name="Check the methods").click()
-    nb.wait_py("(explorer.status.state, len(explorer.check.table.rows) >= 4)", ("done", True))
+    nb.wait_py("explorer.tab", "check")
+    panel.get_by_role("button", name="Run", exact=True).click()
+    nb.wait_py("(explorer.status.state, len(explorer['check'].table.rows) >= 4)", ("done", True))
     nb.resize(1400, 1900)
     nb.rests()
     nb.screenshot("saliency_check", panel)
     panel.get_by_role("tab", name="Data set").click()
-    nb.py(code="explorer.data_set.number.value = 8")
-    panel.get_by_role("button", name="Score cases").click()
-    nb.wait_py("(explorer.status.state, len(explorer.data_set.table.rows))", ("done", 16))
+    nb.wait_py("explorer.tab", "data_set")
+    nb.py(code="explorer.case_count = 8")
+    panel.get_by_role("button", name="Run", exact=True).click()
+    nb.wait_py("(explorer.status.state, len(explorer['data_set'].table.rows))", ("done", 16))
     nb.rests()
     nb.screenshot("saliency_data_set", panel)
     panel.locator(".iw-table:visible tbody tr").nth(1).click()
-    nb.wait_py("explorer.tabs.selected_index", 0)
-    nb.wait_py("explorer.prompt", nb.py("explorer.data_set._cases[1].prompt"))
+    nb.wait_py("(explorer.tab, explorer.tabs.selected_index)", ("map", 0))
+    nb.wait_py("explorer.prompt", nb.py("explorer['data_set'].shown_request.inputs[0].cases[1].prompt"))
 
 
 def test_an_error_is_a_sentence_and_the_map_stays(again: Any) -> None:
     nb = again
     panel = explorer_of(nb)
-    cells = nb.py("explorer.map.heat.shape")
+    cells = nb.py("explorer['map'].heat.shape")
     box = panel.get_by_label("Prompt", exact=True)
     box.fill("")
     box.blur()
     expect(panel.locator(".iw-wanted")).to_contain_text("the prompt is empty")
-    assert nb.py("explorer.map.heat.shape") == cells
+    assert nb.py("explorer['map'].heat.shape") == cells
     nb.screenshot("saliency_error", panel)

@@ -284,12 +284,12 @@ def test_a_response_token_chosen_in_another_panel_moves_the_column(pair: Any, ex
     lens, saliency = explore(bench), SaliencyExplorer(bench)
     try:
         assert saliency.wait(60)
-        wire.type(saliency.map.response_strip, selected=2)
+        wire.type(saliency["map"].response_strip, selected=2)
         settle(lens)
         count = len(pair.tuned.tokens(PROMPT, prepend_bos=False))
         assert lens.map.heat.cross[1] == count + 1
         assert lens.result.target == pair.tuned.split(PROMPT, RESPONSE)[1][2]
-        wire.type(saliency.map.prompt_strip, selected=1)
+        wire.type(saliency["map"].prompt_strip, selected=1)
         assert lens.map.heat.cross[1] == 1
         bench.layer = 3
         assert lens.map.heat.cross == [3, 1]

@@ -77,14 +77,13 @@ def test_one_model_and_two(kind: str, opened: Callable[..., Any], pair: Any, tmp
 
 
 def tabs_of_saliency(panel: Any) -> Iterator[str]:
-    panel.tabs.selected_index = 1
+    panel.tab = "check"
     with pytest.raises(ValueError, match="no result to save on the tab Check yet"):
-        panel.stored()
-    panel.check.button.click()
+        panel.current.stored()
+    panel.current.run_button.click()
     yield "check"
-    panel.tabs.selected_index = 2
-    panel.data_set.number.value = 2
-    panel.data_set.run_button.click()
+    panel.tab, panel.case_count = "data_set", 2
+    panel.current.run_button.click()
     yield "data set"
 
 

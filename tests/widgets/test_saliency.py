@@ -16,6 +16,7 @@ import torch
 
 from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workbench, load_demo_pair
 from interp_widgets.analysis.saliency import prompt_saliency
+from interp_widgets.widgets.saliency.map import SaliencyMap
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.widgets.opening import hooks_on, opening, settle
 from tests.widgets.trouble import (
@@ -49,9 +50,9 @@ def test_opens_with_a_result_on_its_default_prompt(pair: Any, wire: Any) -> None
     assert panel.wait(60)
     assert isinstance(panel.result, SaliencyResult)
     assert panel.response, "the response that the model wrote stands in its box"
-    assert panel.map.heat.shape == list(panel.result.importance.shape)
-    assert panel.mask().any(), "the default prompt comes with its instruction marked"
-    assert "Instruction score" in panel.map.scores.value
+    assert panel["map"].heat.shape == list(panel.result.importance.shape)
+    assert panel["map"].mask().any(), "the default prompt comes with its instruction marked"
+    assert "Instruction score" in panel["map"].scores.value
     panel.close()
 
 
@@ -74,11 +75,12 @@ def test_no_error_passes_by_while_a_new_prompt_is_drawn(
     pair: Any, explore: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[BaseException] = []
-    monkeypatch.setattr(SaliencyExplorer, "show_error", lambda _, error: errors.append(error))
+    for kind in (SaliencyExplorer, SaliencyMap):
+        monkeypatch.setattr(kind, "show_error", lambda _, error: errors.append(error))
     panel = settle(explore(pair.tuned))
     for prompt, response in (("The nurse said that", " she"), ("The", " cat sat on the mat.")):
-        wire.type(panel.map.prompt_strip, selected=1)
-        wire.type(panel.map.response_strip, selected=0)
+        wire.type(panel["map"].prompt_strip, selected=1)
+        wire.type(panel["map"].response_strip, selected=0)
         with panel.hold():
             panel.prompt, panel.response = prompt, response
         assert settle(panel).status.state == "done"
@@ -89,38 +91,38 @@ def test_run_gives_what_the_function_gives(pair: Any, explore: Any) -> None:
     panel = explore(pair.tuned)
     expected = prompt_saliency(pair.tuned, PROMPT, RESPONSE)
     np.testing.assert_allclose(panel.run(fresh=True).importance, expected.importance, atol=1e-6)
-    np.testing.assert_allclose(panel.map.heat.matrix, expected.normalised(), atol=1e-6)
+    np.testing.assert_allclose(panel["map"].heat.matrix, expected.normalised(), atol=1e-6)
     wrong = prompt_saliency(pair.base, PROMPT, RESPONSE)
     assert not np.allclose(wrong.importance, expected.importance, atol=1e-3), "another model must not give the same"
 
 
 def test_a_clicked_response_token_shades_the_prompt_by_its_column(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.tuned)
-    whole = np.frombuffer(panel.map.prompt_strip.values, "<f4")
+    whole = np.frombuffer(panel["map"].prompt_strip.values, "<f4")
     np.testing.assert_allclose(whole, panel.result.density(), atol=1e-5)
-    wire.type(panel.map.response_strip, selected=0)
+    wire.type(panel["map"].response_strip, selected=0)
     assert panel.response_token == 0
-    column = np.frombuffer(panel.map.prompt_strip.values, "<f4")
+    column = np.frombuffer(panel["map"].prompt_strip.values, "<f4")
     np.testing.assert_allclose(column, panel.result.normalised()[:, 0], atol=1e-5)
-    assert "response token 0" in panel.map.table.caption
-    assert next(row[0] for row in panel.map.table.rows) == int(column.argmax())
+    assert "response token 0" in panel["map"].table.caption
+    assert next(row[0] for row in panel["map"].table.rows) == int(column.argmax())
 
 
 def test_brushed_prompt_tokens_shade_the_response_by_their_rows(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.tuned)
-    wire.type(panel.map.prompt_strip, brush=[2, 6])
+    wire.type(panel["map"].prompt_strip, brush=[2, 6])
     rows = panel.result.normalised()[2:6].mean(axis=0)
-    np.testing.assert_allclose(np.frombuffer(panel.map.response_strip.values, "<f4"), rows, atol=1e-5)
+    np.testing.assert_allclose(np.frombuffer(panel["map"].response_strip.values, "<f4"), rows, atol=1e-5)
 
 
 def test_marks_give_the_instruction_score(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.tuned)
-    assert "No instruction marked" in panel.map.scores.value
-    wire.type(panel.map.prompt_strip, marks=[[2, 9]])
+    assert "No instruction marked" in panel["map"].scores.value
+    wire.type(panel["map"].prompt_strip, marks=[[2, 9]])
     mask = np.zeros(len(panel.result.prompt_tokens), dtype=bool)
     mask[2:9] = True
-    assert f"{panel.result.instruction_score(mask):.3f}" in panel.map.scores.value
-    assert panel.map.heat.row_marks == [[2, 9]]
+    assert f"{panel.result.instruction_score(mask):.3f}" in panel["map"].scores.value
+    assert panel["map"].heat.row_marks == [[2, 9]]
     panel.prompt = PROMPT.replace("cat", "dog")
     settle(panel)
     assert panel.marks == [], "marks of another prompt mean nothing here"
@@ -136,20 +138,20 @@ def test_opens_on_either_backend_and_in_half_precision(explore: Any, family: str
     panel = explore(model, prompt="The capital of France is", response=" Paris and Rome")
     assert panel.status.state == "done", panel.status.error
     assert np.isfinite(panel.result.importance).all()
-    assert backend in panel.heading.value
-    assert str(dtype).removeprefix("torch.") in panel.heading.value
+    assert backend in panel.children[0].value
+    assert str(dtype).removeprefix("torch.") in panel.children[0].value
 
 
 def test_slicing_never_runs_the_model(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explore(pair.tuned)
-    monkeypatch.setattr(panel, "compute", lambda *a, **k: pytest.fail("the model ran"))
+    monkeypatch.setattr(panel["map"], "compute", lambda *a, **k: pytest.fail("the model ran"))
     panel.threshold = 3.0
-    np.testing.assert_allclose(panel.map.heat.matrix, panel.result.normalised(threshold=3.0), atol=1e-6)
+    np.testing.assert_allclose(panel["map"].heat.matrix, panel.result.normalised(threshold=3.0), atol=1e-6)
     panel.levels = 5
     assert panel.density_threshold == 5.0, "a threshold above the levels comes down with them"
-    assert panel.map.heat.vmax == 5.0
+    assert panel["map"].heat.vmax == 5.0
     panel.values = "importance"
-    np.testing.assert_allclose(panel.map.heat.matrix, panel.result.importance, atol=1e-6)
+    np.testing.assert_allclose(panel["map"].heat.matrix, panel.result.importance, atol=1e-6)
     panel.p = 2.0
     assert panel.status.state != "failed"
 
@@ -159,10 +161,10 @@ def test_two_models_share_one_scale_and_their_difference_is_about_zero(pair: Any
     ranges = {}
     for view in ("A", "B", "difference"):
         panel.view = view
-        ranges[view] = (panel.map.heat.vmin, panel.map.heat.vmax)
+        ranges[view] = (panel["map"].heat.vmin, panel["map"].heat.vmax)
         a, b = (result.importance for result in panel.result)
         expected = {"A": a, "B": b, "difference": b - a}[view]
-        np.testing.assert_allclose(panel.map.heat.matrix, expected, atol=1e-6)
+        np.testing.assert_allclose(panel["map"].heat.matrix, expected, atol=1e-6)
     assert ranges["A"] == ranges["B"]
     assert ranges["difference"][0] == -ranges["difference"][1]
 
@@ -172,7 +174,7 @@ def test_generate_writes_a_response(pair: Any, explore: Any, wire: Any) -> None:
     panel.write()
     assert panel.wait(120)
     assert panel.response == pair.tuned.generate(PROMPT, max_new_tokens=5)
-    assert panel.result.importance.shape[1] == len(panel.map.response_strip.tokens)
+    assert panel.result.importance.shape[1] == len(panel["map"].response_strip.tokens)
     panel.prompt = "The Eiffel Tower is located in the city of"
     settle(panel)
     assert panel.response == pair.tuned.generate(panel.prompt, max_new_tokens=5)
@@ -218,7 +220,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, chan
     assert panel.wait(120)
     assert sentence in complaint(panel)
     assert panel.result is good
-    assert panel.map.heat.shape == list(good.importance.shape)
+    assert panel["map"].heat.shape == list(good.importance.shape)
     assert hooks_on(pair.tuned) == 0
 
 
@@ -227,7 +229,7 @@ def test_odd_texts_are_shown_as_they_are(pair: Any, explore: Any, prompt: str) -
     panel = explore(pair.tuned, prompt=prompt)
     assert panel.status.state == "done", panel.status.error
     assert pair.tuned.decode(list(panel.result.prompt_ids)) == prompt
-    assert len(panel.map.prompt_strip.tokens) == len(panel.result.prompt_ids)
+    assert len(panel["map"].prompt_strip.tokens) == len(panel.result.prompt_ids)
 
 
 def test_weights_that_are_not_finite_are_an_error(pair: Any, explore: Any) -> None:
@@ -244,27 +246,27 @@ def test_out_of_memory_is_a_sentence(pair: Any, explore: Any, monkeypatch: pytes
 
 def test_cancel_and_close_during_a_run(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explore(pair.tuned)
-    cancelled_and_closed(panel, monkeypatch, lambda: setattr(panel, "method", "first_order"))
+    cancelled_and_closed(panel.current, monkeypatch, lambda: setattr(panel, "method", "first_order"))
 
 
 def test_200_rapid_moves_of_a_slider_end_where_they_end(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.tuned)
-    slider = panel.inputs.children[-1].children[2]
+    slider = panel["map"].inputs.children[-1].children[2]
     assert slider.description == "b, map"
     for step in range(200):
         wire.type(slider, value=(step % 20) / 2)
     assert panel.threshold == slider.value == 9.5
-    np.testing.assert_allclose(panel.map.heat.matrix, panel.result.normalised(threshold=9.5), atol=1e-6)
+    np.testing.assert_allclose(panel["map"].heat.matrix, panel.result.normalised(threshold=9.5), atol=1e-6)
     assert panel.status.state == "done"
 
 
 def test_a_second_click_during_a_run_takes_its_place(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = explore(pair.tuned, write_anew=False)
     entered, stopped = threading.Event(), threading.Event()
-    real = panel.compute
+    real = panel["map"].compute
 
     def slow(request: Any, model: Any, *, check: Any, **reports: Any) -> Any:
-        if request.method != "first_order":
+        if dict(request.arguments)["method"] != "first_order":
             return real(request, model, check=check, **reports)
         entered.set()
         try:
@@ -273,7 +275,7 @@ def test_a_second_click_during_a_run_takes_its_place(pair: Any, explore: Any, mo
         finally:
             stopped.set()
 
-    monkeypatch.setattr(panel, "compute", slow)
+    monkeypatch.setattr(panel["map"], "compute", slow)
     panel.method = "first_order"
     panel.go()
     assert entered.wait(120)
@@ -287,7 +289,7 @@ def test_a_second_click_during_a_run_takes_its_place(pair: Any, explore: Any, mo
 
 def test_copied_code_reproduces_the_result(pair: Any, explore: Any) -> None:
     panel = explore(pair.base, pair.tuned, marks=[[2, 9]], method="first_order")
-    source = panel.code(panel.request())
+    source = panel.current.code(panel.current.request())
     space: dict[str, Any] = {}
     exec(source, space)
     for name, result in zip(("result_a", "result_b"), panel.result, strict=True):
@@ -322,21 +324,21 @@ def test_data_set_tab_scores_cases_and_opens_one(pair: Any, explore: Any, wire: 
         for word, label in (("cat", True), ("dog", True), ("book", False), ("house", False))
     ]
     panel = explore(pair.base, pair.tuned, cases=cases)
-    panel.data_set.written.value = False
-    panel.tabs.selected_index = 2
-    panel.data_set.run()
+    panel.tab, panel.generate = "data_set", False
+    panel.go()
     assert panel.wait(120)
     assert panel.status.state == "done", panel.status.error
-    assert len(panel.data_set.table.rows) == 2 * len(cases)
-    assert "8 scored" in panel.data_set.summary.value
-    wire.type(panel.data_set.table, selected=5)
+    assert len(panel["data_set"].table.rows) == 2 * len(cases)
+    assert "8 scored" in panel["data_set"].summary.value
+    wire.type(panel["data_set"].table, selected=5)
     assert panel.wait(120)
     assert panel.prompt == cases[1].prompt
     assert panel.response == cases[1].response
     assert panel.view == "B"
+    assert panel.tab == "map"
     assert panel.tabs.selected_index == 0
     settle(panel)
-    assert panel.mask().any()
+    assert panel["map"].mask().any()
 
 
 def test_a_case_file_is_read_or_refused_in_a_sentence(pair: Any, explore: Any, wire: Any) -> None:
@@ -344,29 +346,35 @@ def test_a_case_file_is_read_or_refused_in_a_sentence(pair: Any, explore: Any, w
 
     def upload(name: str, content: bytes) -> None:
         file = {"name": name, "type": "", "size": len(content), "content": memoryview(content)}
-        panel.data_set.upload.value = ({**file, "last_modified": datetime.now(tz=UTC)},)
+        panel["data_set"].controls["cases"].value = ({**file, "last_modified": datetime.now(tz=UTC)},)
 
     rows = [{"prompt": PROMPT, "response": RESPONSE, "instruction": "give the plural", "label": True}]
     upload("mine.json", json.dumps(rows).encode())
-    assert len(panel.data_set.cases) == 1
-    assert PROMPT[slice(*panel.data_set.cases[0].instruction)] == "give the plural"
+    assert len(panel.cases) == 1
+    assert PROMPT[slice(*panel.cases[0].instruction)] == "give the plural"
     upload("mine.txt", b"nothing")
-    assert "must end in .json, .jsonl or .csv" in panel.status.error
+    assert "must end in .json, .jsonl or .csv" in panel["data_set"].status.error
 
 
 def test_check_tab_compares_the_methods(pair: Any, explore: Any) -> None:
     panel = explore(pair.tuned)
-    panel.check.run()
-    assert panel.wait(120)
-    assert panel.status.state == "done", panel.status.error
-    methods = [row[0].replace(" ", "_") for row in panel.check.table.rows]
-    assert {"exact", "first_order", "integrated_gradients", "random"} <= set(methods)
-    panel.threshold = 2.0
-    assert panel.check.table.rows, "slicing the map does not touch the check"
-    panel.target = "logit"
+    panel.tab = "check"
     panel.go()
     assert panel.wait(120)
-    assert not panel.check.table.rows, "a check of another result is not left standing"
+    assert panel.status.state == "done", panel.status.error
+    methods = [row[0].replace(" ", "_") for row in panel["check"].table.rows]
+    assert {"exact", "first_order", "integrated_gradients", "random"} <= set(methods)
+    panel.threshold = 2.0
+    assert panel["check"].table.rows, "slicing the map does not touch the check"
+    panel.tab, panel.target = "map", "logit"
+    panel.go()
+    assert panel.wait(120)
+    panel.tab = "check"
+    assert not panel["check"].table.rows, "a check of another result is not left standing"
+    assert panel.result is None
+    panel.go()
+    assert panel.wait(120)
+    assert panel["check"].table.caption == "Faithfulness, target logit"
 
 
 def test_closing_leaves_no_comm(pair: Any, wire: Any) -> None:

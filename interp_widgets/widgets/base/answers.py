@@ -62,14 +62,16 @@ class Answers:
             computed.append(index)
             return self._compute(request, index, job, tuple(results))
 
-        for index, model in enumerate(self._panel.models):
+        for index, model in enumerate(self._panel.asked_models):
             job.check()
             results.append(self.once(request, model, partial(compute, index), fresh=fresh))
         return Outcome(request, tuple(results), time.monotonic() - began, cached=not computed)
 
     def held(self, request: Hashable) -> Outcome | None:
         """The answer in the cache, if it is certain without a long look that the models are what they were."""
-        found = tuple(cache.get(self._key(request, model, self._identity.at_a_glance)) for model in self._panel.models)
+        found = tuple(
+            cache.get(self._key(request, model, self._identity.at_a_glance)) for model in self._panel.asked_models
+        )
         return None if any(value is None for value in found) else Outcome(request, found, 0.0, cached=True)
 
     def expected(self, request: Hashable, model: Model) -> bool:
@@ -78,9 +80,8 @@ class Answers:
 
     def forecast(self, request: Hashable) -> Forecast:
         """Time and memory that a request will take on all models, without the results that are in the cache."""
-        parts = [
-            self._panel.forecast_on(request, model) for model in self._panel.models if not self.expected(request, model)
-        ]
+        asked = [model for model in self._panel.asked_models if not self.expected(request, model)]
+        parts = [self._panel.forecast_on(request, model) for model in asked]
         return sum(parts[1:], parts[0]) if parts else Forecast(0.0, 0)
 
     def measured(self, request: Hashable, model: Model) -> Forecast:
@@ -94,7 +95,7 @@ class Answers:
     # inside -----------------------------------------------------------------------------------------------------------
 
     def _compute(self, request: Hashable, index: int, job: Job, before: tuple[Any, ...]) -> Any:
-        panel, model, count = self._panel, self._panel.models[index], len(self._panel.models)
+        panel, model, count = self._panel, self._panel.asked_models[index], len(self._panel.asked_models)
         began = time.monotonic()
         with threads_for(panel.models):
             value = panel.compute(
@@ -120,7 +121,8 @@ class Answers:
         return (type(self._panel).__qualname__, look(model), others, self._panel.asked_of(request, model))
 
     def _kind(self, request: Hashable) -> Hashable:
-        return (type(self._panel).__qualname__, getattr(request, "method", None))
+        method = dict(getattr(request, "arguments", ())).get("method")  # another one has another speed
+        return (type(self._panel).__qualname__, getattr(request, "method", None), method)
 
 
 def device_of(model: Model) -> str:

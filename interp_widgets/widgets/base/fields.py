@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Annotated, Any, get_args, get_origin
 
@@ -169,6 +170,23 @@ def field(
         offers, group, new_row, width, live, control, next(_order),
     )  # fmt: skip
     return _trait(made, default).tag(field=made)
+
+
+def variant(trait: Any, **changes: Any) -> Any:
+    """The option of another panel, which differs in some of what :func:`field` takes.
+
+    Example:
+        >>> from interp_widgets.widgets.base.panel import Panel
+        >>> class Drawn(Panel):
+        ...     share = field(float, 0.5, label="Labels from", redraws=True)
+        >>> class Computed(Panel):
+        ...     share = variant(Drawn.share, redraws=False)
+        >>> Drawn.fields()["share"].recomputes, Computed.fields()["share"].recomputes
+        (False, True)
+    """
+    other = copy.copy(trait)
+    other.metadata = {**trait.metadata, "field": replace(trait.metadata["field"], **changes)}
+    return other
 
 
 def _trait(made: Field, default: Any) -> T.TraitType[Any, Any]:

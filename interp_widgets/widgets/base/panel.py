@@ -91,6 +91,8 @@ class Panel(Shell):
     """Whether it has a question of its own, which Run asks."""
     both: ClassVar[str] = "difference B − A"
     """What the third view of two models shows."""
+    waits: ClassVar[bool] = False
+    """Whether it computes only when Run is pressed, however quick that is forecast to be."""
 
     result = T.Any(None, read_only=True)
     """The last good result (a tuple of two with two models); None before the first."""
@@ -253,6 +255,11 @@ class Panel(Shell):
     # for subclasses ---------------------------------------------------------------------------------------------------
 
     @property
+    def asked_models(self) -> tuple[Any, ...]:
+        """The models that are asked one after the other, a result for each: all, unless one question is about both."""
+        return self.models
+
+    @property
     def shown(self) -> str:
         """What is looked at: `view`, but "A" as long as there is only one result."""
         return self.view if len(self.results) > 1 else "A"
@@ -279,7 +286,7 @@ class Panel(Shell):
     def question(self) -> dict[str, str]:
         """What the picture on the screen answers, by the labels of the settings; the empty ones are left out."""
         drawn = self._settings(lambda one: not one.recomputes)
-        if len(self.models) > 1:
+        if len(self.asked_models) > 1:
             drawn["View"] = next(label for label, value in view_options(self.models, self.both) if value == self.shown)
         return {label: text for label, text in {**self._asked, **drawn}.items() if text}
 
@@ -330,7 +337,7 @@ class Panel(Shell):
             self._show(held)
             return
         forecast = self.forecast(request)
-        if forecast.seconds <= limit:
+        if forecast.seconds <= limit and (limit == float("inf") or not self.waits):
             self.mark(stale=True)
             self._submit(request)
         else:
@@ -349,6 +356,12 @@ class Panel(Shell):
         if self._shown is not None:
             self.draw(self._shown.results, self._shown.request)
             self.draw_selection()
+
+    def forget_results(self) -> None:
+        """Let go of the results on the screen; a panel that does so clears its picture."""
+        self._shown = self._good = self._drawn = None
+        self.results = ()
+        self.set_trait("result", None)
 
     @property
     def hints(self) -> dict[str, str]:
@@ -445,7 +458,8 @@ class Panel(Shell):
             return
         try:
             seconds = self.forecast(self.request()).seconds
-            if seconds <= FIRST_SECONDS and not self.jobs.owner().worker.busy and not inside_handler():
+            quick = seconds <= FIRST_SECONDS and not self.waits
+            if quick and not self.jobs.owner().worker.busy and not inside_handler():
                 self.run()
                 return
         except KeyboardInterrupt:
@@ -469,7 +483,7 @@ class Panel(Shell):
         for name in ("iw-hint", "iw-hidden"):
             self.forecast_label.add_class(name)
         actions: list[Any] = [self.run_button, self.forecast_label]
-        if len(self.models) > 1 and self.asks:
+        if len(self.asked_models) > 1 and self.asks:
             views = W.ToggleButtons(options=view_options(self.models, self.both), value=self.view)
             actions.append(self.bind(views, "view"))
         self.code_box = CodeBox()
@@ -621,7 +635,7 @@ class Panel(Shell):
             raise
         self._drawn = outcome
         self._asked = self._settings(lambda one: one.recomputes)
-        self.set_trait("result", outcome.results[0] if len(self.models) == 1 else outcome.results)
+        self.set_trait("result", outcome.results[0] if len(self.asked_models) == 1 else outcome.results)
 
     def _restore(self) -> None:
         """After an error, show the last good outcome again if something else has touched the picture."""

@@ -1,165 +1,188 @@
-"""The check tab: can the scores be trusted? Every method beside random orders, and against the exact one."""
+"""The check: can the scores be trusted? Every method beside random orders, and against the exact one."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import ipywidgets as W
 
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.result import Result, Results
 from interp_widgets.analysis.saliency import (
     FaithfulnessResult,
     SaliencyResult,
     faithfulness,
     prompt_saliency,
     rank_agreement,
+    saliency_cost,
 )
 from interp_widgets.figures.saliency import FaithfulnessCurves
+from interp_widgets.models import Model
 
+from ..base import pair_view
+from ..base.code import call, cell
 from ..base.controls import row, shown_if
+from ..base.fields import variant
+from ..base.request import Request, model_variables
+from ..base.saving import as_one
 from ..views import BokehFigure, Table
-from .labels import METHOD_LABELS
-
-if TYPE_CHECKING:
-    from .explorer import SaliencyExplorer
+from .attribution import METHOD_LABELS, Attribution, ResponsePanel, lengths
 
 CURVES = ("deletion", "insertion", "comprehensiveness", "sufficiency")
-COLUMNS = (
-    ("method", "How the importance was found"),
-    ("agreement with exact", "Spearman's rank correlation over the prompt tokens, mean over the response tokens"),
-    ("comprehensiveness ↑", "Fall of the target without the top 1 to 50 % of the prompt tokens, mean"),
-    ("sufficiency ↓", "Fall of the target with the top 1 to 50 % only, mean"),
-    ("deletion ↓", "Area under the target while the top tokens go first"),
-    ("insertion ↑", "Area under the target while the top tokens come first"),
-    ("seconds", "Time of the saliency map alone"),
-)
+COLUMNS = {
+    "method": "How the importance was found",
+    "agreement with exact": "Spearman's rank correlation over the prompt tokens, mean over the response tokens",
+    "comprehensiveness ↑": "Fall of the target without the top 1 to 50 % of the prompt tokens, mean",
+    "sufficiency ↓": "Fall of the target with the top 1 to 50 % only, mean",
+    "deletion ↓": "Area under the target while the top tokens go first",
+    "insertion ↑": "Area under the target while the top tokens come first",
+    "seconds": "Time of the saliency map alone",
+}
+MEASURES = ("aopc_comprehensiveness", "aopc_sufficiency", "deletion_area", "insertion_area")
 
 
-@dataclass(frozen=True)
-class Checked:
-    """One method's map, how faithful it is, and what it took."""
+def check_methods(
+    model: Model,
+    prompt: str,
+    response: str,
+    *,
+    steps: int,
+    seed: int,
+    progress: Callable[[int, int], None],
+    check: Callable[[], None],
+    **options: Any,
+) -> Results:
+    """The map of every method and how faithful it is, by their names; `options` are the target and its foil."""
+    parts: dict[str, Result] = {}
+    seconds: dict[str, float] = {}
+    for number, method in enumerate(METHOD_LABELS):
+        began = time.perf_counter()
+        parts[method] = result = prompt_saliency(
+            model, prompt, response, method=method, steps=steps, seed=seed, check=check,  # type: ignore[arg-type]
+            progress=_part(progress, 2 * number), **options,
+        )  # fmt: skip
+        seconds[f"seconds of {method}"] = time.perf_counter() - began
+        parts[faithful_name(method)] = faithfulness(
+            model, result, seed=seed, check=check, progress=_part(progress, 2 * number + 1)
+        )
+    made = {name: value for name, value in parts["exact"].provenance.items() if name != "method"}
+    return Results(tuple(parts), tuple(parts.values()), provenance={**made, **seconds})
 
-    result: SaliencyResult
-    faithful: FaithfulnessResult
-    seconds: float
+
+def faithful_name(method: str) -> str:
+    """Under which name it is kept how faithful a method is."""
+    return f"{method} faithfulness"
 
 
-class CheckTab:
-    """Runs all methods on the explorer's prompt and response and judges their orders of the prompt tokens."""
+class SaliencyCheck(ResponsePanel):
+    """Whether saliency maps are faithful: all methods on one prompt and response, and their orders of its tokens."""
 
-    def __init__(self, panel: SaliencyExplorer) -> None:
-        self.panel = panel
-        self.button = panel.on_click(W.Button(description="Check the methods"), self.run)
+    title = "Saliency check"
+    analysis = staticmethod(check_methods)
+    waits = True
+    both = "A beside B"
+    method = variant(Attribution.method, argument=None)
+    steps = variant(Attribution.steps, shown_if=None)
+    random_seed = variant(Attribution.random_seed, shown_if=None)
+
+    def build(self) -> None:
+        super().build()
         about = W.HTML(
             "A map is faithful if the response suffers when its top tokens are taken away (embedding set to zero), "
             "more than for tokens in a random order."
         )
         self.table = Table(
             columns=[{"label": label, "title": title, "align": "right" if i else "left"}
-                     for i, (label, title) in enumerate(COLUMNS)],
-            empty="No check yet: press Check the methods. It computes every method on this prompt and response.",
+                     for i, (label, title) in enumerate(COLUMNS.items())],
+            empty="No check yet: press Run. It computes every method on this prompt and response.",
             height=260,
         )  # fmt: skip
-        self.curves = [FaithfulnessCurves(kind=kind) for kind in CURVES]  # type: ignore[arg-type]
-        self.charts = row(*(BokehFigure(chart.figure, on_error=panel.show_error) for chart in self.curves))
-        for chart in self.charts.children:
+        self.curves = [[FaithfulnessCurves(kind=kind) for kind in CURVES] for _ in self.models]  # type: ignore[arg-type]
+        self.charts = [self._charts(index) for index in range(len(self.models))]
+        self.plot.children = [about, self.table, *self.charts]
+
+    def _charts(self, index: int) -> W.VBox:
+        charts = row(*(BokehFigure(curves.figure, on_error=self.show_error) for curves in self.curves[index]))
+        for chart in charts.children:
             chart.add_class("iw-chart")
-        self.box = W.VBox([row(self.button, about), self.table, self.charts])
-        self.box.add_class("iw-column")
-        self._of: Any = None
-        self.found: list[Checked] = []
-        shown_if(self.charts, False)  # until there is something to draw
+        name = [W.HTML(f"Model {pair_view.LETTERS[index]}")] if len(self.models) > 1 else []
+        box = W.VBox([*name, charts])
+        box.add_class("iw-column")
+        shown_if(box, False)  # until there is something to draw
+        return box
 
-    def run(self) -> None:
-        """Check every method in the background, on the model that is looked at."""
-        panel = self.panel
-        if not panel.results:
-            raise ValueError("there is nothing to check yet: press Run first")
-        index = 0 if panel.shown == "A" else len(panel.results) - 1
-        model, shown = panel.models[index], panel.results[index]
-        if shown.partial:
-            raise ValueError("the map on the screen is partial: let it run to its end first")
-        options: dict[str, Any] = {"target": shown.target}
-        if shown.foil is not None:
-            options["foil"] = shown.foil
-        prompt = ([] if shown.bos_id is None else [shown.bos_id]) + list(shown.prompt_ids)
-        response = list(shown.response_ids)
-        steps, seed = panel.steps, panel.random_seed
+    def cost(self, request: Request, model: Model) -> Cost:
+        n_prompt, n_response = lengths(request, model)
+        steps = dict(request.arguments)["steps"]
+        maps = [saliency_cost(model, n_prompt, n_response, method, steps=steps) for method in METHOD_LABELS]
+        # each order, the map's and five random ones, is a pass per number of tokens taken away and per number kept
+        orders = 12 * len(METHOD_LABELS) * saliency_cost(model, n_prompt, n_response, "exact").flops
+        return Cost(sum(one.flops for one in maps) + orders, max(one.bytes for one in maps))
 
-        def work(job: Any) -> list[Checked]:
-            found = []
-            for place, method in enumerate(METHOD_LABELS):
-                began = time.perf_counter()
-                result = prompt_saliency(
-                    model, prompt, response, method=method, steps=steps, seed=seed, check=job.check,  # type: ignore[arg-type]
-                    progress=_part(job.progress, 2 * place, 2 * len(METHOD_LABELS)), **options,
-                )  # fmt: skip
-                seconds = time.perf_counter() - began
-                faithful = faithfulness(
-                    model, result, seed=seed, check=job.check,
-                    progress=_part(job.progress, 2 * place + 1, 2 * len(METHOD_LABELS)),
-                )  # fmt: skip
-                found.append(Checked(result, faithful, seconds))
-            return found
+    def mark(self, *, stale: bool, forecast: str | None = None) -> None:
+        """A check of other texts or of another target is not left standing."""
+        super().mark(stale=stale, forecast=forecast)
+        if stale:
+            self.forget_results()
+            self.table.rows, self.table.caption = [], ""
+            for box in self.charts:
+                shown_if(box, False)
 
-        shown_results = panel.results
-        panel.jobs.start(
-            work, lambda found: self.show(found, index, shown_results), title="Checking the methods", channel="check"
-        )
+    def draw(self, results: tuple[Results, ...], request: Request) -> None:
+        self.fill_in(results[0]["exact"], request)
+        models = pair_view.looked_at(self)
+        names = pair_view.names(self) if len(models) > 1 else ("",)
+        rows = [_rows(results[index], name) for index, name in zip(models, names, strict=True)]
+        self.table.rows = [line for lines in rows for line in lines]
+        of = f" of {' beside '.join(pair_view.names(self))}" if len(self.models) > 1 else ""
+        self.table.caption = f"Faithfulness{of}, target {results[0]['exact'].target}"
+        for index, (result, curves) in enumerate(zip(results, self.curves, strict=True)):
+            for chart in curves:
+                chart.update([result[faithful_name(method)] for method in METHOD_LABELS])
+            shown_if(self.charts[index], index in models)
 
-    def show(self, found: list[Checked], index: int, results: tuple[SaliencyResult, ...]) -> None:
-        """Draw a check of the results on the screen."""
-        if results is not self.panel.results:
-            return  # another map came in between
-        self._of, self.found = _texts(results), list(found)
-        exact = next(checked.result for checked in found if checked.result.method == "exact")
-        rows = [self._row(checked, exact) for checked in found]
-        chance = found[0].faithful.random_summary()
-        names = ("aopc_comprehensiveness", "aopc_sufficiency", "deletion_area", "insertion_area")
-        rows.append(["random orders, mean", None, *(chance[name][0] for name in names), None])
-        self.table.rows = rows
-        letter = f" of model {'AB'[index]}" if len(results) > 1 else ""
-        self.table.caption = f"Faithfulness{letter}, target {exact.target}"
-        for chart in self.curves:
-            chart.update([checked.faithful for checked in found])
-        shown_if(self.charts, True)
+    def code(self, request: Request) -> str:
+        options = dict(request.arguments)
+        seed = {"seed": options["seed"]} if options["seed"] else {}
+        arguments = ["prompt", "response", "method=method", *(f"{name}={value!r}" for name, value in options.items())]
+        lines = {line: None for text in request.inputs for line in text.code("")[0]}
+        lines[f"methods = {list(METHOD_LABELS)}"] = None
+        for name in model_variables(self.models):
+            end = "" if len(self.models) == 1 else f"_{name}"
+            saliency, measured = call("prompt_saliency", name, *arguments), call("faithfulness", name, "result", **seed)
+            lines[f"results{end} = {{method: {saliency} for method in methods}}"] = None
+            lines[f"faithful{end} = {{method: {measured} for method, result in results{end}.items()}}"] = None
+        lines[f"{{method: measured.aopc_comprehensiveness for method, measured in faithful{end}.items()}}"] = None
+        return cell(["faithfulness", "prompt_saliency"], self.models, list(lines))
 
-    def stored(self) -> dict[str, Any]:
-        """Each method's map and how faithful it is, by names."""
-        parts: dict[str, Any] = {}
-        for one in self.found:
-            parts |= {one.result.method: one.result, f"{one.result.method} faithfulness": one.faithful}
-        return parts
+    def frame(self) -> Any:
+        import pandas as pd
 
-    def forget(self, results: tuple[SaliencyResult, ...]) -> None:
-        """Drop a check of other texts or another target than those on the screen."""
-        if self._of is not None and self._of != _texts(results):
-            self._of, self.found = None, []
-            self.table.rows = []
-            self.table.caption = ""
-            shown_if(self.charts, False)
+        return pair_view.joined(pd.DataFrame(_rows(result), columns=list(COLUMNS)) for result in self.results)
 
-    @staticmethod
-    def _row(checked: Checked, exact: SaliencyResult) -> list[Any]:
-        faithful = checked.faithful
-        agreement = rank_agreement(checked.result, exact).mean
-        numbers = (faithful.aopc_comprehensiveness, faithful.aopc_sufficiency)
-        areas = (faithful.deletion_area, faithful.insertion_area)
-        name = METHOD_LABELS[checked.result.method].split(":")[0]
-        return [name, agreement if agreement == agreement else None, *numbers, *areas, checked.seconds]
+    def stored(self) -> Result:
+        return as_one(self.by_letter(), "Check")
 
 
-def _texts(results: tuple[SaliencyResult, ...]) -> Any:
-    """What a check belongs to: prompt, response and target."""
-    first = results[0]
-    return tuple(first.prompt_ids), tuple(first.response_ids), first.target, first.foil
+def _rows(results: Results, model: str = "") -> list[list[Any]]:
+    """The table of one model's methods, and of the random orders."""
+    start = f"{model}: " if model else ""
+    rows = []
+    for method, label in METHOD_LABELS.items():
+        result: SaliencyResult = results[method]
+        faithful: FaithfulnessResult = results[faithful_name(method)]
+        agreement = rank_agreement(result, results["exact"]).mean
+        numbers = [getattr(faithful, name) for name in MEASURES]
+        seconds = results.provenance[f"seconds of {method}"]
+        rows.append([
+            start + label.split(":")[0], agreement if agreement == agreement else None, *numbers, seconds
+        ])  # fmt: skip
+    chance = results[faithful_name("exact")].random_summary()
+    return [*rows, [f"{start}random orders, mean", None, *(chance[name][0] for name in MEASURES), None]]
 
 
-def _part(progress: Any, place: int, parts: int) -> Any:
-    """The progress of one part out of several."""
-
-    def report(done: int, total: int) -> None:
-        progress(place * total + done, parts * total)
-
-    return report
+def _part(progress: Callable[[int, int], None], number: int) -> Callable[[int, int], None]:
+    """The progress of one part out of all: a map and a check of each method."""
+    return lambda done, total: progress(number * total + done, 2 * len(METHOD_LABELS) * total)

@@ -1,27 +1,50 @@
-"""The data set tab: many prompts scored at once, followed and A/B tests, and where in a sentence density lies."""
+"""The data set: many prompts scored at once, followed and A/B tests, and where in a sentence density lies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import ipywidgets as W
 import numpy as np
+import traitlets as T
 
-from interp_widgets.analysis.saliency import SaliencyDatasetResult, saliency_dataset
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis.saliency import SaliencyDatasetResult, saliency_cost, saliency_dataset
 from interp_widgets.data.case_files import parse_cases
 from interp_widgets.data.cases import SaliencyCase, demo_cases
 from interp_widgets.figures.saliency import GroupStrips, PositionProfile
+from interp_widgets.models import Model
 
+from ..base.code import call, cell
 from ..base.controls import row, shown_if
+from ..base.fields import Bounds, field, variant
+from ..base.request import Request, model_variables
+from ..base.saving import as_one
 from ..views import BokehFigure, Table
-
-if TYPE_CHECKING:
-    from .explorer import SaliencyExplorer
+from .attribution import DensityPanel, ResponsePanel
 
 PROMPT_SHOWN = 60
 """Characters of a prompt in the table."""
+SHORTEST = 5
+"""Response tokens under which the paper leaves a case out."""
+SAMPLED = 8
+"""Cases whose cost stands for that of all."""
+
+
+@dataclass(frozen=True)
+class Cases:
+    """The cases to score: the user's own, else as many of the demo's."""
+
+    own: tuple[SaliencyCase, ...]
+    count: int
+
+    @property
+    def cases(self) -> list[SaliencyCase]:
+        """The cases themselves."""
+        return list(self.own) or demo_cases(self.count)
 
 
 def followed(case: SaliencyCase, response: str) -> bool | None:
@@ -29,26 +52,44 @@ def followed(case: SaliencyCase, response: str) -> bool | None:
     return case.follows(response) if case.follows is not None else None
 
 
-class DatasetTab:
-    """Scores of many cases; a click on a row opens it in the explorer."""
+class DatasetSaliency(DensityPanel):
+    """Instruction scores of many cases, compared; a click on a row opens its case in the map."""
 
-    def __init__(self, panel: SaliencyExplorer) -> None:
-        self.panel = panel
-        self.result: SaliencyDatasetResult | None = None
-        self.opened = list(panel.cases)
-        self.number = W.BoundedIntText(description="Cases", value=24, min=2, max=2000)
-        self.written = W.Checkbox(description="let each model write its responses", value=True, indent=False)
-        # The paper leaves out responses under 5 tokens; the demo's one-word answers would nearly all go
-        self.shortest = W.BoundedIntText(
-            description="Shortest response", value=5 if self.opened else 1, min=1, max=1000,
-            tooltip="Cases with fewer response tokens are left out and counted: their density is not stable",
-        )  # fmt: skip
-        self.upload = W.FileUpload(accept=".json,.jsonl,.csv", description="Open cases")
-        self.run_button = panel.on_click(W.Button(description="Score cases"), self.run)
+    title = "Saliency of a data set"
+    waits = True
+    cases = field(
+        T.List(),
+        control=lambda _: W.FileUpload(accept=".json,.jsonl,.csv", description="Open cases"),
+    )  # fmt: skip
+    """The :class:`SaliencyCase` list to score; the demo's own where none is given."""
+    case_count = field(
+        Annotated[int, Bounds(2, 2000)], 24, label="Cases", width="short",
+        help="How many of the demo's cases are scored", shown_if=lambda panel: not panel.cases,
+    )  # fmt: skip
+    # The paper leaves out responses under 5 tokens; the demo's one-word answers would nearly all go
+    min_response = field(
+        Annotated[int, Bounds(1, 1000)], 1, label="Shortest response", width="short",
+        help="Cases with fewer response tokens are left out and counted: their density is not stable",
+    )  # fmt: skip
+    generate = field(bool, True, label="let each model write its responses", help="Whether responses are written anew")
+    max_new_tokens = variant(ResponsePanel.max_new_tokens, argument="")
+    levels = variant(DensityPanel.levels, redraws=False)
+    density_threshold = variant(DensityPanel.density_threshold, redraws=False)
+    p = variant(DensityPanel.p, redraws=False)
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        return {"min_response": SHORTEST} if "cases" in given and "min_response" not in given else {}
+
+    def build(self) -> None:
+        super().build()
+        self.inputs.children = [
+            self.controls.row("case_count", "min_response", "generate", "cases"),
+            self.controls.row("levels", "density_threshold", "p"),
+        ]
         self.summary = W.HTML("")
         self.table = Table(
             caption="Cases: a click opens one in the explorer", columns=[{"label": "case"}], height=300,
-            empty="No case scored yet: press Score cases. Open cases takes a .json, .jsonl or .csv file of your own "
+            empty="No case scored yet: press Run. Open cases takes a .json, .jsonl or .csv file of your own "
             "(prompt, and where known response, instruction, label).",
         )  # fmt: skip
         self.followed = GroupStrips(None, kind="followed")
@@ -56,51 +97,66 @@ class DatasetTab:
         self.profile = PositionProfile()
         # Each in a box of its own: a view that is on the page already cannot be hidden itself
         self.figures = {
-            name: W.VBox([BokehFigure(chart.figure, on_error=panel.show_error)])
+            name: W.VBox([BokehFigure(chart.figure, on_error=self.show_error)])
             for name, chart in (("followed", self.followed), ("models", self.pair), ("profile", self.profile))
         }
         for box in self.figures.values():
             box.add_class("iw-chart")
         self.charts = row(*self.figures.values())
-        controls = row(self.run_button, self.number, self.shortest, self.written, self.upload)
-        self.box = W.VBox([controls, self.summary, self.table, self.charts])
-        self.box.add_class("iw-column")
-        for box in (self.number, self.shortest):
-            box.add_class("iw-short")
-        panel.watch(self.upload, "value", self._uploaded)
-        panel.watch(self.table, "selected", self._picked)
-        shown_if(self.number, not self.opened)
         shown_if(self.charts, False)  # until there is something to draw
+        self.plot.children = [self.summary, self.table, self.charts]
+        self.watch(self.controls["cases"], "value", self._uploaded)
+        self.watch(self.table, "selected", self._picked)
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
 
     @property
-    def cases(self) -> list[SaliencyCase]:
-        """The cases to score: the user's own, else as many of the demo's as asked for."""
-        return self.opened or demo_cases(self.number.value)
+    def asked_models(self) -> tuple[Any, ...]:
+        return self.models[:1]  # two are compared within one result
 
-    def run(self) -> None:
-        """Score the cases in the background."""
-        panel, cases, written = self.panel, self.cases, self.written.value
-        if not any(case.instruction for case in cases):
+    def depends_on(self, request: Request, model: Model) -> tuple[Any, ...]:
+        return self.models[1:]
+
+    def arguments(self) -> dict[str, Any]:
+        return {name: value for name, value in super().arguments().items() if name not in ("cases", "case_count")}
+
+    def request(self) -> Request:
+        self.require()
+        cases = Cases(tuple(self.cases), 0 if self.cases else self.case_count)
+        if not any(case.instruction for case in cases.cases):
             raise ValueError("no case says where its instruction is: give each an instruction, words of its prompt")
-        options = panel.request().options()
-        options |= {"min_response": self.shortest.value, "max_new_tokens": panel.max_new_tokens}
-        shape = {"levels": panel.levels, "threshold": panel.density_threshold, "p": panel.p}
-        models = panel.models if len(panel.models) > 1 else panel.models[0]
+        return Request.of(saliency_dataset, self.arguments(), cases)
 
-        def work(job: Any) -> SaliencyDatasetResult:
-            return saliency_dataset(
-                models, cases, **options, **shape, generate=written, judge=followed if written else None,
-                progress=job.progress, check=job.check, on_partial=job.partial,
-            )  # fmt: skip
+    def compute(self, request: Request, model: Model, **reports: Any) -> SaliencyDatasetResult:
+        options = dict(request.arguments)
+        models = self.models if len(self.models) > 1 else model
+        judge = followed if options["generate"] else None
+        return saliency_dataset(models, request.inputs[0].cases, **options, judge=judge, **reports)
 
-        panel.jobs.start(
-            work, lambda result: self.show(result, cases), title="Scoring cases", channel="data set",
-            on_partial=lambda result: self.show(result, cases),
-        )  # fmt: skip
+    def cost(self, request: Request, model: Model) -> Cost:
+        options, cases = dict(request.arguments), request.inputs[0].cases
+        costs = []
+        for case in cases[:SAMPLED]:
+            written = options["generate"] or not case.response
+            for asked in self.models:
+                after = options["max_new_tokens"] if written else len(asked.tokens(case.response, prepend_bos=False))
+                length = len(asked.tokens(case.prompt))
+                costs.append(saliency_cost(asked, length, after, options["method"], steps=options.get("steps", 32)))
+        flops = sum(cost.flops for cost in costs) * len(cases) / len(cases[:SAMPLED])
+        return Cost(flops, max(cost.bytes for cost in costs))
 
-    def show(self, result: SaliencyDatasetResult, cases: Sequence[SaliencyCase]) -> None:
-        """Draw a data set's scores."""
-        self.result, self._cases = result, list(cases)
+    def _uploaded(self, change: Any) -> None:
+        if change.new:
+            file = change.new[0]
+            cases = parse_cases(bytes(file["content"]), file["name"])
+            with self.hold():
+                self.cases, self.min_response = cases, SHORTEST
+            self.summary.value = f"{len(cases)} cases read from {escape(file['name'])}: press Run."
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def draw(self, results: tuple[SaliencyDatasetResult, ...], request: Request) -> None:
+        result, cases = results[0], request.inputs[0].cases
         self.followed.update(result, kind="followed")
         self.pair.update(result, kind="models")
         self.profile.update(result)
@@ -108,38 +164,50 @@ class DatasetTab:
             shown_if(self.figures[kind], any(test.kind == kind for test in result.tests))
         shown_if(self.charts, True)
         # One line of plain text each; the names in it may be the user's
-        lines = result.summary().splitlines()
-        self.summary.value = "<br>".join(escape(line) for line in lines)
+        self.summary.value = "<br>".join(escape(line) for line in result.summary().splitlines())
         heads: list[dict[str, Any]] = [{"label": "case"}, {"label": "model"}, {"label": "prompt"}]
         heads += [{"label": name, "align": "right"} for name in ("score", "context score", "response tokens")]
         heads += [{"label": "followed"}, {"label": "remark"}]
-        rows = [self._row(result, index) for index in range(len(result.names))]
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
-            self.table.columns, self.table.rows = heads, rows
-
-    def _row(self, result: SaliencyDatasetResult, index: int) -> list[Any]:
-        case = self._cases[int(result.case[index])]
-        label = {1: True, 0: False}.get(int(result.label[index]))
-        remark = result.error[index] or ("response too short" if result.dropped[index] else "")
-        number = [float(x) if np.isfinite(x) else None for x in (result.score[index], result.context_score[index])]
-        model = result.model_names[int(result.model[index])]
-        prompt = case.prompt.replace("\n", " ⏎ ")[:PROMPT_SHOWN]
-        return [result.names[index], model, prompt, *number, int(result.n_response[index]), label, remark]
+            self.table.columns = heads
+            self.table.rows = [_row(result, index, cases) for index in range(len(result.names))]
 
     def _picked(self, change: Any) -> None:
-        if change.new < 0 or self.result is None:
+        """Open a case in the map, as the model of that row answered it."""
+        if change.new < 0 or not self.results or self.stack is None:
             return
-        case = self._cases[int(self.result.case[change.new])]
-        response = self.result.response[change.new] or case.response
-        if len(self.panel.models) > 1:
-            self.panel.view = "AB"[int(self.result.model[change.new])]
-        self.panel.open_case(case.prompt, response, case.instruction)
+        result: SaliencyDatasetResult = self.results[0]
+        case = self.shown_request.inputs[0].cases[int(result.case[change.new])]
+        response = result.response[change.new] or case.response or ""
+        view = {"view": "AB"[int(result.model[change.new])]} if len(self.models) > 1 else {}
+        self.stack.open_tab("map", prompt=case.prompt, response=response, instruction=case.instruction, **view)
 
-    def _uploaded(self, change: Any) -> None:
-        if change.new:
-            file = change.new[0]
-            self.opened = parse_cases(bytes(file["content"]), file["name"])
-            self.shortest.value = 5
-            shown_if(self.number, False)
-            self.summary.value = f"{len(self.opened)} cases read from {escape(file['name'])}: press Score cases."
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: Request) -> str:
+        cases, names = request.inputs[0], model_variables(self.models)
+        demo = [] if cases.own else ["demo_cases"]
+        line = f"cases = demo_cases({cases.count})" if demo else "cases = cases  # those that the widget scores"
+        options = [f"{name}={value!r}" for name, value in request.arguments]
+        if dict(request.arguments)["generate"]:
+            options.append("judge=lambda case, response: case.follows(response) if case.follows else None")
+        models = names[0] if len(names) == 1 else f"({', '.join(names)})"
+        lines = [line, f"result = {call('saliency_dataset', models, 'cases', *options)}", "print(result.summary())"]
+        return cell([*demo, "saliency_dataset"], self.models, lines)
+
+    def frame(self) -> Any:
+        return self.results[0].to_frame()
+
+    def stored(self) -> Result:
+        return as_one(dict(zip([""], self.results, strict=False)), "Data set")
+
+
+def _row(result: SaliencyDatasetResult, index: int, cases: list[SaliencyCase]) -> list[Any]:
+    case = cases[int(result.case[index])]
+    label = {1: True, 0: False}.get(int(result.label[index]))
+    remark = result.error[index] or ("response too short" if result.dropped[index] else "")
+    scores = [float(x) if np.isfinite(x) else None for x in (result.score[index], result.context_score[index])]
+    model = result.model_names[int(result.model[index])]
+    prompt = case.prompt.replace("\n", " ⏎ ")[:PROMPT_SHOWN]
+    return [result.names[index], model, prompt, *scores, int(result.n_response[index]), label, remark]

@@ -1,34 +1,63 @@
-"""The map tab: token strips above, prompt × response map, densities, and the numbers in words."""
+"""The map: token strips above, prompt × response map, densities, and the numbers in words."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
 
 import ipywidgets as W
 import numpy as np
+import traitlets as T
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.saliency import SaliencyResult
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency, saliency_cost, spans_to_mask
 from interp_widgets.figures.labels import visible
+from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.models import Model
 
+from ..base import pair_view
+from ..base.code import call, cell
 from ..base.controls import row
-from ..views.heatmap import Heatmap
-from ..views.table import Table
-from ..views.token_strip import TokenStrip
-from .labels import METHOD_LABELS, TARGET_LABELS
-
-if TYPE_CHECKING:
-    from .explorer import SaliencyExplorer
+from ..base.fields import Bounds, field
+from ..base.request import Request, result_variables
+from ..base.saving import as_one
+from ..views import Heatmap, Table, TokenStrip
+from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePanel, lengths
 
 TABLE_ROWS = 60
 """Most prompt tokens in the table below the map."""
+VALUE_LABELS = {"score": "scores 0 to L", "importance": "importance"}
 
 
-class MapTab:
-    """Draws the results that its explorer holds; a selection only recolours the strips."""
+class SaliencyMap(ResponsePanel, DensityPanel):
+    """Which prompt tokens each response token depends on; a selection only recolours the strips."""
 
-    def __init__(self, panel: SaliencyExplorer) -> None:
-        self.panel = panel
+    title = "Saliency"
+    analysis = staticmethod(prompt_saliency)
+    values = field(
+        VALUE_LABELS, "score", label="Show", redraws=True,
+        help="Scores 0 to L, each column by its own maximum, or the importance itself",
+    )  # fmt: skip
+    threshold = field(
+        Annotated[float, Bounds(0.0, lambda panel: panel.levels, 0.5, slider=True, shown_as=".1f")], 0.0,
+        label="b, map", redraws=True, help="Scores at or under it count as 0 in the map",
+    )  # fmt: skip
+    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
+    """The selected prompt token, -1 for none."""
+    response_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
+    """The selected response token, -1 for none."""
+    brush = field(T.List(T.Int()), selects=True)
+    """The brushed prompt tokens [start, end), or empty."""
+    marks = field(T.List(T.List(T.Int())), selects=True)
+    """Spans [start, end) of prompt tokens marked as the instruction."""
+    instruction = T.Tuple(T.Int(), T.Int(), default_value=None, allow_none=True)
+    """Characters [start, end) of the prompt that are to be marked as the instruction; None once they are."""
+
+    def build(self) -> None:
+        super().build()
+        self.inputs.children = [self.controls.row("values", "levels", "threshold", "density_threshold", "p")]
         self.prompt_strip = TokenStrip(label="Prompt", density_label="density", live_hover=True, empty="No prompt yet")
         self.response_strip = TokenStrip(
             label="Response", live_hover=True, density_label="probability", empty="No response yet: press Run"
@@ -39,171 +68,200 @@ class MapTab:
         )  # fmt: skip
         self.heat.strips = (self.prompt_strip, self.response_strip)  # shade each other in a saved page too
         self.table = Table(empty="Click a response token: the prompt tokens it depends on are listed here.", height=240)
-        self.marking = W.ToggleButton(description="Mark instruction", tooltip="Then drag over the prompt's words")
-        clear = panel.on_click(W.Button(description="Clear marks"), lambda: setattr(panel, "marks", []))
+        marking = W.ToggleButton(description="Mark instruction", tooltip="Then drag over the prompt's words")
+        clear = self.on_click(W.Button(description="Clear marks"), lambda: setattr(self, "marks", []))
         self.scores = W.HTML("")
-        tools = row(self.marking, clear, self.scores)
-        self.box = W.VBox([tools, self.prompt_strip, self.response_strip, self.heat, self.table])
-        self.box.add_class("iw-column")
-        self._join()
+        tools = row(marking, clear, self.scores)
+        self.plot.children = [tools, self.prompt_strip, self.response_strip, self.heat, self.table]
+        self.bind(self.prompt_strip, "prompt_token", key="selected")
+        self.bind(self.response_strip, "response_token", key="selected")
+        self.bind(self.prompt_strip, "marks", key="marks")
+        self.watch(self.prompt_strip, "brush", lambda change: setattr(self, "brush", list(change.new)))
+        self.watch(marking, "value", lambda change: setattr(self.prompt_strip, "marking", change.new))
+        for strip in (self.prompt_strip, self.response_strip):
+            self.watch(strip, "hovered", lambda _: self._shade())
+        self.watch(self.heat, "pinned", self._pinned)
+        self.watch(self.table, "selected", self._picked)
+        self.watch(self, "prompt", lambda _: setattr(self, "instruction", None))
+        self.watch(self, "instruction", lambda _: self._mark_instruction())
+        self._axes: tuple[Any, ...] = ()
         self._matrices: tuple[NDArray[np.float64], ...] = ()
         self._densities: tuple[NDArray[np.float64], ...] = ()
 
-    def _join(self) -> None:
-        panel = self.panel
-        panel.bind(self.prompt_strip, "prompt_token", key="selected")
-        panel.bind(self.response_strip, "response_token", key="selected")
-        panel.bind(self.prompt_strip, "marks", key="marks")
-        panel.watch(self.prompt_strip, "brush", self._brushed)
-        panel.watch(self.marking, "value", lambda change: setattr(self.prompt_strip, "marking", change.new))
-        for strip in (self.prompt_strip, self.response_strip):
-            panel.watch(strip, "hovered", lambda _: self._shade())
-        panel.watch(self.heat, "pinned", self._pinned)
-        panel.watch(self.table, "selected", self._picked)
+    # what the panel asks for ------------------------------------------------------------------------------------------
 
-    # tokens -----------------------------------------------------------------------------------------------------------
+    def cost(self, request: Request, model: Model) -> Cost:
+        options = dict(request.arguments)
+        return saliency_cost(model, *lengths(request, model), options["method"], steps=options.get("steps", 32))
 
-    def forget(self) -> None:
-        """Let go of the numbers: they are of other texts, and a selection must not look them up."""
-        self._matrices = self._densities = ()
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        first = self.results[0]
+        return {
+            "prompt_token": (len(first.prompt_tokens), "the tokens of this prompt"),
+            "response_token": (len(first.response_tokens), "the tokens of this response"),
+        }
 
-    def set_prompt(self, result: SaliencyResult) -> None:
-        """Show another prompt."""
-        self.prompt_strip.set_tokens(result.prompt_tokens, special=result.prompt_special)
-
-    def set_tokens(self, result: SaliencyResult) -> None:
-        """Show another response."""
-        self.response_strip.set_tokens(result.response_tokens)
+    def fit_thresholds(self) -> None:
+        with self.hold():
+            super().fit_thresholds()
+            self.threshold = min(self.threshold, self.levels)
 
     # numbers ----------------------------------------------------------------------------------------------------------
 
     @property
-    def shown(self) -> NDArray[np.float64]:
+    def numbers(self) -> NDArray[np.float64]:
         """(prompt, response) the numbers of the map."""
-        return self._of_view(self._matrices)
+        return np.asarray(pair_view.of_view(self, self._matrices))
 
     @property
     def density(self) -> NDArray[np.float64]:
         """(prompt,) the densities beside it."""
-        return self._of_view(self._densities)
+        return np.asarray(pair_view.of_view(self, self._densities))
 
     @property
     def signed(self) -> bool:
         """Whether the shown numbers can be negative."""
-        return self.panel.shown == "difference" or self.panel.values == "importance"
+        return self.shown == "difference" or self.values == "importance"
 
-    def _of_view(self, arrays: tuple[NDArray[np.float64], ...]) -> NDArray[np.float64]:
-        shown = self.panel.shown
-        return arrays[1] - arrays[0] if shown == "difference" else arrays["AB".index(shown)]
+    @property
+    def unit(self) -> str:
+        """What the shown numbers are."""
+        target = TARGET_LABELS[self.results[0].target] if self.results else "importance"
+        name = "score" if self.values == "score" else f"change of {target}"
+        return name + (", B − A" if self.shown == "difference" else "")
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """Keywords of the densities."""
+        return {"levels": self.levels, "threshold": self.density_threshold, "p": self.p}
+
+    def mask(self) -> NDArray[np.bool_]:
+        """(prompt,) which prompt tokens are marked as the instruction."""
+        mask = np.zeros(len(self.prompt_strip.tokens), dtype=bool)
+        for start, end in self.marks:
+            mask[start:end] = True
+        return mask
 
     def _matrix(self, result: SaliencyResult) -> NDArray[np.float64]:
-        if self.panel.values == "importance":
+        if self.values == "importance":
             return np.asarray(result.importance, dtype=np.float64)
-        scores = result.normalised(levels=self.panel.levels, threshold=self.panel.threshold)
+        scores = result.normalised(levels=self.levels, threshold=self.threshold)
         return np.where(np.isfinite(result.importance), scores, np.nan)
+
+    def _range(self) -> tuple[float, float]:
+        """One colour scale for A and B, and for their difference one about 0."""
+        if self.values == "score" and self.shown != "difference":
+            return 0.0, float(self.levels)
+        largest = pair_view.largest(self, [self._matrices])
+        return -largest, largest
+
+    def _largest_density(self) -> float:
+        return max((float(density.max()) for density in self._densities if density.size), default=0.0)
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
-    def paint(self) -> None:
-        """Draw the explorer's results anew."""
-        panel = self.panel
-        self._matrices = tuple(self._matrix(result) for result in panel.results)
-        shape = {"levels": panel.levels, "threshold": panel.density_threshold, "p": panel.p}
-        self._densities = tuple(result.density(**shape) for result in panel.results)
-        first = panel.results[0]
+    def draw(self, results: tuple[SaliencyResult, ...], request: Request) -> None:
+        first = results[0]
+        self.fill_in(first, request)
+        self._show_texts(first, request.inputs[0].text)
+        self._matrices = tuple(map(self._matrix, results))
+        self._densities = tuple(result.density(**self.shape) for result in results)
         low, high = self._range()
         with self.heat.hold_sync():
             self.heat.title = self._title(first)
             self.heat.value_label = self.unit
             self.heat.set_matrix(
-                self.shown, rows=list(first.prompt_tokens), columns=list(first.response_tokens),
+                self.numbers, rows=list(first.prompt_tokens), columns=list(first.response_tokens),
                 vmin=low, vmax=high, signed=self.signed,
             )  # fmt: skip
-            bars = None if panel.shown == "difference" else self.density
+            bars = None if self.shown == "difference" else self.density
             self.heat.set_row_bars(bars, maximum=self._largest_density())
-            self.heat.row_marks = [list(span) for span in panel.marks]
-        chances = [result.probability for result in panel.results]
-        self.response_strip.set_density(chances[0 if panel.shown == "A" else -1], maximum=1.0)
-        self.paint_marks()
-        self.paint_selection()
+            self.heat.row_marks = [list(span) for span in self.marks]
+        chances = [result.probability for result in results]
+        self.response_strip.set_density(chances[0 if self.shown == "A" else -1], maximum=1.0)
+        self._mark_instruction()
 
-    @property
-    def unit(self) -> str:
-        """What the shown numbers are."""
-        if self.panel.values == "score":
-            return "score" if self.panel.shown != "difference" else "score, B − A"
-        target = TARGET_LABELS[self.panel.results[0].target] if self.panel.results else "importance"
-        return f"change of {target}" + (", B − A" if self.panel.shown == "difference" else "")
+    def _show_texts(self, result: SaliencyResult, prompt: str) -> None:
+        """Show the tokens; of other tokens than before, nothing is selected or marked."""
+        before, axes = self._axes, (prompt, tuple(result.prompt_ids), tuple(result.response_ids))
+        if axes == before:
+            return
+        self._matrices = self._densities = ()  # of other texts: a selection must not look them up
+        # what was selected when the panel opened is of these texts
+        prompt_token, response_token = (-1, -1) if before else (self.prompt_token, self.response_token)
+        if axes[:2] != before[:2]:
+            marks = [] if before else [span for span in self.marks if span[1] <= len(result.prompt_tokens)]
+            self.prompt_token, self.brush = -1, []
+            self.prompt_strip.set_tokens(result.prompt_tokens, special=result.prompt_special)
+            self.marks = marks
+            self.prompt_token = prompt_token if prompt_token < len(result.prompt_tokens) else -1
+        self.response_token = -1
+        self.response_strip.set_tokens(result.response_tokens)
+        self.response_token = response_token if response_token < len(result.response_tokens) else -1
+        self._axes = axes
+
+    def _mark_instruction(self) -> None:
+        """Mark the instruction that came with the prompt, once its tokens are on the screen."""
+        if self.instruction is None or not self.results or self._axes[:1] != (self.prompt,):
+            return
+        spans, instruction, self.instruction = self.results[0].prompt_spans, self.instruction, None
+        inside = np.flatnonzero([] if spans is None else spans_to_mask(spans, [instruction]))
+        self.marks = [[int(inside[0]), int(inside[-1]) + 1]] if inside.size else []
 
     def _title(self, result: SaliencyResult) -> str:
         method = METHOD_LABELS.get(result.method, result.method).split(":")[0]
-        which = {"A": "A", "B": "B", "difference": "B − A"}[self.panel.shown] + " · " if len(self._matrices) > 1 else ""
-        rest = ", partial" if result.partial else ""
+        which, rest = pair_view.title_start(self), ", partial" if result.partial else ""
         return f"{which}Importance of each prompt token for each response token ({method}, {result.target}{rest})"
 
-    def _range(self) -> tuple[float, float]:
-        """One colour scale for A and B, and for their difference one about 0."""
-        if self.panel.values == "score" and self.panel.shown != "difference":
-            return 0.0, float(self.panel.levels)
-        arrays = (self.shown,) if self.panel.shown == "difference" else self._matrices
-        largest = max((float(np.nanmax(np.abs(a))) for a in arrays if np.isfinite(a).any()), default=0.0) or 1.0
-        return -largest, largest
-
-    def _largest_density(self) -> float:
-        return max((float(d.max()) for d in self._densities if d.size), default=0.0)
-
-    def paint_marks(self) -> None:
-        """Show the marked instruction and its scores."""
-        panel = self.panel
-        if not panel.results:
-            return
-        self.heat.row_marks = [list(span) for span in panel.marks if span[1] <= self.heat.shape[0]]
-        mask = panel.mask()
-        if not mask.any():
-            self.scores.value = "No instruction marked: its score needs the words that say what to do."
-            return
-        shape = {"levels": panel.levels, "threshold": panel.density_threshold, "p": panel.p}
-        scores = [(r.instruction_score(mask, **shape), r.context_score(mask, **shape)) for r in panel.results]
-        texts = []
-        for index, name in enumerate(("Instruction score", "context score")):
-            if len(scores) == 1:
-                texts.append(f"{name} <b>{scores[0][index]:.3f}</b>")
-            else:
-                a, b = scores[0][index], scores[1][index]
-                texts.append(f"{name} A <b>{a:.3f}</b>, B <b>{b:.3f}</b>, B − A <b>{b - a:+.3f}</b>")
-        self.scores.value = " · ".join([*texts, f"{int(mask.sum())} of {mask.size} prompt tokens marked"])
-
-    def paint_selection(self) -> None:
-        """Shade the strips by the selection and list the numbers."""
+    def draw_selection(self) -> None:
         if not self._matrices:
             return
+        self._score_marks()
         self._shade()
         column, line = self._selected()
         absent = column is None and line is None
         self.heat.cross = [] if absent else [-1 if line is None else line, -1 if column is None else column]
         self._list(column)
 
+    def _score_marks(self) -> None:
+        """Show the marked instruction and its scores."""
+        self.heat.row_marks = [list(span) for span in self.marks if span[1] <= self.heat.shape[0]]
+        mask = self.mask()
+        if not mask.any():
+            self.scores.value = "No instruction marked: its score needs the words that say what to do."
+            return
+        texts = []
+        for name in ("instruction_score", "context_score"):
+            scores = [getattr(result, name)(mask, **self.shape) for result in self.results]
+            label = name.replace("_", " ")
+            values = [f"{letter}<b>{score:.3f}</b>"
+                      for letter, score in zip(pair_view.letters(scores), scores, strict=True)]  # fmt: skip
+            values += [f"B − A <b>{scores[1] - scores[0]:+.3f}</b>"] if len(scores) > 1 else []
+            texts.append(f"{label} {', '.join(values)}")
+        text = " · ".join([*texts, f"{int(mask.sum())} of {mask.size} prompt tokens marked"])
+        self.scores.value = text[0].upper() + text[1:]
+
     def _selected(self) -> tuple[int | None, int | None]:
         """Selected response and prompt token, where they exist."""
-        rows, columns = self.shown.shape
-        column, line = self.panel.response_token, self.panel.prompt_token
+        rows, columns = self.numbers.shape
+        column, line = self.response_token, self.prompt_token
         return (column if 0 <= column < columns else None), (line if 0 <= line < rows else None)
 
     def _shade(self) -> None:
         """Prompt by the chosen response token's column, response by the chosen prompt tokens' rows."""
         if not self._matrices:
             return
-        rows, columns = self.shown.shape
+        rows, columns = self.numbers.shape
         column, line = self._selected()
         hovered = self.response_strip.hovered
         column = hovered if 0 <= hovered < columns else column
         low, high = self._range()
         if column is not None:
             self.prompt_strip.label = f"Prompt, shaded by its {self.unit} for response token {column}"
-            self.prompt_strip.set_values(self.shown[:, column], vmin=low, vmax=high, signed=self.signed)
+            self.prompt_strip.set_values(self.numbers[:, column], vmin=low, vmax=high, signed=self.signed)
         else:
             limit = self._largest_density() or 1.0
-            difference = self.panel.shown == "difference"
+            difference = self.shown == "difference"
             self.prompt_strip.label = "Prompt, shaded by density" + (", B − A" if difference else "")
             floor = -limit if difference else 0.0
             self.prompt_strip.set_values(self.density, vmin=floor, vmax=limit, signed=difference)
@@ -211,7 +269,7 @@ class MapTab:
         span = self._span(line, rows)
         if span is not None:
             what = f"prompt token {span[0]}" if span[1] == span[0] + 1 else f"prompt tokens {span[0]} to {span[1] - 1}"
-            values = self.shown[span[0] : span[1]].mean(axis=0)
+            values = self.numbers[span[0] : span[1]].mean(axis=0)
             self.response_strip.label = f"Response, shaded by the mean {self.unit} of {what}"
             self.response_strip.set_values(values, vmin=low, vmax=high, signed=self.signed)
         else:
@@ -222,23 +280,23 @@ class MapTab:
     def _span(self, line: int | None, rows: int) -> tuple[int, int] | None:
         """The prompt tokens that shade the response: hovered, else brushed, else selected."""
         hovered = self.prompt_strip.hovered
-        if 0 <= hovered < rows and not self.panel.brush:
+        if 0 <= hovered < rows and not self.brush:
             return hovered, hovered + 1
-        if len(self.panel.brush) == 2 and self.panel.brush[1] <= rows:
-            return self.panel.brush[0], self.panel.brush[1]
+        if len(self.brush) == 2 and self.brush[1] <= rows:
+            return self.brush[0], self.brush[1]
         return None if line is None else (line, line + 1)
 
     def _list(self, column: int | None) -> None:
         """The prompt tokens by the size of their number, for one response token or over all."""
-        first = self.panel.results[0]
-        letters = "AB"[: len(self._matrices)]
+        first = self.results[0]
+        letters = pair_view.letters(self._matrices)
         numbers = [
             m[:, column] if column is not None else d for m, d in zip(self._matrices, self._densities, strict=True)
         ]
         name = self.unit.split(",")[0] if column is not None else "density"
         ordered = np.argsort(-np.max([np.nan_to_num(np.abs(n)) for n in numbers], axis=0), kind="stable")[:TABLE_ROWS]
         heads = [{"label": "position", "align": "right"}, {"label": "prompt token"}]
-        heads += [{"label": f"{name} {letter}" if len(letters) > 1 else name, "align": "right"} for letter in letters]
+        heads += [{"label": f"{name} {letter}".strip(), "align": "right"} for letter in letters]
         if len(letters) > 1:
             heads.append({"label": f"{name}, B − A", "align": "right"})
         rows = []
@@ -249,7 +307,7 @@ class MapTab:
             rows.append([i, visible(first.prompt_tokens[i]), *values])
         what = "all response tokens (density)"
         if column is not None:
-            chances = ", ".join(f"{result.probability[column]:.3f}" for result in self.panel.results)
+            chances = ", ".join(f"{result.probability[column]:.3f}" for result in self.results)
             what = f"response token {column} “{visible(first.response_tokens[column])}” (probability {chances})"
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
@@ -258,14 +316,39 @@ class MapTab:
 
     # what a user does -------------------------------------------------------------------------------------------------
 
-    def _brushed(self, change: Any) -> None:
-        self.panel.brush = list(change.new)
-
     def _pinned(self, change: Any) -> None:
         if change.new:
-            with self.panel.hold():
-                self.panel.prompt_token, self.panel.response_token = change.new
+            with self.hold():
+                self.prompt_token, self.response_token = change.new
 
     def _picked(self, change: Any) -> None:
         if change.new >= 0:
-            self.panel.prompt_token = int(self.table.rows[change.new][0])
+            self.prompt_token = int(self.table.rows[change.new][0])
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: Request) -> str:
+        results = result_variables(self.models)
+        shape = {"levels": self.levels, "threshold": self.threshold}
+        lines = [*request.lines(self.models), call(f"{results[-1]}.normalised", **shape)]
+        if self.marks:
+            inside = " or ".join(f"{start} <= i < {end}" for start, end in self.marks)
+            lines.append(f"mask = [{inside} for i in range({len(self.mask())})]")
+            lines += [call(f"{result}.instruction_score", "mask", **self.shape) for result in results]
+        return cell([request.method], self.models, lines)
+
+    def frame(self) -> Any:
+        return pair_view.joined(map(self._table, self.results))
+
+    def _table(self, result: SaliencyResult) -> Any:
+        table, columns = result.to_frame(), result.importance.shape[1]
+        table["score"] = result.normalised(levels=self.levels, threshold=self.threshold).ravel()
+        table["density"] = np.repeat(result.density(**self.shape), columns)
+        table["marked"] = np.repeat(self.mask(), columns)
+        return table
+
+    def stored(self) -> Result:
+        return as_one(self.by_letter())
+
+    def scene(self) -> Scene:
+        return stack_scenes([part.scene() for part in (self.prompt_strip, self.response_strip, self.heat)])

@@ -1,0 +1,214 @@
+"""What the panels of the saliency explorer have in common: method and target, prompt and response, densities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from interp_widgets.analysis.saliency import SaliencyResult
+from interp_widgets.models import Model
+
+from ..base.code import call
+from ..base.fields import Bounds, Seed, Text, field
+from ..base.panel import Panel
+from ..base.request import PerModel, Request, model_variables
+
+METHOD_LABELS = {
+    "exact": "exact: embedding set to zero",
+    "first_order": "first order: gradient × embedding",
+    "integrated_gradients": "integrated gradients",
+    "random": "random: baseline",
+}
+TARGET_LABELS = {
+    "probability": "probability",
+    "log_prob": "log-probability",
+    "logit": "logit",
+    "logit_difference": "logit difference to a foil",
+}
+WRITER_LABELS = {"A": "A", "B": "B"}
+
+
+@dataclass(frozen=True)
+class NamedText(PerModel):
+    """A text that copied code gives a name."""
+
+    name: str
+    text: str
+
+    def read_by(self, model: Model) -> str:
+        return self.text
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        return [f"{self.name} = {self.text!r}"], self.name
+
+
+@dataclass(frozen=True)
+class Writing(PerModel):
+    """A response that a model has yet to write."""
+
+    writer: int
+    """Index of the model that writes."""
+    variable: str
+    """What that model is called in copied code."""
+    max_new_tokens: int
+    temperature: float
+    seed: int
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keywords of `generate`."""
+        return {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature, "seed": self.seed}
+
+    def write(self, models: tuple[Any, ...], prompt: str, check: Callable[[], None]) -> str:
+        """Let the model write; ValueError where it writes nothing."""
+        text: str = models[self.writer].generate(prompt, **self.options, check=check)
+        if not text:
+            raise ValueError("the model ended its response at once: type a response, or change the prompt")
+        return text
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        return [f"response = {call(f'{self.variable}.generate', 'prompt', **self.options)}"], "response"
+
+
+class Attribution(Panel):
+    """Base of the panels that attribute responses to their prompts."""
+
+    method = field(METHOD_LABELS, "exact", label="Method", group="attribution", help="How importance is found")
+    target = field(
+        TARGET_LABELS, "probability", label="Target", group="attribution",
+        help="Which number of a response token is attributed",
+    )  # fmt: skip
+    foil = field(
+        str, label="Foil", placeholder="one token", width="short", group="attribution",
+        help="The token set against each response token", shown_if=lambda panel: panel.target == "logit_difference",
+        required="the target logit_difference needs a foil: type the token to set the response against",
+    )  # fmt: skip
+    steps = field(
+        Annotated[int, Bounds(1, 1024)], 32, label="Steps", width="short", group="attribution",
+        help="Steps of integrated gradients", shown_if=lambda panel: panel.method == "integrated_gradients",
+    )  # fmt: skip
+    random_seed = field(
+        Seed, label="Random seed", width="short", group="attribution", argument="seed",
+        help="Seed of the random baseline", shown_if=lambda panel: panel.method == "random",
+    )  # fmt: skip
+
+
+class ResponsePanel(Attribution):
+    """Base of the panels about one prompt and its response, which a model writes where there is none."""
+
+    prompt = field(
+        Annotated[str, Text(5)], label="Prompt", help="What the model is asked", group="texts", width="grow",
+        required="the prompt is empty: type what the model should continue",
+    )  # fmt: skip
+    response = field(
+        Annotated[str, Text(5)], label="Response", placeholder="Empty: Generate writes one", group="texts",
+        width="grow", help="What it answered; empty: a model writes it",
+    )  # fmt: skip
+    writer = field(
+        WRITER_LABELS, "B", label="Written by", width="short", argument=None, group="texts", new_row=True,
+        help="Which of two models writes the response", shown_if=lambda panel: len(panel.models) > 1,
+    )  # fmt: skip
+    write_anew = field(
+        bool, True, label="after every change of the prompt", argument=None, group="texts",
+        help="Whether a changed prompt gets a new response",
+    )  # fmt: skip
+    max_new_tokens = field(
+        Annotated[int, Bounds(1, 4096)], 40, label="Most tokens", width="short", argument=None, group="texts",
+        help="Most tokens of a written response; fewer where the model's context has no room for them",
+    )  # fmt: skip
+    temperature = field(
+        Annotated[float, Bounds(0.0, 10.0, 0.1)], 0.0, label="Temperature", width="short", argument=None,
+        group="texts", help="0 writes the likeliest tokens, above 0 samples",
+    )  # fmt: skip
+    seed = field(
+        Seed, label="Seed", width="short", argument=None, group="texts", help="Seed of the sampling",
+        shown_if=lambda panel: panel.temperature > 0,
+    )  # fmt: skip
+
+    def build(self) -> None:
+        self.watch(self, "prompt", self._clear_response)
+
+    def arguments(self) -> dict[str, Any]:
+        return {name: value for name, value in super().arguments().items() if name not in ("prompt", "response")}
+
+    def request(self) -> Request:
+        if self.analysis is None:
+            raise NotImplementedError(f"{type(self).__name__} does not say what to compute")
+        self.require()
+        response = NamedText("response", self.response) if self.response else self._writing()
+        return Request.of(self.analysis, self.arguments(), NamedText("prompt", self.prompt), response)
+
+    def compute(self, request: Request, model: Model, *, check: Callable[[], None], **reports: Any) -> Any:
+        prompt, response = request.inputs
+        if not isinstance(response, Writing):
+            return super().compute(request, model, check=check, **reports)
+        text = response.write(self.models, prompt.text, check)
+        answered = replace(request, inputs=(prompt, NamedText("response", text)))
+        result = super().compute(answered, model, check=check, **reports)
+        self.answers.remember(answered, model, result)
+        return result
+
+    def depends_on(self, request: Request, model: Model) -> tuple[Any, ...]:
+        response = request.inputs[1]
+        return (self.models[response.writer],) if isinstance(response, Writing) else ()
+
+    def fill_in(self, result: SaliencyResult, request: Request) -> None:
+        """Put the response that a run wrote into its box."""
+        prompt, response = request.inputs
+        if isinstance(response, Writing) and prompt.text == self.prompt and not self.response:
+            with self.settled():
+                self.response = written_text(self.models[0], result)
+
+    def _writing(self) -> Writing:
+        index = 0 if len(self.models) == 1 or self.writer == "A" else 1
+        room = min(model.n_ctx for model in self.models) - len(self.models[index].tokens(self.prompt))
+        # a prompt that leaves no room at all is left to the model, which says so
+        most = min(self.max_new_tokens, room) if room > 0 else self.max_new_tokens
+        return Writing(index, model_variables(self.models)[index], most, self.temperature, self.seed)
+
+    def _clear_response(self, _: Any) -> None:
+        if self.write_anew:
+            self.response = ""
+
+
+class DensityPanel(Attribution):
+    """Base of the panels with scores in levels and their density."""
+
+    levels = field(
+        Annotated[int, Bounds(1, 100)], 10, label="L, levels", width="short", redraws=True,
+        help="Number of levels of a score",
+    )  # fmt: skip
+    density_threshold = field(
+        Annotated[float, Bounds(0.0, lambda panel: panel.levels, 0.5, slider=True, shown_as=".1f")], 7.0,
+        label="b, density", redraws=True, argument="threshold",
+        help="Scores at or under it count as 0 in the density",
+    )  # fmt: skip
+    p = field(
+        Annotated[float, Bounds(1.01, 64.0, 0.5)], 4.0, label="p, density", width="short", redraws=True,
+        help="Order of the norm under the density",
+    )  # fmt: skip
+
+    def build(self) -> None:
+        super().build()
+        self.watch(self, "levels", lambda _: self.fit_thresholds())
+
+    def fit_thresholds(self) -> None:
+        """No threshold is above the highest level."""
+        self.density_threshold = min(self.density_threshold, self.levels)
+
+
+def lengths(request: Request, model: Model) -> tuple[int, int]:
+    """Numbers of prompt and response tokens, of a response that is still to be written the most."""
+    prompt, response = request.inputs
+    if isinstance(response, Writing):
+        return len(model.tokens(prompt.text)), response.max_new_tokens
+    before, after = model.split(prompt.text, response.text)
+    return len(before), len(after)
+
+
+def written_text(model: Model, result: SaliencyResult) -> str:
+    """Text of a result's response, cut from the decoded whole because some tokenizers drop a leading space."""
+    before = model.decode(list(result.prompt_ids))
+    whole = model.decode([*result.prompt_ids, *result.response_ids])
+    return str(whole[len(before) :] if whole.startswith(before) else model.decode(list(result.response_ids)))
