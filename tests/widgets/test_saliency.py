@@ -377,6 +377,20 @@ def test_check_tab_compares_the_methods(pair: Any, explore: Any) -> None:
     assert panel["check"].table.caption == "Faithfulness, target logit"
 
 
+def test_a_tab_that_opens_during_a_change_is_no_error(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = explore(pair.tuned)
+    hold = panel["map"].hold
+
+    def opening_another() -> Any:
+        monkeypatch.undo()
+        assert panel["check"].title == "Saliency check"
+        return hold()
+
+    monkeypatch.setattr(panel["map"], "hold", opening_another)
+    panel.target = "logit"
+    assert panel["map"].target == panel["check"].target == "logit"
+
+
 def test_closing_leaves_no_comm(pair: Any, wire: Any) -> None:
     before = wire.open()
     panel = SaliencyExplorer(pair.tuned, prompt=PROMPT, response=RESPONSE)

@@ -149,7 +149,7 @@ class Stack(Shell):
     @property
     def busy(self) -> bool:
         """Whether any of the panels has a run that is going on or waiting."""
-        return any(panel.busy for panel in self._opened.values())
+        return any(panel.busy for panel in tuple(self._opened.values()))
 
     def run(self, *, fresh: bool = False) -> Any:
         """What the panel that is looked at computes; see :meth:`Panel.run`."""
@@ -163,14 +163,14 @@ class Stack(Shell):
 
     def cancel(self) -> None:
         """Ask everything that the panels run to stop."""
-        for panel in self._opened.values():
+        for panel in tuple(self._opened.values()):
             panel.cancel()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing that the panels run is left; False if `timeout` seconds passed first."""
         end = None if timeout is None else time.monotonic() + timeout
         while self.busy:
-            for panel in self._opened.values():
+            for panel in tuple(self._opened.values()):
                 if not panel.wait(None if end is None else max(0.0, end - time.monotonic())):
                     return False
         return True
@@ -191,12 +191,13 @@ class Stack(Shell):
     @contextmanager
     def hold(self) -> Iterator[None]:
         with ExitStack() as held:
-            for panel in self._opened.values():
-                held.enter_context(panel.hold())
+            with handling():  # a tab that another thread is opening is there afterwards
+                for panel in tuple(self._opened.values()):
+                    held.enter_context(panel.hold())
             yield
 
     def end(self) -> None:
-        for panel in self._opened.values():
+        for panel in tuple(self._opened.values()):
             panel.close()
 
     def notify_change(self, change: Any) -> None:
