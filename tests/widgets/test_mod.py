@@ -520,6 +520,34 @@ def test_only_the_routes_wait_for_run(base: Any, view: Any, monkeypatch: pytest.
     assert "iw-stale" not in panel["route"].plot._dom_classes
 
 
+def test_what_was_chosen_before_a_tab_was_opened_stays(base: Any) -> None:
+    """Also where it is what the option is without a choice, and the panel would start with something else."""
+    tuned, _ = tune_mod(base, DATA, 2, steps=1, batch_size=2, learning_rate=1e-2)
+    with opening(MoDRoutingViewer, prompt=PROMPT) as build:
+        panel = build(tuned)
+        usual = type(panel).class_traits()["learning_rate"].default_value
+        assert (panel.k, panel.learning_rate) == (2, 1e-2)
+        panel.k, panel.learning_rate = 3, usual
+        assert (panel["tune"].k, panel["tune"].learning_rate, panel["grid"].k) == (3, usual, 3)
+        assert (panel.k, panel.learning_rate) == (3, usual)
+
+
+def test_errors_of_another_tab_stay_in_the_one_status_line(base: Any, view: Any) -> None:
+    panel = view(base, dataset=[])
+    panel["tune"].tune_button.click()
+    assert "the data set is empty" in panel.status.error
+    panel.prompt = "One two"
+    panel["route"].forget_error()
+    panel["grid"].forget_error()
+    assert panel["tune"].status is panel["grid"].status is panel.status
+    panel["tune"].tune_button.click()
+    panel["grid"].forget_error()
+    assert "the data set is empty" in panel.status.error
+    panel.tab = "tune"
+    panel.dataset = DATA
+    assert panel.status.error == ""
+
+
 def test_bad_input_of_reading(view: Any, wire: Any) -> None:
     panel = view(tiny_mixture("llama", k=2))
     before = panel.result
@@ -632,6 +660,9 @@ def test_saves(base: Any, view: Any, tmp_path: Path) -> None:
     assert panel.save(tmp_path / "tune.svg").stat().st_size > 200
     panel.save(tmp_path / "tune.npz")
     assert ModReport.load(tmp_path / "tune.npz").done == 4
+    page = (tmp_path / "route.html").read_text()
+    assert all(text in page for text in ("Routes per token", "Mixture", PROMPT)), "the question"
+    assert "learning rate" not in page, "which is another one"
     panel.save(tmp_path / "tune.html")
     page = (tmp_path / "tune.html").read_text()
     assert "learning rate" in page, "how it was tuned"
