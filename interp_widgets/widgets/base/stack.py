@@ -79,8 +79,6 @@ class Stack(Shell):
 
     def __init__(self, model: Model, tuned: Any = None, *, workbench: Workbench | None = None, **traits: Any) -> None:
         self._opened: dict[str, Panel] = {}
-        self._holding = ExitStack()
-        self._holds = 0
         super().__init__(model, tuned, workbench, traits)
         try:
             self._given = {**self.defaults({*traits, *self.workbench.given}), **traits}
