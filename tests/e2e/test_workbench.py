@@ -37,7 +37,7 @@ def run_where_asked(nb: Any) -> None:
     """Press Run where a panel forecasts a longer run, as on a busy machine, instead of answering by itself."""
     for cell, name in enumerate(OPEN, start=1):
         if nb.py(f"{name}.status.state") == "waiting":
-            panel = nb.page.locator(".jp-Cell").nth(cell).locator(".iw-panel")
+            panel = nb.page.locator(".jp-Cell").nth(cell).locator(".iw-panel").first
             panel.get_by_role("button", name="Run", exact=True).click()
 
 
@@ -66,7 +66,7 @@ def test_a_click_on_a_response_token_moves_lens_ablation_and_decomposition(bench
     nb.page.mouse.click(*nb.center(tokens.nth(1)))
     nb.wait_py("ablating.response_token", 1)
     run_where_asked(nb)
-    ablation = nb.page.locator(".jp-Cell").nth(3).locator(".iw-panel")
+    ablation = nb.page.locator(".jp-Cell").nth(3).locator(".iw-panel").first
     expect(ablation.get_by_text("·Paris", exact=False).first).to_be_visible()
     nb.wait_py(SETTLED, ["done"] * 4)
     nb.screenshot("workbench_ablation", ablation)
