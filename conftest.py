@@ -29,7 +29,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     test = item.dtest
     owner = test.name.removeprefix(test.globs.get("__name__", "") + ".").partition(".")[0]
-    if owner in interp_widgets.__all__:
+    if owner in interp_widgets.__all__ and test.globs.get(owner) is getattr(interp_widgets, owner):
         test.globs.clear()
         test.globs.update(start())
     elif any(name in example.source for example in test.examples for name in MODELS):

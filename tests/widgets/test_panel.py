@@ -14,6 +14,7 @@ from interp_widgets.compute.worker import Cancelled
 from interp_widgets.widgets.base import tidy
 from interp_widgets.widgets.base.guard import ui_lock
 from interp_widgets.widgets.base.panel import Panel
+from interp_widgets.widgets.base.stack import Stack
 
 HERE = threading.current_thread()
 
@@ -562,3 +563,29 @@ def test_a_quiet_run_that_was_cancelled_says_so(toy: Any) -> None:
     toy.cancel()
     assert toy.wait(30)
     assert (toy.status.state, toy.status.text) == ("cancelled", "Cancelled")
+
+
+def test_two_threads_that_ask_for_a_tab_get_one_panel(toy: Any) -> None:
+    kind, made, begun = type(toy), [], threading.Event()
+
+    class Slow(kind):  # type: ignore[misc, valid-type]
+        def build(self) -> None:
+            made.append(self)
+            begun.set()
+            threading.Event().wait(0.2)
+            super().build()
+
+    class Two(Stack):
+        title, panels = "Two", {"first": kind, "second": Slow}
+
+    stack = Two(toy.models[0])
+    opening = threading.Thread(target=lambda: setattr(stack, "tab", "second"))
+    opening.start()
+    assert begun.wait(120)
+    seen = stack["second"]  # as the kernel's main thread does while a comm message opens the tab
+    opening.join(120)
+    assert stack.wait(120)
+    assert made == [seen] == [stack.current]
+    assert seen.active
+    assert stack.result == 9
+    stack.close()

@@ -110,9 +110,10 @@ class Stack(Shell):
 
     def __getitem__(self, name: str) -> Panel:
         """The panel of a tab, which is made when it is first asked for."""
-        if name not in self._opened:
-            self._make(name)
-        return self._opened[name]
+        with handling():  # comm messages come in threads of their own: one panel per tab, whoever asks first
+            if name not in self._opened:
+                self._make(name)
+            return self._opened[name]
 
     @property
     def current(self) -> Panel:
