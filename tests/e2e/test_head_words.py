@@ -17,7 +17,7 @@ def opened(nb: Any) -> Any:
 
 def cell(nb: Any, row: int, column: int) -> tuple[float, float]:
     """Page pixels of the middle of a cell of the grid."""
-    found: tuple[float, float] = nb.map_cell(row, column, nb.py("heads.grid.heat.shape"))
+    found: tuple[float, float] = nb.map_cell(row, column, nb.py("heads['heads'].grid.heat.shape"))
     return found
 
 
@@ -28,7 +28,7 @@ def table(nb: Any, text: str) -> Any:
 
 def test_journey(opened: Any) -> None:
     nb, panel = opened, opened.panel
-    assert nb.py("(heads.grid.heat.shape, heads.comparison is not None)") == ([6, 6], True)
+    assert nb.py("(heads['heads'].grid.heat.shape, heads.comparison is not None)") == ([6, 6], True)
     nb.resize(1400, 1700)
     nb.looks("head_words_opened", nb.panel, height=2600)
 
@@ -62,11 +62,11 @@ def test_journey(opened: Any) -> None:
 
     # both models, and their difference: what a head gained and lost
     panel.get_by_role("button", name="difference B − A").click()
-    nb.wait_py("(heads.view, heads.grid.heat.vmin < 0)", ("difference", True))
+    nb.wait_py("(heads.view, heads['heads'].grid.heat.vmin < 0)", ("difference", True))
     panel.get_by_label("Pairs", exact=True).select_option(label="gained")
-    nb.wait_py("{row[4] for row in heads.about.pairs.rows}", {"gained"})
+    nb.wait_py("{row[4] for row in heads['heads'].about.pairs.rows}", {"gained"})
     panel.get_by_label("Colour", exact=True).select_option(label="change of the pairs, 1 − M")
-    nb.wait_py("(heads.color, heads.grid.heat.vmax)", ("change", 1.0))
+    nb.wait_py("(heads.color, heads['heads'].grid.heat.vmax)", ("change", 1.0))
     nb.looks("head_words_difference", nb.panel, height=2600)
 
     panel.get_by_role("tab", name="Comparison").click()
@@ -82,7 +82,7 @@ def test_journey(opened: Any) -> None:
     panel.get_by_label("Word vectors", exact=True).fill("/no/such/file.txt")
     panel.get_by_label("Word vectors", exact=True).press("Enter")
     expect(panel.get_by_role("alert")).to_contain_text("there is no file of word vectors at /no/such/file.txt")
-    assert nb.py("heads.grid.heat.shape") == [6, 6]
+    assert nb.py("heads['heads'].grid.heat.shape") == [6, 6]
     nb.screenshot("head_words_error", panel)
     panel.get_by_label("Word vectors", exact=True).fill("")
     panel.get_by_label("Word vectors", exact=True).press("Enter")

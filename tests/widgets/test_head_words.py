@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import traitlets as T
 
 from interp_widgets import LogitLensExplorer, Workbench, compare_heads, head_word_pairs, load_demo_pair
 from interp_widgets.analysis._core.result import Result
@@ -20,7 +21,7 @@ from interp_widgets.compute.cache import results as cache
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
 from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.head_words import HeadWordBrowser
-from interp_widgets.widgets.head_words import comparison as module
+from interp_widgets.widgets.head_words import word_pairs as module
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.widgets.opening import opening, settle
 from tests.widgets.trouble import complaint
@@ -51,7 +52,7 @@ def browse(wire: Any) -> Iterator[Callable[..., HeadWordBrowser]]:
 
 
 def no_runs(panel: HeadWordBrowser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(panel, "compute", lambda *a, **k: pytest.fail("the model was searched"))
+    monkeypatch.setattr(panel["heads"], "compute", lambda *a, **k: pytest.fail("the model was searched"))
 
 
 # ---- what it shows
@@ -62,18 +63,18 @@ def test_opens_with_the_demos_words_and_what_the_function_gives(pair: Any, brows
     expected = head_word_pairs(pair.base)
     assert (panel.status.state, panel.word_list) == ("done", "demo")
     np.testing.assert_array_equal(panel.result.head_pairs, expected.head_pairs)
-    np.testing.assert_array_equal(panel.grid.heat.matrix, expected.n_pairs)
-    assert panel.grid.heat.numbers_from is not None
+    np.testing.assert_array_equal(panel["heads"].grid.heat.matrix, expected.n_pairs)
+    assert panel["heads"].grid.heat.numbers_from is not None
     best = divmod(int(expected.mean_count.argmax()), expected.n_heads)
     assert (panel.layer, panel.head) == best, "the first look is at the head whose pairs have most dimensions"
-    assert [row[:3] for row in panel.about.pairs.rows] == [
+    assert [row[:3] for row in panel["heads"].about.pairs.rows] == [
         [query, key, count] for query, key, count, _ in expected.pairs(*best)
     ]
-    assert f"100 of {expected.n_pairs[best]:,} pairs" in panel.about.pairs.caption
-    assert [row[0] for row in panel.about.dimensions.rows] == expected.dimensions(*best)
+    assert f"100 of {expected.n_pairs[best]:,} pairs" in panel["heads"].about.pairs.caption
+    assert [row[0] for row in panel["heads"].about.dimensions.rows] == expected.dimensions(*best)
     assert (
         "1,674 words (the demo&#x27;s list, the demo&#x27;s word vectors); each dimension's top 100"
-        in panel.grid.about.value
+        in panel["heads"].grid.about.value
     )
 
 
@@ -83,7 +84,7 @@ def test_each_statistic_colours_the_grid(
     panel = browse(pair, **FEW)
     no_runs(panel, monkeypatch)
     a, b = few
-    heat, word = panel.grid.heat, a.head_words()[0][0]
+    heat, word = panel["heads"].grid.heat, a.head_words()[0][0]
     panel.word = word
     wanted = {
         "pairs": lambda one: one.n_pairs,
@@ -119,13 +120,13 @@ def test_a_click_lists_the_pairs_of_a_head_and_the_dimensions_behind_one(
 ) -> None:
     panel, result = browse(pair.base, **FEW), few[0]
     no_runs(panel, monkeypatch)
-    wire.type(panel.grid.heat, pinned=[2, 3], cross=[2, 3])
+    wire.type(panel["heads"].grid.heat, pinned=[2, 3], cross=[2, 3])
     assert (panel.layer, panel.head) == (2, 3)
     expected = [[q, k, n, round(s, 3)] for q, k, n, s in result.pairs(2, 3)]
-    assert panel.about.pairs.rows == expected
+    assert panel["heads"].about.pairs.rows == expected
     assert panel.dimension == result.dimensions(2, 3)[0], "there is something to read at once"
     number = next(i for i, row in enumerate(expected) if row[2] > 1)
-    wire.type(panel.about.pairs, selected=number)
+    wire.type(panel["heads"].about.pairs, selected=number)
     query, key, count, _ = expected[number]
     assert panel.pair == [query, key]
     held = [
@@ -133,17 +134,19 @@ def test_a_click_lists_the_pairs_of_a_head_and_the_dimensions_behind_one(
         for d in result.dimensions(2, 3)
         if (query, key) in [pair[:2] for pair in result.dimension_pairs(2, 3, d)]
     ]  # fmt: skip
-    assert [row[0] for row in panel.about.dimensions.rows] == held != []
+    assert [row[0] for row in panel["heads"].about.dimensions.rows] == held != []
     assert len(held) <= count
-    assert f"Behind {query} → {key}: {count} dimensions" in panel.about.dimensions.caption
+    assert f"Behind {query} → {key}: {count} dimensions" in panel["heads"].about.dimensions.caption
     assert panel.dimension == held[0]
-    assert panel.about.inside.rows == [[q, k, round(s, 3)] for q, k, _, s in result.dimension_pairs(2, 3, held[0])]
-    wire.type(panel.about.dimensions, selected=len(held) - 1)
+    assert panel["heads"].about.inside.rows == [
+        [q, k, round(s, 3)] for q, k, _, s in result.dimension_pairs(2, 3, held[0])
+    ]
+    wire.type(panel["heads"].about.dimensions, selected=len(held) - 1)
     assert panel.dimension == held[-1]
-    wire.click(panel.about.every.children[0])
+    wire.click(panel["heads"].about.every.children[0])
     assert panel.pair == []
-    assert len(panel.about.dimensions.rows) == result.d_head
-    wire.type(panel.grid.heat, pinned=[0, 0])
+    assert len(panel["heads"].about.dimensions.rows) == result.d_head
+    wire.type(panel["heads"].grid.heat, pinned=[0, 0])
     assert (panel.pair, panel.dimension) == ([], result.dimensions(0, 0)[0]), "another head has other dimensions"
 
 
@@ -159,12 +162,12 @@ def test_dimensions_that_cut_a_pair_off_are_told(pair: Any, browse: Any) -> None
     ]
     assert found, "else the test says nothing"
     layer, head, one = found[0]
-    panel.look_at(layer, head)
-    panel.look_at_pair(one[:2])
-    held = len(panel.about.dimensions.rows)
+    panel["heads"].look_at(layer, head)
+    panel["heads"].look_at_pair(one[:2])
+    held = len(panel["heads"].about.dimensions.rows)
     plural = "s" * (one.dimensions > 1)
     said = f"{one.dimensions} dimension{plural}, {held} of them among the 5 nearest that each keeps"
-    assert said in panel.about.dimensions.caption
+    assert said in panel["heads"].about.dimensions.caption
 
 
 def test_a_word_marks_and_lists_every_head_that_has_it(
@@ -173,8 +176,8 @@ def test_a_word_marks_and_lists_every_head_that_has_it(
     panel, result = browse(pair.base, **FEW), few[0]
     no_runs(panel, monkeypatch)
     common = result.head_words()
-    assert panel.grid.heads.rows[:5] == [[word, count] for word, count in common[:5]]
-    wire.type(panel.grid.heads, selected=2)
+    assert panel["heads"].grid.heads.rows[:5] == [[word, count] for word, count in common[:5]]
+    wire.type(panel["heads"].grid.heads, selected=2)
     word = panel.word
     assert word == common[2][0]
     counts = np.zeros((6, 6), dtype=int)
@@ -182,40 +185,40 @@ def test_a_word_marks_and_lists_every_head_that_has_it(
         for head in range(6):
             for d in range(result.d_head):
                 counts[layer, head] += any(word in one[:2] for one in result.dimension_pairs(layer, head, d))
-    assert panel.grid.heat.texts == [str(n) if n else "" for n in counts.ravel()]
-    assert {(row[0], row[1]): row[2] for row in panel.grid.heads.rows} == {
+    assert panel["heads"].grid.heat.texts == [str(n) if n else "" for n in counts.ravel()]
+    assert {(row[0], row[1]): row[2] for row in panel["heads"].grid.heads.rows} == {
         (layer, head): counts[layer, head] for layer, head in np.argwhere(counts).tolist()
     }
-    assert f"in the cells: dimensions with “{word}”" in panel.grid.heat.title
-    layer, head, _, nearest = panel.grid.heads.rows[1]
-    wire.type(panel.grid.heads, selected=1)
+    assert f"in the cells: dimensions with “{word}”" in panel["heads"].grid.heat.title
+    layer, head, _, nearest = panel["heads"].grid.heads.rows[1]
+    wire.type(panel["heads"].grid.heads, selected=1)
     assert (panel.layer, panel.head) == (layer, head)
-    assert panel.grid.heads.selected == 1
+    assert panel["heads"].grid.heads.selected == 1
     assert word in nearest.split(" → ")
-    assert nearest.split(" → ") in [row[:2] for row in panel.about.inside.rows]
-    inside = [word in row[:2] for row in panel.about.inside.rows]
+    assert nearest.split(" → ") in [row[:2] for row in panel["heads"].about.inside.rows]
+    inside = [word in row[:2] for row in panel["heads"].about.inside.rows]
     assert inside == sorted(inside, reverse=True), "those with the word come first"
-    assert panel.about.dimensions.rows[0][1] > 0
+    assert panel["heads"].about.dimensions.rows[0][1] > 0
     panel.word = next(one for one, _ in common if one != word)
-    assert panel.dimension == panel.about.dimensions.rows[0][0], "the dimension that has most of the word"
+    assert panel.dimension == panel["heads"].about.dimensions.rows[0][0], "the dimension that has most of the word"
     panel.word = ""
-    assert panel.grid.heat.texts == []
+    assert panel["heads"].grid.heat.texts == []
 
 
 def test_a_word_is_found_in_any_capitals_and_near_ones_are_named(pair: Any, browse: Any, wire: Any) -> None:
     panel = browse(pair.base)
-    wire.type(panel.controls["word"], value=" while ")
+    wire.type(panel["heads"].controls["word"], value=" while ")
     assert panel.word == "While"
-    marked = panel.grid.heat.texts
+    marked = panel["heads"].grid.heat.texts
     panel.word = "Frence"
     assert "the word 'Frence' is not among the 1,674 words of the list; near it: Florence" in complaint(panel)
-    assert panel.grid.heat.texts != marked
-    assert "in the cells" not in panel.grid.heat.title
+    assert panel["heads"].grid.heat.texts != marked
+    assert "in the cells" not in panel["heads"].grid.heat.title
     panel.color = "word"
-    assert panel.grid.heads.empty == "“Frence” is not in the word list."
+    assert panel["heads"].grid.heads.empty == "“Frence” is not in the word list."
     panel.word = ""
-    assert panel.grid.heat.empty.startswith("Find a word")
-    assert panel.grid.heat.shape == [0, 0]
+    assert panel["heads"].grid.heat.empty.startswith("Find a word")
+    assert panel["heads"].grid.heat.shape == [0, 0]
 
 
 # ---- two models
@@ -224,23 +227,23 @@ def test_a_word_is_found_in_any_capitals_and_near_ones_are_named(pair: Any, brow
 def test_the_difference_lists_gained_and_lost_pairs(pair: Any, few: Any, browse: Any, wire: Any) -> None:
     panel = browse(pair, **FEW, view="difference", layer=3, head=1)
     a, b = ({one[:2]: one.dimensions for one in result.pairs(3, 1)} for result in few)
-    rows = {tuple(row[:2]): row[2:5] for row in panel.about.pairs.rows}
+    rows = {tuple(row[:2]): row[2:5] for row in panel["heads"].about.pairs.rows}
     assert set(rows) == set(a) | set(b)
     for words, (before, after, change) in rows.items():
         assert (before, after) == (a.get(words), b.get(words))
         assert change == ("kept" if before and after else "gained" if after else "lost")
     gained, lost, kept = len(set(b) - set(a)), len(set(a) - set(b)), len(set(a) & set(b))
     change = 1 - kept / len(rows)
-    assert f"{gained} gained, {lost} lost, {kept} kept; 1 − M = {change:.2f}" in panel.about.pairs.caption
+    assert f"{gained} gained, {lost} lost, {kept} kept; 1 − M = {change:.2f}" in panel["heads"].about.pairs.caption
     panel.pair_change = "lost"
-    assert {tuple(row[:2]) for row in panel.about.pairs.rows} == set(a) - set(b)
-    panel.look_at_pair(next(iter(set(a) - set(b))))
-    assert "B: not among the head's kept pairs" in panel.about.dimensions.caption
+    assert {tuple(row[:2]) for row in panel["heads"].about.pairs.rows} == set(a) - set(b)
+    panel["heads"].look_at_pair(next(iter(set(a) - set(b))))
+    assert "B: not among the head's kept pairs" in panel["heads"].about.dimensions.caption
     panel.view = "B"
-    assert {tuple(row[:2]) for row in panel.about.pairs.rows} == set(b), "the filter is of two models"
+    assert {tuple(row[:2]) for row in panel["heads"].about.pairs.rows} == set(b), "the filter is of two models"
     word = few[0].head_words()[0][0]
     panel.view, panel.word = "difference", word
-    assert all(" → " in text for text in panel.grid.heat.texts if text)
+    assert all(" → " in text for text in panel["heads"].grid.heat.texts if text)
 
 
 def test_the_comparison_is_that_of_the_function(pair: Any, few: Any, browse: Any, wire: Any) -> None:
@@ -249,21 +252,60 @@ def test_the_comparison_is_that_of_the_function(pair: Any, few: Any, browse: Any
     assert isinstance(panel.comparison, HeadComparison)
     np.testing.assert_array_equal(panel.comparison.head_change, expected.head_change)
     table = expected.change_table()
-    drawn = panel.changes.chart.source.data
+    drawn = panel["comparison"].chart.source.data
     np.testing.assert_allclose(drawn["mean"], [*table["dimension_mean"], *table["head_mean"]])
-    assert panel.changes.test.rows[0][0] == table["layers"][0]
-    assert "Too few verbs for a test" in panel.changes.words.value
+    assert panel["comparison"].test.rows[0][0] == table["layers"][0]
+    assert "Too few verbs for a test" in panel["comparison"].summary.value
     kept = 1 - np.nanmean(expected.head_change)
-    assert f"<b>{kept:.0%}</b> of their kept pairs in common" in panel.changes.words.value
+    assert f"<b>{kept:.0%}</b> of their kept pairs in common" in panel["comparison"].summary.value
     other = 1 - np.nanmean(expected.other_head_change)
-    assert f"another of its layer in B, {other:.0%}." in panel.changes.words.value
+    assert f"another of its layer in B, {other:.0%}." in panel["comparison"].summary.value
     panel.groups = 2
     assert panel.wait(60)
     assert panel.comparison.n_groups == 2
-    assert len(panel.changes.test.rows) == 2
-    verb = panel.changes.verbs.rows[0][1]
-    wire.type(panel.changes.verbs, selected=0)
+    assert len(panel["comparison"].test.rows) == 2
+    verb = panel["comparison"].verbs.rows[0][1]
+    wire.type(panel["comparison"].verbs, selected=0)
     assert (panel.word, panel.tab, panel.tabs.selected_index) == (verb, "heads", 0)
+
+
+def test_one_model_has_no_tab_that_compares(pair: Any, browse: Any) -> None:
+    panel = browse(pair.base, **FEW)
+    assert (list(panel.fitting), type(panel.tabs).__name__) == (["heads"], "VBox")
+    with pytest.raises(T.TraitError, match="the tab 'comparison' needs two models"):
+        panel.tab = "comparison"
+    with pytest.raises(KeyError, match="there is no tab 'comparison': heads"):
+        panel["comparison"]
+    with pytest.raises(T.TraitError, match="the tab 'comparison' needs two models"):
+        browse(pair.base, tab="comparison")
+    assert panel.tab == "heads"
+
+
+def test_tabs_take_each_others_answers(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = browse(pair, **FEW)
+    compared = panel.comparison
+    assert compared is not None
+    searched: list[Any] = []
+    real = module.WordPairPanel.compute
+
+    def counted(self: Any, request: Any, model: Any, **reports: Any) -> Any:
+        searched.append(model)
+        return real(self, request, model, **reports)
+
+    def again(*_: Any, **__: Any) -> Any:
+        raise ValueError("compared again")
+
+    monkeypatch.setattr(module.WordPairPanel, "compute", counted)
+    monkeypatch.setattr(module, "compare_heads", again)
+    panel.tab = "comparison"
+    assert panel.wait(60)
+    assert panel.comparison is compared
+    assert searched == []
+    panel.groups = 5
+    assert panel.wait(60)
+    assert (panel.comparison, panel.current.summary.value) == (None, "compared again")
+    panel.run(fresh=True)
+    assert len(searched) == 2
 
 
 def test_many_verbs_are_enough(few: Any) -> None:
@@ -287,15 +329,17 @@ def test_models_of_different_shape(browse: Any) -> None:
     panel = browse(heads, shallow)
     assert panel.status.state == "done", panel.status.error
     panel.view = "difference"
-    assert panel.grid.heat.shape == [0, 0]
-    assert "look at A or B" in panel.grid.heat.empty
-    assert "the two results must have the same layers" in panel.changes.words.value
-    panel.color = "change"
-    assert "see the Comparison tab" in panel.grid.heat.empty
+    assert panel["heads"].grid.heat.shape == [0, 0]
+    assert "look at A or B" in panel["heads"].grid.heat.empty
+    panel.tab = "comparison"
+    assert panel.wait(60)
+    assert "the two results must have the same layers" in panel["comparison"].summary.value
+    panel.tab, panel.color = "heads", "change"
+    assert "see the Comparison tab" in panel["heads"].grid.heat.empty
     panel.view, panel.color = "B", "pairs"
-    assert panel.grid.heat.shape == [2, heads.n_heads]
+    assert panel["heads"].grid.heat.shape == [2, heads.n_heads]
     panel.layer = 2
-    assert "was not computed" in panel.about.pairs.empty
+    assert "was not computed" in panel["heads"].about.pairs.empty
 
 
 # ---- words and vectors
@@ -306,21 +350,21 @@ def test_own_words_of_which_some_are_missing(pair: Any, browse: Any, wire: Any) 
     words = [*VECTORS.words[:150], "zzyzx", "qwfp"]
     panel.word_list = "own"
     assert "there are no words yet: type some" in complaint(panel)
-    assert panel.grid.heat.shape == [6, 6]
+    assert panel["heads"].grid.heat.shape == [6, 6]
     box = panel.inputs.children[0].children[1]
     assert box.description.startswith("Own words")
     wire.type(box, value=", ".join(words) + "\n" + words[0])
     settle(panel)
     assert panel.words == words, "a word that stands there twice counts once"
     assert panel.result.missing == ("zzyzx", "qwfp")
-    assert "<b>2 words</b> have no word vector and are in no pair: zzyzx, qwfp." in panel.grid.about.value
+    assert "<b>2 words</b> have no word vector and are in no pair: zzyzx, qwfp." in panel["heads"].grid.about.value
     panel.words = ["cat", "dog", "bear"]
     settle(panel)
-    assert "<b>No head has a pair.</b>" in panel.grid.about.value
-    assert panel.about.pairs.empty == "No pair."
+    assert "<b>No head has a pair.</b>" in panel["heads"].grid.about.value
+    assert panel["heads"].about.pairs.empty == "No pair."
     panel.color = "count"
-    assert np.isnan(panel.grid.heat.matrix).all()
-    assert (panel.grid.heat.vmin, panel.grid.heat.vmax) == (0.0, 1.0)
+    assert np.isnan(panel["heads"].grid.heat.matrix).all()
+    assert (panel["heads"].grid.heat.vmin, panel["heads"].grid.heat.vmax) == (0.0, 1.0)
 
 
 def test_words_of_a_file_with_their_counts(pair: Any, few: Any, browse: Any, tmp_path: Path) -> None:
@@ -331,7 +375,7 @@ def test_words_of_a_file_with_their_counts(pair: Any, few: Any, browse: Any, tmp
     assert panel.word_list == "file"
     assert panel.result.vocabulary == few[0].vocabulary
     np.testing.assert_array_equal(panel.result.head_pairs, few[0].head_pairs)
-    assert f"120 words (from {path}, " in panel.grid.about.value
+    assert f"120 words (from {path}, " in panel["heads"].grid.about.value
 
 
 @pytest.mark.parametrize("layout", ["glove", "word2vec", "npz"])
@@ -349,7 +393,7 @@ def test_vectors_of_each_layout(pair: Any, few: Any, browse: Any, tmp_path: Path
     assert panel.result.vocabulary == words
     np.testing.assert_array_equal(panel.result.head_pairs, few[0].head_pairs)
     assert panel.result.provenance["vectors"] == str(path)
-    code = panel.code(panel.request())
+    code = panel.current.code(panel.current.request())
     assert f"read_word_vectors({str(path)!r}, limit=120)" in code
     space: dict[str, Any] = {}
     exec(code, space)
@@ -393,7 +437,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, browse: Any, tmp_p
         assert sentence in complaint(panel)
         assert panel.status.error.count("\n") == 0
         assert panel.result is good
-        assert panel.grid.heat.shape == [6, 6]
+        assert panel["heads"].grid.heat.shape == [6, 6]
     with panel.hold():
         for name, value in usual.items():
             setattr(panel, name, value)
@@ -401,7 +445,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, browse: Any, tmp_p
     with pytest.raises(ValueError, match="the colour 'change' compares two models"):
         HeadWordBrowser(pair.base, color="change")
     with pytest.raises(ValueError, match="head 9 of layer 0 was not computed"):
-        panel.look_at(0, 9)
+        panel["heads"].look_at(0, 9)
 
 
 def test_another_file_under_the_same_name_is_read_anew(pair: Any, browse: Any, tmp_path: Path) -> None:
@@ -421,7 +465,7 @@ def test_another_file_under_the_same_name_is_read_anew(pair: Any, browse: Any, t
 def test_cancel_keeps_the_layers_that_are_done(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = browse(pair.base, **FEW)
     seen = threading.Event()
-    real = panel.compute
+    real = panel["heads"].compute
 
     def slow(request: Any, model: Any, *, progress: Any, check: Any, on_partial: Any) -> Any:
         def partial(one: HeadWordResult) -> None:
@@ -434,7 +478,7 @@ def test_cancel_keeps_the_layers_that_are_done(pair: Any, browse: Any, monkeypat
 
         return real(request, model, progress=progress, check=check, on_partial=partial)
 
-    monkeypatch.setattr(panel, "compute", slow)
+    monkeypatch.setattr(panel["heads"], "compute", slow)
     cache.clear()
     panel.top = 25
     panel.go()
@@ -444,10 +488,10 @@ def test_cancel_keeps_the_layers_that_are_done(pair: Any, browse: Any, monkeypat
     assert panel.status.state == "cancelled"
     assert panel.result.partial
     assert tuple(panel.result.layers) == (0, 1, 2)
-    assert panel.grid.heat.shape == [6, 6]
-    assert np.isnan(panel.grid.heat.matrix[3:]).all()
-    assert np.isfinite(panel.grid.heat.matrix[:3]).all()
-    assert ", partial" in panel.grid.heat.title
+    assert panel["heads"].grid.heat.shape == [6, 6]
+    assert np.isnan(panel["heads"].grid.heat.matrix[3:]).all()
+    assert np.isfinite(panel["heads"].grid.heat.matrix[:3]).all()
+    assert ", partial" in panel["heads"].grid.heat.title
 
 
 def test_a_cancelled_comparison_is_made_when_it_is_asked_for_again(
@@ -473,8 +517,9 @@ def test_a_cancelled_comparison_is_made_when_it_is_asked_for_again(
     panel.tab = "comparison"
     assert panel.wait(120)
     assert panel.comparison.n_groups == 2
-    panel.color = "change"
-    assert panel.grid.heat.shape == [6, 6]
+    panel.tab, panel.color = "heads", "change"
+    assert panel.wait(60)
+    assert panel["heads"].grid.heat.shape == [6, 6]
 
 
 def test_partial_results_are_not_compared(few: Any, browse: Any) -> None:
@@ -482,10 +527,11 @@ def test_partial_results_are_not_compared(few: Any, browse: Any) -> None:
 
     panel = browse(few[0], replace(few[1], partial=True))
     assert panel.comparison is None
-    assert panel.changes.words.value == "The comparison needs the complete results of both models."
     panel.tab = "comparison"
+    assert panel.wait(60)
+    assert panel["comparison"].summary.value == "The comparison needs the complete results of both models."
     with pytest.raises(ValueError, match="there is no comparison to save yet"):
-        panel.frame()
+        panel.current.frame()
 
 
 def test_a_changed_list_lights_run_or_runs(pair: Any, browse: Any) -> None:
@@ -494,7 +540,7 @@ def test_a_changed_list_lights_run_or_runs(pair: Any, browse: Any) -> None:
     settle(panel)
     assert panel.result.top == 31
     assert panel.status.state == "done"
-    assert panel.cost(panel.request(), pair.base).flops > 0
+    assert panel.current.cost(panel.current.request(), pair.base).flops > 0
 
 
 def test_results_are_saved_and_opened_without_a_model(
@@ -503,9 +549,9 @@ def test_results_are_saved_and_opened_without_a_model(
     monkeypatch.chdir(tmp_path)
     panel = browse(pair, **FEW)
     panel.view = "B"
-    panel.save_menu.format.value = ".npz"
-    panel.save_menu.name.value = "tuned"
-    wire.click(panel.save_menu.write)
+    panel.current.save_menu.format.value = ".npz"
+    panel.current.save_menu.name.value = "tuned"
+    wire.click(panel.current.save_menu.write)
     assert Result.load(tmp_path / "tuned.npz").equals(panel.result[1])
     panel.view = "A"
     panel.save(tmp_path / "base.npz")
@@ -518,13 +564,14 @@ def test_results_are_saved_and_opened_without_a_model(
     assert again.result[0].equals(panel.result[0])
     np.testing.assert_array_equal(again.comparison.head_change, panel.comparison.head_change)
     assert [model.name for model in again.models] == ["demo-base", "demo-tuned"]
-    assert "iw-hidden" in again.run_button._dom_classes
+    assert "iw-hidden" in again.current.run_button._dom_classes
     shown = [name for name in again.fields() if again.fields()[name].label and not hidden(again.controls[name])]
     assert {"word_list", "words", "top", "keep"}.isdisjoint(shown), "its words are what they are"
     space: dict[str, Any] = {}
-    exec(again.code(again.request()), space)
+    exec(again.current.code(again.current.request()), space)
     assert space["comparison"].equals(compare_heads(*again.results))
     again.tab = "comparison"
+    assert again.wait(60)
     again.save(tmp_path / "comparison.npz")
     assert Result.load(tmp_path / "comparison.npz").equals(again.comparison)
 
@@ -546,19 +593,21 @@ def test_what_is_saved(pair: Any, few: Any, browse: Any, tmp_path: Path) -> None
     assert table.columns.tolist() == ["model", "layer", "head", "query", "key", "count", "score"]
     assert "Heads, coloured by" in panel.save(tmp_path / "grid.svg").read_text()
     panel.tab = "comparison"
+    assert panel.wait(60)
     table = pd.read_parquet(panel.save(tmp_path / "comparison.parquet"))
     assert {"layers", "head_mean", "welch_p"} <= set(table.columns)
     assert "1 − M" in panel.save(tmp_path / "bars.svg").read_text()
     assert panel.save(tmp_path / "bars.png").stat().st_size > 2000
     page = panel.save(tmp_path / "all.html").read_text()
-    assert "<h2>Comparison</h2>" in page
+    assert "Head words compared: demo-base, demo-tuned" in page
+    assert "of their kept pairs in common" in page
     assert "How this was made" in page
 
 
 def test_the_code_repeats_the_result(pair: Any, browse: Any) -> None:
     panel = browse(pair, **FEW)
     space: dict[str, Any] = {}
-    exec(panel.code(panel.request()), space)
+    exec(panel.current.code(panel.current.request()), space)
     for name, result in zip(("result_a", "result_b"), panel.result, strict=True):
         np.testing.assert_array_equal(space[name].head_pairs, result.head_pairs)
     assert space["comparison"].n_groups == 4
@@ -571,12 +620,12 @@ def test_layer_and_head_are_shared(pair: Any, browse: Any) -> None:
     lens = LogitLensExplorer(bench)
     try:
         assert lens.wait(60)
-        panel.look_at(4, 2)
+        panel["heads"].look_at(4, 2)
         assert (bench.layer, bench.head, lens.layer) == (4, 2, 4)
         bench.select(layer=1, head=5)
         assert (panel.layer, panel.head) == (1, 5)
-        assert panel.grid.heat.pinned == [1, 5]
-        assert panel.about.pairs.caption.startswith("Head 5 of layer 1")
+        assert panel["heads"].grid.heat.pinned == [1, 5]
+        assert panel["heads"].about.pairs.caption.startswith("Head 5 of layer 1")
     finally:
         lens.close()
     second = browse(Workbench(pair.base, layer=3), **FEW)
@@ -591,20 +640,20 @@ def test_opens_on_either_backend_and_precision(browse: Any, family: str, backend
     model = tiny_model(family, backend, dtype=dtype, seed=HALF_SEED)
     panel = browse(model, **FEW)
     assert panel.status.state == "done", panel.status.error
-    assert panel.grid.heat.shape == [model.n_layers, model.n_heads]
-    np.testing.assert_array_equal(panel.grid.heat.matrix, head_word_pairs(model, **FEW).n_pairs)
+    assert panel["heads"].grid.heat.shape == [model.n_layers, model.n_heads]
+    np.testing.assert_array_equal(panel["heads"].grid.heat.matrix, head_word_pairs(model, **FEW).n_pairs)
 
 
 def test_an_unknown_tokenizer_word_is_told(browse: Any, pair: Any, few: Any) -> None:
     from dataclasses import replace
 
     panel = browse(replace(few[0], unknown=("☃",), missing=tuple(f"word{i}" for i in range(12))))
-    assert "<b>1 word</b> cannot be written by the tokenizer and was left out: ☃." in panel.grid.about.value
-    assert "<b>12 words</b> have no word vector" in panel.grid.about.value
-    assert "word7 and 4 more." in panel.grid.about.value
+    assert "<b>1 word</b> cannot be written by the tokenizer and was left out: ☃." in panel["heads"].grid.about.value
+    assert "<b>12 words</b> have no word vector" in panel["heads"].grid.about.value
+    assert "word7 and 4 more." in panel["heads"].grid.about.value
 
 
 def test_html_in_a_word_stays_text(browse: Any, pair: Any) -> None:
     panel = browse(pair.base, words=[*FEW["words"], "<b>x</b>"], top=30)
-    assert "&lt;b&gt;x&lt;/b&gt;" in panel.grid.about.value
-    assert "<b>x</b>" not in panel.grid.about.value
+    assert "&lt;b&gt;x&lt;/b&gt;" in panel["heads"].grid.about.value
+    assert "<b>x</b>" not in panel["heads"].grid.about.value

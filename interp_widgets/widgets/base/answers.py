@@ -118,11 +118,15 @@ class Answers:
 
     def _key(self, request: Hashable, model: Model, look: Callable[[Model], Hashable]) -> Hashable:
         others = tuple(look(other) for other in self._panel.depends_on(request, model))
-        return (type(self._panel).__qualname__, look(model), others, self._panel.asked_of(request, model))
+        return (self._name, look(model), others, self._panel.asked_of(request, model))
 
     def _kind(self, request: Hashable) -> Hashable:
         method = dict(getattr(request, "arguments", ())).get("method")  # another one has another speed
-        return (type(self._panel).__qualname__, getattr(request, "method", None), method)
+        return (self._name, getattr(request, "method", None), method)
+
+    @property
+    def _name(self) -> str:
+        return str(self._panel.cached_as or type(self._panel).__qualname__)
 
 
 def device_of(model: Model) -> str:

@@ -93,6 +93,8 @@ class Panel(Shell):
     """What the third view of two models shows."""
     waits: ClassVar[bool] = False
     """Whether it computes only when Run is pressed, however quick that is forecast to be."""
+    cached_as: ClassVar[str] = ""
+    """Panels of one name take each other's answers from the cache; empty: those of one class."""
 
     result = T.Any(None, read_only=True)
     """The last good result (a tuple of two with two models); None before the first."""
@@ -136,6 +138,11 @@ class Panel(Shell):
             self.appear()
 
     # hooks ------------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def lacks(cls, models: tuple[Any, ...]) -> str:
+        """What the models lack for the panel to be a tab, such as "two models"; empty where they fit."""
+        return ""
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
         """Values of traits that the panel starts with, besides those `given` by the user or on the workbench."""

@@ -33,7 +33,7 @@ class Stack(Shell):
     Every option of its panels is an option of the stack: of one name there is one value, whichever panel changes it.
     A panel is made when its tab is first opened, and only the one that is looked at computes; another one answers to
     what has changed when its tab is opened again. `run`, `result`, `save` and `status` are those of the panel that is
-    looked at, `stack["name"]` is the panel of a tab.
+    looked at, `stack["name"]` is the panel of a tab. There is no tab of a panel that `lacks` something in the models.
 
     >>> import types
     >>> from interp_widgets.widgets.base.fields import field
@@ -81,6 +81,8 @@ class Stack(Shell):
         self._opened: dict[str, Panel] = {}
         super().__init__(model, tuned, workbench, traits)
         try:
+            self.fitting = {name: kind for name, kind in self.panels.items() if not kind.lacks(self.models)}
+            """The panels that fit the models, under the names of their tabs."""
             self._given = {**self.defaults({*traits, *self.workbench.given}), **traits}
             for name, value in self._given.items():
                 setattr(self, name, value)
@@ -109,7 +111,9 @@ class Stack(Shell):
     # the panels -------------------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Panel:
-        """The panel of a tab, which is made when it is first asked for."""
+        """The panel of a tab, which is made when it is first asked for; KeyError for a tab that is not there."""
+        if name not in self.fitting:
+            raise KeyError(f"there is no tab {name!r}: {', '.join(self.fitting)}")
         with handling():  # comm messages come in threads of their own: one panel per tab, whoever asks first
             if name not in self._opened:
                 self._make(name)
@@ -207,11 +211,11 @@ class Stack(Shell):
 
     def _assemble(self) -> None:
         self.inputs = column("iw-inputs")
-        names = tuple(self.panels)
-        self.tabs = W.Tab(
-            [W.VBox() for _ in names], titles=[self.tab_title(name) for name in names],
-            selected_index=names.index(self.tab),
-        )  # fmt: skip
+        names = tuple(self.fitting)
+        boxes, titles = [W.VBox() for _ in names], [self.tab_title(name) for name in names]
+        self.tabs: Any = W.VBox(boxes)  # a bar of one tab would say nothing
+        if len(names) > 1:
+            self.tabs = W.Tab(boxes, titles=titles, selected_index=names.index(self.tab))
         below = [] if self.status_line is None else [self.status_line]
         self.children = (W.HTML(heading(self.title, self.models)), self.inputs, self.tabs, *below)
         self._make(self.tab)
@@ -220,10 +224,17 @@ class Stack(Shell):
         self.observe(self._open_tab, "tab")
         self.build()
 
+    @T.validate("tab")
+    def _tab_there(self, proposal: Any) -> str:
+        name = str(proposal.value)
+        if lacking := self.panels[name].lacks(self.models):
+            raise T.TraitError(f"the tab {name!r} needs {lacking}")
+        return name
+
     @guard
     def _open_tab(self, _: Any = None) -> None:
         current = self.current
-        self.tabs.selected_index = tuple(self.panels).index(self.tab)
+        self.tabs.selected_index = tuple(self.fitting).index(self.tab)
         for panel in self._opened.values():
             panel.active = panel is current
         current.appear()
@@ -247,20 +258,21 @@ class Stack(Shell):
                 setattr(self, option, getattr(panel, option))
         panel.observe(self._panel_changed, shared)
         # in a box that was there: a page whose tab gets another child looks at the tab before it
-        self.tabs.children[tuple(self.panels).index(name)].children = [panel]
+        self.tabs.children[tuple(self.fitting).index(name)].children = [panel]
 
     def _panel_changed(self, change: Any) -> None:
         """One of the panels has changed what all share."""
         with handling():
-            setattr(self, change.name, change.new)
+            setattr(self, change.name, getattr(change.owner, change.name))  # a handler may have set it right since
 
     def _changed(self, change: Any) -> None:
         """Hand a value on to every panel that has the option."""
         with handling():
             for panel in self._opened.values():
-                if panel.has_trait(change.name) and getattr(panel, change.name) != change.new:
+                value = getattr(self, change.name)
+                if panel.has_trait(change.name) and getattr(panel, change.name) != value:
                     try:
-                        panel.set_trait(change.name, change.new)
+                        panel.set_trait(change.name, value)
                     except T.TraitError as error:
                         panel.show_error(error)
 

@@ -18,6 +18,8 @@ from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, rea
 from .controls import Typed, checked_text
 from .fields import Bounds, Lines, field
 from .panel import Panel
+from .saved_result import SavedResult
+from .stack import Stack
 
 WORD_LISTS = {
     "demo": "the demo's list",
@@ -230,13 +232,11 @@ class WordPanel(Panel):
 
     @property
     def asks_words(self) -> bool:
-        """Whether words are asked for now."""
-        return True
+        """Whether words are asked for now: not of saved results, whose words are what they are."""
+        return not isinstance(self.models[0], SavedResult)
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
-        kinds = [kind for name, kind in (("words", "own"), ("word_file", "file")) if name in given]
-        meant = {"word_list": kinds[0]} if kinds and "word_list" not in given else {}
-        return super().defaults(given) | meant
+        return super().defaults(given) | _meant(given)
 
     def words_asked_for(self) -> WordSource:
         """Words and vectors as the inputs name them; ValueError if they name none."""
@@ -244,3 +244,24 @@ class WordPanel(Panel):
         return word_source(
             self.word_list, words=self.words, path=self.word_file, vectors=self.vectors, most=self.most_words
         )
+
+
+class WordStack(Stack):
+    """Base of the stacks whose panels look up the same words: which words stands above the tabs."""
+
+    @property
+    def asks_words(self) -> bool:
+        """Whether words are asked for: not of saved results."""
+        return not isinstance(self.models[0], SavedResult)
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        return {"word_list": "demo"} | _meant(given)  # said to every panel, also to those whose tabs are opened later
+
+    def build(self) -> None:
+        self.inputs.children = self.controls.rows("words")
+
+
+def _meant(given: set[str]) -> dict[str, Any]:
+    """The kind of word list that given words mean."""
+    kinds = [kind for name, kind in (("words", "own"), ("word_file", "file")) if name in given]
+    return {"word_list": kinds[0]} if kinds and "word_list" not in given else {}

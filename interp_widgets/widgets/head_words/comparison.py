@@ -3,101 +3,62 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 import numpy as np
 
-from interp_widgets.analysis.head_words import HeadComparison, compare_heads
+from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult
 from interp_widgets.data.verbs import GENERAL_VERBS, INSTRUCTION_VERBS
-from interp_widgets.figures.head_words import ChangeBars
+from interp_widgets.figures.head_words import ChangeBars, change_scene
+from interp_widgets.figures.static import Scene
 
 from ..views import BokehFigure, Table
-
-if TYPE_CHECKING:
-    from .browser import HeadWordBrowser
+from .word_pairs import WordPairPanel
 
 FEW = 10
 """Verbs of a kind with a share in a group: with fewer, a test of means says little."""
-RESAMPLES = 999
-QUIET_PAIRS = 2_000_000
-"""Pairs of dimensions that are compared in a moment, which the status line need not tell."""
 RIGHT = {"align": "right"}
 
 
-class ComparisonTab:
+class VerbComparison(WordPairPanel):
     """Figure 2 and Table 3 of the paper for the two results on the screen."""
 
-    def __init__(self, panel: HeadWordBrowser) -> None:
-        self.panel = panel
-        self.words = W.HTML("")
+    title = "Head words compared"
+
+    @classmethod
+    def lacks(cls, models: tuple[Any, ...]) -> str:
+        return "" if len(models) > 1 else "two models"
+
+    def build(self) -> None:
+        super().build()
+        self.inputs.children = self.controls.rows("comparison")
+        self.summary = W.HTML("")
         self.chart = ChangeBars()
         self.test = Table(empty="No comparison yet.", height=300)
         self.verbs = Table(empty="No comparison yet.", height=300)
-        chart = W.VBox([BokehFigure(self.chart.figure, on_error=panel.show_error)])
+        chart = W.VBox([BokehFigure(self.chart.figure, on_error=self.show_error)])
         tables = W.VBox([self.test, self.verbs])
         tables.add_class("iw-column")
         both = W.VBox([chart, tables])
         both.add_class("iw-maps")
-        self.box = W.VBox([*panel.controls.rows("comparison"), self.words, both])
-        self.box.add_class("iw-column")
+        self.plot.children = [self.summary, both]
         self._filling = False
-        self._found: HeadComparison | None = None
-        self._compared: Any = None
-        """The results and layer groups that `_found` is of, or will be."""
-        self._job: Any = None
         self._verbs: list[str] = []
-        panel.watch(self.verbs, "selected", self._picked)
+        self.watch(self.verbs, "selected", self._picked)
 
-    @property
-    def comparison(self) -> HeadComparison | None:
-        """The comparison of the two results on the screen; None while there is none."""
-        return self._found if self._compared == (self.panel.results, self.panel.groups) else None
+    def appear(self) -> None:
+        super().appear()
+        if self.results:
+            self.compare()  # again, if it was cancelled
 
-    def compare(self) -> None:
-        """Compare the two results on the screen, in the background, unless that is done.
+    def draw(self, results: tuple[HeadWordResult, ...], request: Any) -> None:
+        self.compare()
 
-        What was cancelled is begun again only where it is looked at.
-        """
-        panel = self.panel
-        results, groups = panel.results, panel.groups
-        needed = panel.tab == "comparison" or panel.color == "change"
-        if self._compared == (results, groups) and not (needed and self._job.cancelled):
-            return
-        self._found = self._compared = None
-        if len(results) < 2 or any(one.partial for one in results):
-            self.paint(None, "The comparison needs the complete results of both models.")
-            return
-        self._compared = results, groups
-
-        def work(job: Any) -> tuple[HeadComparison | None, str]:
-            try:
-                return compare_heads(*results, groups=groups, resamples=RESAMPLES, check=job.check), ""
-            except ValueError as error:  # two results that cannot be compared can still be looked at
-                return None, str(error)
-
-        def done(value: tuple[HeadComparison | None, str]) -> None:
-            if self._compared == (panel.results, panel.groups) == (results, groups):
-                self._found, sentence = value
-                self.paint(self._found, sentence)
-                panel.grid.paint()
-                panel.about.paint()
-
-        quick = sum(len(one.dimension_scores) for one in results) < QUIET_PAIRS
-        self._job = panel.jobs.start(work, done, title="Comparing", channel="comparison", quiet=quick)
-
-    def change_of(self, layer: int, head: int) -> float | None:
-        """1 − M of a head; None while it is not known."""
-        one = self.comparison
-        if one is None or layer not in one.layers or head >= one.head_change.shape[1]:
-            return None
-        value = float(one.head_change[list(one.layers).index(layer), head])
-        return value if np.isfinite(value) else None
-
-    def paint(self, comparison: HeadComparison | None, sentence: str = "") -> None:
-        """Show a comparison, or say why there is none."""
+    def draw_comparison(self, sentence: str) -> None:
+        comparison = self.comparison
         self.chart.update(comparison, sentence=sentence)
-        self.words.value = escape(sentence) if comparison is None else "<br>".join(in_words(comparison))
+        self.summary.value = escape(sentence) if comparison is None else "<br>".join(in_words(comparison))
         self._filling = True
         try:
             for table, (caption, columns, rows) in (
@@ -131,9 +92,25 @@ class ComparisonTab:
         return "Verbs: a click finds its pairs in the heads", columns, rows
 
     def _picked(self, change: Any) -> None:
-        if not self._filling and change.new >= 0:
-            with self.panel.hold():
-                self.panel.word, self.panel.tab = self._verbs[change.new], "heads"
+        if not self._filling and change.new >= 0 and self.stack is not None:
+            self.stack.open_tab("heads", word=self._verbs[change.new])
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def last_lines(self) -> list[str]:
+        return ["comparison.verb_table()"]
+
+    def frame(self) -> Any:
+        found = self.stored()
+        return found.change_table().merge(found.verb_table(), on="layers")
+
+    def scene(self) -> Scene:
+        return change_scene(self.stored())
+
+    def stored(self) -> HeadComparison:
+        if self.comparison is None:
+            raise ValueError("there is no comparison to save yet: it needs the complete results of both models")
+        return self.comparison
 
 
 def test_table(comparison: HeadComparison | None) -> tuple[str, list[dict[str, Any]], list[list[Any]]]:

@@ -11,7 +11,7 @@ from ..views import Table
 from .numbers import PairRow, dimension_rows, has, holding, pair_rows
 
 if TYPE_CHECKING:
-    from .browser import HeadWordBrowser
+    from .heads import HeadWords
 
 CHANGES = {"all": "all pairs", "gained": "gained", "lost": "lost", "kept": "kept"}
 RIGHT = {"align": "right"}
@@ -20,17 +20,16 @@ RIGHT = {"align": "right"}
 class Details:
     """The pairs of the chosen head; a click on one lists the dimensions behind it, a click there their pairs."""
 
-    def __init__(self, panel: HeadWordBrowser) -> None:
+    def __init__(self, panel: HeadWords) -> None:
         self.panel = panel
         self.pairs = Table(empty="Click a head of the grid: its word pairs are listed here.", height=380)
         self.dimensions = Table(empty="Click a head of the grid: its dimensions are listed here.", height=170)
         self.inside = Table(empty="Click a dimension: its own pairs are listed here, the nearest first.", height=170)
-        self.change = panel.controls["pair_change"]
         every = panel.on_click(
             W.Button(description="All dimensions", tooltip="Let go of the pair, and list all dimensions"),
             lambda: panel.look_at_pair(()),
         )
-        self.bar, self.every = row(self.change), row(every)
+        self.bar, self.every = panel.controls.row("pair_change"), row(every)
         left, right = W.VBox([self.bar, self.pairs]), W.VBox([self.every, self.dimensions, self.inside])
         for box in (left, right):
             box.add_class("iw-column")
@@ -46,7 +45,7 @@ class Details:
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
-        """Bring the tables up to the browser's results and selection."""
+        """Bring the tables up to the panel's results and selection."""
         self._filling = True
         try:
             self._paint_pairs()
@@ -54,29 +53,9 @@ class Details:
         finally:
             self._filling = False
 
-    def paint_pair(self) -> None:
-        """The same where only pair or dimension have changed."""
-        self._filling = True
-        try:
-            self._mark_pair()
-            self._paint_dimensions()
-        finally:
-            self._filling = False
-
-    @property
-    def first_dimension(self) -> int:
-        """The listed dimension with the largest energy; -1 for none."""
-        return self._numbers[0] if self._numbers else -1
-
-    @property
-    def _there(self) -> bool:
-        panel = self.panel
-        return panel.told and any(has(one, panel.layer, panel.head) for one in panel.looked_at)
-
     def _paint_pairs(self) -> None:
         panel, table, two = self.panel, self.pairs, len(self.panel.looked_at) > 1
-        shown_if(self.bar, two)
-        every = pair_rows(panel.looked_at, panel.layer, panel.head, panel.found_word) if self._there else []
+        every = pair_rows(panel.looked_at, panel.layer, panel.head, panel.found_word) if panel.head_computed else []
         self._rows = [one for one in every if not two or panel.pair_change in ("all", one.change)]
         columns: list[dict[str, Any]] = [{"label": "query"}, {"label": "key"}]
         letters = (" A", " B") if two else ("",)
@@ -91,9 +70,9 @@ class Details:
         with table.hold_sync():
             table.selected, table.rows = -1, []
             table.columns, table.caption, table.rows = columns, self._caption(every), rows
-            if panel.told and not self._there:
+            if panel.head_chosen and not panel.head_computed:
                 table.empty = f"Head {panel.head} of layer {panel.layer} was not computed."
-            elif panel.told:
+            elif panel.head_chosen:
                 table.empty = "No pair." if not every else f"No pair was {panel.pair_change}."
         self._mark_pair()
 
@@ -104,13 +83,13 @@ class Details:
     def _caption(self, every: list[PairRow]) -> str:
         """What is listed, and what changed."""
         panel = self.panel
-        if not self._there:
+        if not panel.head_computed:
             return ""
         where = f"Head {panel.head} of layer {panel.layer}"
         if len(panel.looked_at) > 1:
             counts = {name: sum(one.change == name for one in every) for name in CHANGES if name != "all"}
             said = ", ".join(f"{count} {name}" for name, count in counts.items())
-            change = None if panel.changes is None else panel.changes.change_of(panel.layer, panel.head)
+            change = panel.change_of(panel.layer, panel.head)
             return f"{where}, kept pairs of A and B: {said}" + (f"; 1 − M = {change:.2f}" if change is not None else "")
         one = panel.looked_at[0]
         total = int(one.n_pairs[one.row(panel.layer), panel.head])
@@ -120,7 +99,7 @@ class Details:
         panel, table, two = self.panel, self.dimensions, len(self.panel.looked_at) > 1
         at = panel.layer, panel.head
         word = panel.found_word
-        rows = dimension_rows(panel.looked_at, panel.found_here, *at, panel.pair) if self._there else []
+        rows = dimension_rows(panel.looked_at, panel.found_here, *at, panel.pair) if panel.head_computed else []
         self._numbers = [one.dimension for one in rows]
         word = word if any(any(one.word_counts) for one in rows) else ""
         two = two and all(len(one.counts) == 2 for one in rows)
@@ -136,7 +115,7 @@ class Details:
         with table.hold_sync():
             table.selected, table.rows = -1, []
             table.columns, table.caption = columns, self._dimension_caption(word)
-            table.empty = self._none_behind() if self._there else "Click a head of the grid first."
+            table.empty = self._none_behind() if panel.head_computed else "Click a head of the grid first."
             table.rows = [
                 [one.dimension, *(one.word_counts if word else ()), *(round(e, 1) for e in one.energies), *one.counts]
                 for one in rows
@@ -150,7 +129,7 @@ class Details:
 
     def _dimension_caption(self, word: str) -> str:
         panel = self.panel
-        if not self._there:
+        if not panel.head_computed:
             return ""
         if not panel.pair:
             first = f"those with “{word}” first" if word else "by energy"
@@ -177,7 +156,7 @@ class Details:
         two = len(panel.looked_at) > 1
         found: dict[tuple[str, str], list[Any]] = {}
         for letter, one in zip(panel.letters, panel.looked_at, strict=True):
-            if self._there and has(one, panel.layer, panel.head) and 0 <= panel.dimension < one.d_head:
+            if panel.head_computed and has(one, panel.layer, panel.head) and 0 <= panel.dimension < one.d_head:
                 for query, key, _, score in one.dimension_pairs(panel.layer, panel.head, panel.dimension):
                     found.setdefault((query, key), [score, []])[1].append(letter)
         columns: list[dict[str, Any]] = [{"label": "query"}, {"label": "key"}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -11,11 +10,12 @@ import ipywidgets as W
 
 from interp_widgets.analysis.head_words import HeadWordResult
 
+from ..base import pair_view
 from ..views import Heatmap, Table
 from .numbers import COLOURS, WordRow, colours, common_words, texts, word_rows
 
 if TYPE_CHECKING:
-    from .browser import HeadWordBrowser
+    from .heads import HeadWords
 
 NAMED = 8
 """Missing words named in a sentence."""
@@ -26,7 +26,7 @@ LISTED = 300
 class Grid:
     """Layer × head, coloured by a statistic; a searched word puts the number of its pairs into the cells."""
 
-    def __init__(self, panel: HeadWordBrowser) -> None:
+    def __init__(self, panel: HeadWords) -> None:
         self.panel = panel
         self.about = W.HTML("")
         self.heat = Heatmap(
@@ -60,12 +60,12 @@ class Grid:
         """Show the chosen head."""
         panel = self.panel
         at = [panel.layer, panel.head]
-        inside = panel.told and all(i < n for i, n in zip(at, self.heat.shape, strict=True))
+        inside = panel.head_chosen and all(i < n for i, n in zip(at, self.heat.shape, strict=True))
         self._filling = True
         try:
             with self.heat.hold_sync():
                 self.heat.cross = self.heat.pinned = at if inside else []
-            mine = (i for i, one in enumerate(self._rows) if panel.told and [one.layer, one.head] == at)
+            mine = (i for i, one in enumerate(self._rows) if panel.head_chosen and [one.layer, one.head] == at)
             self.heads.selected = next(mine, -1)
         finally:
             self._filling = False
@@ -73,7 +73,7 @@ class Grid:
     def _paint_heat(self) -> None:
         panel, heat = self.panel, self.heat
         n_layers = [model.n_layers for model in panel.models]
-        found = colours(panel.results, panel.color, panel.shown, panel.found, n_layers, panel.comparison)
+        found = colours(panel, n_layers)
         if isinstance(found, str):
             heat.empty = found
             heat.set_matrix(None)
@@ -91,8 +91,7 @@ class Grid:
 
     def _title(self) -> str:
         panel = self.panel
-        which = {"A": "A · ", "B": "B · ", "difference": "B − A · "}[panel.shown] if len(panel.results) > 1 else ""
-        which = "A → B · " if panel.color == "change" else which
+        which = "A → B · " if panel.color == "change" else pair_view.title_start(panel)
         rest = ", partial" if any(one.partial for one in panel.results) else ""
         word = f", in the cells: dimensions with “{panel.word}”" if panel.found_word else ""
         return f"{which}Heads, coloured by {COLOURS[panel.color]}{word}{rest}"
@@ -152,21 +151,9 @@ class Grid:
             self.panel.word = self._words[change.new]
         else:
             one = self._rows[change.new]
-            self.panel.look_at(one.layer, one.head)
-            self.panel.dimension = one.dimension
-
-
-def known_spelling(word: str, vocabulary: Sequence[str]) -> str:
-    """A searched word as the list spells it; ValueError, naming the nearest ones, where it is not there."""
-    word = word.strip()
-    if not word or word in vocabulary:
-        return word
-    small = {known.lower(): known for known in reversed(vocabulary)}
-    if word.lower() in small:
-        return small[word.lower()]
-    near = difflib.get_close_matches(word.lower(), small, 3, 0.7)
-    hint = f"; near it: {', '.join(small[one] for one in near)}" if near else ": try another, or add it to the list"
-    raise ValueError(f"the word {word!r} is not among the {len(vocabulary):,} words of the list{hint}")
+            with self.panel.hold():
+                self.panel.look_at(one.layer, one.head)
+                self.panel.dimension = one.dimension
 
 
 def _about(results: Sequence[HeadWordResult], source: str) -> list[str]:

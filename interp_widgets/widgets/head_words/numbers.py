@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult
+from interp_widgets.analysis.head_words import HeadWordResult
 from interp_widgets.analysis.head_words.head_word_result import FoundWord, WordPlace
+
+from ..base import pair_view
 
 Array = NDArray[np.float64]
 Found = Sequence[FoundWord | None]
@@ -66,34 +68,26 @@ def counts_of(result: HeadWordResult, found: FoundWord | None) -> NDArray[np.int
     return np.zeros(result.n_pairs.shape, dtype=int) if found is None else np.asarray((found.counts > 0).sum(axis=-1))
 
 
-def colours(
-    results: Sequence[HeadWordResult], color: str, shown: str, found: Found, n_layers: Sequence[int],
-    comparison: HeadComparison | None,
-) -> Colours | str:  # fmt: skip
-    """The colouring of one view, "A", "B" or "difference"; a sentence where there is none."""
-    if color == "word" and not any(found):
+def colours(panel: Any, n_layers: Sequence[int]) -> Colours | str:
+    """The colouring of what is looked at; a sentence where there is none."""
+    color, comparison = panel.color, panel.comparison
+    if color == "word" and not any(panel.found):
         return "Find a word: the colour is how many dimensions of a head have it"
     if color == "change":
         if comparison is None:
             return "The change needs two results of one shape: see the Comparison tab"
         return Colours(whole(comparison.head_change, comparison.layers, max(n_layers)), 0.0, 1.0, UNITS[color])
-    held = [
+    arrays = [
         whole(statistic(result, color, one), result.layers, layers)
-        for result, one, layers in zip(results, found, n_layers, strict=False)
+        for result, one, layers in zip(panel.results, panel.found, n_layers, strict=False)
     ]
-    if shown != "difference":
-        return Colours(held["AB".index(shown)], 0.0, _largest(*held), UNITS[color])
-    if held[0].shape != held[1].shape:
-        a, b = (" × ".join(map(str, one.shape)) for one in held)
+    matrix, largest = pair_view.of_view(panel, arrays), pair_view.largest(panel, [arrays])
+    if matrix is None:
+        a, b = (" × ".join(map(str, one.shape)) for one in arrays)
         return f"A difference needs two models of one shape, these have {a} and {b} heads: look at A or B"
-    change = held[1] - held[0]
-    largest = _largest(np.abs(change))
-    return Colours(change, -largest, largest, f"{UNITS[color]}, B − A", signed=True)
-
-
-def _largest(*arrays: Array) -> float:
-    """The largest number, for the end of a scale; 1 where there is none above 0."""
-    return max((float(one[np.isfinite(one)].max(initial=0.0)) for one in arrays), default=0.0) or 1.0
+    if panel.shown == "difference":
+        return Colours(matrix, -largest, largest, f"{UNITS[color]}, B − A", signed=True)
+    return Colours(matrix, 0.0, largest, UNITS[color])
 
 
 def texts(results: Sequence[HeadWordResult], shown: str, found: Found, n_layers: Sequence[int]) -> list[str]:
@@ -103,7 +97,7 @@ def texts(results: Sequence[HeadWordResult], shown: str, found: Found, n_layers:
         for result, one, layers in zip(results, found, n_layers, strict=False)
     ]
     if shown != "difference":
-        return [str(int(count)) if count > 0 else "" for count in held["AB".index(shown)].ravel()]
+        return [str(int(count)) if count > 0 else "" for count in held[pair_view.LETTERS.index(shown)].ravel()]
     if held[0].shape != held[1].shape:
         return []
     return [

@@ -1,0 +1,232 @@
+"""The heads of one model or two: the words that each relates, the dimensions behind a pair, the heads with a word."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis.head_words import HeadWordResult
+from interp_widgets.analysis.head_words.head_word_result import FoundWord
+from interp_widgets.figures.static import Scene
+from interp_widgets.models import Model
+
+from ..base import pair_view
+from ..base.controls import TypedList
+from ..base.fields import Bounds, Incomplete, field
+from ..base.request import result_variables
+from ..base.saving import as_one
+from ..base.workbench import in_model
+from .details import CHANGES, Details
+from .grid import Grid
+from .numbers import COLOURS, dimension_rows, has
+from .word_pairs import HeadWordRequest, WordPairPanel
+
+
+class HeadWords(WordPairPanel):
+    """The grid of all heads, coloured by a statistic, and below it the pairs and dimensions of the chosen one."""
+
+    title = "Head words"
+    color = field(
+        COLOURS, "pairs", label="Colour", redraws=True, help="Which number colours the grid",
+        offers=lambda panel: [name for name in COLOURS if name != "change" or len(panel.models) > 1],
+    )  # fmt: skip
+    word = field(
+        str, label="Find word", placeholder="which heads have it?", redraws=True, chooses=True,
+        help="The word whose heads are marked; empty for none",
+    )  # fmt: skip
+    layer = field(in_model(), selects=True)
+    """The chosen layer."""
+    head = field(in_model(), selects=True)
+    """The chosen head of that layer."""
+    pair = field(TypedList(), selects=True, chooses=True)
+    """The chosen word pair [query, key] of the chosen head, or empty."""
+    dimension = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True)
+    """The chosen dimension of that head, -1 for none."""
+    pair_change = field(
+        CHANGES, "all", label="Pairs", group="pairs", selects=True, help="Which pairs of a head are listed",
+        shown_if=lambda panel: len(panel.models) > 1 and panel.view == "difference",
+    )  # fmt: skip
+
+    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
+        self.head_chosen = False
+        """Whether a head has been chosen: until then none is marked."""
+        self._found: tuple[Any, str, tuple[FoundWord | None, ...]] = ((), "", ())
+        super().__init__(model, tuned, **options)
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        self.head_chosen = bool({"layer", "head", "pair", "dimension"} & given)
+        return super().defaults(given)
+
+    def build(self) -> None:
+        if self.color == "change" and len(self.models) < 2:
+            raise ValueError("the colour 'change' compares two models: open the browser on two, or choose another")
+        super().build()
+        self.grid, self.about = Grid(self), Details(self)
+        self.plot.children = [self.grid.box]
+        self.details.children = self.about.parts
+        self.watch(self, "word", lambda _: self._find())
+        self.watch(self, ["layer", "head"], lambda _: self._moved())
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def draw(self, results: tuple[HeadWordResult, ...], request: Any) -> None:
+        if not self.head_chosen:
+            self._choose_first(results[0])
+        if self.head_chosen and self.dimension < 0:
+            self.dimension = self.first_dimension
+        self.grid.paint()
+        self.compare()
+
+    def draw_selection(self) -> None:
+        if self.results:
+            self.grid.paint_selection()
+            self.about.paint()
+
+    @property
+    def shows_comparison(self) -> bool:
+        return self.color == "change"
+
+    def draw_comparison(self, sentence: str) -> None:
+        if self._compared is not None:
+            self.grid.paint()
+            self.about.paint()
+
+    def _choose_first(self, result: HeadWordResult) -> None:
+        """A first look: at the head whose kept pairs have the most dimensions."""
+        if not np.isfinite(result.mean_count).any() or result.partial:
+            return
+        row, head = divmod(int(np.nanargmax(result.mean_count)), result.n_heads)
+        self.look_at(result.layers[row], head)
+
+    # what is looked at ------------------------------------------------------------------------------------------------
+
+    @property
+    def looked_at(self) -> tuple[HeadWordResult, ...]:
+        """The results that the view shows: one, or both in a difference."""
+        return tuple(self.results[index] for index in pair_view.looked_at(self)) if self.results else ()
+
+    @property
+    def found(self) -> tuple[FoundWord | None, ...]:
+        """Where the searched word is in each result; None where there is no word, or it is not in the list."""
+        if self._found[:2] != (self.results, self.word):
+            found = (result.find(self.word) if self.word in result.vocabulary else None for result in self.results)
+            self._found = self.results, self.word, tuple(found)
+        return self._found[2]
+
+    @property
+    def found_here(self) -> tuple[FoundWord | None, ...]:
+        """The same of the results that the view shows."""
+        return tuple(self.found[index] for index in pair_view.looked_at(self)) if self.results else ()
+
+    @property
+    def found_word(self) -> str:
+        """The searched word, if it is in the list of a result that is looked at; else empty."""
+        return self.word if any(self.found_here) else ""
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """What to call each of them: its letter, or nothing where there is only one."""
+        return tuple(letter.strip() for letter in pair_view.letters(self.looked_at))
+
+    @property
+    def source_words(self) -> str:
+        """Where the words on the screen come from."""
+        request = self.shown_request
+        return request.source.describe() if isinstance(request, HeadWordRequest) else "as saved"
+
+    @property
+    def head_computed(self) -> bool:
+        """Whether a result that is looked at has the chosen head."""
+        return self.head_chosen and any(has(result, self.layer, self.head) for result in self.looked_at)
+
+    @property
+    def first_dimension(self) -> int:
+        """The first dimension behind what is chosen; -1 for none."""
+        if not self.head_computed:
+            return -1
+        rows = dimension_rows(self.looked_at, self.found_here, self.layer, self.head, self.pair)
+        return rows[0].dimension if rows else -1
+
+    # what a user does -------------------------------------------------------------------------------------------------
+
+    def look_at(self, layer: int, head: int) -> None:
+        """Choose a head; ValueError for one that no result on the screen has."""
+        if self.results and not any(has(result, layer, head) for result in self.results):
+            raise ValueError(f"head {head} of layer {layer} was not computed: choose a coloured cell of the grid")
+        with self.hold():
+            self.layer, self.head = layer, head
+            self._moved()
+
+    def look_at_pair(self, pair: Sequence[str]) -> None:
+        """Choose a word pair (query, key) of the chosen head, or none; its first dimension is listed."""
+        with self.hold():
+            self.pair = list(pair)
+            if pair:
+                self.dimension = self.first_dimension
+
+    def _moved(self) -> None:
+        """Another head has other pairs and dimensions."""
+        self.head_chosen = True
+        with self.hold():
+            self.pair = []
+            self.dimension = self.first_dimension
+
+    def _find(self) -> None:
+        if self.results and self.word:
+            known = self._known(self.word)
+            if known != self.word:
+                self.word = known  # which comes here again
+                return
+        if self.results and not self.pair:
+            self.dimension = self.first_dimension
+
+    def _known(self, word: str) -> str:
+        """The word as the lists spell it."""
+        if any(word in result.vocabulary for result in self.results):
+            return word
+        try:
+            return known_spelling(word, self.results[-1].vocabulary)
+        except ValueError as error:
+            raise Incomplete("word", str(error)) from error
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        return {
+            "dimension": (self.results[0].d_head, "the dimensions of a head"),
+            "pair": ({word for result in self.results for word in result.vocabulary}, "the words of the list"),
+        }
+
+    def check_chosen(self) -> None:
+        super().check_chosen()
+        if self.word and "word" in {*self._asked_for, *self._changed} and not any(self.found):
+            self._find()  # in another spelling, or an error that names near ones
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def last_lines(self) -> list[str]:
+        return [f"{result_variables(self.models)[-1]}.pairs({self.layer}, {self.head})"]
+
+    def frame(self) -> Any:
+        return pair_view.joined(result.to_frame() for result in self.results)
+
+    def scene(self) -> Scene:
+        return self.grid.heat.scene()
+
+    def stored(self) -> Result:
+        return as_one(self.by_letter())
+
+
+def known_spelling(word: str, vocabulary: Sequence[str]) -> str:
+    """A searched word as the list spells it; ValueError, naming the nearest ones, where it is not there."""
+    word = word.strip()
+    if not word or word in vocabulary:
+        return word
+    small = {known.lower(): known for known in reversed(vocabulary)}
+    if word.lower() in small:
+        return small[word.lower()]
+    near = difflib.get_close_matches(word.lower(), small, 3, 0.7)
+    hint = f"; near it: {', '.join(small[key] for key in near)}" if near else ": try another, or add it to the list"
+    raise ValueError(f"the word {word!r} is not among the {len(vocabulary):,} words of the list{hint}")

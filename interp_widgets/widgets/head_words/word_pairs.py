@@ -1,0 +1,204 @@
+"""What both panels ask for: the word pairs of every head, or saved ones; and how two results compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis.head_words import (
+    HeadComparison,
+    HeadWordResult,
+    compare_heads,
+    head_word_pairs,
+    head_words_cost,
+)
+from interp_widgets.analysis.head_words.word_pairs import MOST_KEEP, MOST_TOP
+from interp_widgets.models import Model
+
+from ...compute.cache import results as cache
+from ..base.code import call, cell
+from ..base.fields import Bounds, field
+from ..base.request import model_variables, result_variables
+from ..base.saved_result import SavedAnswer, SavedResult
+from ..base.word_source import WordPanel, WordSource
+
+RESAMPLES = 999
+QUIET_PAIRS = 2_000_000
+"""Pairs of dimensions that are compared in a moment, without a word in the status line."""
+INCOMPLETE = "The comparison needs the complete results of both models."
+
+
+@dataclass(frozen=True)
+class HeadWordRequest:
+    """The word pairs of all heads for one word list."""
+
+    source: WordSource
+    top: int
+    keep: int
+
+    def answer(
+        self,
+        model: Model,
+        *,
+        progress: Callable[[int, int], None],
+        check: Callable[[], None],
+        on_partial: Callable[[HeadWordResult], None],
+    ) -> HeadWordResult:
+        """Search one model."""
+        words, vectors = self.source.read(check)
+        check()
+        found = head_word_pairs(
+            model, words=words, vectors=vectors, top=self.top, keep=self.keep, progress=progress, check=check,
+            on_partial=on_partial,
+        )  # fmt: skip
+        return replace(found, provenance={**found.provenance, "vectors": str(self.source.vectors or "demo")})
+
+    def cost(self, model: Model) -> Cost:
+        """Operations and bytes."""
+        return head_words_cost(model, self.source.count, width=self.source.width, top=self.top, keep=self.keep)
+
+    def lines(self, models: tuple[Any, ...]) -> tuple[list[str], list[str]]:
+        """Names to import, and lines of a cell that repeat it."""
+        imports, lines, words = self.source.code()
+        options = {name: value for name, value in (("top", self.top), ("keep", self.keep)) if value != 100}
+        arguments = [f"{name}={text}" for name, text in words.items()]
+        for name, variable in zip(model_variables(models), result_variables(models), strict=True):
+            lines.append(f"{variable} = {call('head_word_pairs', name, *arguments, **options)}")
+        return ["head_word_pairs", *imports], lines
+
+
+@dataclass(frozen=True)
+class SavedRequest(SavedAnswer):
+    """What is asked of saved results."""
+
+    def lines(self, models: tuple[SavedHeads, ...]) -> tuple[list[str], list[str]]:
+        """Names to import, and lines of a cell that open the files again."""
+        names = result_variables(models)
+        return ["HeadWordResult"], [model.line(name) for model, name in zip(models, names, strict=True)]
+
+
+class SavedHeads(SavedResult):
+    """Stands in the place of a model whose word pairs were computed before."""
+
+    kind = HeadWordResult
+
+    def __init__(self, result: HeadWordResult, path: str = "") -> None:
+        super().__init__(result, path)
+        self.n_heads = result.n_heads
+
+
+class WordPairPanel(WordPanel):
+    """Base of the panels on the word pairs of all heads; two results are compared as soon as they are complete."""
+
+    cached_as = "head word pairs"
+    top = field(
+        Annotated[int, Bounds(1, MOST_TOP)], 100, label="Top K", group="words", new_row=True, width="short",
+        help="Words that a dimension reacts to most, as query and as key, that may form pairs",
+        shown_if=lambda panel: panel.asks_words,
+    )  # fmt: skip
+    keep = field(
+        Annotated[int, Bounds(1, MOST_KEEP)], 100, label="Keep", group="words", width="short",
+        help="Pairs kept of each head and dimension", shown_if=lambda panel: panel.asks_words,
+    )  # fmt: skip
+    groups = field(
+        Annotated[int, Bounds(1, lambda panel: min(model.n_layers for model in panel.models))], 4,
+        label="Layer groups", group="comparison", width="short", redraws=True,
+        shown_if=lambda panel: len(panel.models) > 1,
+    )  # fmt: skip
+
+    def build(self) -> None:
+        super().build()
+        if not self.asks_words:
+            self.run_button.add_class("iw-hidden")
+        self._comparison: HeadComparison | None = None
+        self._compared: Any = None
+        """The results and layer groups that the comparison is of, or will be."""
+        self._comparing: Any = None
+
+    def request(self) -> HeadWordRequest | SavedRequest:
+        if not self.asks_words:
+            return SavedRequest()
+        return HeadWordRequest(self.words_asked_for(), self.top, self.keep)
+
+    # the comparison ---------------------------------------------------------------------------------------------------
+
+    @property
+    def comparison(self) -> HeadComparison | None:
+        """The comparison of the two results on the screen; None while there is none."""
+        return self._comparison if self._compared == (self.results, self.groups) else None
+
+    @property
+    def shows_comparison(self) -> bool:
+        """Whether the picture is about the comparison."""
+        return True
+
+    def draw_comparison(self, sentence: str) -> None:
+        """Show the comparison, or the sentence that says why there is none."""
+
+    def compare(self) -> None:
+        """Compare the two results on the screen, in the background, unless that is done.
+
+        What was cancelled is begun again only where it is looked at.
+        """
+        results, groups = self.results, self.groups
+        if self._compared == (results, groups) and not (self.shows_comparison and self._comparing.cancelled):
+            return
+        self._comparison = self._compared = None
+        if len(results) < 2 or any(result.partial for result in results):
+            self.draw_comparison(INCOMPLETE)
+            return
+        self._compared = results, groups
+
+        def work(job: Any) -> tuple[HeadComparison | None, str]:
+            try:
+                return compared(results, groups, job.check), ""
+            except ValueError as error:  # two results that cannot be compared can still be looked at
+                return None, str(error)
+
+        def done(value: tuple[HeadComparison | None, str]) -> None:
+            if self._compared == (self.results, self.groups) == (results, groups):
+                self._comparison, sentence = value
+                self.draw_comparison(sentence)
+
+        quick = sum(len(result.dimension_scores) for result in results) < QUIET_PAIRS
+        self._comparing = self.jobs.start(work, done, title="Comparing", channel="comparison", quiet=quick)
+
+    def change_of(self, layer: int, head: int) -> float | None:
+        """1 − M of a head; None while it is not known."""
+        comparison = self.comparison
+        if comparison is None or layer not in comparison.layers or head >= comparison.head_change.shape[1]:
+            return None
+        value = float(comparison.head_change[list(comparison.layers).index(layer), head])
+        return value if np.isfinite(value) else None
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: Any) -> str:
+        """The search, or the files that were opened; of two results also the comparison."""
+        imports, lines = request.lines(self.models)
+        if len(self.models) > 1:
+            imports = [*imports, "compare_heads"]
+            lines.append(f"comparison = {call('compare_heads', *result_variables(self.models), groups=self.groups)}")
+        lines += self.last_lines()
+        if isinstance(request, SavedRequest):  # no model to load
+            return "\n".join([f"from interp_widgets import {', '.join(sorted(imports))}", "", *lines])
+        return cell(imports, self.models, lines)
+
+    def last_lines(self) -> list[str]:
+        """Lines of a cell that end with what the panel shows."""
+        return []
+
+
+def compared(results: tuple[HeadWordResult, ...], groups: int, check: Callable[[], None]) -> HeadComparison:
+    """The comparison of two results, once for all panels that show them."""
+    key = ("compare_heads", groups, *map(id, results))  # the cache holds the results too: no others can have their ids
+    held = cache.get(key)
+    if held is None:
+        held = compare_heads(*results, groups=groups, resamples=RESAMPLES, check=check), results
+        cache.put(key, held)
+    comparison: HeadComparison = held[0]
+    return comparison
