@@ -213,9 +213,11 @@ class Stack(Shell):
         self.inputs = column("iw-inputs")
         names = tuple(self.fitting)
         boxes, titles = [W.VBox() for _ in names], [self.tab_title(name) for name in names]
-        self.tabs: Any = W.VBox(boxes)  # a bar of one tab would say nothing
-        if len(names) > 1:
-            self.tabs = W.Tab(boxes, titles=titles, selected_index=names.index(self.tab))
+        self.tabs: Any = (
+            W.Tab(boxes, titles=titles, selected_index=names.index(self.tab))
+            if len(names) > 1
+            else W.VBox(boxes)  # a bar of one tab would say nothing
+        )
         below = [] if self.status_line is None else [self.status_line]
         self.children = (W.HTML(heading(self.title, self.models)), self.inputs, self.tabs, *below)
         self._make(self.tab)
@@ -263,16 +265,15 @@ class Stack(Shell):
     def _panel_changed(self, change: Any) -> None:
         """One of the panels has changed what all share."""
         with handling():
-            setattr(self, change.name, getattr(change.owner, change.name))  # a handler may have set it right since
+            setattr(self, change.name, change.new)
 
     def _changed(self, change: Any) -> None:
         """Hand a value on to every panel that has the option."""
         with handling():
             for panel in self._opened.values():
-                value = getattr(self, change.name)
-                if panel.has_trait(change.name) and getattr(panel, change.name) != value:
+                if panel.has_trait(change.name) and getattr(panel, change.name) != change.new:
                     try:
-                        panel.set_trait(change.name, value)
+                        panel.set_trait(change.name, change.new)
                     except T.TraitError as error:
                         panel.show_error(error)
 

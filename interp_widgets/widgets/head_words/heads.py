@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
+import traitlets as T
 
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.head_words import HeadWordResult
@@ -175,23 +176,21 @@ class HeadWords(WordPairPanel):
             self.pair = []
             self.dimension = self.first_dimension
 
-    def _find(self) -> None:
-        if self.results and self.word:
-            known = self._known(self.word)
-            if known != self.word:
-                self.word = known  # which comes here again
-                return
-        if self.results and not self.pair:
-            self.dimension = self.first_dimension
+    @T.validate("word")
+    def _spelled(self, proposal: Any) -> str:
+        """A word as the lists spell it, as soon as there are any; `check_chosen` tells of one that they do not have."""
+        word = str(proposal.value)
+        return self._known(word) or word
 
     def _known(self, word: str) -> str:
-        """The word as the lists spell it."""
+        """The word as a list has it; empty where none does."""
         if any(word in result.vocabulary for result in self.results):
             return word
-        try:
-            return known_spelling(word, self.results[-1].vocabulary)
-        except ValueError as error:
-            raise Incomplete("word", str(error)) from error
+        return known_spelling(word, self.results[-1].vocabulary) if self.results else ""
+
+    def _find(self) -> None:
+        if self.results and not self.pair:
+            self.dimension = self.first_dimension
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         return {
@@ -202,7 +201,9 @@ class HeadWords(WordPairPanel):
     def check_chosen(self) -> None:
         super().check_chosen()
         if self.word and "word" in {*self._asked_for, *self._changed} and not any(self.found):
-            self._find()  # in another spelling, or an error that names near ones
+            if not (known := self._known(self.word)):
+                raise Incomplete("word", unknown_word(self.word, self.results[-1].vocabulary))
+            self.word = known
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
@@ -220,13 +221,16 @@ class HeadWords(WordPairPanel):
 
 
 def known_spelling(word: str, vocabulary: Sequence[str]) -> str:
-    """A searched word as the list spells it; ValueError, naming the nearest ones, where it is not there."""
+    """A searched word as the list spells it; empty where it is not there."""
     word = word.strip()
-    if not word or word in vocabulary:
+    if word in vocabulary:
         return word
+    return {known.lower(): known for known in reversed(vocabulary)}.get(word.lower(), "")
+
+
+def unknown_word(word: str, vocabulary: Sequence[str]) -> str:
+    """That a list does not have a word, and which near ones it has."""
     small = {known.lower(): known for known in reversed(vocabulary)}
-    if word.lower() in small:
-        return small[word.lower()]
-    near = difflib.get_close_matches(word.lower(), small, 3, 0.7)
+    near = difflib.get_close_matches(word.strip().lower(), small, 3, 0.7)
     hint = f"; near it: {', '.join(small[key] for key in near)}" if near else ": try another, or add it to the list"
-    raise ValueError(f"the word {word!r} is not among the {len(vocabulary):,} words of the list{hint}")
+    return f"the word {word.strip()!r} is not among the {len(vocabulary):,} words of the list{hint}"
