@@ -12,6 +12,7 @@ from torch import Tensor
 from interp_widgets.models import Model, engine, load_model
 from interp_widgets.models.engine import Trace, patched, trace
 from interp_widgets.models.patching import Patch
+from interp_widgets.models.stopping import stopping
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model
 from tests.tolerances import limit
@@ -244,8 +245,8 @@ def test_check_is_heard_between_layers(model: Model) -> None:
 
     clean = trace(model, embeddings(model))
     before = engine.has_hooks(model.tl_model)
-    with pytest.raises(Stop):
-        patched(model, clean, [every_place(model, "mlp", 0)], len(IDS), check=check)
+    with pytest.raises(Stop), stopping(check):
+        patched(model, clean, [every_place(model, "mlp", 0)], len(IDS))
     assert engine.has_hooks(model.tl_model) == before
 
 

@@ -13,6 +13,7 @@ from interp_widgets.analysis._core.run import Check, Progress, partial_is_due
 from interp_widgets.models import Model
 from interp_widgets.models.devices import device_kind
 from interp_widgets.models.memory import is_out_of_memory
+from interp_widgets.models.stopping import stopping
 
 BUDGET_SHARE = 0.6
 """Share of the free memory that a chunk may plan to use."""
@@ -72,7 +73,7 @@ def run_chunks(
         work: does one chunk; may be called again with a smaller stop when it ran out of memory.
         what: one item in words, for the error.
         log: carries a limit over from an earlier loop.
-        check: called before every chunk; raises to cancel.
+        check: called before every chunk and layer; raises to cancel.
         after: called with the number of items done after every chunk.
 
     Raises:
@@ -85,7 +86,8 @@ def run_chunks(
             check()
         count = min(total - start, max(1, size if isinstance(size, int) else size(start)))
         count = count if log.limit is None else min(count, log.limit)
-        failure = _attempt(work, start, start + count)
+        with stopping(check):
+            failure = _attempt(work, start, start + count)
         if failure is not None:
             if count == 1:
                 raise MemoryError(

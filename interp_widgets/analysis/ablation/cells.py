@@ -37,7 +37,7 @@ def run_cells(
     def work(start: int, stop: int) -> None:
         cells = torch.arange(start, stop)
         which = None if sequence is None else sequence(cells)
-        hidden = patched(runner.model, trace, patches(cells), len(cells), sequence=which, check=runner.check)
+        hidden = patched(runner.model, trace, patches(cells), len(cells), sequence=which)
         place = slice(start, stop) if values.ndim == 1 else torch.unravel_index(cells, values.shape)
         values[place] = read(hidden, cells)
 

@@ -17,6 +17,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.engine.linearised import ActivationSlope, linearise
 from interp_widgets.models.soft_cap import soft_cap
+from interp_widgets.models.stopping import stopping
 
 
 @checked
@@ -80,7 +81,8 @@ def decompose_logit(
     direction, bias = lens.directions(token)[-1], lens.constant(token)
     if against is not None:
         direction, bias = direction - lens.directions(against)[-1], bias - lens.constant(against)
-    gradient, inside = linearised.gradient(direction, check)
+    with stopping(check):
+        gradient, inside = linearised.gradient(direction)
     share = (gradient.cpu().double() * linearised.start.cpu().double()).sum(-1)
     bias += inside
     error = float((share.sum() + bias - logit).abs() / (share.abs().sum() + abs(bias)))

@@ -494,7 +494,6 @@ def patched(
     cells: int,
     *,
     sequence: Tensor | None = None,
-    check: Callable[[], None] | None = None,
 ) -> Tensor:
     """(cells, width) hidden states of the last position with the patches in force, for `decode`.
 
@@ -509,7 +508,6 @@ def patched(
         patches: what is replaced; a cell may have several.
         cells: how many. All run as one batch from the first patched position on, so put near positions together.
         sequence: (cells,) which of the trace's sequences each cell starts from; the first by default.
-        check: called before every layer; raises to cancel.
 
     Raises:
         ValueError: hooks were put on or taken off the model since the trace.
@@ -539,10 +537,10 @@ def patched(
         kept = [patch for patch in kept if len(patch.places[0])]
         sequences = start[chosen]
         if route.equations is not None:
-            moved = native.patched(route.equations, trace, kept, sequences, check)
+            moved = native.patched(route.equations, trace, kept, sequences)
         else:
             split = route.split(network)
-            moved = modules.patched(network, trace, kept, sequences.to(device), check, split=split)
+            moved = modules.patched(network, trace, kept, sequences.to(device), split=split)
         return hidden.index_copy(0, chosen.to(device), moved.to(hidden.dtype))
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..mixture_of_depths.graft import mixture_in_force
 from ..mixture_of_depths.mixture import mix
+from ..stopping import stop_point
 from .equations import Block, Equations, Mlp, Norm, Rotation
 from .native import walk
 
@@ -296,6 +297,7 @@ class NativeJacobian:
         grad = self._vjp_last(self.layers[-1], last, at, length)
         rows = torch.arange(len(at), device=at.device)
         for index in reversed(range(len(self.layers))):
+            stop_point()
             if index < len(self.layers) - 1:
                 grad = self._vjp(self.layers[index], grad, length)
             if index >= self._first_read:
@@ -395,6 +397,7 @@ class NativeJacobian:
         tangent[:, torch.arange(len(at), device=at.device), at - begin] = tangents
         seen, reads = max(first, begin), list[Tensor]()
         for index, layer in enumerate(self.layers):
+            stop_point()
             if index >= self._first_read:
                 reads.append(tangent[:, :, seen - begin :])
             wanted = seen if layer is self.layers[-1] else begin

@@ -25,6 +25,7 @@ from ..devices import widest
 from ..hooks import check_hook_names, has_hooks
 from ..network import Network
 from ..patching import site_hook
+from ..stopping import stop_point
 from .modules import drop_pattern, run_blocks
 
 __all__ = [
@@ -420,6 +421,7 @@ class LinearisedPass:
         ends = torch.tensor([part.stop - 1 for part, _ in rows.pieces], device=found.device)
         x, mixed = self._enter(begin, stop, rows), None
         for index, layer in enumerate(self.layers[:-1]):
+            stop_point()
             if index == 0 and layer.separable:
                 x = self._first(layer, x, begin, stop, bias)
             elif index == len(self.layers) - 2 and layer.slope is not None and layer.separable and last.separable:
@@ -450,13 +452,12 @@ class LinearisedPass:
         return torch.cat([layer.forward(x[:n], Rows.spread(n, 0, 0, bias=True)), behind]) if bias else behind
 
     @torch.no_grad()
-    def gradient(self, direction: Tensor, check: Callable[[], None] | None = None) -> tuple[Tensor, float]:
+    def gradient(self, direction: Tensor) -> tuple[Tensor, float]:
         """The gradient at `start` (n, d_model) of the stream behind the last block along ``direction`` (d_model,), and
         what the biases of all layers add."""
         gradient, added = direction[None], _none(direction)
         for layer in reversed(self.layers):
-            if check is not None:
-                check()
+            stop_point()
             gradient, more = layer.backward(gradient, last=layer is self.layers[-1])
             added = added + more
         return gradient, float(added)

@@ -354,7 +354,6 @@ def patched(
     trace: Trace,
     patches: Sequence[Patch],
     sequence: Tensor,
-    check: Callable[[], None] | None,
     *,
     split: bool,
 ) -> Tensor:
@@ -366,13 +365,7 @@ def patched(
     whole = trace.hooked or network.backend == "bridge" or mixture_of(tl_model) is not None
     first = 0 if whole else min(patch.layer for patch in patches)
 
-    def checking(value: Tensor, hook: Any) -> Tensor:
-        if check is not None:
-            check()
-        return value
-
     hooks: list[tuple[str, Callable[..., Tensor]]] = []
-    hooks += [(site_hook("resid", layer, n_layers), checking) for layer in range(first, n_layers)]
     for patch in sorted(patches, key=lambda patch: patch.site == "attn_to_mlp"):  # these read what others put
         hooks += site_changes(network, patch.site, patch.layer, _writing(patch))
     check_hook_names(tl_model, [name for name, _ in hooks])

@@ -11,6 +11,7 @@ from einops import rearrange
 from torch import Tensor
 
 from ..patching import Patch
+from ..stopping import stop_point
 from .equations import At, Block, Equations, KeysValues, Rotation, as_it_is
 from .traces import Trace
 from .unembed import vocabulary_block
@@ -39,7 +40,6 @@ def walk(
     fused: bool = True,
     project: Project | None = None,
     rotation: Rotation | None = None,
-    check: Callable[[], None] | None = None,
 ) -> Tensor:
     """The residual stream (batch, tokens, d_model) behind some blocks that follow one another.
 
@@ -54,14 +54,12 @@ def walk(
         fused: use the fused attention kernel, which has no forward-mode derivative.
         project: gives the queries, keys and values of the first block instead of its own projections.
         rotation: of at least the positions up to the last one; made here unless given.
-        check: called before every block; raises to cancel.
     """
     batch, total = stream.shape[0], first + stream.shape[1]
     rotation = equations.rotation(total) if rotation is None else rotation
     rotation = None if rotation is None else rotation.at(slice(first, total))
     for block in blocks:
-        if check is not None:
-            check()
+        stop_point()
         layer, ends = block.index, block is blocks[-1]
         stream = at("resid", layer, stream)
         if project is not None and block is blocks[0]:
@@ -263,7 +261,6 @@ def patched(
     trace: Trace,
     patches: Sequence[Patch],
     sequence: Tensor,
-    check: Callable[[], None] | None,
 ) -> Tensor:
     """(cells, d_model) what the unembedding reads at the last position; every cell has a patch that it can see.
 
@@ -325,7 +322,7 @@ def patched(
 
     end = walk(
         equations, equations.blocks(range(start, n_layers)), stream, begin, past=cells.past(), at=at,
-        last=slice(-1, None), project=project, check=check,
+        last=slice(-1, None), project=project,
     )  # fmt: skip
     for patch in later.get(("resid", n_layers), ()):
         end = end.clone()

@@ -21,6 +21,7 @@ from ..mixture_of_depths.graft import dense_routes
 from ..network import Network
 from ..patching import Patch, Site
 from ..state import last_remembered, remembered
+from ..stopping import unstoppable
 from . import modules, native
 from .equations import Equations
 from .jacobian import NativeJacobian
@@ -52,7 +53,8 @@ def verdict(network: Network, tokens: int) -> Verdict:
     with dense_routes(network.tl_model):
         held = remembered(network, "routes", Verdict)
         if held.tokens == 0 or _passes_boundary(network, held.tokens, tokens):
-            compared = Verdict() if has_hooks(network.tl_model) else _compare(network, tokens)
+            with unstoppable():
+                compared = Verdict() if has_hooks(network.tl_model) else _compare(network, tokens)
             held.equations, held.cache, held.split = compared.equations, compared.cache, compared.split
             held.tokens = compared.tokens
     return held
@@ -158,8 +160,8 @@ def _same_patched(network: Network, equations: Equations, embeddings: Tensor, sp
     ]
     sequence = torch.zeros(len(sites), dtype=torch.long)
     kept = modules.trace(network, embeddings, (), whole=False, split=True)
-    wanted = modules.patched(network, kept, patches, sequence, None, split=True)
-    return agree(native.patched(equations, clean, patches, sequence, None), wanted, network.precision)
+    wanted = modules.patched(network, kept, patches, sequence, split=True)
+    return agree(native.patched(equations, clean, patches, sequence), wanted, network.precision)
 
 
 def _same_derivative(network: Network, equations: Equations, embeddings: Tensor) -> bool:

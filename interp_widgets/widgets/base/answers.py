@@ -14,7 +14,7 @@ from ...compute.cache import results as cache
 from ...compute.memory import Forecast, speedometer
 from ...compute.worker import Job
 from .identity import Identity
-from .jobs import threads_for
+from .jobs import computing
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Answers:
     def _compute(self, request: Hashable, index: int, job: Job, before: tuple[Any, ...]) -> Any:
         panel, model, count = self._panel, self._panel.asked_models[index], len(self._panel.asked_models)
         began = time.monotonic()
-        with threads_for(panel.models):
+        with computing(panel.models, job):
             value = panel.compute(
                 request,
                 model,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...compute.worker import Job, Owner, State
+from ...models.stopping import stopping
 from ...models.threads import SMALL, few_threads
 from .guard import guarded, inside_handler, ui_lock
 
@@ -53,7 +55,7 @@ class Jobs:
         def compute(job: Job) -> Any:
             nonlocal began
             began = time.monotonic()  # the time in the queue is no work
-            with threads_for(panel.models):
+            with computing(panel.models, job):
                 return work(job)
 
         def show(value: Any) -> None:
@@ -146,6 +148,8 @@ class Jobs:
             owner.close()
 
 
-def threads_for(models: tuple[Any, ...]) -> Any:
-    """As many processor threads as the largest of the models is worth, as a context."""
-    return few_threads(max(getattr(model, "parameter_count", SMALL) for model in models))
+@contextmanager
+def computing(models: tuple[Any, ...], job: Job) -> Iterator[None]:
+    """Compute with as many processor threads as the largest of the models is worth; a cancel acts between layers."""
+    with few_threads(max(getattr(model, "parameter_count", SMALL) for model in models)), stopping(job.check):
+        yield
