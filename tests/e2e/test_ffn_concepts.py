@@ -65,7 +65,7 @@ def test_journey(opened: Any) -> None:
     expect(cell(nb, 5, "description")).to_have_text("–")
     nb.page.keyboard.press("Enter")
     field.fill("half a sen")
-    nb.py(code="panel.notes_of('A').edit((5, 0), description='from elsewhere'); panel.notes_changed()")
+    nb.py(code="panel['concepts'].note('A', (5, 0), description='from elsewhere')")
     expect(cell(nb, 0, "description")).to_have_text("from elsewhere")
     expect(field).to_have_value("half a sen")
     expect(field).to_be_focused()
@@ -74,12 +74,18 @@ def test_journey(opened: Any) -> None:
 
     # rules, in the worker; what was typed stays
     panel.get_by_label("Annotate", exact=True).select_option("all layers")
-    panel.get_by_role("button", name="Annotate").click()
-    nb.wait_py("len(panel.notes_of('A'))", 120)
+    panel.get_by_role("button", name="Annotate", exact=True).click()
+    nb.wait_py("len(panel['concepts'].notes_of('A'))", 120)
     nb.done()
     assert nb.py("panel.annotations[0].description(5, 4)") == "<b>moods</b> & feelings"
     components(nb).locator("tr[data-key='A/5/4']").click()
     nb.wait_py("panel.component", 4)
+
+    # a note is deleted, by a button that says which one, and comes back
+    panel.get_by_role("button", name="Delete note of component 4, layer 5 of A").click()
+    expect(cell(nb, 4, "description")).to_have_text("–")
+    panel.get_by_role("button", name="Undo deleting the note of component 4, layer 5 of A").click()
+    expect(cell(nb, 4, "description")).to_have_text("<b>moods</b> & feelings")
     nb.looks("ffn_concepts", nb.panel, height=3200)
 
     # another layer: by its row, by the slider
@@ -99,13 +105,13 @@ def test_journey(opened: Any) -> None:
     hit = panel.locator(".iw-table").nth(2).locator("tbody tr").first
     expect(hit).to_be_visible()
     hit.click()
-    nb.wait_py("(panel.layer, panel.component)", nb.py("panel.concepts[0].components_with('sad')[0][:2]"))
+    nb.wait_py("(panel.layer, panel.component)", nb.py("panel['concepts'].results[0].components_with('sad')[0][:2]"))
 
     # the endpoint shows where its key comes from, and no field takes one
     panel.get_by_label("Annotator", exact=True).select_option("a language model at an endpoint")
     expect(panel.get_by_text("OPENAI_API_KEY", exact=False)).to_be_visible()
     assert panel.locator("input[type=password]").count() == 0
-    panel.get_by_role("button", name="Annotate").click()
+    panel.get_by_role("button", name="Annotate", exact=True).click()
     expect(panel.get_by_role("alert")).to_contain_text("the endpoint needs a model")
 
     # neurons
@@ -116,7 +122,7 @@ def test_journey(opened: Any) -> None:
     rows = panel.locator(".iw-table:visible").nth(1).locator("tbody tr")
     expect(rows).to_have_count(100)
     rows.nth(2).click()
-    nb.wait_py("panel.neuron == panel.tabs_of['neurons'].table.rows[2][0]", True)
+    nb.wait_py("panel.neuron == panel['neurons'].table.rows[2][0]", True)
     nb.looks("ffn_neurons", nb.panel, height=3200)
     panel.locator(".iw-strip:visible .iw-tok").nth(1).click()
     nb.wait_py("panel.position", 1)
@@ -127,9 +133,9 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("panel.tab", "comparison")
     nb.done()
     nb.py(code="panel.scope, panel.annotator, panel.view = 'all', 'rules', 'B'")
-    nb.py(code="panel.tabs_of['concepts'].annotating.ask()")
-    nb.wait_py("len(panel.notes_of('B'))", 120)
-    nb.wait_py("panel.comparing.annotated is not None", True)
+    nb.py(code="panel['concepts'].annotating.ask()")
+    nb.wait_py("len(panel['concepts'].notes_of('B'))", 120)
+    nb.wait_py("panel['comparison'].annotated is not None", True)
     nb.done()
     nb.bokeh_idle()
     expect(panel.get_by_text("Concepts by linguistic level")).to_be_visible()

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import traitlets as T
 
 from interp_widgets import (
     Workbench,
@@ -26,7 +27,8 @@ from interp_widgets.analysis.ffn_concepts.annotation_comparison import compare_a
 from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations, annotate_concepts
 from interp_widgets.data.annotators import Annotation, RuleAnnotator
 from interp_widgets.data.presets import PRESETS
-from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser, annotating
+from interp_widgets.widgets.base.answers import Outcome
+from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser, annotator
 from interp_widgets.widgets.views.base import bytes_floats
 from tests.data.chat_server import GOOD, KEY, Server
 from tests.models.tiny import HALF_SEED, tiny_model
@@ -60,11 +62,15 @@ def browse(wire: Any) -> Iterator[Callable[..., FFNConceptBrowser]]:
 
 
 def tab(panel: FFNConceptBrowser) -> Any:
-    return panel.tabs_of["concepts"]
+    return panel["concepts"]
 
 
 def neurons(panel: FFNConceptBrowser) -> Any:
-    return panel.tabs_of["neurons"]
+    return panel["neurons"]
+
+
+def comparing(panel: FFNConceptBrowser) -> Any:
+    return panel["comparison"]
 
 
 def write(wire: Any, panel: FFNConceptBrowser, component: int, column: str, value: Any, letter: str = "A") -> None:
@@ -96,11 +102,11 @@ def test_it_opens_with_the_components_of_the_last_layer(pair: Any, browse: Any, 
         assert row[3] == ", ".join(found[0].words(LAST, component, sign="+"))
         assert row[4] == ", ".join(found[0].words(LAST, component, sign="-"))
         assert row[5:] == [None] * 4
-    assert "<b>20</b> of 192 components" in tab(panel).said.value
+    assert "<b>20</b> of 192 components" in tab(panel).summary.value
     share = 100 * found[0].cumulative[LAST, 19]
-    assert f"<b>{share:.0f} %</b>" in tab(panel).said.value
+    assert f"<b>{share:.0f} %</b>" in tab(panel).summary.value
     assert tab(panel).layers.rows[3][3] == pytest.approx(100 * found[0].cumulative[3, 19])
-    assert "comparison" not in panel.tabs_of
+    assert "comparison" not in panel.fitting
 
 
 def test_half_of_the_variance(pair: Any, browse: Any, found: Any) -> None:
@@ -163,7 +169,7 @@ def test_more_components_are_listed_without_a_run(pair: Any, browse: Any) -> Non
     panel = browse(pair.base)
     panel.components = 500
     assert len(tab(panel).table.rows) == 192
-    assert "<b>192</b> of 192" in tab(panel).said.value
+    assert "<b>192</b> of 192" in tab(panel).summary.value
     panel.components = 3
     assert len(tab(panel).table.rows) == 3
     assert panel.status.state == "done"
@@ -173,15 +179,15 @@ def test_a_word_is_found_wherever_it_is(pair: Any, browse: Any, wire: Any, found
     panel = browse(pair.base)
     panel.search = "sad"
     hits = found[0].components_with("sad")
-    assert [tuple(row[:2]) for row in tab(panel).found.rows] == [hit[:2] for hit in hits]
+    assert [tuple(row[:2]) for row in tab(panel).hits.rows] == [hit[:2] for hit in hits]
     later = next(place for place, hit in enumerate(hits) if hit[1] >= 20)
-    wire.type(tab(panel).found, selected=later)
+    wire.type(tab(panel).hits, selected=later)
     assert (panel.layer, panel.component) == hits[later][:2]
     assert tab(panel).table.rows[-1][0] == hits[later][1], "looked up: listed below the first ones"
     assert tab(panel).table.selected == 20
     panel.search = "Sad"
-    assert "did you mean 'sad'?" in tab(panel).found.caption
-    assert tab(panel).found.rows == []
+    assert "did you mean 'sad'?" in tab(panel).hits.caption
+    assert tab(panel).hits.rows == []
 
 
 # ---- notes
@@ -227,7 +233,7 @@ def test_an_edit_of_nothing_is_an_error_and_changes_nothing(pair: Any, browse: A
         wire.event(tab(panel).table, kind="edit", key=key, column="description", value="x")
         assert panel.status.state == "failed"
         assert "no such component" in panel.status.error
-    assert len(panel.notes_of("A")) == 0
+    assert len(tab(panel).notes_of("A")) == 0
 
 
 def test_notes_are_saved_and_opened(pair: Any, browse: Any, wire: Any, tmp_path: Path) -> None:
@@ -236,7 +242,7 @@ def test_notes_are_saved_and_opened(pair: Any, browse: Any, wire: Any, tmp_path:
     panel.search = "coat"
     write(wire, panel, 150, "scenarios", ["coding"])
     tab(panel).annotating.file.value = str(tmp_path / "mine.npz")
-    wire.click(tab(panel).annotating.box.children[2].children[1])
+    wire.click(tab(panel).annotating.save_button)
     assert "Saved" in panel.status.text, panel.status.error
     saved = ConceptAnnotations.load(tmp_path / "mine.npz")
     assert saved.scenarios(LAST, 150) == ("coding",)
@@ -253,10 +259,10 @@ def test_notes_are_saved_and_opened(pair: Any, browse: Any, wire: Any, tmp_path:
         assert len(tab(wrong).table.rows) == 20, "the components are shown all the same"
         assert wrong.result is not None
     tab(wrong).annotating.file.value = str(tmp_path / "mine.npz")
-    wire.click(tab(wrong).annotating.box.children[2].children[2])
+    wire.click(tab(wrong).annotating.open_button)
     assert "these notes are about other weights" in wrong.status.error
     tab(wrong).annotating.file.value = str(tmp_path / "nothing.npz")
-    wire.click(tab(wrong).annotating.box.children[2].children[2])
+    wire.click(tab(wrong).annotating.open_button)
     assert "there is no result file" in wrong.status.error
     assert noted(wrong, 4) == [None] * 4
 
@@ -264,7 +270,7 @@ def test_notes_are_saved_and_opened(pair: Any, browse: Any, wire: Any, tmp_path:
 def test_rules_annotate_in_the_worker(pair: Any, browse: Any, wire: Any, found: Any) -> None:
     panel = browse(pair.base, scope="all")
     write(wire, panel, 6, "description", "my own")
-    wire.click(tab(panel).annotating.button)
+    wire.click(tab(panel).annotating.ask_button)
     settle(panel)
     assert panel.status.state == "done", panel.status.error
     expected = annotate_concepts(found[0], RuleAnnotator(), components=range(20))
@@ -278,6 +284,66 @@ def test_rules_annotate_in_the_worker(pair: Any, browse: Any, wire: Any, found: 
     silent = sum(row[-1] == "rules: cannot tell" for row in tab(panel).table.rows)
     assert 0 < silent < 20
     assert f"{silent} “cannot tell”, 1 by you" in tab(panel).annotating.count.value
+
+
+def test_what_is_deleted_is_named_and_comes_back(pair: Any, browse: Any, wire: Any) -> None:
+    panel = browse(pair, components=5)
+    below = tab(panel).annotating
+    assert below.delete_button.disabled
+    assert below.undo_button.disabled
+    write(wire, panel, 4, "description", "moods")
+    write(wire, panel, 3, "description", "months")
+    assert below.delete_button.disabled, "component 0 is picked, which has no note"
+    wire.type(tab(panel).table, selected=4)
+    assert below.delete_button.description == "Delete note of component 4, layer 5 of A"
+    wire.click(below.delete_button)
+    assert noted(panel, 4) == [None] * 4
+    assert noted(panel, 3)[0] == "months"
+    assert below.delete_button.disabled
+    panel.layer, panel.view = 2, "B"
+    assert below.undo_button.description == "Undo deleting the note of component 4, layer 5 of A"
+    wire.click(below.undo_button)
+    panel.layer, panel.view = LAST, "A"
+    assert noted(panel, 4) == ["moods", "", "", "user"]
+    assert below.undo_button.description == "Undo description of component 3, layer 5 of A"
+    wire.click(below.ask_button)
+    settle(panel)
+    assert all(noted(panel, component)[3] for component in range(5))
+    assert below.undo_button.description == "Undo the answers of rules"
+    wire.click(below.undo_button)
+    assert [row[-1] for row in tab(panel).table.rows] == [None] * 3 + ["user"] * 2, "one run is one step"
+    for _ in range(2):
+        wire.click(below.undo_button)
+    assert len(tab(panel).notes_of("A")) == 0
+    assert below.undo_button.disabled
+
+
+def test_rules_read_one_side_alone(pair: Any, browse: Any, found: Any) -> None:
+    panel = browse(pair.base, sides="+", components=3)
+    tab(panel).annotating.ask()
+    settle(panel)
+    assert panel.status.state == "done", panel.status.error
+    expected = annotate_concepts(found[0], RuleAnnotator(), layers=[LAST], components=range(3), sign="+")
+    for component in range(3):
+        assert panel.annotations.annotation(LAST, component) == expected.annotation(LAST, component)
+
+
+def test_answers_come_in_while_another_tab_is_looked_at(
+    pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(7)
+    monkeypatch.setattr(annotator.Annotator, "annotator", lambda self: slow)
+    panel = browse(pair)
+    tab(panel).annotating.ask()
+    assert slow.entered.wait(120)
+    panel.tab = "comparison"
+    panel.cancel()
+    assert panel.wait(120)
+    panel.run()
+    assert len(comparing(panel).notes_of("A")) == 7, "what is noted is one for both"
+    panel.tab = "concepts"
+    settle(panel)
+    assert [row[-1] for row in tab(panel).table.rows] == ["slow"] * 7 + [None] * 13
 
 
 class Slow:
@@ -303,7 +369,7 @@ class Slow:
 def test_cancel_keeps_the_answers_so_far(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(7)
     panel = browse(pair.base)
-    monkeypatch.setattr(annotating.Annotating, "annotator", lambda self: slow)
+    monkeypatch.setattr(annotator.Annotator, "annotator", lambda self: slow)
     tab(panel).annotating.ask()
     assert slow.entered.wait(120)
     panel.cancel()
@@ -316,7 +382,7 @@ def test_cancel_keeps_the_answers_so_far(pair: Any, browse: Any, monkeypatch: py
 def test_an_annotator_that_fails_is_told_and_loses_nothing(
     pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(annotating.Annotating, "annotator", lambda self: Slow(2, failure="the server is away"))
+    monkeypatch.setattr(annotator.Annotator, "annotator", lambda self: Slow(2, failure="the server is away"))
     panel = browse(pair.base)
     tab(panel).annotating.ask()
     assert panel.wait(120)
@@ -333,10 +399,10 @@ def test_the_endpoint_needs_a_model_and_shows_where_its_key_is_from(
     monkeypatch.setitem(os.environ, "MY_KEY", secret)
     panel = browse(pair.base, annotator="endpoint", key_variable="MY_KEY")
     assert "<b>MY_KEY</b> (is set)" in tab(panel).annotating.key.value
-    wire.click(tab(panel).annotating.button)
+    wire.click(tab(panel).annotating.ask_button)
     assert "the endpoint needs a model" in panel.status.error
     panel.endpoint_model, panel.base_url = "some-model", "ftp://nowhere"
-    wire.click(tab(panel).annotating.button)
+    wire.click(tab(panel).annotating.ask_button)
     assert "base_url must be a plain address" in panel.status.error
     made = tab(panel).annotating
     panel.base_url = "http://localhost:9/v1"
@@ -357,7 +423,7 @@ def test_an_endpoint_is_asked_and_its_key_kept_nowhere(
             components=3,
         )  # fmt: skip
         write(wire, panel, 1, "description", "mine")
-        wire.click(tab(panel).annotating.button)
+        wire.click(tab(panel).annotating.ask_button)
         settle(panel)
         assert panel.status.state == "done", panel.status.error
     finally:
@@ -366,12 +432,12 @@ def test_an_endpoint_is_asked_and_its_key_kept_nowhere(
     assert noted(panel, 0) == ["dates", "writing, translation", "semantics", "tiny"]
     assert noted(panel, 1)[0] == "mine"
     tab(panel).annotating.file.value = str(tmp_path / "notes.npz")
-    tab(panel).annotating.write()
+    tab(panel).annotating.save()
     panel.save(tmp_path / "page.html")
     kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert len(kept) == 4, "two answers, the notes, the page"
     assert not any(KEY.encode() in data for data in kept)
-    assert KEY not in panel.code(panel.request()) + str([data for _, _, data in wire.sent])
+    assert KEY not in panel.current.code(panel.current.request()) + str([data for _, _, data in wire.sent])
 
 
 def test_saved_components_open_without_the_model(pair: Any, browse: Any, wire: Any, found: Any, tmp_path: Path) -> None:
@@ -380,26 +446,27 @@ def test_saved_components_open_without_the_model(pair: Any, browse: Any, wire: A
         panel.view = letter
         write(wire, panel, 2, "description", f"note of {letter}", letter)
         tab(panel).annotating.file.value = str(tmp_path / f"{name}-notes.npz")
-        tab(panel).annotating.write()
-        tab(panel).annotating.keep()
+        tab(panel).annotating.save()
+        tab(panel).annotating.save_components()
     notes = [tmp_path / "one-notes.npz", tmp_path / "two-notes.npz"]
     again = browse(tmp_path / "one-concepts.npz", str(tmp_path / "two-concepts.npz"), notes=notes, tab="comparison")
     settle(again)
     assert again.status.state == "done", again.status.error
     np.testing.assert_array_equal(again.result[0].plus, found[0].plus)
-    assert again.comparing.result is not None
-    assert "neurons" not in again.tabs_of
+    assert comparing(again).comparison is not None
+    assert "neurons" not in again.fitting
     again.tab = "concepts"
+    settle(again)
     assert noted(again, 2)[0] == "note of A"
     again.view = "B"
     assert noted(again, 2)[0] == "note of B"
     space: dict[str, Any] = {}
-    exec(again.code(again.request()), space)
-    np.testing.assert_array_equal(space["concepts_b"].plus, found[1].plus)
+    exec(again.current.code(again.current.request()), space)
+    np.testing.assert_array_equal(space["result_b"].plus, found[1].plus)
     single = browse(found[0])
     assert single.layer == LAST
-    single.tab = "neurons"
-    assert "a saved result has no neurons" in single.status.error
+    with pytest.raises(T.TraitError, match="a saved result has no neurons"):
+        single.tab = "neurons"
     with pytest.raises(TypeError, match="two saved results or two models"):
         FFNConceptBrowser(found[0], pair.tuned)
     with pytest.raises(FileNotFoundError, match="no result file"):
@@ -424,7 +491,7 @@ def test_neurons_are_those_of_the_functions(pair: Any, browse: Any) -> None:
     np.testing.assert_allclose(shade, effects.activation[:, strongest[0]], atol=1e-4)
     total = float(effects.effect.sum() + effects.bias_effect)
     assert total == pytest.approx(effects.mlp_effect, abs=1e-3)
-    assert f"<b>{effects.mlp_effect:+.2f}</b>" in neurons(panel).said.value
+    assert f"<b>{effects.mlp_effect:+.2f}</b>" in neurons(panel).summary.value
 
 
 def test_what_a_neuron_raises_hangs_on_the_sign_of_its_activation(pair: Any, browse: Any) -> None:
@@ -487,8 +554,19 @@ def test_on_a_workbench(pair: Any, browse: Any) -> None:
     assert one.result.effects.layer == 1
     assert neurons(one).number.value == 11
     assert tab(other).variance.chosen.data["layer"] == [1]
-    neurons(one).panel.pick_neuron(3)
-    assert bench.neuron == other.neuron == 3
+    neurons(one).pick_neuron(3)
+    assert bench.neuron == neurons(other).neuron == 3
+
+
+def test_a_token_chosen_before_the_tab_is_opened_is_looked_at(pair: Any, browse: Any) -> None:
+    bench = Workbench(pair.base, prompt=PROMPT, prompt_token=2)
+    panel = browse(bench)
+    panel.tab = "neurons"
+    settle(panel)
+    assert (panel.position, panel.result.effects.position) == (2, 2)
+    bench.select(prompt_token=4)
+    settle(panel)
+    assert panel.result.effects.position == 4
 
 
 # ---- two models
@@ -521,14 +599,14 @@ def test_the_comparison_is_that_of_the_functions(pair: Any, browse: Any, found: 
     panel = browse(pair, tab="comparison", layer=2)
     settle(panel)
     compared = compare_concepts(*found, rank=20)
-    np.testing.assert_allclose(panel.comparing.result.angles, compared.angles, atol=1e-5)
-    assert panel.comparing.angles.chosen.data["layer"] == [2]
-    assert len(panel.comparing.matched.rows) == 20
-    assert f"<b>{compared.overlap[2]:.0%}</b>" in panel.comparing.said.value
-    assert "Not annotated yet" in panel.comparing.scenarios.empty
+    np.testing.assert_allclose(comparing(panel).comparison.angles, compared.angles, atol=1e-5)
+    assert comparing(panel).angles.chosen.data["layer"] == [2]
+    assert len(comparing(panel).matched.rows) == 20
+    assert f"<b>{compared.overlap[2]:.0%}</b>" in comparing(panel).summary.value
+    assert "Not annotated yet" in comparing(panel).scenarios.empty
     panel.components = 5
     settle(panel)
-    np.testing.assert_allclose(panel.comparing.result.overlap, compare_concepts(*found, rank=5).overlap, atol=1e-5)
+    np.testing.assert_allclose(comparing(panel).comparison.overlap, compare_concepts(*found, rank=5).overlap, atol=1e-5)
 
 
 def test_models_that_cannot_be_compared_are_told(browse: Any, found: Any) -> None:
@@ -539,7 +617,9 @@ def test_models_that_cannot_be_compared_are_told(browse: Any, found: Any) -> Non
     panel = browse(found[0], few, layer=2, view="difference")
     assert "must have the same layers" in panel.status.error
     assert "different layers" in tab(panel).variance.message
+    assert "must have the same layers" in tab(panel).table.empty
     panel.view = "B"
+    assert panel.status.error == "", "an error goes when its cause goes"
     assert len(tab(panel).layers.rows) == 4
 
 
@@ -548,7 +628,7 @@ def test_matched_words_are_turned_alike(pair: Any, browse: Any, found: Any) -> N
     settle(panel)
     a, b = found
     turned = 0
-    for row in panel.comparing.matched.rows:
+    for row in comparing(panel).matched.rows:
         cosine = float(a.directions[1, row[0]] @ b.directions[1, row[1]])
         assert abs(cosine) == pytest.approx(row[2], abs=1e-5)
         word, value = b.scores(1, row[1])[0]
@@ -561,14 +641,14 @@ def test_annotated_models_are_compared_by_scenario_and_level(pair: Any, browse: 
     notes = [annotate_concepts(one, RuleAnnotator(), components=range(20)) for one in found]
     panel = browse(pair, tab="comparison", notes=notes)
     settle(panel)
-    assert panel.comparing.annotated is not None, panel.status.error
+    assert comparing(panel).annotated is not None, panel.status.error
     expected = compare_annotations(*notes).level_table()
-    rows = {row[0]: row for row in panel.comparing.levels.rows}
+    rows = {row[0]: row for row in comparing(panel).levels.rows}
     for one in expected.to_dict("records"):
         assert rows[one["category"]][3] == pytest.approx(one["difference"], abs=0.01, rel=0.01)
-    assert len(panel.comparing.scenarios.rows) == 6
-    assert panel.comparing.moved.rows
-    assert "Too few concepts for a test" in panel.comparing.noted.value
+    assert len(comparing(panel).scenarios.rows) == 6
+    assert comparing(panel).moved.rows
+    assert "Too few concepts for a test" in comparing(panel).noted_summary.value
 
 
 def test_neurons_of_two_models(pair: Any, browse: Any) -> None:
@@ -584,13 +664,12 @@ def test_neurons_of_two_models(pair: Any, browse: Any) -> None:
 
 
 def test_the_comparison_needs_two_models(pair: Any, browse: Any) -> None:
-    with pytest.raises(ValueError, match="comparison needs two models"):
+    with pytest.raises(T.TraitError, match="the tab 'comparison' needs two models"):
         FFNConceptBrowser(pair.base, tab="comparison")
     panel = browse(pair.base)
-    panel.tab = "comparison"
-    assert "needs two models" in panel.status.error
-    panel.tab = "concepts"
-    assert panel.status.state == "done"
+    with pytest.raises(T.TraitError, match="the tab 'comparison' needs two models"):
+        panel.tab = "comparison"
+    assert (panel.tab, panel.status.state) == ("concepts", "done")
 
 
 # ---- what goes wrong
@@ -617,7 +696,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, browse: Any, chang
         assert panel.wait(120)
     assert sentence in complaint(panel)
     assert panel.result is good or panel.tab == "neurons"
-    assert panel.concepts == (good,)
+    assert tab(panel).results == (good,)
     panel.tab = "concepts"
     assert tab(panel).table.rows == rows or tab(panel).table.rows
 
@@ -625,7 +704,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, browse: Any, chang
 def test_words_of_ones_own(pair: Any, browse: Any) -> None:
     panel = browse(pair.base, word_list="own", words=WORDS)
     assert set(panel.result.vocabulary) == set(WORDS)
-    assert "8 words" in tab(panel).said.value
+    assert "8 words" in tab(panel).summary.value
 
 
 @pytest.mark.parametrize(
@@ -647,21 +726,21 @@ def test_opens_on_either_backend_and_in_half_precision(browse: Any, family: str,
 def test_partial_results_are_drawn(pair: Any, browse: Any) -> None:
     panel = browse(pair.base, layer=1)
     parts: list[Any] = []
-    panel.request().answer(pair.base, progress=None, check=lambda: None, on_partial=parts.append)
+    request = tab(panel).request()
+    request.answer(pair.base, progress=None, check=lambda: None, on_partial=parts.append)
     assert len(parts) == 5
-    panel.results = (parts[2],)
-    panel.draw((parts[2],), panel.request())
+    tab(panel)._show_partial(Outcome(request, (parts[2],), 0.0, partial=True))
     assert [row[0] for row in tab(panel).layers.rows] == [0, 1, 2]
-    assert "Stopped midway" in tab(panel).said.value
+    assert "Stopped midway" in tab(panel).summary.value
     panel.layer = 4
-    assert tab(panel).said.value == "This layer is not there yet."
+    assert tab(panel).summary.value == "This layer is not there yet."
     assert tab(panel).table.rows == []
     assert tab(panel).bars.message
 
 
 def test_cancel_and_close_during_a_run(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = browse(pair.base)
-    cancelled_and_closed(panel, monkeypatch, lambda: setattr(panel, "rank", 7))
+    cancelled_and_closed(panel.current, monkeypatch, lambda: setattr(panel, "rank", 7))
 
 
 # ---- what is taken away
@@ -677,11 +756,11 @@ def test_copied_code_reproduces_the_components(
     monkeypatch.setattr("interp_widgets.load_model", {"demo-base": pair.base, "demo-tuned": pair.tuned}.__getitem__)
     panel = browse(pair, **options)
     space: dict[str, Any] = {}
-    exec(panel.code(panel.request()), space)
+    exec(panel.current.code(panel.current.request()), space)
     for letter, result in zip("ab", panel.result, strict=True):
-        np.testing.assert_array_equal(space[f"concepts_{letter}"].plus, result.plus)
+        np.testing.assert_array_equal(space[f"result_{letter}"].plus, result.plus)
     if "tab" in options:
-        np.testing.assert_allclose(space["comparison"].angles, panel.comparing.result.angles, atol=1e-5)
+        np.testing.assert_allclose(space["comparison"].angles, comparing(panel).comparison.angles, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"position": 3, "target": ""}, {"response": " Paris and", "target": ""}])
@@ -691,7 +770,7 @@ def test_copied_code_reproduces_the_neurons(
     monkeypatch.setattr("interp_widgets.load_model", {"demo-base": pair.base}.__getitem__)
     panel = browse(pair.base, tab="neurons", **{"prompt": PROMPT, "target": TARGET, **options})
     space: dict[str, Any] = {}
-    exec(panel.code(panel.request()), space)
+    exec(panel.current.code(panel.current.request()), space)
     np.testing.assert_allclose(space["effects"].effect, panel.result.effects.effect, atol=1e-6)
     np.testing.assert_array_equal(space["tokens"].promoted, panel.result.tokens.promoted)
 

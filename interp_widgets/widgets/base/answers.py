@@ -129,6 +129,16 @@ class Answers:
         return str(self._panel.cached_as or type(self._panel).__qualname__)
 
 
+def once_for(results: tuple[Any, ...], what: Hashable, compute: Callable[[], Any]) -> Any:
+    """What is computed of results, once for all panels that show them."""
+    key = (what, *map(id, results))  # the cache holds the results too: no others can have their ids
+    held = cache.get(key)
+    if held is None:
+        held = compute(), results
+        cache.put(key, held)
+    return held[0]
+
+
 def device_of(model: Model) -> str:
     """The name of a model's device."""
     return str(getattr(model, "device", "cpu"))

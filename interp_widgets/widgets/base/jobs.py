@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ...compute.worker import Job, Owner, State
+from ...compute.worker import Cancelled, Job, Owner, State
 from ...models.stopping import stopping
 from ...models.threads import SMALL, few_threads
 from .guard import guarded, inside_handler, ui_lock
+from .status import describe_error
 
 MAIN = "main"
 """The channel of the panel's own question."""
@@ -146,6 +147,51 @@ class Jobs:
         """End all runs and let go of the worker."""
         for owner in self._owners.values():
             owner.close()
+
+
+class Derived:
+    """What a panel computes beside its question from what it shows, in the background, and anew when that has changed.
+
+    `drawn()` is called when there is a value, or a failure, which is then also shown in the panel; the other keywords
+    are those of `Jobs.start`.
+    """
+
+    def __init__(self, panel: Any, drawn: Callable[[], object], **keywords: Any) -> None:
+        self._panel, self._drawn, self._keywords = panel, drawn, keywords
+        self._key: Any = None
+        self._value: Any = None
+        self._job: Job | None = None
+        self.failure = ""
+        """Why there is no value, in a sentence; empty while nothing has failed."""
+
+    def ask(self, key: Any, work: Callable[[Job], Any]) -> None:
+        """Compute it for a key, unless that is done or under way; what was cancelled begins again."""
+        if self._job is not None and key == self._key and not self._job.cancelled:
+            return
+        self._key, self._value, self.failure = key, None, ""
+
+        def caught(job: Job) -> tuple[Any, Exception | None]:
+            try:
+                return work(job), None
+            except Cancelled:
+                raise
+            except Exception as error:  # handed over, so that the picture says so before the sentence comes
+                return None, error
+
+        def done(outcome: tuple[Any, Exception | None]) -> None:
+            if key != self._key:
+                return
+            self._value, error = outcome
+            self.failure = "" if error is None else describe_error(error)
+            self._drawn()
+            if error is not None:
+                raise error
+
+        self._job = self._panel.jobs.start(caught, done, **self._keywords)
+
+    def of(self, key: Any) -> Any:
+        """The value for a key; None while there is none."""
+        return self._value if key == self._key else None
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .workbench import model_name
+
 LETTERS = "AB"
 """The first model and the second."""
 
@@ -15,6 +17,12 @@ LETTERS = "AB"
 def letters(results: Sequence[Any]) -> list[str]:
     """What to put before each of several results: nothing for one."""
     return [""] if len(results) == 1 else [f"{letter} " for letter in LETTERS[: len(results)]]
+
+
+def labels(panel: Any) -> list[str]:
+    """What charts call the models: their names, of two behind their letters."""
+    names = [model_name(model) for model in panel.models]
+    return names if len(names) == 1 else [f"{letter}: {name}" for letter, name in zip(LETTERS, names, strict=True)]
 
 
 def title_start(panel: Any) -> str:

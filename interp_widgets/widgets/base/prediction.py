@@ -183,9 +183,9 @@ class PredictionPanel(Panel):
     def text_inputs(self) -> list[Any]:
         """Rows of inputs: prompt, response, example, target, and what a subclass puts into the group ``prediction``.
 
-        None in a stack, which has them above its tabs.
+        None in a stack that has them above its tabs.
         """
-        if self.stack is not None:
+        if self._texts_above:
             return []
         self._texts = TextInputs(self)
         return self._texts.rows
@@ -193,8 +193,12 @@ class PredictionPanel(Panel):
     @property
     def texts(self) -> TextInputs:
         """The inputs of the texts: the panel's own or those of the stack it is in."""
-        found: TextInputs = self._texts if self.stack is None else self.stack.texts
+        found: TextInputs = self.stack.texts if self._texts_above else self._texts
         return found
+
+    @property
+    def _texts_above(self) -> bool:
+        return self.stack is not None and self.stack.texts_above
 
     def appear(self) -> None:
         if not self._opened:

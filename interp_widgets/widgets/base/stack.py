@@ -61,6 +61,8 @@ class Stack(Shell):
     one_status: ClassVar[bool] = False
     """Whether the panels share one status line, below the tabs, since one works while another is looked at. Their runs
     then have channels of different names."""
+    texts_above: ClassVar[bool] = False
+    """Whether the texts of a prediction stand above the tabs; else each panel that asks for them has its own."""
     tab: str
     """The tab that is looked at."""
 
@@ -280,6 +282,8 @@ class Stack(Shell):
 
 class PredictionStack(Stack):
     """Base of the stacks whose panels look into one prediction: its texts stand above the tabs."""
+
+    texts_above: ClassVar[bool] = True
 
     def build(self) -> None:
         self.texts = TextInputs(self)

@@ -1,193 +1,134 @@
-"""The comparison tab: how far tuning turned the components, and what became of their scenarios and levels."""
+"""How far tuning turned the components, and what became of their scenarios and levels."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 import numpy as np
-from numpy.typing import NDArray
 
-from interp_widgets.analysis.ffn_concepts import ConceptComparison, FFNConceptResult, compare_concepts
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis.ffn_concepts import ConceptComparison, FFNConceptResult
 from interp_widgets.analysis.ffn_concepts.annotation_comparison import AnnotationComparison, compare_annotations
 from interp_widgets.figures.ffn_concepts import LayerOverlap, NoteShares, PrincipalAngles
 from interp_widgets.figures.static import Scene, curves_scene, stack_scenes, table_scene
 
+from ..base.code import call
 from ..base.controls import shown_if
+from ..base.fields import field
 from ..base.guard import guarded
+from ..base.jobs import Derived
+from ..base.pair_view import LETTERS
+from ..base.request import result_variables
+from ..base.saving import as_one
 from ..views import BokehFigure, Table
-from .words import words_of
+from .components import MATCHED, RIGHT, ComponentPanel
+from .notes import as_annotations
 
-if TYPE_CHECKING:
-    from .browser import FFNConceptBrowser
-
-RIGHT = {"align": "right"}
+SHARES = {"level": "linguistic levels", "scenario": "task scenarios"}
 FEW = 30
 """Concepts of a model below which shares and tests say little."""
 UNNOTED = (
     "Not annotated yet: on the tab Concepts choose A, then B, and press Annotate for all layers; "
     "the shares of scenarios and levels are compared here."
 )
-
 NOT_MOVED = "No word of the descriptions became more or less frequent."
 
 
-class ComparisonTab:
+class ConceptChange(ComponentPanel):
     """Charts of overlap and angles, matched components of the layer, and the tables of the annotations."""
 
-    def __init__(self, panel: FFNConceptBrowser) -> None:
-        self.panel = panel
-        self.box = W.VBox()
-        self.box.add_class("iw-column")
-        self.result: ConceptComparison | None = None
-        """What is on the screen."""
-        self.annotated: AnnotationComparison | None = None
-        self._asked: Any = None
-        self._asked_notes: Any = None
-        self._filling = False
+    title = "FFN concepts compared"
+    shares = field(
+        SHARES, "level", label="By layer", group="comparison", selects=True,
+        help="Whose shares the comparison draws by layer",
+    )  # fmt: skip
 
-    def _build(self) -> None:
-        """Make charts and tables when the tab is first looked at: figures take a while to make."""
-        panel = self.panel
-        self.overlap, self.angles = LayerOverlap(), PrincipalAngles()
-        self.shares = NoteShares()
-        made = (self.overlap, self.angles, self.shares)
-        figures = [BokehFigure(chart.figure, on_error=panel.show_error) for chart in made]
-        self.angles.lines.selected.on_change("indices", guarded(panel, self._line_tapped))
-        self.said, self.noted = W.HTML(""), W.HTML("")
+    @classmethod
+    def lacks(cls, models: tuple[Any, ...]) -> str:
+        return "" if len(models) > 1 else "two models"
+
+    def build(self) -> None:
+        super().build()
+        self.overlap, self.angles, self.note_shares = LayerOverlap(), PrincipalAngles(), NoteShares()
+        charts = (self.overlap, self.angles, self.note_shares)
+        figures = [BokehFigure(chart.figure, on_error=self.show_error) for chart in charts]
+        self.angles.lines.selected.on_change("indices", guarded(self, self._line_tapped))
+        self.summary, self.noted_summary = W.HTML(""), W.HTML("")
         self.matched = Table(empty="No comparison yet: it needs both models' components.", height=360)
         self.scenarios, self.levels = (Table(empty=UNNOTED, height=300) for _ in range(2))
         self.moved = Table(empty=UNNOTED, height=300)
-        panel.watch(self.matched, "selected", self._picked)
-        charts = W.VBox([W.VBox([one]) for one in figures[:2]])
-        charts.add_class("iw-maps")
-        panel.watch(panel, "shares", lambda _: self.shares.update(self.annotated, trait=panel.shares))
-        self.of_notes = W.VBox([self.levels, *panel.controls.rows("comparison"), figures[2], self.moved])
+        self.watch(self.matched, "selected", self._picked)
+        above = W.VBox([W.VBox([one]) for one in figures[:2]])
+        above.add_class("iw-maps")
+        self.of_notes = W.VBox([self.levels, *self.controls.rows("comparison"), figures[2], self.moved])
         self.of_notes.add_class("iw-column")
-        shown_if(self.of_notes, False)  # one empty table says what to do
-        self.box.children = [self.said, charts, self.matched, self.noted, self.scenarios, self.of_notes]
-
-    @property
-    def rank(self) -> int:
-        """Components compared: those that are listed."""
-        return min(self.panel.components, *(result.rank for result in self.panel.concepts))
-
-    @property
-    def waiting(self) -> str:
-        """Why there are no matched components yet."""
-        if len(self.panel.concepts) < 2:
-            return "The second model is not there yet."
-        if any(result.partial for result in self.panel.concepts):
-            return "Both models have to be there in full before their components are matched."
-        return "Matching the components of A with those of B…"
-
-    # computing --------------------------------------------------------------------------------------------------------
-
-    def paint(self) -> None:
-        """Compare what is on the screen, if it is looked at, and draw it."""
-        panel = self.panel
-        if len(panel.concepts) < 2 or (panel.tab != "comparison" and panel.shown != "difference"):
-            return
-        a, b = panel.concepts
-        key = (id(a), id(b), self.rank)
-        if key != self._asked:
-            self._asked, self.result, rank = key, None, self.rank
-
-            def work(job: Any) -> ConceptComparison:
-                return compare_concepts(a, b, rank=rank, progress=job.progress, check=job.check)
-
-            def done(found: ConceptComparison) -> None:
-                if key == self._asked:
-                    self.result = found
-                    panel.notes_changed()
-
-            if not (a.partial or b.partial):
-                panel.jobs.start(work, done, title="Comparing", channel="compare")
-        if panel.tab == "comparison":
-            self._draw()
-            self._compare_notes()
-
-    def _compare_notes(self) -> None:
-        """Compare scenarios and levels, once both models have notes."""
-        panel = self.panel
-        results = panel.concepts
-        notes = [panel.notes_of(letter) for letter in "AB"]
-        if tuple(results[0].layers) != tuple(results[1].layers) or not all(map(len, notes)):
-            self.annotated, self._asked_notes = None, None
-            self._draw_notes()
-            return
-        pair = [one.annotations(result, self.rank) for one, result in zip(notes, results, strict=True)]
-        key = tuple((one.descriptions, one.scenario_flags.tobytes(), one.level_index.tobytes(), one.done.tobytes())
-                    for one in pair)  # fmt: skip
-        if key == self._asked_notes:
-            return
-        self._asked_notes = key
-
-        def work(job: Any) -> AnnotationComparison:
-            return compare_annotations(pair[0], pair[1])
-
-        def done(found: AnnotationComparison) -> None:
-            if key == self._asked_notes:
-                self.annotated = found
-                self._draw_notes()
-
-        panel.jobs.start(work, done, title="Comparing the notes", channel="compare notes", quiet=True)
+        self._filling = False
+        self._comparing_notes = Derived(
+            self, self.redraw, title="Comparing the notes", channel="compare notes", quiet=True
+        )
+        self.plot.children = [self.summary, above, self.matched, self.noted_summary, self.scenarios, self.of_notes]
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
-    def _draw(self) -> None:
-        panel, found = self.panel, self.result
-        if not self.box.children:
-            self._build()
-        self.overlap.update(found, panel.layer)
-        self.angles.update(found, panel.layer)
-        self.said.value = "" if found is None else _in_words(found, panel.layer)
-        columns, rows, _ = self.matched_rows()
+    def draw(self, results: tuple[FFNConceptResult, ...], request: Any) -> None:
+        self.compare()
+        comparison = self.comparison
+        self.overlap.update(comparison, self.layer)
+        self.angles.update(comparison, self.layer)
+        self.summary.value = "" if comparison is None else _in_words(comparison, self.layer)
         self._filling = True
         try:
             with self.matched.hold_sync():
                 self.matched.rows = []
-                self.matched.empty = self.waiting
-                self.matched.columns, self.matched.rows = columns, rows
-                self.matched.selected = panel.component if panel.component < len(rows) else -1
-                self.matched.caption = f"Components of A in layer {panel.layer} and their matches in B"
+                self.matched.empty = self.not_compared
+                self.matched.columns, self.matched.rows = MATCHED, self.matched_rows()
+                self.matched.caption = f"Components of A in layer {self.layer} and their matches in B"
         finally:
             self._filling = False
+        self._compare_notes()
+        self._draw_notes()
 
-    def matched_rows(self) -> tuple[list[dict[str, Any]], list[list[Any]], list[str]]:
-        """Columns and rows of the layer's components of A, each beside the one of B that it is matched with."""
-        panel, found = self.panel, self.result
-        columns: list[dict[str, Any]] = [
-            {"label": "A no.", **RIGHT},
-            {"label": "B no.", **RIGHT, "title": "The component of B matched with it, one to one"},
-            {"label": "cosine", **RIGHT, "title": "Of the two directions, without sign"},
-            {"label": "turned °", **RIGHT},
-            {"label": "shared words", **RIGHT, "title": "Words of both, of those of either"},
-            {"label": "words of A", "wrap": True},
-            {"label": "words of B", "wrap": True, "title": "Its sides are turned as those of A"},
-        ]
-        if found is None or panel.layer not in found.layers:
-            return columns, [], []
-        at = list(found.layers).index(panel.layer)
-        a, b = panel.concepts
-        flipped = _turned(a, b, panel.layer, np.asarray(found.match)[at])
-        rows = []
-        for component, other in enumerate(np.asarray(found.match)[at].tolist()):
-            cosine = float(found.match_cosine[at, component])
-            turned = float(np.degrees(np.arccos(min(cosine, 1.0))))
-            words = [
-                words_of(a, (panel.layer, component), "both"),
-                words_of(b, (panel.layer, other), "both", turned=flipped[component]),
-            ]
-            rows.append([component, other, cosine, turned, float(found.shared_words[at, component]), *words])
-        return columns, rows, [f"A/{panel.layer}/{component}" for component in range(len(rows))]
+    def draw_selection(self) -> None:
+        super().draw_selection()
+        self._filling = True
+        try:
+            self.matched.selected = self.component if self.component < len(self.matched.rows) else -1
+        finally:
+            self._filling = False
+        self.note_shares.update(self.annotated, trait=self.shares)
+
+    # scenarios and levels ---------------------------------------------------------------------------------------------
+
+    @property
+    def _comparable(self) -> tuple[Any, ...] | None:
+        """What the notes of both models are compared of; None where one has none, or the layers differ."""
+        notes: list[Mapping[Any, Any]] = [self.notes_of(letter) for letter in LETTERS[: len(self.results)]]
+        if len(notes) < 2 or not all(notes) or tuple(self.results[0].layers) != tuple(self.results[1].layers):
+            return None
+        return self.results, self.compared, *notes
+
+    @property
+    def annotated(self) -> AnnotationComparison | None:
+        """The comparison of the notes on the screen; None while there is none."""
+        key = self._comparable
+        found: AnnotationComparison | None = None if key is None else self._comparing_notes.of(key)
+        return found
+
+    def _compare_notes(self) -> None:
+        """Compare scenarios and levels, once both models have notes."""
+        if (key := self._comparable) is None:
+            return
+        results, rank, *notes = key
+        pair = [as_annotations(own, result, rank) for own, result in zip(notes, results, strict=True)]
+        self._comparing_notes.ask(key, lambda job: compare_annotations(*pair))
 
     def _draw_notes(self) -> None:
-        found = self.annotated
-        shown_if(self.of_notes, found is not None)
-        self.shares.update(found, trait=self.panel.shares)
-        self.noted.value = "" if found is None else _notes_in_words(found)
+        annotated = self.annotated
+        shown_if(self.of_notes, annotated is not None)  # one empty table says what to do
+        self.noted_summary.value = "" if annotated is None else _notes_in_words(annotated)
         for table, what, name in (
             (self.scenarios, "scenario", "task scenario"),
             (self.levels, "level", "linguistic level"),
@@ -195,82 +136,86 @@ class ComparisonTab:
             with table.hold_sync():
                 table.rows = []
                 table.columns = _share_columns()
-                table.rows = [] if found is None else _share_rows(getattr(found, f"{what}_table")())
-                table.caption = "" if found is None else f"Concepts by {name}"
+                table.rows = [] if annotated is None else _share_rows(getattr(annotated, f"{what}_table")())
+                table.caption = "" if annotated is None else f"Concepts by {name}"
         with self.moved.hold_sync():
             self.moved.rows = []
             self.moved.columns = [
                 {"label": "layers"}, {"label": "became"}, {"label": "word"},
                 *({"label": label, **RIGHT} for label in ("A", "B", "change", "rank in A", "rank in B")),
             ]  # fmt: skip
-            self.moved.empty = UNNOTED if found is None else NOT_MOVED
-            self.moved.rows = [] if found is None else _moved_rows(found.moved_words())
-            self.moved.caption = "" if found is None else "Words of the descriptions that moved most, by layer group"
+            self.moved.empty = UNNOTED if annotated is None else NOT_MOVED
+            self.moved.rows = [] if annotated is None else _moved_rows(annotated.moved_words())
+            self.moved.caption = (
+                "" if annotated is None else "Words of the descriptions that moved most, by layer group"
+            )
 
     # what a user does -------------------------------------------------------------------------------------------------
 
     def _picked(self, change: Any) -> None:
         if not self._filling and change.new >= 0:
-            self.panel.component = change.new
+            self.component = change.new
 
     def _line_tapped(self, _attr: str, _old: Any, new: list[int]) -> None:
         if new:
-            self.panel.layer = self.angles.lines.data["layer"][new[0]]
+            self.layer = self.angles.lines.data["layer"][new[0]]
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
+    def last_lines(self) -> tuple[list[str], list[str]]:
+        comparison = call("compare_concepts", *result_variables(self.models), rank=self.compared)
+        return ["compare_concepts"], [f"comparison = {comparison}", "comparison.layer_table()"]
+
+    def _complete(self) -> ConceptComparison:
+        if self.comparison is None:
+            raise ValueError("there is no comparison to save yet: wait until both models are there")
+        return self.comparison
+
     def frame(self) -> Any:
         """One row per layer and matched pair."""
-        if self.result is None:
-            raise ValueError("there is no comparison to save yet: wait until both models are there")
-        return self.result.to_frame()
+        return self._complete().to_frame()
+
+    def stored(self) -> Result:
+        return as_one({"components": self._complete(), "notes": self.annotated})
 
     def scene(self) -> Scene:
         """The angles, and the matched components."""
-        found, layer = self.result, self.panel.layer
-        if found is None:
-            raise ValueError("there is no comparison to save yet: wait until both models are there")
-        degrees = np.degrees(np.asarray(found.angles))
-        curves = [(f"layer {own}", path, own == layer) for own, path in zip(found.layers, degrees, strict=True)]
+        comparison = self._complete()
+        degrees = np.degrees(np.asarray(comparison.angles))
+        curves = [
+            (f"layer {own}", path, own == self.layer) for own, path in zip(comparison.layers, degrees, strict=True)
+        ]
         above = curves_scene(
             curves, title=PrincipalAngles.TITLE, x_label="angle, smallest first", y_label="degrees", width=1180
         )  # fmt: skip
-        names, rows, _ = self.matched_rows()
         widths = [48, 48, 56, 64, 88, 420, 420]
-        columns = [(str(one["label"]), float(wide)) for one, wide in zip(names, widths, strict=True)]
-        return stack_scenes([above, table_scene(columns, rows, title=self.matched.caption, right=range(5))])
+        columns = [(str(one["label"]), float(wide)) for one, wide in zip(MATCHED, widths, strict=True)]
+        table = table_scene(columns, self.matched_rows(), title=self.matched.caption, right=range(5))
+        return stack_scenes([above, table])
 
 
-def _turned(a: FFNConceptResult, b: FFNConceptResult, layer: int, match: NDArray[np.integer[Any]]) -> list[bool]:
-    """Whether matched components point away from each other: a component's sign is free."""
-    if a.directions is None or b.directions is None:
-        return [False] * len(match)
-    one, other = a.directions[a.row(layer)][: len(match)], b.directions[b.row(layer)][match]
-    return [bool(cosine < 0) for cosine in np.einsum("rd,rd->r", one, other)]
-
-
-def _in_words(found: ConceptComparison, layer: int) -> str:
+def _in_words(comparison: ConceptComparison, layer: int) -> str:
     """What stayed in the chosen layer, beside chance."""
-    if layer not in found.layers:
+    if layer not in comparison.layers:
         return ""
-    of = found.layer_table().iloc[list(found.layers).index(layer)]
-    rank = np.asarray(found.angles).shape[1]
+    of = comparison.layer_table().iloc[list(comparison.layers).index(layer)]
+    rank = np.asarray(comparison.angles).shape[1]
     return (
         f"Layer {layer}, first {rank} components: <b>{of.overlap:.0%}</b> of A's subspace lies in B's (of a random "
-        f"one {found.chance:.0%}); matched components have cosine <b>{of.match_cosine:.2f}</b> on average and share "
-        f"{of.shared_words:.0%} of their words."
+        f"one {comparison.chance:.0%}); matched components have cosine <b>{of.match_cosine:.2f}</b> on average and "
+        f"share {of.shared_words:.0%} of their words."
     )
 
 
-def _notes_in_words(found: AnnotationComparison) -> str:
-    said = escape(found.summary()).replace("base:", "<b>A</b>:").replace("tuned:", "<b>B</b>:") + "."
-    fewest = min(int(notes[0].told.sum()) for notes in (found.base, found.tuned))
+def _notes_in_words(annotated: AnnotationComparison) -> str:
+    text = escape(annotated.summary()).replace("base:", "<b>A</b>:").replace("tuned:", "<b>B</b>:") + "."
+    fewest = min(int(notes[0].told.sum()) for notes in (annotated.base, annotated.tuned))
     if fewest < FEW:
-        said += (
+        text += (
             f"<br><b>Too few concepts for a test:</b> only {fewest} of one model have a description. Read the p-values "
             "as examples."
         )
-    return said
+    return text
 
 
 def _share_columns() -> list[dict[str, Any]]:

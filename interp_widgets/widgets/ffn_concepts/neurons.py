@@ -1,95 +1,209 @@
-"""The neurons tab: what the MLP neurons of the chosen layer do on a prompt, and the tokens each one writes for."""
+"""What the MLP neurons of the chosen layer do on a prompt, and the tokens that each one promotes."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import ipywidgets as W
 import numpy as np
 
-from interp_widgets.analysis.ffn_concepts import NeuronTokenResult, neuron_tokens
+from interp_widgets.analysis._core.cost import Cost, flops_per_token
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import Result, Scalar
+from interp_widgets.analysis.ffn_concepts import NeuronEffectResult, NeuronTokenResult, neuron_effects, neuron_tokens
 from interp_widgets.figures.ffn_concepts import NeuronScatter
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.static import Scene, stack_scenes, table_scene
+from interp_widgets.models import Model
 
+from ..base import pair_view
+from ..base.code import call, cell
 from ..base.controls import row
+from ..base.fields import field, variant
 from ..base.guard import guarded
+from ..base.jobs import Derived
+from ..base.prediction import Prediction, PredictionPanel, checked
+from ..base.request import model_variables, result_variables
+from ..base.saved_result import SavedResult
+from ..base.saving import as_one
+from ..base.workbench import in_model
 from ..views import BokehFigure, Table, TokenStrip
-from .request import DRAWN, PROMOTED, NeuronReading
+from .components import ComponentPanel
 
-if TYPE_CHECKING:
-    from .browser import FFNConceptBrowser
-
+LISTED = 100
+"""Neurons whose promoted tokens are read at once: those of the largest effects."""
+PROMOTED = 10
+"""Tokens listed of a neuron, on either side."""
+DRAWN = 30
+"""Neurons in a saved picture."""
 CLICK = "; click one for its tokens"
 """What a table says on the screen, and a picture of it does not."""
 
 
-class NeuronsTab:
+@dataclass(frozen=True)
+class NeuronReading:
+    """One model's answer: what the neurons of a layer do on a prompt, and the tokens of those that do most."""
+
+    effects: NeuronEffectResult
+    tokens: NeuronTokenResult
+
+    partial: ClassVar[bool] = False
+
+    @property
+    def provenance(self) -> Mapping[str, Scalar]:
+        """What it takes to repeat it."""
+        return self.effects.provenance
+
+    def active(self, neuron: int) -> float:
+        """A neuron's activation at the token that is looked at."""
+        return float(self.effects.activation[self.effects.position, neuron])
+
+
+@dataclass(frozen=True)
+class NeuronsRequest:
+    """The neurons of one layer on a prompt: their effects, and the tokens of those with the largest."""
+
+    method: ClassVar[str] = "neurons"
+    prediction: Prediction
+    layer: int
+    position: int = -1
+    """In what the model has read, from 0 without a BOS or from the end."""
+
+    def read(self, model: Model) -> tuple[list[int], str | int | None]:
+        """Ids that the model has read, and the target; the response's own token is predicted at their end only."""
+        ids, target = self.prediction.read(model)
+        prompt = read_prompt(model, ids)
+        at_end = prompt.position(self.position) == prompt.n_shown - 1
+        return ids, target if at_end else self.prediction.target or None
+
+    def answer(self, model: Model, *, progress: Any, check: Any, on_partial: Any) -> NeuronReading:
+        """Run it on one model."""
+        ids, target = self.read(model)
+        effects = neuron_effects(model, ids, target, layer=self.layer, position=self.position, check=check)
+        order = np.argsort(-np.abs(np.asarray(effects.effect)), kind="stable")[:LISTED]
+        tokens = neuron_tokens(
+            model, layer=self.layer, neurons=[int(i) for i in order], top=PROMOTED, progress=progress, check=check
+        )  # fmt: skip
+        return NeuronReading(effects, tokens)
+
+    def cost(self, model: Model) -> Cost:
+        """Operations and bytes."""
+        tokens = len(self.prediction.read(model)[0])
+        reading = 2.0 * min(LISTED, model.d_mlp) * model.d_model * model.d_vocab
+        held = 4.0 * (3 * model.d_mlp * model.d_model + tokens * model.d_vocab)
+        return Cost(tokens * flops_per_token(model) + reading, held)
+
+    def lines(self, name: str, suffix: str) -> list[str]:
+        """Lines of a cell that repeat it for the model called ``name``."""
+        lines, ids, target = self.prediction.code(name)
+        where: dict[str, Any] = {"layer": self.layer}
+        if self.position != -1:
+            target = repr(self.prediction.target) if self.prediction.target else "None"
+            where["position"] = self.position
+        strongest = f"[neuron for neuron, _ in effects{suffix}.strongest({LISTED})]"
+        return [
+            *lines,
+            f"effects{suffix} = {call('neuron_effects', name, ids, target, **where)}",
+            f"tokens{suffix} = {call('neuron_tokens', name, f'layer={self.layer}', f'neurons={strongest}')}",
+        ]
+
+
+class LayerNeurons(PredictionPanel):
     """Prompt strip, scatter of all neurons, table of those with the largest effects, tokens of the picked one."""
 
-    def __init__(self, panel: FFNConceptBrowser) -> None:
-        self.panel = panel
-        self.results: tuple[NeuronReading, ...] = ()
-        self._filling = False
-        self._listed: list[int] = []
-        self._asked: Any = None
-        self.box = W.VBox()
-        self.box.add_class("iw-column")
+    title = "FFN neurons"
+    layer = variant(ComponentPanel.layer, redraws=False)
+    position = field(int, -1)
+    """Token at which neurons are looked at, from 0 without a BOS or from the end."""
+    neuron = field(in_model(), selects=True)
+    """The picked neuron."""
 
-    def _build(self) -> None:
-        """Make strip, chart and tables when the tab is first looked at: figures take a while to make."""
-        panel = self.panel
+    def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
+        self.neuron_chosen = False
+        """Whether somebody has chosen a neuron: until then the one with the largest effect is looked at."""
+        super().__init__(model, tuned, **options)
+
+    @classmethod
+    def lacks(cls, models: tuple[Any, ...]) -> str:
+        return "a model: a saved result has no neurons to watch" if isinstance(models[0], SavedResult) else ""
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        self.neuron_chosen = "neuron" in given
+        return super().defaults(given)
+
+    def build(self) -> None:
+        self.inputs.children = self.text_inputs()
         self.strip = TokenStrip(label="Prompt: click the token at which to look", max_lines=4)
-        self.said = W.HTML("")
+        self.summary = W.HTML("")
         self.chart = NeuronScatter()
-        self.figure = BokehFigure(self.chart.figure, on_error=panel.show_error)
-        self.chart.source.selected.on_change("indices", guarded(panel, self._dot_tapped))
+        self.chart.source.selected.on_change("indices", guarded(self, self._dot_tapped))
         self.table = Table(empty="No neurons yet: press Run", height=420)
         self.tokens = Table(empty="No neuron yet: press Run", height=420)
         self.number = W.BoundedIntText(
-            description="Neuron", min=0, max=max(1, min(model.d_mlp for model in panel.models) - 1),
+            description="Neuron", min=0, max=max(1, min(model.d_mlp for model in self.models) - 1),
             tooltip="Any neuron of the layer, by its number",
         )  # fmt: skip
         self.number.add_class("iw-short")
-        panel.watch(self.number, "value", self._number_typed)
-        panel.watch(self.strip, "selected", self._token_picked)
-        panel.watch(self.table, "selected", self._row_picked)
-        chart = W.VBox([self.figure])
+        self._listed: list[int] = []
+        self._filling = False
+        self._reading = Derived(self, self._list_tokens, title="Reading the neuron", channel="neuron", quiet=True)
+        self.watch(self.number, "value", self._number_typed)
+        self.watch(self.strip, "selected", self._token_picked)
+        self.watch(self.table, "selected", self._row_picked)
+        self.watch(self, "neuron", lambda _: setattr(self, "neuron_chosen", True))
+        self.watch(self, "prompt_token", lambda change: self._look_at(change.new))
+        self.watch(self, ["prompt", "response", "response_token"], lambda _: self._look_at(-1))
+        if self.position == -1 and self.prompt_token < self.texts.in_prompt:
+            self._look_at(self.prompt_token)
+        chart = W.VBox([BokehFigure(self.chart.figure, on_error=self.show_error)])
         chart.add_class("iw-chart")
         right = W.VBox([row(self.number), self.tokens], layout={"flex": "1 1 360px"})
         above = row(chart, right)
         above.layout.align_items = "flex-start"
-        self.box.children = [self.strip, self.said, above, self.table]
+        self.plot.children = [self.strip, self.summary, above, self.table]
 
-    # drawing ----------------------------------------------------------------------------------------------------------
+    # the question -----------------------------------------------------------------------------------------------------
+
+    def request(self) -> NeuronsRequest:
+        prediction = self.prediction()
+        layers = min(model.n_layers for model in self.models)
+        if self.layer >= layers:
+            raise ValueError(f"layer must be in 0..{layers - 1} for these models, got {self.layer}")
+        checked(prediction, self.models[0])
+        request = NeuronsRequest(prediction, self.layer, self.position)
+        request.read(self.models[0])  # a position that is not there is an error before a run
+        return request
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        return {"prompt_token": (self.texts.in_prompt, "the tokens of this prompt")}
+
+    # what is looked at ------------------------------------------------------------------------------------------------
 
     @property
     def looked_at(self) -> tuple[NeuronReading, ...]:
         """The results that the view shows: one, or both in a difference."""
-        if self.panel.shown == "difference":
-            return self.results
-        return (self.results["AB".index(self.panel.shown)],)
+        return tuple(self.results[index] for index in pair_view.looked_at(self))
 
     @property
-    def told(self) -> int:
-        """The neuron that is looked at: the chosen one, else the one with the largest effect."""
-        panel, effects = self.panel, [np.asarray(one.effects.effect) for one in self.looked_at]
-        if panel.neuron_told and panel.neuron < len(effects[0]):
-            return int(panel.neuron)
-        size = np.abs(effects[-1] - effects[0]) if len(effects) == 2 else np.abs(effects[0])
-        return int(np.argmax(size))
+    def effect(self) -> Any:
+        """What each neuron adds to the target's logit, of a difference how much more in B."""
+        found = pair_view.of_view(self, [np.asarray(one.effects.effect) for one in self.results])
+        if found is None:
+            raise ValueError("the two models have layers of different widths: choose A or B")
+        return found
 
     @property
-    def last(self) -> int:
-        """Place of the last token that was read; -2 while nothing was."""
-        return len(self.results[0].effects.tokens) - 1 if self.results else -2
+    def chosen(self) -> int:
+        """The neuron that is looked at: the picked one, else the one with the largest effect."""
+        sizes = np.abs(self.effect)
+        return int(self.neuron) if self.neuron_chosen and self.neuron < len(sizes) else int(np.argmax(sizes))
 
-    def paint(self, results: tuple[NeuronReading, ...]) -> None:
-        """Draw other results, or the same in another view."""
-        self.results = results
-        if not self.box.children:
-            self._build()
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def draw(self, results: tuple[NeuronReading, ...], request: Any) -> None:
         first = results[0].effects
         self._filling = True
         try:
@@ -98,75 +212,54 @@ class NeuronsTab:
             self.strip.selected = first.position
         finally:
             self._filling = False
-        self.said.value = "<br>".join(
-            _sums(letter, one) for letter, one in zip(self._letters(), self.looked_at, strict=True)
-        )
-        self.paint_selection()
+        shown = self.looked_at
+        self.summary.value = "<br>".join(map(_sums, pair_view.letters(shown), shown))
 
-    def paint_selection(self) -> None:
+    def draw_selection(self) -> None:
         """Draw what depends on the picked neuron."""
         if not self.results:
             return
-        neuron, shown = self.told, self.looked_at
-        letter = self.panel.shown if len(self.results) == 2 and len(shown) == 1 else ""
+        neuron, shown, two = self.chosen, self.looked_at, self.shown == "difference"
+        letter = "" if two else pair_view.names(self)[0]
         self.chart.update([one.effects for one in shown], neuron=neuron, letter=letter)
-        active = [np.asarray(one.effects.activation)[:, neuron] for one in shown]
-        two = len(active) == 2
         self.strip.value_label = f"activation of neuron {neuron}" + (", B − A" if two else "")
-        values = active[1] - active[0] if two else active[0]
-        self.strip.set_values(values, signed=True)
+        active = pair_view.of_view(self, [np.asarray(one.effects.activation) for one in self.results])
+        self.strip.set_values(None if active is None else active[:, neuron], signed=True)
         self._filling = True
         try:
             self.number.value = neuron
             self._list_neurons(shown, neuron)
         finally:
             self._filling = False
-        self._list_tokens(neuron)
+        self._list_tokens()
 
     def _list_neurons(self, shown: tuple[NeuronReading, ...], neuron: int) -> None:
         """The neurons of the largest effects (of two models: of the largest change), and the picked one."""
-        two = len(shown) == 2
-        sizes = [np.asarray(one.effects.effect) for one in shown]
-        known = set.intersection(*(set(one.tokens.neurons) for one in shown)) if two else set(shown[0].tokens.neurons)
-        order = np.argsort(-np.abs(sizes[1] - sizes[0] if two else sizes[0]), kind="stable")
-        listed = [int(i) for i in order if int(i) in known]
-        self._listed = listed if neuron in listed else [neuron, *listed]
-        lines = [self._line(shown, one) for one in self._listed]
+        two, effect = len(shown) == 2, self.effect
+        known = set.intersection(*(set(one.tokens.neurons) for one in shown))
+        strongest = [int(i) for i in np.argsort(-np.abs(effect), kind="stable") if int(i) in known]
+        self._listed = strongest if neuron in strongest else [neuron, *strongest]
         with self.table.hold_sync():
             self.table.rows = []
-            self.table.columns, self.table.rows = _heads(two), lines
+            self.table.columns, self.table.rows = _heads(two), [_cells(shown, one) for one in self._listed]
             self.table.selected = self._listed.index(neuron)
             what = "change of their effects" if two else "effects"
             self.table.caption = (
-                f"The {len(listed)} neurons of layer {shown[0].effects.layer} with the largest {what}, "
-                f"of {len(sizes[0]):,}{CLICK}"
+                f"The {len(strongest)} neurons of layer {shown[0].effects.layer} with the largest {what}, "
+                f"of {len(effect):,}{CLICK}"
             )
 
-    def _line(self, shown: tuple[NeuronReading, ...], neuron: int) -> list[Any]:
-        numbers: list[Any] = []
-        for values in (
-            [float(one.effects.activation[one.effects.position, neuron]) for one in shown],
-            [float(one.effects.effect[neuron]) for one in shown],
-        ):
-            numbers += values + ([values[1] - values[0]] if len(values) == 2 else [])
-        if len(shown) == 1:
-            numbers.append(float(shown[0].effects.size[neuron]))
-        texts = [_raised(one, neuron) for one in shown]
-        return [neuron, *numbers, *texts]
-
-    def _list_tokens(self, neuron: int) -> None:
-        """The tokens of one neuron; the worker reads them if it is not among those that were read with the prompt."""
-        panel, shown = self.panel, self.looked_at
+    def _list_tokens(self) -> None:
+        """The tokens of the neuron; the worker reads them if it is not among those that were read with the prompt."""
+        neuron, shown = self.chosen, self.looked_at
         if all(neuron in one.tokens.neurons for one in shown):
-            self._asked = None
             self._show_tokens(neuron, [one.tokens for one in shown])
             return
-        models = [panel.models[self.results.index(one)] for one in shown]
-        layer = shown[0].effects.layer
-        key = (neuron, layer, panel.shown, tuple(map(id, shown)))
-        if key == self._asked:
+        models, layer = [self.models[index] for index in pair_view.looked_at(self)], shown[0].effects.layer
+        key = neuron, shown
+        if (read := self._reading.of(key)) is not None:
+            self._show_tokens(neuron, read)
             return
-        self._asked = key
         self.tokens.caption = f"Neuron {neuron} …"
 
         def work(job: Any) -> list[NeuronTokenResult]:
@@ -174,74 +267,86 @@ class NeuronsTab:
                 neuron_tokens(model, layer=layer, neurons=[neuron], top=PROMOTED, check=job.check) for model in models
             ]
 
-        def done(found: list[NeuronTokenResult]) -> None:
-            if key == self._asked:
-                self._show_tokens(neuron, found)
+        self._reading.ask(key, work)
 
-        panel.jobs.start(work, done, title="Reading the neuron", channel="neuron", quiet=True)
-
-    def _show_tokens(self, neuron: int, found: list[NeuronTokenResult]) -> None:
+    def _show_tokens(self, neuron: int, tokens: Sequence[NeuronTokenResult]) -> None:
         heads: list[dict[str, Any]] = []
         columns: list[list[Any]] = []
-        for letter, one in zip(self._letters(), found, strict=True):
-            start = f"{letter} " if letter else ""
+        for start, one in zip(pair_view.letters(tokens), tokens, strict=True):
             for what, low in (("promotes", False), ("suppresses", True)):
                 pairs = one.tokens(neuron, suppressed=low)
                 heads += [{"label": f"{start}{what}"}, {"label": f"{start}score" + " " * low, "align": "right"}]
                 columns += [[visible(token) for token, _ in pairs], [score for _, score in pairs]]
-        norms = ", ".join(f"{float(one.norms[list(one.neurons).index(neuron)]):.2f}" for one in found)
+        norms = ", ".join(f"{float(one.norms[list(one.neurons).index(neuron)]):.2f}" for one in tokens)
+        negative = max(one.active(neuron) for one in self.looked_at) < 0
         with self.tokens.hold_sync():
             self.tokens.rows = []
             self.tokens.columns, self.tokens.rows = heads, [list(cells) for cells in zip(*columns, strict=True)]
             self.tokens.caption = (
                 f"Neuron {neuron}: what one unit of its activation does; its value vector has length {norms}"
-                f"{self._turned(neuron)}"
+                + ("; its activation here is negative, so that it raises what it suppresses" if negative else "")
             )
-
-    def _turned(self, neuron: int) -> str:
-        """A reminder that a negative activation turns promoting into suppressing."""
-        active = [float(one.effects.activation[one.effects.position, neuron]) for one in self.looked_at]
-        return "; its activation here is negative, so that it raises what it suppresses" if max(active) < 0 else ""
-
-    def _letters(self) -> list[str]:
-        return ["A", "B"] if len(self.looked_at) == 2 else [""]
 
     # what a user does -------------------------------------------------------------------------------------------------
 
+    def pick_neuron(self, neuron: int) -> None:
+        """Choose a neuron of the layer."""
+        self.neuron_chosen = True
+        if self.neuron == neuron:
+            self.draw_selection()
+        self.neuron = neuron
+
     def _dot_tapped(self, _attr: str, _old: Any, new: list[int]) -> None:
         if new:
-            self.panel.pick_neuron(int(self.chart.source.data["neuron"][new[0]]))
+            self.pick_neuron(int(self.chart.source.data["neuron"][new[0]]))
 
     def _row_picked(self, change: Any) -> None:
         if not self._filling and change.new >= 0:
-            self.panel.pick_neuron(self._listed[change.new])
+            self.pick_neuron(self._listed[change.new])
 
     def _number_typed(self, change: Any) -> None:
         if not self._filling:
-            self.panel.pick_neuron(change.new)
+            self.pick_neuron(change.new)
 
     def _token_picked(self, change: Any) -> None:
+        """Look at another token of what was read; letting go goes back to the last."""
         if not self._filling:
-            self.panel.pick_token(change.new)
+            with self.hold():
+                self.prompt_token = change.new if change.new < self.texts.in_prompt else -1
+                self._look_at(change.new)  # a token of the response too
+
+    def _look_at(self, position: int) -> None:
+        self.position = -1 if position == len(self.texts.axis) - 1 else position
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
+    def code(self, request: NeuronsRequest) -> str:
+        suffixes = [name.removeprefix("result") for name in result_variables(self.models)]
+        named = zip(model_variables(self.models), suffixes, strict=True)
+        lines = [line for name, suffix in named for line in request.lines(name, suffix)]
+        lines = list(dict.fromkeys(lines))  # what is the same for two models stands there once
+        return cell(["neuron_effects", "neuron_tokens"], self.models, [*lines, f"effects{suffixes[-1]}.to_frame()"])
+
+    def frame(self) -> Any:
+        return pair_view.joined(one.effects.to_frame() for one in self.results)
+
+    def stored(self) -> Result:
+        return as_one({letter: one.effects for letter, one in self.by_letter().items()})
+
     def scene(self) -> Scene:
         """The strip and the table."""
-        two = len(self.looked_at) == 2
-        heads = [head["label"] for head in _heads(two)]
-        widths = [60, *[90] * (len(heads) - 1)]
-        for place, head in enumerate(heads):
-            if "raises" in head:
-                widths[place] = 360
-        rows = [self._line(self.looked_at, neuron) for neuron in self._listed[:DRAWN]]
-        numbers = [place for place, head in enumerate(heads) if "raises" not in head]
+        heads = [head["label"] for head in _heads(len(self.looked_at) == 2)]
+        numbers = [index for index, head in enumerate(heads) if "raises" not in head]
+        widths = [90 if index in numbers else 360 for index in range(len(heads))]
+        widths[0] = 60
+        rows = [_cells(self.looked_at, neuron) for neuron in self._listed[:DRAWN]]
         table = table_scene(list(zip(heads, widths, strict=True)), rows, right=numbers,
                             title=self.table.caption.removesuffix(CLICK))  # fmt: skip
         return stack_scenes([self.strip.scene(width=int(table.width), title="Prompt"), table])
 
 
 def _heads(two: bool) -> list[dict[str, Any]]:
+    """Columns of the table of neurons."""
     heads: list[dict[str, Any]] = [{"label": "neuron", "align": "right"}]
     what = {"activation": "What multiplies the value vector", "effect": "What it adds to the logit directly"}
     for name, title in what.items():
@@ -260,20 +365,30 @@ def _heads(two: bool) -> list[dict[str, Any]]:
     ]
 
 
+def _cells(shown: tuple[NeuronReading, ...], neuron: int) -> list[Any]:
+    """A neuron's row of that table."""
+    cells: list[Any] = [neuron]
+    for values in ([one.active(neuron) for one in shown], [float(one.effects.effect[neuron]) for one in shown]):
+        cells += values if len(values) == 1 else [*values, values[1] - values[0]]
+    if len(shown) == 1:
+        cells.append(float(shown[0].effects.size[neuron]))
+    return [*cells, *(_raised(one, neuron) for one in shown)]
+
+
 def _raised(one: NeuronReading, neuron: int) -> str | None:
     """The first tokens that a neuron raises at the token looked at; None where they were not read."""
     if neuron not in one.tokens.neurons:
         return None
-    negative = float(one.effects.activation[one.effects.position, neuron]) < 0
-    return "  ".join(visible(token) for token, _ in one.tokens.tokens(neuron, suppressed=negative)[:6])
+    tokens = one.tokens.tokens(neuron, suppressed=one.active(neuron) < 0)
+    return "  ".join(visible(token) for token, _ in tokens[:6])
 
 
 def _sums(letter: str, one: NeuronReading) -> str:
     """What the whole MLP does, as the sum of its neurons."""
-    found = one.effects
-    start = f"{letter}: " if letter else ""
+    effects = one.effects
+    start = f"{letter.strip()}: " if letter else ""
     return (
-        f"{start}Logit of “{escape(visible(found.target_token))}”: <b>{found.logit:.2f}</b>. The MLP of layer "
-        f"{found.layer} adds <b>{found.mlp_effect:+.2f}</b> to it directly: its {len(found.neurons):,} neurons "
-        f"{float(np.sum(found.effect)):+.2f}, its bias {found.bias_effect:+.2f}."
+        f"{start}Logit of “{escape(visible(effects.target_token))}”: <b>{effects.logit:.2f}</b>. The MLP of layer "
+        f"{effects.layer} adds <b>{effects.mlp_effect:+.2f}</b> to it directly: its {len(effects.neurons):,} neurons "
+        f"{float(np.sum(effects.effect)):+.2f}, its bias {effects.bias_effect:+.2f}."
     )

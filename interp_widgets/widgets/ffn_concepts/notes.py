@@ -1,92 +1,120 @@
-"""What is said about components so far: kept while results come and go, written to a file and read again."""
+"""What is noted about components so far: kept while results come and go, undone, written to a file and read again."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
-from interp_widgets.analysis.ffn_concepts import FFNConceptResult, annotate_concepts
-from interp_widgets.analysis.ffn_concepts.annotations import USER, ConceptAnnotations
-from interp_widgets.data.annotators import LEVELS, SCENARIOS, Annotation
+from interp_widgets.analysis.ffn_concepts import ConceptAnnotations, FFNConceptResult, Sign, annotate_concepts
+from interp_widgets.analysis.ffn_concepts.annotations import USER, Cells
+from interp_widgets.data.annotators import Annotation
 
 Cell = tuple[int, int]
 """Layer and component."""
+Owner = tuple[str, Any]
+"""A model: its letter and its weights. Other weights have other notes."""
+STEPS = 50
+"""Changes that can be undone."""
 
 
+@dataclass(frozen=True)
+class Change:
+    """What was written, and what stood there before."""
+
+    what: str
+    """In words, as in "Undo …"."""
+    owner: Owner
+    before: Mapping[Cell, Annotation | None]
+    run: int = 0
+    """Changes of one run are undone together; 0 for one by hand."""
+
+
+@dataclass(frozen=True, eq=False)
 class Notes:
-    """The notes about one model's components; what the user typed is never written over by another."""
+    """The notes about the components of each model. Never changed: a change makes another, which knows how to undo it.
 
-    def __init__(self, notes: Mapping[Cell, Annotation] | None = None) -> None:
-        self._notes: dict[Cell, Annotation] = dict(notes or {})
+    >>> notes = Notes().changed(("A", 1), {(5, 0): edited(None, description="moods")}, "description of component 0")
+    >>> notes.of(("A", 1))[5, 0].description, notes.undone().of(("A", 1))
+    ('moods', {})
+    """
 
-    def __len__(self) -> int:
-        return len(self._notes)
+    held: Mapping[Owner, Mapping[Cell, Annotation]] = field(default_factory=dict)
+    changes: tuple[Change, ...] = ()
+    """The latest ones, the last of them last."""
 
-    def __iter__(self) -> Iterator[Cell]:
-        return iter(sorted(self._notes))
+    def of(self, owner: Owner) -> Mapping[Cell, Annotation]:
+        """The notes about one model's components."""
+        return self.held.get(owner, {})
 
-    def get(self, cell: Cell) -> Annotation | None:
-        """What is said about a component; None where nobody was asked."""
-        return self._notes.get(cell)
+    def changed(self, owner: Owner, notes: Mapping[Cell, Annotation | None], what: str, *, run: int = 0) -> Notes:
+        """With other notes about some components; None for no note any more."""
+        own, changes = self.of(owner), self.changes
+        before = {cell: own.get(cell) for cell, note in notes.items() if note != own.get(cell)}
+        if not before:
+            return self
+        if run and changes and changes[-1].run == run:
+            before, changes = before | dict(changes[-1].before), changes[:-1]
+        return Notes(self._with(owner, notes), (*changes, Change(what, owner, before, run))[-STEPS:])
 
-    def typed(self, cell: Cell) -> bool:
-        """Whether the user has the word about a component."""
-        note = self._notes.get(cell)
-        return note is not None and note.source == USER
-
-    def edit(self, cell: Cell, **changes: Any) -> Annotation:
-        """Write down what the user says about a component; the rest of the note stays."""
-        before = self._notes.get(cell, Annotation())
-        self._notes[cell] = replace(before, **changes, source=USER, failure="")
-        return self._notes[cell]
-
-    def put(self, cell: Cell, note: Annotation) -> None:
-        """Write down what an annotator says, unless the user has spoken."""
-        if not self.typed(cell):
-            self._notes[cell] = note
-
-    def take(self, found: ConceptAnnotations) -> None:
-        """Write down the annotations of a file or a run."""
-        reason = found.failures[0] if found.failures else "the annotator failed"
-        for row, layer in enumerate(found.layers):
-            for column, component in enumerate(found.components):
-                if found.done[row, column]:
-                    note = found.annotation(layer, component)
-                    failed = bool(found.failed[row, column])
-                    self.put((layer, component), replace(note, failure=reason) if failed else note)
-
-    def annotations(self, result: FFNConceptResult, components: int) -> ConceptAnnotations:
-        """The notes about the first components of every layer of a result, as analyses take them."""
-        count = min(components, result.rank)
-        blank = annotate_concepts(result, None, components=range(count))
-        shape = len(blank.layers), count
-        grid = [[self._notes.get((layer, component)) for component in range(count)] for layer in blank.layers]
-        flags = np.zeros((*shape, len(SCENARIOS)), dtype=bool)
-        levels = np.full(shape, -1)
-        for row, notes in enumerate(grid):
-            for column, note in enumerate(notes):
-                if note is not None:
-                    flags[row, column] = [name in note.scenarios for name in SCENARIOS]
-                    levels[row, column] = -1 if note.level is None else LEVELS.index(note.level)
-        failures = Counter(note.failure for notes in grid for note in notes if note is not None and note.failure)
-        sources = {note.source for notes in grid for note in notes if note is not None and note.source}
-        return replace(
-            blank,
-            descriptions=tuple(tuple("" if note is None else note.description for note in notes) for notes in grid),
-            sources=tuple(tuple("" if note is None else note.source for note in notes) for notes in grid),
-            scenario_flags=flags,
-            level_index=levels,
-            done=np.array([[note is not None for note in notes] for notes in grid], dtype=bool),
-            failed=np.array([[bool(note and note.failure) for note in notes] for notes in grid], dtype=bool),
-            failures=tuple(reason for reason, _ in failures.most_common()),
-            annotator=", ".join(sorted(sources)),
+    def answered(self, owner: Owner, notes: Mapping[Cell, Annotation], what: str, *, run: int = 0) -> Notes:
+        """With the answers of an annotator or the notes of a file: what the user has typed stays."""
+        own = self.of(owner)
+        return self.changed(
+            owner, {cell: note for cell, note in notes.items() if not typed(own.get(cell))}, what, run=run
         )
 
-    def counts(self, cells: Iterator[Cell]) -> tuple[int, int, int]:
-        """Of these components: how many have a note, how many of the notes say nothing, how many were typed."""
-        notes = [note for cell in cells if (note := self._notes.get(cell)) is not None]
-        return len(notes), sum(note.cannot_tell for note in notes), sum(note.source == USER for note in notes)
+    def undone(self) -> Notes:
+        """Without the last change."""
+        last = self.changes[-1]
+        return Notes(self._with(last.owner, last.before), self.changes[:-1])
+
+    def _with(self, owner: Owner, notes: Mapping[Cell, Annotation | None]) -> dict[Owner, Mapping[Cell, Annotation]]:
+        own = {cell: note for cell, note in {**self.of(owner), **notes}.items() if note is not None}
+        return {**self.held, owner: own}
+
+
+def typed(note: Annotation | None) -> bool:
+    """Whether the user has written a note."""
+    return note is not None and note.source == USER
+
+
+def edited(note: Annotation | None, **changes: Any) -> Annotation:
+    """A note with what the user has written into it; the rest stays."""
+    return replace(note or Annotation(), **changes, source=USER, failure="")
+
+
+def notes_in(annotations: ConceptAnnotations) -> dict[Cell, Annotation]:
+    """The notes of a run or a file."""
+    reason = annotations.failures[0] if annotations.failures else "the annotator failed"
+    notes = {}
+    for row, layer in enumerate(annotations.layers):
+        for column, component in enumerate(annotations.components):
+            if annotations.done[row, column]:
+                note = annotations.annotation(layer, component)
+                notes[layer, component] = replace(note, failure=reason) if annotations.failed[row, column] else note
+    return notes
+
+
+def as_annotations(
+    notes: Mapping[Cell, Annotation], result: FFNConceptResult, components: int, *, sign: Sign = "both"
+) -> ConceptAnnotations:
+    """The notes about the first components of every layer of a result, as analyses take them."""
+    blank = annotate_concepts(result, None, components=range(min(components, result.rank)), sign=sign)
+    cells = Cells(blank)
+    for (layer, component), note in notes.items():
+        if layer in blank.layers and component in blank.components:
+            cells.put(blank.layers.index(layer), component, note)
+    sources = {source for row in cells.sources for source in row if source}
+    return replace(cells.annotations(blank, partial=result.partial), annotator=", ".join(sorted(sources)))
+
+
+def summary(notes: Mapping[Cell, Annotation], cells: Iterable[Cell]) -> str:
+    """How many of these components are noted, and how."""
+    asked = list(cells)
+    held = [notes[cell] for cell in asked if cell in notes]
+    silent = sum(note.cannot_tell for note in held)
+    count = f"{len(held)} of {len(asked)} noted"
+    if not held:
+        return count
+    return f"{count}: {len(held) - silent} described, {silent} “cannot tell”, {sum(map(typed, held))} by you"

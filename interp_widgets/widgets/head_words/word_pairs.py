@@ -19,7 +19,7 @@ from interp_widgets.analysis.head_words import (
 from interp_widgets.analysis.head_words.word_pairs import MOST_KEEP, MOST_TOP
 from interp_widgets.models import Model
 
-from ...compute.cache import results as cache
+from ..base.answers import once_for
 from ..base.code import call, cell
 from ..base.fields import Bounds, field
 from ..base.request import model_variables, result_variables
@@ -195,10 +195,9 @@ class WordPairPanel(WordPanel):
 
 def compared(results: tuple[HeadWordResult, ...], groups: int, check: Callable[[], None]) -> HeadComparison:
     """The comparison of two results, once for all panels that show them."""
-    key = ("compare_heads", groups, *map(id, results))  # the cache holds the results too: no others can have their ids
-    held = cache.get(key)
-    if held is None:
-        held = compare_heads(*results, groups=groups, resamples=RESAMPLES, check=check), results
-        cache.put(key, held)
-    comparison: HeadComparison = held[0]
+    comparison: HeadComparison = once_for(
+        results,
+        ("compare_heads", groups),
+        lambda: compare_heads(*results, groups=groups, resamples=RESAMPLES, check=check),
+    )
     return comparison

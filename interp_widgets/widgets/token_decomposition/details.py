@@ -11,6 +11,7 @@ from interp_widgets.analysis.token_decomposition import PartTokens, part_tokens
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.token_decomposition import PartTrajectories
 
+from ..base import pair_view
 from ..base.controls import row
 from ..views import BokehFigure, Table
 from .map import signed
@@ -144,7 +145,7 @@ class Details:
             return
         self._drawn = drawn
         shown = [one.result.tokens for one in panel.looked_at]
-        names = [panel.model_names[panel.rows.index(one)] for one in panel.looked_at]
+        names = [pair_view.labels(panel)[panel.rows.index(one)] for one in panel.looked_at]
         norms, logit = self.charts
         norms.update(shown, names=names, sources=sources)
         if len({tokens.target for tokens in shown}) > 1:

@@ -15,7 +15,6 @@ from ..base.code import cell
 from ..base.fields import Bounds, Share, field
 from ..base.prediction import PredictionPanel
 from ..base.saving import as_one
-from ..base.workbench import model_name
 from .details import Details
 from .labels import BAR_LABELS, BIASES_LABELS, COLOR_LABELS, LENS_LABELS
 from .map import DecompositionMap
@@ -160,12 +159,6 @@ class TokenDecompositionExplorer(PredictionPanel):
     def looked_at(self) -> tuple[Rows, ...]:
         """The results that the view shows: one, or both in a difference."""
         return self.rows if self.shown == "difference" else (self.rows["AB".index(self.shown)],)
-
-    @property
-    def model_names(self) -> list[str]:
-        """What the charts call the models."""
-        letters = [""] if len(self.models) == 1 else ["A: ", "B: "]
-        return [letter + model_name(model) for letter, model in zip(letters, self.models, strict=True)]
 
     @property
     def at_column(self) -> int:

@@ -1,0 +1,237 @@
+"""Asking an annotator, in the worker; deleting notes and bringing them back; the file of the notes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as W
+
+from interp_widgets.analysis.ffn_concepts import ConceptAnnotations, Sign, annotate_concepts
+from interp_widgets.data.annotators import Annotation, EndpointAnnotator, RuleAnnotator
+
+from ..base.controls import checked_path, row, shown_if
+from ..base.guard import ui_lock
+from ..base.saving import file_stem
+from ..base.workbench import model_name
+from .components import read_notes
+from .notes import Cell, Owner, as_annotations, notes_in, summary
+
+if TYPE_CHECKING:
+    from .concepts import PrincipalComponents
+
+_EVERY = 0.2
+"""Seconds between two redraws while answers come in."""
+_runs = itertools.count(1)
+
+
+class _Recording:
+    """An annotator whose answers are written down at once, so that none is lost if the run is cancelled."""
+
+    def __init__(self, inner: Any, take: Any) -> None:
+        self.inner, self.take = inner, take
+
+    @property
+    def name(self) -> str:
+        return str(self.inner.name)
+
+    def annotate(self, words: Any, *, check: Any = None) -> Annotation:
+        note: Annotation = self.inner.annotate(words, check=check)
+        self.take(tuple(words), note)
+        return note
+
+
+class Annotator:
+    """The rows below the table of components: who is asked, what is noted, deleting and Undo, and the notes' file."""
+
+    def __init__(self, panel: PrincipalComponents) -> None:
+        self.panel = panel
+        self._answers: dict[Cell, Annotation] = {}
+        """What has come in since the notes were drawn last,"""
+        self._asked: tuple[Owner, str, int] = ("A", None), "", 0
+        """of which model, by whom, in which run."""
+        self.key, self.count = W.HTML(""), W.HTML("")
+        for text in (self.key, self.count):
+            text.add_class("iw-hint")
+        self.ask_button = self._button("Annotate", "Ask about the listed components; what you typed stays", self.ask)
+        self.delete_button = self._button("Delete note", "Delete the note of the picked component", self.delete)
+        self.undo_button = self._button("Undo", "Bring back what the last change of the notes replaced", self.undo)
+        self.delete_button.disabled = self.undo_button.disabled = True
+        self.file = W.Text(
+            value=f"{file_stem(model_name(panel.models[0]))}-notes.npz", description="Notes file",
+            continuous_update=False, tooltip="Of the model that is looked at; a relative name lies beside the notebook",
+        )  # fmt: skip
+        self.save_button = self._button("Save notes", "Write all notes of this model", self.save)
+        self.open_button = self._button("Open notes", "Take the notes of a file over", self.open)
+        keep = "Write the components to a file, which the browser opens without the model"
+        self.keep_button = self._button("Save components", keep, self.save_components)
+        controls = panel.controls
+        self.box = W.VBox(
+            [
+                *controls.rows("annotating", after={"annotator": [self.ask_button, self.count]}),
+                *controls.rows("endpoint", after={"base_url": [self.key]}),
+                row(self.delete_button, self.undo_button),
+                row(self.file, self.save_button, self.open_button, self.keep_button),
+            ]
+        )
+        self.box.add_class("iw-column")
+        panel.watch(panel, ["annotator", "key_variable"], lambda _: self._name_key())
+        self._name_key()
+        panel.watch(panel.status, "state", self._stopped)
+
+    def _button(self, label: str, tooltip: str, press: Any) -> W.Button:
+        button: W.Button = self.panel.on_click(W.Button(description=label, tooltip=tooltip), press)
+        return button
+
+    def _stopped(self, change: Any) -> None:
+        if change.new == "cancelled":
+            self._take_answers()
+
+    def _name_key(self) -> None:
+        name = self.panel.key_variable
+        shown_if(self.key, self.panel.annotator == "endpoint")
+        state = "is set" if os.environ.get(name) else "is not set: a server of your own may need none"
+        self.key.value = (
+            f"The key is read from the environment variable <b>{escape(name)}</b> ({state}) and kept nowhere."
+        )
+
+    def paint(self) -> None:
+        """Say how far the notes of the chosen layer are, and what the buttons would delete and bring back."""
+        panel = self.panel
+        shown_if(self.box, panel.shown != "difference")
+        notes, layer = panel.notes_of(panel.letter), panel.layer
+        cells = ((layer, component) for component in range(min(panel.components, panel.looked_at.rank)))
+        self.count.value = f"Layer {layer}: {summary(notes, cells)}."
+        noted = (layer, panel.component) in notes
+        self.delete_button.disabled = not noted
+        self.delete_button.description = f"Delete note of {self._name(panel.component)}" if noted else "Delete note"
+        changes = panel.noted.changes
+        self.undo_button.disabled = not changes
+        self.undo_button.description = f"Undo {changes[-1].what}" if changes else "Undo"
+
+    def _name(self, component: int) -> str:
+        return self.panel.name_of(self.panel.letter, (self.panel.layer, component))
+
+    # deleting and bringing back ---------------------------------------------------------------------------------------
+
+    def delete(self) -> None:
+        """Delete the note of the picked component."""
+        panel = self.panel
+        cell = panel.layer, panel.component
+        if cell not in panel.notes_of(panel.letter):
+            raise ValueError("the picked component has no note to delete: pick one that has")
+        owner, what = panel.owner(panel.letter), f"deleting the note of {self._name(panel.component)}"
+        panel.change_notes(lambda noted: noted.changed(owner, {cell: None}, what))
+
+    def undo(self) -> None:
+        """Bring back what the last change replaced."""
+        if not self.panel.noted.changes:
+            raise ValueError("there is no change of the notes to undo")
+        self.panel.change_notes(lambda noted: noted.undone())
+
+    # asking -----------------------------------------------------------------------------------------------------------
+
+    def annotator(self) -> Any:
+        """The annotator that the inputs name; ValueError or ImportError if there is none."""
+        panel = self.panel
+        if panel.annotator == "rules":
+            return None  # made in the worker: it reads the word vectors
+        if not panel.endpoint_model.strip():
+            raise ValueError("the endpoint needs a model: type its name, as the server knows it")
+        return EndpointAnnotator(
+            panel.endpoint_model.strip(), base_url=panel.base_url.strip() or None, key_variable=panel.key_variable
+        )
+
+    def ask(self) -> None:
+        """Ask about the listed components of this layer or of all, in the worker."""
+        panel = self.panel
+        if panel.shown == "difference":
+            raise ValueError("the difference has no components of its own: choose A or B, then Annotate")
+        if not panel.results:
+            raise ValueError("there are no components to annotate yet: press Run first")
+        self._take_answers()
+        result, owner = panel.looked_at, panel.owner(panel.letter)
+        made, source = self.annotator(), panel.words_asked_for()
+        layers = [panel.layer] if panel.scope == "layer" else list(result.layers)
+        count = min(panel.components, result.rank)
+        sign: Sign = "both" if panel.sides == "sides" else panel.sides
+        cells = {
+            result.words(layer, component, sign=sign): (layer, component)
+            for layer in layers
+            for component in range(count)
+        }
+        kept = as_annotations(panel.noted.of(owner), result, count, sign=sign)
+        asked = owner, f"the answers of {made.name if made else RuleAnnotator.name}", next(_runs)
+        self._asked = asked
+
+        def work(job: Any) -> ConceptAnnotations:
+            painted = time.monotonic()
+
+            def take(words: tuple[str, ...], note: Annotation) -> None:
+                nonlocal painted
+                with ui_lock:
+                    if self._asked is asked:
+                        self._answers[cells[words]] = note
+                if time.monotonic() - painted > _EVERY:
+                    painted = time.monotonic()
+                    job.partial(None)
+
+            recording = _Recording(made or RuleAnnotator(source.read()[1]), take)
+            return annotate_concepts(
+                result, recording, layers=layers, components=range(count), sign=sign, keep=kept,
+                progress=job.progress, check=job.check,
+            )  # fmt: skip
+
+        def done(found: ConceptAnnotations) -> None:
+            self._answers.update(notes_in(found))
+            self._take_answers()
+            if found.partial and not result.partial:
+                reason = found.failures[0] if found.failures else "it gave no reason"
+                raise ValueError(f"the annotator failed too often and was asked no more: {reason}")
+
+        panel.jobs.start(
+            work, done, title="Annotating", channel="annotate", on_partial=lambda _: self._take_answers()
+        )  # fmt: skip
+
+    def _take_answers(self) -> None:
+        """Write down what has come in."""
+        with ui_lock:
+            answers, self._answers = self._answers, {}
+            owner, what, run = self._asked
+        if answers:
+            self.panel.change_notes(lambda noted: noted.answered(owner, answers, what, run=run))
+
+    # the file ---------------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write the notes of the model that is looked at."""
+        panel = self.panel
+        saved = panel.annotations_of(panel.letter).save(self._path())
+        panel.status.idle(f"Saved {saved}")
+
+    def open(self) -> None:
+        """Take the notes of a file over."""
+        panel, path = self.panel, self._path()
+        if not panel.results:
+            raise ValueError("there are no components yet: press Run first")
+        panel.take_notes(panel.letter, read_notes(path), path.name)
+        panel.status.idle(f"Opened {path}")
+
+    def save_components(self) -> None:
+        """Write the components of the model that is looked at beside its notes."""
+        panel = self.panel
+        if not panel.results:
+            raise ValueError("there are no components to save yet: press Run first")
+        path = self._path()
+        target = path.with_name(path.stem.removesuffix("-notes") + "-concepts.npz")
+        panel.status.idle(f"Saved {panel.looked_at.save(target)}")
+
+    def _path(self) -> Path:
+        text = checked_path(self.file.value, "the notes' file")
+        if not text:
+            raise ValueError("the notes need a file: type its name")
+        return Path(text).expanduser()
