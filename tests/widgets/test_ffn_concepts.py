@@ -795,6 +795,42 @@ def test_saving(pair: Any, browse: Any, wire: Any, tmp_path: Path) -> None:
     assert len(pd.read_csv(tmp_path / "neurons.csv")) == 2 * 512
 
 
+def test_the_picture_of_a_difference_is_of_the_difference(pair: Any, browse: Any, tmp_path: Path) -> None:
+    panel = browse(pair, components=3)
+    for view, words in (("A", "first components, A: demo-base"), ("difference", "first components, B − A")):
+        panel.view = view
+        settle(panel)
+        picture = panel.save(tmp_path / f"{view}.svg").read_text(encoding="utf-8")
+        assert words in picture
+        assert ("those of B that they are matched with" in picture) == (view == "difference")
+
+
+def test_notes_from_several_threads_are_all_kept(pair: Any, browse: Any, wire: Any) -> None:
+    """As from a browser whose messages come in threads of their own, while an annotator's answers come in."""
+    panel = browse(pair.base, scope="all")
+    tab(panel).annotating.ask()
+
+    def type_in(layer: int) -> None:
+        for component in range(10):
+            key = f"A/{layer}/{component}"
+            wire.event(tab(panel).table, kind="edit", key=key, column="description", value=f"typed {key}")
+
+    threads = [threading.Thread(target=type_in, args=(layer,)) for layer in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+    settle(panel)
+    notes = tab(panel).notes_of("A")
+    for layer in range(6):
+        for component in range(20):
+            mine = layer < 3 and component < 10
+            assert (notes[layer, component].source == "user") == mine
+            if mine:
+                assert notes[layer, component].description == f"typed A/{layer}/{component}"
+
+
 def test_closing_leaves_no_comm(pair: Any, wire: Any) -> None:
     before = wire.open()
     panel = FFNConceptBrowser(pair)

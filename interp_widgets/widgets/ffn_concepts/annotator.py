@@ -186,11 +186,11 @@ class Annotator:
                 progress=job.progress, check=job.check,
             )  # fmt: skip
 
-        def done(found: ConceptAnnotations) -> None:
-            self._answers.update(notes_in(found))
+        def done(annotations: ConceptAnnotations) -> None:
+            self._answers.update(notes_in(annotations))
             self._take_answers()
-            if found.partial and not result.partial:
-                reason = found.failures[0] if found.failures else "it gave no reason"
+            if annotations.partial and not result.partial:
+                reason = annotations.failures[0] if annotations.failures else "it gave no reason"
                 raise ValueError(f"the annotator failed too often and was asked no more: {reason}")
 
         panel.jobs.start(

@@ -13,7 +13,7 @@ from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.ffn_concepts import ConceptComparison, FFNConceptResult
 from interp_widgets.analysis.ffn_concepts.annotation_comparison import AnnotationComparison, compare_annotations
 from interp_widgets.figures.ffn_concepts import LayerOverlap, NoteShares, PrincipalAngles
-from interp_widgets.figures.static import Scene, curves_scene, stack_scenes, table_scene
+from interp_widgets.figures.static import Scene, curves_scene, stack_scenes
 
 from ..base.code import call
 from ..base.controls import shown_if
@@ -85,7 +85,7 @@ class ConceptChange(ComponentPanel):
                 self.matched.rows = []
                 self.matched.empty = self.not_compared
                 self.matched.columns, self.matched.rows = MATCHED, self.matched_rows()
-                self.matched.caption = f"Components of A in layer {self.layer} and their matches in B"
+                self.matched.caption = self.matched_caption
         finally:
             self._filling = False
         self._compare_notes()
@@ -114,8 +114,8 @@ class ConceptChange(ComponentPanel):
     def annotated(self) -> AnnotationComparison | None:
         """The comparison of the notes on the screen; None while there is none."""
         key = self._comparable
-        found: AnnotationComparison | None = None if key is None else self._comparing_notes.of(key)
-        return found
+        annotated: AnnotationComparison | None = None if key is None else self._comparing_notes.of(key)
+        return annotated
 
     def _compare_notes(self) -> None:
         """Compare scenarios and levels, once both models have notes."""
@@ -188,10 +188,7 @@ class ConceptChange(ComponentPanel):
         above = curves_scene(
             curves, title=PrincipalAngles.TITLE, x_label="angle, smallest first", y_label="degrees", width=1180
         )  # fmt: skip
-        widths = [48, 48, 56, 64, 88, 420, 420]
-        columns = [(str(one["label"]), float(wide)) for one, wide in zip(MATCHED, widths, strict=True)]
-        table = table_scene(columns, self.matched_rows(), title=self.matched.caption, right=range(5))
-        return stack_scenes([above, table])
+        return stack_scenes([above, self.matched_scene()])
 
 
 def _in_words(comparison: ConceptComparison, layer: int) -> str:

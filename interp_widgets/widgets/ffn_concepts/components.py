@@ -22,6 +22,7 @@ from interp_widgets.analysis.ffn_concepts import (
     ffn_concepts,
 )
 from interp_widgets.data.annotators import Annotation
+from interp_widgets.figures.static import Scene, table_scene
 from interp_widgets.models import Model
 
 from ..base.answers import once_for
@@ -230,8 +231,8 @@ class ComponentPanel(WordPanel):
     @property
     def comparison(self) -> ConceptComparison | None:
         """The comparison of the two results on the screen; None while there is none."""
-        found: ConceptComparison | None = self._comparing.of((self.results, self.compared))
-        return found
+        comparison: ConceptComparison | None = self._comparing.of((self.results, self.compared))
+        return comparison
 
     def compare(self) -> None:
         """Compare the two results on the screen, in the background, unless that is done."""
@@ -271,7 +272,18 @@ class ComponentPanel(WordPanel):
             rows.append([component, other, cosine, angle, float(comparison.shared_words[at, component]), *words])
         return rows
 
+    @property
+    def matched_caption(self) -> str:
+        """What these rows are."""
+        return f"Components of A in layer {self.layer} and those of B that they are matched with, one to one"
+
     # what is saved ----------------------------------------------------------------------------------------------------
+
+    def matched_scene(self) -> Scene:
+        """The table of matched components."""
+        widths = [48, 48, 56, 64, 88, 420, 420]
+        columns = [(column["label"], float(width)) for column, width in zip(MATCHED, widths, strict=True)]
+        return table_scene(columns, self.matched_rows(), title=self.matched_caption, right=range(5))
 
     def code(self, request: Any) -> str:
         """The components, or the files that were opened, and what the panel makes of them."""

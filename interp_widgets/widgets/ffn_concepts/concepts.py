@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import ipywidgets as W
+import numpy as np
 
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.ffn_concepts import FFNConceptResult
@@ -155,7 +156,7 @@ class PrincipalComponents(ComponentPanel):
                 if matched:
                     self.table.empty = self.not_compared
                     self.table.columns, rows = MATCHED, self.matched_rows()
-                    self.table.caption = "Components of A and those of B that they are matched with, one to one"
+                    self.table.caption = self.matched_caption
                 else:
                     self.table.columns, rows = self._component_rows(result) if computed else ([], [])
                     self.table.caption = (
@@ -329,25 +330,34 @@ class PrincipalComponents(ComponentPanel):
         return as_one(self.by_letter())
 
     def scene(self) -> Scene:
-        """The variance, and the table of components."""
-        result = self.looked_at
-        curves = [
-            (f"layer {own}", path, own == self.layer)
-            for own, path in zip(result.layers, result.cumulative, strict=True)
-        ]
-        name = pair_view.labels(self)[pair_view.LETTERS.index(self.letter)]
-        above = curves_scene(
-            curves, title=f"Variance explained by the first components, {name}", x_label="components",
-            y_label="cumulative share", width=1180,
-        )  # fmt: skip
-        if self.layer not in result.layers:
-            return above
-        _, rows = self._component_rows(result)
-        columns: list[tuple[str, float]] = [("no.", 44), ("var. %", 56), ("cosine", 60)]
-        columns += [("words", 600 / (len(rows[0]) - 7))] * (len(rows[0]) - 7)
-        columns += [("description", 180), ("scenarios", 90), ("level", 90), ("by", 60)]
-        table = table_scene(columns, rows, title=f"Components of layer {self.layer}", right=(0, 1, 2))
-        return stack_scenes([above, table])
+        """The variance, and the table of components, as they are on the screen."""
+        result, difference = self.looked_at, self.shown == "difference"
+        shares = pair_view.of_view(self, [np.asarray(one.cumulative) for one in self.results])
+        parts = []
+        if shares is not None:  # two models of different sizes have no difference
+            name = "B − A" if difference else pair_view.labels(self)[pair_view.LETTERS.index(self.letter)]
+            curves = [
+                (f"layer {own}", 100 * path if difference else path, own == self.layer)
+                for own, path in zip(result.layers, shares, strict=True)
+            ]
+            parts.append(
+                curves_scene(
+                    curves,
+                    title=f"Variance explained by the first components, {name}",
+                    x_label="components",
+                    y_label="percentage points" if difference else "cumulative share",
+                    width=1180,
+                )
+            )
+        if difference:
+            parts.append(self.matched_scene())
+        elif self.layer in result.layers:
+            columns: list[tuple[str, float]] = [("no.", 44), ("var. %", 56), ("cosine", 60)]
+            _, rows = self._component_rows(result)
+            columns += [("words", 600 / (len(rows[0]) - 7))] * (len(rows[0]) - 7)
+            columns += [("description", 180), ("scenarios", 90), ("level", 90), ("by", 60)]
+            parts.append(table_scene(columns, rows, title=f"Components of layer {self.layer}", right=(0, 1, 2)))
+        return stack_scenes(parts)
 
 
 def _index(value: Any, values: Sequence[Any]) -> int:

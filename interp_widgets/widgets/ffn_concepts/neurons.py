@@ -190,10 +190,10 @@ class LayerNeurons(PredictionPanel):
     @property
     def effect(self) -> Any:
         """What each neuron adds to the target's logit, of a difference how much more in B."""
-        found = pair_view.of_view(self, [np.asarray(one.effects.effect) for one in self.results])
-        if found is None:
+        effect = pair_view.of_view(self, [np.asarray(one.effects.effect) for one in self.results])
+        if effect is None:
             raise ValueError("the two models have layers of different widths: choose A or B")
-        return found
+        return effect
 
     @property
     def chosen(self) -> int:
