@@ -28,7 +28,7 @@ from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations,
 from interp_widgets.data.annotators import Annotation, RuleAnnotator
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.base.answers import Outcome
-from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser, annotator
+from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser, components, note_controls
 from interp_widgets.widgets.views.base import bytes_floats
 from tests.data.chat_server import GOOD, KEY, Server
 from tests.models.tiny import HALF_SEED, tiny_model
@@ -332,7 +332,7 @@ def test_answers_come_in_while_another_tab_is_looked_at(
     pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = Slow(7)
-    monkeypatch.setattr(annotator.Annotator, "annotator", lambda self: slow)
+    monkeypatch.setattr(note_controls.NoteControls, "annotator", lambda self: slow)
     panel = browse(pair)
     tab(panel).annotating.ask()
     assert slow.entered.wait(120)
@@ -369,7 +369,7 @@ class Slow:
 def test_cancel_keeps_the_answers_so_far(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(7)
     panel = browse(pair.base)
-    monkeypatch.setattr(annotator.Annotator, "annotator", lambda self: slow)
+    monkeypatch.setattr(note_controls.NoteControls, "annotator", lambda self: slow)
     tab(panel).annotating.ask()
     assert slow.entered.wait(120)
     panel.cancel()
@@ -382,7 +382,7 @@ def test_cancel_keeps_the_answers_so_far(pair: Any, browse: Any, monkeypatch: py
 def test_an_annotator_that_fails_is_told_and_loses_nothing(
     pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(annotator.Annotator, "annotator", lambda self: Slow(2, failure="the server is away"))
+    monkeypatch.setattr(note_controls.NoteControls, "annotator", lambda self: Slow(2, failure="the server is away"))
     panel = browse(pair.base)
     tab(panel).annotating.ask()
     assert panel.wait(120)
@@ -607,6 +607,28 @@ def test_the_comparison_is_that_of_the_functions(pair: Any, browse: Any, found: 
     panel.components = 5
     settle(panel)
     np.testing.assert_allclose(comparing(panel).comparison.overlap, compare_concepts(*found, rank=5).overlap, atol=1e-5)
+
+
+def test_a_cancelled_comparison_begins_again(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered = threading.Event()
+
+    def endless(*results: Any, rank: int, progress: Any, check: Any) -> Any:
+        entered.set()
+        while True:
+            check()
+
+    panel = browse(pair, components=7)
+    with monkeypatch.context() as patched:
+        patched.setattr(components, "compare_concepts", endless)
+        panel.tab = "comparison"
+        assert entered.wait(120)
+        assert "Matching the components" in comparing(panel).matched.empty
+        panel.cancel()
+        assert panel.wait(120)
+    assert (panel.status.state, comparing(panel).comparison) == ("cancelled", None)
+    panel.layer = 2
+    assert panel.wait(120)
+    assert len(comparing(panel).matched.rows) == 7
 
 
 def test_models_that_cannot_be_compared_are_told(browse: Any, found: Any) -> None:

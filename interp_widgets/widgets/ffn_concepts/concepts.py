@@ -22,8 +22,8 @@ from ..base.request import result_variables
 from ..base.saving import as_one
 from ..views import BokehFigure, Table
 from ..views.table import Edit
-from .annotator import Annotator
 from .components import MATCHED, RIGHT, ComponentPanel, words_of
+from .note_controls import NoteControls
 from .notes import Cell, edited
 
 SIDES = {
@@ -77,7 +77,7 @@ class PrincipalComponents(ComponentPanel):
         self.summary.add_class("iw-hint")
         self.table = Table(empty="No components yet: press Run", height=520)
         self.table.on_edit(guarded(self, self._edited))
-        self.annotating = Annotator(self)
+        self.annotating = NoteControls(self)
         self.hits = Table(empty="Type a word: the components that have it are listed here.", height=320)
         for table, pick in ((self.layers, self._layer_picked), (self.table, self._row_picked), (self.hits, self._hit)):
             self.watch(table, "selected", pick)

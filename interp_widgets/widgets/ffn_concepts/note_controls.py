@@ -45,7 +45,7 @@ class _Recording:
         return note
 
 
-class Annotator:
+class NoteControls:
     """The rows below the table of components: who is asked, what is noted, deleting and Undo, and the notes' file."""
 
     def __init__(self, panel: PrincipalComponents) -> None:
