@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,12 @@ from interp_widgets.compute.cache import results as cache
 from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.concepts import Concept, demo_concepts
 from interp_widgets.widgets.concepts import ConceptBrowser
-from interp_widgets.widgets.concepts.browser import PROMPT
+from interp_widgets.widgets.concepts.directions import PROMPT
 from interp_widgets.widgets.views.base import bytes_floats
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.widgets.opening import opening, settle
+from tests.widgets.trouble import complaint
 
 pytestmark = pytest.mark.slow
 
@@ -76,6 +78,15 @@ def look(panel: ConceptBrowser, tab: str) -> ConceptBrowser:
     return panel
 
 
+def written(panel: ConceptBrowser) -> list[Any]:
+    """What the models that the view shows write."""
+    return [answer.comparison for answer in panel["steer"].looked_at]
+
+
+def code_of(panel: ConceptBrowser) -> str:
+    return panel.current.code(panel.current.request())
+
+
 def names_of(table: Any) -> list[str]:
     return [row[0] for row in table.view.rows]
 
@@ -91,12 +102,14 @@ def test_opens_with_list_and_map(pair: Any, browse: Any, own: ConceptSet) -> Non
     assert names_of(panel.listing.table) == list(own.names)
     assert [row[2] for row in panel.listing.table.view.rows] == pytest.approx(list(own.auc))
     assert (panel.concept, panel.stream) == ("lion", 3)
-    assert panel.map.chart.places is panel.result.map
+    assert panel["map"].chart.places is panel.result.map
     assert panel.result.map.method == "pca"
     expected = neighbours(own, "lion", 12)
-    assert [row[0] for row in panel.map.near.view.rows] == [name for name, _ in expected]
-    assert [row[2] for row in panel.map.near.view.rows] == pytest.approx([cosine for _, cosine in expected], abs=1e-5)
-    assert panel.map.chart.chosen == own.index("lion")
+    assert [row[0] for row in panel["map"].near.view.rows] == [name for name, _ in expected]
+    assert [row[2] for row in panel["map"].near.view.rows] == pytest.approx(
+        [cosine for _, cosine in expected], abs=1e-5
+    )
+    assert panel["map"].chart.chosen == own.index("lion")
     assert "Concept: <b>lion</b>" in panel.listing.looked_at.value
 
 
@@ -115,7 +128,11 @@ def test_the_layer_slider_reads_no_stimulus_again(pair: Any, browse: Any, monkey
         "interp_widgets.analysis.concepts.state_cache.last_states", lambda *a, **k: pytest.fail("the model ran")
     )
     drafts: list[bool] = []
-    panel.observe(lambda change: drafts.append(bool(np.isnan(change.new.concepts.shuffled_auc).all())), "result")
+
+    def drawn(change: Any) -> None:
+        drafts.append(bool(np.isnan(change.new.concepts.shuffled_auc).all()))
+
+    panel.current.observe(drawn, "result")
     panel.stream = 2
     assert panel.status.state != "waiting", "no forecast to press Run for"
     assert panel.wait(60)
@@ -131,8 +148,8 @@ def test_drafts_come_before_the_whole(pair: Any, browse: Any, wire: Any) -> None
     seen: list[int] = []
     cache.clear()
     panel = browse(pair.tuned, concepts=MANY)
-    panel.observe(lambda change: seen.append(len(change.new.concepts.names)), "result")
-    panel._kept.clear()
+    panel.current.observe(lambda change: seen.append(len(change.new.concepts.names)), "result")
+    panel.store.states.clear()
     cache.clear()
     panel.run(fresh=True)
     assert seen == [10, 37, 74]
@@ -147,7 +164,7 @@ def test_cancel_keeps_what_is_read_and_run_goes_on(pair: Any, browse: Any, monke
     monkeypatch.setattr(state_cache, "SLICE", 64)
     cache.clear()
     panel = browse(pair.tuned, layer=3)
-    read = len(panel._kept[id(pair.tuned)])
+    read = len(panel.store.states[id(pair.tuned)])
     assert read == sum(len(one.stimuli) + len(one.held_out) for one in FEW)
     panel.concepts = MANY
     panel.go()
@@ -156,13 +173,13 @@ def test_cancel_keeps_what_is_read_and_run_goes_on(pair: Any, browse: Any, monke
         if len(change.new.concepts.names) == 10:
             panel.cancel()
 
-    panel.observe(stop, "result")
+    panel.current.observe(stop, "result")
     assert panel.wait(60)
-    panel.unobserve(stop, "result")
+    panel.current.unobserve(stop, "result")
     assert panel.status.state == "cancelled"
     assert panel.result.partial
     assert "10 of 74 concepts so far" in panel.listing.table.view.caption
-    kept_now = len(panel._kept[id(pair.tuned)])
+    kept_now = len(panel.store.states[id(pair.tuned)])
     assert read < kept_now < read + 5 * 74
     panel.go()
     assert panel.wait(60)
@@ -186,17 +203,17 @@ def test_search_filters_by_name_and_group(pair: Any, browse: Any, wire: Any) -> 
 
 def test_click_centres_and_lasso_selects(pair: Any, browse: Any, own: ConceptSet) -> None:
     panel = browse(pair.tuned)
-    panel.map._clicked(own.index("red"))
+    panel["map"]._clicked(own.index("red"))
     assert panel.concept == "red"
-    assert names_of(panel.map.near)[0] == neighbours(own, "red", 1)[0][0]
-    chart = panel.map.chart
+    assert names_of(panel["map"].near)[0] == neighbours(own, "red", 1)[0][0]
+    chart = panel["map"].chart
     middle = (chart.figure.x_range.start + chart.figure.x_range.end) / 2
     assert middle == pytest.approx(float(chart.xy[own.index("red"), 0]))
-    panel.map._lassoed((0, 3))
+    panel["map"]._lassoed((0, 3))
     assert panel.chosen == [own.names[0], own.names[3]]
-    assert names_of(panel.map.selected) == panel.chosen
-    assert panel.map.selected.view.caption == "2 selected"
-    panel.map.clear.click()
+    assert names_of(panel["map"].selected) == panel.chosen
+    assert panel["map"].selected.view.caption == "2 selected"
+    panel["map"].clear.click()
     assert (panel.chosen, chart.selected) == ([], ())
 
 
@@ -212,12 +229,12 @@ def test_tsne_is_asked_for(pair: Any, browse: Any) -> None:
 
 def test_a_slow_map_waits_for_run(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = browse(pair.tuned)
-    monkeypatch.setattr("interp_widgets.widgets.concepts.making.map_forecast", lambda *_: Forecast(40.0, 0))
+    monkeypatch.setattr("interp_widgets.widgets.concepts.map.map_forecast", lambda *_: Forecast(40.0, 0))
     panel.map_method = "umap"
     assert panel.wait(60)
     assert panel.status.state == "waiting"
     assert "about 40 s" in panel.status.text
-    assert panel.map.chart.places.method == "pca", "the old map stays"
+    assert panel["map"].chart.places.method == "pca", "the old map stays"
 
 
 # ---- quality
@@ -225,10 +242,10 @@ def test_a_slow_map_waits_for_run(pair: Any, browse: Any, monkeypatch: pytest.Mo
 
 def test_quality_says_shares_and_the_control(pair: Any, browse: Any, own: ConceptSet) -> None:
     panel = look(browse(pair.tuned), "quality")
-    words = panel.quality.words.value
+    words = panel["quality"].words.value
     assert f"<b>{(own.auc >= 0.9).mean():.0%}</b> of 31 tested concepts" in words
     assert f"Shuffled labels: {own.shuffled_auc.mean():.2f} on average" in words
-    row = panel.quality.table.view.rows[own.index("lion")]
+    row = panel["quality"].table.view.rows[own.index("lion")]
     at = own.index("lion")
     expected = [own.auc[at], own.group_auc[at], own.shuffled_auc[at], own.gap[at]]
     assert row[:2] == ["lion", "animals"]
@@ -243,49 +260,49 @@ def test_reads_the_prompt_in_the_template(pair: Any, browse: Any, own: ConceptSe
     text = NEUTRAL_TEMPLATE.replace("<stimulus>", panel.prompt)
     reading = read_prompt_concepts(pair.tuned, own, text)
     gaps = reading.projection / own.gap
-    assert panel.read.strips[0].tokens == list(reading.tokens)
-    np.testing.assert_allclose(bytes_floats(panel.read.strips[0].values), gaps[:, own.index("lion")], atol=1e-4)
-    heat = panel.read.heat
+    assert panel["read"].strips[0].tokens == list(reading.tokens)
+    np.testing.assert_allclose(bytes_floats(panel["read"].strips[0].values), gaps[:, own.index("lion")], atol=1e-4)
+    heat = panel["read"].heat
     assert heat.row_labels[0] == "lion"
     strongest = [own.names[i] for i in np.argsort(-gaps[-1])[:8]]
     assert [name for name in heat.row_labels if name in strongest] == [one for one in heat.row_labels if one != "lion"]
     np.testing.assert_allclose(heat.matrix[0], gaps[:, own.index("lion")], atol=1e-4)
     parts = decompose_prompt(pair.tuned, own, text, n_concepts=8)
-    assert [row[0] for row in panel.read.sums[0].view.rows] == list(parts.names)
+    assert [row[0] for row in panel["read"].sums[0].view.rows] == list(parts.names)
     weights = [weight / own.gap[own.index(name)] for name, weight in zip(parts.names, parts.weights, strict=True)]
-    assert [row[1] for row in panel.read.sums[0].view.rows] == pytest.approx(weights, rel=1e-3)
-    assert f"{parts.error:.0%} of its length" in panel.read.sums[0].view.caption
-    assert "Strongest at" in panel.read.words.value
+    assert [row[1] for row in panel["read"].sums[0].view.rows] == pytest.approx(weights, rel=1e-3)
+    assert f"{parts.error:.0%} of its length" in panel["read"].sums[0].view.caption
+    assert "Strongest at" in panel["read"].words.value
 
 
 def test_a_clicked_token_is_taken_apart(pair: Any, browse: Any, own: ConceptSet, wire: Any) -> None:
     panel = look(browse(pair.tuned, prompt="The cat was near the red hammer."), "read")
-    tokens = panel.read.strips[0].tokens
+    tokens = panel["read"].strips[0].tokens
     place = tokens.index(" cat")
-    wire.type(panel.read.strips[0], selected=place)
+    wire.type(panel["read"].strips[0], selected=place)
     assert panel.wait(60)
-    first = panel.read._spans[0]
+    first = panel["read"].results[0].span[0]
     assert panel.prompt_token == place - first
     text = NEUTRAL_TEMPLATE.replace("<stimulus>", panel.prompt)
     parts = decompose_prompt(pair.tuned, own, text, position=place, n_concepts=8)
-    assert names_of(panel.read.sums[0]) == list(parts.names)
+    assert names_of(panel["read"].sums[0]) == list(parts.names)
     panel.in_template = False
     assert panel.wait(60)
-    assert panel.read.strips[0].tokens == list(pair.tuned.token_strings(pair.tuned.tokens(panel.prompt)))[1:]
-    assert panel.read.strips[0].selected == panel.prompt_token
-    wire.type(panel.read.heat, pinned=[1, 2])
+    assert panel["read"].strips[0].tokens == list(pair.tuned.token_strings(pair.tuned.tokens(panel.prompt)))[1:]
+    assert panel["read"].strips[0].selected == panel.prompt_token
+    wire.type(panel["read"].heat, pinned=[1, 2])
     assert panel.wait(60)
-    assert (panel.concept, panel.prompt_token) == (panel.read.heat.row_labels[0], 2)
+    assert (panel.concept, panel.prompt_token) == (panel["read"].heat.row_labels[0], 2)
 
 
 def test_rows_of_the_map_of_a_prompt(pair: Any, browse: Any, own: ConceptSet) -> None:
     panel = look(browse(pair.tuned), "read")
     panel.read_rows = "nearest"
-    assert panel.read.heat.row_labels == ["lion", *(name for name, _ in neighbours(own, "lion", 8))]
+    assert panel["read"].heat.row_labels == ["lion", *(name for name, _ in neighbours(own, "lion", 8))]
     panel.read_rows = "chosen"
-    assert panel.read.heat.shape == [0, 0]
+    assert panel["read"].heat.shape == [0, 0]
     panel.chosen = ["red", "saw"]
-    assert panel.read.heat.row_labels == ["red", "saw"]
+    assert panel["read"].heat.row_labels == ["red", "saw"]
     panel.n_concepts, panel.solver = 3, "elastic_net"
     assert panel.wait(60)
     assert panel.status.state == "done", panel.status.error
@@ -297,45 +314,48 @@ def test_rows_of_the_map_of_a_prompt(pair: Any, browse: Any, own: ConceptSet) ->
 def test_steering_beside_its_controls(pair: Any, browse: Any, own: ConceptSet, wire: Any) -> None:
     panel = look(browse(pair.tuned, max_new_tokens=6), "steer")
     expected = compare_steering(pair.tuned, own, "lion", PROMPT, strength=1.0, max_new_tokens=6)
-    assert [strip.tokens for strip in panel.steer.strips] == [list(some) for some in expected.written]
-    assert panel.steer.strips[1].marks, "the concept's word is marked"
-    assert " lion" in "".join(panel.steer.strips[1].tokens)
-    assert "Probability that the next token is “·lion”" in panel.steer.words.value
-    rows = panel.steer.tables[0].rows
+    assert [strip.tokens for strip in panel["steer"].strips] == [list(some) for some in expected.written]
+    assert panel["steer"].strips[1].marks, "the concept's word is marked"
+    assert " lion" in "".join(panel["steer"].strips[1].tokens)
+    assert "Probability that the next token is “·lion”" in panel["steer"].words.value
+    rows = panel["steer"].tables[0].rows
     shown = [pytest.approx(list(map(float, one)), rel=1e-3) for one in expected.top_probability.T]
     assert [row[1:] for row in rows] == shown
     panel.strength = -1.0
     assert panel.wait(60)
-    assert panel.steer.found[0].strength == pytest.approx(-expected.strength, rel=1e-4)
+    assert written(panel)[0].strength == pytest.approx(-expected.strength, rel=1e-4)
     with panel.hold():
         panel.mode, panel.steer_from, panel.steer_on = "erase", 4, True
     assert panel.wait(60)
-    assert (panel.steer.found[0].mode, panel.steer.found[0].layers.tolist()) == ("erase", [4, 5, 6])
+    assert (written(panel)[0].mode, written(panel)[0].layers.tolist()) == ("erase", [4, 5, 6])
     panel.concept = "red"
     assert panel.wait(60)
-    assert panel.steer.found[0].concept == "red"
+    assert written(panel)[0].concept == "red"
 
 
-def test_slow_writing_waits_for_its_button(pair: Any, browse: Any, wire: Any) -> None:
+def test_slow_writing_waits_for_run(pair: Any, browse: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = look(browse(pair.tuned, max_new_tokens=2), "steer")
-    panel.steer.seconds = 60.0
+    twice = pytest.approx(2 * panel.sets[0].gap[panel.sets[0].index("lion")])
+    steering = panel["steer"]
+    monkeypatch.setattr(steering, "own_forecast", lambda *_: Forecast(60.0, 0))
     panel.strength = 2.0
     assert panel.wait(60)
-    assert panel.steer.found[0].strength != pytest.approx(2 * panel.sets[0].gap[panel.sets[0].index("lion")])
-    assert (panel.steer.write.button_style, panel.steer.write.description) == ("primary", "Write (about 1 min 0 s)")
-    wire.click(panel.steer.write)
+    assert written(panel)[0].strength != twice
+    assert (panel.status.state, steering.run_button.button_style) == ("waiting", "primary")
+    assert steering.forecast_label.value == "about 1 min 0 s"
+    wire.click(steering.run_button)
     assert panel.wait(60)
-    assert panel.steer.write.description == "Write"
-    assert panel.steer.found[0].strength == pytest.approx(2 * panel.sets[0].gap[panel.sets[0].index("lion")])
+    assert steering.run_button.button_style == ""
+    assert written(panel)[0].strength == twice
 
 
 def test_an_empty_prompt_is_said(pair: Any, browse: Any) -> None:
     panel = look(browse(pair.tuned, max_new_tokens=2), "steer")
     panel.prompt = ""
-    assert "the prompt is empty" in panel.status.error
+    assert "the prompt is empty" in complaint(panel)
     panel.prompt = "The dog"
     assert panel.wait(60)
-    assert panel.status.error == ""
+    assert (panel.status.error, panel.hints) == ("", {})
 
 
 # ---- two models
@@ -351,27 +371,27 @@ def test_two_models(pair: Any, browse: Any, own: ConceptSet) -> None:
     moved = 1 - (base.concepts.directions * tuned.concepts.directions).sum(axis=1)
     look(panel, "compare")
     expected = dispersion(base.concepts, tuned.concepts, pairs="group")
-    words = panel.pair.words.value
+    words = panel["compare"].words.value
     assert f"A <b>{expected.value:.3f}</b>" in words
     assert f"B <b>{expected.other:.3f}</b>" in words
     order = np.argsort(-moved, kind="stable")
-    assert names_of(panel.pair.table) == [own.names[i] for i in order]
-    assert panel.pair.table.view.rows[0][2] == pytest.approx(float(moved.max()), abs=1e-5)
+    assert names_of(panel["compare"].table) == [own.names[i] for i in order]
+    assert panel["compare"].table.view.rows[0][2] == pytest.approx(float(moved.max()), abs=1e-5)
     panel.view = "difference"
     assert panel.wait(60)
     assert [head["label"] for head in panel.listing.table.view.columns] == ["concept", "AUC A", "AUC B"]
-    assert panel.map.chart.side == "a"
+    assert panel["map"].chart.side == "a"
     look(panel, "map")
-    assert panel.map.chart.side == "both"
+    assert panel["map"].chart.side == "both"
     look(panel, "read")
-    assert len(panel.read.found) == 2
-    difference = panel.read.found[1].gaps[:, own.index("lion")] - panel.read.found[0].gaps[:, own.index("lion")]
-    np.testing.assert_allclose(panel.read.heat.matrix[0], difference, atol=1e-4)
+    assert len(panel["read"].looked_at) == 2
+    of_a, of_b = (read.gaps[:, own.index("lion")] for read in panel["read"].looked_at)
+    np.testing.assert_allclose(panel["read"].heat.matrix[0], of_b - of_a, atol=1e-4)
     look(panel, "steer")
-    assert len(panel.steer.found) == 2
+    assert len(written(panel)) == 2
     panel.view = "A"
     assert panel.wait(60)
-    np.testing.assert_allclose(panel.steer.found[0].strength, base.concepts.gap[own.index("lion")], rtol=1e-4)
+    np.testing.assert_allclose(written(panel)[0].strength, base.concepts.gap[own.index("lion")], rtol=1e-4)
 
 
 # ---- the user's own
@@ -390,7 +410,7 @@ def test_adds_a_concept_of_ones_own(pair: Any, browse: Any, wire: Any) -> None:
     assert (added.name, added.group, len(added.stimuli) + len(added.held_out)) == ("parrot", "own", 6)
     assert "parrot" in panel.result.concepts.names
     assert library.stimuli.value == ""
-    code = panel.code(panel.request())
+    code = code_of(panel)
     assert "Concept('parrot'" in code
     wire.click(library.remove_button)
     settle(panel)
@@ -422,6 +442,142 @@ def test_what_cannot_be_added_is_said_and_kept(
     assert (panel.concepts, panel.result.concepts.names) == (FEW, tuple(one.name for one in FEW))
 
 
+def test_what_is_removed_is_named_and_comes_back(pair: Any, browse: Any, wire: Any) -> None:
+    panel = browse(pair.tuned)
+    library = panel.library
+    assert library.remove_button.description == "Remove “lion”"
+    assert "iw-hidden" in library.undo_button._dom_classes
+    panel["map"]._clicked(own_place(panel, "red"))
+    assert library.remove_button.description == "Remove “red”"
+    look(panel, "quality")
+    wire.type(panel["quality"].table.view, selected=own_place(panel, "saw"))
+    assert library.remove_button.description == "Remove “saw”"
+    assert "Concept: <b>saw</b>" in panel.listing.looked_at.value
+    wire.click(library.remove_button)
+    assert [one for one in FEW if one not in panel.concepts] == [one for one in FEW if one.name == "saw"]
+    assert library.undo_button.description == "Undo: bring back “saw”"
+    settle(panel)
+    assert (panel.concept, library.remove_button.description) == ("lion", "Remove “lion”")
+    panel.concept = "red"
+    wire.click(library.undo_button)
+    settle(panel)
+    assert {one.name for one in panel.concepts} == {one.name for one in FEW}
+    assert panel.concept == "saw"
+    assert "saw" in panel.result.concepts.names
+    assert "iw-hidden" in library.undo_button._dom_classes
+
+
+def own_place(panel: ConceptBrowser, name: str) -> int:
+    return panel.sets[-1].index(name)
+
+
+def test_back_to_the_demos_says_what_it_removes(pair: Any, browse: Any, wire: Any, tmp_path: Path) -> None:
+    parrot = Concept("parrot", PARROT[:4], PARROT[4:], "own")
+    panel = browse(pair.tuned, concepts=(*FEW, parrot))
+    library = panel.library
+    # the few have fewer stimuli than the demo's, which would take their place
+    assert library.reset_button.description == f"Back to the demo's (removes {len(FEW) + 1} concepts)"
+    panel.concepts = (*ALL, parrot)
+    assert library.reset_button.description == "Back to the demo's (removes “parrot”)"
+    library.keep.value = False
+    assert library.open_button.description == f"Open in place of {len(ALL) + 1} concepts"
+    library.keep.value = True
+    assert library.open_button.description == "Open"
+    wire.click(library.reset_button)
+    assert (panel.concepts, library.undo_button.description) == (ALL, "Undo: bring back “parrot”")
+    assert library.reset_button.description == "Back to the demo's"
+    wire.click(library.undo_button)
+    assert panel.concepts == (*ALL, parrot)
+    panel.cancel()
+    assert panel.wait(60)
+
+
+def test_a_draft_lets_go_of_nothing(pair: Any, browse: Any) -> None:
+    kept = [MANY[0].name, MANY[1].name]
+    panel = browse(pair.tuned, concepts=MANY, chosen=kept, concept=MANY[1].name)
+    seen: list[tuple[int, str, list[str], str]] = []
+    panel.current.observe(
+        lambda change: seen.append(
+            (len(change.new.concepts.names), panel.concept, panel.chosen, panel.current.shown_concept)
+        ),
+        "result",
+    )
+    panel.store.states.clear()
+    cache.clear()
+    panel.run(fresh=True)
+    assert [count for count, *_ in seen] == [10, 37, 74]
+    assert all((concept, chosen) == (MANY[1].name, kept) for _, concept, chosen, _ in seen)
+    assert seen[0][3] in {one.name for one in MANY[::8]}, "the draft does not have it: another stands in"
+    assert seen[-1][3] == MANY[1].name
+
+
+def test_the_tabs_read_the_stimuli_once(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = browse(pair.tuned, max_new_tokens=2)
+    monkeypatch.setattr(
+        "interp_widgets.analysis.concepts.directions.concept_directions", lambda *_, **__: pytest.fail("made again")
+    )
+    monkeypatch.setattr(
+        "interp_widgets.widgets.concepts.directions.concept_directions", lambda *_, **__: pytest.fail("made again")
+    )
+    for tab in ("quality", "read", "steer"):
+        look(panel, tab)
+        assert panel.result.concepts is panel["map"].result.concepts
+    panel.search = "anim"
+    assert names_of(panel.listing.table) == names_of(look(panel, "quality")["quality"].table)
+
+
+def test_a_tab_that_waits_shows_what_is_chosen_beside_it(
+    pair: Any, browse: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from interp_widgets.widgets.concepts.steer import Steering
+
+    monkeypatch.setattr(Steering, "own_forecast", lambda *_: Forecast(60.0, 0))
+    panel = browse(pair.tuned)
+    panel.tab = "steer"
+    assert (panel.status.state, panel.result) == ("waiting", None)
+    panel.search = "colours"
+    wire.type(panel.listing.table.view, selected=names_of(panel.listing.table).index("red"))
+    assert "Concept: <b>red</b> <span class='iw-hint'>colours</span>" in panel.listing.looked_at.value
+    assert (panel.concept, panel.library.remove_button.description) == ("red", "Remove “red”")
+    panel.tab = "map"
+    assert panel["map"].near.view.caption == "Nearest to “red”"
+
+
+def test_messages_in_threads_of_their_own(pair: Any, browse: Any, wire: Any) -> None:
+    """As in JupyterLab: while one message opens tabs, others choose concepts, search and move a slider."""
+    panel = browse(pair.tuned, max_new_tokens=1)
+
+    def tabs() -> None:
+        for tab in ("quality", "read", "steer", "map", "read", "quality", "map"):
+            panel.tab = tab
+
+    def concepts() -> None:
+        for name in ("red", "saw", "lion", "cat", "blue", "bird"):
+            panel.concept = name
+
+    def searches() -> None:
+        for words in ("a", "an", "ani", "anim", ""):
+            panel.search = words
+
+    threads = [threading.Thread(target=work) for work in (tabs, concepts, searches)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    settle(panel)
+    for tab in ("read", "steer", "quality", "map"):
+        panel.tab = tab
+        settle(panel)
+        assert panel.status.state == "done", (tab, panel.status.error)
+        assert {panel.concept, panel.current.concept, panel.current.shown_concept} == {"bird"}
+        assert panel.library.remove_button.description == "Remove “bird”"
+        assert "Concept: <b>bird</b>" in panel.listing.looked_at.value
+    assert panel["steer"].results[0].comparison.concept == "bird"
+    assert panel["read"].heat.row_labels[0] == "bird"
+    assert panel["map"].chart.chosen == own_place(panel, "bird")
+
+
 def test_a_folder_a_text_file_and_an_upload(pair: Any, browse: Any, wire: Any, tmp_path: Path) -> None:
     (tmp_path / "concept").mkdir()
     for name, thing in (("parrot", "parrot"), ("eagle", "eagle")):
@@ -433,7 +589,7 @@ def test_a_folder_a_text_file_and_an_upload(pair: Any, browse: Any, wire: Any, t
     wire.click(library.open_button)
     settle(panel)
     assert [one.name for one in panel.concepts[-2:]] == ["eagle", "parrot"]
-    assert f"read_concepts({str(tmp_path)!r})" in panel.code(panel.request())
+    assert f"read_concepts({str(tmp_path)!r})" in code_of(panel)
     wire.click(library.open_button)
     assert "two concepts are called" in panel.status.error, "they are there already"
     library.keep.value = False
@@ -441,7 +597,7 @@ def test_a_folder_a_text_file_and_an_upload(pair: Any, browse: Any, wire: Any, t
     settle(panel)
     assert panel.result.concepts.names == ("eagle", "parrot")
     assert panel.result.map is None
-    assert panel.map.chart.message
+    assert panel["map"].chart.message
     library.path.value = str(tmp_path / "concept" / "parrot.txt")
     wire.click(library.open_button)
     assert (library.name.value, library.stimuli.value.splitlines()) == ("parrot", PARROT)
@@ -473,11 +629,11 @@ def test_saves_and_opens_a_set(
     settle(panel)
     assert panel.opened
     assert panel.result.concepts.layer == 3
-    assert "ConceptSet.load(" in panel.code(panel.request())
+    assert "ConceptSet.load(" in code_of(panel)
     look(panel, "read")
     look(panel, "steer")
     two = browse(pair, path=str(written[0]), tab="compare", view="difference", max_new_tokens=2)
-    assert "nothing to compare" in two.pair.words.value
+    assert "nothing to compare" in two["compare"].words.value
     for tab in ("read", "steer", "quality", "map"):
         look(two, tab)
 
@@ -516,7 +672,7 @@ def test_a_workbench_shares_prompt_token_and_layer(pair: Any, browse: Any) -> No
     look(panel, "read")
     bench.prompt_token = 1
     assert panel.wait(60)
-    assert panel.read.strips[0].tokens[panel.read.strips[0].selected] == " cat"
+    assert panel["read"].strips[0].tokens[panel["read"].strips[0].selected] == " cat"
     panel.stream = panel.deepest
     settle(panel)
     assert (bench.layer, panel.result.concepts.layer) == (5, 6)
@@ -529,17 +685,17 @@ def test_a_workbench_shares_prompt_token_and_layer(pair: Any, browse: Any) -> No
 def test_the_code_repeats_what_is_shown(pair: Any, browse: Any, tab: str) -> None:
     panel = look(browse(pair, max_new_tokens=2, view="B"), tab)
     # the few concepts of this test are half of nothing that has a name: they are written out
-    code = panel.code(panel.request())
+    code = code_of(panel)
     scope: dict[str, Any] = {}
     exec(code.replace("load_model('demo-base')", "base").replace("load_model('demo-tuned')", "tuned"),
          scope | {}, scope := {"base": pair.base, "tuned": pair.tuned})  # fmt: skip
     np.testing.assert_allclose(scope["found_b"].directions, panel.result[1].concepts.directions, atol=1e-5)
-    np.testing.assert_allclose(scope["places"].other_xy, panel.result[1].map.other_xy, atol=1e-4)
-    assert [name for name, _ in scope["near"]] == [row[0] for row in panel.map.near.view.rows] or tab != "map"
+    np.testing.assert_allclose(scope["places"].other_xy, panel["map"].results[1].map.other_xy, atol=1e-4)
+    assert [name for name, _ in scope["near"]] == [row[0] for row in panel["map"].near.view.rows] or tab != "map"
 
 
 def test_saves_numbers_picture_and_page(pair: Any, browse: Any, tmp_path: Path) -> None:
-    panel = browse(pair)
+    panel = browse(pair, max_new_tokens=2)
     table = pd.read_csv(panel.save(tmp_path / "concepts.csv"))
     assert len(table) == 2 * len(FEW)
     assert set(table["model"]) == {"A", "B"}
@@ -547,6 +703,22 @@ def test_saves_numbers_picture_and_page(pair: Any, browse: Any, tmp_path: Path) 
     assert "lion" in (tmp_path / "map.svg").read_text(encoding="utf-8")
     assert panel.save(tmp_path / "map.png").stat().st_size > 5000
     assert panel.save(tmp_path / "page.html").stat().st_size > 5000
+    panel.search, panel.concept = "anim", "red"
+    look(panel, "quality")
+    panel.search = "colours"
+    page = panel.save(tmp_path / "quality.html").read_text(encoding="utf-8")
+    assert {"Concept": "red", "Search": "colours", "Layer": "3"}.items() <= panel.current.question().items()
+    assert "<dt>Concept</dt><dd>red</dd>" in page
+    assert "<dt>Search</dt><dd>colours</dd>" in page
+    assert '"rabbit"' not in page.split("const views")[1], "the table of the page is the one on the screen"
+    for tab, columns in (("read", ["model", "token", "lion"]), ("steer", ["model", "run", "text"])):
+        look(panel, tab)
+        saved = pd.read_csv(panel.save(tmp_path / f"{tab}.csv"))
+        assert set(columns) <= set(saved.columns)
+        assert panel.save(tmp_path / f"{tab}.png").stat().st_size > 5000
+    moved = pd.read_csv(look(panel, "compare").save(tmp_path / "compare.csv"))
+    assert list(moved.columns) == ["concept", "group", "moved", "AUC A", "AUC B"]
+    assert moved["moved"].is_monotonic_decreasing
 
 
 @pytest.mark.parametrize(
@@ -559,7 +731,7 @@ def test_other_models(browse: Any, family: str, backend: str, dtype: torch.dtype
     assert panel.result.concepts.directions.shape == (6, model.d_model)
     for tab in ("quality", "read", "steer"):
         look(panel, tab)
-    assert np.isfinite(panel.read.heat.matrix).all()
+    assert np.isfinite(panel["read"].heat.matrix).all()
 
 
 def test_wrong_traits_are_said(pair: Any, browse: Any) -> None:

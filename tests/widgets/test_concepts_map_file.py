@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet
-from interp_widgets.widgets.concepts import request
-from interp_widgets.widgets.concepts.request import BrowseRequest, OpenedSet
+from interp_widgets.widgets.concepts import map as map_tab
+from interp_widgets.widgets.concepts.directions import OpenedSet
+from interp_widgets.widgets.concepts.map import MapRequest
 
 
 def a_set(seed: int = 0, count: int = 20) -> ConceptSet:
@@ -24,16 +25,16 @@ def a_set(seed: int = 0, count: int = 20) -> ConceptSet:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BrowseRequest:
-    monkeypatch.setattr(request, "KEPT_FROM", 10)
-    return BrowseRequest(OpenedSet.at(str(a_set().save(tmp_path / "mine"))), "pca")
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MapRequest:
+    monkeypatch.setattr(map_tab, "KEPT_FROM", 10)
+    return MapRequest(OpenedSet.at(str(a_set().save(tmp_path / "mine"))), "pca")
 
 
-def place(asked: BrowseRequest, found: ConceptSet, other: ConceptSet | None = None) -> Any:
+def place(asked: MapRequest, found: ConceptSet, other: ConceptSet | None = None) -> Any:
     return asked.place(found, other, lambda: None)
 
 
-def test_a_kept_map_is_taken_and_another_set_makes_its_own(asked: BrowseRequest, tmp_path: Path) -> None:
+def test_a_kept_map_is_taken_and_another_set_makes_its_own(asked: MapRequest, tmp_path: Path) -> None:
     found, kept = a_set(), tmp_path / "mine.pca-map.npz"
     first = place(asked, found)
     assert ConceptMap.load(kept).equals(first)
@@ -46,12 +47,12 @@ def test_a_kept_map_is_taken_and_another_set_makes_its_own(asked: BrowseRequest,
     assert ConceptMap.load(tmp_path / "mine.pca-pair-map.npz").other_xy is not None
 
 
-def test_a_damaged_file_is_replaced_and_small_sets_keep_none(asked: BrowseRequest, tmp_path: Path) -> None:
+def test_a_damaged_file_is_replaced_and_small_sets_keep_none(asked: MapRequest, tmp_path: Path) -> None:
     kept = tmp_path / "mine.pca-map.npz"
     kept.write_text("no map")
     found = place(asked, a_set())
     assert ConceptMap.load(kept).equals(found)
     kept.unlink()
     place(asked, a_set(count=9))
-    place(BrowseRequest(asked.source, "tsne"), a_set())
+    place(MapRequest(asked.source, "tsne"), a_set())
     assert {path.name for path in tmp_path.glob("*map.npz")} == {"mine.tsne-map.npz"}

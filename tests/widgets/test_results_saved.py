@@ -108,10 +108,7 @@ def tabs_of_ffn_concepts(panel: Any) -> Iterator[str]:
 
 def tabs_of_concepts(panel: Any) -> Iterator[str]:
     for panel.tab in ("quality", "read", "steer", "compare"):
-        assert panel.wait(60)
-        if panel.tab == "steer" and not panel.part("steer").found:
-            panel.part("steer").write.click()
-        yield panel.tab
+        yield settle(panel).tab
 
 
 TABS = {

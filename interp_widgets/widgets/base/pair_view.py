@@ -45,6 +45,11 @@ def names(panel: Any) -> tuple[str, ...]:
     return ("",) if len(panel.models) == 1 else tuple(LETTERS[index] for index in looked_at(panel))
 
 
+def starts(panel: Any) -> tuple[str, ...]:
+    """What to begin a line about each model that is looked at with: its letter, or nothing where there is only one."""
+    return tuple(f"{name}: " if name else "" for name in names(panel))
+
+
 def of_view(panel: Any, arrays: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
     """The numbers of what is looked at; None for a difference of models with arrays of two shapes."""
     if panel.shown != "difference":

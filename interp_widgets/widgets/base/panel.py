@@ -34,7 +34,7 @@ from .status import StatusLine
 from .workbench import Workbench
 
 QUICK_SECONDS = 0.3
-"""A run that is forecast to take less starts by itself."""
+"""A run that is forecast to take less starts by itself, unless a panel says another time."""
 FIRST_SECONDS = 1.0
 """The first run is done before the panel appears if it takes less,"""
 FIRST_BACKGROUND_SECONDS = 30.0
@@ -93,6 +93,8 @@ class Panel(Shell):
     """What the third view of two models shows."""
     waits: ClassVar[bool] = False
     """Whether it computes only when Run is pressed, however quick that is forecast to be."""
+    live_seconds: ClassVar[float] = QUICK_SECONDS
+    """A run that is forecast to take no longer starts by itself."""
     cached_as: ClassVar[str] = ""
     """Panels of one name take each other's answers from the cache; empty: those of one class."""
 
@@ -577,7 +579,7 @@ class Panel(Shell):
         if "redraw" in due and self._shown is None:
             due.add("refresh")  # there may be a result that could not be drawn as it was asked for
         if "refresh" in due:
-            self.refresh()
+            self.refresh(self.live_seconds)
         if "redraw" in due and self._drawn is drawn:
             self.redraw()
         elif "selection" in due and self._drawn is drawn:

@@ -1,4 +1,4 @@
-"""Concepts of the user's own, folders of them, and saved sets of directions."""
+"""Concepts of the user's own, folders of them, and saved sets of directions: adding, opening, removing, undoing."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from interp_widgets.analysis.concepts.directions import TEMPLATE
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts, read_concepts, split_stimuli
 from interp_widgets.models import Model
 
-from ..base.controls import checked_path, checked_text, row
+from ..base.controls import checked_path, checked_text, row, shown_if
 from ..base.saving import file_stem, free_name
 from ..base.workbench import model_name
-from .request import OpenedSet, filled
+from .directions import OpenedSet, filled
 
 if TYPE_CHECKING:
     from .browser import ConceptBrowser
 
 OWN = "own"
-"""The group of an added concept, where none is given."""
+"""The group of an added concept whose group is left empty."""
 
 
 class Library:
-    """The box below the inputs: add, open, save, remove."""
+    """The box below the inputs: add, open, save, remove, undo. What it says follows the options of the browser."""
 
-    def __init__(self, panel: ConceptBrowser) -> None:
-        self.panel = panel
-        self.folders: dict[str, tuple[Concept, ...]] = {}
-        """Concepts that were read from folders, for the code."""
+    def __init__(self, browser: ConceptBrowser) -> None:
+        self.browser = browser
         self.name = W.Text(description="Name", placeholder="one word says best what to steer to")
         self.group = W.Text(description="Group", placeholder=OWN)
         self.stimuli = W.Textarea(
@@ -40,79 +38,104 @@ class Library:
         )  # fmt: skip
         self.stimuli.add_class("iw-grow")
         self.upload = W.FileUpload(accept=".txt", description="From a file", tooltip="A text file of stimuli")
-        self.add_button = panel.on_click(W.Button(description="Add", tooltip="Add this concept to the list"), self.add)
+        click = browser.on_click
+        self.add_button = click(W.Button(description="Add", tooltip="Add this concept to the list"), self.add)
         self.path = W.Text(description="Path", placeholder="a folder of concepts, or a saved set (.npz)")
         self.path.add_class("iw-grow")
-        self.open_button = panel.on_click(W.Button(description="Open", tooltip="Read the folder or the set"), self.open)
+        self.open_button = click(W.Button(description="Open", tooltip="Read the folder or the set"), self.open)
         self.keep = W.Checkbox(value=True, description="add to the list (else in its place)", indent=False)
-        self.save_button = panel.on_click(
+        self.save_button = click(
             W.Button(description="Save directions", tooltip="Write the directions beside the notebook"), self.save
         )
-        self.remove_button = panel.on_click(W.Button(description="Remove concept"), self.remove)
-        self.reset_button = panel.on_click(
-            W.Button(description="Back to the demo's", tooltip="The list of concepts that the browser opens with"),
-            self.reset,
-        )
+        self.remove_button = click(W.Button(), self.remove)
+        self.undo_button = click(W.Button(tooltip="Put the list back as it was"), self.undo)
+        self.reset_button = click(W.Button(tooltip="The list of concepts that the browser opens with"), self.reset)
         self.words = W.HTML("")
         self.words.add_class("iw-hint")
+        self._demo = demo_concepts()
+        self._named = ""
+        """The concept that the remove button names."""
+        self._before: tuple[tuple[Concept, ...], str, str] | None = None
+        """List, path and concept before the last removal."""
         self.box = W.VBox([
-            row(self.name, self.group, self.upload), row(self.stimuli), row(self.add_button, self.remove_button),
-            row(self.path, self.open_button, self.keep), row(self.save_button, self.reset_button, self.words),
+            row(self.name, self.group, self.upload), row(self.stimuli),
+            row(self.add_button, self.remove_button, self.undo_button), row(self.path, self.open_button, self.keep),
+            row(self.save_button, self.reset_button, self.words),
         ])  # fmt: skip
         self.box.add_class("iw-column")
-        panel.watch(self.upload, "value", self._uploaded)
-        panel.watch(panel, "path", lambda _: self.fit())
+        browser.watch(self.upload, "value", self._uploaded)
+        browser.watch(self.keep, "value", lambda _: self.fit())
 
     def fit(self) -> None:
-        """Say what the directions come from; what does not go with an opened set is switched off."""
-        panel = self.panel
-        opened = bool(panel.path)
-        self.add_button.disabled = self.remove_button.disabled = opened
-        self.remove_button.description = (
-            f"Remove “{panel.concept}”" if panel.concept and not opened else "Remove concept"
-        )
-        count = len(panel.concepts)
-        texts = sum(len(one.stimuli) + len(one.held_out) for one in panel.concepts)
+        """Say what the directions come from, and what each button would take out of the list."""
+        browser = self.browser
+        concepts, opened = browser.concepts, bool(browser.path)
+        concept = browser.shown_concept
+        self._named = concept if not opened and any(one.name == concept for one in concepts) else ""
+        self.add_button.disabled, self.remove_button.disabled = opened, not self._named
+        self.remove_button.description = f"Remove “{self._named}”" if self._named else "Remove concept"
+        added = self.keep.value and not opened
+        self.open_button.description = "Open" if added else f"Open in place of {_counted(concepts)}"
+        extra = _less(concepts, self._demo)
+        self.reset_button.description = "Back to the demo's" + (f" (removes {_counted(extra)})" if extra else "")
+        back = () if self._before is None else _less(self._before[0], concepts)
+        self.undo_button.description = f"Undo: bring back {_counted(back)}"
+        shown_if(self.undo_button, bool(back))
+        count = sum(len(one.stimuli) + len(one.held_out) for one in concepts)
         self.words.value = (
-            f"Directions from {escape(panel.path)}." if opened else f"{count:,} concepts with {texts:,} stimuli."
+            f"Directions from {escape(browser.path)}."
+            if opened
+            else f"{len(concepts):,} concepts with {count:,} stimuli."
         )
 
-    # adding -----------------------------------------------------------------------------------------------------------
+    # the list ---------------------------------------------------------------------------------------------------------
+
+    def _replace(self, concepts: Sequence[Concept], *, path: str = "", concept: str | None = None) -> None:
+        """Take another list, which can be undone where it lacks concepts of the one before."""
+        browser = self.browser
+        before = browser.concepts, browser.path, browser.shown_concept
+        with browser.hold():
+            browser.concepts, browser.path = tuple(concepts), path
+            if concept is not None:
+                browser.concept = concept
+            if _less(before[0], concepts):
+                self._before = before
+        self.fit()
 
     def add(self) -> None:
         """Add the concept in the boxes; what is wrong is said, and the boxes stay as they are."""
         boxes = (self.name, self.group, self.stimuli)
         name, group, stimuli = (checked_text(box.value, f"the {box.description.lower()}").strip() for box in boxes)
         texts = [line.strip() for line in stimuli.splitlines() if line.strip()]
-        self._take((split_stimuli(name, texts, group or OWN),), keep=True)
-        with self.panel.hold():
-            self.name.value = self.group.value = self.stimuli.value = ""
-        self.panel.look_for(name)
+        new = (split_stimuli(name, texts, group or OWN),)
+        self._replace(self._checked((*self.browser.concepts, *new), new), concept=name)
+        self.name.value = self.group.value = self.stimuli.value = ""
 
-    def _take(self, new: Sequence[Concept], *, keep: bool) -> None:
-        """Put concepts into the list if all is well with them."""
-        panel = self.panel
-        whole = (*panel.concepts, *new) if keep else tuple(new)
-        check_concepts(whole)
-        for model in panel.models:
+    def _checked(self, concepts: tuple[Concept, ...], new: Sequence[Concept]) -> tuple[Concept, ...]:
+        """A list with new concepts, if all is well with them."""
+        check_concepts(concepts)
+        for model in self.browser.models:
             check_lengths(model, new)
-        panel.concepts = whole
-        self.fit()
+        return concepts
 
     def remove(self) -> None:
-        """Take the concept that is looked at out of the list."""
-        panel = self.panel
-        left = tuple(one for one in panel.concepts if one.name != panel.concept)
+        """Take the concept that the button names out of the list."""
+        left = tuple(one for one in self.browser.concepts if one.name != self._named)
         check_concepts(left)
-        panel.concepts = left
-        self.fit()
+        self._replace(left)
+
+    def undo(self) -> None:
+        """Put the list back as it was before concepts were taken out; those added since then stay."""
+        if self._before is None:
+            return
+        (concepts, path, concept), self._before = self._before, None
+        names = {one.name for one in concepts}
+        later = [one for one in self.browser.concepts if one.name not in names]
+        self._replace((*concepts, *later), path=path, concept=concept)
 
     def reset(self) -> None:
         """Back to the demo's concepts, and to directions made from them."""
-        with self.panel.hold():
-            self.panel.path = ""
-            self.panel.concepts = demo_concepts()
-        self.fit()
+        self._replace(self._demo)
 
     def _uploaded(self, change: Any) -> None:
         if not change.new:
@@ -126,36 +149,47 @@ class Library:
 
     def open(self) -> None:
         """Read a folder of concepts, a saved set, or a file of stimuli."""
-        given = checked_path(self.path.value, "the path")
-        if not given:
+        browser, typed = self.browser, checked_path(self.path.value, "the path")
+        if not typed:
             raise ValueError("the path is empty: give a folder of concepts, a saved set (.npz) or a file of stimuli")
-        path = Path(given).expanduser()
+        path = Path(typed).expanduser()
         if path.is_dir():
             new = read_concepts(path)
-            self._take(new, keep=self.keep.value and not self.panel.path)
-            self.folders[given] = new
-            self.panel.path = ""
+            kept = browser.concepts if self.keep.value and not browser.path else ()
+            concepts = self._checked((*kept, *new), new)
+            browser.store.folders[typed] = new
+            self._replace(concepts)
         elif path.suffix == ".txt" and path.is_file():
             self.stimuli.value, self.name.value = _read_text(path.read_bytes(), path.name), path.stem
         elif path.suffix in ("", ".txt"):
             raise FileNotFoundError(f"there is no folder or text file at {path}: check the path")
         else:
-            OpenedSet.at(given).answer(self.panel.models)  # says what is wrong before anything changes
-            self.panel.path = given
-        self.fit()
+            OpenedSet.at(typed).answer(browser.models)  # says what is wrong before anything changes
+            browser.path = typed
 
     def save(self) -> None:
         """Write the directions of every model beside the notebook."""
-        panel = self.panel
-        if not panel.sets:
+        browser = self.browser
+        if not browser.sets:
             raise ValueError("there are no directions to save yet: press Run first")
         written = []
-        for model, found in zip(panel.models, panel.sets, strict=False):
-            name = f"concepts {model_name(model)} layer {found.layer} {found.method}"
+        for model, concepts in zip(browser.models, browser.sets, strict=False):
+            name = f"concepts {model_name(model)} layer {concepts.layer} {concepts.method}"
             target = free_name(Path.cwd() / (file_stem(name) + ".npz"))
-            found.save(target)
+            concepts.save(target)
             written.append(target.name)
-        panel.status.idle(f"Saved {' and '.join(written)}")
+        browser.status.idle(f"Saved {' and '.join(written)}")
+
+
+def _less(concepts: Sequence[Concept], other: Sequence[Concept]) -> tuple[Concept, ...]:
+    """The concepts of one list that another does not have, or has with other stimuli."""
+    kept = {one.name: one for one in other}
+    return tuple(one for one in concepts if kept.get(one.name) != one)
+
+
+def _counted(concepts: Sequence[Concept]) -> str:
+    """A single concept by its name, several by their number."""
+    return f"“{concepts[0].name}”" if len(concepts) == 1 else f"{len(concepts):,} concepts"
 
 
 def check_lengths(model: Model, concepts: Sequence[Concept]) -> None:

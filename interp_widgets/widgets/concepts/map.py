@@ -2,133 +2,230 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import ipywidgets as W
 
-from interp_widgets.analysis.concepts import neighbours
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis.concepts import ConceptMap, ConceptSet, concept_map, concept_map_cost, neighbours
+from interp_widgets.analysis.concepts.maps import FEWEST
+from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.figures.concepts import ConceptMapFigure
 from interp_widgets.figures.static import Scene
+from interp_widgets.models import Model
 
+from ..base import pair_view
 from ..base.controls import row
+from ..base.fields import variant
 from ..base.guard import guarded
+from ..base.saving import as_one
 from ..views import BokehFigure
-from .listing import MOST_LISTED, ConceptTable, number
+from .directions import ConceptOptions, ConceptPanel, Directions, OpenedSet, Source
+from .table import MOST_LISTED, ConceptTable, number
 
-if TYPE_CHECKING:
-    from .browser import ConceptBrowser
-
+KEPT_FROM = 5_000
+"""Concepts of a set from a file from which its map is kept beside the file."""
+MOST_TO_DRAFT = 5_000
+"""Of more concepts, a map takes too long to be drawn beside the run."""
 NEAREST = 12
 """Neighbours that are listed."""
 SIDES = {"A": "a", "B": "b", "difference": "both"}
 
 
-class MapTab:
-    """Map, neighbours, selected concepts."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MappedConcepts(Directions):
+    """One model's answer: its directions, and a map of them; of two models the second's map holds both."""
 
-    def __init__(self, panel: ConceptBrowser) -> None:
-        self.panel = panel
+    map: ConceptMap | None
+    """None where there are fewer than 4 concepts."""
+
+
+@dataclass(frozen=True)
+class MapRequest:
+    """Directions and a map of them."""
+
+    source: Source
+    map_method: str
+    seed: int = 0
+
+    def place(self, concepts: ConceptSet, other: ConceptSet | None, check: Callable[[], None]) -> ConceptMap | None:
+        """The map of a set, or of two that share their axes; None for too few concepts."""
+        if len(concepts.names) < FEWEST:
+            return None
+        shared = other if other is not None and other.d_model == concepts.d_model else None
+        file = self._map_file(len(concepts.names), shared is not None)
+        stored = None
+        if file is not None and file.is_file():
+            with contextlib.suppress(ValueError):  # damaged, or of an older version: written anew below
+                stored = ConceptMap.load(file)
+        made = concept_map(concepts, self.map_method, other=shared, seed=self.seed, stored=stored, check=check)  # type: ignore[arg-type]
+        if file is not None and (stored is None or stored.fingerprint != made.fingerprint):
+            with contextlib.suppress(OSError):  # a folder that cannot be written to: the map is made again next time
+                made.save(file)
+        return made
+
+    def draft(self, concepts: ConceptSet, check: Callable[[], None]) -> ConceptMap | None:
+        """A quick map of one set."""
+        if len(concepts.names) > MOST_TO_DRAFT:
+            return None
+        return MapRequest(self.source, "pca", self.seed).place(concepts, None, check)
+
+    def _map_file(self, count: int, two: bool) -> Path | None:
+        """Where the map of a large set from a file is kept, beside it; other maps are made in seconds."""
+        if not isinstance(self.source, OpenedSet) or count < KEPT_FROM:
+            return None
+        path = Path(self.source.path).expanduser()
+        return path.with_name(f"{path.stem}.{self.map_method}{'-pair' if two else ''}-map.npz")
+
+
+def map_forecast(method: str, cost: Cost, count: int) -> Forecast:
+    """What a map of so many directions will probably take; UMAP is compiled at its first use."""
+    compiled = method != "umap" or "umap" in sys.modules
+    if compiled and speedometer.knows(_map_kind(method), "cpu"):
+        seconds = speedometer.seconds(_map_kind(method), "cpu", cost.flops)
+    else:
+        start, each = {"pca": (0.0, 2e-4), "tsne": (0.0, 4e-3), "umap": (0.0 if compiled else 15.0, 1e-3)}[method]
+        seconds = start + each * count
+    return Forecast(seconds, int(cost.bytes))
+
+
+def _map_kind(method: str) -> tuple[str, str]:
+    return ("ConceptBrowser map", method)
+
+
+class DirectionMap(ConceptPanel):
+    """Directions in the plane, near ones near each other: a click centres a concept, the lasso selects many."""
+
+    tab_name = "Map"
+    map_method = variant(
+        ConceptOptions.map_method, label="Map", group="directions", argument="",
+        help="How directions are placed in the plane",
+    )  # fmt: skip
+
+    def build(self) -> None:
         self.chart = ConceptMapFigure()
-        self.chart.on_click(guarded(panel, self._clicked))
-        self.chart.on_select(guarded(panel, self._lassoed))
-        host = W.VBox([BokehFigure(self.chart.figure, on_error=panel.show_error)])
+        self.chart.on_click(guarded(self, self._clicked))
+        self.chart.on_select(guarded(self, self._lassoed))
+        host = W.VBox([BokehFigure(self.chart.figure, on_error=self.show_error)])
         host.layout.flex = "3 1 420px"
-        self.near = ConceptTable(panel, empty="Click a concept: its nearest neighbours are listed here.", height=264)
-        self.selected = ConceptTable(panel, empty="Nothing selected: draw around points with the lasso.", height=200)
-        self.clear = panel.on_click(
-            W.Button(description="Let go", tooltip="Select nothing"), lambda: setattr(panel, "chosen", [])
+        self.near = ConceptTable(self, empty="Click a concept: its nearest neighbours are listed here.", height=264)
+        self.selected = ConceptTable(self, empty="Nothing selected: draw around points with the lasso.", height=200)
+        self.clear = self.on_click(
+            W.Button(description="Let go", tooltip="Select nothing"), lambda: setattr(self, "chosen", [])
         )
         beside = W.VBox([self.near.view, self.selected.view, self.clear])
         beside.add_class("iw-column")
         beside.layout.flex = "1 1 264px"
-        self.box = row(host, beside)
-        self.box.layout.align_items = "flex-start"
-        panel.watch(panel, "chosen", lambda _: self._paint_selected())
-        panel.watch(panel, "view", lambda _: self.paint())
+        both = row(host, beside)
+        both.layout.align_items = "flex-start"
+        self.plot.children = [both]
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def request(self) -> MapRequest:
+        return MapRequest(self.source, self.map_method, self.seed)
+
+    def draft(self, request: MapRequest, concepts: ConceptSet, check: Any) -> MappedConcepts:
+        return MappedConcepts(concepts=concepts, map=request.draft(concepts, check))
+
+    def answer(self, request: MapRequest, model: Model, concepts: ConceptSet, progress: Any, check: Any) -> Any:
+        first, last = self.models[0], self.models[-1]
+        if model is not last:  # shown while the second model is at work
+            return MappedConcepts(concepts=concepts, map=request.draft(concepts, check))
+        base = concepts if first is last else self.directions(request.source, first, progress, check)
+        apart = base.d_model != concepts.d_model
+        began = time.monotonic()
+        other = None if first is last or apart else concepts
+        places = request.place(concepts if apart else base, other, check)
+        if places is not None:
+            cost = concept_map_cost(len(concepts.names), concepts.d_model, two=other is not None)
+            speedometer.learn(_map_kind(request.map_method), "cpu", cost.flops, time.monotonic() - began)
+        return MappedConcepts(concepts=concepts, map=places)
+
+    def own_forecast(self, request: MapRequest, model: Model) -> Forecast:
+        if model is not self.models[-1]:
+            return Forecast(0.0, 0)
+        count, two = request.source.wanted or len(self.place), len(self.models) > 1
+        cost = concept_map_cost(count, model.d_model, two=two)
+        return map_forecast(request.map_method, cost, count * len(self.models))
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
-    def paint(self) -> None:
-        """Draw the map of the results on the screen."""
-        if not self.panel.results or self.panel.tab != "map":
-            return
-        self._show()
-        self._list_near()
-        self._paint_selected()
-
-    def _show(self) -> None:
-        panel = self.panel
-        places = panel.results[-1].map
+    def draw(self, results: tuple[MappedConcepts, ...], request: MapRequest) -> None:
+        super().draw(results, request)
+        places = results[-1].map
         both = places is not None and places.other_xy is not None
-        if not both and panel.shown == "A":
-            places = panel.results[0].map
-        side: Any = SIDES[panel.shown] if both else "a"
+        if not both and self.shown == "A":
+            places = results[0].map
+        side: Any = SIDES[self.shown] if both else "a"
         self.chart.show(places, side=side)
-        self._mark()
 
-    def paint_concept(self) -> None:
-        """Centre the chosen concept and list its neighbours."""
-        if self._mark():
-            self.chart.centre(self.panel.place[self.panel.concept])
-        self._list_near()
-        self.selected.mark()
-
-    def _mark(self) -> bool:
-        """Ring the chosen concept and its neighbours; False where it is not on the map."""
-        place = self.panel.place
-        if self.chart.places is None or self.panel.concept not in place:
-            return False
-        self.chart.mark(place[self.panel.concept], [place[name] for name, _ in self._near()])
-        return True
-
-    def _near(self) -> list[tuple[str, float]]:
-        found = self.panel.sets[self.panel.at[-1]]
-        return neighbours(found, self.panel.concept, min(NEAREST, len(found.names) - 1))
-
-    def _list_near(self) -> None:
-        panel = self.panel
-        sets, at = panel.sets, panel.at
-        first = sets[0]
-        kinds = first.groups if len(at) == 1 else None  # two numbers take the place of the group
-        heads: list[dict[str, Any]] = [{"label": "nearest"}, *([{"label": "group"}] if kinds else [])]
-        heads += [{"label": f"cosine {panel.name_of(i)}".strip(), "align": "right"} for i in at]
-        rows = []
-        near = self._near()
-        for name, _ in near:
-            one, other = panel.place[name], panel.place[panel.concept]
-            cosines = [float(sets[i].directions[one] @ sets[i].directions[other]) for i in at]
-            rows.append([name, *([kinds[one]] if kinds else []), *cosines])
-        which = f" in {panel.name_of(at[-1])}" if len(at) > 1 else ""
-        self.near.show([name for name, _ in near], heads, rows, f"Nearest to “{panel.concept}”{which}")
-
-    def _paint_selected(self) -> None:
-        panel = self.panel
-        if not panel.sets or panel.tab != "map":
+    def draw_selection(self) -> None:
+        super().draw_selection()
+        if not self.results:
             return
+        sets, at, name = self.sets, pair_view.looked_at(self), self.shown_concept
+        near = neighbours(sets[at[-1]], name, min(NEAREST, len(self.place) - 1))
+        self._mark(self.place[name], [self.place[other] for other, _ in near])
+        kinds = sets[0].groups if len(at) == 1 else None  # two numbers take the place of the group
+        heads: list[dict[str, Any]] = [{"label": "nearest"}, *([{"label": "group"}] if kinds else [])]
+        letters = pair_view.names(self)
+        heads += [{"label": f"cosine {letter}".strip(), "align": "right"} for letter in letters]
+        rows = []
+        for other, _ in near:
+            i, j = self.place[other], self.place[name]
+            cosines = [float(sets[k].directions[i] @ sets[k].directions[j]) for k in at]
+            rows.append([other, *([kinds[i]] if kinds else []), *cosines])
+        where = f" in {letters[-1]}" if len(at) > 1 else ""
+        self.near.show([other for other, _ in near], heads, rows, f"Nearest to “{name}”{where}")
+        self._list_selected(sets[at[-1]])
+
+    def _mark(self, index: int, near: list[int]) -> None:
+        """Ring the concept and its neighbours; another one than before comes into the middle."""
+        if self.chart.places is None:
+            return
+        before = self.chart.chosen
+        self.chart.mark(index, near)
+        if before is not None and before != index:
+            self.chart.centre(index)
+
+    def _list_selected(self, concepts: ConceptSet) -> None:
+        there = [name for name in self.chosen if name in self.place]
         if self.chart.places is not None:
-            self.chart.select([panel.place[name] for name in panel.chosen if name in panel.place])
-        first, listed = panel.sets[0], panel.chosen[:MOST_LISTED]
+            self.chart.select([self.place[name] for name in there])
         heads: list[dict[str, Any]] = [{"label": "selected"}, {"label": "group"}, {"label": "AUC", "align": "right"}]
-        own = panel.sets[panel.at[-1]]
-        rows = [[name, first.groups[panel.place[name]], number(own.auc[panel.place[name]])] for name in listed]
-        said = f"{len(panel.chosen)} selected" if panel.chosen else ""
-        self.selected.show(listed, heads, rows, said)
-        self.clear.disabled = not panel.chosen
+        listed = there[:MOST_LISTED]
+        indices = [self.place[name] for name in listed]
+        rows = [[concepts.names[i], concepts.groups[i], number(concepts.auc[i])] for i in indices]
+        self.selected.show(listed, heads, rows, f"{len(there)} selected" if there else "")
+        self.clear.disabled = not there
 
     # what a user does -------------------------------------------------------------------------------------------------
 
     def _clicked(self, index: int) -> None:
         if self.chart.places is not None:
-            self.panel.concept = self.chart.places.names[index]
+            self.concept = self.chart.places.names[index]
 
     def _lassoed(self, indices: tuple[int, ...]) -> None:
         if self.chart.places is not None:
-            self.panel.chosen = [self.chart.places.names[i] for i in indices]
+            self.chosen = [self.chart.places.names[i] for i in indices]
 
-    # saving -----------------------------------------------------------------------------------------------------------
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def stored(self) -> Result:
+        parts: dict[str, Any] = {}
+        for letter, result in self.by_letter().items():
+            parts |= {letter or "concepts": result.concepts, f"{letter} map".strip(): result.map}
+        return as_one(parts, self.tab_name)
 
     def scene(self) -> Scene:
-        """The map as it is shown, as a static picture."""
         if self.chart.places is None:
-            raise ValueError("there is no map to save: open the tab Map, with directions of at least 4 concepts")
+            raise ValueError("there is no map to save: it needs directions of at least 4 concepts")
         return self.chart.scene()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as W
 import numpy as np
 
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.concepts import ConceptSet, neighbour_agreement
+from interp_widgets.models import Model
 
+from ..base import pair_view
+from ..base.fields import variant
+from ..base.saving import as_one
 from ..base.workbench import model_name
-from .labels import METHOD_LABELS
-from .listing import MOST_LISTED, ConceptTable, matching, number
-
-if TYPE_CHECKING:
-    from .browser import ConceptBrowser
+from .directions import METHOD_LABELS, ConceptOptions, ConceptPanel, Directions
+from .table import MOST_LISTED, ConceptTable, matching, number
 
 GOOD = 0.9
 """An AUC from which on a direction is called good."""
@@ -30,65 +33,81 @@ COLUMNS = {
 }
 
 
-class QualityTab:
-    """A sentence and a table."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ConceptQuality(Directions):
+    """Directions, whose quality was measured when they were made, and how far neighbours are of one group."""
 
-    def __init__(self, panel: ConceptBrowser) -> None:
-        self.panel = panel
+    agreement: tuple[float, float] | None
+    """Share of the nearest concepts that are of the same group, and by chance; None where that was not measured."""
+
+
+def quality(model: Model, concepts: ConceptSet) -> ConceptQuality:
+    """How good directions are."""
+    measured = any(concepts.groups) and NEAR < len(concepts.names) <= MOST_COMPARED
+    return ConceptQuality(concepts=concepts, agreement=neighbour_agreement(concepts, NEAR) if measured else None)
+
+
+class DirectionQuality(ConceptPanel):
+    """How well each concept's direction tells stimuli that it was not made from, in a sentence and a table."""
+
+    tab_name = "Quality"
+    analysis = staticmethod(quality)
+    search = variant(ConceptOptions.search, label="Search", group="list", redraws=True)
+
+    def build(self) -> None:
         self.words = W.HTML("")
-        self.table = ConceptTable(panel, empty="No concept matches.", height=460)
-        self.box = W.VBox([self.words, self.table.view])
-        self.box.add_class("iw-column")
-        for name in ("view", "search"):
-            panel.watch(panel, name, lambda _: self.paint())
+        self.table = ConceptTable(self, empty="No concept matches.", height=460)
+        self.plot.children = [self.words, self.table.view]
 
-    def paint(self) -> None:
-        """Show the quality of the directions on the screen."""
-        panel = self.panel
-        if not panel.sets or panel.tab != "quality":
-            return
-        at, first = panel.at, panel.sets[0]
-        said = [self._sentence(i, panel.sets[i]) for i in range(len(panel.sets))]
-        self.words.value = "<br>".join(said)
+    def draft(self, request: Any, concepts: ConceptSet, check: Any) -> ConceptQuality:
+        return quality(self.models[0], concepts)
+
+    def draw(self, results: tuple[ConceptQuality, ...], request: Any) -> None:
+        super().draw(results, request)
+        at, first = pair_view.looked_at(self), self.sets[0]
+        self.words.value = "<br>".join(self._sentence(i, result) for i, result in enumerate(results))
         heads: list[dict[str, Any]] = [{"label": "concept"}, {"label": "group"}]
         heads += [
-            {"label": f"{label} {panel.name_of(i)}".strip(), "align": "right", "title": title}
+            {"label": f"{label} {letter}".strip(), "align": "right", "title": title}
             for label, (_, title) in COLUMNS.items()
-            for i in at
+            for letter in pair_view.names(self)
         ]
         if len(at) > 1:
             heads.append({"label": "AUC B − A", "align": "right"})
-        listed = matching(first, panel.search)[:MOST_LISTED]
+        listed = matching(first, self.search)[:MOST_LISTED]
         rows = []
         for i in listed:
-            cells = [number(getattr(panel.sets[k], field)[i]) for field, _ in COLUMNS.values() for k in at]
-            change = [number(panel.sets[1].auc[i] - panel.sets[0].auc[i])] if len(at) > 1 else []
+            cells = [number(getattr(self.sets[k], name)[i]) for name, _ in COLUMNS.values() for k in at]
+            change = [number(self.sets[1].auc[i] - self.sets[0].auc[i])] if len(at) > 1 else []
             rows.append([first.names[i], first.groups[i], *cells, *change])
         caption = "Held-out stimuli in a template without the concept's name; a heading sorts"
         self.table.show([first.names[i] for i in listed], heads, rows, caption)
 
-    def paint_concept(self) -> None:
-        """Show which row is the chosen concept."""
+    def draw_selection(self) -> None:
+        super().draw_selection()
         self.table.mark()
 
-    def _sentence(self, index: int, found: ConceptSet) -> str:
+    def _sentence(self, index: int, result: ConceptQuality) -> str:
         """Quality in words."""
-        panel = self.panel
-        letter = panel.name_of(index)
-        start = f"{letter}: " if letter else ""
-        where = METHOD_LABELS.get(found.method, found.method)
-        said = f"{start}<b>{escape(model_name(panel.models[index]))}</b>, {escape(where)}, layer {found.layer}: "
-        tested = found.auc[np.isfinite(found.auc)]
+        concepts = result.concepts
+        start = f"{pair_view.LETTERS[index]}: " if len(self.models) > 1 else ""
+        where = METHOD_LABELS.get(concepts.method, concepts.method)
+        text = f"{start}<b>{escape(model_name(self.models[index]))}</b>, {escape(where)}, layer {concepts.layer}: "
+        tested = concepts.auc[np.isfinite(concepts.auc)]
         if not len(tested):
-            return said + "no concept has held-out stimuli, so nothing was tested."
-        said += f"<b>{(tested >= GOOD).mean():.0%}</b> of {len(tested)} tested concepts have an AUC of {GOOD} or more "
-        said += f"(median {np.median(tested):.2f}). "
-        control = found.shuffled_auc[np.isfinite(found.shuffled_auc)]
+            return text + "no concept has held-out stimuli, so nothing was tested."
+        text += f"<b>{(tested >= GOOD).mean():.0%}</b> of {len(tested)} tested concepts have an AUC of {GOOD} or more "
+        text += f"(median {np.median(tested):.2f}). "
+        control = concepts.shuffled_auc[np.isfinite(concepts.shuffled_auc)]
         if len(control):
-            said += f"Shuffled labels: {control.mean():.2f} on average, {control.min():.2f} to {control.max():.2f}. "
-        elif panel.busy:
-            said += "The shuffled control is on its way. "
-        if any(found.groups) and NEAR < len(found.names) <= MOST_COMPARED:
-            own, chance = neighbour_agreement(found, NEAR)
-            said += f"Of the {NEAR} nearest concepts {own:.0%} are of the same group, {chance:.0%} by chance."
-        return said
+            text += f"Shuffled labels: {control.mean():.2f} on average, {control.min():.2f} to {control.max():.2f}. "
+        else:
+            text += "There is no shuffled control yet. "
+        if result.agreement is not None:
+            own, chance = result.agreement
+            text += f"Of the {NEAR} nearest concepts {own:.0%} are of the same group, {chance:.0%} by chance."
+        return text
+
+    def stored(self) -> Result:
+        parts = {letter or "concepts": result.concepts for letter, result in self.by_letter().items()}
+        return as_one(parts, self.tab_name)

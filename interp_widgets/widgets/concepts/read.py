@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import ipywidgets as W
 import numpy as np
-from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.concepts import (
     ConceptReading,
     ConceptSet,
@@ -20,46 +25,107 @@ from interp_widgets.analysis.concepts import (
 )
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE
 from interp_widgets.figures.labels import visible
+from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.models import Model
 
+from ..base import pair_view
+from ..base.code import call
 from ..base.controls import row, shown_if
+from ..base.fields import Bounds, Incomplete, field, variant
+from ..base.saving import as_one
 from ..views import Heatmap, TokenStrip
-from .listing import ConceptTable
-from .request import filled
-
-if TYPE_CHECKING:
-    from .browser import ConceptBrowser
+from .directions import ConceptOptions, ConceptPanel, ConceptRequest, Directions, filled
+from .table import ConceptTable
 
 MOST_ROWS = 60
-Floats = NDArray[np.floating[Any]]
+ROW_LABELS = {
+    "strongest": "strongest at the token",
+    "nearest": "nearest to the concept",
+    "chosen": "selected on the map",
+}
+SOLVER_LABELS = {"omp": "orthogonal matching pursuit", "elastic_net": "elastic net"}
+EMPTY = "the prompt is empty: type what the model should read"
 
 
-class Read:
-    """What one model reads: projections of all tokens in units of each concept's gap, and one state taken apart."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReadConcepts(Directions):
+    """What one model reads: projections of all tokens on the directions, and one state taken apart."""
 
-    def __init__(self, reading: ConceptReading, sparse: SparseReading, found: ConceptSet) -> None:
-        self.reading, self.sparse = reading, sparse
-        self.tokens, self.names = tuple(reading.tokens), tuple(reading.names)
-        gap = np.where(found.gap > 0, found.gap, np.nan)
-        self.gaps: Floats = reading.projection / gap
+    reading: ConceptReading
+    sparse: SparseReading
+    span: tuple[int, int]
+    """Which of the tokens [start, end) are the prompt's; the others are the template's."""
+    position: int
+    """The token that is taken apart, from 0."""
+
+    @cached_property
+    def gaps(self) -> Floats:
         """(tokens, concepts) projection: 0 is the mean of all stimuli, 1 about where the concept's own are."""
-        self.weights = [
-            weight / gap[found.index(name)] for name, weight in zip(sparse.names, sparse.weights, strict=True)
-        ]
+        return np.asarray(self.reading.projection / self._gap)
+
+    @property
+    def weights(self) -> list[float]:
+        """Weight of each direction of the sum, in units of its concept's gap."""
+        gap, names = self._gap, self.sparse.names
+        return [float(w / gap[self.concepts.index(n)]) for n, w in zip(names, self.sparse.weights, strict=True)]
+
+    @property
+    def _gap(self) -> Floats:
+        return np.where(self.concepts.gap > 0, self.concepts.gap, np.nan)
 
 
-class ReadTab:
-    """Strip, map of concepts and tokens, sparse sum."""
+def read_concepts(
+    model: Model,
+    concepts: ConceptSet,
+    prompt: str,
+    *,
+    span: tuple[int, int],
+    position: int,
+    solver: str,
+    n_concepts: int,
+    other_weights: bool,
+    check: Callable[[], None],
+) -> ReadConcepts:
+    """Read a prompt along directions, and take the state at one of its tokens apart."""
+    reading = read_prompt_concepts(model, concepts, prompt, other_weights=other_weights, check=check)
+    most = min(n_concepts, len(concepts.names), concepts.d_model)
+    sparse = decompose_prompt(
+        model, concepts, prompt, position=position, solver=solver, n_concepts=most, other_weights=other_weights  # type: ignore[arg-type]
+    )  # fmt: skip
+    return ReadConcepts(
+        concepts=concepts, reading=reading, sparse=sparse, span=span, position=position % len(reading.tokens)
+    )
 
-    def __init__(self, panel: ConceptBrowser) -> None:
-        self.panel = panel
-        self.found: tuple[Read, ...] = ()
-        self._of: tuple[int, ...] = ()
-        self._asked: Any = None
-        self._job: Any = None
-        self._at = -1
-        self._spans: tuple[int, int] = (0, 0)
+
+class PromptReading(ConceptPanel):
+    """A prompt's tokens by their projection on concepts, and one token's state as a sum of few directions."""
+
+    tab_name = "Read"
+    analysis = staticmethod(read_concepts)
+    prompt = variant(
+        ConceptOptions.prompt, label="Prompt", width="grow", argument="", required=EMPTY,
+        help="What is read, and continued under steering",
+    )  # fmt: skip
+    prompt_token = variant(ConceptOptions.prompt_token, argument="")
+    in_template = field(
+        bool, True, label="as a stimulus, in the template",
+        help="Directions were made at the template's last token: there they read best",
+    )  # fmt: skip
+    read_rows = field(
+        ROW_LABELS, "strongest", label="Rows", selects=True, argument=None, help="Which concepts the map shows"
+    )
+    solver = field(SOLVER_LABELS, "omp", label="Sum by", help="How a state is taken apart")
+    n_concepts = field(
+        Annotated[int, Bounds(1, 100)], 8, label="Concepts", width="short",
+        help="Concepts in that sum, and rows of the map of the prompt",
+    )  # fmt: skip
+
+    def build(self) -> None:
+        self.inputs.children = [
+            self.controls.row("prompt"), self.controls.row("in_template", "read_rows", "solver", "n_concepts")
+        ]  # fmt: skip
         self._filling = False
-        self.strips = [TokenStrip(max_lines=6, value_label="gaps") for _ in panel.models]
+        self.strips = [TokenStrip(max_lines=6, value_label="gaps") for _ in self.models]
         self.strip_boxes = [W.VBox([strip]) for strip in self.strips]
         self.words = W.HTML("")
         self.words.add_class("iw-hint")
@@ -70,170 +136,116 @@ class ReadTab:
         )  # fmt: skip
         heat = W.VBox([self.heat])
         heat.layout.flex = "3 1 440px"
-        self.sums = [ConceptTable(panel, empty="No sum yet.", height=320) for _ in panel.models]
+        self.sums = [ConceptTable(self, empty="No sum yet.", height=320) for _ in self.models]
         self.sum_boxes = [W.VBox([table.view]) for table in self.sums]
         sums = W.VBox(self.sum_boxes)
         sums.layout.flex = "1 1 248px"
         below = row(heat, sums)
         below.layout.align_items = "flex-start"
-        self.box = W.VBox(
-            [*panel.controls.rows("prompt"), *panel.controls.rows("read"), *self.strip_boxes, self.words, below]
-        )
-        self.box.add_class("iw-column")
-        panel.watch(panel, ["prompt", "prompt_token", "in_template", "solver", "n_concepts", "view"], self._changed)
-        panel.watch(panel, ["read_rows", "chosen"], lambda _: self._draw())
+        self.plot.children = [*self.strip_boxes, self.words, below]
         for strip in self.strips:
-            panel.watch(strip, "selected", self._token_picked)
-        panel.watch(self.heat, "pinned", self._cell_picked)
+            self.watch(strip, "selected", self._token_picked)
+        self.watch(self.heat, "pinned", self._cell_picked)
 
-    # asking -----------------------------------------------------------------------------------------------------------
+    # what the panel asks for ------------------------------------------------------------------------------------------
 
-    def _changed(self, _: Any) -> None:
-        self.paint()
+    def request(self) -> Any:
+        self.require()
+        text, span, position = self._read()
+        options = {"solver": self.solver, "n_concepts": self.n_concepts, "other_weights": bool(self.path)}
+        return ConceptRequest.of(read_concepts, {"span": span, "position": position, **options}, self.source, text)
 
-    def paint(self) -> None:
-        """Read the prompt; the worker does it unless the screen shows it already."""
-        panel = self.panel
-        if not panel.sets or panel.tab != "read":
-            return
-        text, at = self._text()
-        options = {"position": at, "solver": panel.solver, "n_concepts": panel.n_concepts}
-        sets, indices = panel.sets, panel.at
-        key = (text, tuple(options.items()), indices, tuple(map(id, sets)))
-        if key == self._asked and not self._job.cancelled:
-            return self._draw()
-        self._asked, self._at = key, at
-        other = panel.opened
-
-        def work(job: Any) -> tuple[Read, ...]:
-            read = []
-            for i in indices:
-                job.check()
-                model, found = panel.models[i], sets[i]
-                reading = read_prompt_concepts(model, found, text, other_weights=other, check=job.check)
-                most = min(panel.n_concepts, len(found.names), found.d_model)
-                sparse = decompose_prompt(model, found, text, **{**options, "n_concepts": most}, other_weights=other)
-                read.append(Read(reading, sparse, found))
-            return tuple(read)
-
-        def done(found: tuple[Read, ...]) -> None:
-            if key == self._asked:
-                self.found, self._of = found, indices
-                self._draw()
-
-        self._job = panel.jobs.start(work, done, title="Reading", channel="read", quiet=True)
-
-    @property
-    def position(self) -> int:
-        """The token that is taken apart, in what the model reads; -1 for the last."""
-        return self._text()[1]
-
-    def _text(self) -> tuple[str, int]:
-        """What the model reads, and which of its tokens is looked at; ValueError for a prompt that does not do."""
-        panel = self.panel
-        if not panel.prompt.strip():
-            raise ValueError("the prompt is empty: type what the model should read")
-        if not panel.in_template:
-            own = read_prompt(panel.models[0], panel.prompt)
-            self._spans = (0, own.n_shown)
-            return panel.prompt, panel.prompt_token if panel.prompt_token < own.n_shown else -1
-        text = filled(NEUTRAL_TEMPLATE, "", panel.prompt)
-        whole = read_prompt(panel.models[0], text)
+    def _read(self) -> tuple[str, tuple[int, int], int]:
+        """What the model reads, which of its tokens are the prompt's, and which one is looked at (-1: the last)."""
+        if not self.prompt.strip():
+            raise Incomplete("prompt", EMPTY)
+        if not self.in_template:
+            count = read_prompt(self.models[0], self.prompt).n_shown
+            return self.prompt, (0, count), self.prompt_token if self.prompt_token < count else -1
+        text = filled(NEUTRAL_TEMPLATE, "", self.prompt)
+        whole = read_prompt(self.models[0], text)
         start = NEUTRAL_TEMPLATE.index("<stimulus>")
-        inside = [i for i, (a, b) in enumerate(whole.spans or ()) if b > start and a < start + len(panel.prompt)]
-        self._spans = (inside[0], inside[-1] + 1) if inside else (0, 0)
-        at = self._spans[0] + panel.prompt_token if panel.prompt_token >= 0 else -1
-        return text, at if at < whole.n_shown else -1
-
-    def stored(self) -> dict[str, Any]:
-        """The reading of all tokens and the sum that one state is taken apart into, by model."""
-        parts: dict[str, Any] = {}
-        for index, one in zip(self._of, self.found, strict=True):
-            letter = self.panel.name_of(index)
-            parts |= {f"{letter} reading".strip(): one.reading, f"{letter} sum".strip(): one.sparse}
-        return parts
+        inside = [i for i, (a, b) in enumerate(whole.spans or ()) if b > start and a < start + len(self.prompt)]
+        span = (inside[0], inside[-1] + 1) if inside else (0, 0)
+        at = span[0] + self.prompt_token if self.prompt_token >= 0 else -1
+        return text, span, at if at < whole.n_shown else -1
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
-    def paint_concept(self) -> None:
-        """Shade the strips by another concept."""
-        self._draw()
-
-    def _draw(self) -> None:
-        panel = self.panel
-        if not self.found or panel.tab != "read" or panel.concept not in self.found[0].names:
-            return
-        tokens, column = self.found[0].tokens, list(self.found[0].names).index(panel.concept)
-        at = self._at % len(tokens)
-        largest = max(float(np.nanmax(np.abs(one.gaps[:, column]))) for one in self.found)
+    @contextmanager
+    def _fill(self) -> Iterator[None]:
+        """Select in the views what is selected already."""
         self._filling = True
         try:
-            for strip, box in zip(self.strips, self.strip_boxes, strict=True):
-                shown_if(box, self.strips.index(strip) < len(self.found))
-            for strip, index, one in zip(self.strips, panel.at, self.found, strict=False):
-                strip.set_tokens(list(one.tokens))
-                strip.set_values(one.gaps[:, column], vmin=-largest, vmax=largest, signed=True)
-                start = f"{panel.name_of(index)}: " if panel.name_of(index) else ""
-                strip.label = f"{start}“{panel.concept}”: click a token to take its state apart"
-                strip.selected = at
-            self._draw_heat(tokens, at)
-            self._draw_sums(tokens, at)
+            yield
         finally:
             self._filling = False
-        self.words.value = self._sentence(tokens, at)
 
-    def _rows(self, at: int) -> list[str]:
-        """The concepts that the map shows, the one looked at first."""
-        panel, last = self.panel, self.found[-1]
-        names = list(last.names)
-        if panel.read_rows == "chosen":
-            return [name for name in panel.chosen if name in names][:MOST_ROWS]
-        if panel.read_rows == "nearest":
-            most = min(panel.n_concepts, len(names) - 1)
-            near = [name for name, _ in neighbours(panel.sets[panel.at[-1]], panel.concept, most)]
-        else:
-            order = np.argsort(-np.nan_to_num(last.gaps[at], nan=-np.inf), kind="stable")
-            near = [names[i] for i in order[: panel.n_concepts]]
-        return [panel.concept, *(name for name in near if name != panel.concept)][:MOST_ROWS]
-
-    def _draw_heat(self, tokens: tuple[str, ...], at: int) -> None:
-        panel = self.panel
-        rows = self._rows(at)
-        both = len(self.found) > 1
-        places = [list(self.found[0].names).index(name) for name in rows]
-        shown = self.found[-1].gaps[:, places].T
-        if both:
-            shown = shown - self.found[0].gaps[:, places].T
-        self.heat.title = "Concepts along the prompt" + (", B − A" if both else "")
-        labels = [visible(token) for token in tokens]
-        self.heat.set_matrix(shown if rows else None, rows=rows, columns=labels if rows else None, signed=True)
-        if rows:
-            self.heat.pinned = [rows.index(panel.concept) if panel.concept in rows else 0, at]
-
-    def _draw_sums(self, tokens: tuple[str, ...], at: int) -> None:
-        panel = self.panel
-        for box, number in zip(self.sum_boxes, range(len(self.sums)), strict=True):
-            shown_if(box, number < len(self.found))
-        for table, index, one in zip(self.sums, panel.at, self.found, strict=False):
+    def draw(self, results: tuple[ReadConcepts, ...], request: Any) -> None:
+        super().draw(results, request)
+        shown = self.looked_at
+        tokens, at = shown[0].reading.tokens, shown[0].position
+        for number, boxes in enumerate(zip(self.strip_boxes, self.sum_boxes, strict=True)):
+            for box in boxes:
+                shown_if(box, number < len(shown))
+        for table, letter, read in zip(self.sums, pair_view.names(self), shown, strict=False):
             heads: list[dict[str, Any]] = [
-                {"label": f"{panel.name_of(index)} concept".strip()},
+                {"label": f"{letter} concept".strip()},
                 {"label": "weight", "align": "right", "title": "in units of the concept's gap"},
             ]  # fmt: skip
-            rows = [[name, float(weight)] for name, weight in zip(one.sparse.names, one.weights, strict=True)]
-            caption = f"“{visible(tokens[at])}” ({at}) as a sum; {one.sparse.error:.0%} of its length is left over"
-            table.show(list(one.sparse.names), heads, rows, caption)
+            rows = [[name, weight] for name, weight in zip(read.sparse.names, read.weights, strict=True)]
+            caption = f"“{visible(tokens[at])}” ({at}) as a sum; {read.sparse.error:.0%} of its length is left over"
+            table.show(list(read.sparse.names), heads, rows, caption)
+        self.words.value = self._sentence()
 
-    def _sentence(self, tokens: tuple[str, ...], at: int) -> str:
-        said = []
-        for index, one in zip(self.panel.at, self.found, strict=True):
-            order = np.argsort(-np.nan_to_num(one.gaps[at], nan=-np.inf), kind="stable")[:4]
-            named = ", ".join(f"<b>{escape(one.names[i])}</b> {one.gaps[at, i]:.2f}" for i in order)
-            start = f"{self.panel.name_of(index)}: " if self.panel.name_of(index) else ""
-            said.append(f"{start}Strongest at “{escape(visible(tokens[at]))}” ({at}): {named}.")
-        if at != len(tokens) - 1 or not self.panel.in_template:
-            said.append("Directions were made at the template's last token: elsewhere, compare tokens, not concepts.")
-        said.append("A gap is how far a concept's own stimuli lie from all others along its direction; 0 is the mean.")
-        return "<br>".join(said)
+    def draw_selection(self) -> None:
+        """Shade the strips by the concept that is looked at, and show the rows of the map."""
+        super().draw_selection()
+        shown, concept = self.looked_at, self.shown_concept
+        if not shown:
+            return
+        gaps, column, at = [read.gaps for read in shown], self.place[concept], shown[0].position
+        largest = max(float(np.nanmax(np.abs(values[:, column]))) for values in gaps)
+        with self._fill():
+            for strip, start, read, values in zip(self.strips, pair_view.starts(self), shown, gaps, strict=False):
+                strip.set_tokens(list(read.reading.tokens))
+                strip.set_values(values[:, column], vmin=-largest, vmax=largest, signed=True)
+                strip.label = f"{start}“{concept}”: click a token to take its state apart"
+                strip.selected = at
+            rows = self._rows(gaps[-1][at])
+            columns = [self.place[name] for name in rows]
+            values = gaps[-1][:, columns].T - (gaps[0][:, columns].T if len(shown) > 1 else 0.0)
+            labels = [visible(token) for token in shown[0].reading.tokens]
+            self.heat.title = "Concepts along the prompt" + (", B − A" if len(shown) > 1 else "")
+            self.heat.set_matrix(values if rows else None, rows=rows, columns=labels if rows else None, signed=True)
+            if rows:
+                self.heat.pinned = [rows.index(concept) if concept in rows else 0, at]
+        for table in self.sums:
+            table.mark()
+
+    def _rows(self, gaps: Floats) -> list[str]:
+        """The concepts that the map shows, the one looked at first; `gaps` (concepts,) are those of the token."""
+        names = list(self.place)
+        if self.read_rows == "chosen":
+            return [name for name in self.chosen if name in self.place][:MOST_ROWS]
+        if self.read_rows == "nearest":
+            most = min(self.n_concepts, len(names) - 1)
+            listed = [name for name, _ in neighbours(self.looked_at[-1].concepts, self.shown_concept, most)]
+        else:
+            listed = [names[i] for i in _strongest(gaps)[: self.n_concepts]]
+        return [self.shown_concept, *(name for name in listed if name != self.shown_concept)][:MOST_ROWS]
+
+    def _sentence(self) -> str:
+        lines, shown, names = [], self.looked_at, list(self.place)
+        tokens, at = shown[0].reading.tokens, shown[0].position
+        for start, read in zip(pair_view.starts(self), shown, strict=True):
+            gaps = read.gaps[at]
+            named = ", ".join(f"<b>{escape(names[i])}</b> {gaps[i]:.2f}" for i in _strongest(gaps)[:4])
+            lines.append(f"{start}Strongest at “{escape(visible(tokens[at]))}” ({at}): {named}.")
+        if at != len(tokens) - 1 or not self.in_template:
+            lines.append("Directions were made at the template's last token: elsewhere, compare tokens, not concepts.")
+        lines.append("A gap is how far a concept's own stimuli lie from all others along its direction; 0 is the mean.")
+        return "<br>".join(lines)
 
     # what a user does -------------------------------------------------------------------------------------------------
 
@@ -245,14 +257,45 @@ class ReadTab:
         if self._filling or len(change.new) != 2:
             return
         line, column = change.new
-        with self.panel.hold():
+        with self.hold():
             if 0 <= line < len(self.heat.row_labels):
-                self.panel.concept = self.heat.row_labels[line]
+                self.concept = self.heat.row_labels[line]
             if column >= 0:
                 self._look_at(column)
 
     def _look_at(self, token: int) -> None:
         """Take another token's state apart; one of the template, behind the prompt, is its end."""
-        first, end = self._spans
-        self.panel.prompt_token = token - first if first <= token < end else -1
-        self._draw()
+        if self.results:
+            first, end = self.results[0].span
+            self.prompt_token = token - first if first <= token < end else -1
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def own_lines(self, model: str, concepts: str) -> tuple[list[str], list[str]]:
+        text, _, position = self._read()
+        other: dict[str, Any] = {"other_weights": True} if self.path and len(self.models) > 1 else {}
+        options = {"position": position, "solver": self.solver, "n_concepts": self.n_concepts, **other}
+        return ["decompose_prompt", "read_prompt_concepts"], [
+            f"prompt = {text!r}",
+            f"reading = {call('read_prompt_concepts', model, concepts, 'prompt', **other)}",
+            f"parts = {call('decompose_prompt', model, concepts, 'prompt', **options)}",
+            "reading.to_frame()",
+        ]
+
+    def frame(self) -> Any:
+        return pair_view.joined(read.reading.to_frame().reset_index() for read in self.results)
+
+    def scene(self) -> Scene:
+        strips = [strip.scene(width=760) for strip in self.strips[: len(self.looked_at)]]
+        return stack_scenes([*strips, *([] if self.heat.is_empty else [self.heat.scene()])])
+
+    def stored(self) -> Result:
+        parts: dict[str, Any] = {}
+        for letter, read in self.by_letter().items():
+            parts |= {f"{letter} reading".strip(): read.reading, f"{letter} sum".strip(): read.sparse}
+        return as_one(parts, self.tab_name)
+
+
+def _strongest(gaps: Floats) -> list[int]:
+    """Indices of concepts, the largest projection first."""
+    return [int(i) for i in np.argsort(-np.nan_to_num(gaps, nan=-np.inf), kind="stable")]

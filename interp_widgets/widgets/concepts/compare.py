@@ -1,0 +1,134 @@
+"""The tab of two models: how far apart concepts lie in each, and which of them moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ipywidgets as W
+import numpy as np
+
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis.concepts import ConceptSet, Dispersion, dispersion
+from interp_widgets.models import Model
+
+from ..base.code import call
+from ..base.fields import field
+from ..base.saving import as_one
+from .directions import ConceptPanel, Directions, OpenedSet
+from .table import MOST_LISTED, ConceptTable, number
+
+RESAMPLES, FEWER_RESAMPLES, MANY = 2000, 200, 2000
+"""Bootstrap samples, and how many for more concepts than `MANY`."""
+PAIR_LABELS = {"group": "concepts of one group", "all": "all concepts"}
+COLUMNS = ("concept", "group", "moved", "AUC A", "AUC B")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ComparedConcepts(Directions):
+    """One model's directions; the second's answer says how they compare with the first's."""
+
+    dispersion: Dispersion | None = None
+    """None where both models are read with one set that was opened."""
+    moved: Floats | None = None
+    """(concepts,) 1 − cosine of each concept's two directions; None for models of two widths."""
+
+
+class DirectionComparison(ConceptPanel):
+    """Dispersion of both models' directions, and the concepts that moved most."""
+
+    tab_name = "Base and tuned"
+    analysis = staticmethod(dispersion)
+    pairs = field(PAIR_LABELS, "group", label="Distance between", help="Which pairs of concepts dispersion is over")
+
+    @classmethod
+    def lacks(cls, models: tuple[Any, ...]) -> str:
+        return "" if len(models) > 1 else "two models"
+
+    def build(self) -> None:
+        self.inputs.children = [self.controls.row("pairs")]
+        self.words = W.HTML("")
+        self.table = ConceptTable(self, empty="Waiting for the second model.", height=440)
+        self.plot.children = [self.words, self.table.view]
+
+    # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def arguments(self) -> dict[str, Any]:
+        return {"pairs": self.pairs, "seed": self.seed}
+
+    def answer(self, request: Any, model: Model, concepts: ConceptSet, progress: Any, check: Any) -> ComparedConcepts:
+        if model is not self.models[-1]:
+            return ComparedConcepts(concepts=concepts)
+        first = self.directions(request.source, self.models[0], progress, check)
+        moved = None
+        if first.d_model == concepts.d_model:
+            moved = np.asarray(1 - np.einsum("cd,cd->c", first.directions, concepts.directions))
+        if isinstance(request.source, OpenedSet):
+            return ComparedConcepts(concepts=concepts, moved=moved)
+        samples = RESAMPLES if len(concepts.names) <= MANY else FEWER_RESAMPLES
+        options = dict(request.arguments) | ({} if any(concepts.groups) else {"pairs": "all"})
+        check()
+        return ComparedConcepts(
+            concepts=concepts, moved=moved, dispersion=dispersion(first, concepts, resamples=samples, **options)
+        )
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def draw(self, results: tuple[ComparedConcepts, ...], request: Any) -> None:
+        super().draw(results, request)
+        last = results[-1]
+        self.words.value = (
+            "Both models are read with the one set that was opened: there is nothing to compare."
+            if last.dispersion is None
+            else _sentence(last.dispersion)
+        )
+        heads = [{"label": name} | ({"align": "right"} if i > 1 else {}) for i, name in enumerate(COLUMNS)]
+        rows = self._rows()[:MOST_LISTED]
+        caption = "Moved: 1 − cosine of a concept's two directions; 0 is the same one, 1 an unrelated one"
+        self.table.show([line[0] for line in rows], heads, rows, caption if rows else "")
+
+    def draw_selection(self) -> None:
+        super().draw_selection()
+        self.table.mark()
+
+    def _rows(self) -> list[list[Any]]:
+        """A row per concept, those that moved most first; none for models of two widths."""
+        one, two = self.sets
+        moved = self.results[-1].moved
+        if moved is None:
+            return []
+        return [
+            [one.names[i], one.groups[i], float(moved[i]), number(one.auc[i]), number(two.auc[i])]
+            for i in np.argsort(-moved, kind="stable")
+        ]
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def own_lines(self, model: str, concepts: str) -> tuple[list[str], list[str]]:
+        return ["dispersion"], [call("dispersion", "found_a", "found_b", pairs=self.pairs)]
+
+    def frame(self) -> Any:
+        import pandas as pd
+
+        return pd.DataFrame(self._rows(), columns=list(COLUMNS))
+
+    def stored(self) -> Result:
+        return as_one({"": self.results[-1].dispersion}, self.tab_name)
+
+
+def _sentence(found: Dispersion) -> str:
+    """Dispersion in words."""
+    low, high = found.interval
+    text = f"Mean cosine distance {'within groups' if found.pairs == 'group' else 'of all pairs'}: "
+    text += f"A <b>{found.value:.3f}</b> [{low:.3f}, {high:.3f}]"
+    if found.other is None or found.difference is None or found.difference_interval is None:
+        return text + "."
+    low, high = found.difference_interval
+    clear = "" if low <= 0 <= high else ", which is clear of 0"
+    change = f"{found.difference:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−")
+    text += f", B <b>{found.other:.3f}</b>; difference {change}{clear} ({found.level:.0%} bootstrap intervals)."
+    if found.pairs == "all":
+        text += " Directions that set each concept against all others nearly sum to nothing: over all pairs this is "
+        text += "close to 1 whatever the model is."
+    return text

@@ -1,0 +1,56 @@
+"""Tables of concepts: a click on a row chooses the concept that is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from interp_widgets.analysis.concepts import ConceptSet
+
+from ..views import Table
+
+MOST_LISTED = 500
+"""Rows of a table; of more concepts, search."""
+
+
+def matching(concepts: ConceptSet, words: str) -> list[int]:
+    """Indices of the concepts whose name or group holds all of some words, whatever their case."""
+    wanted = words.casefold().split()
+    texts = [f"{name} {group}".casefold() for name, group in zip(concepts.names, concepts.groups, strict=True)]
+    return [i for i, text in enumerate(texts) if all(word in text for word in wanted)]
+
+
+def number(value: float) -> float | None:
+    """A number for a table; None where there is none."""
+    return float(value) if np.isfinite(value) else None
+
+
+class ConceptTable:
+    """A table with a row for each listed concept, for a panel or a stack with a concept that is looked at."""
+
+    def __init__(self, owner: Any, **options: Any) -> None:
+        self.owner = owner
+        self.view = Table(**options)
+        self.names: list[str] = []
+        owner.watch(self.view, "selected", self._picked)
+
+    def show(self, names: Sequence[str], heads: list[dict[str, Any]], rows: list[list[Any]], caption: str = "") -> None:
+        """Show rows, one for each of these concepts."""
+        self.names = list(names)
+        with self.view.hold_sync():
+            self.view.selected = -1
+            self.view.rows = []
+            self.view.columns, self.view.rows, self.view.caption = heads, rows, caption
+        self.mark()
+
+    def mark(self) -> None:
+        """Show which row is the concept that is looked at."""
+        concept = self.owner.shown_concept
+        self.view.selected = self.names.index(concept) if concept in self.names else -1
+
+    def _picked(self, change: Any) -> None:
+        # the row that `mark` selects is the concept that is looked at already
+        if 0 <= change.new < len(self.names) and self.names[change.new] != self.owner.shown_concept:
+            self.owner.concept = self.names[change.new]
