@@ -43,8 +43,10 @@ _SWITCHES = {
 }
 
 
-_OWN_HOOKS = ("transformer_lens.model_bridge", "interp_widgets.models.engine.modules")
-"""Modules whose hooks are part of how a pass works."""
+_OWN_HOOKS = (
+    "transformer_lens.model_bridge", "interp_widgets.models.engine.modules", "interp_widgets.models.stopping"
+)  # fmt: skip
+"""Modules whose hooks are part of how a pass works, or stop it: they change no numbers."""
 HOOK_TABLES = {
     "_forward_pre_hooks": "pre-hook",
     "_forward_hooks": "hook",
@@ -144,7 +146,7 @@ def has_hooks(tl_model: Any) -> bool:
 
 
 def is_part_of_model(hook: Any) -> bool:
-    """Whether a hook is one of those that a bridge wires up itself, or that the engine reads a pass by."""
+    """Whether a hook is one of those that a bridge wires up itself, or that the engine reads or stops a pass by."""
     return str(getattr(hook, "__module__", "")).startswith(_OWN_HOOKS)
 
 

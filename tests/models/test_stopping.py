@@ -12,6 +12,7 @@ from torch.nn.modules import module
 
 from interp_widgets import ablate_heads, decompose_tokens, logit_lens, prompt_saliency
 from interp_widgets.models import engine, load_model
+from interp_widgets.models.state import state_key
 from interp_widgets.models.stopping import stop_point, stopping, unstoppable
 from tests.models.tiny import tiny_folder, tiny_model
 
@@ -106,3 +107,20 @@ def test_a_check_belongs_to_its_thread_and_to_its_block() -> None:
         assert len(calls) == 1
     stop_point()
     assert len(calls) == 1
+
+
+def test_a_model_that_can_be_stopped_is_what_it_was() -> None:
+    """Else nothing that is computed inside a run would be kept."""
+    model = tiny_model("gpt2", "hooked")
+    before = state_key(model, exact=True)
+    with stopping(lambda: None):
+        inside = state_key(model, exact=True)
+        assert inside == before
+        assert inside.certain
+    with stopping(lambda: None):
+        handle = module.register_module_forward_pre_hook(lambda part, inputs: None)
+        try:
+            assert state_key(model, exact=True) != before, "a hook of the user's on every module counts"
+        finally:
+            handle.remove()
+    assert state_key(model, exact=True) == before
