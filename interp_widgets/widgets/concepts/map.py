@@ -132,6 +132,9 @@ class DirectionMap(ConceptPanel):
     def request(self) -> MapRequest:
         return MapRequest(self.source, self.map_method, self.seed)
 
+    def prepare(self, request: MapRequest) -> None:
+        import sklearn.decomposition  # noqa: F401  # takes a second, once: no map is as slow again
+
     def draft(self, request: MapRequest, concepts: ConceptSet, check: Any) -> MappedConcepts:
         return MappedConcepts(concepts=concepts, map=request.draft(concepts, check))
 
