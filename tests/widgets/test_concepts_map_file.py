@@ -31,7 +31,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MapRequest:
 
 
 def place(asked: MapRequest, found: ConceptSet, other: ConceptSet | None = None) -> Any:
-    return asked.place(found, other, lambda: None)
+    return asked.map_of(found, other, lambda: None)
 
 
 def test_a_kept_map_is_taken_and_another_set_makes_its_own(asked: MapRequest, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ class Listing:
         concept = self.browser.shown_concept
         if self._of.sets:
             self._list(self._of, self.browser.search)
-            kind = self._of.sets[0].groups[self._of.place[concept]] if concept in self._of.place else ""
+            kind = self._of.sets[0].groups[self._of.index_of[concept]] if concept in self._of.index_of else ""
             group = f" <span class='iw-hint'>{escape(kind)}</span>" if kind else ""
             self.looked_at.value = f"Concept: <b>{escape(concept)}</b>{group}"
         self.table.mark()

@@ -117,18 +117,18 @@ class DirectionComparison(ConceptPanel):
         return as_one({"": self.results[-1].dispersion}, self.tab_name)
 
 
-def _sentence(found: Dispersion) -> str:
+def _sentence(result: Dispersion) -> str:
     """Dispersion in words."""
-    low, high = found.interval
-    text = f"Mean cosine distance {'within groups' if found.pairs == 'group' else 'of all pairs'}: "
-    text += f"A <b>{found.value:.3f}</b> [{low:.3f}, {high:.3f}]"
-    if found.other is None or found.difference is None or found.difference_interval is None:
+    low, high = result.interval
+    text = f"Mean cosine distance {'within groups' if result.pairs == 'group' else 'of all pairs'}: "
+    text += f"A <b>{result.value:.3f}</b> [{low:.3f}, {high:.3f}]"
+    if result.other is None or result.difference is None or result.difference_interval is None:
         return text + "."
-    low, high = found.difference_interval
+    low, high = result.difference_interval
     clear = "" if low <= 0 <= high else ", which is clear of 0"
-    change = f"{found.difference:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−")
-    text += f", B <b>{found.other:.3f}</b>; difference {change}{clear} ({found.level:.0%} bootstrap intervals)."
-    if found.pairs == "all":
+    change = f"{result.difference:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−")
+    text += f", B <b>{result.other:.3f}</b>; difference {change}{clear} ({result.level:.0%} bootstrap intervals)."
+    if result.pairs == "all":
         text += " Directions that set each concept against all others nearly sum to nothing: over all pairs this is "
         text += "close to 1 whatever the model is."
     return text

@@ -147,11 +147,11 @@ class OpenedSet:
 
     def answer(self, models: Sequence[Any]) -> ConceptSet:
         """Read it; ValueError unless one of the models is the one it was made from."""
-        found = ConceptSet.load(Path(self.path).expanduser())
-        own = any(found.made_from(model) for model in models)
+        concepts = ConceptSet.load(Path(self.path).expanduser())
+        own = any(concepts.made_from(model) for model in models)
         for model in models:
-            found.check(model, other_weights=own)
-        return found
+            concepts.check(model, other_weights=own)
+        return concepts
 
 
 Source = MadeSet | OpenedSet
@@ -198,8 +198,8 @@ class ConceptRequest(Request):
     @property
     def source(self) -> Source:
         """What the directions come from."""
-        found: Source = self.inputs[0]
-        return found
+        source: Source = self.inputs[0]
+        return source
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -307,7 +307,7 @@ class ConceptPanel(ConceptOptions, Panel):
     def __init__(self, model: Model, tuned: Any = None, *, stack: Any = None, **options: Any) -> None:
         self.store = StimulusStore() if stack is None else stack.store
         self._flops: tuple[Any, float, float] = (None, 0.0, 0.0)
-        self.place: dict[str, int] = {}
+        self.index_of: dict[str, int] = {}
         """Index of each concept on the screen, in its set and on the map."""
         super().__init__(model, tuned, stack=stack, **options)
 
@@ -331,17 +331,17 @@ class ConceptPanel(ConceptOptions, Panel):
     @property
     def known(self) -> Collection[str]:
         """Names of the concepts on the screen, and of those whose directions may still have to be made."""
-        return set(self.place) if self.path else {*self.place, *(concept.name for concept in self.concepts)}
+        return set(self.index_of) if self.path else {*self.index_of, *(concept.name for concept in self.concepts)}
 
     @property
     def shown_concept(self) -> str:
         """The concept that the picture shows: of directions that do not have the chosen one (yet), another."""
-        if self.concept in self.place or not self.place:
+        if self.concept in self.index_of or not self.index_of:
             return self.concept
-        return first_look(self.place)
+        return first_look(self.index_of)
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
-        there = self.known, f"the {len(self.place)} concepts here"
+        there = self.known, f"the {len(self.index_of)} concepts here"
         return {"concept": there, "chosen": there}
 
     # what the panel asks for ------------------------------------------------------------------------------------------
@@ -380,8 +380,8 @@ class ConceptPanel(ConceptOptions, Panel):
             if shown is not None:
                 on_partial(replace(shown, wanted=wanted))
 
-        found = self.directions(request.source, model, progress, check, draft)
-        return self.answer(request, model, found, progress, check)
+        concepts = self.directions(request.source, model, progress, check, draft)
+        return self.answer(request, model, concepts, progress, check)
 
     def draft(self, request: Any, concepts: ConceptSet, check: Check) -> Directions | None:
         """What to show of directions that are not all there; None for nothing."""
@@ -407,8 +407,8 @@ class ConceptPanel(ConceptOptions, Panel):
                 speedometer.learn(STATES, device_of(model), flops, time.monotonic() - began)
             return made
 
-        found: ConceptSet = self.answers.once(source, model, compute)
-        return found
+        concepts: ConceptSet = self.answers.once(source, model, compute)
+        return concepts
 
     # what it takes ----------------------------------------------------------------------------------------------------
 
@@ -438,7 +438,7 @@ class ConceptPanel(ConceptOptions, Panel):
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[Any, ...], request: Any) -> None:
-        self.place = {name: i for i, name in enumerate(results[0].concepts.names)}
+        self.index_of = {name: i for i, name in enumerate(results[0].concepts.names)}
 
     def draw_selection(self) -> None:
         """Let go of concepts that there are not; those that a draft does not have yet are shown when they come."""
@@ -462,14 +462,17 @@ class ConceptPanel(ConceptOptions, Panel):
         source, names = request.source, model_variables(self.models)
         variables = found_variables(self.models)
         if isinstance(source, OpenedSet):
-            imports, lines = ["ConceptSet"], [f"{found} = ConceptSet.load({source.path!r})" for found in variables]
+            imports, lines = (
+                ["ConceptSet"],
+                [f"{variable} = ConceptSet.load({source.path!r})" for variable in variables],
+            )
         else:
             imports, lines, listed = list_lines(source.listed.concepts, self.store.folders)
             imports.append("concept_directions")
             options = {"layer": source.layer, "method": source.method} | ({"seed": source.seed} if source.seed else {})
             lines += [
-                f"{found} = {call('concept_directions', name, *listed, **options)}"
-                for name, found in zip(names, variables, strict=True)
+                f"{variable} = {call('concept_directions', name, *listed, **options)}"
+                for name, variable in zip(names, variables, strict=True)
             ]
         other = [f"other={variables[1]}"] if len(names) > 1 else []
         seed = [f"seed={self.seed}"] if self.seed else []

@@ -55,7 +55,7 @@ class MapRequest:
     map_method: str
     seed: int = 0
 
-    def place(self, concepts: ConceptSet, other: ConceptSet | None, check: Callable[[], None]) -> ConceptMap | None:
+    def map_of(self, concepts: ConceptSet, other: ConceptSet | None, check: Callable[[], None]) -> ConceptMap | None:
         """The map of a set, or of two that share their axes; None for too few concepts."""
         if len(concepts.names) < FEWEST:
             return None
@@ -75,7 +75,7 @@ class MapRequest:
         """A quick map of one set."""
         if len(concepts.names) > MOST_TO_DRAFT:
             return None
-        return MapRequest(self.source, "pca", self.seed).place(concepts, None, check)
+        return MapRequest(self.source, "pca", self.seed).map_of(concepts, None, check)
 
     def _map_file(self, count: int, two: bool) -> Path | None:
         """Where the map of a large set from a file is kept, beside it; other maps are made in seconds."""
@@ -146,7 +146,7 @@ class DirectionMap(ConceptPanel):
         apart = base.d_model != concepts.d_model
         began = time.monotonic()
         other = None if first is last or apart else concepts
-        places = request.place(concepts if apart else base, other, check)
+        places = request.map_of(concepts if apart else base, other, check)
         if places is not None:
             cost = concept_map_cost(len(concepts.names), concepts.d_model, two=other is not None)
             speedometer.learn(_map_kind(request.map_method), "cpu", cost.flops, time.monotonic() - began)
@@ -155,7 +155,7 @@ class DirectionMap(ConceptPanel):
     def own_forecast(self, request: MapRequest, model: Model) -> Forecast:
         if model is not self.models[-1]:
             return Forecast(0.0, 0)
-        count, two = request.source.wanted or len(self.place), len(self.models) > 1
+        count, two = request.source.wanted or len(self.index_of), len(self.models) > 1
         cost = concept_map_cost(count, model.d_model, two=two)
         return map_forecast(request.map_method, cost, count * len(self.models))
 
@@ -175,15 +175,15 @@ class DirectionMap(ConceptPanel):
         if not self.results:
             return
         sets, at, name = self.sets, pair_view.looked_at(self), self.shown_concept
-        near = neighbours(sets[at[-1]], name, min(NEAREST, len(self.place) - 1))
-        self._mark(self.place[name], [self.place[other] for other, _ in near])
+        near = neighbours(sets[at[-1]], name, min(NEAREST, len(self.index_of) - 1))
+        self._mark(self.index_of[name], [self.index_of[other] for other, _ in near])
         kinds = sets[0].groups if len(at) == 1 else None  # two numbers take the place of the group
         heads: list[dict[str, Any]] = [{"label": "nearest"}, *([{"label": "group"}] if kinds else [])]
         letters = pair_view.names(self)
         heads += [{"label": f"cosine {letter}".strip(), "align": "right"} for letter in letters]
         rows = []
         for other, _ in near:
-            i, j = self.place[other], self.place[name]
+            i, j = self.index_of[other], self.index_of[name]
             cosines = [float(sets[k].directions[i] @ sets[k].directions[j]) for k in at]
             rows.append([other, *([kinds[i]] if kinds else []), *cosines])
         where = f" in {letters[-1]}" if len(at) > 1 else ""
@@ -200,12 +200,12 @@ class DirectionMap(ConceptPanel):
             self.chart.centre(index)
 
     def _list_selected(self, concepts: ConceptSet) -> None:
-        there = [name for name in self.chosen if name in self.place]
+        there = [name for name in self.chosen if name in self.index_of]
         if self.chart.places is not None:
-            self.chart.select([self.place[name] for name in there])
+            self.chart.select([self.index_of[name] for name in there])
         heads: list[dict[str, Any]] = [{"label": "selected"}, {"label": "group"}, {"label": "AUC", "align": "right"}]
         listed = there[:MOST_LISTED]
-        indices = [self.place[name] for name in listed]
+        indices = [self.index_of[name] for name in listed]
         rows = [[concepts.names[i], concepts.groups[i], number(concepts.auc[i])] for i in indices]
         self.selected.show(listed, heads, rows, f"{len(there)} selected" if there else "")
         self.clear.disabled = not there

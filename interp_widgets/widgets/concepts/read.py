@@ -204,7 +204,7 @@ class PromptReading(ConceptPanel):
         shown, concept = self.looked_at, self.shown_concept
         if not shown:
             return
-        gaps, column, at = [read.gaps for read in shown], self.place[concept], shown[0].position
+        gaps, column, at = [read.gaps for read in shown], self.index_of[concept], shown[0].position
         largest = max(float(np.nanmax(np.abs(values[:, column]))) for values in gaps)
         with self._fill():
             for strip, start, read, values in zip(self.strips, pair_view.starts(self), shown, gaps, strict=False):
@@ -213,7 +213,7 @@ class PromptReading(ConceptPanel):
                 strip.label = f"{start}“{concept}”: click a token to take its state apart"
                 strip.selected = at
             rows = self._rows(gaps[-1][at])
-            columns = [self.place[name] for name in rows]
+            columns = [self.index_of[name] for name in rows]
             values = gaps[-1][:, columns].T - (gaps[0][:, columns].T if len(shown) > 1 else 0.0)
             labels = [visible(token) for token in shown[0].reading.tokens]
             self.heat.title = "Concepts along the prompt" + (", B − A" if len(shown) > 1 else "")
@@ -225,9 +225,9 @@ class PromptReading(ConceptPanel):
 
     def _rows(self, gaps: Floats) -> list[str]:
         """The concepts that the map shows, the one looked at first; `gaps` (concepts,) are those of the token."""
-        names = list(self.place)
+        names = list(self.index_of)
         if self.read_rows == "chosen":
-            return [name for name in self.chosen if name in self.place][:MOST_ROWS]
+            return [name for name in self.chosen if name in self.index_of][:MOST_ROWS]
         if self.read_rows == "nearest":
             most = min(self.n_concepts, len(names) - 1)
             listed = [name for name, _ in neighbours(self.looked_at[-1].concepts, self.shown_concept, most)]
@@ -236,7 +236,7 @@ class PromptReading(ConceptPanel):
         return [self.shown_concept, *(name for name in listed if name != self.shown_concept)][:MOST_ROWS]
 
     def _sentence(self) -> str:
-        lines, shown, names = [], self.looked_at, list(self.place)
+        lines, shown, names = [], self.looked_at, list(self.index_of)
         tokens, at = shown[0].reading.tokens, shown[0].position
         for start, read in zip(pair_view.starts(self), shown, strict=True):
             gaps = read.gaps[at]

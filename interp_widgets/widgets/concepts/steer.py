@@ -171,23 +171,23 @@ class Steering(Sampling, ConceptPanel):
         lines = []
         gaps = dict(request.arguments).get("strength", 0.0)
         for number, (answer, start) in enumerate(zip(shown, pair_view.starts(self), strict=True)):
-            found = answer.comparison
-            erased = found.mode == "erase"
-            change = f"“{found.concept}” erased" if erased else f"“{found.concept}” {gaps:+.2f} gaps"
+            comparison = answer.comparison
+            erased = comparison.mode == "erase"
+            change = f"“{comparison.concept}” erased" if erased else f"“{comparison.concept}” {gaps:+.2f} gaps"
             titles = ("as it is", change, "random one erased" if erased else "random direction")
-            for strip, title, text in zip(self.strips[3 * number :], titles, found.written, strict=False):
+            for strip, title, text in zip(self.strips[3 * number :], titles, comparison.written, strict=False):
                 strip.set_tokens(list(text))
                 strip.label = f"{start}{title}"
-                strip.set_marks(_word_spans(text, found.word))
-            lines.append(start + _sentence(found))
-            self._list_tokens(self.tables[number], found, start)
+                strip.set_marks(_word_spans(text, comparison.word))
+            lines.append(start + _sentence(comparison))
+            self._list_tokens(self.tables[number], comparison, start)
         self.words.value = "<br>".join(lines)
 
-    def _list_tokens(self, table: Table, found: SteeringComparison, start: str) -> None:
-        names = (RUNS[0], "erased" if found.mode == "erase" else RUNS[1], RUNS[2])
+    def _list_tokens(self, table: Table, comparison: SteeringComparison, start: str) -> None:
+        names = (RUNS[0], "erased" if comparison.mode == "erase" else RUNS[1], RUNS[2])
         rows = [
             [visible(token), *map(float, column)]
-            for token, column in zip(found.top_tokens, found.top_probability.T, strict=True)
+            for token, column in zip(comparison.top_tokens, comparison.top_probability.T, strict=True)
         ]
         with table.hold_sync():
             table.selected, table.rows = -1, []
@@ -232,13 +232,13 @@ def _flops(request: Any, model: Model) -> float:
     return 3.0 * dict(request.arguments)["max_new_tokens"] * flops_per_token(model)
 
 
-def _sentence(found: SteeringComparison) -> str:
+def _sentence(comparison: SteeringComparison) -> str:
     """What happens to the concept's own word."""
-    before, after, random = (f"{value:.2g}" if value >= 1e-4 else "<0.0001" for value in found.word_probability)
-    word = escape(visible(found.word))
+    shares = [f"{value:.2g}" if value >= 1e-4 else "&lt;0.0001" for value in comparison.word_probability]
+    how = "without the direction" if comparison.mode == "erase" else "steered"
     return (
-        f"Probability that the next token is “{word}”: {escape(before)} as it is, <b>{escape(after)}</b> "
-        f"{'without the direction' if found.mode == 'erase' else 'steered'}, {escape(random)} with a random direction."
+        f"Probability that the next token is “{escape(visible(comparison.word))}”: {shares[0]} as it is, "
+        f"<b>{shares[1]}</b> {how}, {shares[2]} with a random direction."
     )
 
 
