@@ -734,6 +734,22 @@ def test_other_models(browse: Any, family: str, backend: str, dtype: torch.dtype
     assert np.isfinite(panel["read"].heat.matrix).all()
 
 
+@pytest.mark.parametrize("tab", ["map", "quality", "read", "steer"])
+def test_a_concept_that_is_not_there_is_told_on_every_tab(pair: Any, browse: Any, tab: str) -> None:
+    panel = look(browse(pair.tuned, max_new_tokens=2), tab)
+    result = panel.result
+    for wrong in ({"concept": "zzz"}, {"chosen": ["zzz"]}) if tab != "steer" else ({"concept": "zzz"},):
+        for name, value in wrong.items():
+            setattr(panel, name, value)
+            assert panel.wait(60)
+            assert f"{name} must be of the 31 concepts here, got 'zzz'" in panel.status.error
+            assert panel.result is result
+            setattr(panel, name, "red" if name == "concept" else ["red"])
+            assert panel.wait(60)
+            assert panel.status.error == ""
+    assert panel.current.shown_concept == "red"
+
+
 def test_wrong_traits_are_said(pair: Any, browse: Any) -> None:
     panel = browse(pair.tuned)
     with pytest.raises(Exception, match="Concept objects"):

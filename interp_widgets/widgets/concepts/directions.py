@@ -441,8 +441,8 @@ class ConceptPanel(ConceptOptions, Panel):
         self.index_of = {name: i for i, name in enumerate(results[0].concepts.names)}
 
     def draw_selection(self) -> None:
-        """Let go of concepts that there are not; those that a draft does not have yet are shown when they come."""
-        if not self.results or self.results[-1].partial:
+        """With new results, let go of concepts that there are not; a draft may not have them yet."""
+        if self._drawn is not None or not self.results or self.results[-1].partial:
             return
         known = self.known
         if any(name not in known for name in self.chosen):

@@ -148,6 +148,9 @@ class Steering(Sampling, ConceptPanel):
         return super().arguments() | {"deepest": self.deepest, "other_weights": bool(self.path)}
 
     def asked_about(self) -> tuple[Any, ...]:
+        if self.concept and not self.path and self.concept not in self.known:
+            there = f"the {len(self.known)} concepts here"
+            raise ValueError(f"concept must be of {there}, got {self.concept!r}: check how it is written")
         return self.concept, self.prompt
 
     def answer(self, request: Any, model: Model, concepts: ConceptSet, progress: Any, check: Any) -> Any:
