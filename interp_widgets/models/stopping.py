@@ -23,7 +23,7 @@ def stopping(check: Callable[[], None] | None) -> Iterator[None]:
     ...     raise Enough
     >>> with stopping(check):
     ...     try:
-    ...         _ = model.logits("Paris is in")
+    ...         _ = model.generate("Paris is in", max_new_tokens=1)
     ...     except Enough:
     ...         print("cancelled")
     cancelled
