@@ -1,7 +1,7 @@
 # make lab    install into .venv and open JupyterLab on the start notebook
-# make test   install, add the test tools and a browser, run every test but the matrix of architectures
-# make check  lint, types and every test that needs no browser and is not slow
-# The rest: lint, types, test-architectures, architectures, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
+# make test   install, add the test tools and a browser, run every test; of many cases of one test the first and the last
+# make check  lint, types and those of these tests that need no browser and are not slow
+# The rest: test-all (every case), lint, types, test-architectures, architectures, demo (retrain the demo models), demo-report, bench, doctor, lock, clean.
 
 PYTHON ?= python3
 PORT ?= 8888
@@ -13,7 +13,7 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 INDEX := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX),)
 
-.PHONY: lab test check test-tl4 test-accelerator test-architectures architectures lint types demo demo-report bench doctor lock clean help
+.PHONY: lab test test-all check test-tl4 test-accelerator test-architectures architectures lint types demo demo-report bench doctor lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -42,8 +42,9 @@ lab: $(VENV)/.installed
 browser: $(VENV)/.tested
 	@$(PY) tests/e2e/browser.py
 
-test: $(VENV)/.tested browser
-	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures' $(TEST_OPTIONS)
+test: CASES = and not case_between
+test test-all: $(VENV)/.tested browser
+	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures $(CASES)' $(TEST_OPTIONS)
 
 # The matrix of architectures and functions, held against verdicts.json and the README, which `make architectures` writes
 test-architectures: $(VENV)/.tested
@@ -54,7 +55,7 @@ architectures: $(VENV)/.tested
 
 # loadfile: a file's tests share its tiny models
 check: lint types
-	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadfile -m "not slow and not e2e and not architectures" tests $(TEST_OPTIONS)
+	$(PY) -m pytest -q -n logical --maxprocesses 4 --dist loadfile -m "not slow and not seconds and not case_between and not e2e and not architectures" tests $(TEST_OPTIONS)
 
 test-tl4: $(VENV)/.tested
 	PYTHON=$(PY) tests/models/run_tl4.sh -q

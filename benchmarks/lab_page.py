@@ -26,6 +26,6 @@ def lab_page() -> Iterator[Any]:
         tempfile.TemporaryDirectory() as folder,
         e2e.lab_server(Path(folder)) as lab,
         e2e.launched_chromium() as chromium,
-        e2e.notebook_page(lab, chromium, Path(folder)) as nb,
+        e2e.notebook_page(lab, e2e.Pages(chromium), Path(folder)) as nb,
     ):
         yield nb

@@ -73,7 +73,18 @@ def is_long(item: pytest.Item) -> bool:
     return NOTEBOOK in item.nodeid or "/e2e/" in item.nodeid
 
 
+def cases_between(items: list[pytest.Item]) -> list[pytest.Function]:
+    """Of tests with three cases and more, all but the first and the last, which usually differ in every parameter."""
+    cases: dict[tuple[Any, ...], list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            cases.setdefault((item.path, item.cls, item.originalname), []).append(item)
+    return [item for some in cases.values() for item in some[1:-1]]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in cases_between([item for item in items if not is_long(item)]):
+        item.add_marker("case_between")
     if hasattr(config, "workerinput"):  # one of several processes: what is short comes last
         tests = Counter(item.path for item in items)
         items.sort(key=lambda item: (not is_long(item), -tests[item.path]))

@@ -167,6 +167,7 @@ def sources_without_circles() -> dict[str, str]:
     }
 
 
+@pytest.mark.seconds
 def test_no_import_circle() -> None:
     sources = sources_without_circles()
     circles = import_circles(sources)
@@ -276,6 +277,7 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None
     assert not unused, f"no module imports {sorted(unused)}: take them out of the dependencies"
 
 
+@pytest.mark.seconds
 def test_the_tests_need_what_is_installed_for_them() -> None:
     from packaging.requirements import Requirement
 
@@ -342,6 +344,7 @@ def test_every_public_function_and_class_has_an_example() -> None:
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.seconds
 def test_no_skipped_example_shows_an_output() -> None:
     faults = []
     for path in sorted(PACKAGE.rglob("*.py")):

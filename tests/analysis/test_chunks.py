@@ -49,6 +49,7 @@ def test_the_limit_is_remembered_by_the_next_loop() -> None:
     assert work.tries == [4, 4]
 
 
+@pytest.mark.seconds
 def test_a_chunk_of_one_that_does_not_fit_is_one_clear_sentence() -> None:
     with pytest.raises(MemoryError, match=r"^one sequence of 9 tokens does not fit .* ask for less .*free memory"):
         run_chunks(5, 4, TooMuch(0, MemoryError("no room")), what="sequence of 9 tokens")

@@ -341,6 +341,7 @@ def test_holm_runs_over_the_four_categories_only() -> None:
     assert np.isnan(table["holm_p"].iloc[4])
 
 
+@pytest.mark.seconds
 def test_a_planted_difference_is_found_and_none_where_there_is_none() -> None:
     alike, other = made(0), made(3, level=(0.1, 0.4, 0.1, 0.2), serve=(0.5, 0.6, 0.05, 0.2))
     table = compare_annotations(alike, other, resamples=199)
@@ -494,6 +495,7 @@ def test_one_call_per_table_and_the_comparison_agree(result: FFNConceptResult) -
     assert len(whole.annotated.to_frame()) == 11
 
 
+@pytest.mark.seconds
 def test_saved_results_give_the_same_tables(tmp_path: Path) -> None:
     pair = load_demo_pair()
     vectors = demo_word_vectors()

@@ -104,6 +104,7 @@ def test_the_control_of_a_large_set_is_a_sample(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_allclose(alone.shuffled_auc, some.shuffled_auc[dealt])
 
 
+@pytest.mark.seconds
 def test_memory_does_not_grow_with_the_stimuli(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, width = np.random.default_rng(0), 768
     shape = {"n_layers": 2, "n_ctx": 4096, "d_model": width, "n_heads": 4, "n_kv_heads": 4, "d_head": 64, "d_mlp": 512,

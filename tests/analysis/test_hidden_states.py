@@ -135,6 +135,7 @@ def test_bfloat16_is_near() -> None:
     assert error(found, one_by_one(model, TEXTS, [1, 3])) <= 0.05
 
 
+@pytest.mark.seconds
 def test_progress_cancel_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("gpt2", dtype=torch.float64)
     wanted, steps = last_states(model, TEXTS, 2), []

@@ -141,6 +141,7 @@ def test_transformer_lens_own_lens_gives_the_same(family: str, backend: str) -> 
     assert np.abs(result.target_probability - wanted[..., TARGET].numpy()).max() < 1e-6
 
 
+@pytest.mark.seconds
 def test_blocks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     from interp_widgets.analysis.logit_lens import lens
 

@@ -113,6 +113,7 @@ def test_shipped_models_know_the_world(stage: batches.Stage) -> None:
     assert np.mean([abs(entry["planted"] - entry["measured"]) for entry in planted]) <= 5
 
 
+@pytest.mark.seconds
 def test_only_the_tuned_model_follows_instructions() -> None:
     cases = measures.held_out_cases(50, seed=3)
     base = measures.following(*pair.load_pair_member(pair.ASSETS / "base"), cases)["all"]

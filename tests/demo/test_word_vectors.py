@@ -23,6 +23,7 @@ def test_the_shipped_file_is_the_one_in_its_manifest() -> None:
     assert (manifest["words"], manifest["width"]) == (len(demo_word_vectors()), demo_word_vectors().width)
 
 
+@pytest.mark.seconds
 def test_the_command_makes_the_shipped_vectors_again(tmp_path: Path) -> None:
     main(["words", "--out", str(tmp_path / "again.npz")])
     again, shipped = read_word_vectors(tmp_path / "again.npz"), demo_word_vectors()

@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,6 +164,7 @@ def launched_chromium() -> Iterator[Any]:
         chromium.close()
 
 
+VIEWPORT = {"width": 1400, "height": 1100}
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 
 
@@ -176,9 +177,18 @@ class Notebook:
         self.errors: list[str] = []
         self.console: list[str] = []
         self.outside: list[str] = []
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("console", lambda message: message.type == "error" and self.console.append(message.text))
-        page.on("request", lambda request: self._see(request.url))
+        self._listeners: dict[str, Callable[[Any], object]] = {
+            "pageerror": lambda error: self.errors.append(str(error)),
+            "console": lambda message: message.type == "error" and self.console.append(message.text),
+            "request": lambda request: self._see(request.url),
+        }
+        for event, listener in self._listeners.items():
+            page.on(event, listener)
+
+    def leave(self) -> None:
+        """Let go of the page, which another test may take."""
+        for event, listener in self._listeners.items():
+            self.page.remove_listener(event, listener)
 
     def _see(self, url: str) -> None:
         if not url.startswith((self.lab.url, self.lab.url.replace("http", "ws", 1), "data:", "blob:", "file:")):
@@ -191,10 +201,22 @@ class Notebook:
         nbformat.write(book, self.lab.root / name)
         self.open(name)
 
-    def open(self, name: str) -> None:
-        """Open a notebook of the server's folder and wait for its kernel."""
-        self.page.goto(f"{self.lab.url}/lab/tree/{name}?reset", wait_until="domcontentloaded")
-        self.page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.sessionContext")
+    def open(self, name: str, *, load: bool = False) -> None:
+        """Open a notebook of the server's folder and wait for its kernel.
+
+        A page that has JupyterLab already closes what it has open: to ``load`` it again takes seconds.
+        """
+        if self.page.url.startswith(self.lab.url) and not load:
+            self.page.evaluate(
+                """async path => {
+                    for (const open of [...jupyterapp.shell.widgets('main')]) open.dispose();
+                    await jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook' });
+                }""",
+                name,
+            )
+        else:
+            self.page.goto(f"{self.lab.url}/lab/tree/{name}?reset", wait_until="domcontentloaded")
+            self.page.wait_for_function("() => window.jupyterapp?.shell.currentWidget?.sessionContext")
         self.page.evaluate(
             """async () => {
                 const panel = jupyterapp.shell.currentWidget;
@@ -205,8 +227,7 @@ class Notebook:
         self.page.wait_for_function(
             "() => jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'"
         )
-        if self.page.evaluate("() => document.body.dataset.jpThemeName") != LIGHT:
-            self.set_theme(LIGHT)  # the server keeps the theme that an earlier test has left
+        self.set_theme(LIGHT)  # the server keeps the theme that an earlier test has left
 
     def run_all(self) -> None:
         """Run every cell, wait for the end of the last one, fail on an error output."""
@@ -283,14 +304,17 @@ class Notebook:
 
     def set_theme(self, name: str) -> None:
         """Switch to 'JupyterLab Light' or 'JupyterLab Dark' and wait until the page wears it."""
+        if self.page.evaluate("() => document.body.dataset.jpThemeName") == name:
+            return
         self.page.evaluate(
             "async name => { await jupyterapp.commands.execute('apputils:change-theme', { theme: name }); }", name
         )
         self.page.wait_for_function("name => document.body.dataset.jpThemeName === name", arg=name)
-        self.page.wait_for_timeout(500)  # views repaint when they hear of it
         self.rests()
 
     def resize(self, width: int, height: int = 1100) -> None:
+        if self.page.viewport_size == {"width": width, "height": height}:
+            return
         self.page.set_viewport_size({"width": width, "height": height})
         self.page.wait_for_function("width => window.innerWidth === width", arg=width)
         self.rests()
@@ -335,9 +359,9 @@ class Notebook:
     def looks(self, name: str, panel: Any, *, height: int = 2600) -> None:
         """Keep pictures of a panel, light and dark, wide and narrow; it may not be wider than its cell."""
         self.page.mouse.move(2, 2)
-        for theme in (LIGHT, DARK):
+        for theme, widths in ((LIGHT, (1400, 700)), (DARK, (700, 1400))):
             self.set_theme(theme)
-            for width in (1400, 700):
+            for width in widths:
                 self.resize(width, height)
                 if self.page.evaluate("() => (window.Bokeh?.documents ?? []).some(doc => doc.views_manager)"):
                     self.bokeh_idle()
@@ -394,41 +418,79 @@ class Notebook:
 
 
 @pytest.fixture(scope="session")
+def pages(browser: Any) -> Pages:
+    """Pages that have JupyterLab loaded, or will."""
+    return Pages(browser)
+
+
+@pytest.fixture(scope="session")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where screenshots are kept."""
     named = os.environ.get("INTERP_WIDGETS_SCREENSHOTS")
     return Path(named) if named else tmp_path_factory.mktemp("screenshots")
 
 
+class Pages:
+    """The pages of a browser: one that a test has left as it should be serves the next."""
+
+    def __init__(self, browser: Any) -> None:
+        self._browser = browser
+        self._free: list[Any] = []
+
+    @contextmanager
+    def taken(self) -> Iterator[Any]:
+        """A page, closed after an error."""
+        page = self._free.pop() if self._free else self._new()
+        try:
+            yield page
+        except BaseException:
+            page.context.close()
+            raise
+        if not page.is_closed():
+            page.set_viewport_size(VIEWPORT)
+            page.mouse.move(0, 0)
+            self._free.append(page)
+
+    def _new(self) -> Any:
+        """A page in a window of its own: one behind another would paint no frames."""
+        context = self._browser.new_context(viewport=VIEWPORT, reduced_motion="reduce")
+        context.set_default_timeout(1000 * PATIENCE)
+        # anywidget counts a module that takes two seconds as failed: in a test, a busy machine is no error
+        context.add_init_script(
+            "{ const wait = AbortSignal.timeout.bind(AbortSignal); AbortSignal.timeout = ms => wait(60 * ms); }"
+        )
+        return context.new_page()
+
+
 @contextmanager
-def notebook_page(lab: Lab, browser: Any, pictures: Path) -> Iterator[Notebook]:
-    """A fresh page; at the end its kernel goes, and there must have been no page error and no request elsewhere."""
-    context = browser.new_context(viewport={"width": 1400, "height": 1100}, reduced_motion="reduce")
-    context.set_default_timeout(1000 * PATIENCE)
-    # anywidget counts a module that takes two seconds as failed: in a test, a busy machine is no error
-    context.add_init_script(
-        "{ const wait = AbortSignal.timeout.bind(AbortSignal); AbortSignal.timeout = ms => wait(60 * ms); }"
-    )
-    notebook = Notebook(context.new_page(), lab, pictures)
-    try:
+def notebook_page(lab: Lab, pages: Pages, pictures: Path) -> Iterator[Notebook]:
+    """A page; at the end its kernel goes, and there must have been no page error and no request elsewhere."""
+    with pages.taken() as page:
+        notebook = Notebook(page, lab, pictures)
         yield notebook
         errors, outside = list(notebook.errors), list(notebook.outside)
         notebook.shutdown()
-    finally:
-        context.close()
+        notebook.leave()
     assert not errors, f"errors in the page: {errors}"
     assert not outside, f"requests off the machine: {outside}"
 
 
 @pytest.fixture
-def nb(lab: Lab, browser: Any, pictures: Path) -> Iterator[Notebook]:
-    """A page and kernel of the test's own."""
-    with notebook_page(lab, browser, pictures) as notebook:
+def nb(lab: Lab, pages: Pages, pictures: Path) -> Iterator[Notebook]:
+    """A notebook and kernel of the test's own."""
+    with notebook_page(lab, pages, pictures) as notebook:
+        yield notebook
+
+
+@pytest.fixture
+def fresh_nb(lab: Lab, browser: Any, pictures: Path) -> Iterator[Notebook]:
+    """As `nb`, on a page of its own that has nothing loaded."""
+    with notebook_page(lab, Pages(browser), pictures) as notebook:
         yield notebook
 
 
 @pytest.fixture(scope="module")
-def shared_nb(lab: Lab, browser: Any, pictures: Path) -> Iterator[Notebook]:
+def shared_nb(lab: Lab, pages: Pages, pictures: Path) -> Iterator[Notebook]:
     """One page and kernel for the tests of a module, which must leave it as they found it."""
-    with notebook_page(lab, browser, pictures) as notebook:
+    with notebook_page(lab, pages, pictures) as notebook:
         yield notebook

@@ -427,7 +427,7 @@ def test_bokeh_both_ways(nb: Any) -> None:
     # a page loaded later shows the figure as it is now
     nb.wait_py("host.picture.startswith('data:image/png;base64,')", True)
     nb.page.evaluate("async () => { await jupyterapp.shell.currentWidget.context.save(); }")
-    nb.open("bokeh.ipynb")
+    nb.open("bokeh.ipynb", load=True)
     nb.bokeh_idle()
     assert nb.page.evaluate(f"() => [...{SHOWN}[0].get_model_by_name('source').data.y][2]") == 2059
     # closing frees the page's documents, and the figure for another host
@@ -466,8 +466,9 @@ def test_a_tooltip_goes_with_what_it_was_about(nb: Any) -> None:
     expect(shown, "the number that is there now is told").to_have_text("y: 50000000")
 
 
-def test_views_that_a_busy_page_starts_late_go_on(nb: Any) -> None:
+def test_views_that_a_busy_page_starts_late_go_on(fresh_nb: Any) -> None:
     """What happens where a module takes more than anywidget's two seconds: here they are over at once."""
+    nb = fresh_nb
     nb.page.add_init_script(
         """AbortSignal.timeout = () => {
             const over = new AbortController();

@@ -192,6 +192,7 @@ def test_a_picture_holds_what_the_page_shows() -> None:
     assert len(pieces(chart.scene())) == inside.sum()
 
 
+@pytest.mark.seconds
 def test_a_picture_of_forty_thousand_is_one_image() -> None:
     count = 40_000
     places = a_map(count, kinds=11)

@@ -107,6 +107,7 @@ def test_map_shows_each_cell_in_its_colour() -> None:
     assert cells[5].tip == "b (1) → x (1): 0.455"
 
 
+@pytest.mark.seconds
 def test_large_map_is_one_image_with_thinned_names() -> None:
     matrix = np.zeros((2000, 300))
     matrix[1900:, :20] = 1

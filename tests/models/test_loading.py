@@ -171,6 +171,7 @@ print(json.dumps([loading.measure(f"{kind}:{folder}", dict(options)) for kind in
 """
 
 
+@pytest.mark.seconds
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="anonymous memory is read from Linux's /proc")
 @pytest.mark.parametrize("backend", BOTH)
 def test_a_load_takes_little_memory_beside_the_weights(backend: str, tmp_path: Path) -> None:
@@ -597,6 +598,7 @@ def test_demo_names_resolve_to_the_assets(tmp_path: Path, monkeypatch: pytest.Mo
     assert (pair.base.name, pair.tuned.name) == ("demo-base", "demo-tuned")
 
 
+@pytest.mark.seconds
 def test_package_import_leaves_transformer_lens_alone() -> None:
     code = "import sys, interp_widgets.models; print('transformer_lens' in sys.modules, 'transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -224,6 +224,7 @@ def test_a_mixture_that_is_not_the_reference_is_found(monkeypatch: pytest.Monkey
         build(random_state("llama", 2))
 
 
+@pytest.mark.seconds
 def test_a_steep_router_passes_the_self_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such gates bend within a ten-thousandth of a wide stream, which a finite difference must not step over."""
     from interp_widgets.models import SelfCheckError, self_check

@@ -96,6 +96,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
 # ---- the numbers
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("family", "backend"), BOTH)
 @pytest.mark.parametrize("bos", [False, True])
 def test_every_value_in_every_kind_of_pass(family: str, backend: str, bos: bool) -> None:

@@ -167,6 +167,7 @@ def int8(family: str = "llama") -> Any:
     ).eval()
 
 
+@pytest.mark.seconds
 def test_a_quantised_model_runs_as_transformers_runs_it(tmp_path: Path) -> None:
     hf = int8()
     with torch.no_grad():

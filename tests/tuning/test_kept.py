@@ -169,6 +169,7 @@ def test_curves_of_a_run_that_went_on_begin_where_it_went_on(tmp_path: Path) -> 
     np.testing.assert_array_equal(shown.routes[4:], known.routes[4:])
 
 
+@pytest.mark.seconds
 def test_tunings_inside_of_studies_keep_none(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "SECONDS", 0.0)
     options: dict[str, Any] = {"k": 2, "steps": 1, "batch_size": 2}

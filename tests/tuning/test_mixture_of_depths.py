@@ -262,6 +262,7 @@ def test_tuning_learns_and_leaves_the_base_alone(family: str) -> None:
     assert not torch.equal(model.run([5, 6, 7]).logits, before)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_the_model_has_the_loss_that_was_tuned(family: str) -> None:
     """The last word of training and the first of inspection are one: the ensemble's loss, through TransformerLens."""
@@ -282,6 +283,7 @@ def test_two_passes_over_the_data_by_default() -> None:
     assert report.steps == report.done == 2 * math.ceil(len(DATA) / QUICK["batch_size"])
 
 
+@pytest.mark.seconds
 def test_trained_parameters_are_counted() -> None:
     model, report = tune(k=3)
     assert (report.parameters_router, report.parameters_norms, report.parameters_lora) == (96, 96, 0)
@@ -303,6 +305,7 @@ def test_trained_parameters_are_counted() -> None:
     assert lora.added_parameters == adapted.trained_parameters
 
 
+@pytest.mark.seconds
 def test_norms_that_are_not_trained_stay_those_of_the_base() -> None:
     model, _ = tune(train_norms=False)
     final = tiny_hf("llama").model.norm.weight
@@ -348,6 +351,7 @@ def test_stop_save_and_go_on_is_the_uninterrupted_run(tmp_path: Path, family: st
     assert same(from_memory, whole)
 
 
+@pytest.mark.seconds
 def test_going_on_without_the_moments_would_differ(tmp_path: Path) -> None:
     """The control of the test above."""
     import dataclasses
@@ -361,6 +365,7 @@ def test_going_on_without_the_moments_would_differ(tmp_path: Path) -> None:
     assert not same(other, whole)
 
 
+@pytest.mark.seconds
 def test_resume_belongs_to_its_run(tmp_path: Path) -> None:
     half, _ = tune(steps=3)
     for wrong, message in (
@@ -383,6 +388,7 @@ def test_resume_belongs_to_its_run(tmp_path: Path) -> None:
     assert report.done == 3
 
 
+@pytest.mark.seconds
 def test_cancel_keeps_the_partial_model() -> None:
     class Stop(Exception):
         pass
@@ -457,6 +463,7 @@ def test_a_fault_within_a_step_keeps_the_steps_before(
     assert same(tune(steps=6, resume=model, **options)[0], tune(steps=6, **options)[0])
 
 
+@pytest.mark.seconds
 def test_the_trained_model_is_gone_before_the_new_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one device there is room for few copies of a large model."""
     from interp_widgets.tuning.mixture_of_depths import tune as module
@@ -498,6 +505,7 @@ def test_what_stopped_a_run_is_told_where_its_model_cannot_be_kept(monkeypatch: 
     assert "No model of the 1 steps made could be kept: no memory" in found.value.__notes__[0]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_loss_that_is_no_number_keeps_the_last_good_weights(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
@@ -536,6 +544,7 @@ def test_a_tuning_that_blew_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         tune(steps=2)
 
 
+@pytest.mark.seconds
 def test_options_out_of_range() -> None:
     for wrong, message in (
         ({"k": 4}, r"k must be a whole number in 1\.\.3 for this 3-layer model, got 4"),
@@ -561,6 +570,7 @@ def test_options_out_of_range() -> None:
         tune_mod(memory, DATA)
 
 
+@pytest.mark.seconds
 def test_a_transformers_model_from_memory_is_left_as_it_is(tmp_path: Path) -> None:
     hf_model = tiny_hf("llama").train()
     before = {name: value.clone() for name, value in hf_model.state_dict().items()}
@@ -584,6 +594,7 @@ def test_lora_without_peft_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     tune(steps=1)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_adapters_are_merged_for_inspection(tmp_path: Path, family: str) -> None:
     model, _ = tune(family, lora=2, steps=5, learning_rate=5e-2)
@@ -597,6 +608,7 @@ def test_adapters_are_merged_for_inspection(tmp_path: Path, family: str) -> None
     assert torch.equal(load_model(tmp_path, device="cpu").run(ids).logits, model.run(ids).logits)
 
 
+@pytest.mark.seconds
 def test_a_route_alone(tmp_path: Path) -> None:
     """Tuned and read at one layer: what is above it does not matter, nor does the router."""
     options: dict[str, Any] = {"lora": 2, "lora_layers": "all", "train_norms": False, "steps": 3, "each_route": True}

@@ -92,6 +92,7 @@ def test_the_grid_has_every_pair_where_it_belongs(monkeypatch: pytest.MonkeyPatc
     assert ModGrid.load(found.save(tmp_path / "grid")).equals(found)
 
 
+@pytest.mark.seconds
 def test_a_grid_of_real_tunings_is_what_single_tunings_give() -> None:
     reference = []
     for k, top_k in ((1, 1), (2, 1), (2, 2)):
@@ -124,6 +125,7 @@ def test_a_tuning_that_diverged_leaves_the_others(monkeypatch: pytest.MonkeyPatc
     assert found.trained_share[1] == pytest.approx(2 * found.trained_share[0])
 
 
+@pytest.mark.seconds
 def test_ablations_leave_out_what_they_say() -> None:
     found = mod_ablations(
         tiny_folder("llama"), DATA, PROBLEMS, k=2, seeds=(0, 1),

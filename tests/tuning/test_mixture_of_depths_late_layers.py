@@ -24,6 +24,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.seconds
 def test_every_run_is_the_tuning_of_its_layer() -> None:
     options = {"lora": 2, "steps": 3, "batch_size": 3, "learning_rate": 1e-2}
     texts = []

@@ -56,6 +56,7 @@ def again(panel: Any, path: Path) -> Any:
     return found
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", QUICK)
 def test_one_model_and_two(kind: str, opened: Callable[..., Any], pair: Any, tmp_path: Path) -> None:
     one = opened(kind, pair.base)
@@ -120,6 +121,7 @@ TABS = {
 }
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", TABS)
 def test_every_tab(kind: str, opened: Callable[..., Any], pair: Any, tmp_path: Path) -> None:
     panel = opened(kind, pair)

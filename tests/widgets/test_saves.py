@@ -127,6 +127,7 @@ def killed_at(call: int) -> None:
     Path.unlink = counted(Path.unlink)  # type: ignore[method-assign]
 
 
+@pytest.mark.seconds
 def test_a_killed_save_of_a_checkpoint_leaves_the_old_or_the_new_one(tmp_path: Path) -> None:
     seen: set[int] = set()
     ends: set[int] = set()

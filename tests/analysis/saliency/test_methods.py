@@ -403,6 +403,7 @@ def test_out_of_memory_halves_the_chunk(method: str, monkeypatch: pytest.MonkeyP
         saliency(model, method)
 
 
+@pytest.mark.seconds
 def test_out_of_memory_halves_the_points_of_integrated_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     from interp_widgets.models.engine.jacobian import NativeJacobian
 
