@@ -101,6 +101,7 @@ def test_check_and_data_set_tabs(again: Any) -> None:
     panel = explorer_of(nb)
     panel.get_by_role("tab", name="Check").click()
     nb.wait_py("explorer.tab", "check")
+    nb.py(code="explorer.steps = 4")
     panel.get_by_role("button", name="Run", exact=True).click()
     nb.wait_py("(explorer.status.state, len(explorer['check'].table.rows) >= 4)", ("done", True))
     nb.resize(1400, 1900)

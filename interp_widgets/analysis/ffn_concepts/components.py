@@ -108,15 +108,19 @@ class FFNConceptResult(Result):
         that is not there.
         """
         check_choice("sign", sign, Sign)
-        cell = self._cell(layer, component)
+        words, values = self._ordered(sign, self._cell(layer, component))
+        return [(self.vocabulary[word], float(value)) for word, value in zip(words, values, strict=True) if word >= 0]
+
+    def _ordered(self, sign: Sign, cells: Any) -> tuple[Any, Any]:
+        """(..., top) the numbers of the words of some cells, largest projection first and -1 behind the last, and their
+        projections."""
         sides = {"+": (self.plus, self.plus_scores), "-": (self.minus, self.minus_scores)}
         chosen = [arrays for side, arrays in sides.items() if sign in ("both", side)]
-        words = np.concatenate([numbers[cell] for numbers, _ in chosen])
-        values = np.concatenate([projections[cell] for _, projections in chosen])
-        words, values = words[words >= 0], values[words >= 0]
+        words = np.concatenate([numbers[cells] for numbers, _ in chosen], axis=-1)
+        values = np.concatenate([projections[cells] for _, projections in chosen], axis=-1)
         # ties: words in the order of the list
-        order = np.lexsort((words, -np.abs(values)))[: self.top]
-        return [(self.vocabulary[words[i]], float(values[i])) for i in order]
+        order = np.lexsort((words, -np.abs(values), words < 0), axis=-1)[..., : self.top]
+        return np.take_along_axis(words, order, axis=-1), np.take_along_axis(values, order, axis=-1)
 
     def words(self, layer: int, component: int, *, sign: Sign = "both") -> tuple[str, ...]:
         """The words of one component, largest projection first; as `scores` without the numbers."""
@@ -143,8 +147,8 @@ class FFNConceptResult(Result):
         signs: dict[str, Sign] = {"words": "both", "plus": "+", "minus": "-"}
         columns: dict[str, Any] = {"explained_variance": self.explained_variance, "cumulative": self.cumulative}
         for name, sign in signs.items():
-            words = [[self.words(layer, component, sign=sign) for component in components] for layer in self.layers]
-            columns[name] = [[", ".join(own) for own in row] for row in words]
+            words = self._ordered(sign, ...)[0].tolist()
+            columns[name] = [[", ".join(self.vocabulary[i] for i in cell if i >= 0) for cell in row] for row in words]
         return table({"layer": self.layers, "component": components}, columns)
 
 

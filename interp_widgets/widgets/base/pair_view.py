@@ -74,6 +74,6 @@ def joined(tables: Iterable[Any]) -> Any:
 
     frames = []
     for letter, table in zip(LETTERS, tables, strict=False):
-        table.insert(0, "model", letter)
+        table.insert(0, "model", letter, allow_duplicates=True)
         frames.append(table)
     return pd.concat(frames, ignore_index=True)

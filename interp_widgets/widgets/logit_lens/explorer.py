@@ -10,9 +10,11 @@ from interp_widgets.analysis.logit_lens import LogitLensResult
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
+from ..base import pair_view
 from ..base.code import cell
 from ..base.fields import Bounds, Share, field
 from ..base.prediction import PredictionPanel
+from ..base.request import result_variables
 from ..base.saving import as_one
 from .details import Details
 from .labels import COLOR_LABELS
@@ -118,26 +120,16 @@ class LogitLensExplorer(PredictionPanel):
     # what is saved ----------------------------------------------------------------------------------------------------
 
     def code(self, request: LensRequest) -> str:
-        names = ("model",) if len(self.models) == 1 else ("base", "tuned")
         target = request.target
         if target is None and self.shown_request == request:
             target = self.results[-1].target
         if isinstance(target, int):
             target = token_text(self.models[0], target) or target
-        lines = request.code(names, target)
-        lines.append(f"{lines[-1].split(' = ')[0]}.to_frame()")
+        lines = [*request.code(self.models, target), f"{result_variables(self.models)[-1]}.to_frame()"]
         return cell(["logit_lens"], self.models, lines)
 
     def frame(self) -> Any:
-        import pandas as pd
-
-        frames = []
-        for letter, result in zip("AB", self.results, strict=False):
-            table = result.to_frame()
-            table["target"] = result.target_token
-            table.insert(0, "model", letter)
-            frames.append(table)
-        return pd.concat(frames, ignore_index=True)
+        return pair_view.joined(result.to_frame().assign(target=result.target_token) for result in self.results)
 
     def stored(self) -> Result:
         return as_one(self.by_letter())
@@ -150,7 +142,7 @@ class LogitLensExplorer(PredictionPanel):
     @property
     def looked_at(self) -> tuple[LogitLensResult, ...]:
         """The results that the view shows: one, or both in a difference."""
-        return self.results if self.shown == "difference" else (self.results["AB".index(self.shown)],)
+        return tuple(self.results[index] for index in pair_view.looked_at(self))
 
     @property
     def cell(self) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from interp_widgets.models import Model
 
 from ..base.code import call
 from ..base.prediction import Prediction
+from ..base.request import model_variables, result_variables
 
 LEAST_TOP = 10
 """Tokens kept per cell at least, so that shorter lists need no run."""
@@ -56,8 +57,9 @@ class LensRequest:
         """Operations and bytes."""
         return logit_lens_cost(model, len(self.ids(model)))
 
-    def code(self, names: tuple[str, ...], target: str | int | None) -> list[str]:
-        """Lines of a cell that repeat it for the models called so; `target` as it is to be written."""
+    def code(self, models: Sequence[Any], target: str | int | None) -> list[str]:
+        """Lines of a cell that repeat it; `target` as it is to be written."""
+        names = model_variables(models)
         lines = [f"prompt = {self.prompt!r}"]
         sequence = "prompt"
         if self.response:
@@ -69,8 +71,8 @@ class LensRequest:
         options: dict[str, Any] = {"target": target, "top": self.top}
         if self.translators:
             options["translators"] = self.translators
-        for name, suffix in zip(names, ("",) if len(names) == 1 else ("_a", "_b"), strict=True):
-            lines.append(f"result{suffix} = {call('logit_lens', name, sequence, **options)}")
+        for name, result in zip(names, result_variables(models), strict=True):
+            lines.append(f"{result} = {call('logit_lens', name, sequence, **options)}")
         return lines
 
 

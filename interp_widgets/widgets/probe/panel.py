@@ -19,6 +19,7 @@ from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
 from ...compute.memory import Forecast
+from ..base import pair_view
 from ..base.fields import Incomplete
 from ..base.panel import Panel
 from ..base.request import Request
@@ -163,15 +164,8 @@ class ValuePanel(ProbePanel):
     """A probe whose results can be saved: all but those that return a Bokeh figure."""
 
     def frame(self) -> Any:
-        import pandas as pd
-
-        frames = []
-        for letter, result in zip("AB", self.results, strict=False):
-            frame = result.to_frame()
-            if len(self.models) > 1:
-                frame.insert(0, "model", letter, allow_duplicates=True)
-            frames.append(frame)
-        return pd.concat(frames, ignore_index=True)
+        tables = [result.to_frame() for result in self.results]
+        return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
 
     def scene(self) -> Scene:
         return self.picture.scene()

@@ -11,9 +11,11 @@ from interp_widgets.data.presets import Preset
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
+from ..base import pair_view
 from ..base.code import cell
 from ..base.fields import Bounds, Share, field
 from ..base.prediction import PredictionPanel
+from ..base.request import model_variables
 from ..base.saving import as_one
 from .details import Details
 from .labels import BAR_LABELS, BIASES_LABELS, COLOR_LABELS, LENS_LABELS
@@ -127,7 +129,7 @@ class TokenDecompositionExplorer(PredictionPanel):
     # what is saved ----------------------------------------------------------------------------------------------------
 
     def code(self, request: DecompositionRequest) -> str:
-        names = ["model"] if len(self.models) == 1 else ["base", "tuned"]
+        names = model_variables(self.models)
         suffixes = [""] if len(names) == 1 else ["_a", "_b"]
         each = [line for name, suffix in zip(names, suffixes, strict=True) for line in request.code(name, suffix)]
         lines = list(dict.fromkeys(each))  # both models are asked the same
@@ -135,14 +137,7 @@ class TokenDecompositionExplorer(PredictionPanel):
         return cell(["decompose_logit", "decompose_tokens"], self.models, lines)
 
     def frame(self) -> Any:
-        import pandas as pd
-
-        frames = []
-        for letter, one in zip("AB", self.rows, strict=False):
-            table = one.frame()
-            table.insert(0, "model", letter)
-            frames.append(table)
-        return pd.concat(frames, ignore_index=True)
+        return pair_view.joined(one.frame() for one in self.rows)
 
     def stored(self) -> Result:
         parts: dict[str, Any] = {}
@@ -158,7 +153,7 @@ class TokenDecompositionExplorer(PredictionPanel):
     @property
     def looked_at(self) -> tuple[Rows, ...]:
         """The results that the view shows: one, or both in a difference."""
-        return self.rows if self.shown == "difference" else (self.rows["AB".index(self.shown)],)
+        return tuple(self.rows[index] for index in pair_view.looked_at(self))
 
     @property
     def at_column(self) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from interp_widgets.analysis.token_decomposition import LogitShareResult
 from interp_widgets.figures.labels import visible
 
+from ..base import pair_view
 from ..views import Heatmap, TokenStrip
 from .labels import COLOR_LABELS
 from .rows import Array, Rows, cell_notes, cell_texts
@@ -100,13 +101,15 @@ class DecompositionMap:
             self._tokens = names
             self.strip.set_tokens(names, special=list(tokens.special[: rows[0].sources]))
         shares = [one.logit_share()[:-1] for one in rows]
-        largest = self._largest(shares)
+        largest = pair_view.largest(self.panel, [shares])
         self.strip.label = f"Read by the model, shaded by the share of the {self.of_logit}{self.after}"
         self.strip.value_label = f"share of the logit{self.after}"
         self.strip.set_values(self.of_view(shares), vmin=-largest, vmax=largest, signed=True)
         difference = self.panel.shown == "difference"
         norms = [one.norm_share(-1)[:-1] for one in rows]
-        self.strip.set_density(None if difference else self.of_view(norms), maximum=self._largest(norms))
+        self.strip.set_density(
+            None if difference else self.of_view(norms), maximum=pair_view.largest(self.panel, [norms])
+        )
 
     def _paint_bars(self, rows: tuple[Rows, ...]) -> None:
         kind = self.panel.bars
@@ -116,7 +119,9 @@ class DecompositionMap:
         bars = [one.logit_share() if kind == "logit" else one.norm_share(-1) for one in rows]
         signed = kind == "logit" or self.panel.shown == "difference"
         label = "logit share" if kind == "logit" else "norm share"
-        self.heat.set_row_bars(self.of_view(bars), maximum=self._largest(bars), signed=signed, label=label)
+        self.heat.set_row_bars(
+            self.of_view(bars), maximum=pair_view.largest(self.panel, [bars]), signed=signed, label=label
+        )
 
     def _notes(self, shown: tuple[Rows, ...]) -> list[str]:
         if shown != self._noted[0]:
@@ -128,18 +133,13 @@ class DecompositionMap:
         shown = self.panel.shown
         return arrays[1] - arrays[0] if shown == "difference" else arrays["AB".index(shown)]
 
-    def _largest(self, arrays: list[Array]) -> float:
-        """One end of the scale for A and B, and another for their difference."""
-        shown = [self.of_view(arrays)] if self.panel.shown == "difference" else arrays
-        return max((float(np.nanmax(np.abs(a))) for a in shown if np.isfinite(a).any()), default=0.0) or 1.0
-
     def _range(self, rows: tuple[Rows, ...]) -> tuple[float, float, bool]:
         """Ends of the colour scale, the same for A and B; the chance of a token runs over 0 to 1."""
         color, difference = self.panel.color, self.panel.shown == "difference"
         signed = difference or color == "target_logit"
         if color in ("probability", "target_probability") and not difference:
             return 0.0, 1.0, False
-        largest = self._largest([one.matrix(color) for one in rows])
+        largest = pair_view.largest(self.panel, [[one.matrix(color) for one in rows]])
         return (-largest if signed else 0.0), largest, signed
 
     # words ------------------------------------------------------------------------------------------------------------
