@@ -35,11 +35,12 @@ def counting(last: int = 10**9) -> tuple[Callable[[], None], list[int]]:
     return check, calls
 
 
-@pytest.fixture(params=["equations", "modules"])
+@pytest.fixture(params=[(b, e) for b in ("hooked", "bridge") for e in ("equations", "modules")], ids="-".join)
 def model(request: pytest.FixtureRequest) -> Any:
     """A model whose passes are run by the equations, or by its own modules, since it has a hook of the user's."""
-    model = tiny_model("gpt2", "hooked")
-    if request.param == "equations":
+    backend, runs = request.param
+    model = tiny_model("gpt2", backend)
+    if runs == "equations":
         yield model
         return
     with model.tl_model.hooks(fwd_hooks=[("blocks.0.hook_mlp_out", lambda value, hook: value)]):
@@ -111,7 +112,7 @@ def test_a_check_belongs_to_its_thread_and_to_its_block() -> None:
 
 def test_a_model_that_can_be_stopped_is_what_it_was() -> None:
     """Else nothing that is computed inside a run would be kept."""
-    model = tiny_model("gpt2", "hooked")
+    model = tiny_model("gpt2")
     before = state_key(model, exact=True)
     with stopping(lambda: None):
         inside = state_key(model, exact=True)
