@@ -589,3 +589,15 @@ def test_two_threads_that_ask_for_a_tab_get_one_panel(toy: Any) -> None:
     assert seen.active
     assert stack.result == 9
     stack.close()
+
+
+def test_a_panel_about_both_models_has_no_views(classes: Any, make: Callable[..., Any]) -> None:
+    class About(classes.Toy):  # type: ignore[misc, name-defined]
+        both = ""
+
+    pair = SimpleNamespace(base=classes.FakeModel("base"), tuned=classes.FakeModel("tuned", factor=10))
+    views = [
+        ("ToggleButtons" in [type(one).__name__ for one in panel.actions.children], "View" in panel.question())
+        for panel in (make(pair), make(pair, kind=About))
+    ]
+    assert views == [(True, True), (False, False)]

@@ -90,7 +90,7 @@ class Panel(Shell):
     asks: ClassVar[bool] = True
     """Whether it has a question of its own, which Run asks."""
     both: ClassVar[str] = "difference B − A"
-    """What the third view of two models shows."""
+    """What the third view of two models shows; empty: the panel is about both models, and there are no views."""
     waits: ClassVar[bool] = False
     """Whether it computes only when Run is pressed, however quick that is forecast to be."""
     live_seconds: ClassVar[float] = QUICK_SECONDS
@@ -295,7 +295,7 @@ class Panel(Shell):
     def question(self) -> dict[str, str]:
         """What the picture on the screen answers, by the labels of the settings; the empty ones are left out."""
         drawn = self._settings(lambda one: not one.recomputes)
-        if len(self.asked_models) > 1:
+        if len(self.asked_models) > 1 and self.both:
             drawn["View"] = next(label for label, value in view_options(self.models, self.both) if value == self.shown)
         return {label: text for label, text in {**self._asked, **drawn}.items() if text}
 
@@ -492,7 +492,7 @@ class Panel(Shell):
         for name in ("iw-hint", "iw-hidden"):
             self.forecast_label.add_class(name)
         actions: list[Any] = [self.run_button, self.forecast_label]
-        if len(self.asked_models) > 1 and self.asks:
+        if len(self.asked_models) > 1 and self.asks and self.both:
             views = W.ToggleButtons(options=view_options(self.models, self.both), value=self.view)
             actions.append(self.bind(views, "view"))
         self.code_box = CodeBox()
