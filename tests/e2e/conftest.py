@@ -412,9 +412,16 @@ class Notebook:
         return found[0], found[1]
 
     def shutdown(self) -> None:
+        """End the kernel and close what is open; JupyterLab drops the questions the kernel has not answered."""
         if self.page.is_closed():
             return
-        self.page.evaluate("async () => { await window.jupyterapp?.shell.currentWidget?.sessionContext?.shutdown(); }")
+        self.page.evaluate(
+            """async () => {
+                await window.jupyterapp?.shell.currentWidget?.sessionContext?.shutdown();
+                for (const open of [...window.jupyterapp?.shell.widgets('main') ?? []]) open.dispose();
+                await new Promise(done => setTimeout(done));
+            }"""
+        )
 
 
 @pytest.fixture(scope="session")

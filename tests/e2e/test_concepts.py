@@ -146,8 +146,9 @@ def test_journey(opened: Any) -> None:
     open_tab(nb, "Base and tuned")
     expect(panel.get_by_text("Mean cosine distance within groups", exact=False)).to_be_visible()
     expect(panel.get_by_text("Moved: 1 − cosine", exact=False)).to_be_visible()
-    panel.get_by_role("button", name="difference").click()
+    assert panel.get_by_role("button", name="difference").locator("visible=true").count() == 0  # about both models
     open_tab(nb, "Map")
+    panel.get_by_role("button", name="difference").locator("visible=true").click()
     nb.wait_py("panel['map'].chart.side", "both")
     nb.bokeh_idle()
     nb.screenshot("concepts_difference", panel)
