@@ -308,6 +308,25 @@ def test_saving(pair: Any, explore: Any, tmp_path: Path) -> None:
     assert table.marked.sum() == 7 * (a.importance.shape[1] + b.importance.shape[1])
 
 
+def test_a_saved_page_says_what_its_result_depends_on_and_nothing_else(pair: Any, explore: Any) -> None:
+    panel = settle(explore(pair.tuned, temperature=0.5, seed=3))
+    assert panel.current.question() == {
+        "Prompt": PROMPT, "Response": RESPONSE, "Method": "exact: embedding set to zero", "Target": "probability",
+        "Show": "scores 0 to L", "L, levels": "10",
+        "b, map": "0.0", "b, density": "7.0", "p, density": "4",
+    }  # fmt: skip
+    cases = [SaliencyCase(PROMPT, f" the {word}", (13, 48), True, word) for word in ("cats", "dogs")]
+    with panel.hold():
+        panel.cases, panel.generate, panel.method, panel.tab = cases, False, "first_order", "data_set"
+    assert settle(panel).status.state == "done", panel.status.error
+    asked = panel.current.question()
+    assert (asked["Method"], asked["L, levels"]) == ("first order: gradient × embedding", "10")
+    assert not {"Prompt", "Response", "Most tokens", "Temperature"} & set(asked), "nothing was written"
+    panel.generate = True
+    assert settle(panel).status.state == "done", panel.status.error
+    assert panel.current.question()["Most tokens"] == "40"
+
+
 def test_two_explorers_on_one_workbench_share_prompt_and_selection(pair: Any, explore: Any) -> None:
     bench = Workbench(pair.tuned)
     first, second = explore(bench), explore(bench)

@@ -173,7 +173,7 @@ def field(
 
 
 def variant(trait: Any, **changes: Any) -> Any:
-    """The option of another panel, which differs in some of what :func:`field` takes.
+    """The option of another panel, which differs in some of what :func:`field` takes, its default included.
 
     Example:
         >>> from interp_widgets.widgets.base.panel import Panel
@@ -185,6 +185,7 @@ def variant(trait: Any, **changes: Any) -> Any:
         (False, True)
     """
     other = copy.copy(trait)
+    other.default_value = changes.pop("default", trait.default_value)
     other.metadata = {**trait.metadata, "field": replace(trait.metadata["field"], **changes)}
     return other
 

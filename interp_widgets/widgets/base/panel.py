@@ -294,7 +294,7 @@ class Panel(Shell):
 
     def question(self) -> dict[str, str]:
         """What the picture on the screen answers, by the labels of the settings; the empty ones are left out."""
-        drawn = self._settings(lambda one: not one.recomputes)
+        drawn = self._settings(lambda one: one.redraws or one.selects or not (self.asks or one.recomputes))
         if len(self.asked_models) > 1 and self.both:
             drawn["View"] = next(label for label, value in view_options(self.models, self.both) if value == self.shown)
         return {label: text for label, text in {**self._asked, **drawn}.items() if text}

@@ -10,9 +10,10 @@ from interp_widgets.analysis.saliency import SaliencyResult
 from interp_widgets.models import Model
 
 from ..base.code import call
-from ..base.fields import Bounds, Seed, Text, field
+from ..base.fields import Bounds, Seed, Text, field, variant
 from ..base.panel import Panel
 from ..base.request import PerModel, Request, model_variables
+from ..base.sampling import Sampling
 
 METHOD_LABELS = {
     "exact": "exact: embedding set to zero",
@@ -94,7 +95,7 @@ class Attribution(Panel):
     )  # fmt: skip
 
 
-class ResponsePanel(Attribution):
+class ResponsePanel(Sampling, Attribution):
     """Base of the panels about one prompt and its response, which a model writes where there is none."""
 
     prompt = field(
@@ -106,25 +107,19 @@ class ResponsePanel(Attribution):
         width="grow", help="What it answered; empty: a model writes it",
     )  # fmt: skip
     writer = field(
-        WRITER_LABELS, "B", label="Written by", width="short", argument=None, group="texts", new_row=True,
+        WRITER_LABELS, "B", label="Written by", width="short", argument=None,
         help="Which of two models writes the response", shown_if=lambda panel: len(panel.models) > 1,
     )  # fmt: skip
     write_anew = field(
-        bool, True, label="after every change of the prompt", argument=None, group="texts",
+        bool, True, label="after every change of the prompt", argument=None,
         help="Whether a changed prompt gets a new response",
     )  # fmt: skip
-    max_new_tokens = field(
-        Annotated[int, Bounds(1, 4096)], 40, label="Most tokens", width="short", argument=None, group="texts",
+    max_new_tokens = variant(
+        Sampling.max_new_tokens, default=40, argument=None,
         help="Most tokens of a written response; fewer where the model's context has no room for them",
     )  # fmt: skip
-    temperature = field(
-        Annotated[float, Bounds(0.0, 10.0, 0.1)], 0.0, label="Temperature", width="short", argument=None,
-        group="texts", help="0 writes the likeliest tokens, above 0 samples",
-    )  # fmt: skip
-    seed = field(
-        Seed, label="Seed", width="short", argument=None, group="texts", help="Seed of the sampling",
-        shown_if=lambda panel: panel.temperature > 0,
-    )  # fmt: skip
+    temperature = variant(Sampling.temperature, argument=None)
+    seed = variant(Sampling.seed, argument=None)
 
     def build(self) -> None:
         self.watch(self, "prompt", self._clear_response)

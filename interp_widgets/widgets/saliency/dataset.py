@@ -72,7 +72,7 @@ class DatasetSaliency(DensityPanel):
         help="Cases with fewer response tokens are left out and counted: their density is not stable",
     )  # fmt: skip
     generate = field(bool, True, label="let each model write its responses", help="Whether responses are written anew")
-    max_new_tokens = variant(ResponsePanel.max_new_tokens, argument="")
+    max_new_tokens = variant(ResponsePanel.max_new_tokens, argument="", shown_if=lambda panel: panel.writes)
     levels = variant(DensityPanel.levels, redraws=False)
     density_threshold = variant(DensityPanel.density_threshold, redraws=False)
     p = variant(DensityPanel.p, redraws=False)
@@ -116,6 +116,11 @@ class DatasetSaliency(DensityPanel):
 
     def depends_on(self, request: Request, model: Model) -> tuple[Any, ...]:
         return self.models[1:]
+
+    @property
+    def writes(self) -> bool:
+        """Whether models write responses: all of them, or those that cases lack."""
+        return self.generate or any(not case.response for case in self.cases)
 
     def arguments(self) -> dict[str, Any]:
         return {name: value for name, value in super().arguments().items() if name not in ("cases", "case_count")}

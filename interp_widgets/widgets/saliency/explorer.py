@@ -49,8 +49,8 @@ class SaliencyExplorer(Stack):
     def build(self) -> None:
         generate = W.Button(description="Generate", tooltip="Let the model write the response to this prompt")
         self.on_click(generate, self.write)
-        texts = self.controls.rows("texts", before={"writer": [generate]})
-        self.inputs.children = [*texts, *self.controls.rows("attribution")]
+        writing = self.controls.row(generate, "writer", "write_anew", "max_new_tokens", "temperature", "seed")
+        self.inputs.children = [*self.controls.rows("texts"), writing, *self.controls.rows("attribution")]
 
     def write(self) -> None:
         """Let a model write a new response to the prompt, and attribute that."""
