@@ -14,6 +14,8 @@ import torch
 from interp_widgets import SaliencyExplorer, Workbench, load_demo_pair, load_model, logit_lens
 from interp_widgets.analysis.logit_lens import LogitLensResult, save_translators
 from interp_widgets.data.presets import PRESETS
+from interp_widgets.widgets.base.prediction import Likeliest, Prediction
+from interp_widgets.widgets.base.request import Request
 from interp_widgets.widgets.logit_lens import LogitLensExplorer
 from interp_widgets.widgets.logit_lens.labels import COLOR_LABELS
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model, tiny_tokenizer
@@ -461,6 +463,20 @@ def test_copied_code_reproduces_the_result(pair: Any, explore: Any, options: Any
         assert found.target == result.target
         np.testing.assert_array_equal(found.target_rank, result.target_rank)
         np.testing.assert_allclose(found.probability, result.probability, atol=1e-6)
+
+
+@pytest.mark.parametrize("response", ["", RESPONSE])
+def test_code_copied_before_a_run_finds_the_likeliest_token_itself(pair: Any, explore: Any, response: str) -> None:
+    panel = explore(pair.base, pair.tuned)
+    asked = Likeliest.after(Prediction(PROMPT, response).texts, panel.models)
+    request = Request.of(logit_lens, {"target": asked}, Prediction(PROMPT, response).texts)
+    code = panel.code(request)
+    space: dict[str, Any] = {}
+    exec(code, space)
+    assert code.count("likeliest = int(tuned.run(") == 1
+    found = space["result_b"]
+    assert space["result_a"].target == found.target == int(found.top_token[-1, -1])
+    assert found.ids == tuple(asked.ids.read_by(pair.tuned)[1:])
 
 
 def test_saving(pair: Any, explore: Any, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cache as remembered
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from ...compute.memory import Forecast, speedometer
 from ...compute.worker import Job
 from .identity import Identity
 from .jobs import computing
+from .request import FromModel, Request
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,13 @@ class Answers:
         results: list[Any] = []
         computed: list[int] = []
 
+        @remembered
+        def find(argument: FromModel) -> Any:
+            return argument.find(self._panel.models[argument.index], job.check)
+
         def compute(index: int) -> Any:
             computed.append(index)
-            return self._compute(request, index, job, tuple(results))
+            return self._compute(request, index, job, tuple(results), find)
 
         for index, model in enumerate(self._panel.asked_models):
             job.check()
@@ -94,12 +100,22 @@ class Answers:
 
     # inside -----------------------------------------------------------------------------------------------------------
 
-    def _compute(self, request: Hashable, index: int, job: Job, before: tuple[Any, ...]) -> Any:
+    def _compute(
+        self,
+        request: Hashable,
+        index: int,
+        job: Job,
+        before: tuple[Any, ...],
+        find: Callable[[FromModel], Any],
+    ) -> Any:
         panel, model, count = self._panel, self._panel.asked_models[index], len(self._panel.asked_models)
         began = time.monotonic()
         with computing(panel.models, job):
+            asked = request
+            if isinstance(request, Request):
+                asked = request.filled(lambda value: find(value) if isinstance(value, FromModel) else value)
             value = panel.compute(
-                request,
+                asked,
                 model,
                 progress=lambda done, total: job.progress(done + index * total, count * total),
                 check=job.check,

@@ -27,7 +27,7 @@ from .fields import Controls, Field, Incomplete
 from .guard import guard, handling, inside_handler, ui_lock
 from .heading import heading, view_options
 from .jobs import Jobs
-from .request import Request
+from .request import FromModel, Request
 from .saving import SaveMenu, save
 from .shell import Shell, column
 from .status import StatusLine
@@ -206,8 +206,9 @@ class Panel(Shell):
         return found
 
     def depends_on(self, request: Any, model: Model) -> tuple[Any, ...]:
-        """Other models that a model's result depends on too, such as the one that writes a response."""
-        return ()
+        """Other models that a model's result depends on too: those that find arguments, such as the one that writes."""
+        values = request.values if isinstance(request, Request) else ()
+        return tuple(self.models[value.index] for value in values if isinstance(value, FromModel))
 
     def draw(self, results: tuple[Any, ...], request: Any) -> None:
         """Show the results, one per model; `self.shown` says which of them is looked at."""

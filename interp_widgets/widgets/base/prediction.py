@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -16,7 +16,7 @@ from ..views import TokenStrip
 from .controls import shown_if
 from .fields import Bounds, Text, field
 from .panel import Panel
-from .request import PerModel, Request
+from .request import FromModel, PerModel, Request, model_variables
 from .workbench import in_model
 
 OWN = "own text"
@@ -67,9 +67,18 @@ class Prediction:
         return _Ids(self)
 
     @property
+    def texts(self) -> PerModel:
+        """Prompt and response as a whole, as an argument of an analysis."""
+        return _Texts(self.prompt, self.response)
+
+    @property
     def answer(self) -> PerModel:
         """The target, as an argument of an analysis."""
         return _Answer(self)
+
+    def answer_at(self, position: int) -> PerModel | str | None:
+        """The target at a position of what the model has read: the response's own is predicted at its end, -1, only."""
+        return self.answer if position == -1 else self.target or None
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,43 @@ class _Answer(PerModel):
 
 
 @dataclass(frozen=True)
+class _Texts(PerModel):
+    prompt: str
+    response: str
+
+    def read_by(self, model: Model) -> list[int]:
+        prompt, response = model.split(self.prompt, self.response)
+        return [*prompt, *response]
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        lines, ids, _ = Prediction(self.prompt, self.response).code(name)
+        return (lines[:2], "[*prompt_ids, *response_ids]") if self.response else (lines, ids)
+
+
+@dataclass(frozen=True)
+class Likeliest(FromModel):
+    """The token that a model finds likeliest after a sequence."""
+
+    ids: PerModel
+
+    @classmethod
+    def after(cls, ids: PerModel, models: Sequence[Model]) -> Likeliest:
+        """What the model, of two the second, finds likeliest after a sequence."""
+        return cls(len(models) - 1, model_variables(models)[-1], ids)
+
+    def find(self, model: Model, check: Callable[[], None]) -> int:
+        check()
+        ids = self.ids.read_by(model)
+        logits = model.forward(model.token_embeddings(ids)[None], positions=slice(-1, None))
+        return int(logits[0, -1].argmax())
+
+    def code(self) -> tuple[list[str], str]:
+        lines, ids = self.ids.code(self.variable)
+        ids = f"{self.variable}.tokens(prompt)" if ids == "prompt" else ids
+        return [*lines, f"likeliest = int({self.variable}.run({ids}).logits[0, -1].argmax())"], "likeliest"
+
+
+@dataclass(frozen=True)
 class Continued(PerModel):
     """Another prompt, going on as that of a prediction does."""
 
@@ -116,6 +162,11 @@ def checked(prediction: Prediction, model: Model) -> Prompt:
     if prediction.target:
         single_token(model, prediction.target)
     return read_prompt(model, prediction.read(model)[0])
+
+
+def position_in(read: Prompt, position: int) -> int:
+    """A position of a prompt, -1 for its last one however it is named; ValueError for one that is not there."""
+    return -1 if read.position(position) == read.n_shown - 1 else position
 
 
 class PredictionPanel(Panel):

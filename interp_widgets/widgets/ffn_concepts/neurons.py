@@ -11,7 +11,6 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis._core.cost import Cost, flops_per_token
-from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, Scalar
 from interp_widgets.analysis.ffn_concepts import NeuronEffectResult, NeuronTokenResult, neuron_effects, neuron_tokens
 from interp_widgets.figures.ffn_concepts import NeuronScatter
@@ -20,13 +19,12 @@ from interp_widgets.figures.static import Scene, stack_scenes, table_scene
 from interp_widgets.models import Model
 
 from ..base import pair_view
-from ..base.code import call, cell
 from ..base.controls import row
 from ..base.fields import field, variant
 from ..base.guard import guarded
 from ..base.jobs import Derived
-from ..base.prediction import Prediction, PredictionPanel, checked
-from ..base.request import model_variables, result_variables
+from ..base.prediction import PredictionPanel, checked, position_in
+from ..base.request import FromResult, Request, Steps
 from ..base.saved_result import SavedResult
 from ..base.saving import as_one
 from ..base.workbench import in_model
@@ -60,55 +58,6 @@ class NeuronReading:
     def active(self, neuron: int) -> float:
         """A neuron's activation at the token that is looked at."""
         return float(self.effects.activation[self.effects.position, neuron])
-
-
-@dataclass(frozen=True)
-class NeuronsRequest:
-    """The neurons of one layer on a prompt: their effects, and the tokens of those with the largest."""
-
-    method: ClassVar[str] = "neurons"
-    prediction: Prediction
-    layer: int
-    position: int = -1
-    """In what the model has read, from 0 without a BOS or from the end."""
-
-    def read(self, model: Model) -> tuple[list[int], str | int | None]:
-        """Ids that the model has read, and the target; the response's own token is predicted at their end only."""
-        ids, target = self.prediction.read(model)
-        prompt = read_prompt(model, ids)
-        at_end = prompt.position(self.position) == prompt.n_shown - 1
-        return ids, target if at_end else self.prediction.target or None
-
-    def answer(self, model: Model, *, progress: Any, check: Any, on_partial: Any) -> NeuronReading:
-        """Run it on one model."""
-        ids, target = self.read(model)
-        effects = neuron_effects(model, ids, target, layer=self.layer, position=self.position, check=check)
-        order = np.argsort(-np.abs(np.asarray(effects.effect)), kind="stable")[:LISTED]
-        tokens = neuron_tokens(
-            model, layer=self.layer, neurons=[int(i) for i in order], top=PROMOTED, progress=progress, check=check
-        )  # fmt: skip
-        return NeuronReading(effects, tokens)
-
-    def cost(self, model: Model) -> Cost:
-        """Operations and bytes."""
-        tokens = len(self.prediction.read(model)[0])
-        reading = 2.0 * min(LISTED, model.d_mlp) * model.d_model * model.d_vocab
-        held = 4.0 * (3 * model.d_mlp * model.d_model + tokens * model.d_vocab)
-        return Cost(tokens * flops_per_token(model) + reading, held)
-
-    def lines(self, name: str, suffix: str) -> list[str]:
-        """Lines of a cell that repeat it for the model called ``name``."""
-        lines, ids, target = self.prediction.code(name)
-        where: dict[str, Any] = {"layer": self.layer}
-        if self.position != -1:
-            target = repr(self.prediction.target) if self.prediction.target else "None"
-            where["position"] = self.position
-        strongest = f"[neuron for neuron, _ in effects{suffix}.strongest({LISTED})]"
-        return [
-            *lines,
-            f"effects{suffix} = {call('neuron_effects', name, ids, target, **where)}",
-            f"tokens{suffix} = {call('neuron_tokens', name, f'layer={self.layer}', f'neurons={strongest}')}",
-        ]
 
 
 class LayerNeurons(PredictionPanel):
@@ -167,15 +116,26 @@ class LayerNeurons(PredictionPanel):
 
     # the question -----------------------------------------------------------------------------------------------------
 
-    def request(self) -> NeuronsRequest:
+    def request(self) -> Steps:
         prediction = self.prediction()
         layers = min(model.n_layers for model in self.models)
         if self.layer >= layers:
             raise ValueError(f"layer must be in 0..{layers - 1} for these models, got {self.layer}")
-        checked(prediction, self.models[0])
-        request = NeuronsRequest(prediction, self.layer, self.position)
-        request.read(self.models[0])  # a position that is not there is an error before a run
-        return request
+        position = position_in(checked(prediction, self.models[0]), self.position)
+        looked_at = {"layer": self.layer, "position": position}
+        strongest = f"[neuron for neuron, _ in {{}}.strongest({LISTED})]"
+        neurons = FromResult("effects", strongest, lambda effects: [neuron for neuron, _ in effects.strongest(LISTED)])
+        calls = {
+            "effects": Request.of(neuron_effects, looked_at, prediction.ids, prediction.answer_at(position)),
+            "tokens": Request.of(neuron_tokens, {"layer": self.layer, "neurons": neurons, "top": PROMOTED}),
+        }
+        return Steps.of(NeuronReading, calls)
+
+    def cost(self, request: Steps, model: Model) -> Cost:
+        tokens = len(dict(request.arguments)["effects"].inputs[0].read_by(model))
+        reading = 2.0 * min(LISTED, model.d_mlp) * model.d_model * model.d_vocab
+        held = 4.0 * (3 * model.d_mlp * model.d_model + tokens * model.d_vocab)
+        return Cost(tokens * flops_per_token(model) + reading, held)
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         return {"prompt_token": (self.texts.in_prompt, "the tokens of this prompt")}
@@ -320,12 +280,8 @@ class LayerNeurons(PredictionPanel):
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
-    def code(self, request: NeuronsRequest) -> str:
-        suffixes = [name.removeprefix("result") for name in result_variables(self.models)]
-        named = zip(model_variables(self.models), suffixes, strict=True)
-        lines = [line for name, suffix in named for line in request.lines(name, suffix)]
-        lines = list(dict.fromkeys(lines))  # what is the same for two models stands there once
-        return cell(["neuron_effects", "neuron_tokens"], self.models, [*lines, f"effects{suffixes[-1]}.to_frame()"])
+    def code(self, request: Steps) -> str:
+        return request.code(self.models, "effects.to_frame()")
 
     def frame(self) -> Any:
         return pair_view.joined(one.effects.to_frame() for one in self.results)

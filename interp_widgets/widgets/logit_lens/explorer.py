@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar
 
+from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.analysis._core.result import Result
-from interp_widgets.analysis.logit_lens import LogitLensResult
+from interp_widgets.analysis.logit_lens import Cost, LogitLensResult, logit_lens, logit_lens_cost
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
 from ..base import pair_view
-from ..base.code import cell
 from ..base.fields import Bounds, Share, field
-from ..base.prediction import PredictionPanel
-from ..base.request import result_variables
+from ..base.prediction import Likeliest, PredictionPanel
+from ..base.request import File, Request
 from ..base.saving import as_one
 from .details import Details
 from .labels import COLOR_LABELS
 from .map import LensMap
-from .request import LensRequest, request_of, token_text
+
+LEAST_TOP = 10
+"""Tokens kept per cell at least, so that shorter lists need no run."""
 
 
 class LogitLensExplorer(PredictionPanel):
@@ -86,25 +88,27 @@ class LogitLensExplorer(PredictionPanel):
         self.watch(self, "prompt_token", self._prompt_token_linked)
         self.watch(self, "layer", self._layer_linked)
 
-    def request(self) -> LensRequest:
-        return request_of(self.prediction(), self.models[0], top=self.top, translators=self.translators)
+    def request(self) -> Request:
+        prediction, model = self.prediction(), self.models[0]
+        target = prediction.read(model)[1]
+        what = "prompt with its response" if prediction.response else "prompt"
+        read_prompt(model, prediction.texts.read_by(model), what=what)
+        if target is not None:
+            single_token(model, target)
+        arguments = {
+            # the response's own token by its id: which of its positions is looked at makes no other request
+            "target": Likeliest.after(prediction.texts, self.models) if target is None else target,
+            "top": min(max(self.top, LEAST_TOP), model.d_vocab),
+            "translators": translators_at(self.translators.strip()),
+        }
+        return Request.of(logit_lens, arguments, prediction.texts)
 
-    def compute(
-        self,
-        request: LensRequest,
-        model: Model,
-        *,
-        progress: Callable[[int, int], None],
-        check: Callable[[], None],
-        on_partial: Callable[[Any], None],
-    ) -> LogitLensResult:
-        return request.answer(model, self.models[-1], progress=progress, check=check)
+    def cost(self, request: Request, model: Model) -> Cost:
+        return logit_lens_cost(model, len(request.inputs[0].read_by(model)))
 
-    def depends_on(self, request: LensRequest, model: Model) -> tuple[Any, ...]:
-        return (self.models[-1],) if request.target is None else ()
-
-    def draw(self, results: tuple[LogitLensResult, ...], request: LensRequest) -> None:
-        prompt, _ = self.models[0].split(request.prompt, request.response)
+    def draw(self, results: tuple[LogitLensResult, ...], request: Request) -> None:
+        texts = request.inputs[0]
+        prompt, _ = self.models[0].split(texts.prompt, texts.response)
         self.in_prompt = len(prompt) - (results[0].bos_id is not None)
         self.map.paint()
         self.about.paint()
@@ -119,14 +123,13 @@ class LogitLensExplorer(PredictionPanel):
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
-    def code(self, request: LensRequest) -> str:
-        target = request.target
-        if target is None and self.shown_request == request:
-            target = self.results[-1].target
-        if isinstance(target, int):
-            target = token_text(self.models[0], target) or target
-        lines = [*request.code(self.models, target), f"{result_variables(self.models)[-1]}.to_frame()"]
-        return cell(["logit_lens"], self.models, lines)
+    def code(self, request: Request) -> str:
+        arguments = dict(request.arguments)
+        if isinstance(arguments["target"], Likeliest) and self.shown_request == request:
+            arguments["target"] = self.results[-1].target
+        if isinstance(arguments["target"], int):
+            arguments["target"] = token_text(self.models[0], arguments["target"]) or arguments["target"]
+        return Request.of(logit_lens, arguments, *request.inputs).code(self.models, "result.to_frame()")
 
     def frame(self) -> Any:
         return pair_view.joined(result.to_frame().assign(target=result.target_token) for result in self.results)
@@ -193,3 +196,21 @@ class LogitLensExplorer(PredictionPanel):
     def _layer_linked(self, change: Any) -> None:
         if min(self.reading, self.models[0].n_layers - 1) != change.new:
             self.reading = change.new
+
+
+def translators_at(path: str) -> File | None:
+    """The file of translators at a path; None for no path, FileNotFoundError where there is no file."""
+    if not path:
+        return None
+    try:
+        return File.at(path)
+    except OSError as error:
+        raise FileNotFoundError(
+            f"there is no file of translators at {path}: check the path, or empty the box for the logit lens"
+        ) from error
+
+
+def token_text(model: Model, token: int) -> str | None:
+    """The text that is read as just this token; None where there is none, as for a part of a character."""
+    text: str = model.token_strings([token])[0]
+    return text if model.tokens(text, prepend_bos=False) == [token] else None

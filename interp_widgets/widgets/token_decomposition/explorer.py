@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar
 
-from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens, decomposition_cost
 from interp_widgets.data.presets import Preset
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base import pair_view
-from ..base.code import cell
 from ..base.fields import Bounds, Share, field
-from ..base.prediction import PredictionPanel
-from ..base.request import model_variables
+from ..base.prediction import PredictionPanel, checked, position_in
+from ..base.request import FromResult, Request, Steps
 from ..base.saving import as_one
 from .details import Details
 from .labels import BAR_LABELS, BIASES_LABELS, COLOR_LABELS, LENS_LABELS
 from .map import DecompositionMap
 from .position import PositionControl
-from .request import Decomposed, DecompositionRequest
-from .rows import Rows
+from .rows import Decomposed, Rows, decomposed
 
 
 class TokenDecompositionExplorer(PredictionPanel):
@@ -112,14 +112,26 @@ class TokenDecompositionExplorer(PredictionPanel):
         self.watch(self, "layer", self._layer_linked)
         self.watch(self, ["source", "column"], self._selection_changed)
 
-    def request(self) -> DecompositionRequest:
+    def request(self) -> Steps:
         prediction = self.prediction()
-        last = len(self.position_control.tokens) - 1
-        position = -1 if self.position == last else self.position
-        asked = DecompositionRequest(prediction, position, foil=self.foil, biases=self.biases, lens=self.lens)
-        return asked.checked(self.models[0])
+        position = position_in(checked(prediction, self.models[0]), self.position)
+        if self.foil:
+            single_token(self.models[0], self.foil, what="foil")
+        of_logit = {"position": position, "foil": self.foil or None}
+        target = FromResult("shares", "{}.target", lambda shares: shares.target)
+        of_parts = {"target": target, "position": position, "biases": self.biases, "lens": self.lens}
+        calls = {
+            "shares": Request.of(decompose_logit, of_logit, prediction.ids, prediction.answer_at(position)),
+            "parts": Request.of(decompose_tokens, of_parts, prediction.ids),
+        }
+        return Steps.of(decomposed, calls)
 
-    def draw(self, results: tuple[Decomposed, ...], request: DecompositionRequest) -> None:
+    def cost(self, request: Steps, model: Model) -> Cost:
+        parts: Request = dict(request.arguments)["parts"]
+        read = read_prompt(model, parts.inputs[0].read_by(model))
+        return decomposition_cost(model, read.offset + read.position(dict(parts.arguments)["position"]) + 1)
+
+    def draw(self, results: tuple[Decomposed, ...], request: Steps) -> None:
         held = {id(one.result): one for one in self.rows}
         self.rows = tuple(held.get(id(result)) or Rows(result) for result in results)
         self._carry_selection(results[0])
@@ -128,13 +140,8 @@ class TokenDecompositionExplorer(PredictionPanel):
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
-    def code(self, request: DecompositionRequest) -> str:
-        names = model_variables(self.models)
-        suffixes = [""] if len(names) == 1 else ["_a", "_b"]
-        each = [line for name, suffix in zip(names, suffixes, strict=True) for line in request.code(name, suffix)]
-        lines = list(dict.fromkeys(each))  # both models are asked the same
-        lines.append(f"parts{suffixes[-1]}.to_frame()")
-        return cell(["decompose_logit", "decompose_tokens"], self.models, lines)
+    def code(self, request: Steps) -> str:
+        return request.code(self.models, "parts.to_frame()")
 
     def frame(self) -> Any:
         return pair_view.joined(one.frame() for one in self.rows)

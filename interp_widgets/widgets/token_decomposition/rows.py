@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.analysis._core.result import Scalar
+from interp_widgets.analysis.token_decomposition import LogitShareResult, TokenDecompositionResult
 from interp_widgets.figures.chart import layer_names
 from interp_widgets.figures.labels import number, visible
 from interp_widgets.figures.token_decomposition import rest_name
-
-from .request import Decomposed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +24,34 @@ COLORS = ("probability", "norm_share", "target_probability", "target_logit")
 """Numbers that can colour the map."""
 MOST_NOTES = 6_000
 """Cells of a map of which each gets a note."""
+
+
+@dataclass(frozen=True)
+class Decomposed:
+    """One model's answer: the parts of the residual stream, and the shares of one logit."""
+
+    tokens: TokenDecompositionResult
+    logit: LogitShareResult
+
+    @property
+    def partial(self) -> bool:
+        """Whether the run was stopped midway."""
+        return self.tokens.partial
+
+    @property
+    def provenance(self) -> Mapping[str, Scalar]:
+        """What it takes to repeat it."""
+        return self.tokens.provenance
+
+    @property
+    def sources(self) -> int:
+        """Tokens that can have brought something: those up to the position."""
+        return self.tokens.position + 1
+
+
+def decomposed(shares: LogitShareResult, parts: TokenDecompositionResult) -> Decomposed:
+    """What the two calls brought."""
+    return Decomposed(parts, shares)
 
 
 @dataclass(frozen=True)
