@@ -144,15 +144,48 @@ def test_the_layer_slider_reads_no_stimulus_again(pair: Any, browse: Any, monkey
     assert panel.status.state == "done", panel.status.error
 
 
+def test_a_fresh_run_makes_the_directions_once_more_and_once(
+    pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from interp_widgets.widgets.concepts import directions
+
+    panel = browse(pair.base, pair.tuned)
+    made: list[str] = []
+    real = directions.concept_directions
+
+    def counted(model: Any, *args: Any, **options: Any) -> Any:
+        made.append(model.name)
+        return real(model, *args, **options)
+
+    monkeypatch.setattr(directions, "concept_directions", counted)
+    panel.run()
+    assert made == [], "what is in the cache"
+    before = panel.result
+    panel.run(fresh=True)
+    assert set(made) == {"demo-base", "demo-tuned"}
+    assert made.count("demo-base") == made.count("demo-tuned"), "the map of both needs the base's, and has them"
+    for old, new in zip(before, panel.result, strict=True):
+        assert new.concepts is not old.concepts
+        np.testing.assert_allclose(new.concepts.directions, old.concepts.directions, atol=1e-6)
+
+
+@pytest.mark.parametrize(("keywords", "layer"), [({"layer": 0}, 0), ({"layer": 2}, 2), ({}, 3), ({"stream": 1}, 1)])
+def test_the_layer_to_start_with(pair: Any, browse: Any, keywords: Any, layer: int) -> None:
+    panel = browse(pair.tuned, **keywords)
+    assert panel.stream == layer
+    if layer:
+        assert panel.result.concepts.layer == layer
+    else:
+        assert "no direction at this layer" in panel.status.error, "the token read last is the same in every stimulus"
+
+
 def test_drafts_come_before_the_whole(pair: Any, browse: Any, wire: Any) -> None:
     seen: list[int] = []
     cache.clear()
     panel = browse(pair.tuned, concepts=MANY)
     panel.current.observe(lambda change: seen.append(len(change.new.concepts.names)), "result")
-    panel.store.states.clear()
-    cache.clear()
     panel.run(fresh=True)
-    assert seen == [10, 37, 74]
+    assert seen == [10, 37, 74], "everything is read again"
     panel.method = "discriminant"
     settle(panel)
     assert not panel.result.partial
@@ -502,8 +535,6 @@ def test_a_draft_lets_go_of_nothing(pair: Any, browse: Any) -> None:
         ),
         "result",
     )
-    panel.store.states.clear()
-    cache.clear()
     panel.run(fresh=True)
     assert [count for count, *_ in seen] == [10, 37, 74]
     assert all((concept, chosen) == (MANY[1].name, kept) for _, concept, chosen, _ in seen)

@@ -337,6 +337,22 @@ def test_two_explorers_on_one_workbench_share_prompt_and_selection(pair: Any, ex
     assert second.response_token == -1
 
 
+def test_a_tab_without_texts_shows_the_texts_of_the_workbench(pair: Any, explore: Any) -> None:
+    bench = Workbench(pair.tuned, prompt=PROMPT, response=RESPONSE)
+    panel = SaliencyExplorer(bench, tab="data_set", marks=[[2, 9]])
+    assert (panel.prompt, panel.controls["prompt"].value, panel.response) == (PROMPT, PROMPT, RESPONSE)
+    bench.prompt = "Paris is in"
+    assert (panel.controls["prompt"].value, panel.response, panel.marks) == ("Paris is in", "", [])
+    bench.close()
+    panel = SaliencyExplorer(pair.tuned, tab="data_set")
+    own = panel.prompt
+    assert panel.controls["prompt"].value == own != ""
+    panel.prompt, panel.tab = PROMPT, "map"
+    assert settle(panel).status.state == "done"
+    assert not panel["map"].mask().any(), "the instruction was the other prompt's"
+    panel.close()
+
+
 def test_data_set_tab_scores_cases_and_opens_one(pair: Any, explore: Any, wire: Any) -> None:
     cases = [
         SaliencyCase(PROMPT.replace("cat", word), f" the {word}s are here today", (13, 48), label, word)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import traitlets as T
 
+from interp_widgets.widgets.base.panel import Panel
+from interp_widgets.widgets.base.stack import Stack
 from interp_widgets.widgets.base.workbench import Workbench
 
 pytestmark = pytest.mark.slow
@@ -101,6 +103,50 @@ def test_opening(model: Any, classes: Any, make: Callable[..., Any]) -> None:
         make(bench, model)
     with pytest.raises(TypeError, match="unknown keyword 'promt'"):
         Workbench(model, promt="x")
+
+
+@pytest.fixture
+def two_tabs(make: Callable[..., Any], classes: Any) -> Callable[..., Any]:
+    """Opens a stack whose first tab has none of what panels share."""
+
+    class Silent(Panel):
+        asks = False
+
+    class TwoTabs(Stack):
+        panels: ClassVar = {"silent": Silent, "toy": classes.Toy}
+
+    return lambda *args, **options: make(*args, kind=TwoTabs, **options)
+
+
+def test_a_stack_follows_the_bench_also_for_tabs_not_opened_yet(
+    bench: Workbench, make: Callable[..., Any], two_tabs: Callable[..., Any]
+) -> None:
+    stack = two_tabs(bench)
+    assert (stack.prompt, bench.prompt, bench.given) == ("hello", "", frozenset()), "nobody has said anything"
+    one = make(bench, prompt="from one")
+    assert stack.prompt == "from one"
+    bench.select(prompt="from the bench", layer=1)
+    assert (stack.prompt, stack.layer) == ("from the bench", 1)
+    stack.prompt = "from the stack"
+    assert (bench.prompt, one.prompt) == ("from the stack", "from the stack")
+    stack.tab = "toy"
+    assert (stack["toy"].prompt, stack["toy"].layer) == ("from the stack", 1)
+    stack["toy"].prompt = "from its tab"
+    assert (stack.prompt, bench.prompt, one.prompt) == ("from its tab",) * 3
+    assert bench.panels == (stack, one), "a stack counts once"
+    late = two_tabs(bench)
+    assert late.prompt == "from its tab"
+    given = two_tabs(bench, prompt="given")
+    assert {panel.prompt for panel in (stack, late, given, one, bench, stack["toy"])} == {"given"}
+    bench.close()
+    assert stack.closed
+    assert late.closed
+
+
+def test_what_a_tab_starts_with_is_the_benchs_once_it_is_open(bench: Workbench, two_tabs: Callable[..., Any]) -> None:
+    stack = two_tabs(bench)
+    stack.tab = "toy"
+    assert (bench.prompt, {"prompt", "layer"} <= bench.given) == ("hello", True)
 
 
 def test_closing_the_bench_closes_its_panels(bench: Workbench, make: Callable[..., Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache as remembered
 from functools import partial
@@ -17,6 +18,9 @@ from ...compute.worker import Job
 from .identity import Identity
 from .jobs import computing
 from .request import FromModel, Request
+
+_anew: ContextVar[set[Hashable] | None] = ContextVar("anew", default=None)
+"""What a fresh run has computed so far; None within any other."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +41,24 @@ class Answers:
         self._panel = panel
         self._identity = Identity()
 
-    def once(self, request: Hashable, model: Model, compute: Callable[[], Any], *, fresh: bool = False) -> Any:
+    @property
+    def fresh(self) -> bool:
+        """Whether this is called within a run that takes nothing from what was computed before."""
+        return _anew.get() is not None
+
+    def once(self, request: Hashable, model: Model, compute: Callable[[], Any]) -> Any:
         """The result of a request on one model: the one in the cache, or computed now and kept; in the worker.
 
-        Nothing is kept of a model that changed meanwhile, or of which it is not certain what it computes.
+        A fresh run takes only what it has computed itself. Nothing is kept of a model that changed meanwhile, or of
+        which it is not certain what it computes.
         """
-        key = self._key(request, model, self._identity.of)
-        value = None if fresh else cache.get(key)
+        key, anew = self._key(request, model, self._identity.of), _anew.get()
+        value = cache.get(key) if anew is None or key in anew else None
         if value is None:
             value = compute()
             self._keep(request, model, key, value)
+            if anew is not None:
+                anew.add(key)
         return value
 
     def remember(self, request: Hashable, model: Model, result: Any) -> None:
@@ -68,9 +80,13 @@ class Answers:
             computed.append(index)
             return self._compute(request, index, job, tuple(results), find)
 
-        for index, model in enumerate(self._panel.asked_models):
-            job.check()
-            results.append(self.once(request, model, partial(compute, index), fresh=fresh))
+        mark = _anew.set(set() if fresh else None)
+        try:
+            for index, model in enumerate(self._panel.asked_models):
+                job.check()
+                results.append(self.once(request, model, partial(compute, index)))
+        finally:
+            _anew.reset(mark)
         return Outcome(request, tuple(results), time.monotonic() - began, cached=not computed)
 
     def held(self, request: Hashable) -> Outcome | None:

@@ -129,7 +129,9 @@ class Panel(Shell):
             }
             for name, value in {**self.defaults({*traits, *self.workbench.given}), **traits}.items():
                 setattr(self, name, value)
-            self.workbench.join(self, given=traits)
+            if stack is None:  # the stack is on the workbench for all its panels
+                self.workbench.join(self, given=traits)
+                self.workbench.start(self)
             self._assemble()
             self._observe()
         except BaseException:

@@ -88,6 +88,7 @@ class Stack(Shell):
             self._given = {**self.defaults({*traits, *self.workbench.given}), **traits}
             for name, value in self._given.items():
                 setattr(self, name, value)
+            self.workbench.join(self, given=self._given)
             self.controls = Controls(self)
             self.status_line = StatusLine(on_cancel=guarded(self, self.cancel)) if self.one_status else None
             self._assemble()
@@ -251,7 +252,7 @@ class Stack(Shell):
         chosen = {
             option: getattr(self, option)
             for option in shared
-            if option in self._given
+            if option in {*self._given, *self.workbench.given}
             or getattr(self, option) != usual[option]
             or any(panel.has_trait(option) for panel in self._opened.values())
         }
@@ -260,6 +261,7 @@ class Stack(Shell):
         for option in shared:
             if option not in chosen:
                 setattr(self, option, getattr(panel, option))
+        self.workbench.start(self, shared)
         panel.observe(self._panel_changed, shared)
         # in a box that was there: a page whose tab gets another child looks at the tab before it
         self.tabs.children[tuple(self.fitting).index(name)].children = [panel]

@@ -88,17 +88,26 @@ class Workbench(T.HasTraits):
                 setattr(self, name, value)
 
     def join(self, panel: Any, given: Iterable[str] = ()) -> None:
-        """Link a panel: what it was `given` counts for all, else what the workbench has, else the panel's defaults."""
+        """Link a panel or a stack: what it was `given` counts for all, else it takes what somebody has set."""
         names = [name for name in SHARED if panel.has_trait(name)]
         for name in names:
-            if name in self._given and name not in given:
+            if name in given:
+                self._take(panel, name)
+            elif name in self._given:
                 panel.set_trait(name, getattr(self, name))
-            else:
-                setattr(self, name, getattr(panel, name))
-                self._given.add(name)
         self._panels.append(panel)
         if names:
             panel.observe(self._panel_changed, names)
+
+    def start(self, panel: Any, names: Iterable[str] = SHARED) -> None:
+        """Take what a panel starts with, where nobody has set anything."""
+        for name in names:
+            if name in SHARED and panel.has_trait(name) and name not in self._given:
+                self._take(panel, name)
+
+    def _take(self, panel: Any, name: str) -> None:
+        setattr(self, name, getattr(panel, name))
+        self._given.add(name)
 
     def leave(self, panel: Any) -> None:
         """Unlink a panel; `Panel.close` does this."""

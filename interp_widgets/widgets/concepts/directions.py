@@ -179,6 +179,10 @@ class StimulusStore:
         """The states that one model has read."""
         return self.states.setdefault(id(model), KeptStates(model))
 
+    def forget(self, model: Model) -> None:
+        """Let go of the states that one model has read."""
+        self.states.pop(id(model), None)
+
     def missing(self, source: MadeSet, model: Model) -> float:
         """Share of the stimuli that the model has to read."""
         kept = self.states.get(id(model))
@@ -400,6 +404,8 @@ class ConceptPanel(ConceptOptions, Panel):
         def compute() -> ConceptSet:
             if isinstance(source, OpenedSet):
                 return source.answer(self.models)
+            if self.answers.fresh:
+                self.store.forget(model)
             began, share = time.monotonic(), self.store.missing(source, model)
             made = source.answer(model, self.store.states_of(model), progress=progress, check=check, draft=draft)
             if share:

@@ -51,6 +51,16 @@ class SaliencyExplorer(Stack):
         self.on_click(generate, self.write)
         writing = self.controls.row(generate, "writer", "write_anew", "max_new_tokens", "temperature", "seed")
         self.inputs.children = [*self.controls.rows("texts"), writing, *self.controls.rows("attribution")]
+        self.watch(self, "prompt", self._other_prompt)
+
+    def _other_prompt(self, _: Any) -> None:
+        """What belongs to the prompt before goes with it, also while no tab shows it."""
+        self.instruction = None
+        if self.write_anew:
+            self.response = ""
+        if "map" not in self._opened:  # else it lets go of them once it has the new tokens
+            self.prompt_token = self.response_token = -1
+            self.set_trait("marks", [])
 
     def write(self) -> None:
         """Let a model write a new response to the prompt, and attribute that."""
