@@ -30,6 +30,8 @@ pytestmark = pytest.mark.slow
 
 WORDS = list(demo_word_vectors().words[:60])
 PROMPT = "The dog lives in"
+WITHOUT: dict[str, Any] = {"component": 0, "pair": [], "concept": "France", "chosen": []}
+"""What an option holds where nothing that is there is chosen, if not -1."""
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,8 @@ def test_what_is_not_there_is_told_beside_the_result(
     panel = view(kind, **chosen)
     assert panel.result is not None, "a wrong choice is no reason to show nothing"
     assert message in complaint(panel)
+    if "word" not in chosen:  # which the user goes on typing: a hint stands beside it
+        assert {name: getattr(panel, name) for name in chosen} == {name: WITHOUT.get(name, -1) for name in chosen}
 
 
 def test_what_is_there_is_kept(view: Callable[..., Any]) -> None:
@@ -102,11 +106,81 @@ def test_what_is_there_is_kept(view: Callable[..., Any]) -> None:
 
 def test_a_later_choice_is_told_too_and_a_good_one_ends_it(view: Callable[..., Any]) -> None:
     panel = view(FFNConceptBrowser)
+    panel.component = 3
     panel.component = 5
     assert panel.status.error == "component must be in 0..4 for the 5 components computed, got 5"
+    assert panel.component == 3, "the last one that was there"
     panel.component = 2
     assert not panel.status.error
     assert panel.status.state == "idle"
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "good", "wrong", "message"),
+    [
+        (FFNConceptBrowser, "component", 3, 5, "component must be in 0..4 for the 5 components"),
+        (LogitLensExplorer, "position", 2, 99, "position must be in 0..4"),
+        (LogitLensExplorer, "reading", 2, 99, "reading must be in 0..6"),
+        (LogitLensExplorer, "prompt_token", 2, 99, "prompt_token must be in 0..4"),
+        (AblationPanel, "position", 2, 99, "position must be in 0..4"),
+        (AblationPanel, "heads_at", 2, 99, "position must be in -5..4"),
+        (TokenDecompositionExplorer, "source", 2, 99, "source must be in 0..5"),
+        (TokenDecompositionExplorer, "column", 2, 99, "column must be in 0..6"),
+        (TokenDecompositionExplorer, "position", 2, 99, "position must be in -5..4"),
+        (SaliencyExplorer, "response_token", 1, 9, "response_token must be in 0..1"),
+        (MoDRoutingViewer, "prompt_token", 2, 99, "prompt_token must be in 0..4"),
+        (HeadWordBrowser, "dimension", 2, 99, "dimension must be in 0..31"),
+        (HeadWordBrowser, "pair", ["the", "a"], ["zzz", "the"], "pair must be of the words of the list"),
+        (ConceptBrowser, "concept", "animal", "zzz", "concept must be of the 3 concepts here"),
+    ],
+)  # fmt: skip
+def test_an_option_that_is_refused_keeps_the_last_good_value(
+    view: Callable[..., Any], kind: type, option: str, good: Any, wrong: Any, message: str
+) -> None:
+    panel = view(kind, **({"tab": "heads"} if option == "heads_at" else {}))
+    if option == "concept":
+        good = sorted(panel.current.known)[-1]
+    setattr(panel, option, good)
+    settle(panel)
+    assert (getattr(panel, option), panel.status.error) == (good, "")
+    setattr(panel, option, wrong)
+    settle(panel)
+    assert message in panel.status.error
+    assert getattr(panel, option) == good
+    with panel.hold():  # and beside another change
+        setattr(panel, option, wrong)
+        panel.view = "A"
+    assert getattr(panel, option) == good
+
+
+def test_an_option_that_is_refused_with_another_text_is_told_after_the_run(view: Callable[..., Any]) -> None:
+    panel = view(TokenDecompositionExplorer)
+    panel.live_seconds = float("inf")  # however slow this machine is
+    with panel.hold():
+        panel.prompt = "The cat lives in the house"
+        panel.position = 99
+    settle(panel)
+    assert panel.result.tokens.position == 6
+    assert "position must be in -7..6" in panel.status.error
+    assert panel.position == -1
+    panel.position = 1
+    settle(panel)
+    assert (panel.status.error, panel.result.tokens.position) == ("", 1)
+
+
+def test_a_choice_in_a_text_that_is_not_there_yet_waits_for_it(view: Callable[..., Any]) -> None:
+    panel = view(LogitLensExplorer)
+    with panel.hold():
+        panel.prompt = "The cat lives in the house of the old man"
+        panel.position = 8
+    settle(panel)
+    assert (panel.position, panel.status.error) == (8, "")
+
+
+def test_several_wrong_choices_are_all_taken_back(view: Callable[..., Any]) -> None:
+    panel = view(LogitLensExplorer, position=99, reading=98)
+    assert "must be in" in panel.status.error
+    assert (panel.position, panel.reading) == (-1, -1)
 
 
 def test_what_was_chosen_in_results_before_is_no_error(view: Callable[..., Any]) -> None:

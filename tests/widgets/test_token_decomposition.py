@@ -426,8 +426,6 @@ def test_on_a_workbench(pair: Any, explore: Any) -> None:
         ({"target": " Eiffel Tower"}, "(' Eiffel', ' Tower')"),
         ({"foil": "a b"}, "the foil must be one token"),
         ({"foil": TARGET}, "target and foil must differ"),
-        ({"position": 99}, "position must be in -9..8"),
-        ({"position": -99}, "position must be in -9..8"),
         ({"prompt": "word " * 3000}, "shorten it by at least"),
     ],
 )
@@ -442,6 +440,21 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, chan
     assert panel.result is good
     assert panel.map.heat.shape == cells
     assert hooks_on(pair.base) == 0
+
+
+@pytest.mark.parametrize("position", [99, -99])
+def test_a_position_that_is_not_there_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, position: int) -> None:
+    panel = explore(pair.base)
+    panel.position = 4
+    settle(panel)
+    good, cells = panel.result, panel.map.heat.shape
+    panel.position = position
+    assert panel.wait(120)
+    assert "position must be in -9..8" in complaint(panel)
+    assert (panel.result, panel.position, panel.map.heat.shape) == (good, 4, cells)
+    panel.go()
+    assert panel.wait(120)
+    assert (panel.status.error, panel.result) == ("", good)
 
 
 def test_an_error_goes_when_its_cause_goes(pair: Any, explore: Any) -> None:

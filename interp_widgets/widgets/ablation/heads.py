@@ -15,7 +15,7 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.fields import field
-from ..base.prediction import checked
+from ..base.prediction import checked, position_in
 from ..base.request import Request
 from .ablation_spec import AblationSpec, at_token
 from .maps import UNITS, Maps, amount
@@ -80,7 +80,7 @@ class HeadAblation(Removal):
     def request(self) -> Request:
         request = super().request()
         if self.heads_at is not None:
-            checked(self.prediction(), self.models[0]).position(self.heads_at)
+            position_in(checked(self.prediction(), self.models[0]), self.heads_at, "heads_at")
         return request
 
     def cost(self, request: Request, model: Model) -> Any:

@@ -121,6 +121,15 @@ class Incomplete(ValueError):
         """The field that has to change."""
 
 
+class Refused(ValueError):
+    """A value that an option cannot have here, such as an index beyond the last: the option keeps what it had."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+        """The option."""
+
+
 @checked
 def field(
     kind: Any,

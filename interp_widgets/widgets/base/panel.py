@@ -23,7 +23,7 @@ from . import tidy
 from .answers import Answers, Outcome
 from .code import CodeBox
 from .controls import shown_if
-from .fields import Controls, Field, Incomplete
+from .fields import Controls, Field, Incomplete, Refused
 from .guard import guard, handling, inside_handler, ui_lock
 from .heading import heading, view_options
 from .jobs import Jobs
@@ -121,6 +121,9 @@ class Panel(Shell):
         self._holds = self._settled = 0
         self._due: set[str] = set()
         self._changed: set[str] = set()
+        self._behind = False  # the results on the screen answer other settings
+        self._accepted: dict[str, Any] = {}
+        self._refused: Refused | None = None
         self._asked: dict[str, str] = {}
         super().__init__(model, tuned, workbench, traits)
         try:
@@ -223,18 +226,18 @@ class Panel(Shell):
         return {}
 
     def check_chosen(self) -> None:
-        """Raise ValueError for a choice, such as a component, that the results on the screen do not have."""
+        """Raise `Refused` for a choice, such as a component, that the results on the screen do not have."""
         for name, (there, what) in self.choices().items():
             if name not in self._asked_for and name not in self._changed:
                 continue  # chosen in results before
             value = self._asked_for.get(name, getattr(self, name))
             if isinstance(there, int):
                 if value is not None and value >= there:
-                    raise ValueError(f"{name} must be in 0..{there - 1} for {what}, got {value}")
+                    raise Refused(name, f"{name} must be in 0..{there - 1} for {what}, got {value}")
                 continue
             for one in [value] if isinstance(value, str) else value:
                 if one and one not in there:
-                    raise ValueError(f"{name} must be of {what}, got {one!r}: check how it is written")
+                    raise Refused(name, f"{name} must be of {what}, got {one!r}: check how it is written")
 
     def code(self, request: Any) -> str:
         """A cell that reproduces the result without the widget."""
@@ -334,13 +337,8 @@ class Panel(Shell):
     def refresh(self, limit: float = QUICK_SECONDS) -> None:
         """Bring the picture up to the inputs: from the cache, by a run of at most `limit` seconds, else light Run."""
         self._clear_hints()
-        try:
-            request = self.request()
-        except Exception:
-            self.jobs.drop()  # what runs is about inputs that have changed: its end must not cover the error
-            self._pending = None
-            self._restore()
-            raise
+        self._behind = True
+        request = self._question()
         if self._pending is not None and request == self._pending:
             return
         held = self.answers.held(request)
@@ -394,6 +392,7 @@ class Panel(Shell):
     def forget_error(self) -> None:
         """A setting has changed: what was said of it before is not so any more. What a run said stays."""
         self._clear_hints()
+        self._refused = None
         if self.status.error and self.status.error == self._error and not self._run_failed:
             self.status.idle()
 
@@ -469,7 +468,7 @@ class Panel(Shell):
             self.refresh()
             return
         try:
-            seconds = self.forecast(self.request()).seconds
+            seconds = self.forecast(self._question()).seconds
             quick = seconds <= FIRST_SECONDS and not self.waits
             if quick and not self.jobs.owner().worker.busy and not inside_handler():
                 self.run()
@@ -592,14 +591,45 @@ class Panel(Shell):
 
     @guard
     def _check_chosen(self) -> None:
-        """Tell of a choice that the results do not have, once they are complete."""
-        if self._good is not None and self._shown is self._good:
-            try:
-                self.check_chosen()
-            finally:
-                self._asked_for, self._changed = {}, set()  # said once: what it was replaced by is on the screen
+        """Tell of a choice that the results do not have, once they are complete and up to the settings."""
+        if self._good is None or self._shown is not self._good or self._behind:
+            return
+        names = {*self._asked_for, *self._changed}
+        try:
+            self.check_chosen()
+        except Refused as refused:
+            value = getattr(self, refused.name)
+            self._changed.discard(refused.name)
+            if self._asked_for.pop(refused.name, value) == value:  # else it has gone already
+                self._put_back(refused.name)
+            self._check_chosen()  # another one may be wrong too
+            raise
+        finally:
+            self._asked_for, self._changed = {}, set()  # said once: what it was replaced by is on the screen
+        self._accepted |= {name: getattr(self, name) for name in names}
+
+    def _put_back(self, name: str) -> None:
+        """Give an option whose value is refused the last one that was not, else the one that it starts with."""
+        usual, value = self.traits()[name].default(self), getattr(self, name)
+        kept = self._accepted.pop(name, usual)  # once: if that is refused by now, it is no answer
+        setattr(self, name, usual if kept == value else kept)
 
     # inside: the panel's question -------------------------------------------------------------------------------------
+
+    def _question(self) -> Any:
+        """The request; an option that it refuses goes back to what it had."""
+        try:
+            request = self.request()
+        except Exception as error:
+            self.jobs.drop()  # what runs is about inputs that have changed: its end must not cover the error
+            self._pending = None
+            self._restore()
+            if isinstance(error, Refused):
+                self._put_back(error.name)
+                self._refused = error if self._pending is not None else None  # said again when that run has ended
+            raise
+        self._accepted |= {name: getattr(self, name) for name, one in self.fields().items() if one.recomputes}
+        return request
 
     def _submit(self, request: Hashable) -> None:
         self.jobs.owner().submit(
@@ -625,12 +655,15 @@ class Panel(Shell):
             self._restore()
             raise
         self._good = outcome
-        self._run_failed = False
+        self._run_failed = self._behind = False
         self.mark(stale=False)
         seconds = time.monotonic() - began if outcome.cached else outcome.seconds
         self.status.done(seconds, cached=outcome.cached)
-        if self._asked_for:  # later, what was chosen in the results before is no error in these
+        if self._asked_for or self._changed:  # what was chosen in the results before is no error in these
             self._check_chosen()
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            raise refused
 
     def _show_partial(self, outcome: Outcome) -> None:
         self._put(outcome)

@@ -14,7 +14,7 @@ from interp_widgets.models import Model
 
 from ..views import TokenStrip
 from .controls import shown_if
-from .fields import Bounds, Text, field
+from .fields import Bounds, Refused, Text, field
 from .panel import Panel
 from .request import FromModel, PerModel, Request, model_variables
 from .workbench import in_model
@@ -46,7 +46,8 @@ class Prediction:
         """Ids that the model has read when it makes the prediction, and the target: text, id, or None for the top."""
         prompt, response = self.whole(model)
         if self.response and self.at >= len(response):
-            raise ValueError(f"response_token must be in 0..{len(response) - 1} for this response, got {self.at}")
+            last = len(response) - 1
+            raise Refused("response_token", f"response_token must be in 0..{last} for this response, got {self.at}")
         own = response[self.at] if response else None
         return [*prompt, *response[: self.at]], self.target or own
 
@@ -164,9 +165,12 @@ def checked(prediction: Prediction, model: Model) -> Prompt:
     return read_prompt(model, prediction.read(model)[0])
 
 
-def position_in(read: Prompt, position: int) -> int:
-    """A position of a prompt, -1 for its last one however it is named; ValueError for one that is not there."""
-    return -1 if read.position(position) == read.n_shown - 1 else position
+def position_in(read: Prompt, position: int, option: str = "position") -> int:
+    """A position of a prompt, -1 for its last one however it is named; an option that is not there is `Refused`."""
+    try:
+        return -1 if read.position(position) == read.n_shown - 1 else position
+    except ValueError as error:
+        raise Refused(option, str(error)) from error
 
 
 class PredictionPanel(Panel):

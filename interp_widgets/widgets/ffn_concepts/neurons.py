@@ -20,7 +20,7 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import row
-from ..base.fields import field, variant
+from ..base.fields import Refused, field, variant
 from ..base.guard import guarded
 from ..base.jobs import Derived
 from ..base.prediction import PredictionPanel, checked, position_in
@@ -120,7 +120,7 @@ class LayerNeurons(PredictionPanel):
         prediction = self.prediction()
         layers = min(model.n_layers for model in self.models)
         if self.layer >= layers:
-            raise ValueError(f"layer must be in 0..{layers - 1} for these models, got {self.layer}")
+            raise Refused("layer", f"layer must be in 0..{layers - 1} for these models, got {self.layer}")
         position = position_in(checked(prediction, self.models[0]), self.position)
         looked_at = {"layer": self.layer, "position": position}
         strongest = f"[neuron for neuron, _ in {{}}.strongest({LISTED})]"

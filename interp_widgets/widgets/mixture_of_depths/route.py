@@ -22,7 +22,7 @@ from interp_widgets.models import Model
 from ..base import pair_view
 from ..base.code import call
 from ..base.controls import row, shown_if
-from ..base.fields import Bounds, Text, field
+from ..base.fields import Bounds, Refused, Text, field
 from ..base.panel import FIRST_BACKGROUND_SECONDS, QUICK_SECONDS
 from ..base.request import model_variables, result_variables
 from ..base.saving import as_one
@@ -140,8 +140,9 @@ class MixtureRouting(MixturePanel):
         keys = tuple(self.key(slot) for slot in slots)
         for k in map(self.k_of, slots):
             if self.routes > k:
-                raise ValueError(
-                    f"routes per token must be in 0..{k} for a mixture of {k} routes, got {self.routes}: 0 is as tuned"
+                raise Refused(
+                    "routes",
+                    f"routes per token must be in 0..{k} for a mixture of {k} routes, got {self.routes}: 0 is as tuned",
                 )
         return Route(self.prompt, self.routes, keys)
 
