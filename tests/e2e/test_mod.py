@@ -91,9 +91,11 @@ def test_journey(nb: Any) -> None:
     nb.wait_py("panel.routes", 1)
     nb.done()
     assert nb.py("panel.result.top_k") == 1
-    panel.get_by_role("button", name="Measure speed").click()
-    nb.wait_py("(len(panel['route'].speed.table.rows), panel.busy)", (3, False))
     nb.looks("mod_route", panel_of(nb), height=2200)
+    open_tab(nb, "Speed")
+    panel.get_by_role("button", name="Run", exact=True).click()
+    nb.wait_py("(len(panel['speed'].picture.tables[0].rows), panel.busy)", (3, False))
+    nb.looks("mod_speed", panel_of(nb), height=2200)
 
 
 def test_studies_and_a_long_prompt(nb: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from interp_widgets import Workbench, load_model
-from interp_widgets.analysis.mixture_of_depths import RoutingResult, routing
+from interp_widgets.analysis.mixture_of_depths import RoutingResult, RoutingSpeed, routing
 from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.problems import Problem, read_problems
 from interp_widgets.figures.labels import visible
@@ -144,10 +144,66 @@ def test_sparse_routing_shows_exit_layers(view: Any) -> None:
 def test_speed_is_measured(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interp_widgets.widgets.mixture_of_depths.speed.TOKENS", 3)
     panel = view(tiny_mixture("llama", k=2))
-    panel["route"].speed.measure()
+    panel.tab = "speed"
+    speed = panel["speed"]
+    assert speed.prompt == panel.prompt
+    assert panel.status.state == "waiting"
+    assert speed.result is None, "it takes processor time: only Run measures"
+    panel.tab = "route"
+    assert panel.status.state == "idle", "nothing on this tab waits for Run"
+    panel.tab = "speed"
+    assert panel.status.state == "waiting"
+    speed.go()
     assert panel.wait(60)
-    assert [row[0] for row in panel["route"].speed.table.rows] == [1, 2]
-    assert panel["route"].speed.table.rows[-1][-1] == "dense"
+    assert panel.status.error == "", panel.status.trace
+    assert [row[0] for row in speed.picture.tables[0].rows] == [1, 2]
+    assert speed.picture.tables[0].rows[-1][-1] == "dense"
+    assert speed.picture.tables[0].columns[0]["title"].startswith("Routes per token")
+    assert "measured on this machine: 3 tokens, median of 3 texts each" in speed.picture.tables[0].caption
+    assert panel.result is panel["route"].result, "the viewer's result is the routing still"
+
+
+def test_another_run_measures_anew(view: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("interp_widgets.widgets.mixture_of_depths.speed.TOKENS", 3)
+    panel = view(tiny_mixture("llama", k=2), tab="speed")
+    speed = panel["speed"]
+    speed.go()
+    assert panel.wait(60)
+    first = speed.result
+    speed.refresh()
+    assert speed.result is first, "what is on the screen answers the inputs"
+    assert "iw-stale" not in speed.plot._dom_classes
+    speed.go()
+    assert panel.wait(60)
+    assert speed.result is not first
+    assert not np.array_equal(speed.result.seconds, first.seconds)
+    assert RoutingSpeed.load(panel.save(tmp_path / "speed.npz")).equals(speed.result)
+    assert list(pd.read_csv(panel.save(tmp_path / "speed.csv"))["top_k"]) == [1, 2]
+    assert panel.save(tmp_path / "speed.svg").read_text().startswith("<svg")
+    panel.prompt = "One two"
+    assert "iw-stale" in speed.plot._dom_classes
+    panel.prompt = PROMPT
+    assert "iw-stale" not in speed.plot._dom_classes
+
+
+def test_speed_of_two_mixtures(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interp_widgets.widgets.mixture_of_depths.speed.TOKENS", 3)
+    panel = view(ModelPair(tiny_mixture("llama", k=2), untrained_mod(base, 3)), tab="speed", view="difference")
+    panel["speed"].go()
+    assert panel.wait(60)
+    first, second = panel["speed"].picture.tables
+    assert ([row[0] for row in first.rows], [row[0] for row in second.rows]) == ([1, 2], [1, 2, 3])
+    assert (first.caption[:3], second.caption[:3]) == ("A: ", "B: ")
+    assert "Mixture A" in panel["speed"].question()
+
+
+def test_the_code_of_speed_runs(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interp_widgets.widgets.mixture_of_depths.speed.TOKENS", 3)
+    panel = view(base, tab="speed")
+    scope: dict[str, Any] = {}
+    exec(panel.current.code(panel.current.request()), scope)
+    assert scope["result"].top_k == (1, 2)
+    assert scope["result"].n_tokens == 3
 
 
 def test_a_long_prompt(base: Any, view: Any) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from bokeh.plotting import figure
+from ipywidgets import HTML
 
 from interp_widgets import (
     Bounds,
@@ -34,12 +35,15 @@ from interp_widgets import (
     TokenValues,
     Workbench,
     decompose_logit,
+    field,
     load_demo_pair,
     logit_lens,
     probe,
 )
 from interp_widgets.analysis._core.result import record
 from interp_widgets.widgets.base.saving import formats
+from interp_widgets.widgets.base.stack import Stack
+from interp_widgets.widgets.probe import TableView, ValueView
 from interp_widgets.widgets.probe.panel import TAKEN
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.widgets import probes
@@ -662,6 +666,100 @@ def test_models_of_two_depths_have_no_difference(show: Any) -> None:
     assert panel.picture.heat.empty.startswith("a difference needs the same layers")
     panel.view = "B"
     assert panel.picture.heat.shape == [3, 1]
+
+
+# ---- a view of one's own, and a class of one's own
+
+
+class Words(ValueView):
+    """The texts in a line, without a picture."""
+
+    def __init__(self, panel: Any) -> None:
+        super().__init__(panel)
+        self.line = HTML()
+        self.parts = [self.line]
+
+    def paint(self, results: Any, shown: str) -> None:
+        self.line.value = f"{shown}: " + " / ".join(" ".join(row[0] for row in one.rows) for one in results)
+
+
+class Capitals(TableView):
+    """A table with a column that the result does not have."""
+
+    tips: ClassVar[Mapping[str, str]] = {"LOUD": "the same in capitals"}
+
+    def frame_of(self, result: Table) -> Any:
+        return result.to_frame().assign(LOUD=[row[0].upper() for row in result.rows])
+
+    def caption(self, result: Table, letter: str) -> str:
+        return f"{letter}: {len(result.rows)} tokens"
+
+
+def tokens_of(model: Model, prompt: Prompt) -> Table:
+    """The tokens of a text."""
+    return Table(["token"], [[text] for text in model.token_strings(model.tokens(prompt, prepend_bos=False))])
+
+
+def test_a_view_of_ones_own_draws_and_saves(pair: Any, show: Any, tmp_path: Path) -> None:
+    panel = show(probe(tokens_of, view=Words), pair, prompt="The dog", view="difference")
+    assert panel.picture.line.value == "difference: The  dog / The  dog"
+    assert formats(panel) == (".csv", ".parquet", ".html", ".npz"), "no picture without a scene"
+    loud = show(probe(tokens_of, view=Capitals), pair.base, prompt="The dog")
+    (table,) = loud.picture.tables
+    assert [row[1] for row in table.rows] == ["THE", "·DOG"]
+    assert table.columns[1]["title"] == "the same in capitals"
+    assert table.caption == "A: 2 tokens"
+    assert list(pd.read_csv(loud.save(tmp_path / "tokens.csv")).columns) == ["token"], "the numbers as they are"
+    assert "DOG" in loud.save(tmp_path / "tokens.svg").read_text()
+
+
+def test_what_is_no_view_is_refused(pair: Any) -> None:
+    with pytest.raises(TypeError, match="view must be a type or None, got 3"):
+        probe(tokens_of, view=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="view must be a class derived from ValueView, got"):
+        probe(tokens_of, view=dict)  # type: ignore[call-overload]
+
+
+class Counted(probe(tokens_of, title="Tokens")):  # type: ignore[misc]
+    """A panel that waits for Run, asks anew at every Run, and has an option that only redraws."""
+
+    waits, keeps = True, False
+    loud = field(bool, label="Loud", redraws=True)
+    drawn: ClassVar[list[bool]] = []
+
+    def draw(self, results: Any, request: Any) -> None:
+        super().draw(results, request)
+        self.drawn.append(self.loud)
+
+
+def test_a_class_derived_from_a_probe(pair: Any, show: Any) -> None:
+    panel = Counted(pair.base, prompt="The dog")
+    assert (panel.result, panel.status.state) == (None, "waiting")
+    first = panel.run()
+    assert panel.run() is not first, "nothing is kept"
+    panel.loud = True
+    assert panel.drawn[-2:] == [False, True]
+    assert control_of(panel, "Loud").value is True
+    assert Counted.title == "Tokens"
+    panel.close()
+
+
+class Both(Stack):
+    """Two probes as the tabs of one widget."""
+
+    title = "Both"
+    panels: ClassVar[Mapping[str, type[Panel]]] = {"tokens": Counted, "entropy": probes.attention_entropy}
+
+
+def test_probes_are_the_tabs_of_a_stack(pair: Any, show: Any) -> None:
+    stack = show(Both, pair.base, prompt="The dog")
+    assert len(stack.result.rows) == 2
+    stack.tab = "entropy"
+    assert stack["entropy"].prompt == "The dog", "one name, one value"
+    stack.prompt = "The dog was"
+    settle(stack)
+    assert stack["tokens"].prompt == "The dog was"
+    assert stack.result.values.shape == (6, pair.base.n_heads)
 
 
 # ---- the code of a probe that stands in a notebook

@@ -13,9 +13,6 @@ from ...models.threads import SMALL, few_threads
 from .guard import guarded, inside_handler, ui_lock
 from .status import describe_error
 
-MAIN = "main"
-"""The channel of the panel's own question."""
-
 
 class Jobs:
     """The runs of one panel on the worker of its device. They report to the panel's status line."""
@@ -80,25 +77,26 @@ class Jobs:
             gives_way=gives_way,
         )
 
-    def owner(self, channel: str = MAIN) -> Owner:
-        """The source of a channel's requests."""
+    def owner(self, channel: str = "") -> Owner:
+        """The source of a channel's requests; empty: of the panel's own question."""
+        channel = channel or self._panel.channel
         if channel not in self._owners:
             device = str(getattr(self._panel.models[0], "device", "cpu"))
             self._owners[channel] = Owner(device, lock=ui_lock)
         return self._owners[channel]
 
-    def drop(self, channel: str = MAIN) -> None:
-        """Forget what runs on a channel: nobody wants its answer."""
-        self.owner(channel).drop()
-        self._panel.status.forget(channel)
+    def drop(self) -> None:
+        """Forget what runs for the panel's own question: nobody wants its answer."""
+        self.owner().drop()
+        self._panel.status.forget(self._panel.channel)
 
     def named(self, title: str) -> str:
         """A run as those on other panels know it."""
         return f"{title} ({name})" if (name := getattr(self._panel, "title", "")) else title
 
-    def report(self, state: State, title: str = "Computing", channel: str = MAIN, *, partial: bool = False) -> None:
+    def report(self, state: State, title: str = "Computing", channel: str = "", *, partial: bool = False) -> None:
         """Show the state of a run; done and failed are shown with their result and their error."""
-        status = self._panel.status
+        status, channel = self._panel.status, channel or self._panel.channel
         if self._panel.closed:
             return
         if state == "queued":

@@ -18,7 +18,7 @@ import traitlets as T
 from interp_widgets.models import Model
 
 from ...compute.memory import Cost, Forecast
-from ...compute.worker import Cancelled, State
+from ...compute.worker import Cancelled, Progress, State
 from . import tidy
 from .answers import Answers, Outcome
 from .code import CodeBox
@@ -97,6 +97,10 @@ class Panel(Shell):
     """A run that is forecast to take no longer starts by itself."""
     cached_as: ClassVar[str] = ""
     """Panels of one name take each other's answers from the cache; empty: those of one class."""
+    keeps: ClassVar[bool] = True
+    """Whether answers go to the cache; without, every Run computes anew, as a measurement should."""
+    channel: ClassVar[str] = "main"
+    """What the status line calls the runs of its question; in a stack with one status line each panel has another."""
 
     result = T.Any(None, read_only=True)
     """The last good result (a tuple of two with two models); None before the first."""
@@ -342,6 +346,8 @@ class Panel(Shell):
         if self._pending is not None and request == self._pending:
             return
         held = self.answers.held(request)
+        if not self.keeps and limit < float("inf") and self._good is not None and self._good.request == request:
+            held = self._good
         if held is not None:
             self.jobs.drop()
             self._show(held)
@@ -421,7 +427,7 @@ class Panel(Shell):
             outcome = self.jobs.owner().run(
                 lambda job: self.answers.work(request, job, fresh=fresh),
                 wait=not inside_handler(),
-                on_progress=self.status.progress,
+                on_progress=self._progress,
                 on_state=self._report,
                 on_partial=self._put,
             )
@@ -636,7 +642,7 @@ class Panel(Shell):
             lambda job: self.answers.work(request, job),
             on_result=self._show,
             on_error=self._failed,
-            on_progress=self.status.progress,
+            on_progress=self._progress,
             on_state=self._report,
             on_partial=self._show_partial,
             title=self.jobs.named("Computing"),
@@ -658,7 +664,7 @@ class Panel(Shell):
         self._run_failed = self._behind = False
         self.mark(stale=False)
         seconds = time.monotonic() - began if outcome.cached else outcome.seconds
-        self.status.done(seconds, cached=outcome.cached)
+        self.status.done(seconds, cached=outcome.cached, channel=self.channel)
         if self._asked_for or self._changed:  # what was chosen in the results before is no error in these
             self._check_chosen()
         refused, self._refused = self._refused, None
@@ -690,9 +696,12 @@ class Panel(Shell):
     def _failed(self, error: BaseException) -> None:
         self._pending = None
         self._run_failed = True
-        self.status.forget("main")  # also where the run itself went well, and drawing did not
+        self.status.forget(self.channel)  # also where the run itself went well, and drawing did not
         self.show_error(error)
         self._restore()
+
+    def _progress(self, progress: Progress) -> None:
+        self.status.progress(progress, channel=self.channel)
 
     def _report(self, state: State) -> None:
         if state in ("queued", "cancelled"):

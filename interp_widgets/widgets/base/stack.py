@@ -242,7 +242,12 @@ class Stack(Shell):
         self.tabs.selected_index = tuple(self.fitting).index(self.tab)
         for panel in self._opened.values():
             panel.active = panel is current
+        line = self.status_line
+        if line is not None and line.state == "waiting":
+            line.idle()  # that was said of the tab before
         current.appear()
+        if line is not None and line.state == "idle" and current.forecast_label.value:
+            line.waiting(current.forecast_label.value)
 
     def _make(self, name: str) -> None:
         """Make the panel of a tab: what was given or chosen counts, else what the panel starts with."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 USUAL_K = 3
 LORA_LABELS = {"last": "the last k layers", "below": "the layers below", "all": "all layers"}
 _SERIALS = count()
-_PUBLIC = ("routing", "tune_mod", "mod_grid", "mod_ablations", "late_layer_losses")
+_PUBLIC = ("routing", "routing_speed", "tune_mod", "mod_grid", "mod_ablations", "late_layer_losses")
 """What copied code imports from the package itself, and from modules of it:"""
 _MODULES = {
     "interp_widgets.data.problems": ("demo_problems", "read_problems"),
@@ -259,7 +259,7 @@ class MixturePanel(MixtureOptions, Panel):
         mixtures = tuple((opened_on(model),) for model in self.models)
         k = min(USUAL_K, *(int(getattr(model, "n_layers", USUAL_K)) for model in self.models))
         options = {"mixtures": mixtures, "chosen": [0] * len(self.models), "k": k, **mixtures[0][0].options}
-        return {name: value for name, value in options.items() if name not in given}
+        return super().defaults(given) | {name: value for name, value in options.items() if name not in given}
 
     # the mixtures -----------------------------------------------------------------------------------------------------
 

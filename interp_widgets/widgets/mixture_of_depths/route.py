@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from typing import Annotated, Any
@@ -13,24 +12,20 @@ import numpy as np
 
 from interp_widgets.analysis._core.cost import Cost, flops_per_token, row_bytes
 from interp_widgets.analysis.mixture_of_depths import RoutingResult, routing
-from interp_widgets.compute.memory import Forecast
 from interp_widgets.figures.chart import visible_token
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base import pair_view
-from ..base.code import call
-from ..base.controls import row, shown_if
+from ..base.controls import shown_if
 from ..base.fields import Bounds, Refused, Text, field
 from ..base.panel import FIRST_BACKGROUND_SECONDS, QUICK_SECONDS
-from ..base.request import model_variables, result_variables
 from ..base.saving import as_one
 from ..views import Heatmap, Table, TokenStrip
-from .mixtures import MixturePanel, Untrained
-from .speed import SpeedTable
+from .mixtures import Untrained
+from .reading import PROMPT, MixtureQuestion, MixtureReading
 
-PROMPT = "Instruction: Please name the capital of the country.\nInput: France\nResponse:"
 TOP = 8
 """Likeliest tokens kept per route."""
 KEY = (
@@ -41,27 +36,21 @@ SPARSE_KEY = (
     " · <b>hatched</b> a route that the token does not use · <b>▔</b> from here down no layer is needed for this "
     "token's prediction"
 )
-_BUILD_SECONDS_PER_PARAMETER = 1e-8  # reading, hashing and converting the base once more
 
 
-@dataclass(frozen=True)
-class Route:
-    """The routing of one prompt through a mixture of each model."""
-
-    prompt: str
-    routes: int
-    """Routes that a token uses here; 0: as many as the mixture says."""
-    mixtures: tuple[Hashable, ...]
-    """Which mixture of each model."""
-
-    @property
-    def method(self) -> str:
-        """The kind of run, for the forecast."""
-        return "routing"
+def read_routes(
+    model: Model, prompt: str, *, top_k: int, progress: Callable[[int, int], None], check: Callable[[], None]
+) -> RoutingResult:
+    """`routing` with as many tokens per route as are listed; `top_k` 0: as many routes as the mixture says."""
+    top = min(TOP, model.d_vocab)
+    return routing(model, prompt, top=top, top_k=top_k or None, progress=progress, check=check)
 
 
-class MixtureRouting(MixturePanel):
-    """Strip and map of the prompt's tokens, a table of the clicked token's routes, and measured speed."""
+class MixtureRouting(MixtureReading):
+    """Strip and map of the prompt's tokens, and a table of the clicked token's routes."""
+
+    analysis = staticmethod(read_routes)
+    named = ("Prompt", "Routes per token", "View")
 
     prompt = field(
         Annotated[str, Text(3)], label="Prompt", width="grow", help="What the model reads",
@@ -71,7 +60,7 @@ class MixtureRouting(MixturePanel):
     """The token that is looked at; -1 for the last."""
     routes = field(
         Annotated[int, Bounds(0, lambda panel: max(int(model.n_layers) for model in panel.models))],
-        label="Routes per token", width="short", new_row=True,
+        label="Routes per token", width="short", new_row=True, argument="top_k",
         help="How many routes each token uses here, by the largest weights; 0: as many as it was tuned with",
     )  # fmt: skip
 
@@ -94,14 +83,7 @@ class MixtureRouting(MixturePanel):
         for line in (hint, self.key_line):
             line.add_class("iw-hint")
         self.tables = [Table(empty="No routing yet: press Run", height=300) for _ in self.models]
-        self.speed = SpeedTable(self)
-        self.listed = W.VBox([self.story, *self.tables])
-        for box, flex in ((self.listed, "3 1 480px"), (self.speed.box, "2 1 430px")):
-            box.add_class("iw-column")
-            box.layout.flex, box.layout.width = flex, "auto"
-        below = row(self.listed, self.speed.box)
-        below.layout.align_items = "flex-start"
-        self.plot.children = [self.state, self.strip, self.heat, self.key_line, below]
+        self.plot.children = [self.state, self.strip, self.heat, self.key_line, self.story, *self.tables]
         self._filling = False  # what the program fills in is not the user's doing
         self._list_mixtures()
         for slot, box in enumerate(self.mixture_boxes):
@@ -134,17 +116,15 @@ class MixtureRouting(MixturePanel):
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
-    def request(self) -> Route:
-        self.require()
-        slots = range(len(self.models))
-        keys = tuple(self.key(slot) for slot in slots)
-        for k in map(self.k_of, slots):
+    def request(self) -> MixtureQuestion:
+        question = super().request()
+        for k in map(self.k_of, range(len(self.models))):
             if self.routes > k:
                 raise Refused(
                     "routes",
                     f"routes per token must be in 0..{k} for a mixture of {k} routes, got {self.routes}: 0 is as tuned",
                 )
-        return Route(self.prompt, self.routes, keys)
+        return question
 
     def refresh(self, limit: float = QUICK_SECONDS) -> None:
         """As every panel does; a mixture that was tuned or opened is read by itself, unless that takes long."""
@@ -153,73 +133,31 @@ class MixtureRouting(MixturePanel):
         fresh = {self.mixtures[slot][index].serial for slot, index in enumerate(self.chosen) if index} - read
         super().refresh(max(limit, FIRST_BACKGROUND_SECONDS) if fresh else limit)
 
-    def prepare(self, request: Route) -> None:
-        for slot, key in enumerate(request.mixtures):
-            if isinstance(key, Untrained):
-                self.model_of(slot, key)
-
-    def compute(
-        self,
-        request: Route,
-        model: Model,
-        *,
-        progress: Callable[[int, int], None],
-        check: Callable[[], None],
-        on_partial: Callable[[Any], None],
-    ) -> RoutingResult:
-        slot = self._slot_of(model)
-        mixture = self.model_of(slot, request.mixtures[slot])
-        return routing(
-            mixture, request.prompt, top=min(TOP, mixture.d_vocab), top_k=request.routes or None,
-            progress=progress, check=check,
-        )  # fmt: skip
-
-    def asked_of(self, request: Route, model: Model) -> Route:
-        return replace(request, mixtures=(request.mixtures[self._slot_of(model)],))
-
-    def depends_on(self, request: Route, model: Model) -> tuple[Any, ...]:
-        slot = self._slot_of(model)
-        held = self.by_key(slot, request.mixtures[slot])
-        return () if held is None else (held,)
-
-    def cost(self, request: Route, model: Model) -> Cost:
+    def cost(self, request: MixtureQuestion, model: Model) -> Cost:
         """One pass, and the unembedding of every route."""
-        tokens = max(1, len(model.tokens(request.prompt)))
-        reading = 2.0 * model.d_model * model.d_vocab * (self.k_of(self._slot_of(model)) + 1)
+        tokens = max(1, len(model.tokens(dict(request.arguments)["prompt"])))
+        reading = 2.0 * model.d_model * model.d_vocab * (self.k_of(self.slot_of(model)) + 1)
         size = row_bytes(model, tokens, tokens) + 8.0 * tokens * model.d_vocab
         return Cost(tokens * (flops_per_token(model) + reading), size)
-
-    def forecast_on(self, request: Route, model: Model) -> Forecast:
-        slot = self._slot_of(model)
-        forecast = super().forecast_on(request, model)
-        if self.mixtures[slot][0].has_made(request.mixtures[slot]):
-            return forecast
-        parameters = int(getattr(model, "parameter_count", 0))
-        return forecast + Forecast(_BUILD_SECONDS_PER_PARAMETER * parameters, 4 * parameters)
 
     def k_of(self, slot: int) -> int:
         """Routes of the mixture of a model that is looked at."""
         mixture = self.looked_at(slot)
         return self.k if mixture.model is None else int(mixture.model.k)
 
-    def _slot_of(self, model: Model) -> int:
-        return next(slot for slot, one in enumerate(self.models) if one is model)
-
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         return {"prompt_token": (max(one.n_positions for one in self.results), "the tokens of this prompt")}
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
-    def draw(self, results: tuple[RoutingResult, ...], request: Route) -> None:
-        self._mixtures = [self.looked_at(slot).name for slot in range(len(self.models))]
+    def draw(self, results: tuple[RoutingResult, ...], request: MixtureQuestion) -> None:
+        super().draw(results, request)
         self._filling = True  # other tokens drop selection and cursor, which is not the user's doing
         try:
             self.state.value = "<br>".join(
                 f"{name}{self._describe(slot, request.mixtures[slot], one)}"
                 for slot, (name, one) in enumerate(zip(self._letters("<b>{}</b>: "), results, strict=False))
             )
-            columns = 1 + max(one.k for one in results)
-            self.listed.layout.flex = f"3 1 {120 * columns}px"  # of many routes the table has a row of its own
             self._draw_map()
             self._draw_strip()
         finally:
@@ -326,34 +264,9 @@ class MixtureRouting(MixturePanel):
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
-    def code(self, request: Route) -> str:
-        names = model_variables(self.models)
-        options: dict[str, Any] = {"top": TOP} | ({"top_k": request.routes} if request.routes else {})
-        lines = [line for slot in range(len(names)) for line in self._mixture_lines(slot)]
-        lines.append(f"prompt = {request.prompt!r}")
-        results = result_variables(self.models)
-        for name, result in zip(names, results, strict=True):
-            lines.append(f"{result} = {call('routing', f'{name}_mixture', 'prompt', **options)}")
-        return self.cell([*lines, f"{results[-1]}.to_frame()"])
-
-    def _mixture_lines(self, slot: int) -> list[str]:
-        """Lines that make the mixture that is looked at."""
-        mixture, name = self.looked_at(slot), self.variable(slot)
-        if mixture.model is None:
-            options = {"top_k": self.top_k, "seed": self.seed}
-            used = {key: value for key, value in options.items() if value}
-            return [f"{name}_mixture = {call('untrained_mod', name, repr(self.k), **used)}"]
-        if mixture.folder:
-            return [f"{name}_mixture = load_model({mixture.folder!r})"]
-        if mixture is self.mixtures[slot][0]:
-            return [f"{name}_mixture = {name}"]
-        return self.tuning_lines(slot, mixture)
-
-    def question(self) -> dict[str, str]:
-        """What was read, how, and which mixtures; not how one would be tuned."""
-        asked, own = super().question(), ("Prompt", "Routes per token", "View")
-        boxes = [box.description for box in self.mixture_boxes]
-        return {label: asked[label] for label in own if label in asked} | dict(zip(boxes, self._mixtures, strict=True))
+    def code(self, request: MixtureQuestion) -> str:
+        top_k = dict(request.arguments)["top_k"]
+        return self.reading_cell(request, "routing", top=TOP, **({"top_k": top_k} if top_k else {}))
 
     def frame(self) -> Any:
         return pair_view.joined(one.to_frame() for one in self.results)

@@ -2,83 +2,67 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import ipywidgets as W
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from interp_widgets.analysis.mixture_of_depths import RoutingSpeed, routing_speed
-from interp_widgets.compute.worker import Job
+from interp_widgets.models import Model
 
-from ..base import pair_view
-from ..base.controls import row
-from ..views import Table
-
-if TYPE_CHECKING:
-    from .route import MixtureRouting
+from ..probe import Prompt, TableView, probe
+from .reading import PROMPT, MixtureQuestion, MixtureReading
 
 TOKENS = 24
 """Tokens written to take the time of."""
-HEADS = (
-    ("routes", "Routes per token; the last line is dense"),
-    ("tokens/s", "Written tokens over the median time, the prompt included"),
-    ("× dense", "Median of the dense time over this one's, text by text"),
-    ("range", "Smallest and largest of these; far apart where other programs use the processor"),
-    ("layers run", "Times that a layer ran, over layers times passes"),
-    ("text", "Beside the dense text"),
-)
 
 
-class SpeedTable:
-    """A button and the table it fills."""
+class SpeedView(TableView):
+    """A line per number of routes, the last one dense."""
 
-    def __init__(self, panel: MixtureRouting) -> None:
-        self.panel = panel
-        self.button = panel.on_click(
-            W.Button(description="Measure speed", tooltip="Take the time of writing with 1, 2, … k routes per token"),
-            self.measure,
+    tips: ClassVar[Mapping[str, str]] = {
+        "routes": "Routes per token; the last line is dense",
+        "tokens/s": "Written tokens over the median time, the prompt included",
+        "× dense": "Median of the dense time over this one's, text by text",
+        "range": "Smallest and largest of these; far apart where other programs use the processor",
+        "layers run": "Times that a layer ran, over layers times passes",
+        "text": "Beside the dense text",
+    }
+
+    def frame_of(self, result: RoutingSpeed) -> Any:
+        import pandas as pd
+
+        ratios, texts = result.seconds[-1] / result.seconds, result.texts
+        cells = (
+            result.top_k, [f"{speed:.1f}" for speed in result.tokens_per_second],
+            [f"{ratio:.2f}" for ratio in result.speed_up], [f"{line.min():.1f}–{line.max():.1f}" for line in ratios],
+            [f"{share:.0%}" for share in result.runs],
+            [*("same" if text == texts[-1] else "differs" for text in texts[:-1]), "dense"],
+        )  # fmt: skip
+        return pd.DataFrame(dict(zip(self.tips, cells, strict=True)))
+
+    def caption(self, result: RoutingSpeed, letter: str) -> str:
+        start = f"{letter}: " if len(self.tables) > 1 else ""
+        how = (
+            f"{result.n_tokens} tokens, median of {result.seconds.shape[1]} texts each"
+            if result.skips_layers
+            else "no layers are skipped: the model's own modules write, because of its backend or a hook on it"
         )
-        self.table = Table(empty="Not measured yet: press Measure speed", height=240)
-        self.words = W.HTML("")
-        self.words.add_class("iw-hint")
-        self.box = W.VBox([row(self.button), self.table, self.words])
+        return f"{start}{self.panel.mixture_names['AB'.index(letter)]}, measured on this machine: {how}"
 
-    def measure(self) -> None:
-        """Take the times of the mixture that is looked at, in the background."""
-        panel = self.panel
-        panel.require("prompt")
-        slot = pair_view.looked_at(panel)[-1]
-        key, prompt, name = panel.key(slot), panel.prompt, panel.looked_at(slot).name
 
-        def work(job: Job) -> RoutingSpeed:
-            mixture = panel.model_of(slot, key)
-            room = mixture.n_ctx - len(mixture.tokens(prompt))
-            if room < 1:
-                raise ValueError(f"the prompt fills the model's context of {mixture.n_ctx} tokens: shorten it")
-            return routing_speed(
-                mixture, prompt, max_new_tokens=min(TOKENS, room), progress=job.progress, check=job.check
-            )  # fmt: skip
+def speed(
+    model: Model, prompt: Prompt = PROMPT, *, progress: Callable[[int, int], None], check: Callable[[], None]
+) -> RoutingSpeed:
+    """Writes the same number of tokens with 1, 2, … k routes per token and takes the time of each."""
+    room = model.n_ctx - len(model.tokens(prompt))
+    if room < 1:
+        raise ValueError(f"the prompt fills the model's context of {model.n_ctx} tokens: shorten it")
+    return routing_speed(model, prompt, max_new_tokens=min(TOKENS, room), progress=progress, check=check)
 
-        title = name if len(panel.models) == 1 else f"{pair_view.LETTERS[slot]}: {name}"
-        panel.jobs.start(work, lambda speed: self._fill(speed, title), title="Measuring", channel="speed")
 
-    def _fill(self, speed: RoutingSpeed, title: str) -> None:
-        rows = []
-        ratios = speed.seconds[-1] / speed.seconds
-        for index, count in enumerate(speed.top_k):
-            text = speed.texts[index]
-            dense = index == len(speed.top_k) - 1
-            rows.append([
-                count, f"{speed.tokens_per_second[index]:.1f}", f"{speed.speed_up[index]:.2f}",
-                f"{ratios[index].min():.1f}–{ratios[index].max():.1f}", f"{speed.runs[index]:.0%}",
-                "dense" if dense else "same" if text == speed.texts[-1] else "differs",
-            ])  # fmt: skip
-        with self.table.hold_sync():
-            self.table.rows = []
-            self.table.columns = [{"label": name, "title": tip, "align": "right"} for name, tip in HEADS]
-            self.table.rows = rows
-            self.table.caption = f"{title}: measured on this machine"
-        self.words.value = (
-            f"{speed.n_tokens} tokens, median of {speed.seconds.shape[1]} texts each."
-            if speed.skips_layers
-            else "No layers are skipped: the model's own modules write here, because of its backend or a hook on it."
-        )
+class MixtureSpeed(MixtureReading, probe(speed, view=SpeedView)):  # type: ignore[misc]
+    """What few routes per token gain, in a table."""
+
+    waits, keeps, channel = True, False, "speed"
+
+    def code(self, request: MixtureQuestion) -> str:
+        return self.reading_cell(request, "routing_speed", max_new_tokens=TOKENS)

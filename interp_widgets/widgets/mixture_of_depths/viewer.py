@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from ..base.stack import Stack
 from .mixtures import MixtureOptions
 from .route import MixtureRouting
+from .speed import MixtureSpeed
 from .studies import MixtureStudies
 from .tune import MixtureTuning
 
@@ -15,9 +16,9 @@ class MoDRoutingViewer(MixtureOptions, Stack):
     """Mixtures of depths: routes of every token, tuning with live curves, and what k, top-K and the parts are worth.
 
     *Route*: a map, token × route, of the router's weights, with each route's likeliest token; where routes disagree;
-    up to which layer a token has to be computed; tokens per second. *Tune*: a router and norms for the last k layers
-    of a frozen model, with or without LoRA, stopped and resumed at will. *Grid*: accuracy for every k and top-K, the
-    two ablations, and the losses of late layers.
+    up to which layer a token has to be computed. *Tune*: a router and norms for the last k layers of a frozen model,
+    with or without LoRA, stopped and resumed at will. *Grid*: accuracy for every k and top-K, the two ablations, and
+    the losses of late layers. *Speed*: tokens per second with few routes per token.
 
     ``MoDRoutingViewer(model)`` starts with an untrained mixture on the model, ``(mod_model)`` with the one given;
     ``(a, b)``, ``(pair)`` compare two; ``(workbench)`` shares prompt and token. Every trait of its panels is a keyword
@@ -34,7 +35,9 @@ class MoDRoutingViewer(MixtureOptions, Stack):
     """
 
     title = "Mixture of depths"
-    panels: ClassVar = {"route": MixtureRouting, "tune": MixtureTuning, "grid": MixtureStudies}
+    panels: ClassVar = {
+        "route": MixtureRouting, "tune": MixtureTuning, "grid": MixtureStudies, "speed": MixtureSpeed,
+    }  # fmt: skip
     one_status: ClassVar[bool] = True
 
     @property

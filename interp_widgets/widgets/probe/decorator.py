@@ -15,6 +15,7 @@ from interp_widgets.analysis._core.result import Result, provenance
 from interp_widgets.arguments import checked, short
 from interp_widgets.models import Model
 
+from ..base.panel import Panel
 from ..base.workbench import in_model
 from .panel import TAKEN, ProbePanel, ValuePanel, position_strip
 from .parameters import REPORTS, Parameter, parameters_of, read
@@ -22,14 +23,30 @@ from .views import VIEWS, ValueView
 
 
 @overload
-def probe(function: Callable[..., Any]) -> type[ProbePanel]: ...
+def probe(
+    function: Callable[..., Any],
+    *,
+    title: str = "",
+    cost: Callable[..., Any] | None = None,
+    view: type[ValueView] | None = None,
+) -> type[ProbePanel]:
+    """The panel of a function: ``@probe`` above it, or ``probe(function, ...)``."""
+
+
 @overload
 def probe(
-    *, title: str = "", cost: Callable[..., Any] | None = None
-) -> Callable[[Callable[..., Any]], type[ProbePanel]]: ...
+    *, title: str = "", cost: Callable[..., Any] | None = None, view: type[ValueView] | None = None
+) -> Callable[[Callable[..., Any]], type[ProbePanel]]:
+    """What makes the panel of the function below it: ``@probe(title=...)``."""
+
+
 @checked
 def probe(
-    function: Callable[..., Any] | None = None, *, title: str = "", cost: Callable[..., Any] | None = None
+    function: Callable[..., Any] | None = None,
+    *,
+    title: str = "",
+    cost: Callable[..., Any] | None = None,
+    view: type[ValueView] | None = None,
 ) -> Any:
     """Turn a typed function ``f(model, prompt, ...)`` into a panel that asks it.
 
@@ -38,7 +55,8 @@ def probe(
     ``Path``, and ``Annotated[int, Bounds(low, high)]`` or the same of float are the panel's own. The type that it
     returns chooses the view: ``LayerByPosition``, ``HeadMap``, ``TokenValues``, ``Curves``, ``Table``, a Bokeh figure,
     or any :class:`Result`. Of two models the first five but ``Table`` show a difference too, the others stand beside
-    each other.
+    each other. What should look otherwise has a `view` of its own, and what should behave otherwise a class derived
+    from the panel: ``class Speed(probe(speed, view=SpeedView)): waits = True``.
 
     The function runs in the background and its results are kept, so everything that a result depends on must be a
     parameter. Where ``progress`` and ``check`` are among its parameters, it gets functions: ``progress(done, total)``
@@ -50,6 +68,8 @@ def probe(
         title: what the panel is called; by default the function's name.
         cost: the operations that a run takes, from the same arguments: ``cost(model, ...)``. By default as one
             pass over the texts; what that takes in seconds is learned from the runs that finished.
+        view: a class derived from `interp_widgets.widgets.probe.ValueView` or one of the views there; by default
+            that of the return type.
 
     Returns:
         A subclass of :class:`Panel`, opened as ``attention_entropy(model)``, ``(base, tuned)``, ``(pair)`` or
@@ -73,48 +93,56 @@ def probe(
         >>> panel.close()
     """
 
+    if view is not None and not (isinstance(view, type) and issubclass(view, ValueView)):
+        raise TypeError(f"view must be a class derived from ValueView, got {short(view)}")
+
     def make(function: Callable[..., Any]) -> type[ProbePanel]:
-        parameters, announced = parameters_of(function)
-        view = _view(function.__name__, announced)
-        for one in parameters:
-            if one.name in TAKEN or one.name.startswith("_") or hasattr(ValuePanel, one.name):
+        parameters, returned = parameters_of(function)
+        usual_view = _view(function.__name__, returned)
+        own_view = view or usual_view
+        for parameter in parameters:
+            name = parameter.name
+            if name in TAKEN or name.startswith("_") or hasattr(ValuePanel, name):
                 raise TypeError(
-                    f"the parameter {one.name} of {function.__name__} has a name that every panel uses for itself: "
+                    f"the parameter {name} of {function.__name__} has a name that every panel uses for itself: "
                     "give it another one"
                 )
-        base = ProbePanel if view is VIEWS[LayoutDOM] else ValuePanel
+        base = ProbePanel if usual_view is VIEWS[LayoutDOM] else ValuePanel
         members: dict[str, Any] = {one.trait: one.field(position_strip) for one in parameters}
-        for one in parameters:
-            if one.trait != one.name:
-                members[one.name] = _alias(one)
-        for name in view.selects:
+        for parameter in parameters:
+            if parameter.trait != parameter.name:
+                members[parameter.name] = _alias(parameter)
+        for name in own_view.selects:
             if name != "prompt_token" or "prompt" in members:
                 members.setdefault(name, T.Int(-1, min=-1) if name == "prompt_token" else in_model())
         members |= {
             "__module__": function.__module__,
             "__qualname__": function.__qualname__,
             "__doc__": function.__doc__,
-            "analysis": staticmethod(_checked(function, parameters, announced, view)),
+            "analysis": staticmethod(_checked(function, parameters, returned, own_view)),
             "title": title or function.__name__.replace("_", " ").capitalize(),
-            "both": base.both if view.subtracts else "A beside B",
+            "both": base.both if own_view.subtracts else "A beside B",
             "parameters": tuple(parameters),
-            "view_of": view,
+            "view_of": own_view,
             "cost_of": None if cost is None else staticmethod(cost),
         }
+        if own_view.scene is ValueView.scene:
+            members["scene"] = Panel.scene  # no picture to save
         metaclass: Any = type(base)
         return cast(type[ProbePanel], metaclass(function.__name__, (base,), members))
 
     return make if function is None else make(function)
 
 
-def _view(name: str, announced: Any) -> type[ValueView]:
+def _view(name: str, returned: Any) -> type[ValueView]:
+    """The view of a return type; TypeError in one sentence for a type that has none."""
     for kind, view in VIEWS.items():
-        if isinstance(announced, type) and issubclass(announced, kind):
+        if isinstance(returned, type) and issubclass(returned, kind):
             return view
     allowed = ", ".join(kind.__name__ for kind in VIEWS if kind is not LayoutDOM)
     raise TypeError(
         f"{name} must return one of {allowed} (or a class derived from it) or a Bokeh figure, its annotation says "
-        f"{getattr(announced, '__name__', announced)}"
+        f"{getattr(returned, '__name__', returned)}"
     )
 
 
@@ -126,16 +154,16 @@ def _alias(parameter: Parameter) -> property:
 
 
 def _checked(
-    function: Callable[..., Any], parameters: list[Parameter], announced: type, view: type[ValueView]
+    function: Callable[..., Any], parameters: list[Parameter], returned: type, view: type[ValueView]
 ) -> Callable[..., Any]:
     """The function, its indices counted from 0, and with a sentence for a result that is not what was announced."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def analysis(*args: Any, **options: Any) -> Any:
-        given = signature.bind_partial(*args, **options).arguments
+        passed = signature.bind_partial(*args, **options).arguments
         for name in REPORTS:
-            if name in signature.parameters and given.get(name) is None:
+            if name in signature.parameters and passed.get(name) is None:
                 options[name] = _no_report
         bound = signature.bind(*args, **options)
         bound.apply_defaults()
@@ -145,17 +173,17 @@ def _checked(
                 f"model must be a loaded model, got {short(model)}: use load_model(...) or load_demo_pair()"
             )
         prompt = next((bound.arguments[one.name] for one in parameters if one.trait == "prompt"), "")
-        asked = {one.name: read(one, bound.arguments[one.name], model, prompt) for one in parameters}
-        bound.arguments.update(asked)
+        arguments = {one.name: read(one, bound.arguments[one.name], model, prompt) for one in parameters}
+        bound.arguments.update(arguments)
         value = function(*bound.args, **bound.kwargs)
-        if not isinstance(value, announced):
+        if not isinstance(value, returned):
             raise TypeError(
-                f"{function.__name__} announces a {announced.__name__} and returned {short(value)}: return what the "
+                f"{function.__name__} announces a {returned.__name__} and returned {short(value)}: return what the "
                 "annotation says, or change it"
             )
         view.check(value, model)
         if isinstance(value, Result) and not value.provenance:
-            value = replace(value, provenance=provenance(model.provenance(), probe=function.__name__, **asked))
+            value = replace(value, provenance=provenance(model.provenance(), probe=function.__name__, **arguments))
         return value
 
     return analysis

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,7 +32,29 @@ LONGEST = 120
 
 
 class ValueView:
-    """Base of the views: `paint` draws results, one per model, and `scene` is the picture of what is drawn."""
+    """Base of the views: `paint` draws results, one per model, and `scene` is the picture of what is drawn.
+
+    A view of one's own is given to the probe whose results it draws. It puts its widgets into `parts`; without a
+    `scene` the panel saves no SVG or PNG.
+
+    Example:
+        >>> import ipywidgets
+        >>> from interp_widgets import Model, Prompt, Table, probe
+        >>> class Count(ValueView):
+        ...     def __init__(self, panel):
+        ...         super().__init__(panel)
+        ...         self.line = ipywidgets.HTML()
+        ...         self.parts = [self.line]
+        ...     def paint(self, results, shown):
+        ...         self.line.value = " and ".join(f"{len(table.rows)} tokens" for table in results)
+        >>> @probe(view=Count)
+        ... def tokens(model: Model, prompt: Prompt) -> Table:
+        ...     return Table(["token"], [[text] for text in model.token_strings(model.tokens(prompt))])
+        >>> panel = tokens(model, prompt="Paris is in")
+        >>> len(panel.run().rows), panel.picture.line.value
+        (5, '5 tokens')
+        >>> panel.close()
+    """
 
     subtracts: ClassVar[bool] = False
     """Whether of two models the difference is drawn; else A beside B."""
@@ -241,7 +263,10 @@ class CurveView(ValueView):
 
 
 class TableView(ValueView):
-    """A table, or one per model."""
+    """A table, or one per model; a view derived from it may have other columns, tooltips and captions."""
+
+    tips: ClassVar[Mapping[str, str]] = {}
+    """What the heading of a column says when the pointer rests on it, by its name."""
 
     def __init__(self, panel: ProbePanel) -> None:
         super().__init__(panel)
@@ -260,18 +285,24 @@ class TableView(ValueView):
         """The table of one result."""
         return result.to_frame()
 
+    def caption(self, result: Any, letter: str) -> str:
+        """What stands above the table of one result."""
+        name = f" · {model_name(self.panel.models['AB'.index(letter)])}" if len(self.tables) > 1 else ""
+        return self.title(letter) + name
+
     def _fill(self, table: Table, result: Any, letter: str) -> None:
         frame = self.frame_of(result)
         numeric = [frame[name].dtype.kind in "iuf" for name in frame.columns]
-        caption = self.title(letter)
-        if len(self.tables) > 1:
-            caption += f" · {model_name(self.panel.models['AB'.index(letter)])}"
+        caption = self.caption(result, letter)
         if len(frame) > MOST_ROWS:
             caption += f": the first {MOST_ROWS} of {len(frame):,} rows"
         with table.hold_sync():
             table.rows = []
-            table.columns = [{"label": str(name), "align": "right" if right else "left"}
-                             for name, right in zip(frame.columns, numeric, strict=True)]  # fmt: skip
+            table.columns = [
+                {"label": str(name), "align": "right" if right else "left"}
+                | ({"title": self.tips[name]} if name in self.tips else {})
+                for name, right in zip(frame.columns, numeric, strict=True)
+            ]
             table.rows = [list(map(_shown, cells)) for cells in frame.head(MOST_ROWS).itertuples(index=False)]
             table.caption = caption
 
