@@ -122,7 +122,7 @@ def test_two_models_and_errors(nb: Any) -> None:
     nb.resize(1400, 1500)
     panel = nb.page.locator(".iw-panel").first
     nb.page.mouse.click(*cell_at(nb, panel.locator(MAPS).nth(2), 0, 8, (6, 9)))
-    nb.wait_py("len(panel.current.next_token.found)", 2)
+    nb.wait_py("len(panel.current.next_token.predictions)", 2)
     nb.looks("ablation_difference", panel, height=3000)
     panel.get_by_role("button", name="Generate without it").click()
     nb.wait_py("(panel.tab, len(panel.results))", ("text", 2))

@@ -204,8 +204,8 @@ def test_a_click_selects_and_another_lets_go(pair: Any, ablate: Any, wire: Any) 
     pin(wire, panel, maps(panel)["mlp"], 0, LAST)
     assert (panel.kind, panel.layer, panel.position, panel.prompt_token) == ("mlp", 0, LAST, LAST)
     expected = ablated_prediction(pair.base, PROMPT, Ablation("mlp", 0, position=LAST))
-    assert [row[1] for row in panel.current.next_token.table.rows] == pytest.approx(list(expected.before))
-    assert [row[2] for row in panel.current.next_token.table.rows] == pytest.approx(list(expected.after))
+    rows = panel.current.next_token.table.rows
+    np.testing.assert_allclose([row[1:3] for row in rows], np.transpose([expected.before, expected.after]), rtol=1e-3)
     caption = panel.current.next_token.table.caption
     assert "MLP of layer 0 at “·of” (8), removed" in caption
     assert f"falls by {panel.result.of('mlp')[0, LAST]:.3g}" in caption
@@ -540,7 +540,7 @@ def test_copied_code_reproduces_the_result(pair: Any, ablate: Any, wire: Any, op
     run_code()
     np.testing.assert_allclose(space["result"].effect, panel.result.effect, atol=1e-4)
     if panel.tab != "tracing":
-        np.testing.assert_allclose(space["next_tokens"].after, panel.current.next_token.found[0].after, atol=1e-5)
+        np.testing.assert_allclose(space["next_tokens"].after, panel.current.next_token.predictions[0].after, atol=1e-5)
         panel.tab = "text"
         settle(panel)
         run_code()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -523,8 +524,6 @@ def test_a_cancelled_comparison_is_made_when_it_is_asked_for_again(
 
 
 def test_partial_results_are_not_compared(few: Any, browse: Any) -> None:
-    from dataclasses import replace
-
     panel = browse(few[0], replace(few[1], partial=True))
     assert panel.comparison is None
     panel.tab = "comparison"
@@ -532,6 +531,19 @@ def test_partial_results_are_not_compared(few: Any, browse: Any) -> None:
     assert panel["comparison"].summary.value == "The comparison needs the complete results of both models."
     with pytest.raises(ValueError, match="there is no comparison to save yet"):
         panel.current.frame()
+
+
+def test_a_comparison_is_shown_again_after_results_that_had_none(few: Any, browse: Any) -> None:
+    panel = browse(*few, tab="comparison")
+    current, whole = panel.current, panel.results
+    before = current.summary.value
+    assert current.comparison is not None
+    for results, shown in (((whole[0], replace(whole[1], partial=True)), False), (whole, True)):
+        current.results = results
+        current.draw(results, None)
+        assert panel.wait(60)
+        assert (current.comparison is not None, current.summary.value == before) == (shown, shown)
+        assert ("complete results" in current.summary.value) != shown
 
 
 def test_a_changed_list_lights_run_or_runs(pair: Any, browse: Any) -> None:
@@ -645,8 +657,6 @@ def test_opens_on_either_backend_and_precision(browse: Any, family: str, backend
 
 
 def test_an_unknown_tokenizer_word_is_told(browse: Any, pair: Any, few: Any) -> None:
-    from dataclasses import replace
-
     panel = browse(replace(few[0], unknown=("☃",), missing=tuple(f"word{i}" for i in range(12))))
     assert "<b>1 word</b> cannot be written by the tokenizer and was left out: ☃." in panel["heads"].grid.about.value
     assert "<b>12 words</b> have no word vector" in panel["heads"].grid.about.value

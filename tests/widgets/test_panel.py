@@ -591,6 +591,34 @@ def test_two_threads_that_ask_for_a_tab_get_one_panel(toy: Any) -> None:
     stack.close()
 
 
+def test_a_wait_ends_when_the_answer_is_on_the_screen(toy: Any) -> None:
+    kind, drawing, gate = type(toy), threading.Event(), threading.Event()
+    gate.set()
+
+    class Slow(kind):  # type: ignore[misc, valid-type]
+        def draw(self, results: Any, request: Any) -> None:
+            if results[0] > 0:  # not what comes on the way
+                drawing.set()
+                assert gate.wait(120)
+            super().draw(results, request)
+
+    class Two(Stack):
+        title, panels = "Two", {"first": Slow, "second": kind}
+
+    stack = Two(toy.models[0])
+    panel = stack.current  # looking it up waits for the drawing too
+    for asked, n in ((stack, 5), (panel, 6)):
+        drawing.clear()
+        gate.clear()
+        stack.n = n
+        assert drawing.wait(120)
+        threading.Timer(0.3, gate.set).start()
+        assert asked.wait(120)
+        assert panel.painted[-1] == (n, (n * n,))
+        assert not stack.busy
+    stack.close()
+
+
 def test_a_panel_about_both_models_has_no_views(classes: Any, make: Callable[..., Any]) -> None:
     class About(classes.Toy):  # type: ignore[misc, name-defined]
         both = ""

@@ -55,6 +55,11 @@ def written(wire: Any, table: Table, key: str, column: str, value: Any) -> None:
     wire.event(table, kind="edit", key=key, column=column, value=value)
 
 
+def refused(wire: Any) -> int:
+    """How many edits the browser was told to take back."""
+    return sum(data.get("content") == {"kind": "refused"} for _, kind, data in wire.sent if kind == "comm_msg")
+
+
 def test_what_is_written_reaches_python_and_the_row(wire: Any) -> None:
     table = Table(columns=OPEN, rows=ROWS)
     seen: list[Edit] = []
@@ -87,13 +92,33 @@ def test_what_is_written_reaches_python_and_the_row(wire: Any) -> None:
         ("scenes", [["math"]]),
     ],
 )
-def test_what_does_not_fit_its_column_is_left_out(wire: Any, column: str, value: Any) -> None:
-    table = Table(columns=OPEN, rows=ROWS)
+def test_what_does_not_fit_its_column_is_refused(wire: Any, column: str, value: Any) -> None:
+    errors: list[Exception] = []
+    table = Table(columns=OPEN, rows=ROWS, on_error=errors.append)
     seen: list[Edit] = []
     table.on_edit(seen.append)
     written(wire, table, "0", column, value)
     assert seen == []
     assert table.rows == ROWS
+    assert refused(wire) == 1
+    (error,) = errors
+    assert str(error).startswith((f"the column {column!r} does not take", f"the table has no column {column!r}"))
+    assert len(str(error)) < 500
+    written(wire, table, "0", "level", "syntax")
+    assert (len(seen), len(errors), refused(wire)) == (1, 1, 1)
+
+
+def test_an_edit_of_a_column_that_went_meanwhile_is_said_to_be_lost(wire: Any) -> None:
+    errors: list[Exception] = []
+    table = Table(columns=OPEN, rows=ROWS, on_error=errors.append)
+    table.on_edit(lambda _: pytest.fail("there is nothing to write into"))
+    with table.hold_sync():
+        table.rows = []
+        table.columns, table.rows = OPEN[:1], [[0], [1]]
+    written(wire, table, "0", "description", "fruit")
+    assert [str(error) for error in errors] == ["the table has no column 'description' any more: 'fruit' is not kept"]
+    assert refused(wire) == 1, "the browser shows again what there is"
+    assert table.rows == [[0], [1]]
 
 
 def test_an_edit_goes_to_the_row_of_its_name(wire: Any) -> None:
@@ -119,11 +144,13 @@ def test_a_refused_edit_leaves_the_cell_as_it_was(wire: Any) -> None:
 
     table.on_edit(refuse)
     with pytest.raises(ValueError, match="no"):
-        table._edited({"kind": "edit", "key": "0", "column": "description", "value": "x"})
+        table._received(table, {"kind": "edit", "key": "0", "column": "description", "value": "x"}, [])
     assert table.rows == ROWS
-    assert any(data.get("content") == {"kind": "refused"} for _, kind, data in wire.sent if kind == "comm_msg"), (
-        "the browser takes back what it has shown"
-    )
+    assert refused(wire) == 1, "the browser takes back what it has shown"
+    errors: list[Exception] = []
+    table.on_error = errors.append
+    written(wire, table, "0", "description", "x")
+    assert [str(error) for error in errors] == ["no"]
 
 
 def test_an_owner_that_draws_anew_has_the_last_word(wire: Any) -> None:

@@ -10,12 +10,12 @@ import ipywidgets as W
 import numpy as np
 
 from interp_widgets.analysis.ablation import AblatedPrediction, ablated_prediction
-from interp_widgets.compute.worker import Cancelled
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import row, shown_if
+from ..base.jobs import Derived
 from ..base.prediction import Prediction
 from ..views import Table
 from .ablation_spec import AblationSpec
@@ -38,9 +38,9 @@ class NextTokenRequest:
 
     def answer(self, model: Model, check: Any) -> AblatedPrediction:
         """Run it on one model."""
-        one = self.spec.make(model, self.prediction, check=check)
+        ablation = self.spec.make(model, self.prediction, check=check)
         check()
-        return ablated_prediction(model, self.prediction.read(model)[0], [one], top=min(TOP, model.d_vocab))
+        return ablated_prediction(model, self.prediction.read(model)[0], [ablation], top=min(TOP, model.d_vocab))
 
 
 class NextToken:
@@ -58,10 +58,9 @@ class NextToken:
             lambda: panel.write_without(self._picked()),
         )
         shown_if(self.generate, panel.stack is not None)
-        self.found: tuple[AblatedPrediction, ...] = ()
+        self.predictions: tuple[AblatedPrediction, ...] = ()
         """What the table shows, one per model that is looked at."""
-        self._asked: Any = None
-        self._job: Any = None
+        self._predicting = Derived(panel, self._draw, title="Next token", channel="cell", quiet=True)
         self.box = W.VBox([self.table, row(self.add, self.generate)])
         self.box.add_class("iw-column")
         self.box.add_class("iw-grow")
@@ -72,87 +71,82 @@ class NextToken:
             raise ValueError("no part is picked yet: click a cell of a map")
         return spec
 
+    def _key(self) -> tuple[NextTokenRequest, str, tuple[int, ...]] | None:
+        """What the table is about: the picked part, and the maps on the screen; None where nothing is picked."""
+        panel, spec = self.panel, self.panel.picked
+        if spec is None or panel.asked is None:
+            return None
+        return NextTokenRequest(panel.asked, spec), panel.shown, tuple(map(id, panel.results))
+
     def paint(self) -> None:
         """List the next tokens for what is picked; the worker computes them unless they are known."""
-        panel, spec = self.panel, self.panel.picked
-        self.add.disabled = self.generate.disabled = spec is None
-        if spec is None or panel.asked is None:
-            self._asked = None
+        panel, key = self.panel, self._key()
+        self.add.disabled = self.generate.disabled = panel.picked is None
+        if key is None:
+            self._predicting.forget()
             self._clear()
             return
-        request = NextTokenRequest(panel.asked, spec)
-        key = (request, panel.shown, tuple(map(id, panel.results)))
-        if key == self._asked and not self._job.cancelled:
-            return
-        self._asked = key
-        models = [panel.models[index] for index in pair_view.looked_at(panel)]
+        request, models = key[0], [panel.models[index] for index in pair_view.looked_at(panel)]
 
-        def work(job: Any) -> tuple[tuple[AblatedPrediction, ...], Exception | None]:
-            found = []
-            try:
-                for model in models:
-                    found.append(panel.answers.once(request, model, partial(request.answer, model, job.check)))
-            except Cancelled:
-                raise
-            except Exception as error:  # handed over, so that the table goes before the sentence comes
-                return (), error
-            return tuple(found), None
+        def work(job: Any) -> tuple[AblatedPrediction, ...]:
+            return tuple(
+                panel.answers.once(request, model, partial(request.answer, model, job.check)) for model in models
+            )
 
-        def done(value: tuple[tuple[AblatedPrediction, ...], Exception | None]) -> None:
-            found, error = value
-            if key != self._asked:
-                return
-            if error is not None:
-                self._asked = None
-                self._clear()
-                raise error
-            self._show(spec, found)
+        self._predicting.ask(key, work)
 
-        self._job = panel.jobs.start(work, done, title="Next token", channel="cell", quiet=True)
+    def _draw(self) -> None:
+        """Show what was computed; where that failed, nothing, and it is tried again with the next look."""
+        key = self._key()
+        if self._predicting.failure or key is None:
+            self._predicting.forget()
+            self._clear()
+        elif (predictions := self._predicting.of(key)) is not None:
+            self._show(key[0].spec, predictions)
 
     def _clear(self) -> None:
-        self.found = ()
+        self.predictions = ()
         with self.table.hold_sync():
             self.table.rows, self.table.caption = [], ""
 
-    def _show(self, spec: AblationSpec, found: tuple[AblatedPrediction, ...]) -> None:
-        self.found = found
+    def _show(self, spec: AblationSpec, predictions: tuple[AblatedPrediction, ...]) -> None:
+        self.predictions = predictions
         heads: list[dict[str, Any]] = [{"label": "next token"}]
-        for name in pair_view.names(self.panel) if len(found) > 1 else [""]:
+        for name in pair_view.names(self.panel) if len(predictions) > 1 else [""]:
             labels = [f"{name} {what}".strip() for what in ("before", "after", "change")]
             heads += [{"label": label, "align": "right"} for label in labels]
-        (self.box.add_class if len(found) > 1 else self.box.remove_class)("iw-whole")  # six numbers a row
+        (self.box.add_class if len(predictions) > 1 else self.box.remove_class)("iw-whole")  # six numbers a row
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
-            self.table.columns, self.table.rows = heads, _rows(found)
-            self.table.caption = self._caption(spec, found)
+            self.table.columns, self.table.rows = heads, _rows(predictions)
+            self.table.caption = self._caption(spec, predictions)
 
-    def _caption(self, spec: AblationSpec, found: tuple[AblatedPrediction, ...]) -> str:
+    def _caption(self, spec: AblationSpec, predictions: tuple[AblatedPrediction, ...]) -> str:
         """Which part, what the maps say of it, and how far the distribution moves."""
-        panel, said = self.panel, []
+        panel, lines = self.panel, []
         metric = getattr(panel.results[0], "metric", "kl") if panel.results else "kl"
-        effects = panel.effect_of(spec) or (float("nan"),) * len(found)
-        for name, one, effect in zip(pair_view.names(panel), found, effects, strict=True):
+        effects = panel.effect_of(spec) or (float("nan"),) * len(predictions)
+        for name, prediction, effect in zip(pair_view.names(panel), predictions, effects, strict=True):
             moved = ""
             if np.isfinite(effect) and metric != "kl":
                 moved = f"{METRIC_NAMES[metric]} {'falls' if effect >= 0 else 'rises'} by {amount(abs(effect))}, "
-            said.append(f"{name}{': ' if name else ''}{moved}KL {amount(one.kl)} nats")
-        return f"{spec.describe(panel.texts.axis)} – {'; '.join(said)}"
+            lines.append(f"{name}{': ' if name else ''}{moved}KL {amount(prediction.kl)} nats")
+        return f"{spec.describe(panel.texts.axis)} – {'; '.join(lines)}"
 
 
-def _rows(found: tuple[AblatedPrediction, ...]) -> list[list[Any]]:
+def _rows(predictions: tuple[AblatedPrediction, ...]) -> list[list[Any]]:
     """The union of what the models list, those of the first model first."""
-    ids = dict.fromkeys(token for one in found for token in one.ids)
+    ids = dict.fromkeys(token for prediction in predictions for token in prediction.ids)
     rows = []
     for token in ids:
         cells: list[Any] = []
         text = ""
-        for one in found:
-            if token not in one.ids:
+        for prediction in predictions:
+            if token not in prediction.ids:
                 cells += [None, None, None]  # below the top of this model
                 continue
-            place = tuple(one.ids).index(token)
-            text = visible(one.tokens[place])
-            cells += [float(one.before[place]), float(one.after[place]), float(one.change[place])]
+            index = tuple(prediction.ids).index(token)
+            text = visible(prediction.tokens[index])
+            cells += [float(getattr(prediction, name)[index]) for name in ("before", "after", "change")]
         rows.append([text, *cells])
     return rows

@@ -113,12 +113,14 @@ class Jobs:
 
     @property
     def busy(self) -> bool:
-        """Whether a run is going on or waiting."""
-        return any(owner.busy for owner in self._owners.values())
+        """Whether a run is going on or waiting, or its answer is being drawn."""
+        with ui_lock:  # held while an answer is drawn
+            return any(owner.busy for owner in self._owners.values())
 
     def runs(self, channel: str) -> bool:
-        """Whether a run of one channel is going on or waiting."""
-        return channel in self._owners and self._owners[channel].busy
+        """Whether a run of one channel is going on or waiting, or its answer is being drawn."""
+        with ui_lock:
+            return channel in self._owners and self._owners[channel].busy
 
     def cancel(self, *, but: Collection[str] = ()) -> None:
         """Ask every run to stop, except on the channels `but`."""
@@ -162,9 +164,12 @@ class Derived:
         self.failure = ""
         """Why there is no value, in a sentence; empty while nothing has failed."""
 
-    def ask(self, key: Any, work: Callable[[Job], Any]) -> None:
-        """Compute it for a key, unless that is done or under way; what was cancelled begins again."""
-        if self._job is not None and key == self._key and not self._job.cancelled:
+    def ask(self, key: Any, work: Callable[[Job], Any], *, again: bool = True, **keywords: Any) -> None:
+        """Compute it for a key, unless that is done or under way; what was cancelled begins again, but for `again`.
+
+        Further keywords of `Jobs.start` are for this run.
+        """
+        if self._job is not None and key == self._key and not (again and self._job.cancelled):
             return
         self._key, self._value, self.failure = key, None, ""
 
@@ -185,7 +190,12 @@ class Derived:
             if error is not None:
                 raise error
 
-        self._job = self._panel.jobs.start(caught, done, **self._keywords)
+        self._job = self._panel.jobs.start(caught, done, **{**self._keywords, **keywords})
+
+    def forget(self) -> None:
+        """Nobody wants it any more: what runs or was computed, and a failure."""
+        self._key = self._value = self._job = None
+        self.failure = ""
 
     def of(self, key: Any) -> Any:
         """The value for a key; None while there is none."""

@@ -17,7 +17,7 @@ from interp_widgets.figures.static import Scene, curves_scene, stack_scenes, tab
 from ..base import pair_view
 from ..base.controls import Typed, row
 from ..base.fields import field
-from ..base.guard import guarded
+from ..base.guard import guarded, handling
 from ..base.request import result_variables
 from ..base.saving import as_one
 from ..views import BokehFigure, Table
@@ -75,8 +75,8 @@ class PrincipalComponents(ComponentPanel):
         self.variance.lines.selected.on_change("indices", guarded(self, self._line_tapped))
         self.summary = W.HTML("")
         self.summary.add_class("iw-hint")
-        self.table = Table(empty="No components yet: press Run", height=520)
-        self.table.on_edit(guarded(self, self._edited))
+        self.table = Table(empty="No components yet: press Run", height=520, on_error=self.show_error)
+        self.table.on_edit(self._edited)
         self.annotating = NoteControls(self)
         self.hits = Table(empty="Type a word: the components that have it are listed here.", height=320)
         for table, pick in ((self.layers, self._layer_picked), (self.table, self._row_picked), (self.hits, self._hit)):
@@ -281,9 +281,10 @@ class PrincipalComponents(ComponentPanel):
 
     def _edited(self, edit: Edit) -> None:
         """Write down what the user has typed into a cell."""
-        letter, cell = self._cell_of(edit.key)
-        value = (edit.value or None) if edit.column == "level" else edit.value
-        self.note(letter, cell, **{edit.column: value})
+        with handling():
+            letter, cell = self._cell_of(edit.key)
+            value = (edit.value or None) if edit.column == "level" else edit.value
+            self.note(letter, cell, **{edit.column: value})
 
     def note(self, letter: str, cell: Cell, **changes: Any) -> None:
         """Write description, scenarios or level of a component down as what the user says."""

@@ -92,7 +92,7 @@ class HeadWords(WordPairPanel):
         return self.color == "change"
 
     def draw_comparison(self, sentence: str) -> None:
-        if self._compared is not None:
+        if self.comparison is not None:
             self.grid.paint()
             self.about.paint()
 

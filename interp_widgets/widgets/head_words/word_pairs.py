@@ -22,6 +22,7 @@ from interp_widgets.models import Model
 from ..base.answers import once_for
 from ..base.code import call, cell
 from ..base.fields import Bounds, field
+from ..base.jobs import Derived
 from ..base.request import model_variables, result_variables
 from ..base.saved_result import SavedAnswer, SavedResult
 from ..base.word_source import WordPanel, WordSource
@@ -114,10 +115,7 @@ class WordPairPanel(WordPanel):
         super().build()
         if not self.asks_words:
             self.run_button.add_class("iw-hidden")
-        self._comparison: HeadComparison | None = None
-        self._compared: Any = None
-        """The results and layer groups that the comparison is of, or will be."""
-        self._comparing: Any = None
+        self._comparing = Derived(self, self._compared, title="Comparing", channel="comparison")
 
     def request(self) -> HeadWordRequest | SavedRequest:
         if not self.asks_words:
@@ -129,7 +127,8 @@ class WordPairPanel(WordPanel):
     @property
     def comparison(self) -> HeadComparison | None:
         """The comparison of the two results on the screen; None while there is none."""
-        return self._comparison if self._compared == (self.results, self.groups) else None
+        comparison = self._comparing.of((self.results, self.groups))
+        return None if isinstance(comparison, str) else comparison
 
     @property
     def shows_comparison(self) -> bool:
@@ -145,27 +144,25 @@ class WordPairPanel(WordPanel):
         What was cancelled is begun again only where it is looked at.
         """
         results, groups = self.results, self.groups
-        if self._compared == (results, groups) and not (self.shows_comparison and self._comparing.cancelled):
-            return
-        self._comparison = self._compared = None
         if len(results) < 2 or any(result.partial for result in results):
+            self._comparing.forget()
             self.draw_comparison(INCOMPLETE)
             return
-        self._compared = results, groups
 
-        def work(job: Any) -> tuple[HeadComparison | None, str]:
+        def work(job: Any) -> HeadComparison | str:
             try:
-                return compared(results, groups, job.check), ""
+                return compared(results, groups, job.check)
             except ValueError as error:  # two results that cannot be compared can still be looked at
-                return None, str(error)
-
-        def done(value: tuple[HeadComparison | None, str]) -> None:
-            if self._compared == (self.results, self.groups) == (results, groups):
-                self._comparison, sentence = value
-                self.draw_comparison(sentence)
+                return str(error)
 
         quick = sum(len(result.dimension_scores) for result in results) < QUIET_PAIRS
-        self._comparing = self.jobs.start(work, done, title="Comparing", channel="comparison", quiet=quick)
+        self._comparing.ask((results, groups), work, again=self.shows_comparison, quiet=quick)
+
+    def _compared(self) -> None:
+        """The comparison is there, or the sentence that says why there is none."""
+        comparison = self._comparing.of((self.results, self.groups))
+        if comparison is not None:
+            self.draw_comparison(comparison if isinstance(comparison, str) else "")
 
     def change_of(self, layer: int, head: int) -> float | None:
         """1 − M of a head; None while it is not known."""

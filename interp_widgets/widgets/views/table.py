@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import traitlets
 
+from interp_widgets.data.files import short
 from interp_widgets.widgets.views.base import View, view_source, view_style
 
 EditKind = Literal["text", "choice", "choices"]
@@ -67,37 +68,46 @@ class Table(View):
     def is_empty(self) -> bool:
         return not self.rows
 
-    def __init__(self, **traits: Any) -> None:
+    def __init__(self, *, on_error: Callable[[Exception], object] | None = None, **traits: Any) -> None:
         self._on_edit: list[Callable[[Edit], object]] = []
+        self.on_error = on_error
+        """Shows why something that was written is not kept; None: it is raised."""
         super().__init__(**traits)
         self.on_msg(self._received)
 
     def on_edit(self, handler: Callable[[Edit], object]) -> None:
-        """Call `handler(edit)` when a cell has been written into; if it raises, the cell stays as it was."""
+        """Call `handler(edit)` when a cell has been written into; if it raises, the cell shows again what it was."""
         self._on_edit.append(handler)
 
     def _received(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        if isinstance(content, dict) and content.get("kind") == "edit":
+        if not isinstance(content, dict) or content.get("kind") != "edit":
+            return
+        try:
             self._edited(content)
+        except Exception as error:
+            self.send({"kind": "refused"})
+            if self.on_error is None:
+                raise
+            self.on_error(error)
 
     def _edited(self, content: dict[str, Any]) -> None:
         """Hand on what a browser sent, if it fits its column, and show it; nothing of a browser is trusted."""
-        place = next((i for i, one in enumerate(self.columns) if one.get("label") == content.get("column")), -1)
-        fitting = _fitted(self.columns[place], content.get("value")) if place >= 0 else None
-        if fitting is None:
-            return
-        edit = Edit(str(content.get("key", "")), str(self.columns[place]["label"]), fitting)
-        before = self.rows
-        try:
-            for handler in self._on_edit:
-                handler(edit)
-        except Exception:
-            self.send({"kind": "refused"})
-            raise
+        label, written = content.get("column"), content.get("value")
+        column = next((one for one in self.columns if one.get("label") == label), None)
+        if column is None:
+            raise ValueError(
+                f"the table has no column {short(repr(label))} any more: {short(repr(written))} is not kept"
+            )
+        value = _fitted(column, written)
+        if value is None:
+            raise ValueError(f"the column {label!r} does not take {short(repr(written))}: it is not kept")
+        edit, before = Edit(str(content.get("key", "")), str(label), value), self.rows
+        for handler in self._on_edit:
+            handler(edit)
         row = self._row(edit.key)
-        if self.rows is before and row is not None:  # no handler has drawn the table anew
+        if self.rows is before and row is not None and column in self.columns:  # no handler has drawn the table anew
             cells = [list(cells) for cells in self.rows]
-            cells[row][place] = ", ".join(fitting) if isinstance(fitting, tuple) else fitting
+            cells[row][self.columns.index(column)] = ", ".join(value) if isinstance(value, tuple) else value
             self.rows = cells
 
     def _row(self, key: str) -> int | None:
