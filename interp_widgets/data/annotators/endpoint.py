@@ -226,7 +226,9 @@ def _connections(openai: Any) -> Any:
     kind = openai.DefaultHttpxClient
     http = importlib.import_module(kind.__mro__[1].__module__.partition(".")[0])  # httpx, or what openai has for it
 
-    class Bounded(http.SyncByteStream):  # type: ignore[misc, name-defined]
+    class SizeLimitedStream(http.SyncByteStream):  # type: ignore[misc, name-defined]
+        """A reply as it comes in, ended with an error where it is longer than a reply may be."""
+
         def __init__(self, stream: Any) -> None:
             self._stream = stream
 
@@ -241,12 +243,12 @@ def _connections(openai: Any) -> Any:
         def close(self) -> None:
             self._stream.close()
 
-    def bound(response: Any) -> None:
+    def limit_size(response: Any) -> None:
         if response.headers.get("content-encoding", "identity") != "identity":
             raise _Unusable("its reply is compressed, which was not asked for")  # a little may become very much
-        response.stream = Bounded(response.stream)
+        response.stream = SizeLimitedStream(response.stream)
 
-    return kind(headers={"Accept-Encoding": "identity"}, event_hooks={"response": [bound]})
+    return kind(headers={"Accept-Encoding": "identity"}, event_hooks={"response": [limit_size]})
 
 
 def _openai() -> Any:

@@ -179,7 +179,7 @@ class _InModel(T.Int[Any, Any]):
         return _checked(obj.models[0], str(self.name), super().validate(obj, value))
 
 
-def _checked(model: Any, name: str, value: int) -> int:
+def _checked(model: Model, name: str, value: int) -> int:
     """A layer, head or neuron; TraitError where the model does not have it."""
     size = getattr(model, _BOUNDS[name], None)
     if isinstance(size, int) and value >= size:

@@ -55,8 +55,8 @@ class Mixture:
     """A mixture that can be looked at: untrained, as the viewer was opened on it, tuned, or opened from a file."""
 
     name: str
-    model: Any = None
-    """A `ModModel`; None for the untrained one, which is made when it is needed."""
+    model: ModModel | None = None
+    """None for the untrained one, which is made when it is needed."""
     report: ModReport | None = None
     """How it was tuned, where that is known."""
     folder: str = ""
@@ -68,7 +68,14 @@ class Mixture:
     serial: int = dataclasses.field(default_factory=lambda: next(_SERIALS))
     """Distinguishes it from all others in this kernel."""
     _untrained: tuple[Untrained, State, ModModel] | None = None
-    _base: Any = None
+    _base: Model | None = None
+
+    @property
+    def trained(self) -> ModModel:
+        """The mixture itself; ValueError for the untrained one."""
+        if self.model is None:
+            raise ValueError(f"the mixture “{self.name}” is untrained: tune it first")
+        return self.model
 
     def untrained(self, model: Model, key: Untrained) -> ModModel:
         """The untrained mixture of these numbers, made anew where the model has changed; in the worker."""
@@ -82,14 +89,15 @@ class Mixture:
         """Whether the mixture of a request needs not be made first."""
         return not isinstance(key, Untrained) or (self._untrained is not None and self._untrained[0] == key)
 
-    def base(self) -> Any:
+    def base(self) -> Model:
         """The model that it was made on; in the worker. ValueError where that is not known."""
         if self._base is None:
-            if self.model.state.base is None:
+            model = self.trained
+            if model.state.base is None:
                 raise ValueError(
-                    f"the base of {model_name(self.model)} came from memory: open the viewer on that model to tune it"
+                    f"the base of {model_name(model)} came from memory: open the viewer on that model to tune it"
                 )
-            self._base = load_model(self.model.state.base, device=self.model.device, dtype=self.model.dtype)
+            self._base = load_model(model.state.base, device=model.device, dtype=model.dtype)
         return self._base
 
     @property
@@ -301,7 +309,7 @@ class MixturePanel(MixtureOptions, Panel):
         self.check_numbers(slot)
         return Untrained(self.k, self.top_k or self.k, self.seed)
 
-    def by_key(self, slot: int, key: Any) -> Any:
+    def by_key(self, slot: int, key: Any) -> ModModel | None:
         """The mixture of this key that was given, tuned or opened, which users can edit; None if there is none."""
         if isinstance(key, Untrained):
             return None
@@ -312,7 +320,7 @@ class MixturePanel(MixtureOptions, Panel):
         if isinstance(key, Untrained):
             made: ModModel = self.mixtures[slot][0].untrained(self.models[slot], key)
             return made
-        held: ModModel | None = self.by_key(slot, key)
+        held = self.by_key(slot, key)
         if held is None:
             raise ValueError("this mixture was forgotten meanwhile: look at another one")
         return held
@@ -323,7 +331,7 @@ class MixturePanel(MixtureOptions, Panel):
         if self.top_k:
             check_top_k(self.top_k, self.k)
 
-    def base(self, slot: int) -> Any:
+    def base(self, slot: int) -> Model:
         """The model without a mixture, to tune; in the worker. ValueError where it is not known."""
         model = self.models[slot]
         return self.mixtures[slot][0].base() if isinstance(model, ModModel) else model
@@ -375,7 +383,7 @@ class MixturePanel(MixtureOptions, Panel):
 
     def tuning_lines(self, slot: int, mixture: Mixture) -> list[str]:
         """Data and call that tuned a mixture, from what it says itself."""
-        held, name = dict(mixture.model.state.settings), self.variable(slot)
+        held, name = dict(mixture.trained.state.settings), self.variable(slot)
         lora = held.get("lora")
         options = {key: held[key] for key in ("k", "top_k", "distill", "batch_size", "learning_rate", "seed")}
         # the step at which a loss was no number belongs to it: the weights are those before

@@ -21,6 +21,7 @@ from interp_widgets.figures.mixture_of_depths.lines import (
     TuningLoss,
 )
 from interp_widgets.figures.static import Curve, Scene, curves_scene, stack_scenes
+from interp_widgets.models import ModModel
 from interp_widgets.tuning.mixture_of_depths import ModReport, ModStep, tune_mod
 
 from ..base.code import call
@@ -324,7 +325,7 @@ class MixtureTuning(MixturePanel):
         return stack_scenes(scenes, columns=2)
 
 
-def tuned_name(model: Any, report: ModReport) -> str:
+def tuned_name(model: ModModel, report: ModReport) -> str:
     """What to call a mixture that was tuned here."""
     lora = model.state.lora
     parts = [f"k {model.k}"]

@@ -29,7 +29,8 @@ def code_of(kind: type, request: Request, models: Sequence[Model]) -> str:
     loading = load_lines(models)
     if any("torch." in line for line in loading):
         imports.add("import torch")
-    calls = [f"{found} = {call(f'{name}.analysis', model, **dict(request.arguments))}" for model, found in names]
+    _, arguments = request.read_by(models[0])
+    calls = [f"{result} = {call(f'{name}.analysis', model, **arguments)}" for model, result in names]
     parts = ["\n".join(_joined(imports)), *sources, "\n".join([*loading, *calls, names[-1][1]])]
     return "\n\n".join(parts)
 
@@ -98,8 +99,8 @@ def _written(value: Any) -> bool:
 
 def _names(source: str) -> list[str]:
     """Names that a source reads, in their order."""
-    found = [node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
-    return list(dict.fromkeys(found))
+    names = [node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
+    return list(dict.fromkeys(names))
 
 
 def _joined(imports: set[str]) -> list[str]:

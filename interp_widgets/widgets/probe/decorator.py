@@ -84,8 +84,8 @@ def probe(
         ... def attention_entropy(model: Model, prompt: Prompt) -> HeadMap:
         ...     "How evenly each head spreads its attention, averaged over the prompt's tokens."
         ...     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.n_layers)]
-        ...     found = model.run(model.tokens(prompt), capture=names).activations
-        ...     patterns = torch.cat([found[name] for name in names]).double()
+        ...     activations = model.run(model.tokens(prompt), capture=names).activations
+        ...     patterns = torch.cat([activations[name] for name in names]).double()
         ...     return HeadMap(torch.special.entr(patterns).sum(-1).mean(-1), unit="nats")
         >>> panel = attention_entropy(model, prompt="The Eiffel Tower is in the city of")
         >>> panel.run().values.shape
@@ -108,7 +108,7 @@ def probe(
                     "give it another one"
                 )
         base = ProbePanel if usual_view is VIEWS[LayoutDOM] else ValuePanel
-        members: dict[str, Any] = {one.trait: one.field(position_strip) for one in parameters}
+        members: dict[str, Any] = {parameter.trait: parameter.field(position_strip) for parameter in parameters}
         for parameter in parameters:
             if parameter.trait != parameter.name:
                 members[parameter.name] = _alias(parameter)
@@ -172,8 +172,9 @@ def _checked(
             raise TypeError(
                 f"model must be a loaded model, got {short(model)}: use load_model(...) or load_demo_pair()"
             )
-        prompt = next((bound.arguments[one.name] for one in parameters if one.trait == "prompt"), "")
-        arguments = {one.name: read(one, bound.arguments[one.name], model, prompt) for one in parameters}
+        values = bound.arguments
+        prompt = next((values[parameter.name] for parameter in parameters if parameter.trait == "prompt"), "")
+        arguments = {parameter.name: read(parameter, values[parameter.name], model, prompt) for parameter in parameters}
         bound.arguments.update(arguments)
         value = function(*bound.args, **bound.kwargs)
         if not isinstance(value, returned):

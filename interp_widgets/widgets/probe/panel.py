@@ -22,7 +22,7 @@ from ...compute.memory import Forecast
 from ..base import pair_view
 from ..base.fields import Incomplete
 from ..base.panel import Panel
-from ..base.request import Request
+from ..base.request import File, Request
 from ..views import TokenStrip
 from .code import code_of
 from .parameters import Parameter, read
@@ -47,14 +47,6 @@ class FirstRun(Forecast):
         return "the first run tells how long it takes"
 
 
-@dataclass(frozen=True)
-class Question(Request):
-    """A call of a probe, and the files that it reads as they are now."""
-
-    stamps: tuple[tuple[int, int], ...] = ()
-    """Size and time of change of each file, so that another file under the same name is another question."""
-
-
 class ProbePanel(Panel):
     """Base of the panels that `probe` makes of functions; ``panel.analysis(model, ...)`` calls the function itself."""
 
@@ -69,24 +61,25 @@ class ProbePanel(Panel):
     _timed: ClassVar[bool] = False
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
-        names = {one.name: one.trait for one in self.parameters}
+        names = {parameter.name: parameter.trait for parameter in self.parameters}
         super().__init__(model, tuned, **{names.get(name, name): value for name, value in options.items()})
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for one in self.parameters:
-            size = one.role.size and min(getattr(model, one.role.size) for model in self.models)
-            if size and one.given:  # of a smaller model the nearest there is
-                found[one.trait] = max(0, min(one.default + size * (one.default < 0), size - 1))
-            elif one.role.name == "Prompt" and not one.given:
-                found[one.trait] = PRESETS[0].prompt
-            elif one.role.name == "Token" and not one.given and one.name in ("target", "foil"):
-                found[one.trait] = getattr(PRESETS[0], one.name)
+        values: dict[str, Any] = {}
+        for parameter in self.parameters:
+            role, name, default = parameter.role, parameter.name, parameter.default
+            size = role.size and min(getattr(model, role.size) for model in self.models)
+            if size and parameter.has_default:  # of a smaller model the nearest there is
+                values[parameter.trait] = max(0, min(default + size * (default < 0), size - 1))
+            elif role.name == "Prompt" and not parameter.has_default:
+                values[parameter.trait] = PRESETS[0].prompt
+            elif role.name == "Token" and not parameter.has_default and name in ("target", "foil"):
+                values[parameter.trait] = getattr(PRESETS[0], name)
         if "prompt" in given:
-            found = {name: value for name, value in found.items() if name not in ("target", "foil")}
-        return {name: value for name, value in found.items() if name not in given}
+            values = {name: value for name, value in values.items() if name not in ("target", "foil")}
+        return {name: value for name, value in values.items() if name not in given}
 
     def build(self) -> None:
         about = (type(self).__doc__ or "").strip().splitlines()[:1]
@@ -111,48 +104,44 @@ class ProbePanel(Panel):
         except ValueError:
             return ()  # the request says what is wrong with it
 
-    def request(self) -> Question:
+    def request(self) -> Request:
         self.require()
         arguments: dict[str, Any] = {}
-        stamps = []
-        for one in self.parameters:
-            value = getattr(self, one.trait)
+        for parameter in self.parameters:
+            value = getattr(self, parameter.trait)
             try:
-                if one.role.name == "Prompt":
+                if parameter.role.name == "Prompt":
                     read_prompt(self.models[0], value)
-                found = read(one, value, self.models[0], self.read_text)
-                if isinstance(found, Path):
-                    stamps.append(_stamp(found))
+                argument = read(parameter, value, self.models[0], self.read_text)
+                arguments[parameter.name] = _file(value) if isinstance(argument, Path) else argument
             except ValueError as error:
-                raise Incomplete(one.trait, str(error)) from error
-            arguments[one.name] = value if isinstance(found, Path) else found
-        asked = Request.of(self.analysis, arguments)
-        return Question(asked.analysis, asked.arguments, stamps=tuple(stamps))
+                raise Incomplete(parameter.trait, str(error)) from error
+        return Request.of(self.analysis, arguments)
 
-    def compute(self, request: Question, model: Model, **reports: Any) -> Any:
+    def compute(self, request: Request, model: Model, **reports: Any) -> Any:
         value = request.answer(model, **reports)
         type(self)._timed = True
         return value
 
-    def cost(self, request: Question, model: Model) -> Cost | None:
+    def cost(self, request: Request, model: Model) -> Cost | None:
         if self.cost_of is None:  # in proportion to one pass over the texts, so that a longer prompt takes longer
-            given = dict(request.arguments)
-            texts = [given[one.name] for one in self.parameters if one.role.name in ("Prompt", "Response")]
+            arguments, roles = dict(request.arguments), ("Prompt", "Response")
+            texts = [arguments[parameter.name] for parameter in self.parameters if parameter.role.name in roles]
             length = max(1, sum(len(model.tokens(text)) for text in texts))
             return Cost(pass_flops(model, length, length), 0.0)
-        found = self.cost_of(model, **dict(request.arguments))
-        return Cost(float(found), 0.0) if isinstance(found, (int, float)) else found
+        cost = self.cost_of(model, **request.read_by(model)[1])
+        return Cost(float(cost), 0.0) if isinstance(cost, (int, float)) else cost
 
     def forecast(self, request: Any) -> Forecast:
-        found = super().forecast(request)
-        return found if self._timed or self.cost_of is not None else FirstRun()
+        forecast = super().forecast(request)
+        return forecast if self._timed or self.cost_of is not None else FirstRun()
 
     # what it shows ----------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[Any, ...], request: Any) -> None:
         self.picture.paint(results, self.shown)
 
-    def code(self, request: Question) -> str:
+    def code(self, request: Request) -> str:
         return code_of(type(self), request, self.models)
 
     def _prompt_changed(self, _: Any) -> None:
@@ -175,8 +164,8 @@ class ValuePanel(ProbePanel):
             return self.results["AB".index(self.shown)]
         if not self.view_of.subtracts:
             raise ValueError("a file holds the result of one model: look at A or at B, then save")
-        found: Result = looked_at(self.results, self.shown)
-        return replace(found, provenance=pair_provenance(*self.results))
+        difference: Result = looked_at(self.results, self.shown)
+        return replace(difference, provenance=pair_provenance(*self.results))
 
 
 def position_strip(trait: str) -> Callable[[Any], TokenStrip]:
@@ -198,9 +187,8 @@ def position_strip(trait: str) -> Callable[[Any], TokenStrip]:
     return make
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _file(path: str) -> File:
     try:
-        found = path.stat()
+        return File.at(path)
     except OSError as error:
         raise ValueError(f"there is no file {path}: check the path") from error
-    return found.st_size, found.st_mtime_ns

@@ -50,7 +50,7 @@ Token = Annotated[str, Role("Token")]
 """The text of exactly one token, such as ``" Paris"``."""
 
 ROLES = MappingProxyType(
-    {get_args(one)[1].name: one for one in (Prompt, Response, Layer, Head, Neuron, Position, Token)}
+    {get_args(kind)[1].name: kind for kind in (Prompt, Response, Layer, Head, Neuron, Position, Token)}
 )
 ALLOWED = (
     f"{', '.join(ROLES)}, Literal[...], bool, Annotated[int, Bounds(low, high)] or the same of float, str, list[str] "
@@ -81,17 +81,17 @@ class Parameter:
     @property
     def role(self) -> Role:
         """What it stands for; an empty role for plain types."""
-        return next((one for one in _extras(self.kind) if isinstance(one, Role)), Role(""))
+        return _extra(self.kind, Role) or Role("")
 
     @property
-    def given(self) -> bool:
+    def has_default(self) -> bool:
         """Whether the function has a default for it."""
         return self.default is not inspect.Parameter.empty
 
     def field(self, control: Callable[[str], Callable[[Any], Any]]) -> Any:
         """The option of a panel; `control` makes what a position is chosen with."""
         base, role = _base(self.kind), self.role
-        default = self.default if self.given else None
+        default = self.default if self.has_default else None
         label = self.name if len(self.name) == 1 else self.name.replace("_", " ").capitalize()
         about: dict[str, Any] = {"label": label, "help": self.help, "argument": self.name}
         if role.name == "Position":
@@ -102,17 +102,17 @@ class Parameter:
             return field(Annotated[int, Bounds(0, high, slider=role.size != "d_mlp")], 0, **about)
         if get_origin(base) is Literal:
             labels = {value: str(value).replace("_", " ") for value in get_args(base)}
-            return field(labels, default if self.given else get_args(base)[0], **about)
+            return field(labels, default if self.has_default else get_args(base)[0], **about)
         if base is bool:
             return field(bool, bool(default), **about)
         if base in (int, float):
-            bounds = next(one for one in _extras(self.kind) if isinstance(one, Bounds))
-            return field(self.kind, bounds.low if default is None else default, width="short", **about)
-        required = "" if self.given else _LEFT_EMPTY.get(role.name, f"{label} is empty: fill it in")
+            lowest = _extra(self.kind, Bounds).low
+            return field(self.kind, lowest if default is None else default, width="short", **about)
+        required = "" if self.has_default else _LEFT_EMPTY.get(role.name, f"{label} is empty: fill it in")
         if base is list:
             about |= {"group": "texts", "width": "grow", "required": required}
             return field(Annotated[list, Lines()], list(default or ()), **about)
-        if any(isinstance(one, Text) for one in _extras(self.kind)):
+        if _extra(self.kind, Text) is not None:
             about |= {"group": "texts", "width": "grow"}
         text = "" if default is None else str(default)
         return field(Annotated[str, role, *_extras(self.kind)], text, required=required, **about)
@@ -128,30 +128,30 @@ def parameters_of(function: Callable[..., Any]) -> tuple[list[Parameter], Any]:
     except NameError as error:
         raise TypeError(f"the annotations of {name} cannot be read: {error}") from error
     signature = inspect.signature(function)
-    found = list(signature.parameters.values())
-    if not found or found[0].name != "model" or found[0].kind is inspect.Parameter.KEYWORD_ONLY:
+    declared = list(signature.parameters.values())
+    if not declared or declared[0].name != "model" or declared[0].kind is inspect.Parameter.KEYWORD_ONLY:
         raise TypeError(f"the first parameter of {name} must be model: def {name}(model: Model, prompt: Prompt, ...)")
-    for one in found:
-        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY):
-            written = str(one).partition(":")[0]
+    for parameter in declared:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            written = str(parameter).partition(":")[0]
             raise TypeError(f"{name} has the parameter {written}, for which there is no control: name each one")
-    asked = [one for one in found[1:] if one.name not in REPORTS]
-    for one in asked:
-        if one.name not in hints:
-            raise TypeError(f"the parameter {one.name} of {name} must have an annotation: {ALLOWED}")
-        _check(name, one.name, hints[one.name])
+    defaults = {parameter.name: parameter.default for parameter in declared[1:] if parameter.name not in REPORTS}
+    for label in defaults:
+        if label not in hints:
+            raise TypeError(f"the parameter {label} of {name} must have an annotation: {ALLOWED}")
+        _check(name, label, hints[label])
     if "return" not in hints:
         raise TypeError(f"{name} must say what it returns, such as def {name}(...) -> HeadMap")
-    linked = _linked({one.name: hints[one.name] for one in asked})
+    linked = _linked({label: hints[label] for label in defaults})
     texts = _described(function)
-    made = [Parameter(one.name, hints[one.name], one.default, linked.get(one.name, one.name), texts.get(one.name, ""))
-            for one in asked]  # fmt: skip
-    for parameter in made:
-        _check_default(name, parameter)
-    roles = {parameter.role.name for parameter in made}
+    parameters = [Parameter(label, hints[label], default, linked.get(label, label), texts.get(label, ""))
+                  for label, default in defaults.items()]  # fmt: skip
+    for asked in parameters:
+        _check_default(name, asked)
+    roles = {asked.role.name for asked in parameters}
     if "Position" in roles and "Prompt" not in roles:
         raise TypeError(f"{name} has a Position, which is one in a Prompt: add a parameter prompt: Prompt")
-    return made, hints["return"]
+    return parameters, hints["return"]
 
 
 def read(parameter: Parameter, value: Any, model: Model, prompt: str) -> Any:
@@ -168,24 +168,23 @@ def read(parameter: Parameter, value: Any, model: Model, prompt: str) -> Any:
 
 def _linked(hints: dict[str, Any]) -> dict[str, str]:
     """By the parameter, which trait of a workbench it is: that of its name, else the first of its type has it."""
-    found: dict[str, str] = {}
+    traits: dict[str, str] = {}
     for kind in ROLES.values():
         shared = get_args(kind)[1].shared
         names = [name for name, hint in hints.items() if shared and get_args(kind)[1] in _extras(hint)]
         if names:
-            found[shared if shared in names else names[0]] = shared
-    return found
+            traits[shared if shared in names else names[0]] = shared
+    return traits
 
 
 def _check(function: str, name: str, hint: Any) -> None:
-    base, extras = _base(hint), _extras(hint)
-    role = next((one for one in extras if isinstance(one, Role)), None)
+    base, role = _base(hint), _extra(hint, Role)
     start = f"the parameter {name} of {function}"
     if name in SHARED and (role is None or role.shared != name):
         meant = [f"annotate it as {label}, or " for label, kind in ROLES.items() if get_args(kind)[1].shared == name]
         raise TypeError(f"{start} has the name of what panels on a workbench share: {''.join(meant)}call it otherwise")
     if base in (int, float):
-        bounds = next((one for one in extras if isinstance(one, Bounds)), None)
+        bounds = _extra(hint, Bounds)
         if role is None and (bounds is None or None in (bounds.low, bounds.high)):
             raise TypeError(f"{start} needs bounds: Annotated[{base.__name__}, Bounds(low, high)]")
         return
@@ -197,9 +196,9 @@ def _check(function: str, name: str, hint: Any) -> None:
 def _check_default(function: str, parameter: Parameter) -> None:
     """TypeError for a default that the parameter's own control could not show."""
     value, base = parameter.default, _base(parameter.kind)
-    if not parameter.given:
+    if not parameter.has_default:
         return
-    bounds = next((one for one in _extras(parameter.kind) if isinstance(one, Bounds)), None)
+    bounds = _extra(parameter.kind, Bounds)
     kinds = {float: (int, float), list: (list, tuple), Path: (str, Path)}.get(base, base)
     if get_origin(base) is Literal:
         fits = value in get_args(base)
@@ -221,6 +220,11 @@ def _base(hint: Any) -> Any:
 
 def _extras(hint: Any) -> tuple[Any, ...]:
     return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+
+
+def _extra(hint: Any, kind: type) -> Any:
+    """What an annotation says of this kind, such as its bounds; None if it says nothing."""
+    return next((extra for extra in _extras(hint) if isinstance(extra, kind)), None)
 
 
 def _written(hint: Any) -> str:

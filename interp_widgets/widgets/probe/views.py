@@ -137,8 +137,8 @@ class MapView(ValueView):
         if self._painting or not change.new:
             return
         layer = self.rows[change.new[0]]
-        found = {"layer": layer} if layer < self.panel.models[0].n_layers else {}
-        self.panel.workbench.select(**found, **self.chosen(change.new[1]))
+        selection = {"layer": layer} if layer < self.panel.models[0].n_layers else {}
+        self.panel.workbench.select(**selection, **self.chosen(change.new[1]))
 
     def chosen(self, column: int) -> dict[str, int]:
         """What a click on a column chooses, beside its layer."""
@@ -188,8 +188,10 @@ class HeadView(MapView):
     def check(cls, value: HeadMap, model: Model) -> None:
         _check_layers(value, model, (model.n_layers,))
         if value.values.shape[1] != model.n_heads:
-            found = value.values.shape[1]
-            raise ValueError(f"a HeadMap must have a column for each of the model's {model.n_heads} heads, got {found}")
+            columns = value.values.shape[1]
+            raise ValueError(
+                f"a HeadMap must have a column for each of the model's {model.n_heads} heads, got {columns}"
+            )
 
     def columns(self, value: HeadMap) -> list[str]:
         return [str(head) for head in range(value.values.shape[1])]
@@ -274,12 +276,12 @@ class TableView(ValueView):
         self.parts = [_beside(self.tables)]
 
     def paint(self, results: Sequence[Any], shown: str) -> None:
-        for place, (letter, table) in enumerate(zip("AB", self.tables, strict=False)):
-            there = place < len(results) and shown in (letter, "difference")
-            table.layout.display = None if there else "none"
-            (table.remove_class if there else table.add_class)("iw-hidden")
-            if there:
-                self._fill(table, results[place], letter)
+        for index, (letter, table) in enumerate(zip("AB", self.tables, strict=False)):
+            visible = index < len(results) and shown in (letter, "difference")
+            table.layout.display = None if visible else "none"
+            (table.remove_class if visible else table.add_class)("iw-hidden")
+            if visible:
+                self._fill(table, results[index], letter)
 
     def frame_of(self, result: Any) -> Any:
         """The table of one result."""
@@ -307,8 +309,8 @@ class TableView(ValueView):
             table.caption = caption
 
     def scene(self) -> Scene:
-        there = [table for table in self.tables if "iw-hidden" not in table._dom_classes]
-        return stack_scenes([_table_scene(table) for table in there], columns=2)
+        visible = [table for table in self.tables if "iw-hidden" not in table._dom_classes]
+        return stack_scenes([_table_scene(table) for table in visible], columns=2)
 
 
 class ResultView(TableView):
@@ -334,13 +336,13 @@ class FigureView(ValueView):
         self.parts = [self.box]
 
     def paint(self, results: Sequence[Any], shown: str) -> None:
-        there = [one for letter, one in zip("AB", results, strict=False) if shown in (letter, "difference")]
-        old = self.box.children
-        made = [BokehFigure(_copy(one), on_error=self.panel.show_error) for one in there]
-        for host in made:
+        figures = [figure for letter, figure in zip("AB", results, strict=False) if shown in (letter, "difference")]
+        before = self.box.children
+        hosts = [BokehFigure(_copy(figure), on_error=self.panel.show_error) for figure in figures]
+        for host in hosts:
             host.add_class("iw-chart")
-        self.box.children = made
-        for host in old:
+        self.box.children = hosts
+        for host in before:
             host.close()
 
 
@@ -366,8 +368,8 @@ def looked_at(results: Sequence[Any], shown: str) -> Any:
 
 def scale(values: Sequence[Values]) -> tuple[float, float, bool]:
     """Lowest and highest number of a colour scale that all values share, and whether it has two sides."""
-    low = min(float(one.values.min()) for one in values)
-    high = max(float(one.values.max()) for one in values)
+    low = min(float(value.values.min()) for value in values)
+    high = max(float(value.values.max()) for value in values)
     if low < 0:
         size = max(-low, high)
         return -size, size, True
@@ -375,16 +377,16 @@ def scale(values: Sequence[Values]) -> tuple[float, float, bool]:
 
 
 def _check_layers(value: LayerByPosition | HeadMap, model: Model, allowed: tuple[int, ...]) -> None:
-    name, found = type(value).__name__, len(value.values)
+    name, rows = type(value).__name__, len(value.values)
     if value.layers is None:
-        if found not in allowed:
+        if rows not in allowed:
             wanted = " or ".join(map(str, allowed))
             raise ValueError(
-                f"a {name} of this model must have {wanted} layers, got {found}: say which they are, layers=[...]"
+                f"a {name} of this model must have {wanted} layers, got {rows}: say which they are, layers=[...]"
             )
         return
     wrong = [layer for layer in value.layers if not 0 <= layer <= model.n_layers]
-    if wrong or len(set(value.layers)) < found:
+    if wrong or len(set(value.layers)) < rows:
         raise ValueError(f"{name}.layers must be different and in 0..{model.n_layers}, got {list(value.layers)}")
 
 
@@ -400,8 +402,8 @@ def _beside(widgets: Sequence[Any]) -> Any:
     """Widgets beside each other where there is room."""
     box = row(*widgets)
     box.layout.align_items = "flex-start"
-    for one in widgets:
-        one.add_class("iw-grow")
+    for widget in widgets:
+        widget.add_class("iw-grow")
     return box
 
 
@@ -417,8 +419,8 @@ def _table_scene(table: Table) -> Scene:
     """A table as a picture, its columns as wide as what is in them."""
     names = [column["label"] for column in table.columns]
     lines = [names, *([_text(cell) for cell in cells] for cells in table.rows)]
-    widths = [(name, 16 + 6.8 * min(40, max(len(line[place]) for line in lines))) for place, name in enumerate(names)]
-    right = [place for place, column in enumerate(table.columns) if column["align"] == "right"]
+    widths = [(name, 16 + 6.8 * min(40, max(len(line[index]) for line in lines))) for index, name in enumerate(names)]
+    right = [index for index, column in enumerate(table.columns) if column["align"] == "right"]
     return table_scene(widths, table.rows, title=table.caption, right=right)
 
 
@@ -436,8 +438,8 @@ def _copy(figure: LayoutDOM) -> LayoutDOM:
         document.remove_root(figure)
     else:
         text = document.to_json()
-    found = Document.from_json(text)
-    copied = found.get_model_by_id(figure.id)
-    for one in found.roots:
-        found.remove_root(one)
+    other = Document.from_json(text)
+    copied = other.get_model_by_id(figure.id)
+    for root in other.roots:
+        other.remove_root(root)
     return copied
