@@ -1,6 +1,6 @@
 """A real JupyterLab in a real browser, cut off from the network: fixtures `lab`, `browser` and `nb`.
 
-`INTERP_WIDGETS_SCREENSHOTS` names the folder that pictures are kept in, `INTERP_WIDGETS_CHROMIUM` the browser to use.
+`INTERP_WIDGETS_SCREENSHOTS` names a folder to keep pictures in, `INTERP_WIDGETS_CHROMIUM` the browser to use.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 class Notebook:
     """Drives one notebook page; `page` is the Playwright page."""
 
-    def __init__(self, page: Any, lab: Lab, pictures: Path) -> None:
+    def __init__(self, page: Any, lab: Lab, pictures: Path | None) -> None:
         self.page, self.lab, self.pictures = page, lab, pictures
         self.shown = "panel"
         self.errors: list[str] = []
@@ -297,10 +297,11 @@ class Notebook:
 
     def wait_py(self, expression: str, expected: Any, *, seconds: float = PATIENCE) -> None:
         """Ask the kernel until `expression` has the expected value; fail with the last value seen."""
-        end = time.monotonic() + seconds
+        end, pause = time.monotonic() + seconds, 50.0
         while (seen := self.py(expression)) != expected:
             assert time.monotonic() < end, f"{expression} stayed {seen!r}, expected {expected!r}"
-            self.page.wait_for_timeout(50)  # leaves the kernel time to work
+            self.page.wait_for_timeout(pause)  # leaves the kernel time to work
+            pause = min(1.3 * pause, 400)
 
     def set_theme(self, name: str) -> None:
         """Switch to 'JupyterLab Light' or 'JupyterLab Dark' and wait until the page wears it."""
@@ -348,18 +349,21 @@ class Notebook:
             }"""
         )
 
-    def screenshot(self, name: str, target: Any = None) -> Path:
-        """Keep a picture of `target` (default: the page) in the folder of pictures."""
+    def screenshot(self, name: str, target: Any = None) -> None:
+        """Keep a picture of `target` (default: the page), where pictures are wanted."""
+        if self.pictures is None:
+            return
         self.pictures.mkdir(parents=True, exist_ok=True)
         path = self.pictures / f"{name}.png"
         (target or self.page).screenshot(path=str(path))
         assert path.stat().st_size > 2_000, f"the picture {name} is empty"
-        return path
 
     def looks(self, name: str, panel: Any, *, height: int = 2600) -> None:
-        """Keep pictures of a panel, light and dark, wide and narrow; it may not be wider than its cell."""
+        """A panel may not be wider than its cell, wide or narrow; pictures of it, where wanted, light and dark."""
         self.page.mouse.move(2, 2)
         for theme, widths in ((LIGHT, (1400, 700)), (DARK, (700, 1400))):
+            if theme == DARK and self.pictures is None:
+                break
             self.set_theme(theme)
             for width in widths:
                 self.resize(width, height)
@@ -431,10 +435,10 @@ def pages(browser: Any) -> Pages:
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where screenshots are kept."""
+def pictures() -> Path | None:
+    """Where screenshots are kept; None: nobody wants them."""
     named = os.environ.get("INTERP_WIDGETS_SCREENSHOTS")
-    return Path(named) if named else tmp_path_factory.mktemp("screenshots")
+    return Path(named) if named else None
 
 
 class Pages:
@@ -470,7 +474,7 @@ class Pages:
 
 
 @contextmanager
-def notebook_page(lab: Lab, pages: Pages, pictures: Path) -> Iterator[Notebook]:
+def notebook_page(lab: Lab, pages: Pages, pictures: Path | None) -> Iterator[Notebook]:
     """A page; at the end its kernel goes, and there must have been no page error and no request elsewhere."""
     with pages.taken() as page:
         notebook = Notebook(page, lab, pictures)
@@ -483,21 +487,21 @@ def notebook_page(lab: Lab, pages: Pages, pictures: Path) -> Iterator[Notebook]:
 
 
 @pytest.fixture
-def nb(lab: Lab, pages: Pages, pictures: Path) -> Iterator[Notebook]:
+def nb(lab: Lab, pages: Pages, pictures: Path | None) -> Iterator[Notebook]:
     """A notebook and kernel of the test's own."""
     with notebook_page(lab, pages, pictures) as notebook:
         yield notebook
 
 
 @pytest.fixture
-def fresh_nb(lab: Lab, browser: Any, pictures: Path) -> Iterator[Notebook]:
+def fresh_nb(lab: Lab, browser: Any, pictures: Path | None) -> Iterator[Notebook]:
     """As `nb`, on a page of its own that has nothing loaded."""
     with notebook_page(lab, Pages(browser), pictures) as notebook:
         yield notebook
 
 
 @pytest.fixture(scope="module")
-def shared_nb(lab: Lab, pages: Pages, pictures: Path) -> Iterator[Notebook]:
+def shared_nb(lab: Lab, pages: Pages, pictures: Path | None) -> Iterator[Notebook]:
     """One page and kernel for the tests of a module, which must leave it as they found it."""
     with notebook_page(lab, pages, pictures) as notebook:
         yield notebook

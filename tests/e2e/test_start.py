@@ -47,13 +47,7 @@ def test_first_journey(start: Any) -> None:
     strips = panel.locator(".iw-strip")
     tokens = strips.nth(1).locator(".iw-tok")
     expect(tokens.first).to_be_visible()
-    for theme in ("Light", "Dark"):
-        nb.set_theme(f"JupyterLab {theme}")
-        for width in (1400, 700):
-            nb.resize(width, 1900)
-            nb.screenshot(f"saliency_{theme.lower()}_{width}", panel)
-    nb.resize(1400, 1500)
-    nb.set_theme("JupyterLab Light")
+    nb.looks("saliency", panel, height=1900)
 
     # another prompt, typed; the response follows by itself or with Run
     box = panel.get_by_label("Prompt", exact=True)
@@ -99,6 +93,8 @@ def test_first_journey(start: Any) -> None:
 def test_check_and_data_set_tabs(again: Any) -> None:
     nb = again
     panel = explorer_of(nb)
+    nb.py(code="explorer.prompt, explorer.response = 'The cat sat', ' on the mat'")  # seconds where the start's takes many
+    nb.done()
     panel.get_by_role("tab", name="Check").click()
     nb.wait_py("explorer.tab", "check")
     nb.py(code="explorer.steps = 4")

@@ -543,8 +543,8 @@ def test_saved_page(nb: Any) -> None:
     page.wait_for_function("() => Bokeh.documents.some(doc => doc.is_idle)")
     page.emulate_media(color_scheme="dark")
     page.wait_for_function("() => getComputedStyle(document.body).backgroundColor === 'rgb(20, 22, 26)'")
-    nb.pictures.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=str(nb.pictures / "views_saved_page_dark.png"), full_page=True)
+    if nb.pictures is not None:
+        page.screenshot(path=str(nb.pictures / "views_saved_page_dark.png"), full_page=True)
     assert not problems
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
     page.close()
