@@ -112,6 +112,9 @@ def reference_data() -> Path:
 
 @pytest.fixture(scope="session")
 def warm_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Name of a notebook kernel whose imports are done."""
-    with warm_kernels(tmp_path_factory.mktemp("jupyter")):
+    """Name of a notebook kernel whose imports are done, by one process for all workers of a run."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "jupyter"
+    folder.mkdir(exist_ok=True)
+    with warm_kernels(folder):
         yield NAME

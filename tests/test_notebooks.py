@@ -121,10 +121,9 @@ def test_notebook_runs_and_judges_its_exercises(path: Path, warm_kernel: str) ->
     right, wrong = solutions(book), WRONG[path.stem]
     assert set(right) == set(wrong), "every exercise needs a solution in the notebook and a wrong answer here"
     run = with_answers(book, wrong, right)
-    kernel = (
-        "python3" if path.stem == "00_start" else warm_kernel
-    )  # one that imports all that it needs, as a user's does
-    NotebookClient(run, timeout=240, kernel_name=kernel, resources={"metadata": {"path": str(path.parent)}}).execute()
+    NotebookClient(
+        run, timeout=240, kernel_name=warm_kernel, resources={"metadata": {"path": str(path.parent)}}
+    ).execute()
     outputs = [output for cell in run.cells for output in cell.get("outputs", [])]
     assert any(WIDGET in output.get("data", {}) for output in outputs), f"{path.name} shows no widget"
     said = [text for output in outputs for text in output.get("text", "").splitlines()]

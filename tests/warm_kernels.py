@@ -12,6 +12,7 @@ What the environment decides at an import (the number of threads, being offline)
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,36 +32,69 @@ FORKS = sys.platform == "linux"
 """Elsewhere a process with the imports cannot be forked safely, and the tests keep to `python3`."""
 NAME = "warm" if FORKS else "python3"
 """The kernel for tests to name."""
+ASK, STAY = b"!", b"."
+"""What a client says first: a kernel is wanted, or the process is to live as long as this connection."""
 
 
 @contextlib.contextmanager
 def warm_kernels(folder: Path) -> Iterator[None]:
-    """Let Jupyter find the kernel `warm`, described in `folder`, for as long as the block runs."""
+    """Let Jupyter find the kernel `warm`, described in `folder`, for as long as the block runs.
+
+    Processes that name the same folder share the process with the imports; it ends when the last of them has left.
+    """
     if not FORKS:
         yield
         return
-    with tempfile.TemporaryDirectory() as short:  # the address of a socket may have about a hundred letters
-        address = f"{short}/kernels"
-        spec = {
-            "argv": [sys.executable, "-I", "-S", __file__, address, "-f", "{connection_file}"],
-            "display_name": "Warm",
-            "language": "python",
-            "interrupt_mode": "message",  # a signal would only reach what stands for the kernel
-        }
-        file = folder / "kernels" / NAME / "kernel.json"
-        file.parent.mkdir(parents=True)
-        file.write_text(json.dumps(spec))
-        before = os.environ.get("JUPYTER_PATH")
+    file = folder / "kernels" / NAME / "kernel.json"
+    before = os.environ.get("JUPYTER_PATH")
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        connection = joined(json.loads(file.read_text())["argv"][4]) if file.exists() else None
+        if connection is None:
+            address, connection = started()
+            spec = {
+                "argv": [sys.executable, "-I", "-S", __file__, address, "-f", "{connection_file}"],
+                "display_name": "Warm",
+                "language": "python",
+                "interrupt_mode": "message",  # a signal would only reach what stands for the kernel
+            }
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(spec))
+    with connection:
         os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [str(folder), before]))
-        process = subprocess.Popen([sys.executable, __file__, address], stdin=subprocess.PIPE, cwd=ROOT)
         try:
             yield
         finally:
-            process.communicate()  # it ends with its input, and the kernels end with it
             if before is None:
                 del os.environ["JUPYTER_PATH"]
             else:
                 os.environ["JUPYTER_PATH"] = before
+
+
+def joined(address: str) -> socket.socket | None:
+    """A connection that a process with the imports lives for; None if there is no such process any more."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(address)
+        connection.sendall(STAY)
+        if connection.recv(1) == STAY:
+            return connection
+    except OSError:
+        pass
+    connection.close()
+    return None
+
+
+def started() -> tuple[str, socket.socket]:
+    """The address of a new process with the imports, and a connection that it lives for."""
+    address = f"{tempfile.mkdtemp()}/kernels"  # the address of a socket may have about a hundred letters
+    process = subprocess.Popen([sys.executable, __file__, address], stdin=subprocess.DEVNULL, cwd=ROOT)
+    connection = socket.socket(socket.AF_UNIX)
+    while connection.connect_ex(address):
+        assert process.poll() is None, "the process that forks kernels has ended"
+        time.sleep(0.05)
+    connection.sendall(STAY)
+    return address, connection
 
 
 def import_everything() -> None:
@@ -82,7 +117,7 @@ def import_everything() -> None:
 
 
 def serve(address: str) -> None:
-    """Fork a kernel for each client, until the standard input ends."""
+    """Fork a kernel for each client that asks for one, until those who stay have all left."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()  # who asks during the imports waits for their end
@@ -92,20 +127,35 @@ def serve(address: str) -> None:
         )  # read at the import of ipykernel: kernels end with this process
         import_everything()
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # kernels that ended are not waited for
-        while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
-            client, _ = listener.accept()
-            with client:
-                if os.fork() == 0:
-                    listener.close()
-                    become_kernel(client)
+        staying: set[socket.socket] = set()
+        while ready := select.select([listener, *staying], [], [], None if staying else 60)[0]:
+            if listener in ready:
+                client, _ = listener.accept()
+                first, streams, _, _ = socket.recv_fds(client, 1, 3)
+                if first == STAY:
+                    client.sendall(STAY)
+                    staying.add(client)
+                    continue
+                with client:
+                    if first == ASK and os.fork() == 0:
+                        listener.close()
+                        become_kernel(client, streams)
+                for stream in streams:
+                    os.close(stream)
+            else:  # who stays says nothing more: the connection has ended
+                for client in staying.intersection(ready):
+                    client.close()
+                    staying.remove(client)
+                if not staying:
+                    break
+    Path(address).unlink()
+    Path(address).parent.rmdir()
 
 
-def become_kernel(client: socket.socket) -> None:
+def become_kernel(client: socket.socket, streams: list[int]) -> None:
     """Take over the client's arguments, environment, folder and standard streams, and run until either ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    first, streams, _, _ = socket.recv_fds(client, 1, 3)
-    assert first, "the client went before it asked"
     for own, theirs in enumerate(streams):
         os.dup2(theirs, own)
         os.close(theirs)
@@ -131,7 +181,7 @@ def stand_for_a_kernel(address: str, arguments: list[str]) -> None:
     """Ask for a kernel, and wait until it has ended."""
     with socket.socket(socket.AF_UNIX) as kernel:
         kernel.connect(address)
-        socket.send_fds(kernel, [b"!"], [0, 1, 2])
+        socket.send_fds(kernel, [ASK], [0, 1, 2])
         asked = {"arguments": arguments, "environment": dict(os.environ), "folder": str(Path.cwd())}
         kernel.sendall(json.dumps(asked).encode() + b"\n")
         kernel.recv(1)

@@ -93,7 +93,9 @@ def test_first_journey(start: Any) -> None:
 def test_check_and_data_set_tabs(again: Any) -> None:
     nb = again
     panel = explorer_of(nb)
-    nb.py(code="explorer.prompt, explorer.response = 'The cat sat', ' on the mat'")  # seconds where the start's takes many
+    nb.py(
+        code="explorer.prompt, explorer.response = 'The cat sat', ' on the mat'"
+    )  # seconds where the start's takes many
     nb.done()
     panel.get_by_role("tab", name="Check").click()
     nb.wait_py("explorer.tab", "check")
