@@ -81,6 +81,10 @@ def place_ticks(axis: Any, places: Iterable[float]) -> None:
         axis.ticker = FixedTicker(ticks=list(places))
 
 
+TO_FILL = "to fill"
+"""Tag of the sentence of a chart that has nothing to show: it tells how to fill it."""
+
+
 class Chart:
     """A Bokeh figure that is made once and then only changes its data.
 
@@ -143,6 +147,7 @@ class Chart:
             text_baseline="middle",
             text_font_size="13px",
             visible=False,
+            name="message",
         )
         self.figure.add_layout(self._message)
 
@@ -192,6 +197,7 @@ class Chart:
         self.source.selected.indices = []
         self.source.data = {column: [] for column in self.source.data}
         self._message.text = sentence or self.EMPTY
+        self._message.tags = [] if sentence else [TO_FILL]
         self._message.visible = True
         self._show_frame(False)
         self.subtitle("")

@@ -11,8 +11,10 @@ import pytest
 import interp_widgets
 from interp_widgets import Result, Results
 from interp_widgets.data.concepts import demo_concepts
+from interp_widgets.widgets.base.controls import instruction
 from interp_widgets.widgets.base.saving import formats
 from tests.widgets.opening import settle
+from tests.widgets.saved_pages import instructions, read
 
 PROMPT = "The Eiffel Tower is located in the city of"
 WORDS = ["Paris", "London", "Berlin", "Rome", "the", "of", "in", "a", "and", "is"]
@@ -129,6 +131,41 @@ def test_every_tab(kind: str, opened: Callable[..., Any], pair: Any, tmp_path: P
         assert panel.wait(120)
         assert not panel.status.error, name
         again(panel, tmp_path / f"{name}.npz")
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("kind", QUICK)
+def test_no_page_tells_its_reader_to_do_what_needs_a_kernel(
+    kind: str, opened: Callable[..., Any], pair: Any, tmp_path: Path
+) -> None:
+    panel = opened(kind, pair)
+    saved = 0
+    for tab in getattr(panel, "fitting", [""]):
+        if tab:
+            panel.tab = tab
+            assert panel.wait(120)
+        panel.view = "difference"
+        assert panel.wait(120)
+        try:
+            page = panel.save(tmp_path / f"page-{tab}.html")
+        except ValueError as error:
+            if "nothing to save" not in str(error):
+                raise
+            continue
+        assert instructions(page) == [], tab
+        saved += 1
+    assert saved
+
+
+def test_instructions_are_on_the_screen_and_in_no_page(opened: Callable[..., Any], pair: Any, tmp_path: Path) -> None:
+    panel = opened("LogitLensExplorer", pair.base)
+    assert panel.about.table.instruction == "click one to follow it"
+    panel.map.story.value += instruction("; click a cell")
+    page = panel.save(tmp_path / "page.html")
+    assert instructions(page) == []
+    assert "Likeliest tokens after" in " ".join(read(page.read_text(encoding="utf-8")))
+    panel.about.table.caption += ", click one"
+    assert len(instructions(panel.save(page))) == 1, "else the check finds nothing"
 
 
 def test_a_name_that_is_not_there(pair: Any, opened: Callable[..., Any]) -> None:

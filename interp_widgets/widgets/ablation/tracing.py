@@ -35,7 +35,6 @@ PUT_BACK = {
 }
 UNIT = "probability brought back"
 SUBJECT = "The subject, marked, gets the noise"
-NO_SUBJECT = "Drag over the subject: it gets the noise"
 SHADING = "Shading above: what a token's clean embedding alone brings back. Maps: what one clean value brings back."
 
 
@@ -154,7 +153,10 @@ class CausalTracing(MapPanel):
         try:
             if axis != before:
                 self.strip.set_tokens(axis, special=list(self.texts.special))
-            self.strip.label = f"{SUBJECT}; drag to mark another" if self._marks else NO_SUBJECT
+            self.strip.label = SUBJECT if self._marks else ""
+            self.strip.instruction = (
+                "drag to mark another" if self._marks else "drag over the subject: it gets the noise"
+            )
             self.strip.marks = [span for span in self._marks if span[1] <= len(self.texts.axis)]
         finally:
             self._filling = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 import ipywidgets as W
@@ -82,6 +83,11 @@ def row(*children: Any) -> W.HBox:
     box = W.HBox(list(children))
     box.add_class("iw-row")
     return box
+
+
+def instruction(text: str) -> str:
+    """What a reader can do here, for a text on the screen; not in a saved page, where nothing would answer."""
+    return f"<span class='iw-instruction'>{escape(text)}</span>"
 
 
 def shown_if(widget: Any, condition: bool) -> None:

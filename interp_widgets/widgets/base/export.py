@@ -22,6 +22,7 @@ from interp_widgets.widgets.views.heatmap import Heatmap
 from interp_widgets.widgets.views.table import Table
 
 _HERE = Path(__file__).parent
+_INSTRUCTION = re.compile(r"<span class='iw-instruction'>.*?</span>")
 _PRIVATE = ("_document", "_version", "_picture")
 _SKIPPED = ("layout", "tabbable", "tooltip")
 TABLE_ROWS = 500
@@ -41,7 +42,8 @@ def export_html(
     """Write the views in their present state into one self-contained HTML file and return its path.
 
     Boxes and tabs may stand among the views: they are laid out as on the screen, tabs below each other under their
-    names, without controls and without what is hidden or waits to be filled. `question` is what was asked, by the
+    names, without controls, without what is hidden or waits to be filled, and without the views' instructions, which
+    need a kernel. `question` is what was asked, by the
     labels of the settings, and comes first. The file runs the views' own code without a kernel (hover, zoom, select,
     and the joint shading of a heat map's `strips`); it follows the reader's light or dark preference and asks nothing
     of any network. Raises ValueError when there is no view to show.
@@ -122,7 +124,8 @@ def _layout(widget: Any, shown: Sequence[Any], done: set[int]) -> str:
         done.add(index)
         return f'<div class="view" id="view-{index}"></div>'
     if isinstance(widget, W.HTML):
-        return _box("widget-html", widget, widget.value) if widget.value else ""
+        text = _INSTRUCTION.sub("", widget.value)
+        return _box("widget-html", widget, text) if text else ""
     if isinstance(widget, W.Label):
         return _box("widget-label", widget, html.escape(widget.value)) if widget.value else ""
     parts = [_layout(child, shown, done) for child in getattr(widget, "children", ())]
@@ -207,6 +210,8 @@ def _state(view: Any, place: str) -> dict[str, Any]:
             binary[name] = _code(bytes(value))
         else:
             values[name] = value
+    if "instruction" in values:
+        values["instruction"] = ""  # there is no kernel that would answer
     if isinstance(view, Table):
         values["writable"] = False  # nobody would keep what is written into a saved page
     return {"id": place, "module": _kind(view), "values": values, "binary": binary}

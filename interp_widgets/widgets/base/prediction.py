@@ -286,7 +286,9 @@ class TextInputs:
         owner.watch(self.example, "value", self._example_chosen)
         write = W.Button(description="Write", tooltip="Let the model write a response to this prompt")
         owner.on_click(write, self.write)
-        self.strip = TokenStrip(label="Response: click the token whose prediction to look at", max_lines=3)
+        self.strip = TokenStrip(
+            label="Response", instruction="click the token whose prediction to look at", max_lines=3
+        )
         owner.bind(self.strip, "response_token", key="selected")
         self._answer = W.VBox([self.strip])
         shown_if(self._answer, False)

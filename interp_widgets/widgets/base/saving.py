@@ -72,8 +72,10 @@ def save(panel: Any, path: str | Path) -> Path:
 
 
 def _save_page(panel: Any, target: Path) -> None:
-    from .export import export_html
+    from .export import export_html, views_in
 
+    if not any(True for part in (panel.plot, panel.details) for _ in views_in(part)):
+        raise ValueError("there is nothing to save yet: press Run or the tab's own button first")
     table = panel.frame() if _has(panel, "frame") else None
     provenance = getattr(panel.results[0], "provenance", None) if panel.results else None
     title = f"{panel.title}: {', '.join(model_name(model) for model in panel.models)}"

@@ -210,7 +210,7 @@ class PromptReading(ConceptPanel):
             for strip, start, read, values in zip(self.strips, pair_view.starts(self), shown, gaps, strict=False):
                 strip.set_tokens(list(read.reading.tokens))
                 strip.set_values(values[:, column], vmin=-largest, vmax=largest, signed=True)
-                strip.label = f"{start}“{concept}”: click a token to take its state apart"
+                strip.label, strip.instruction = f"{start}“{concept}”", "click a token to take its state apart"
                 strip.selected = at
             rows = self._rows(gaps[-1][at])
             columns = [self.index_of[name] for name in rows]

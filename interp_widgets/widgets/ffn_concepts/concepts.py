@@ -159,9 +159,8 @@ class PrincipalComponents(ComponentPanel):
                     self.table.caption = self.matched_caption
                 else:
                     self.table.columns, rows = self._component_rows(result) if computed else ([], [])
-                    self.table.caption = (
-                        f"Components of layer {self.layer}; description, scenarios and level can be written into"
-                    )
+                    self.table.caption = f"Components of layer {self.layer}"
+                self.table.instruction = "" if matched else "description, scenarios and level can be written into"
                 letter = "A" if matched else self.letter
                 self.table.rows, self.table.row_keys = rows, [f"{letter}/{self.layer}/{cells[0]}" for cells in rows]
                 self._listed = self._to_list() if rows else []

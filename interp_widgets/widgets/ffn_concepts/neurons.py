@@ -37,8 +37,6 @@ PROMOTED = 10
 """Tokens listed of a neuron, on either side."""
 DRAWN = 30
 """Neurons in a saved picture."""
-CLICK = "; click one for its tokens"
-"""What a table says on the screen, and a picture of it does not."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +83,11 @@ class LayerNeurons(PredictionPanel):
 
     def build(self) -> None:
         self.inputs.children = self.text_inputs()
-        self.strip = TokenStrip(label="Prompt: click the token at which to look", max_lines=4)
+        self.strip = TokenStrip(label="Prompt", instruction="click the token at which to look", max_lines=4)
         self.summary = W.HTML("")
         self.chart = NeuronScatter()
         self.chart.source.selected.on_change("indices", guarded(self, self._dot_tapped))
-        self.table = Table(empty="No neurons yet: press Run", height=420)
+        self.table = Table(instruction="click one for its tokens", empty="No neurons yet: press Run", height=420)
         self.tokens = Table(empty="No neuron yet: press Run", height=420)
         self.number = W.BoundedIntText(
             description="Neuron", min=0, max=max(1, min(model.d_mlp for model in self.models) - 1),
@@ -206,7 +204,7 @@ class LayerNeurons(PredictionPanel):
             what = "change of their effects" if two else "effects"
             self.table.caption = (
                 f"The {len(strongest)} neurons of layer {shown[0].effects.layer} with the largest {what}, "
-                f"of {len(effect):,}{CLICK}"
+                f"of {len(effect):,}"
             )
 
     def _list_tokens(self) -> None:
@@ -297,7 +295,7 @@ class LayerNeurons(PredictionPanel):
         widths[0] = 60
         rows = [_cells(self.looked_at, neuron) for neuron in self._listed[:DRAWN]]
         table = table_scene(list(zip(heads, widths, strict=True)), rows, right=numbers,
-                            title=self.table.caption.removesuffix(CLICK))  # fmt: skip
+                            title=self.table.caption)  # fmt: skip
         return stack_scenes([self.strip.scene(width=int(table.width), title="Prompt"), table])
 
 

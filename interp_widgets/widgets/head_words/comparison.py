@@ -36,7 +36,7 @@ class VerbComparison(WordPairPanel):
         self.summary = W.HTML("")
         self.chart = ChangeBars()
         self.test = Table(empty="No comparison yet.", height=300)
-        self.verbs = Table(empty="No comparison yet.", height=300)
+        self.verbs = Table(instruction="a click finds its pairs in the heads", empty="No comparison yet.", height=300)
         chart = W.VBox([BokehFigure(self.chart.figure, on_error=self.show_error)])
         tables = W.VBox([self.test, self.verbs])
         tables.add_class("iw-column")
@@ -89,7 +89,7 @@ class VerbComparison(WordPairPanel):
             rows.append([comparison.group_name(group), name, kind, *counts, round(float(share[group, number]), 3)])
         rows.sort(key=lambda one: (one[2] == "general", -(one[3] + one[4]), one[1]))
         self._verbs = [str(one[1]) for one in rows]
-        return "Verbs: a click finds its pairs in the heads", columns, rows
+        return "Verbs", columns, rows
 
     def _picked(self, change: Any) -> None:
         if not self._filling and change.new >= 0 and self.stack is not None:

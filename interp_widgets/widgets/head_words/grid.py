@@ -120,7 +120,7 @@ class Grid:
             empty = f"No head has a pair with “{word}” among those that its dimensions keep."
         with table.hold_sync():
             table.selected, table.rows = -1, []
-            table.columns, table.caption, table.empty = columns, said, empty
+            table.columns, table.caption, table.instruction, table.empty = columns, said, "", empty
             table.rows = [[one.layer, one.head, *one.counts, one.pair] for one in rows]
 
     def _paint_words(self) -> None:
@@ -134,7 +134,8 @@ class Grid:
         columns += [{"label": f"heads{letter}", "align": "right", "title": told} for letter in letters]
         with table.hold_sync():
             table.selected, table.rows = -1, []
-            table.columns, table.caption = columns, "Words in the kept pairs of most heads; click one to find it"
+            table.columns, table.caption = columns, "Words in the kept pairs of most heads"
+            table.instruction = "click one to find it"
             table.empty = "No head has a pair."
             table.rows = [[word, *counts] for word, counts in rows]
 

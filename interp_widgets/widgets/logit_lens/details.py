@@ -29,7 +29,7 @@ class Details:
         self.panel = panel
         self.numbers = W.HTML("")
         self.numbers.add_class("iw-hint")
-        self.table = Table(empty="No reading yet: press Run", height=340)
+        self.table = Table(instruction="click one to follow it", empty="No reading yet: press Run", height=340)
         self.charts = tuple(LensTrajectory(kind=kind) for kind in CHARTS)
         hosts = [BokehFigure(chart.figure, on_error=panel.show_error) for chart in self.charts]
         boxes = [W.VBox([host]) for host in hosts]
@@ -98,7 +98,7 @@ class Details:
                 self.table.selected, self.table.rows = -1, []
                 self.table.columns, self.table.rows = heads, table
                 where = f"after {quoted(first.tokens[column])} ({column}) at {row_name(panel.looked_at[-1], row)}"
-                self.table.caption = f"Likeliest tokens {where}; click one to follow it"
+                self.table.caption = f"Likeliest tokens {where}"
         finally:
             self._filling = False
         self.numbers.value = "<br>".join(

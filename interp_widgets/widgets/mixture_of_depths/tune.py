@@ -25,7 +25,7 @@ from interp_widgets.models import ModModel
 from interp_widgets.tuning.mixture_of_depths import ModReport, ModStep, tune_mod
 
 from ..base.code import call
-from ..base.controls import checked_path, row
+from ..base.controls import checked_path, instruction, row
 from ..base.panel import QUICK_SECONDS
 from ..base.saving import file_stem, free_name
 from ..base.status import describe_error
@@ -267,7 +267,9 @@ class MixtureTuning(MixturePanel):
         mixture = self.looked_at(self.slot)
         if mixture.model is not None and not mixture.folder and self._unsaved is not mixture:
             self._unsaved = mixture
-            self.words.value = f"<b>{escape(mixture.name)}</b> is not saved. Press Forget once more to let go of it."
+            self.words.value = (
+                f"<b>{escape(mixture.name)}</b> is not saved.{instruction(' Press Forget once more to let go of it.')}"
+            )
             return
         self.forget(self.slot)
 
@@ -342,7 +344,7 @@ def _words(mixture: Mixture) -> str:
     saved = f" Saved in {escape(mixture.folder)}." if mixture.folder else ""
     if report is None:
         if mixture.model is None:
-            return "This mixture is untrained: press Tune."
+            return f"This mixture is untrained{instruction(': press Tune')}."
         added = f"{mixture.model.added_parameters:,} parameters beside the base's own"
         return f"<b>{escape(mixture.name)}</b>: {added}.{saved}"
     parts = [

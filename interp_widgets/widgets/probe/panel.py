@@ -172,7 +172,9 @@ def position_strip(trait: str) -> Callable[[Any], TokenStrip]:
     """Makes the control of a position: the prompt's tokens, of which one can be clicked."""
 
     def make(panel: ProbePanel) -> TokenStrip:
-        strip = TokenStrip(label="Position: click a token; the last one where none is chosen", max_lines=3)
+        strip = TokenStrip(
+            label="Position", instruction="click a token; the last one where none is chosen", max_lines=3
+        )
 
         def fill(_: Any = None) -> None:
             chosen, tokens = getattr(panel, trait), panel.prompt_tokens()

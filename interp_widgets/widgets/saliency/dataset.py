@@ -19,7 +19,7 @@ from interp_widgets.figures.saliency import GroupStrips, PositionProfile
 from interp_widgets.models import Model
 
 from ..base.code import call, cell
-from ..base.controls import row, shown_if
+from ..base.controls import instruction, row, shown_if
 from ..base.fields import Bounds, field, variant
 from ..base.request import Request, model_variables
 from ..base.saving import as_one
@@ -88,7 +88,7 @@ class DatasetSaliency(DensityPanel):
         ]
         self.summary = W.HTML("")
         self.table = Table(
-            caption="Cases: a click opens one in the explorer", columns=[{"label": "case"}], height=300,
+            caption="Cases", instruction="a click opens one in the explorer", columns=[{"label": "case"}], height=300,
             empty="No case scored yet: press Run. Open cases takes a .json, .jsonl or .csv file of your own "
             "(prompt, and where known response, instruction, label).",
         )  # fmt: skip
@@ -156,7 +156,7 @@ class DatasetSaliency(DensityPanel):
             cases = parse_cases(bytes(file["content"]), file["name"])
             with self.hold():
                 self.cases, self.min_response = cases, SHORTEST
-            self.summary.value = f"{len(cases)} cases read from {escape(file['name'])}: press Run."
+            self.summary.value = f"{len(cases)} cases read from {escape(file['name'])}{instruction(': press Run')}."
 
     # drawing ----------------------------------------------------------------------------------------------------------
 

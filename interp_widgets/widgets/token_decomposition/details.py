@@ -150,7 +150,7 @@ class Details:
         norms.update(shown, names=names, sources=sources)
         if len({tokens.target for tokens in shown}) > 1:
             logit.update([])
-            logit.say("The two models put different tokens first: name a target to compare them.")
+            logit.say("The two models put different tokens first: only the logits of one target compare.")
         else:
             logit.update(shown, names=names, sources=sources)
 

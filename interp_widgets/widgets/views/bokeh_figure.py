@@ -21,6 +21,7 @@ from bokeh.models import Legend
 from bokeh.models import Model as BokehModel
 from bokeh.protocol import Protocol
 
+from interp_widgets.figures.chart import TO_FILL
 from interp_widgets.widgets.base.guard import ui_lock
 from interp_widgets.widgets.views.base import View, view_source, view_style
 
@@ -127,6 +128,11 @@ class BokehFigure(View):
         _HOSTED.add(doc)
         doc.on_change_dispatch_to(self)
         self.on_msg(self._receive)
+
+    @property
+    def is_empty(self) -> bool:
+        sentences = list(self.figure.select({"name": "message"}))
+        return bool(sentences) and all(one.visible and TO_FILL in one.tags for one in sentences)
 
     def __repr__(self) -> str:
         return f"BokehFigure({type(self.figure).__name__}, name={self.figure.name!r})"

@@ -91,7 +91,7 @@ function render({ model, el, signal }) {
   }
 
   function fill(columns, rows) {
-    caption.textContent = model.get("caption");
+    caption.textContent = [model.get("caption"), rows.length ? model.get("instruction") : ""].filter(Boolean).join("; ");
     caption.hidden = !caption.textContent;
     scroll.style.maxHeight = `${model.get("height")}px`;
     scroll.textContent = "";
@@ -242,7 +242,7 @@ function render({ model, el, signal }) {
     mark(root.contains(document.activeElement) && document.activeElement.tagName === "TR");
     reveal();
   };
-  const structure = "change:columns change:rows change:row_keys change:caption change:empty change:height";
+  const structure = "change:columns change:rows change:row_keys change:caption change:instruction change:empty change:height";
   const rebuild = perFrame(build); // columns, rows and names change together: built once
   const refused = (message) => { if (message?.kind === "refused") build(); };
   model.on(structure, rebuild);

@@ -59,6 +59,9 @@ class Table(View):
     """Index of the picked row in ``rows``, -1 for none."""
     caption = traitlets.Unicode("").tag(sync=True)
     """One line above the table, also its name for screen readers."""
+    instruction = traitlets.Unicode("").tag(sync=True)
+    """What a click or an edit does, said behind the caption of a filled table; not in a saved page, where it does
+    nothing."""
     empty = traitlets.Unicode("Nothing to show yet.").tag(sync=True)
     """The sentence shown when there are no rows."""
     height = traitlets.Int(280).tag(sync=True)

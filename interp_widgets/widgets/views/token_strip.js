@@ -227,7 +227,7 @@ function render({ model, el, signal }) {
   }
 
   function heading() {
-    title.textContent = title.title = model.get('label');
+    title.textContent = title.title = [model.get('label'), model.get('instruction')].filter(Boolean).join('; ');
     strip.setAttribute('aria-label', model.get('label') || 'tokens');
     strip.setAttribute('aria-multiselectable', 'true');
   }
@@ -374,7 +374,7 @@ function render({ model, el, signal }) {
     onTraits(model, 'lut lut_dark', mark('colours')),
     onTraits(model, 'density density_max density_label', mark('paint')),
     onTraits(model, 'max_lines', fit),
-    onTraits(model, 'label', heading),
+    onTraits(model, 'label instruction', heading),
     onTraits(model, 'marks', mark('states')),
     onTraits(model, 'brush marking', mark('states')),
     onTraits(model, 'selected', () => { cursor = Math.max(0, model.get('selected') < 0 ? cursor : model.get('selected')); reveal(cursor); flush(); }),

@@ -75,6 +75,8 @@ class TokenStrip(View):
     """Whether a drag marks instead of brushing."""
     label = t.Unicode("").tag(sync=True)
     """Heading and accessible name."""
+    instruction = t.Unicode("").tag(sync=True)
+    """What a click or a drag does, said behind the label; not in a saved page, where it does nothing."""
     empty = t.Unicode("No tokens yet").tag(sync=True)
     """What stands in the place of no tokens."""
     max_lines = t.Int(8).tag(sync=True)
