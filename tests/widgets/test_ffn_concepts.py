@@ -346,6 +346,57 @@ def test_answers_come_in_while_another_tab_is_looked_at(
     assert [row[-1] for row in tab(panel).table.rows] == ["slow"] * 7 + [None] * 13
 
 
+def test_every_tab_says_what_runs_and_can_cancel_it(
+    pair: Any, browse: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(7)
+    monkeypatch.setattr(note_controls.NoteControls, "annotator", lambda self: slow)
+    panel = browse(pair.base, tab="neurons", prompt=PROMPT)
+    panel.tab = "concepts"
+    settle(panel)
+    tab(panel).annotating.ask()
+    assert slow.entered.wait(120)
+    assert panel.status.text == "Annotating"
+    panel.tab = "neurons"
+    assert panel.status is neurons(panel).status is tab(panel).status
+    assert (panel.status.state, panel.status.text) == ("running", "Annotating")
+    panel.layer = 2
+    panel.go()
+    assert panel.status.text == "Annotating · then Computing (FFN neurons)"
+    panel.tab = "concepts"
+    assert panel.status.text.startswith("Annotating · then Computing")
+    panel.tab = "neurons"
+    wire.event(panel.status, event="cancel")
+    assert panel.wait(120)
+    assert panel.status.state == "cancelled"
+    assert len(tab(panel).notes_of("A")) == 7, "what was annotated is kept"
+
+
+def test_questions_of_two_tabs_are_two_runs_on_the_line(
+    pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel = browse(pair.base, tab="neurons", prompt=PROMPT)
+    entered, go_on = threading.Event(), threading.Event()
+    real = neurons(panel).compute
+
+    def slow(*args: Any, **options: Any) -> Any:
+        entered.set()
+        assert go_on.wait(120)
+        return real(*args, **options)
+
+    monkeypatch.setattr(neurons(panel), "compute", slow)
+    panel.target = " Rome"
+    panel.go()
+    assert entered.wait(120)
+    panel.tab = "concepts"
+    panel.go()
+    assert panel.status.text == "Computing (FFN neurons) · then Computing (FFN concepts)"
+    go_on.set()
+    settle(panel)
+    assert (panel.status.state, panel["concepts"].result is None) == ("done", False)
+    assert neurons(panel).result.effects.target_token == " Rome"
+
+
 class Slow:
     """An annotator that stops after a few answers until it is let go, or fails."""
 

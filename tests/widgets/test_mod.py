@@ -307,8 +307,8 @@ def test_the_routes_are_read_while_a_tuning_goes_on(base: Any, view: Any, monkey
             panel.prompt = other.prompt = "A pilot flies a"
             panel.go()
             other.go()
-            assert panel.status.text == "Tuning · then Computing"
-            assert other.status.text == "Computing: waiting for Tuning (Mixture of depths) to end"
+            assert panel.status.text == "Tuning · then Computing (Mixture of depths)"
+            assert other.status.text == "Computing (Mixture of depths): waiting for Tuning (Mixture of depths) to end"
         seen.append((panel.result.n_positions, other.result.n_positions, panel.status.text, panel.status.state))
         return real(*args, **options)
 

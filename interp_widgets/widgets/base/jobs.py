@@ -13,6 +13,9 @@ from ...models.threads import SMALL, few_threads
 from .guard import guarded, inside_handler, ui_lock
 from .status import describe_error
 
+MAIN = "main"
+"""The channel of a panel's own question."""
+
 
 class Jobs:
     """The runs of one panel on the worker of its device. They report to the panel's status line."""
@@ -39,16 +42,16 @@ class Jobs:
         tells only of errors and of a cancelled run: for milliseconds of work behind a click. With `gives_way`, the work
         calls `job.give_way` now and then, so that shorter runs of all panels need not wait for its end.
         """
-        panel, status = self._panel, self._panel.status
+        panel, status, line = self._panel, self._panel.status, self.on_line(channel)
         began, partial = time.monotonic(), False
         if quiet:
-            status.forget(channel)
+            status.forget(line)
 
         def finish(value: Any) -> None:
             if done is not None:
                 done(value)
             if not quiet:
-                status.done(time.monotonic() - began, title=title, channel=channel)
+                status.done(time.monotonic() - began, title=title, channel=line)
 
         def compute(job: Job) -> Any:
             nonlocal began
@@ -70,16 +73,15 @@ class Jobs:
             compute,
             on_result=guarded(panel, finish),
             on_error=panel.show_error,
-            on_progress=None if quiet else lambda progress: status.progress(progress, channel=channel),
+            on_progress=None if quiet else lambda progress: status.progress(progress, channel=line),
             on_state=tell,
             on_partial=None if on_partial is None else guarded(panel, show),
             title=self.named(title),
             gives_way=gives_way,
         )
 
-    def owner(self, channel: str = "") -> Owner:
-        """The source of a channel's requests; empty: of the panel's own question."""
-        channel = channel or self._panel.channel
+    def owner(self, channel: str = MAIN) -> Owner:
+        """The source of a channel's requests."""
         if channel not in self._owners:
             device = str(getattr(self._panel.models[0], "device", "cpu"))
             self._owners[channel] = Owner(device, lock=ui_lock)
@@ -88,28 +90,36 @@ class Jobs:
     def drop(self) -> None:
         """Forget what runs for the panel's own question: nobody wants its answer."""
         self.owner().drop()
-        self._panel.status.forget(self._panel.channel)
+        self._panel.status.forget(self.on_line())
+
+    def on_line(self, channel: str = MAIN) -> str:
+        """What the status line calls a channel; where panels share a line, each has channels of its own."""
+        stack = self._panel.stack
+        shared = stack is not None and stack.status_line is not None
+        return f"{type(self._panel).__qualname__} {channel}" if shared else channel
 
     def named(self, title: str) -> str:
         """A run as those on other panels know it."""
         return f"{title} ({name})" if (name := getattr(self._panel, "title", "")) else title
 
-    def report(self, state: State, title: str = "Computing", channel: str = "", *, partial: bool = False) -> None:
+    def report(self, state: State, title: str = "Computing", channel: str = MAIN, *, partial: bool = False) -> None:
         """Show the state of a run; done and failed are shown with their result and their error."""
-        status, channel = self._panel.status, channel or self._panel.channel
+        status, line = self._panel.status, self.on_line(channel)
+        if channel == MAIN and line != MAIN:
+            title = self.named(title)  # it is read on the other tabs too
         if self._panel.closed:
             return
         if state == "queued":
             before = self.owner(channel).worker.current
-            status.queued(title, channel=channel, behind="" if before is None else before.title)
+            status.queued(title, channel=line, behind="" if before is None else before.title)
         elif state == "running":
-            status.running(title, channel=channel)
+            status.running(title, channel=line)
         elif state == "cancelling":
-            status.cancelling(channel=channel)
+            status.cancelling(channel=line)
         elif state == "cancelled":
-            status.cancelled(partial=partial, channel=channel)
+            status.cancelled(partial=partial, channel=line)
         else:
-            status.forget(channel)
+            status.forget(line)
 
     @property
     def busy(self) -> bool:

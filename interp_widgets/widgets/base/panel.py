@@ -99,8 +99,6 @@ class Panel(Shell):
     """Panels of one name take each other's answers from the cache; empty: those of one class."""
     keeps: ClassVar[bool] = True
     """Whether answers go to the cache; without, every Run computes anew, as a measurement should."""
-    channel: ClassVar[str] = "main"
-    """What the status line calls the runs of its question; in a stack with one status line each panel has another."""
 
     result = T.Any(None, read_only=True)
     """The last good result (a tuple of two with two models); None before the first."""
@@ -664,7 +662,7 @@ class Panel(Shell):
         self._run_failed = self._behind = False
         self.mark(stale=False)
         seconds = time.monotonic() - began if outcome.cached else outcome.seconds
-        self.status.done(seconds, cached=outcome.cached, channel=self.channel)
+        self.status.done(seconds, cached=outcome.cached, channel=self.jobs.on_line())
         if self._asked_for or self._changed:  # what was chosen in the results before is no error in these
             self._check_chosen()
         refused, self._refused = self._refused, None
@@ -696,12 +694,12 @@ class Panel(Shell):
     def _failed(self, error: BaseException) -> None:
         self._pending = None
         self._run_failed = True
-        self.status.forget(self.channel)  # also where the run itself went well, and drawing did not
+        self.status.forget(self.jobs.on_line())  # also where the run itself went well, and drawing did not
         self.show_error(error)
         self._restore()
 
     def _progress(self, progress: Progress) -> None:
-        self.status.progress(progress, channel=self.channel)
+        self.status.progress(progress, channel=self.jobs.on_line())
 
     def _report(self, state: State) -> None:
         if state in ("queued", "cancelled"):

@@ -59,8 +59,7 @@ class Stack(Shell):
     panels: ClassVar[Mapping[str, type[Panel]]] = {}
     """The class of each tab's panel, under the tab's name."""
     one_status: ClassVar[bool] = False
-    """Whether the panels share one status line, below the tabs, since one works while another is looked at. Their runs
-    then have channels of different names."""
+    """Whether the panels share one status line, below the tabs, since one works while another is looked at."""
     texts_above: ClassVar[bool] = False
     """Whether the texts of a prediction stand above the tabs; else each panel that asks for them has its own."""
     tab: str

@@ -41,6 +41,7 @@ class FFNConceptBrowser(WordStack):
     """
 
     title = "FFN concepts"
+    one_status: ClassVar[bool] = True  # annotating goes on while another tab is looked at
     panels: ClassVar = {"concepts": PrincipalComponents, "neurons": LayerNeurons, "comparison": ConceptChange}
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:

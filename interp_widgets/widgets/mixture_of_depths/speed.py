@@ -62,7 +62,7 @@ def speed(
 class MixtureSpeed(MixtureReading, probe(speed, view=SpeedView)):  # type: ignore[misc]
     """What few routes per token gain, in a table."""
 
-    waits, keeps, channel = True, False, "speed"
+    waits, keeps = True, False
 
     def code(self, request: MixtureQuestion) -> str:
         return self.reading_cell(request, "routing_speed", max_new_tokens=TOKENS)

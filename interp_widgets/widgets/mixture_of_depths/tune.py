@@ -156,7 +156,7 @@ class MixtureTuning(MixturePanel):
         """Stop behind the step that is being made; what was learned is kept."""
         if self._halt is not None and self.going:
             self._halt.set()
-            self.status.cancelling(channel="tune")
+            self.status.cancelling(channel=self.jobs.on_line("tune"))
 
     def cancel(self) -> None:
         """Stop what is running; a tuning keeps what it has learned so far."""
