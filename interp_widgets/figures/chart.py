@@ -203,6 +203,13 @@ class Chart:
         self.subtitle("")
 
     @property
+    def described(self) -> dict[str, str]:
+        """Title, second line and names of the axes, as a static picture of the chart takes them."""
+        texts = {"title": self.figure.title.text, "subtitle": self._subtitle.text}
+        texts |= {"x_label": self.figure.xaxis[0].axis_label, "y_label": self.figure.yaxis[0].axis_label}
+        return {name: str(getattr(text, "text", text) or "") for name, text in texts.items()}
+
+    @property
     def message(self) -> str:
         """The sentence shown in place of the data; empty while data is shown."""
         return str(self._message.text) if self._message.visible else ""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from bokeh.embed import json_item
 from bokeh.models import GlyphRenderer
+from matplotlib.text import Text
 
 from interp_widgets.analysis.saliency import FaithfulnessResult, SaliencyDatasetResult, SaliencyResult, saliency_dataset
 from interp_widgets.data.cases import SaliencyCase
@@ -290,3 +291,58 @@ def test_faithfulness_curves_of_different_things_are_refused() -> None:
     assert chart.figure.yaxis[0].axis_label == "mean log-probability (nats)"
     with pytest.raises(ValueError, match="kind must be one of deletion"):
         FaithfulnessCurves(kind="rise")  # type: ignore[arg-type]
+
+
+# ---- static pictures
+
+
+def written(axes: Any) -> str:
+    """All that is written in a picture's figure."""
+    return "\n".join(text.get_text() for text in axes.figure.findobj(Text))
+
+
+@pytest.mark.parametrize("kind", ["deletion", "comprehensiveness"])
+def test_the_picture_of_faithfulness_curves_draws_their_numbers(kind: Any) -> None:
+    results = [made_faithfulness(), made_faithfulness("first_order", 1)]
+    chart = FaithfulnessCurves(results, kind=kind)
+    axes = chart.scene(name="A: ").figure().axes[0]
+    chance = getattr(results[0], f"random_{kind}")
+    drawn = [line.get_ydata().tolist() for line in axes.lines]
+    assert drawn == [chance.mean(axis=0).tolist(), *(getattr(result, kind).tolist() for result in results)]
+    band = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == (chance.min(), chance.max())
+    words = written(axes)
+    assert f"A: {chart.TITLES[kind]}" in words
+    assert all(line in words for line in chart._subtitle.text.splitlines())
+    assert {"exact", "first order", "random orders: mean and range"} <= set(words.splitlines())
+    if kind == "comprehensiveness":
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "5", "10", "20", "50"]
+    with pytest.raises(ValueError, match="no curves to draw"):
+        FaithfulnessCurves(kind=kind).scene()
+
+
+@pytest.mark.parametrize("kind", ["models", "followed"])
+def test_the_picture_of_group_strips_draws_every_case(kind: Any) -> None:
+    chart = GroupStrips(made_dataset(), kind=kind)
+    axes = chart.scene().figure().axes[0]
+    points = axes.collections[-1].get_offsets()
+    assert points[:, 1].tolist() == chart.source.data["score"]
+    factors = chart.figure.x_range.factors
+    assert np.rint(points[:, 0]).astype(int).tolist() == [factors.index(x[:2]) for x in chart.source.data["x"]]
+    boxes, bands = axes.containers
+    assert [bar.get_y() for bar in bands] == chart.summary.data["low"]
+    assert np.allclose([bar.get_y() + bar.get_height() for bar in boxes], chart.summary.data["three"])
+    assert chart._subtitle.text.splitlines()[0] in written(axes)
+    with pytest.raises(ValueError, match="there is no comparison to draw"):
+        GroupStrips().scene()
+
+
+def test_the_picture_of_a_position_profile_draws_its_shares() -> None:
+    data = made_dataset()
+    axes = PositionProfile(data).scene().figure().axes[0]
+    assert [line.get_ydata().tolist() for line in axes.lines[1:]] == data.profile.tolist()
+    ends = np.array([segment[:, 1] for segment in axes.collections[0].get_segments()])
+    assert np.allclose(ends.reshape(2, 4, 2), np.moveaxis(data.profile_interval, 1, 2))
+    assert {"first quarter", "base", "tuned"} <= set(written(axes).splitlines())
+    with pytest.raises(ValueError, match="there is no profile to draw"):
+        PositionProfile().scene()

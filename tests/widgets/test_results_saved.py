@@ -6,11 +6,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import interp_widgets
 from interp_widgets import Result, Results
+from interp_widgets.analysis.ablation import Ablation, ablation
 from interp_widgets.data.concepts import demo_concepts
+from interp_widgets.data.problems import Problem
+from interp_widgets.data.word_vectors import demo_word_vectors
+from interp_widgets.widgets.ablation.ablation_spec import AblationSpec, Listed, ReplacementValue
 from interp_widgets.widgets.base.controls import instruction
 from interp_widgets.widgets.base.saving import formats
 from tests.widgets.opening import settle
@@ -19,16 +24,22 @@ from tests.widgets.saved_pages import instructions, read
 PROMPT = "The Eiffel Tower is located in the city of"
 WORDS = ["Paris", "London", "Berlin", "Rome", "the", "of", "in", "a", "and", "is"]
 FEW = demo_concepts()[:8]
+MEAN = ReplacementValue("mean", ("Berlin is in", "The cat is in"))
+DATA = [("The capital of France is", " Paris"), ("One two three", " four"), ("A pilot flies a", " plane")]
+PROBLEMS = [Problem(prompt, answer, "", "task", check=lambda text: len(text) % 2 == 0) for prompt, answer in DATA[:2]]
 QUICK: dict[str, dict[str, Any]] = {
     "SaliencyExplorer": {"prompt": "Paris is", "response": " in"},
     "LogitLensExplorer": {"prompt": PROMPT},
     "AblationPanel": {"prompt": "Paris is in", "corrupted": "Berlin is in"},
     "TokenDecompositionExplorer": {"prompt": "Paris is in"},
-    "HeadWordBrowser": {"word_list": "own", "words": WORDS, "top": 3},
+    "HeadWordBrowser": {"word_list": "own", "words": [*demo_word_vectors().words[:120]], "top": 30, "keep": 20},
     "FFNConceptBrowser": {"word_list": "own", "words": WORDS, "rank": 4},
     "ConceptBrowser": {"concepts": FEW, "prompt": "Paris is in", "max_new_tokens": 2},
-    "MoDRoutingViewer": {"prompt": "Paris is in", "k": 2},
-}
+    "MoDRoutingViewer": {
+        "prompt": "Paris is in", "dataset": DATA, "problems": PROBLEMS, "k": 2, "steps": 2, "batch_size": 2,
+        "grid_steps": 1, "grid_ks": [1, 2], "n_problems": 2,
+    },
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -79,47 +90,62 @@ def test_one_model_and_two(kind: str, opened: Callable[..., Any], pair: Any, tmp
         assert not both["A"].equals(both["B"])
 
 
+def run(panel: Any, tab: str, **options: Any) -> None:
+    """Open a tab and let it answer."""
+    with panel.hold():
+        for name, value in {"tab": tab, **options}.items():
+            setattr(panel, name, value)
+    settle(panel)
+
+
 def tabs_of_saliency(panel: Any) -> Iterator[str]:
+    yield "map"
     panel.tab = "check"
     with pytest.raises(ValueError, match="no result to save on the tab Check yet"):
         panel.current.stored()
-    panel.current.run_button.click()
+    run(panel, "check")
     yield "check"
-    panel.tab, panel.case_count = "data_set", 2
-    panel.current.run_button.click()
-    yield "data set"
+    run(panel, "data_set", case_count=4)
+    yield "data_set"
 
 
 def tabs_of_ablation(panel: Any) -> Iterator[str]:
-    for panel.tab in ("heads", "tracing"):
-        if panel.tab == "tracing":
-            panel.prompt, panel.subject, panel.samples = PROMPT, "Eiffel Tower", 2
-        settle(panel)
-        yield panel.tab
+    for tab in ("modules", "heads"):
+        run(panel, tab)
+        yield tab
+    run(panel, "tracing", prompt=PROMPT, subject="Eiffel Tower", samples=2)
+    yield "tracing"
+    ablations = (Listed(AblationSpec("attn", 0, 3)), Listed(AblationSpec("mlp", 1, 2, None, MEAN)))
+    run(panel, "text", ablations=ablations, max_new_tokens=3)
+    yield "text"
 
 
-def tabs_of_head_words(panel: Any) -> Iterator[str]:
-    panel.tab = "comparison"
-    yield "comparison"
+def tabs_of_mixtures(panel: Any) -> Iterator[str]:
+    yield "route"
+    panel.tab = "tune"
+    panel.current.tune()
+    yield "tune"
+    panel.tab = "grid"
+    panel.current.start("grid")
+    yield "grid"
+    panel.tab = "speed"
+    panel.current.go()
+    yield "speed"
 
 
-def tabs_of_ffn_concepts(panel: Any) -> Iterator[str]:
-    for panel.tab in ("neurons", "comparison"):
-        settle(panel)
-        yield panel.tab
-
-
-def tabs_of_concepts(panel: Any) -> Iterator[str]:
-    for panel.tab in ("quality", "read", "steer", "compare"):
-        yield settle(panel).tab
+def all_tabs(panel: Any) -> Iterator[str]:
+    for tab in panel.fitting:
+        run(panel, tab)
+        yield tab
 
 
 TABS = {
     "SaliencyExplorer": tabs_of_saliency,
     "AblationPanel": tabs_of_ablation,
-    "HeadWordBrowser": tabs_of_head_words,
-    "FFNConceptBrowser": tabs_of_ffn_concepts,
-    "ConceptBrowser": tabs_of_concepts,
+    "HeadWordBrowser": all_tabs,
+    "FFNConceptBrowser": all_tabs,
+    "ConceptBrowser": all_tabs,
+    "MoDRoutingViewer": tabs_of_mixtures,
 }
 
 
@@ -127,10 +153,31 @@ TABS = {
 @pytest.mark.parametrize("kind", TABS)
 def test_every_tab(kind: str, opened: Callable[..., Any], pair: Any, tmp_path: Path) -> None:
     panel = opened(kind, pair)
+    seen = []
     for name in TABS[kind](panel):
         assert panel.wait(120)
-        assert not panel.status.error, name
+        assert not panel.status.error, (name, panel.status.error)
+        assert panel.tab == name
         again(panel, tmp_path / f"{name}.npz")
+        assert formats(panel.current) == (".csv", ".parquet", ".svg", ".png", ".html", ".npz"), name
+        assert panel.save(tmp_path / f"{name}.svg").read_text().count("<path") > 3
+        assert panel.save(tmp_path / f"{name}.png").read_bytes()[1:4] == b"PNG"
+        assert len(pd.read_csv(panel.save(tmp_path / f"{name}.csv"))) > 0
+        seen.append(name)
+    assert seen == list(panel.fitting)
+
+
+def test_a_text_under_ablations_is_what_the_function_gives(pair: Any, opened: Callable[..., Any]) -> None:
+    panel = opened("AblationPanel", pair.base)
+    run(panel, "text", ablations=(Listed(AblationSpec("attn", 0, 3)),), max_new_tokens=4)
+    found, ids = panel.current.stored(), pair.base.tokens("Paris is in")
+    with ablation(pair.base, [Ablation("attn", 0, position=3)]):
+        ablated = pair.base.generate_ids(ids, max_new_tokens=4)
+    assert (list(found.plain), list(found.ablated)) == (pair.base.generate_ids(ids, max_new_tokens=4), ablated)
+    assert found.plain != found.ablated, "else the test says nothing"
+    table = found.to_frame()
+    assert list(table.token[table.ablated]) == [*found.ablated_tokens] == list(pair.base.token_strings(ablated))
+    assert list(table.position[~table.ablated]) == list(range(len(found.plain)))
 
 
 @pytest.mark.seconds

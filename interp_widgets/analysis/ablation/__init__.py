@@ -1,6 +1,7 @@
 """Which parts of a model a prediction needs: parts taken out, and states put back."""
 
 from interp_widgets.analysis.ablation.ablated_prediction import AblatedPrediction, ablated_prediction
+from interp_widgets.analysis.ablation.ablated_writing import AblatedTextResult, ablated_text
 from interp_widgets.analysis.ablation.contexts import (
     Ablation,
     Part,

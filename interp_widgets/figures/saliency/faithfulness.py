@@ -11,10 +11,15 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.saliency import FaithfulnessResult
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
+from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 Curve = Literal["deletion", "insertion", "comprehensiveness", "sufficiency"]
 """The curves of a faithfulness result."""
+
+CHANCE = "random orders: mean and range"
+"""What the band of the random orders is called."""
 
 
 class FaithfulnessCurves(Chart):
@@ -66,7 +71,7 @@ class FaithfulnessCurves(Chart):
         self.legend(
             [
                 LegendItem(label={"field": "method"}, renderers=[drawn]),
-                LegendItem(label="random orders: mean and range", renderers=[area, mean]),
+                LegendItem(label=CHANCE, renderers=[area, mean]),
             ],
             columns=2,
         )
@@ -89,8 +94,7 @@ class FaithfulnessCurves(Chart):
                 self._share(other), share
             ):
                 raise ValueError("curves of one chart must be of the same prompt, target and response token")
-        listed = self.kind in ("comprehensiveness", "sufficiency")
-        x = np.arange(len(share), dtype=float) if listed else share
+        x = np.arange(len(share), dtype=float) if self._listed else share
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         lines: dict[str, list[Any]] = {column: [] for column in self.lines.data}
         for place, result in enumerate(results):
@@ -105,24 +109,51 @@ class FaithfulnessCurves(Chart):
         chance = getattr(first, f"random_{self.kind}")
         self.lines.data = lines
         self.band.data = {"x": x, "low": chance.min(axis=0), "high": chance.max(axis=0), "mean": chance.mean(axis=0)}
-        if listed:
+        if self._listed:
             self.name_ticks(self.figure.xaxis[0], [f"{q:g}" for q in share])
         unit = self.UNITS.get(first.target, first.target)
-        self.figure.yaxis[0].axis_label = f"loss of {unit}" if listed else unit
+        self.figure.yaxis[0].axis_label = f"loss of {unit}" if self._listed else unit
         self.fill(rows, subtitle=self._numbers(results))
 
+    def scene(self, *, width: float = 620, height: float = 340, name: str = "") -> Scene:
+        """The curves on the screen as a static picture, whose title begins with a name; ValueError without curves."""
+        if self.message:
+            raise ValueError("there are no curves to draw: run the check first")
+        texts, lines, band = self.described, dict(self.lines.data), dict(self.band.data)
+        texts["title"] = f"{name}{texts['title']}"
+        ticks = self._listed and dict(self.figure.xaxis[0].major_label_overrides)
+        names = [*lines["method"], CHANCE]
+        height += legend_room(names, width) + subtitle_room(texts["subtitle"])
+
+        def draw(sheet: Sheet) -> None:
+            axes = plot(sheet, width, height, names, **texts)
+            area = axes.fill_between(band["x"], band["low"], band["high"], color=QUIET, alpha=0.25, lw=0)
+            axes.plot(band["x"], band["mean"], color=QUIET, lw=2 * POINT, ls="--")
+            drawn = [
+                axes.plot(xs, ys, color=color, lw=2.5 * POINT, marker="o", markersize=5 * POINT)[0]
+                for xs, ys, color in zip(lines["xs"], lines["ys"], lines["color"], strict=True)
+            ]
+            if ticks:
+                axes.set_xticks(list(ticks), list(ticks.values()))
+            legend(axes, list(zip(names, [*drawn, area], strict=True)), width)
+
+        return Scene(width, height, draw, title=texts["title"])
+
+    @property
+    def _listed(self) -> bool:
+        """Whether the curve is over the few shares at which it is taken."""
+        return self.kind in ("comprehensiveness", "sufficiency")
+
     def _share(self, result: FaithfulnessResult) -> NDArray[np.float64]:
-        listed = self.kind in ("comprehensiveness", "sufficiency")
-        return np.asarray(result.percent if listed else 100 * result.fraction, dtype=np.float64)
+        return np.asarray(result.percent if self._listed else 100 * result.fraction, dtype=np.float64)
 
     def _numbers(self, results: Sequence[FaithfulnessResult]) -> str:
         """The curve's one number for every method and for chance, and which way is better."""
-        listed = self.kind in ("comprehensiveness", "sufficiency")
-        name = f"aopc_{self.kind}" if listed else f"{self.kind}_area"
+        name = f"aopc_{self.kind}" if self._listed else f"{self.kind}_area"
         found = [f"{result.method.replace('_', ' ')} {getattr(result, name):.3f}" for result in results]
         chance = results[0].random_summary()[name][0]
         better = "higher" if self.kind in ("insertion", "comprehensiveness") else "lower"
-        what = "mean" if listed else "area"
+        what = "mean" if self._listed else "area"
         return f"{what}, {better} is better: random {chance:.3f}\n{' · '.join(found)}"
 
 

@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.saliency import GroupComparison, SaliencyDatasetResult
 from interp_widgets.figures.chart import Chart, empty_source
+from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet, shorten
 from interp_widgets.figures.theme import PALETTE8
 
 _MOST_LINES = 6
+PARTS = ("one response", "middle half", "mean and its 95 % interval")
+"""What the parts of the chart are called."""
 
 
 class GroupStrips(Chart):
@@ -54,8 +58,8 @@ class GroupStrips(Chart):
         )  # fmt: skip
         band = self.figure.vbar(bottom="low", top="high", fill_alpha=0.4, line_color=None, name="intervals", **wide)
         line = self.figure.vbar(bottom="mean", top="mean", line_color="color", line_width=3, name="means", **wide)
-        items = {"one response": [points], "middle half": [boxes], "mean and its 95 % interval": [band, line]}
-        self.legend([LegendItem(label=label, renderers=renderers) for label, renderers in items.items()])
+        parts = zip(PARTS, ([points], [boxes], [band, line]), strict=True)
+        self.legend([LegendItem(label=label, renderers=renderers) for label, renderers in parts])
         self.figure.add_tools(TapTool(renderers=[points]))
         self.hover(points)
         self.update(result, kind=kind)
@@ -84,6 +88,33 @@ class GroupStrips(Chart):
         self.figure.x_range.factors = factors
         self.summary.data = summary
         self.fill(rows, subtitle=_verdicts(tests))
+
+    def scene(self, *, width: float = 620, height: float = 380) -> Scene:
+        """The groups on the screen as a static picture; ValueError where there is no comparison."""
+        if self.message:
+            raise ValueError(f"there is no comparison to draw: {self.message}")
+        texts, points, groups = self.described, dict(self.source.data), dict(self.summary.data)
+        factors: list[tuple[str, str]] = list(self.figure.x_range.factors)
+        height += legend_room(PARTS, width) + subtitle_room(texts["subtitle"])
+
+        def draw(sheet: Sheet) -> None:
+            axes = plot(sheet, width, height, PARTS, **texts)
+            at, color = range(len(factors)), groups["color"]
+            low, high, quarter, three = (np.asarray(groups[name]) for name in ("low", "high", "quarter", "three"))
+            boxes = axes.bar(at, three - quarter, 0.66, bottom=quarter, color=color, alpha=0.2)
+            band = axes.bar(at, high - low, 0.66, bottom=low, color=color, alpha=0.4)
+            axes.hlines(groups["mean"], np.subtract(at, 0.33), np.add(at, 0.33), colors=color, lw=3 * POINT)
+            x = [factors.index((where, group)) + offset for where, group, offset in points["x"]]
+            dots = axes.scatter(x, points["score"], s=(5 * POINT) ** 2, c=points["color"], alpha=0.65, lw=0)
+            tips = zip(points["name"], points["group"], points["score"], strict=True)
+            sheet.tip(dots, [f"{name}, {group}: {score:.3f}" for name, group, score in tips])
+            room = (width - 80) / len(factors)
+            labels = ["\n".join(shorten(part, room, 11) for part in reversed(factor)) for factor in factors]
+            axes.set_xticks(at, labels)
+            axes.set_xlim(-0.6, len(factors) - 0.4)
+            legend(axes, list(zip(PARTS, (dots, boxes, band), strict=True)), width)
+
+        return Scene(width, height, draw, title=texts["title"])
 
     @staticmethod
     def _add_group(

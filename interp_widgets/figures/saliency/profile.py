@@ -9,6 +9,8 @@ from bokeh.models import LegendItem, NumeralTickFormatter, Range1d, Span
 
 from interp_widgets.analysis.saliency import SaliencyDatasetResult
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
+from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet
 from interp_widgets.figures.theme import PALETTE8
 
 
@@ -74,3 +76,26 @@ class PositionProfile(Chart):
         self.lines.data = lines
         counts = ", ".join(f"{result.model_names[i]} {result.profile_sentences[i]}" for i in found)
         self.fill(rows, subtitle=f"sentences: {counts}\nbars: 95 % interval over prompts · dotted: no preference")
+
+    def scene(self, *, width: float = 620, height: float = 340) -> Scene:
+        """The profile on the screen as a static picture; ValueError where there is none."""
+        if self.message:
+            raise ValueError(f"there is no profile to draw: {self.message}")
+        texts, lines, points = self.described, dict(self.lines.data), dict(self.source.data)
+        top, names = self.figure.y_range.end, list(lines["model"])
+        height += legend_room(names, width) + subtitle_room(texts["subtitle"])
+
+        def draw(sheet: Sheet) -> None:
+            axes = plot(sheet, width, height, names, **texts)
+            axes.axhline(0.25, color=QUIET, lw=1.5 * POINT, ls=":")
+            drawn = [
+                axes.plot(xs, ys, color=color, lw=2.5 * POINT, marker="o", markersize=9 * POINT, clip_on=False)[0]
+                for xs, ys, color in zip(lines["xs"], lines["ys"], lines["color"], strict=True)
+            ]
+            axes.vlines(points["x"], points["low"], points["high"], colors=points["color"], lw=3 * POINT)
+            axes.set(xlim=(-0.4, 3.4), ylim=(0, top))
+            axes.set_xticks(range(len(self.QUARTERS)), list(self.QUARTERS))
+            axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+            legend(axes, list(zip(names, drawn, strict=True)), width)
+
+        return Scene(width, height, draw, title=texts["title"])

@@ -10,24 +10,32 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from interp_widgets.figures.labels import number
-from interp_widgets.figures.static.scene import POINT, Scene, Sheet, printable, text_width
+from interp_widgets.figures.static.scene import MARGIN, MUTED, POINT, Scene, Sheet, printable, shorten, text_width
 from interp_widgets.figures.theme import PALETTE8
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _QUIET = "#c3c7cd"
+_SMALL, _LINE = 11.0, 16.0
 _LEFT, _TOP, _BOTTOM, _RIGHT = 64.0, 56.0, 48.0, 16.0
 Curve = tuple[str, ArrayLike, bool]
 """Name, numbers, and whether it is marked: only marked ones are named."""
 
 
 def plot(
-    sheet: Sheet, width: float, height: float, names: Sequence[str], *, title: str, x_label: str, y_label: str
-) -> Axes:
-    """Axes of a chart with its title, the names of its axes, level lines, and room above for a legend of `names`."""
+    sheet: Sheet, width: float, height: float, names: Sequence[str], *, title: str, x_label: str, y_label: str,
+    subtitle: str = "",
+) -> Axes:  # fmt: skip
+    """Axes of a chart with its title, the names of its axes, level lines, and room above for a legend of `names`.
+
+    The lines of the subtitle stand below the title; `subtitle_room` is what they take.
+    """
     sheet.title(title, width)
-    top = _TOP + legend_room(names, width)
+    for index, line in enumerate(subtitle.splitlines()):
+        text = shorten(line, width - 2 * MARGIN, _SMALL)
+        sheet.text(MARGIN, MARGIN + 26 + _LINE * index, text, size=_SMALL, color=MUTED)
+    top = _TOP + subtitle_room(subtitle) + legend_room(names, width)
     axes = sheet.axes(_LEFT, top, width - _LEFT - _RIGHT, height - top - _BOTTOM)
     axes.set(xlabel=printable(x_label), ylabel=printable(y_label))
     axes.grid(axis="y")
@@ -45,6 +53,11 @@ def _columns(names: Sequence[str], width: float) -> int:
 def legend_room(names: Sequence[str], width: float) -> float:
     """Pixels that a legend takes above a chart so wide besides its first line."""
     return 18.0 * max(0, -(-len(names) // _columns(names, width)) - 1)
+
+
+def subtitle_room(subtitle: str) -> float:
+    """Pixels that the lines of a subtitle take."""
+    return _LINE * len(subtitle.splitlines())
 
 
 def legend(axes: Axes, parts: Sequence[tuple[str, Any]], width: float) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from dataclasses import field as data
 from difflib import SequenceMatcher
 from html import escape
 from typing import Any, ClassVar
@@ -12,7 +11,8 @@ from typing import Any, ClassVar
 import ipywidgets as W
 import traitlets as T
 
-from interp_widgets.analysis.ablation import ablation
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis.ablation import AblatedTextResult, ablated_text
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
@@ -23,23 +23,12 @@ from ..base.fields import field
 from ..base.prediction import Prediction, PredictionPanel, checked
 from ..base.request import model_variables
 from ..base.sampling import Sampling
+from ..base.saving import as_one
 from ..views import TokenStrip
 from .ablation_spec import AblationSpec, Listed, makers
 from .maps import quoted
 
 EMPTY = "The list is empty: click a cell of a map, then <i>Add to the list</i>."
-
-
-@dataclass(frozen=True)
-class Written:
-    """What one model writes, as it is and with ablations."""
-
-    plain: tuple[int, ...]
-    """Token ids."""
-    ablated: tuple[int, ...]
-    plain_tokens: tuple[str, ...] = data(default=(), compare=False)
-    """Readable tokens."""
-    ablated_tokens: tuple[str, ...] = data(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -58,22 +47,11 @@ class WritingRequest:
         """Keywords of `generate`."""
         return {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature, "seed": self.seed}
 
-    def answer(self, model: Model, *, progress: Any, check: Any, on_partial: Any) -> Written:
+    def answer(self, model: Model, *, progress: Any, check: Any, on_partial: Any) -> AblatedTextResult:
         """Let one model write both texts."""
-        ids, count = self.prediction.read(model)[0], self.max_new_tokens
-        made = [one.make(model, self.prediction, ahead=count, check=check) for one in self.specs]
-        texts = []
-        for number, ablations in enumerate(([], made)):
-            new: list[int] = []
-
-            def told(token: int, new: list[int] = new, before: int = number * count) -> None:
-                new.append(token)
-                progress(before + len(new), 2 * count)
-
-            with ablation(model, ablations):
-                texts.append(tuple(model.generate_ids(ids, **self.options, check=check, on_token=told)))
-        plain, ablated = texts
-        return Written(plain, ablated, *(tuple(model.token_strings(list(text))) for text in texts))
+        ablations = [spec.make(model, self.prediction, ahead=self.max_new_tokens, check=check) for spec in self.specs]
+        ids = self.prediction.read(model)[0]
+        return ablated_text(model, ids, ablations, **self.options, progress=progress, check=check)
 
 
 class AblatedText(Sampling, PredictionPanel):
@@ -145,23 +123,23 @@ class AblatedText(Sampling, PredictionPanel):
         specs = tuple(one.spec for one in self.ablations if one.on)
         return WritingRequest(prediction, specs, self.max_new_tokens, self.temperature, self.seed)
 
-    def draw(self, results: tuple[Written, ...], request: WritingRequest) -> None:
+    def draw(self, results: tuple[AblatedTextResult, ...], request: WritingRequest) -> None:
         specs, axis = request.specs, self.texts.axis
-        said = [escape("; ".join(one.describe(axis) for one in specs)) + "."] if specs else []
+        lines = [escape("; ".join(spec.describe(axis) for spec in specs)) + "."] if specs else []
         shown = pair_view.looked_at(self) if len(results) == len(self.models) else range(len(results))
         for number, grid in enumerate(self.rows):
             shown_if(grid, number < len(shown))
         for number, index in enumerate(shown):
             spans, sentence = differences(results[index])
             start = f"{pair_view.LETTERS[index]}: " if len(self.models) > 1 else ""
-            said += [start + sentence] if specs else []
+            lines += [start + sentence] if specs else []
             titles = (f"{start}as it is", f"{start}with {_count(specs)}")
             texts = (results[index].plain_tokens, results[index].ablated_tokens)
             for strip, title, text, marks in zip(self.strips[2 * number :], titles, texts, spans, strict=False):
                 strip.set_tokens(list(text))
                 strip.label = title[0].upper() + title[1:]
                 strip.set_marks(marks)
-        self.words.value = "<br>".join(said)
+        self.words.value = "<br>".join(lines)
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
@@ -179,15 +157,10 @@ class AblatedText(Sampling, PredictionPanel):
         return cell(["Ablation", "ablation"], self.models, [*lines, "text"])
 
     def frame(self) -> Any:
-        import pandas as pd
+        return pair_view.joined(result.to_frame() for result in self.results)
 
-        return pair_view.joined(
-            pd.DataFrame({"ablated": [text is one.ablated_tokens for text in texts for _ in text],
-                          "position": [at for text in texts for at in range(len(text))],
-                          "token": [token for text in texts for token in text]})
-            for one in self.results
-            for texts in [(one.plain_tokens, one.ablated_tokens)]
-        )  # fmt: skip
+    def stored(self) -> Result:
+        return as_one(self.by_letter())
 
     def scene(self) -> Scene:
         shown = 2 * len(pair_view.looked_at(self))
@@ -198,22 +171,23 @@ def _count(specs: Sequence[AblationSpec]) -> str:
     return {0: "no ablation", 1: "1 ablation"}.get(len(specs), f"{len(specs)} ablations")
 
 
-def differences(one: Written) -> tuple[tuple[list[list[int]], list[list[int]]], str]:
+def differences(texts: AblatedTextResult) -> tuple[tuple[list[list[int]], list[list[int]]], str]:
     """Spans of the tokens in which two texts differ, and a sentence.
 
-    >>> differences(Written((1, 2, 3), (1, 9, 3), ("a", "b", "c"), ("a", "x", "c")))
+    >>> abc, axc = {"plain": (1, 2, 3), "plain_tokens": "abc"}, {"ablated": (1, 9, 3), "ablated_tokens": "axc"}
+    >>> differences(AblatedTextResult(**abc, **axc, prompt_tokens=(), ablations=()))
     (([[1, 2]], [[1, 2]]), 'The texts differ from token 1 on: “b” became “x”.')
     """
     marks: tuple[list[list[int]], list[list[int]]] = ([], [])
-    for kind, a0, a1, b0, b1 in SequenceMatcher(None, one.plain, one.ablated, autojunk=False).get_opcodes():
+    plain, ablated = texts.plain, texts.ablated
+    for kind, a0, a1, b0, b1 in SequenceMatcher(None, plain, ablated, autojunk=False).get_opcodes():
         if kind != "equal":
             for spans, start, end in ((marks[0], a0, a1), (marks[1], b0, b1)):
                 spans += [[start, end]] if end > start else []
-    if one.plain == one.ablated:
+    if plain == ablated:
         return marks, "Both texts are the same."
-    at = next((i for i, (a, b) in enumerate(zip(one.plain, one.ablated, strict=False)) if a != b), None)
-    if at is None:
-        end = min(len(one.plain), len(one.ablated))
-        return marks, f"The texts are the same up to token {end}, where one of them ends."
-    was, became = (quoted(text[at]) for text in (one.plain_tokens, one.ablated_tokens))
-    return marks, f"The texts differ from token {at} on: {was} became {became}."
+    first = next((i for i, (a, b) in enumerate(zip(plain, ablated, strict=False)) if a != b), None)
+    if first is None:
+        return marks, f"The texts are the same up to token {min(len(plain), len(ablated))}, where one of them ends."
+    was, became = quoted(texts.plain_tokens[first]), quoted(texts.ablated_tokens[first])
+    return marks, f"The texts differ from token {first} on: {was} became {became}."

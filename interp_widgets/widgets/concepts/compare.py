@@ -11,6 +11,7 @@ import numpy as np
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.concepts import ConceptSet, Dispersion, dispersion
+from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
 from ..base.code import call
@@ -112,6 +113,9 @@ class DirectionComparison(ConceptPanel):
         import pandas as pd
 
         return pd.DataFrame(self._rows(), columns=list(COLUMNS))
+
+    def scene(self) -> Scene:
+        return self.table.scene()
 
     def stored(self) -> Result:
         return as_one({"": self.results[-1].dispersion}, self.tab_name)

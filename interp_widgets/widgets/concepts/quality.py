@@ -11,6 +11,7 @@ import numpy as np
 
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.concepts import ConceptSet, neighbour_agreement
+from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
 from ..base import pair_view
@@ -107,6 +108,9 @@ class DirectionQuality(ConceptPanel):
             own, chance = result.agreement
             text += f"Of the {NEAR} nearest concepts {own:.0%} are of the same group, {chance:.0%} by chance."
         return text
+
+    def scene(self) -> Scene:
+        return self.table.scene()
 
     def stored(self) -> Result:
         parts = {letter or "concepts": result.concepts for letter, result in self.by_letter().items()}

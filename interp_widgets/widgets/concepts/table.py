@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 
 from interp_widgets.analysis.concepts import ConceptSet
+from interp_widgets.figures.static import Scene
 
 from ..views import Table
 
 MOST_LISTED = 500
 """Rows of a table; of more concepts, search."""
+
+MOST_DRAWN = 60
+"""Rows of a table in a picture."""
 
 
 def matching(concepts: ConceptSet, words: str) -> list[int]:
@@ -44,6 +48,12 @@ class ConceptTable:
             self.view.rows = []
             self.view.columns, self.view.rows, self.view.caption = heads, rows, caption
         self.mark()
+
+    def scene(self) -> Scene:
+        """Its first rows as a picture; ValueError where there are none."""
+        if not self.view.rows:
+            raise ValueError("there is no picture to save: the table has no rows")
+        return self.view.scene(most=MOST_DRAWN)
 
     def mark(self) -> None:
         """Show which row is the concept that is looked at."""

@@ -13,9 +13,9 @@ from bokeh.models import LayoutDOM
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.probe import Curves, HeadMap, LayerByPosition, TokenValues, Values
 from interp_widgets.analysis.probe import Table as TableResult
-from interp_widgets.figures.labels import axis_name, number
+from interp_widgets.figures.labels import axis_name
 from interp_widgets.figures.probe import CurveChart, probe_curves_scene
-from interp_widgets.figures.static import Scene, stack_scenes, table_scene
+from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base.controls import row
@@ -310,7 +310,7 @@ class TableView(ValueView):
 
     def scene(self) -> Scene:
         visible = [table for table in self.tables if "iw-hidden" not in table._dom_classes]
-        return stack_scenes([_table_scene(table) for table in visible], columns=2)
+        return stack_scenes([table.scene() for table in visible], columns=2)
 
 
 class ResultView(TableView):
@@ -413,19 +413,6 @@ def _shown(cell: Any) -> Any:
         return axis_name(cell)
     plain = cell.item() if isinstance(cell, np.generic) else cell
     return None if plain is None or plain != plain else plain if isinstance(plain, int | float | bool) else str(plain)
-
-
-def _table_scene(table: Table) -> Scene:
-    """A table as a picture, its columns as wide as what is in them."""
-    names = [column["label"] for column in table.columns]
-    lines = [names, *([_text(cell) for cell in cells] for cells in table.rows)]
-    widths = [(name, 16 + 6.8 * min(40, max(len(line[index]) for line in lines))) for index, name in enumerate(names)]
-    right = [index for index, column in enumerate(table.columns) if column["align"] == "right"]
-    return table_scene(widths, table.rows, title=table.caption, right=right)
-
-
-def _text(cell: Any) -> str:
-    return number(cell) if isinstance(cell, float) else str(cell)
 
 
 def _copy(figure: LayoutDOM) -> LayoutDOM:

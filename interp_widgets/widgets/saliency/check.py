@@ -19,6 +19,7 @@ from interp_widgets.analysis.saliency import (
     saliency_cost,
 )
 from interp_widgets.figures.saliency import FaithfulnessCurves
+from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base import pair_view
@@ -161,6 +162,15 @@ class SaliencyCheck(ResponsePanel):
         import pandas as pd
 
         return pair_view.joined(pd.DataFrame(_rows(result), columns=list(COLUMNS)) for result in self.results)
+
+    def scene(self) -> Scene:
+        models = pair_view.looked_at(self)
+        starts = pair_view.starts(self) if len(self.models) > 1 else ("",)
+        return stack_scenes(
+            [curves.scene(name=start) for index, start in zip(models, starts, strict=True)
+             for curves in self.curves[index]],
+            columns=2, title=self.table.caption,
+        )  # fmt: skip
 
     def stored(self) -> Result:
         return as_one(self.by_letter(), "Check")

@@ -16,6 +16,7 @@ from interp_widgets.analysis.saliency import SaliencyDatasetResult, saliency_cos
 from interp_widgets.data.case_files import parse_cases
 from interp_widgets.data.cases import SaliencyCase, demo_cases
 from interp_widgets.figures.saliency import GroupStrips, PositionProfile
+from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base.code import call, cell
@@ -203,6 +204,12 @@ class DatasetSaliency(DensityPanel):
 
     def frame(self) -> Any:
         return self.results[0].to_frame()
+
+    def scene(self) -> Scene:
+        charts = [chart for chart in (self.followed, self.pair, self.profile) if not chart.message]
+        if not charts:
+            raise ValueError("there is no picture to save: these cases give no comparison and no profile of sentences")
+        return stack_scenes([chart.scene() for chart in charts], columns=2, title=self.title)
 
     def stored(self) -> Result:
         return as_one(dict(zip([""], self.results, strict=False)), "Data set")

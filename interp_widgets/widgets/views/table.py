@@ -9,6 +9,8 @@ from typing import Any, Literal, get_args
 import traitlets
 
 from interp_widgets.data.files import short
+from interp_widgets.figures.labels import number
+from interp_widgets.figures.static import Scene, table_scene
 from interp_widgets.widgets.views.base import View, view_source, view_style
 
 EditKind = Literal["text", "choice", "choices"]
@@ -136,6 +138,16 @@ class Table(View):
         if self.selected >= len(proposal["value"]):
             self.selected = -1
         return proposal["value"]
+
+    def scene(self, *, most: int | None = None) -> Scene:
+        """The table, or its first rows, as a static picture with columns as wide as what is in them."""
+        names, rows, title = [str(column.get("label", "")) for column in self.columns], self.rows[:most], self.caption
+        if len(rows) < len(self.rows):
+            title += f" (the first {len(rows)} of {len(self.rows):,})"
+        lines = [names, *([number(cell) if isinstance(cell, float) else str(cell) for cell in row] for row in rows)]
+        widths = [16 + 6.8 * min(40, max(len(line[index]) for line in lines)) for index in range(len(names))]
+        right = [index for index, column in enumerate(self.columns) if column.get("align") == "right"]
+        return table_scene(list(zip(names, widths, strict=True)), rows, title=title, right=right)
 
     def __repr__(self) -> str:
         return f"Table({len(self.rows)} rows × {len(self.columns)} columns)"
