@@ -17,7 +17,7 @@ def panel_of(nb: Any) -> Any:
 def open_tab(nb: Any, name: str) -> None:
     tab = panel_of(nb).get_by_role("tab", name=name, exact=True)
     tab.click()
-    nb.wait_py("panel.tab", name.lower())
+    nb.wait_py("panel.tab", name.lower().replace(" ", "_"))
     expect(tab).to_have_attribute("aria-selected", "true")
 
 
@@ -100,14 +100,17 @@ def test_journey(nb: Any) -> None:
 
 def test_studies_and_a_long_prompt(nb: Any) -> None:
     panel = opened(nb, batch_size=4, examples=100, grid_ks=[1, 2], grid_steps=3, n_problems=2, k=2)
-    open_tab(nb, "Grid")
-    for name in ("Tune the grid", "Tune variants", "Tune each layer"):
-        panel.get_by_role("button", name=name).click()
+    for tab in ("Grid", "Variants", "Late layers"):
+        open_tab(nb, tab)
+        panel.get_by_role("button", name="Run", exact=True).click()
     expect(panel.get_by_role("button", name="Cancel")).to_be_visible()
-    nb.wait_py("(sorted(panel['grid'].studied), panel.busy)", (["ablations", "grid", "late"], False), seconds=220)
+    tabs = "('grid', 'variants', 'late_layers')"
+    nb.wait_py(f"([panel[tab].result is not None for tab in {tabs}], panel.busy)", ([True] * 3, False), seconds=220)
     assert nb.py("panel.status.error") == ""
-    nb.bokeh_idle()
-    nb.looks("mod_grid", panel_of(nb), height=2200)
+    for tab in ("Grid", "Variants", "Late layers"):
+        open_tab(nb, tab)
+        nb.bokeh_idle()
+        nb.looks(f"mod_{tab.lower().replace(' ', '_')}", panel_of(nb), height=2200)
 
     # a long prompt: a column for every token, and a click reaches its numbers
     open_tab(nb, "Route")

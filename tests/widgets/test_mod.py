@@ -20,7 +20,7 @@ from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.problems import Problem, read_problems
 from interp_widgets.figures.labels import visible
 from interp_widgets.models import ModelPair, ModModel
-from interp_widgets.tuning.mixture_of_depths import ModReport, mod_grid, tune_mod
+from interp_widgets.tuning.mixture_of_depths import ModGrid, ModReport, mod_grid, tune_mod
 from interp_widgets.tuning.mixture_of_depths import trainer as trainer_module
 from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 from interp_widgets.widgets.mixture_of_depths import MoDRoutingViewer
@@ -426,36 +426,60 @@ def test_a_mixture_is_forgotten_and_its_weights_leave_the_memory(base: Any, view
 # ---- the grid
 
 
-def test_grid(base: Any, view: Any) -> None:
+def test_grid(base: Any, view: Any, tmp_path: Path) -> None:
     panel = view(base, tab="grid")
-    assert "about" in panel["grid"].forecasts["grid"].value
+    assert "about" in panel["grid"].forecast_label.value
     partial: list[bool] = []
-    panel["grid"].heat.observe(lambda change: partial.append("partial" in change.new), "title")
-    panel["grid"].start("grid")
+    panel["grid"].picture.heat.observe(lambda change: partial.append("partial" in change.new), "title")
+    panel["grid"].go()
     assert panel.wait(120)
     assert panel.status.error == "", panel.status.trace
     expected = mod_grid(base, DATA, PROBLEMS, ks=(1, 2), steps=2, batch_size=2, learning_rate=1e-2)
-    np.testing.assert_array_equal(panel["grid"].last.accuracy, expected.accuracy)
-    assert panel["grid"].heat.shape == [2, 2]
-    assert np.isnan(panel["grid"].heat.matrix[0, 1]), "top-K above k"
-    assert partial == [True, False]
+    np.testing.assert_array_equal(panel["grid"].result.accuracy, expected.accuracy)
+    assert panel["grid"].picture.heat.shape == [2, 2]
+    assert np.isnan(panel["grid"].picture.heat.matrix[0, 1]), "top-K above k"
+    assert partial[:2] == [True, False]
     assert isinstance(panel.current.frame(), pd.DataFrame)
-    panel["grid"].start("grid")
-    with pytest.raises(ValueError, match="under way"):
-        panel["grid"].start("grid")
+    assert ModGrid.load(panel.save(tmp_path / "grid.npz")).equals(panel["grid"].result)
+    panel["grid"].go()
+    panel.cancel()
+    assert panel.wait(60)
+    assert panel.status.state == "cancelled"
+
+
+def test_studies_of_the_second_model(base: Any, view: Any) -> None:
+    second = load_model(tiny_folder("llama", seed=1))
+    panel = view(ModelPair(base, second), tab="grid", slot=1, grid_ks=[1])
+    panel["grid"].go()
+    assert panel.wait(120)
+    assert panel.status.error == "", panel.status.trace
+    expected = mod_grid(second, DATA, PROBLEMS, ks=(1,), steps=2, batch_size=2, learning_rate=1e-2)
+    np.testing.assert_array_equal(panel["grid"].result.accuracy, expected.accuracy)
+    code = panel["grid"].code(panel["grid"].request())
+    assert "result = mod_grid(\n    tuned,\n    dataset=dataset,\n    problems=problems" in code
+    assert "model" not in panel["grid"].frame().columns
+    panel.slot = 0
+    assert "iw-stale" in panel["grid"].plot._dom_classes
+
+
+def test_shorter_runs_go_before_a_study(base: Any, view: Any) -> None:
+    panel = view(base, tab="grid", grid_seeds=20)
+    panel["grid"].go()
+    assert panel["route"].run(fresh=True).weights.shape[1] == 2
+    assert panel["grid"].busy, "the grid is under way still"
     panel.cancel()
     assert panel.wait(60)
 
 
 def test_a_cancelled_grid_shows_what_is_done(base: Any, view: Any) -> None:
     panel = view(base, tab="grid")
-    panel["grid"].heat.observe(lambda change: panel.cancel(), "title")  # at the first cell that is drawn
-    panel["grid"].start("grid")
+    panel["grid"].picture.heat.observe(lambda change: panel.cancel(), "title")  # at the first cell that is drawn
+    panel["grid"].go()
     assert panel.wait(120)
     assert panel.status.state == "cancelled"
-    assert panel["grid"].last.partial
-    assert np.isfinite(panel["grid"].heat.matrix).sum() == 1
-    assert panel["grid"].heat.texts[1:] == ["", "…", "…"], "not yet computed looks other than top-K above k"
+    assert panel["grid"].result.partial
+    assert np.isfinite(panel["grid"].picture.heat.matrix).sum() == 1
+    assert panel["grid"].picture.heat.texts[1:] == ["", "…", "…"], "not yet computed looks other than top-K above k"
     assert panel.status.text == "Cancelled: the part finished so far is shown"
 
 
@@ -470,9 +494,10 @@ def test_a_data_file_is_learned(base: Any, view: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(panel.report.task, report.task)
     assert f"read_problems({str(file)!r})" in panel.current.code(panel.current.request())
     panel.tab = "grid"
-    with pytest.raises(ValueError, match="no held-out problems for this data set"):
-        panel["grid"].start("grid")
-    assert "cannot run yet" not in panel["grid"].forecasts["grid"].value
+    assert "no held-out problems for this data set" in panel["grid"].hints["problem_file"]
+    panel.problem_file = str(file)
+    assert panel["grid"].hints == {}
+    assert "about" in panel["grid"].forecast_label.value
 
 
 def test_closing_ends_a_tuning(base: Any, view: Any) -> None:
@@ -483,20 +508,24 @@ def test_closing_ends_a_tuning(base: Any, view: Any) -> None:
 
 def test_ablations_and_late_layers(base: Any, view: Any) -> None:
     pytest.importorskip("peft")
-    panel = view(base, tab="grid")
-    panel["grid"].start("ablations")
-    assert panel.wait(120)
-    assert panel["grid"].bars.source.data["name"] == ["MoD", "without norms", "without distillation"]
-    panel["grid"].start("late")
+    panel = view(base, tab="variants")
+    panel["variants"].go()
+    panel.tab = "late_layers"
+    panel["late_layers"].go()
     assert panel.wait(120)
     assert panel.status.error == "", panel.status.trace
-    late = panel["grid"].last
+    assert panel["variants"].picture.bars.source.data["name"] == ["MoD", "without norms", "without distillation"]
+    late = panel["late_layers"].result
     assert len(late.implicit) == 2
-    assert sum(panel["grid"].overlap.source.data["y"]) == 2
-    assert panel["grid"].scene().height > 300
+    assert sum(panel["late_layers"].picture.overlap.source.data["y"]) == 2
+    assert panel["late_layers"].scene().height > 300
+    assert panel["variants"].scene().height > 100
+    panel.tab = "variants"
     panel.distill = 0.0
-    with pytest.raises(ValueError, match="no distillation term"):
-        panel["grid"].start("ablations")
+    assert "no distillation term" in panel.status.error
+    panel.distill = 1e-4
+    assert panel.status.error == ""
+    assert "iw-stale" not in panel["variants"].plot._dom_classes, "the inputs are those of the picture again"
 
 
 # ---- bad input, code, saving
@@ -542,10 +571,10 @@ def test_what_cannot_run_is_said_at_once_and_forgotten_when_mended(base: Any, vi
     panel.tab = "grid"
     assert "learning rate 0.001" in panel["grid"].words.value
     panel.grid_ks = [1, 9]
-    assert "cannot run yet: k must be whole numbers in 1..3 for this 3-layer model, got 1, 9" in (
-        panel["grid"].forecasts["grid"].value
-    )
-    assert "k = 2" in panel["grid"].forecasts["ablations"].value
+    assert panel.hints == {"grid_ks": "k must be whole numbers in 1..3 for this 3-layer model, got 1, 9"}
+    panel.tab = "variants"
+    assert "k = 2" in panel["variants"].words.value
+    assert panel.hints == {}
 
 
 def test_a_refused_number_does_not_stay_in_its_box(base: Any, view: Any, wire: Any) -> None:
@@ -566,10 +595,10 @@ def test_only_the_routes_wait_for_run(base: Any, view: Any, monkeypatch: pytest.
     panel.prompt = "One two three"
     assert panel.status.state == "waiting"
     hidden = {}
-    for tab in ("route", "tune", "grid"):
+    for tab in ("route", "tune"):
         panel.tab = tab
         hidden[tab] = "iw-hidden" in panel.current.forecast_label._dom_classes
-    assert hidden == {"route": False, "tune": True, "grid": True}
+    assert hidden == {"route": False, "tune": True}
     assert "iw-stale" in panel["route"].plot._dom_classes
     assert "iw-stale" not in panel["tune"].plot._dom_classes
     panel.run()
@@ -646,7 +675,7 @@ def test_copied_code_is_about_what_is_shown(base: Any, view: Any) -> None:
     panel = view(base, dataset=None, examples=6)
     panel["tune"].tune()
     settle(panel)
-    panel["grid"].start("grid")
+    panel["grid"].go()
     assert panel.wait(120)
     assert panel.status.error == "", panel.status.trace
     codes = []
@@ -663,7 +692,7 @@ def test_copied_code_is_about_what_is_shown(base: Any, view: Any) -> None:
     exec(codes[1], scope)
     np.testing.assert_array_equal(scope["report"].task, panel.report.task)
     exec(codes[2], scope)
-    np.testing.assert_array_equal(scope["result"].accuracy, panel["grid"].last.accuracy)
+    np.testing.assert_array_equal(scope["result"].accuracy, panel["grid"].result.accuracy)
     panel.chosen = [0]
     panel.tab = "tune"
     code = panel.current.code(panel.current.request())

@@ -744,6 +744,65 @@ def test_a_class_derived_from_a_probe(pair: Any, show: Any) -> None:
     panel.close()
 
 
+METRICS = {"mean": "mean over the tokens", "largest": "largest of the tokens"}
+
+
+class NormOptions(Panel):
+    """Options with labels and a rule for when they are asked."""
+
+    prompt = field(str, label="Text", required="type a text")
+    metric = field(METRICS, "mean", label="Measured as")
+    scale = field(Annotated[float, Bounds(0.5, 4.0)], 2.0, label="Times", shown_if=lambda one: one.metric == "largest")
+    color = field(str, label="Colour")
+
+
+def norms_of(model, prompt, *, metric="mean", scale=1.0, spare=0, on_partial=None) -> Curves:  # type: ignore[no-untyped-def]
+    """The norms of the residual stream, written for something else: without a probe's annotations."""
+    names = [f"blocks.{layer}.hook_resid_pre" for layer in range(model.n_layers)]
+    states = model.run(model.tokens(prompt), capture=names).activations
+    norms = [states[name][0].float().norm(dim=-1) for name in names]
+    curve = [float(one.max() * scale if metric == "largest" else one.mean()) for one in norms]
+    if on_partial is not None:
+        on_partial(Curves([curve[:2]], [metric]))
+    return Curves([curve], [metric])
+
+
+def test_the_options_of_a_base_class_are_the_arguments(pair: Any, show: Any) -> None:
+    """A function that was written for something else becomes a panel with labels, hints and rules."""
+    kind = probe(norms_of, base=NormOptions, title="Norms")
+    panel = show(kind, pair, prompt="")
+    assert panel.hints == {"prompt": "type a text"}
+    panel.prompt = "The dog"
+    settle(panel)
+    np.testing.assert_array_equal(panel.result[0].values, norms_of(pair.base, "The dog").values)
+    metric, scale = control_of(panel, "Measured as"), control_of(panel, "Times")
+    assert dict(metric.options) == {label: name for name, label in METRICS.items()}
+    assert "iw-hidden" in scale._dom_classes
+    panel.metric = "largest"
+    settle(panel)
+    assert "iw-hidden" not in scale._dom_classes
+    wanted = norms_of(pair.tuned, "The dog", metric="largest", scale=2.0)
+    np.testing.assert_array_equal(panel.result[1].values, wanted.values)
+    assert wanted.values.std() > 0
+    names: dict[str, Any] = {}
+    exec(panel.code(panel.request()), names)
+    np.testing.assert_array_equal(names["result_b"].values, wanted.values)
+    with pytest.raises(TypeError, match="the parameter prompt of norms_of must have an annotation"):
+        probe(norms_of)
+
+
+def test_partial_results_are_drawn(pair: Any, show: Any) -> None:
+    kind = probe(norms_of, base=NormOptions)
+    panel = kind(pair.base)
+    drawn: list[int] = []
+    paint = panel.picture.paint
+    panel.picture.paint = lambda results, shown: (drawn.append(results[0].values.shape[1]), paint(results, shown))
+    panel.prompt = "The dog"
+    panel.run()
+    assert drawn == [2, 6]
+    panel.close()
+
+
 class Both(Stack):
     """Two probes as the tabs of one widget."""
 

@@ -22,7 +22,7 @@ class AblationBars(Chart):
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), Fig. 5.4.
     """
 
-    EMPTY: ClassVar[str] = "No comparison yet: press Tune variants."
+    EMPTY: ClassVar[str] = "No comparison yet: press Run."
 
     def __init__(self, result: ModAblations | None = None) -> None:
         tips = [("", "@name"), ("solved", "@y{0.0 %}"), ("trained", "@trained{0,0} parameters"), ("interval", "@told")]
@@ -99,7 +99,7 @@ class OverlapBars(Chart):
     Source: Explainability in Large Language Models: Pathways to Refinement and Alignment (Luo 2024), Fig. 4.8.
     """
 
-    EMPTY: ClassVar[str] = "No problems solved yet: press Tune each layer."
+    EMPTY: ClassVar[str] = "No problems solved yet: press Run."
 
     def __init__(self, result: LateLayerLosses | None = None) -> None:
         tips = [("solved by", "@name"), ("problems", "@y")]

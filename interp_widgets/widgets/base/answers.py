@@ -130,6 +130,12 @@ class Answers:
     ) -> Any:
         panel, model, count = self._panel, self._panel.asked_models[index], len(self._panel.asked_models)
         began = time.monotonic()
+
+        def progress(done: int, total: int) -> None:
+            job.progress(done + index * total, count * total)
+            if panel.gives_way:
+                job.give_way()
+
         with computing(panel.models, job):
             asked = request
             if isinstance(request, Request):
@@ -137,14 +143,14 @@ class Answers:
             value = panel.compute(
                 asked,
                 model,
-                progress=lambda done, total: job.progress(done + index * total, count * total),
+                progress=progress,
                 check=job.check,
                 on_partial=lambda part: job.partial(Outcome(request, (*before, part), 0.0, partial=True)),
             )
         job.check()
         cost = panel.cost(request, model)
         flops = 0.0 if cost is None else float(cost.flops)
-        speedometer.learn(self._kind(request), device_of(model), flops, time.monotonic() - began)
+        speedometer.learn(self._kind(request), device_of(model), flops, time.monotonic() - began - job.given_away)
         return value
 
     def _keep(self, request: Hashable, model: Model, key: Hashable, value: Any) -> None:

@@ -99,6 +99,9 @@ class Panel(Shell):
     """Panels of one name take each other's answers from the cache; empty: those of one class."""
     keeps: ClassVar[bool] = True
     """Whether answers go to the cache; without, every Run computes anew, as a measurement should."""
+    gives_way: ClassVar[bool] = False
+    """Whether runs of other panels go first whenever its analysis reports progress: for minutes of work in steps that
+    share nothing with them."""
 
     result = T.Any(None, read_only=True)
     """The last good result (a tuple of two with two models); None before the first."""
@@ -644,6 +647,7 @@ class Panel(Shell):
             on_state=self._report,
             on_partial=self._show_partial,
             title=self.jobs.named("Computing"),
+            gives_way=self.gives_way,
         )
         self._pending = request
 

@@ -10,7 +10,7 @@ from interp_widgets.data.problems import demo_problems
 
 if TYPE_CHECKING:
     from .mixtures import MixturePanel
-    from .studies import MixtureStudies
+    from .studies import StudyPanel
 
 TUNING = ("MoDRoutingViewer", "tuning")
 """What the speedometer calls a tuning."""
@@ -49,7 +49,7 @@ def _tokens(example: Any) -> int:
     return max(1, len(text) // 4)
 
 
-def study_seconds(panel: MixtureStudies, tunings: int, solvers: int, k: int) -> float:
+def study_seconds(panel: StudyPanel, tunings: int, solvers: int, k: int) -> float:
     """Seconds of so many tunings, and of so many models that solve the held-out problems."""
     model = panel.models[panel.slot]
     tuning = speedometer.seconds(TUNING, str(model.device), tuning_flops(panel, panel.grid_steps, k))

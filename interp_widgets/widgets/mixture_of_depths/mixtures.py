@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 import ipywidgets as W
 import numpy as np
@@ -24,7 +24,7 @@ from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 from ..base.code import call, cell
 from ..base.fields import Bounds, Seed, field
 from ..base.panel import Panel
-from ..base.request import model_variables
+from ..base.request import PerModel, model_variables
 from ..base.workbench import model_name
 
 if TYPE_CHECKING:
@@ -147,6 +147,51 @@ class SavedCurves:
     def to_frame(self) -> pd.DataFrame:
         """One row per step, as `ModReport.to_frame` has it."""
         return ModReport.to_frame(cast(ModReport, self))
+
+
+@dataclass(frozen=True)
+class Examples(PerModel):
+    """Examples to learn: the user's own, those of a file, or the demo's."""
+
+    empty: ClassVar[str] = "the data set is empty: give at least one example with a prompt and a response"
+    variable: str
+    """What copied code calls them."""
+    own: Any = dataclasses.field(compare=False)
+    """None for none."""
+    identity: int
+    """Of that list: the same one is the same examples."""
+    file: str
+    part: Literal["train", "held_out"]
+    """Of the demo's."""
+    count: int
+    """How many of the demo's."""
+    seed: int
+
+    def read(self) -> list[Any]:
+        """The examples; ValueError where there are none."""
+        if self.own is not None:
+            examples = list(self.own)
+        else:
+            examples = list(read_problems(self.file) if self.file else demo_problems(self.part, self.count, self.seed))
+        if not examples:
+            raise ValueError(self.empty)
+        return examples
+
+    def read_by(self, model: Model) -> list[Any]:
+        return self.read()
+
+    @property
+    def line(self) -> str:
+        """The line of a cell that makes them."""
+        if self.own is not None:
+            name = "examples" if self.part == "train" else "ones"
+            return f"{self.variable} = {self.variable}  # the {name} that the viewer was opened with"
+        if self.file:
+            return f"{self.variable} = read_problems({self.file!r})"
+        return f"{self.variable} = {call('demo_problems', repr(self.part), repr(self.count), repr(self.seed))}"
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        return [self.line], self.variable
 
 
 def opened_on(model: Model) -> Mixture:
@@ -347,17 +392,11 @@ class MixturePanel(MixtureOptions, Panel):
 
     # what is learned --------------------------------------------------------------------------------------------------
 
-    def learned(self) -> Sequence[Any]:
-        """Examples to tune on; ValueError where there are none."""
-        if self.dataset is not None:
-            examples = list(self.dataset)
-        elif self.data_file.strip():
-            examples = list(read_problems(self.data_file.strip()))
-        else:
-            examples = list(demo_problems("train", self.examples, self.seed))
-        if not examples:
-            raise ValueError("the data set is empty: give at least one example with a prompt and a response")
-        return examples
+    @property
+    def learned(self) -> Examples:
+        """What is tuned on."""
+        file = self.data_file.strip()
+        return Examples("dataset", self.dataset, id(self.dataset), file, "train", self.examples, self.seed)
 
     # copied code ------------------------------------------------------------------------------------------------------
 
@@ -373,14 +412,6 @@ class MixturePanel(MixtureOptions, Panel):
         """What a model is called in copied code."""
         return model_variables(self.models)[slot]
 
-    def data_line(self) -> str:
-        """The line that makes the data set, with the inputs as they are."""
-        if self.dataset is not None:
-            return "dataset = dataset  # the examples that the viewer was opened with"
-        if self.data_file.strip():
-            return f"dataset = read_problems({self.data_file.strip()!r})"
-        return f"dataset = {call('demo_problems', repr('train'), repr(self.examples), repr(self.seed))}"
-
     def tuning_lines(self, slot: int, mixture: Mixture) -> list[str]:
         """Data and call that tuned a mixture, from what it says itself."""
         held, name = dict(mixture.trained.state.settings), self.variable(slot)
@@ -391,7 +422,7 @@ class MixturePanel(MixtureOptions, Panel):
         if lora is not None:
             options |= {"lora": lora["rank"], "lora_layers": lora["layers"]}
         tuned = call("tune_mod", name, "dataset", **options)
-        return [mixture.data or self.data_line(), f"{name}_mixture, report = {tuned}"]
+        return [mixture.data or self.learned.line, f"{name}_mixture, report = {tuned}"]
 
 
 def _changed(values: Sequence[Any], index: int, value: Any) -> tuple[Any, ...]:

@@ -1,77 +1,86 @@
-"""Studies: accuracy for every k and top-K, the two ablations, and what late layers lose; each on its button."""
+"""Studies: accuracy for every k and top-K, the two ablations, and what late layers lose; each on a tab of its own."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from html import escape
-from typing import Annotated, Any, ClassVar
+from dataclasses import field as data
+from typing import Annotated, Any
 
 import ipywidgets as W
 import numpy as np
 import traitlets as T
 
-from interp_widgets.compute.memory import Forecast, speedometer
-from interp_widgets.compute.worker import Job
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis.mixture_of_depths import LateLayerLosses, ModAblations
+from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.files import short
-from interp_widgets.data.problems import Problem, demo_problems, read_problems
+from interp_widgets.data.problems import Problem
 from interp_widgets.figures.mixture_of_depths import AblationBars, LateLayerCurves, OverlapBars
-from interp_widgets.figures.static import Curve, Scene, curves_scene, stack_scenes, table_scene
+from interp_widgets.figures.static import Curve, Scene, curves_scene, table_scene
+from interp_widgets.models import Model
 from interp_widgets.tuning.mixture_of_depths import ABLATIONS, ModGrid, late_layer_losses, mod_ablations, mod_grid
 
-from ..base.code import call
-from ..base.controls import row
-from ..base.fields import Bounds, field
+from ..base.fields import Bounds, Incomplete, field, variant
 from ..base.panel import QUICK_SECONDS
+from ..base.request import Request
+from ..probe import ProbePanel, ValueView, probe
 from ..views import BokehFigure, Heatmap
 from .cost import study_seconds
-from .mixtures import MixturePanel
+from .mixtures import Examples, MixtureOptions, MixturePanel
 
-_KIND = ("MoDRoutingViewer", "study")
 NEEDS_LORA = 8
 """Rank of the adapters with which late layers are tuned where the Tune tab has none."""
+TUNING = ("k", "distill", "steps", "batch_size", "learning_rate", "lora", "lora_layers")
+"""Arguments of the studies that are options of a tuning."""
+
+
+class Problems(Examples):
+    """Held-out problems, the first `count` of them."""
+
+    empty = "there are no problems to solve: give at least one"
+
+    def read(self) -> list[Any]:
+        problems = super().read()
+        wrong = next((problem for problem in problems if not isinstance(problem, Problem)), None)
+        if wrong is not None:
+            raise ValueError(f"problems must come from read_problems or demo_problems, got {type(wrong).__name__}")
+        return problems[: self.count]
+
+    @property
+    def line(self) -> str:
+        return f"{super().line}[:{self.count}]" if self.own is None and self.file else super().line
 
 
 @dataclass(frozen=True)
-class Study:
-    """One button of the tab."""
+class StudyQuestion(Request):
+    """A study of the base of one model."""
 
-    label: str
-    about: Callable[[], str]
-    call: Callable[..., Any]
-    options: Callable[[], dict[str, Any]]
-    """What `call` gets besides model, data and problems."""
-    counts: Callable[[], tuple[int, int, int]]
-    """Tunings, models that solve the problems, and routes."""
+    slot: int = 0
+    """Which of the models."""
+    seconds: float = data(default=0.0, compare=False)
+    """What it will take where none was timed."""
 
 
-def ks_box(panel: MixtureStudies) -> W.Text:
-    """The numbers of routes, with commas between them."""
-    box = W.Text(
-        description="k", value=_listed(panel.grid_ks), continuous_update=False, placeholder="1, 2, 3",
-        tooltip="Numbers of routes on the grid",
-    )  # fmt: skip
-    panel.watch(box, "value", lambda change: setattr(panel, "grid_ks", _numbers(change.new)))
-    panel.watch(panel, "grid_ks", lambda change: setattr(box, "value", _listed(change.new)))
-    return box
+class StudyPanel(MixturePanel, ProbePanel):
+    """Base of the studies: tunings with the options of the Tune tab, and held-out problems for what they make."""
 
-
-class MixtureStudies(MixturePanel):
-    """Three studies, each with button, forecast and picture; what is done so far is drawn as it comes."""
-
-    asks: ClassVar[bool] = False
-    grid_ks = field(T.List(T.Int(min=1), default_value=[1, 2, 3]), label="k", group="grid", width="short",
-                    control=ks_box)  # fmt: skip
-    """Numbers of routes on the grid."""
+    waits, keeps, gives_way = True, False, True
+    slot = variant(MixtureOptions.slot, argument="")
+    examples = variant(MixtureOptions.examples, argument="")
+    data_file = variant(MixtureOptions.data_file, argument="")
+    dataset = variant(MixtureOptions.dataset, argument="")
+    top_k = variant(MixtureOptions.top_k, argument=None)
+    chosen = variant(MixtureOptions.chosen, argument=None)
+    distill = variant(MixtureOptions.distill, argument="")
+    lora = variant(MixtureOptions.lora, argument="adapters")
+    rank = variant(MixtureOptions.rank, argument="lora")
+    lora_layers = variant(MixtureOptions.lora_layers, argument="")
+    batch_size = variant(MixtureOptions.batch_size, argument="")
+    learning_rate = variant(MixtureOptions.learning_rate, argument="")
     grid_steps = field(
         Annotated[int, Bounds(1, lambda panel: 10_000_000)], 40, label="steps per tuning", group="grid",
-        width="short", help="Steps of each tuning on the Grid tab",
-    )  # fmt: skip
-    grid_seeds = field(
-        Annotated[int, Bounds(1, 20)], 1, label="seeds", group="grid", width="short",
-        help="Tunings per cell, each with a seed of its own; more than one give intervals",
+        width="short", argument="steps", help="Steps of each tuning of a study",
     )  # fmt: skip
     n_problems = field(
         Annotated[int, Bounds(1, lambda panel: 100_000)], 20, label="held-out problems", group="grid", width="short",
@@ -82,191 +91,98 @@ class MixtureStudies(MixturePanel):
         width="grow", shown_if=lambda panel: panel.problems is None, help="A .json or .jsonl file of held-out problems",
     )  # fmt: skip
     problems = field(T.Any(None))
-    """Held-out problems of the grid; None for `problem_file`, or without that the demo's tasks."""
+    """Held-out problems of the studies; None for `problem_file`, or without that the demo's tasks."""
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
-        fewest = min(int(getattr(model, "n_layers", 3)) for model in self.models)
-        ks = {} if "grid_ks" in given else {"grid_ks": [k for k in (1, 2, 3) if k <= fewest]}
-        return super().defaults(given) | ks
+    @property
+    def asked_models(self) -> tuple[Any, ...]:
+        return (self.models[self.slot],)
 
-    # layout -----------------------------------------------------------------------------------------------------------
+    def counts(self) -> tuple[int, int, int]:
+        """Tunings, models that solve the problems, and routes."""
+        raise NotImplementedError
 
     def build(self) -> None:
-        self.studied: dict[str, Any] = {}
-        """The results, whole or partial, by the study's name."""
-        self.lines: dict[str, list[str]] = {}
-        """The lines of a cell that make them."""
-        self.questions: dict[str, dict[str, str]] = {}
-        """The settings that they were made with, by their labels."""
-        self.latest = ""
-        self.heat = Heatmap(
-            row_name="k", column_name="top-K", y_label="late layers", x_label="top-K: routes per token",
-            value_label="solved", height=230, empty="No grid yet: press Tune the grid", numbers_from=0.0,
-        )  # fmt: skip
-        self.bars, self.curves, self.overlap = AblationBars(), LateLayerCurves(), OverlapBars()
-        self.studies = {
-            "grid": Study("Tune the grid", lambda: "Accuracy for every k and top-K (one tuning per cell)", mod_grid,
-                          self._grid_options, self._grid_counts),
-            "ablations": Study("Tune variants",
-                  lambda: f"The whole method with k = {self.k}, without its norms, and without distillation",
-                  mod_ablations, self._ablation_options, self._ablation_counts),
-            "late": Study("Tune each layer",
-                  lambda: f"Loss of each of the last {self.k} layers, itself tuned or not, LoRA on all",
-                  late_layer_losses, self._late_options, lambda: (self.k, self.k, self.k)),
-        }  # fmt: skip
-        self.buttons = {
-            name: self.on_click(W.Button(description=study.label, tooltip=study.about()), partial(self.start, name))
-            for name, study in self.studies.items()
-        }
-        self.forecasts = {name: W.HTML("") for name in self.studies}
+        super().build()
         self.words = W.HTML("")
-        for line in (*self.forecasts.values(), self.words):
-            line.add_class("iw-hint")
-        rows = {name: row(self.buttons[name], self.forecasts[name]) for name in self.studies}
-        bars, curves, overlap = (
-            BokehFigure(chart.figure, on_error=self.show_error) for chart in (self.bars, self.curves, self.overlap)
-        )
-        first, late = W.VBox([W.VBox([rows["grid"], self.heat]), W.VBox([rows["ablations"], bars])]), W.VBox()
-        late.children = [curves, overlap]
-        for box in (first, late):
-            box.add_class("iw-maps")
-        self.inputs.children = [*self.controls.rows("grid"), self.words]
-        self.plot.children = [first, rows["late"], late]
+        self.words.add_class("iw-hint")
+        self.inputs.children = [*self.inputs.children, *self.controls.rows("grid"), self.words]
 
     def refresh(self, limit: float = QUICK_SECONDS) -> None:
-        """Bring forecasts and words up to the inputs."""
+        """As every panel does, and say what is taken from the Tune tab."""
         if self.dataset is not None:
             learned = f"{len(self.dataset):,} examples as given"
         else:
             learned = self.data_file.strip() or f"{self.examples:,} of the demo's tasks"
-        parts = [f"learns {learned}", f"batch {self.batch_size}"]
+        parts = [f"k = {self.k}"] if self.fields()["k"].recomputes else []
+        parts += [f"learns {learned}", f"batch {self.batch_size}"]
         parts += [f"learning rate {self.learning_rate:g}", f"λ {self.distill:g}"]
         if self.lora:
             parts.append(f"LoRA of rank {self.rank}")
         self.words.value = f"As on the Tune tab: {', '.join(parts)}. Accuracy is the share of held-out problems solved."
-        for name, study in self.studies.items():
-            try:
-                self.check_numbers(self.slot)
-                study.options()
-                text = self.study_forecast(study).describe()
-            except (ValueError, OSError) as error:
-                text = f"cannot run yet: {error}"
-            self.forecasts[name].value = escape(f"{study.about()}; {text}")
+        super().refresh(limit)
 
-    def study_forecast(self, study: Study) -> Forecast:
-        """Time that a study will probably take."""
-        seconds = study_seconds(self, *study.counts())
-        device = str(self.models[self.slot].device)
-        return Forecast(speedometer.seconds(_KIND, device, seconds) if speedometer.knows(_KIND, device) else seconds, 0)
+    # what the panel asks for ------------------------------------------------------------------------------------------
 
-    # what the studies ask for -----------------------------------------------------------------------------------------
-
-    def _tuning(self) -> dict[str, Any]:
-        """Options of `tune_mod` that all studies use."""
-        return {"steps": self.grid_steps, "batch_size": self.batch_size, "learning_rate": self.learning_rate}
-
-    def _repeated(self) -> dict[str, Any]:
-        """Options of the studies that tune every variant with several seeds."""
-        seeds = tuple(range(self.seed, self.seed + self.grid_seeds))
-        lora = {"lora": self.rank, "lora_layers": self.lora_layers} if self.lora else {}
-        return {"seeds": seeds, "distill": self.distill, **self._tuning(), **lora}
-
-    def _grid_options(self) -> dict[str, Any]:
-        if not self.grid_ks:
-            raise ValueError("k is empty: type at least one number of layers, such as 1, 2, 3")
-        layers = int(self.models[self.slot].n_layers)
-        if max(self.grid_ks) > layers:
-            raise ValueError(
-                f"k must be whole numbers in 1..{layers} for this {layers}-layer model, got {_listed(self.grid_ks)}"
+    def arguments(self) -> dict[str, Any]:
+        if self.problems is None and not self.problem_file.strip() and (self.dataset is not None or self.learned.file):
+            raise Incomplete(
+                "problem_file",
+                "there are no held-out problems for this data set: give a file of problems, or problems=",
             )
-        return {"ks": tuple(self.grid_ks), **self._repeated()}
+        solved = Problems(
+            "problems", self.problems, id(self.problems), self.problem_file.strip(), "held_out", self.n_problems,
+            self.seed,
+        )  # fmt: skip
+        options = {name: value for name, value in super().arguments().items() if name in TUNING}
+        return {"dataset": self.learned, "problems": solved, **options}
 
-    def _grid_counts(self) -> tuple[int, int, int]:
-        runs = sum(self.grid_ks) * self.grid_seeds
-        return runs, runs + 1, max(self.grid_ks or [1])
-
-    def _ablation_options(self) -> dict[str, Any]:
-        if not self.distill:
-            raise ValueError("λ is 0, so there is no distillation term to leave out: set it above 0 on the Tune tab")
-        return {"k": self.k, **self._repeated()}
-
-    def _ablation_counts(self) -> tuple[int, int, int]:
-        runs = len(ABLATIONS) * self.grid_seeds
-        return runs, runs + 1, self.k
-
-    def _late_options(self) -> dict[str, Any]:
-        return {"k": self.k, "lora": self.rank if self.lora else NEEDS_LORA, "seed": self.seed, **self._tuning()}
-
-    def solved(self) -> list[Problem]:
-        """Held-out problems; ValueError where there are none."""
-        if self.problems is not None:
-            problems = list(self.problems)
-        elif self.problem_file.strip():
-            problems = list(read_problems(self.problem_file.strip()))
-        elif self.dataset is not None or self.data_file.strip():
-            raise ValueError("there are no held-out problems for this data set: give a file of problems, or problems=")
-        else:
-            problems = list(demo_problems("held_out", self.n_problems, self.seed))
-        if not problems:
-            raise ValueError("there are no problems to solve: give at least one")
-        wrong = next((one for one in problems if not isinstance(one, Problem)), None)
-        if wrong is not None:
-            raise ValueError(f"problems must come from read_problems or demo_problems, got {type(wrong).__name__}")
-        return problems[: self.n_problems]
-
-    # running ----------------------------------------------------------------------------------------------------------
-
-    def start(self, name: str) -> None:
-        """Run one study in the background."""
-        study = self.studies[name]
-        if self.jobs.runs(name):
-            raise ValueError(f"“{study.label}” is under way: cancel it first to start it again")
+    def request(self) -> StudyQuestion:
         self.check_numbers(self.slot)
-        slot, options, dataset, problems = self.slot, study.options(), self.learned(), self.solved()
-        lines, expected = self._study_lines(name), study_seconds(self, *study.counts())
-        question = self._settings(lambda one: one.label != "steps")
-        inputs = [dataset] if name == "late" else [dataset, problems]
-        if name == "late":
-            options["problems"] = problems
+        asked = super().request()
+        seconds = study_seconds(self, *self.counts())
+        return StudyQuestion(asked.analysis, asked.arguments, slot=self.slot, seconds=seconds)
 
-        def work(job: Job) -> Any:
-            base, began = self.base(slot), time.monotonic()
+    def compute(self, request: Any, model: Model, **reports: Any) -> Any:
+        return super().compute(request, self.base(request.slot), **reports)
 
-            def progress(done: int, total: int) -> None:
-                job.progress(done, total)
-                job.give_way()  # between two tunings
+    def cost(self, request: Any, model: Model) -> Cost:
+        return Cost(request.seconds, 0.0)
 
-            result = study.call(base, *inputs, progress=progress, check=job.check, on_partial=job.partial, **options)
-            speedometer.learn(_KIND, str(base.device), expected, time.monotonic() - began - job.given_away)
-            return result
+    def forecast(self, request: Any) -> Forecast:
+        return super().forecast(request) if self._timed else Forecast(request.seconds, 0)
 
-        def take(result: Any) -> None:
-            self.studied[name], self.lines[name], self.questions[name] = result, lines, question
-            self.latest, self.results = name, (result,)
-            self._draw_study(name, result)
+    def code(self, request: Any) -> str:
+        """The study on the screen; before that the one that the inputs ask for."""
+        shown = self.shown_request or request
+        return self.cell([*shown.lines_on(self.variable(shown.slot), "result", ""), "result.to_frame()"])
 
-        self.jobs.start(
-            work, take, title=study.label.replace("Tune", "Tuning"), channel=name, on_partial=take, gives_way=True
-        )
 
-    @property
-    def last(self) -> Any:
-        """The result that came last; None before the first."""
-        return self.studied.get(self.latest)
+class SeededStudy(StudyPanel):
+    """Base of the studies that tune every variant with several seeds."""
 
-    def _draw_study(self, name: str, result: Any) -> None:
-        """Draw a result, whole or partial."""
-        if name == "grid":
-            self._draw_grid(result)
-        elif name == "ablations":
-            self.bars.update(result)
-        else:
-            self.curves.update(result)
-            self.overlap.update(result)
-        if not result.partial:
-            self.refresh()
+    seed = variant(MixtureOptions.seed, argument="first_seed")
+    grid_seeds = field(
+        Annotated[int, Bounds(1, 20)], 1, label="seeds", group="grid", width="short", argument="n_seeds",
+        help="Tunings per cell or variant, each with a seed of its own; more than one give intervals",
+    )  # fmt: skip
 
-    def _draw_grid(self, grid: ModGrid) -> None:
+    def arguments(self) -> dict[str, Any]:
+        return super().arguments() | {"seeds": tuple(range(self.seed, self.seed + self.grid_seeds))}
+
+
+class GridView(ValueView):
+    """A map of k and top-K; what is done so far is drawn as it comes."""
+
+    def __init__(self, panel: ProbePanel) -> None:
+        super().__init__(panel)
+        self.heat = Heatmap(
+            row_name="k", column_name="top-K", y_label="late layers", x_label="top-K: routes per token",
+            value_label="solved", height=230, empty="No grid yet: press Run", numbers_from=0.0,
+        )  # fmt: skip
+        self.parts = [self.heat]
+
+    def paint(self, results: Sequence[ModGrid], shown: str) -> None:
+        (grid,) = results
         known = np.isfinite(grid.accuracy)
         sums = np.where(known, grid.accuracy, 0.0).sum(-1)
         mean = np.where(known.any(-1), sums / np.maximum(known.sum(-1), 1), np.nan)
@@ -297,53 +213,110 @@ class MixtureStudies(MixturePanel):
                 texts=texts, notes=notes,
             )  # fmt: skip
 
-    # what is saved ----------------------------------------------------------------------------------------------------
+    def scene(self) -> Scene:
+        return self.heat.scene(width=720)
 
-    def _study_lines(self, name: str) -> list[str]:
-        """Lines that make a study with the inputs as they are."""
-        if self.problems is not None:
-            held = "problems = problems  # the ones that the viewer was opened with"
-        elif self.problem_file.strip():
-            held = f"problems = read_problems({self.problem_file.strip()!r})[:{self.n_problems}]"
-        else:
-            held = f"problems = {call('demo_problems', repr('held_out'), repr(self.n_problems), repr(self.seed))}"
-        study, problems = self.studies[name], "problems=problems" if name == "late" else "problems"
-        asked = call(study.call.__name__, self.variable(self.slot), "dataset", problems, **study.options())
-        return [self.data_line(), held, f"result = {asked}", "result.to_frame()"]
 
-    def code(self, request: Any) -> str:
-        """The study whose result came last; before that the first one, with the inputs as they are."""
-        return self.cell(self.lines[self.latest] if self.latest else self._study_lines("grid"))
+class VariantsView(ValueView):
+    """A bar per variant."""
 
-    def question(self) -> dict[str, str]:
-        """The settings of the study whose result came last."""
-        return self.questions.get(self.latest, {})
+    def __init__(self, panel: ProbePanel) -> None:
+        super().__init__(panel)
+        self.bars = AblationBars()
+        self.parts = [BokehFigure(self.bars.figure, on_error=panel.show_error)]
 
-    def frame(self) -> Any:
-        return self.stored().to_frame()
-
-    def stored(self) -> Any:
-        if self.last is None:
-            raise ValueError("there is nothing to save on the tab Grid yet: press one of its buttons first")
-        return self.last
+    def paint(self, results: Sequence[ModAblations], shown: str) -> None:
+        self.bars.update(results[0])
 
     def scene(self) -> Scene:
-        """Everything that is drawn."""
-        scenes = []
-        if "grid" in self.studied:
-            scenes.append(self.heat.scene(width=720))
-        if "ablations" in self.studied:
-            table = self.studied["ablations"].to_frame()
-            heads = [(str(name).replace("_", " "), 150.0) for name in table.columns]
-            rows = table.to_numpy().tolist()
-            scenes.append(table_scene(heads, rows, title=self.bars.figure.title.text, right=(1, 2, 3, 4)))
-        if "late" in self.studied:
-            lines: list[Curve] = [(line.name, line.values, True) for line in self.curves.drawn]
-            title = self.curves.figure.title.text
-            scenes.append(curves_scene(lines, title=title, x_label="step", y_label="nats per token"))
-        if not scenes:
-            raise ValueError("there is nothing to draw on the tab Grid yet: press one of its buttons first")
-        return stack_scenes(scenes)
+        frame = self.panel.results[0].to_frame()
+        heads = [(str(name).replace("_", " "), 150.0) for name in frame.columns]
+        return table_scene(heads, frame.to_numpy().tolist(), title=self.bars.figure.title.text, right=(1, 2, 3, 4))
+
+
+class LateLayersView(ValueView):
+    """A curve per layer, and which layers solve a problem."""
+
+    def __init__(self, panel: ProbePanel) -> None:
+        super().__init__(panel)
+        self.curves, self.overlap = LateLayerCurves(), OverlapBars()
+        charts = W.VBox([BokehFigure(one.figure, on_error=panel.show_error) for one in (self.curves, self.overlap)])
+        charts.add_class("iw-maps")
+        self.parts = [charts]
+
+    def paint(self, results: Sequence[LateLayerLosses], shown: str) -> None:
+        self.curves.update(results[0])
+        self.overlap.update(results[0])
+
+    def scene(self) -> Scene:
+        lines: list[Curve] = [(line.name, line.values, True) for line in self.curves.drawn]
+        return curves_scene(lines, title=self.curves.figure.title.text, x_label="step", y_label="nats per token")
+
+
+def ks_box(panel: Any) -> W.Text:
+    """The numbers of routes, with commas between them."""
+    box = W.Text(
+        description="k", value=_listed(panel.grid_ks), continuous_update=False, placeholder="1, 2, 3",
+        tooltip="Numbers of routes on the grid",
+    )  # fmt: skip
+    panel.watch(box, "value", lambda change: setattr(panel, "grid_ks", _numbers(change.new)))
+    panel.watch(panel, "grid_ks", lambda change: setattr(box, "value", _listed(change.new)))
+    return box
+
+
+class MixtureGrid(probe(mod_grid, base=SeededStudy, view=GridView, title="Grid of k and top-K")):  # type: ignore[misc]
+    """Accuracy for every k and top-K, one tuning per cell."""
+
+    k = variant(MixtureOptions.k, argument=None)
+    grid_ks = field(T.List(T.Int(min=1), default_value=[1, 2, 3]), label="k", group="grid", width="short",
+                    argument="ks", control=ks_box)  # fmt: skip
+    """Numbers of routes on the grid."""
+
+    def defaults(self, given: set[str]) -> dict[str, Any]:
+        fewest = min(int(getattr(model, "n_layers", 3)) for model in self.models)
+        ks = {} if "grid_ks" in given else {"grid_ks": [k for k in (1, 2, 3) if k <= fewest]}
+        return super().defaults(given) | ks
+
+    def arguments(self) -> dict[str, Any]:
+        if not self.grid_ks:
+            raise Incomplete("grid_ks", "k is empty: type at least one number of layers, such as 1, 2, 3")
+        layers = int(self.models[self.slot].n_layers)
+        if max(self.grid_ks) > layers:
+            raise Incomplete(
+                "grid_ks",
+                f"k must be whole numbers in 1..{layers} for this {layers}-layer model, got {_listed(self.grid_ks)}",
+            )
+        return super().arguments() | {"ks": tuple(self.grid_ks)}
+
+    def counts(self) -> tuple[int, int, int]:
+        runs = sum(self.grid_ks) * self.grid_seeds
+        return runs, runs + 1, max(self.grid_ks)
+
+
+class MixtureVariants(probe(mod_ablations, base=SeededStudy, view=VariantsView, title="Variants")):  # type: ignore[misc]
+    """The whole method, without its norms, and without distillation."""
+
+    def arguments(self) -> dict[str, Any]:
+        if not self.distill:
+            raise ValueError("λ is 0, so there is no distillation term to leave out: set it above 0 on the Tune tab")
+        return super().arguments()
+
+    def counts(self) -> tuple[int, int, int]:
+        runs = len(ABLATIONS) * self.grid_seeds
+        return runs, runs + 1, self.k
+
+
+class LateLayers(probe(late_layer_losses, base=StudyPanel, view=LateLayersView, title="Late layers")):  # type: ignore[misc]
+    """Loss of each of the last k layers, itself tuned or not, LoRA on all."""
+
+    distill = variant(MixtureOptions.distill, argument=None)
+    lora_layers = variant(MixtureOptions.lora_layers, argument=None)
+
+    def arguments(self) -> dict[str, Any]:
+        return {"lora": NEEDS_LORA, "seed": self.seed} | super().arguments()
+
+    def counts(self) -> tuple[int, int, int]:
+        return self.k, self.k, self.k
 
 
 def _listed(values: Any) -> str:

@@ -166,10 +166,10 @@ class MixtureTuning(MixturePanel):
     def _start(self, before: Mixture | None) -> None:
         slot, k, steps = self.slot, self.k, self.steps
         self.check_numbers(slot)
-        options, dataset = self.tuning_options(), self.learned()
+        options, dataset = self.tuning_options(), self.learned.read()
         layers = int(self.models[slot].n_layers)
         flops = tuning_flops(self, steps - (0 if before is None else before.steps), k)
-        line = (before.data if before is not None else "") or self.data_line()
+        line = (before.data if before is not None else "") or self.learned.line
         halt = self._halt = threading.Event()
         live = Live(None if before is None else before.curves, tuple(range(layers - k, layers)))
 
@@ -294,7 +294,7 @@ class MixtureTuning(MixturePanel):
             return self.cell([*self.tuning_lines(self.slot, mixture), "report.to_frame()"])
         options = {key: value for key, value in self.tuning_options().items() if value is not None}
         tuned = call("tune_mod", name, "dataset", **options)
-        return self.cell([self.data_line(), f"{name}_mixture, report = {tuned}", "report.to_frame()"])
+        return self.cell([self.learned.line, f"{name}_mixture, report = {tuned}", "report.to_frame()"])
 
     def question(self) -> dict[str, str]:
         """How the mixture that is looked at was tuned."""

@@ -8,7 +8,7 @@ from ..base.stack import Stack
 from .mixtures import MixtureOptions
 from .route import MixtureRouting
 from .speed import MixtureSpeed
-from .studies import MixtureStudies
+from .studies import LateLayers, MixtureGrid, MixtureVariants
 from .tune import MixtureTuning
 
 
@@ -17,8 +17,9 @@ class MoDRoutingViewer(MixtureOptions, Stack):
 
     *Route*: a map, token × route, of the router's weights, with each route's likeliest token; where routes disagree;
     up to which layer a token has to be computed. *Tune*: a router and norms for the last k layers of a frozen model,
-    with or without LoRA, stopped and resumed at will. *Grid*: accuracy for every k and top-K, the two ablations, and
-    the losses of late layers. *Speed*: tokens per second with few routes per token.
+    with or without LoRA, stopped and resumed at will. *Grid*: accuracy for every k and top-K. *Variants*: what the
+    norms and the distillation are worth. *Late layers*: what each of them loses, itself tuned or not. *Speed*: tokens
+    per second with few routes per token.
 
     ``MoDRoutingViewer(model)`` starts with an untrained mixture on the model, ``(mod_model)`` with the one given;
     ``(a, b)``, ``(pair)`` compare two; ``(workbench)`` shares prompt and token. Every trait of its panels is a keyword
@@ -36,7 +37,8 @@ class MoDRoutingViewer(MixtureOptions, Stack):
 
     title = "Mixture of depths"
     panels: ClassVar = {
-        "route": MixtureRouting, "tune": MixtureTuning, "grid": MixtureStudies, "speed": MixtureSpeed,
+        "route": MixtureRouting, "tune": MixtureTuning, "grid": MixtureGrid, "variants": MixtureVariants,
+        "late_layers": LateLayers, "speed": MixtureSpeed,
     }  # fmt: skip
     one_status: ClassVar[bool] = True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -15,24 +16,42 @@ from interp_widgets.models import Model
 
 from ..base.code import call, load_lines
 from ..base.request import Request
+from .parameters import REPORTS
 
 
 def code_of(kind: type, request: Request, models: Sequence[Model]) -> str:
     """A cell that repeats a probe's question: with an import where the probe is in a module, else with its source."""
-    name = kind.__name__
     names = [("model", "result")] if len(models) == 1 else [("base", "result_a"), ("tuned", "result_b")]
     imports, sources = {"from interp_widgets import load_model"}, list[str]()
-    if _importable(kind, kind.__module__, kind.__qualname__):
-        imports.add(f"from {kind.__module__} import {name}")
-    else:
-        _collect(inspect.unwrap(request.analysis), imports, sources, set())
+    checked: Any = request.analysis  # around the function
+    called, reports = _made_known(kind, checked.__wrapped__, imports, sources)
     loading = load_lines(models)
     if any("torch." in line for line in loading):
         imports.add("import torch")
     _, arguments = request.read_by(models[0])
-    calls = [f"{result} = {call(f'{name}.analysis', model, **arguments)}" for model, result in names]
+    calls = [f"{result} = {call(called, model, *reports, **arguments)}" for model, result in names]
     parts = ["\n".join(_joined(imports)), *sources, "\n".join([*loading, *calls, names[-1][1]])]
     return "\n\n".join(parts)
+
+
+def _made_known(
+    kind: type, function: Callable[..., Any], imports: set[str], sources: list[str]
+) -> tuple[str, list[str]]:
+    """Import a probe or its function, or write the function down; what is called then, and the reports it needs."""
+    name, home = function.__name__, _home(function.__name__, function)
+    if home:
+        imports.add(f"from {home} import {name}")
+    elif _importable(kind, kind.__module__, kind.__qualname__):
+        imports.add(f"from {kind.__module__} import {kind.__name__}")
+        return f"{kind.__name__}.analysis", []
+    else:
+        _collect(inspect.unwrap(function), imports, sources, set())
+        if re.match(r"@(\w+\.)?probe\b", sources[-1]):
+            return f"{name}.analysis", []
+    needed = inspect.signature(function).parameters
+    return name, [
+        f"{one}=lambda *_: None" for one in REPORTS if one in needed and needed[one].default is inspect._empty
+    ]
 
 
 def _collect(function: Callable[..., Any], imports: set[str], sources: list[str], done: set[str]) -> None:

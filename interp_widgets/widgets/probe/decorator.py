@@ -29,13 +29,18 @@ def probe(
     title: str = "",
     cost: Callable[..., Any] | None = None,
     view: type[ValueView] | None = None,
+    base: type[Panel] | None = None,
 ) -> type[ProbePanel]:
     """The panel of a function: ``@probe`` above it, or ``probe(function, ...)``."""
 
 
 @overload
 def probe(
-    *, title: str = "", cost: Callable[..., Any] | None = None, view: type[ValueView] | None = None
+    *,
+    title: str = "",
+    cost: Callable[..., Any] | None = None,
+    view: type[ValueView] | None = None,
+    base: type[Panel] | None = None,
 ) -> Callable[[Callable[..., Any]], type[ProbePanel]]:
     """What makes the panel of the function below it: ``@probe(title=...)``."""
 
@@ -47,6 +52,7 @@ def probe(
     title: str = "",
     cost: Callable[..., Any] | None = None,
     view: type[ValueView] | None = None,
+    base: type[Panel] | None = None,
 ) -> Any:
     """Turn a typed function ``f(model, prompt, ...)`` into a panel that asks it.
 
@@ -70,6 +76,9 @@ def probe(
             pass over the texts; what that takes in seconds is learned from the runs that finished.
         view: a class derived from `interp_widgets.widgets.probe.ValueView` or one of the views there; by default
             that of the return type.
+        base: a class of panels with options of its own, each a `field`: those that are arguments of the function are
+            asked there, with their labels, bounds and hints. A function that was written for something else may so
+            become a panel, whatever its annotations: ``probe(mod_grid, base=StudyPanel, view=GridView)``.
 
     Returns:
         A subclass of :class:`Panel`, opened as ``attention_entropy(model)``, ``(base, tuned)``, ``(pair)`` or
@@ -97,7 +106,7 @@ def probe(
         raise TypeError(f"view must be a class derived from ValueView, got {short(view)}")
 
     def make(function: Callable[..., Any]) -> type[ProbePanel]:
-        parameters, returned = parameters_of(function)
+        parameters, returned = parameters_of(function, base)
         usual_view = _view(function.__name__, returned)
         own_view = view or usual_view
         for parameter in parameters:
@@ -107,7 +116,7 @@ def probe(
                     f"the parameter {name} of {function.__name__} has a name that every panel uses for itself: "
                     "give it another one"
                 )
-        base = ProbePanel if usual_view is VIEWS[LayoutDOM] else ValuePanel
+        kind = ProbePanel if usual_view is VIEWS[LayoutDOM] else ValuePanel
         members: dict[str, Any] = {parameter.trait: parameter.field(position_strip) for parameter in parameters}
         for parameter in parameters:
             if parameter.trait != parameter.name:
@@ -121,15 +130,17 @@ def probe(
             "__doc__": function.__doc__,
             "analysis": staticmethod(_checked(function, parameters, returned, own_view)),
             "title": title or function.__name__.replace("_", " ").capitalize(),
-            "both": base.both if own_view.subtracts else "A beside B",
+            "both": kind.both if own_view.subtracts else "A beside B",
             "parameters": tuple(parameters),
             "view_of": own_view,
+            "has_base": base is not None,
             "cost_of": None if cost is None else staticmethod(cost),
         }
         if own_view.scene is ValueView.scene:
             members["scene"] = Panel.scene  # no picture to save
-        metaclass: Any = type(base)
-        return cast(type[ProbePanel], metaclass(function.__name__, (base,), members))
+        metaclass: Any = type(kind)
+        bases = (kind,) if base is None else (base, kind)
+        return cast(type[ProbePanel], metaclass(function.__name__, bases, members))
 
     return make if function is None else make(function)
 

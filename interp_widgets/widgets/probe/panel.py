@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html import escape
@@ -58,6 +59,8 @@ class ProbePanel(Panel):
     """What draws the function's results."""
     cost_of: ClassVar[Any] = None
     """The function's own estimate of its operations."""
+    has_base: ClassVar[bool] = False
+    """Whether a base class asks some of the function's arguments."""
     _timed: ClassVar[bool] = False
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
@@ -116,7 +119,15 @@ class ProbePanel(Panel):
                 arguments[parameter.name] = _file(value) if isinstance(argument, Path) else argument
             except ValueError as error:
                 raise Incomplete(parameter.trait, str(error)) from error
-        return Request.of(self.analysis, arguments)
+        return Request.of(self.analysis, {**self._of_base(), **arguments})
+
+    def _of_base(self) -> dict[str, Any]:
+        """The arguments that the options of a base class are."""
+        if not self.has_base:
+            return {}
+        taken = inspect.signature(self.analysis).parameters
+        any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+        return {name: value for name, value in self.arguments().items() if any_name or name in taken}
 
     def compute(self, request: Request, model: Model, **reports: Any) -> Any:
         value = request.answer(model, **reports)
@@ -154,7 +165,7 @@ class ValuePanel(ProbePanel):
 
     def frame(self) -> Any:
         tables = [result.to_frame() for result in self.results]
-        return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
+        return tables[0] if len(self.asked_models) == 1 else pair_view.joined(tables)
 
     def scene(self) -> Scene:
         return self.picture.scene()

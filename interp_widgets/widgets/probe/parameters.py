@@ -15,7 +15,7 @@ from interp_widgets.analysis._core.checks import index
 from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.models import Model
 
-from ..base.fields import Bounds, Lines, Text, field
+from ..base.fields import Bounds, Lines, Text, field, fields_of
 from ..base.workbench import SHARED
 
 
@@ -56,7 +56,7 @@ ALLOWED = (
     f"{', '.join(ROLES)}, Literal[...], bool, Annotated[int, Bounds(low, high)] or the same of float, str, list[str] "
     "or Path"
 )
-REPORTS = ("progress", "check")
+REPORTS = ("progress", "check", "on_partial")
 """Parameters by which a function reports and is cancelled: no options of the panel."""
 _LEFT_EMPTY = {
     "Prompt": "the prompt is empty: type what the model should read",
@@ -118,8 +118,11 @@ class Parameter:
         return field(Annotated[str, role, *_extras(self.kind)], text, required=required, **about)
 
 
-def parameters_of(function: Callable[..., Any]) -> tuple[list[Parameter], Any]:
-    """The options of a probe, and what it announces to return; TypeError in one sentence for what no panel can ask."""
+def parameters_of(function: Callable[..., Any], base: type[Any] | None = None) -> tuple[list[Parameter], Any]:
+    """The options of a probe, and what it announces to return; TypeError in one sentence for what no panel can ask.
+
+    What the `base` of the panel has a field for, or no control can ask, is left to that base.
+    """
     name = getattr(function, "__name__", "the probe")
     if not inspect.isfunction(function):
         raise TypeError(f"@probe turns a function into a panel, got {function!r}")
@@ -131,15 +134,20 @@ def parameters_of(function: Callable[..., Any]) -> tuple[list[Parameter], Any]:
     declared = list(signature.parameters.values())
     if not declared or declared[0].name != "model" or declared[0].kind is inspect.Parameter.KEYWORD_ONLY:
         raise TypeError(f"the first parameter of {name} must be model: def {name}(model: Model, prompt: Prompt, ...)")
-    for parameter in declared:
+    for parameter in declared if base is None else ():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             written = str(parameter).partition(":")[0]
             raise TypeError(f"{name} has the parameter {written}, for which there is no control: name each one")
-    defaults = {parameter.name: parameter.default for parameter in declared[1:] if parameter.name not in REPORTS}
-    for label in defaults:
-        if label not in hints:
-            raise TypeError(f"the parameter {label} of {name} must have an annotation: {ALLOWED}")
-        _check(name, label, hints[label])
+    answered = set() if base is None else {one.argument or label for label, one in fields_of(base).items()}
+    defaults = {}
+    for parameter in declared[1:]:
+        if parameter.name in REPORTS:
+            continue
+        sentence = _no_control(name, parameter.name, hints.get(parameter.name))
+        if sentence and base is None:
+            raise TypeError(sentence)
+        if not sentence and parameter.name not in answered:
+            defaults[parameter.name] = parameter.default
     if "return" not in hints:
         raise TypeError(f"{name} must say what it returns, such as def {name}(...) -> HeadMap")
     linked = _linked({label: hints[label] for label in defaults})
@@ -177,20 +185,23 @@ def _linked(hints: dict[str, Any]) -> dict[str, str]:
     return traits
 
 
-def _check(function: str, name: str, hint: Any) -> None:
+def _no_control(function: str, name: str, hint: Any) -> str:
+    """Why a parameter has no control, in one sentence; empty where it has one."""
+    if hint is None:
+        return f"the parameter {name} of {function} must have an annotation: {ALLOWED}"
     base, role = _base(hint), _extra(hint, Role)
     start = f"the parameter {name} of {function}"
     if name in SHARED and (role is None or role.shared != name):
         meant = [f"annotate it as {label}, or " for label, kind in ROLES.items() if get_args(kind)[1].shared == name]
-        raise TypeError(f"{start} has the name of what panels on a workbench share: {''.join(meant)}call it otherwise")
+        return f"{start} has the name of what panels on a workbench share: {''.join(meant)}call it otherwise"
     if base in (int, float):
         bounds = _extra(hint, Bounds)
         if role is None and (bounds is None or None in (bounds.low, bounds.high)):
-            raise TypeError(f"{start} needs bounds: Annotated[{base.__name__}, Bounds(low, high)]")
-        return
+            return f"{start} needs bounds: Annotated[{base.__name__}, Bounds(low, high)]"
+        return ""
     if get_origin(base) is Literal or base in (bool, str, list, Path):
-        return
-    raise TypeError(f"{start} is annotated as {_written(hint)}, which has no control: use {ALLOWED}")
+        return ""
+    return f"{start} is annotated as {_written(hint)}, which has no control: use {ALLOWED}"
 
 
 def _check_default(function: str, parameter: Parameter) -> None:
