@@ -86,7 +86,7 @@ def test_journey(opened: Any) -> None:
     place = handle(panel, "Position")
     place.focus()
     place.press("ArrowLeft")
-    nb.wait_py("panel.position", nb.py("len(panel.position_control.tokens)") - 2)
+    nb.wait_py("panel.position", nb.py("len(panel.texts.axis)") - 2)
     nb.done()
     assert nb.py("panel.result[0].tokens.position == panel.position")
     place.press("End")

@@ -17,7 +17,7 @@ from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.base.prediction import Likeliest, Prediction
 from interp_widgets.widgets.base.request import Request
 from interp_widgets.widgets.logit_lens import LogitLensExplorer
-from interp_widgets.widgets.logit_lens.labels import COLOR_LABELS
+from interp_widgets.widgets.logit_lens.cells import COLOR_LABELS
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model, tiny_tokenizer
 from tests.pictures import texts
 from tests.widgets.opening import hooks_on, opening, settle

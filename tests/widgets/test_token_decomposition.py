@@ -188,7 +188,7 @@ def test_two_models_and_their_difference(pair: Any, explore: Any) -> None:
     assert len(panel.about.sources.columns) == 8
     for row in panel.about.sources.rows:
         assert row[4] == pytest.approx(row[3] - row[2])
-    place = panel.about.told
+    place = panel.about.listed_source
     assert place == int(np.argmax(np.abs(b.logit.share - a.logit.share))), "what differs most"
     assert [column["label"] for column in panel.about.part.columns] == [
         "A token", "A probability", "B token", "B probability",
@@ -297,7 +297,7 @@ def test_the_position_slider_looks_elsewhere(pair: Any, explore: Any, wire: Any)
     assert (panel.position, panel.result.tokens.position) == (3, 3)
     assert panel.map.heat.row_labels == [*panel.result.tokens.tokens[:4], "BOS"], "what comes later brings nothing"
     assert panel.map.strip.tokens == list(panel.result.tokens.tokens[:4])
-    assert "3 of 0 to 8: <b>·is</b>" in panel.position_control.said.value
+    assert "3 of 0 to 8: <b>·is</b>" in panel.position_control.label.value
     expected = decompose_logit(pair.base, PROMPT, TARGET, position=3)
     np.testing.assert_allclose(panel.result.logit.share, expected.share, atol=1e-6)
     wire.type(panel.position_control.slider, value=last)
@@ -485,7 +485,7 @@ def test_odd_texts_are_shown_as_they_are(pair: Any, explore: Any, prompt: str) -
     panel = explore(pair.base, prompt=prompt)
     assert panel.status.state == "done", panel.status.error
     assert pair.base.decode(list(panel.result.tokens.ids)) == prompt
-    assert "<img" not in panel.map.sums.value + panel.position_control.said.value
+    assert "<img" not in panel.map.sums.value + panel.position_control.label.value
 
 
 def test_weights_that_are_not_finite_are_an_error(pair: Any, explore: Any) -> None:

@@ -50,6 +50,11 @@ def starts(panel: Any) -> tuple[str, ...]:
     return tuple(f"{name}: " if name else "" for name in names(panel))
 
 
+def all_starts(results: Sequence[Any]) -> list[str]:
+    """What to begin a line about each of several results with: nothing for one."""
+    return [f"{letter.strip()}: " if letter else "" for letter in letters(results)]
+
+
 def of_view(panel: Any, arrays: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
     """The numbers of what is looked at; None for a difference of models with arrays of two shapes."""
     if panel.shown != "difference":

@@ -16,9 +16,9 @@ from ..base.fields import Bounds, Share, field
 from ..base.prediction import Likeliest, PredictionPanel
 from ..base.request import File, Request
 from ..base.saving import as_one
-from .details import Details
-from .labels import COLOR_LABELS
-from .map import LensMap
+from .cell_details import CellDetails
+from .cells import COLOR_LABELS
+from .lens_map import LensMap
 
 LEAST_TOP = 10
 """Tokens kept per cell at least, so that shorter lists need no run."""
@@ -77,7 +77,7 @@ class LogitLensExplorer(PredictionPanel):
     def build(self) -> None:
         self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
         self.map = LensMap(self)
-        self.about = Details(self)
+        self.about = CellDetails(self)
         self.plot.children = self.map.parts
         self.details.children = self.about.parts
         if self.position < 0 and self.response_token < 0:
@@ -114,7 +114,7 @@ class LogitLensExplorer(PredictionPanel):
         self.about.paint()
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
-        columns, last = self.results[0].n_positions, max(one.n_layers for one in self.results)
+        columns, last = self.results[0].n_positions, max(result.n_layers for result in self.results)
         return {
             "prompt_token": (self.in_prompt, "the tokens of this prompt"),
             "position": (columns, "the tokens of prompt and response"),

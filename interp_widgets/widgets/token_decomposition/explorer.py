@@ -18,11 +18,14 @@ from ..base.fields import Bounds, Share, field
 from ..base.prediction import PredictionPanel, checked, position_in
 from ..base.request import FromResult, Request, Steps
 from ..base.saving import as_one
-from .details import Details
-from .labels import BAR_LABELS, BIASES_LABELS, COLOR_LABELS, LENS_LABELS
-from .map import DecompositionMap
 from .position import PositionControl
-from .rows import Decomposed, Rows, decomposed
+from .rows import COLOR_LABELS, Decomposed, Rows, decomposed
+from .source_details import SourceDetails
+from .source_map import SourceMap
+
+BAR_LABELS = {"logit": "share of the final logit", "norm": "share of the norms at the last layer", "none": "none"}
+BIASES_LABELS = {"separate": "a part of their own", "spread": "spread over the tokens"}
+LENS_LABELS = {"own": "each part by its own scale", "frozen": "all by the stream's scale"}
 
 
 class TokenDecompositionExplorer(PredictionPanel):
@@ -78,14 +81,13 @@ class TokenDecompositionExplorer(PredictionPanel):
         self.rows: tuple[Rows, ...] = ()
         """The results on the screen as rows of the map, one per model."""
         self._sources: tuple[int, ...] | None = None
-        self._in_prompt = 0
         super().__init__(model, tuned, **options)
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         return {
-            "prompt_token": (self._in_prompt, "the tokens of this prompt"),
+            "prompt_token": (self.texts.in_prompt, "the tokens of this prompt"),
             "source": (len(self._sources or ()) + 1, "the tokens that were read and the biases, which come last"),
             "column": (max(model.n_layers for model in self.models) + 1, "the layers and the final norm"),
         }
@@ -100,14 +102,13 @@ class TokenDecompositionExplorer(PredictionPanel):
             *self.text_inputs(),
             *self.controls.rows(before={"biases": self.position_control.parts}),
         ]
-        self.map = DecompositionMap(self)
-        self.about = Details(self)
+        self.map = SourceMap(self)
+        self.about = SourceDetails(self)
         self.plot.children = self.map.parts
         self.details.children = self.about.parts
-        self._fit_position()
         self.source = self.prompt_token if self.source < 0 else self.source
         self.column = self.layer if self.column < 0 < self.layer else self.column
-        self.watch(self, ["prompt", "response", "response_token"], self._read_anew)
+        self.watch(self, ["prompt", "response", "response_token"], self._forget_position)
         self.watch(self, "prompt_token", self._token_linked)
         self.watch(self, "layer", self._layer_linked)
         self.watch(self, ["source", "column"], self._selection_changed)
@@ -132,7 +133,7 @@ class TokenDecompositionExplorer(PredictionPanel):
         return decomposition_cost(model, read.offset + read.position(dict(parts.arguments)["position"]) + 1)
 
     def draw(self, results: tuple[Decomposed, ...], request: Steps) -> None:
-        held = {id(one.result): one for one in self.rows}
+        held = {id(rows.result): rows for rows in self.rows}
         self.rows = tuple(held.get(id(result)) or Rows(result) for result in results)
         self._carry_selection(results[0])
         self.map.paint()
@@ -144,12 +145,12 @@ class TokenDecompositionExplorer(PredictionPanel):
         return request.code(self.models, "parts.to_frame()")
 
     def frame(self) -> Any:
-        return pair_view.joined(one.frame() for one in self.rows)
+        return pair_view.joined(rows.frame() for rows in self.rows)
 
     def stored(self) -> Result:
         parts: dict[str, Any] = {}
-        for letter, one in self.by_letter().items():
-            parts |= {f"{letter} tokens".strip(): one.tokens, f"{letter} logit".strip(): one.logit}
+        for letter, result in self.by_letter().items():
+            parts |= {f"{letter} tokens".strip(): result.tokens, f"{letter} logit".strip(): result.logit}
         return as_one(parts)
 
     def scene(self) -> Scene:
@@ -176,7 +177,7 @@ class TokenDecompositionExplorer(PredictionPanel):
     def _selection_changed(self, _: Any) -> None:
         """Tell the workbench, and redraw what depends on the selection."""
         with self.hold():
-            self.prompt_token = self.source if 0 <= self.source < self._in_prompt else -1
+            self.prompt_token = self.source if 0 <= self.source < self.texts.in_prompt else -1
             if self.column >= 0:
                 self.layer = min(self.column, self.models[0].n_layers - 1)
         if self.rows:
@@ -185,9 +186,9 @@ class TokenDecompositionExplorer(PredictionPanel):
 
     def _token_linked(self, _: Any) -> None:
         """A prompt token chosen elsewhere is a source, if the position comes after it."""
-        if 0 <= self.prompt_token < self._in_prompt:
+        if 0 <= self.prompt_token < self.texts.in_prompt:
             self.source = self.prompt_token
-        elif 0 <= self.source < self._in_prompt:
+        elif 0 <= self.source < self.texts.in_prompt:
             self.source = -1
 
     def _layer_linked(self, _: Any) -> None:
@@ -198,29 +199,19 @@ class TokenDecompositionExplorer(PredictionPanel):
         """Keep the selected row if it is the same token still."""
         before, ids = self._sources, tuple(result.tokens.ids[: result.sources])
         self._sources = ids
-        place = self.source
+        source = self.source
         if before is None:
-            self.source = place if place <= len(ids) else -1
-        elif place == len(before):
+            self.source = source if source <= len(ids) else -1
+        elif source == len(before):
             self.source = len(ids)
-        elif ids[: place + 1] != before[: place + 1]:
+        elif ids[: source + 1] != before[: source + 1]:
             self.source = -1
 
     # position ---------------------------------------------------------------------------------------------------------
 
-    def _read_anew(self, _: Any) -> None:
+    def _forget_position(self, _: Any) -> None:
         """Another text, or another of its tokens predicted: what was read ends elsewhere."""
         self.position = -1
-        self._fit_position()
 
-    def _fit_position(self) -> None:
-        """Count what the model has read."""
-        self.position_control.tokens, self._in_prompt = (), 0
-        try:
-            prediction, model = self.prediction(), self.models[0]
-            read = read_prompt(model, prediction.read(model)[0])
-            self.position_control.tokens = read.tokens()
-            self._in_prompt = min(read.n_shown, len(prediction.whole(model)[0]) - read.offset)
-        except ValueError:
-            pass  # the run that follows says what is wrong with the texts
+    def texts_read(self) -> None:
         self.position_control.fit()

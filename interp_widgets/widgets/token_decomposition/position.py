@@ -15,22 +15,21 @@ class PositionControl:
 
     def __init__(self, panel: Any) -> None:
         self.panel = panel
-        self.tokens: tuple[str, ...] = ()
         self.slider = W.IntSlider(
             description="Position", min=0, max=1, readout=False, continuous_update=False,
             tooltip="Whose residual stream is taken apart; at the right end the one that predicts what comes next",
         )  # fmt: skip
-        self.said = W.HTML("")
-        self.said.add_class("iw-hint")
-        self.parts = (self.slider, self.said)
+        self.label = W.HTML("")
+        self.label.add_class("iw-hint")
+        self.parts = (self.slider, self.label)
         self._fitting = False
         panel.watch(self.slider, "value", self._slid)
         panel.watch(panel, "position", lambda _: self.fit())
 
     def fit(self) -> None:
         """Show the position among the tokens that the model has read."""
-        count = len(self.tokens)
-        at = self.panel.position
+        tokens, at = self.panel.texts.axis, self.panel.position
+        count = len(tokens)
         inside = -count <= at < count
         self._fitting = True
         try:
@@ -41,12 +40,12 @@ class PositionControl:
         finally:
             self._fitting = False
         if not inside:
-            self.said.value = ""
+            self.label.value = ""
             return
-        place = at % count
-        end = " (last)" if place == count - 1 else f" of 0 to {count - 1}"
-        self.said.value = f"{place}{end}: <b>{escape(visible(self.tokens[place]))}</b>"
+        index = at % count
+        end = " (last)" if index == count - 1 else f" of 0 to {count - 1}"
+        self.label.value = f"{index}{end}: <b>{escape(visible(tokens[index]))}</b>"
 
     def _slid(self, change: Any) -> None:
         if not self._fitting:
-            self.panel.position = -1 if change.new == len(self.tokens) - 1 else change.new
+            self.panel.position = -1 if change.new == len(self.panel.texts.axis) - 1 else change.new

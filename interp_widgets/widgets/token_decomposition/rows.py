@@ -15,13 +15,20 @@ from interp_widgets.figures.chart import layer_names
 from interp_widgets.figures.labels import number, visible
 from interp_widgets.figures.token_decomposition import rest_name
 
+from ..base import pair_view
+
 if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[np.float64]
 
-COLORS = ("probability", "norm_share", "target_probability", "target_logit")
-"""Numbers that can colour the map."""
+COLOR_LABELS = {
+    "probability": "probability of the part's top token",
+    "norm_share": "share of the parts' norms",
+    "target_probability": "probability of the target",
+    "target_logit": "share of the target's logit",
+}
+"""What the numbers that can colour the map are called."""
 MOST_NOTES = 6_000
 """Cells of a map of which each gets a note."""
 
@@ -108,12 +115,12 @@ class Rows:
 
     def _with(self, of_sources: NDArray[np.floating] | None, of_rest: NDArray[np.floating] | None) -> Array:
         columns = self.n_layers + 1
-        found = np.full((self.sources + 1, columns), np.nan)
+        numbers = np.full((self.sources + 1, columns), np.nan)
         if of_sources is not None:
-            found[:-1] = of_sources[:, : self.sources].T
+            numbers[:-1] = of_sources[:, : self.sources].T
         if of_rest is not None:
-            found[-1] = of_rest
-        return found
+            numbers[-1] = of_rest
+        return numbers
 
     def _said(self, numbers: Array) -> Array:
         return np.where(self.top() >= 0, numbers, np.nan)
@@ -121,11 +128,11 @@ class Rows:
     def top(self) -> NDArray[np.int64]:
         """(rows, columns) ids of the parts' top tokens, -1 for none."""
         tokens = self.result.tokens
-        found = np.full((self.sources + 1, self.n_layers + 1), -1)
+        ids = np.full((self.sources + 1, self.n_layers + 1), -1)
         if tokens.top_token is not None and tokens.bias_top_token is not None:
-            found[:-1] = tokens.top_token[:, : self.sources].T
-            found[-1] = tokens.bias_top_token
-        return found
+            ids[:-1] = tokens.top_token[:, : self.sources].T
+            ids[-1] = tokens.bias_top_token
+        return ids
 
     def text(self, token: int) -> str:
         """The text of a top token."""
@@ -145,13 +152,13 @@ class Rows:
         import pandas as pd
 
         count, columns = self.sources + 1, self.n_layers + 1
-        place = np.tile(np.append(np.arange(self.sources), -1), columns)
+        position = np.tile(np.append(np.arange(self.sources), -1), columns)
         table: dict[str, Any] = {
             "layer": np.repeat(np.arange(columns), count),
-            "position": place,
+            "position": position,
             "token": np.tile(np.asarray(self.labels, dtype=object), columns),
         }
-        for color in COLORS:
+        for color in COLOR_LABELS:
             table[color] = self.matrix(color).T.ravel()
         table["top_token"] = [self.text(int(token)) for token in self.top().T.ravel()]
         table["logit_share"] = np.tile(self.logit_share(), columns)
@@ -161,12 +168,12 @@ class Rows:
 def cell_texts(rows: tuple[Rows, ...], threshold: float) -> list[str]:
     """Labels of the map, row by row: the top token of every part that gives it `threshold` or more; of two models'
     parts ``a → b`` where they differ and either reaches it."""
-    tops, chances = [one.top() for one in rows], [one.matrix("probability") for one in rows]
+    tops, chances = [each.top() for each in rows], [each.matrix("probability") for each in rows]
     shown = np.any([np.nan_to_num(chance, nan=-1) >= threshold for chance in chances], axis=0)
     texts = [""] * shown.size
-    for place in np.flatnonzero(shown):
-        words = [one.text(int(top.flat[place])) for one, top in zip(rows, tops, strict=True)]
-        texts[place] = words[0] if len(set(words)) == 1 else " → ".join(words)
+    for cell in np.flatnonzero(shown):
+        words = [each.text(int(top.flat[cell])) for each, top in zip(rows, tops, strict=True)]
+        texts[cell] = words[0] if len(set(words)) == 1 else " → ".join(words)
     return texts
 
 
@@ -176,18 +183,18 @@ def cell_notes(rows: tuple[Rows, ...]) -> list[str]:
     if shape[0] * shape[1] > MOST_NOTES:
         return []
     notes = []
-    for letter, one in zip(["A: ", "B: "] if len(rows) == 2 else [""], rows, strict=True):
-        top, numbers = one.top(), {color: one.matrix(color) for color in COLORS}
-        notes.append([letter + _note(one, top, numbers, place) for place in np.ndindex(shape)])
+    for start, each in zip(pair_view.all_starts(rows), rows, strict=True):
+        top, numbers = each.top(), {color: each.matrix(color) for color in COLOR_LABELS}
+        notes.append([start + _note(each, top, numbers, cell) for cell in np.ndindex(shape)])
     return ["; ".join(words) for words in zip(*notes, strict=True)]
 
 
-def _note(one: Rows, top: NDArray[np.int64], numbers: dict[str, Array], place: tuple[int, ...]) -> str:
+def _note(rows: Rows, top: NDArray[np.int64], numbers: dict[str, Array], cell: tuple[int, ...]) -> str:
     """One cell's numbers in words."""
-    if top[place] < 0:
+    if top[cell] < 0:
         return "nothing yet"
-    said = [f"alone “{visible(one.text(int(top[place])))}” {number(numbers['probability'][place])}"]
-    if np.isfinite(numbers["norm_share"][place]):
-        said.append(f"norm {numbers['norm_share'][place]:.1%}")
-    said.append(f"logit {number(numbers['target_logit'][place])}")
-    return ", ".join(said)
+    parts = [f"alone “{visible(rows.text(int(top[cell])))}” {number(numbers['probability'][cell])}"]
+    if np.isfinite(numbers["norm_share"][cell]):
+        parts.append(f"norm {numbers['norm_share'][cell]:.1%}")
+    parts.append(f"logit {number(numbers['target_logit'][cell])}")
+    return ", ".join(parts)

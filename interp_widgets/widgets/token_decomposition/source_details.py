@@ -14,8 +14,8 @@ from interp_widgets.figures.token_decomposition import PartTrajectories
 from ..base import pair_view
 from ..base.controls import row
 from ..views import BokehFigure, Table
-from .map import signed
 from .rows import Array, Rows
+from .source_map import signed
 
 if TYPE_CHECKING:
     from .explorer import TokenDecompositionExplorer
@@ -26,8 +26,8 @@ TOP = 10
 """Tokens listed of a part."""
 
 
-class Details:
-    """Follows the selection of its explorer; without one it tells of the source with the largest share."""
+class SourceDetails:
+    """Follows the selection of its explorer; without one it lists the source with the largest share."""
 
     def __init__(self, panel: TokenDecompositionExplorer) -> None:
         self.panel = panel
@@ -44,26 +44,26 @@ class Details:
             box.add_class("iw-chart")
         self.parts = [tables, row(*boxes)]
         panel.watch(self.sources, "selected", self._picked)
-        self._places: list[int] = []
+        self._listed: list[int] = []
         self._asked: Any = None
         self._shows: Any = None
         self._drawn: Any = None
         self._filling = False
 
     @property
-    def told(self) -> int:
+    def listed_source(self) -> int:
         """The row that the second table is about: the selected one, else the source with the largest share."""
         panel = self.panel
         if 0 <= panel.source <= panel.looked_at[-1].sources:
             return panel.source
-        return int(np.argmax(np.abs(self.panel.map.of_view([one.logit_share()[:-1] for one in panel.rows]))))
+        return int(np.argmax(np.abs(panel.map.of_view([rows.logit_share()[:-1] for rows in panel.rows]))))
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def paint(self) -> None:
         """Draw the tables and the charts, if anything of what they show has changed."""
         panel = self.panel
-        shows = (tuple(one.result for one in panel.rows), panel.shown, panel.source, panel.at_column)
+        shows = (tuple(rows.result for rows in panel.rows), panel.shown, panel.source, panel.at_column)
         if shows == self._shows:
             return
         self._shows = shows
@@ -73,17 +73,17 @@ class Details:
 
     def _list_sources(self) -> None:
         """The sources by the size of their shares, and what each part alone would predict at the chosen layer."""
-        panel, shares = self.panel, [one.logit_share() for one in self.panel.rows]
+        panel, shares = self.panel, [rows.logit_share() for rows in self.panel.rows]
         order = np.argsort(-np.max(np.abs(shares), axis=0), kind="stable")[:TABLE_ROWS]
-        self._places = [int(i) for i in order]
+        self._listed = [int(i) for i in order]
         lines = self._lines(shares)
         about = f"norm and lens {self._where()}{panel.map.after}"
         self._filling = True
         try:
             with self.sources.hold_sync():
                 self.sources.rows = []
-                self.sources.columns, self.sources.rows = self._heads(), [lines[i] for i in self._places]
-                self.sources.selected = self._places.index(panel.source) if panel.source in self._places else -1
+                self.sources.columns, self.sources.rows = self._heads(), [lines[i] for i in self._listed]
+                self.sources.selected = self._listed.index(panel.source) if panel.source in self._listed else -1
                 self.sources.caption = (
                     f"Sources by their share of the {panel.map.of_logit} ({self._sums(shares)}); {about}"
                 )
@@ -91,11 +91,11 @@ class Details:
             self._filling = False
 
     def _heads(self) -> list[dict[str, str]]:
-        where, after, two = self._where(), self.panel.map.after, len(self.panel.rows) == 2
+        where, after, comparing = self._where(), self.panel.map.after, len(self.panel.rows) == 2
         heads = [{"label": "at", "align": "right", "title": "Position"}, {"label": "part of"}]
-        for name in ("A", "B") if two else ("share",):
+        for name in ("A", "B") if comparing else ("share",):
             heads.append({"label": name, "align": "right", "title": "What it brought to the logit"})
-        if two:
+        if comparing:
             heads.append({"label": "B − A", "align": "right", "title": "Difference of the shares"})
         return [
             *heads,
@@ -108,23 +108,23 @@ class Details:
         """A line of the table for each row of the map."""
         panel, shown = self.panel, self.panel.looked_at
         norms, chances = (
-            panel.map.of_view([one.matrix(what)[:, self._within(one)] for one in panel.rows])
+            panel.map.of_view([rows.matrix(what)[:, self._within(rows)] for rows in panel.rows])
             for what in ("norm_share", "probability")
         )
-        tops = [one.top()[:, self._within(one)] for one in shown]
+        tops = [rows.top()[:, self._within(rows)] for rows in shown]
         lines: list[list[Any]] = []
         for i, label in enumerate(shown[-1].labels):
             values = [float(share[i]) for share in shares]
             values += [values[1] - values[0]] if len(values) == 2 else []
-            words = [visible(one.text(int(top[i]))) or "–" for one, top in zip(shown, tops, strict=True)]
+            words = [visible(rows.text(int(top[i]))) or "–" for rows, top in zip(shown, tops, strict=True)]
             alone = words[0] if len(set(words)) == 1 else " → ".join(words)
-            place = i if i < shown[-1].sources else None
-            lines.append([place, visible(label), *values, _finite(norms[i]), alone, _finite(chances[i])])
+            position = i if i < shown[-1].sources else None
+            lines.append([position, visible(label), *values, _finite(norms[i]), alone, _finite(chances[i])])
         return lines
 
-    def _within(self, one: Rows) -> int:
+    def _within(self, rows: Rows) -> int:
         """The chosen column, of a model that may have fewer layers."""
-        return min(self.panel.at_column, one.n_layers)
+        return min(self.panel.at_column, rows.n_layers)
 
     def _where(self) -> str:
         """The chosen layer in words."""
@@ -132,7 +132,7 @@ class Details:
         return "at the output" if column == last else f"entering layer {column}"
 
     def _sums(self, shares: list[Any]) -> str:
-        letters = ["A ", "B "] if len(shares) == 2 else [""]
+        letters = pair_view.letters(shares)
         return "sum " + ", ".join(
             f"{letter}{signed(share.sum())}" for letter, share in zip(letters, shares, strict=True)
         )
@@ -140,12 +140,12 @@ class Details:
     def _draw_charts(self) -> None:
         """The looked-at models over the layers; two that follow different targets have no chart of one logit."""
         panel, sources = self.panel, self._followed()
-        drawn = (tuple(one.result for one in panel.looked_at), sources)
+        drawn = (tuple(rows.result for rows in panel.looked_at), sources)
         if drawn == self._drawn:
             return
         self._drawn = drawn
-        shown = [one.result.tokens for one in panel.looked_at]
-        names = [pair_view.labels(panel)[panel.rows.index(one)] for one in panel.looked_at]
+        shown = [rows.result.tokens for rows in panel.looked_at]
+        names = [pair_view.labels(panel)[panel.rows.index(rows)] for rows in panel.looked_at]
         norms, logit = self.charts
         norms.update(shown, names=names, sources=sources)
         if len({tokens.target for tokens in shown}) > 1:
@@ -157,8 +157,8 @@ class Details:
     def _followed(self) -> tuple[int, ...]:
         """The sources with lines of their own: those that brought most to the logit or the norm, and the selected."""
         sizes = np.zeros(self.panel.looked_at[-1].sources)
-        for one in self.panel.looked_at:
-            for numbers in (one.logit_share()[:-1], one.norm_share(-1)[:-1]):
+        for rows in self.panel.looked_at:
+            for numbers in (rows.logit_share()[:-1], rows.norm_share(-1)[:-1]):
                 size = np.nan_to_num(np.abs(numbers))
                 sizes = np.maximum(sizes, size / (size.max() or 1.0))
         largest = np.argsort(-sizes, kind="stable")[: PartTrajectories.LARGEST].tolist()
@@ -170,53 +170,52 @@ class Details:
     def _read_part(self) -> None:
         """List what the part alone would predict; the worker reads it, for it takes the model's unembedding."""
         panel = self.panel
-        if any(one.result.partial for one in panel.rows):
+        if any(rows.result.partial for rows in panel.rows):
             return  # the worker is at the rest of it
-        place = self.told
-        asked = [
-            (panel.models[panel.rows.index(one)], one, self._within(one), None if place == one.sources else place)
-            for one in panel.looked_at
-        ]
-        key = (place, *((one.result, column) for _, one, column, _ in asked))
+        source = self.listed_source
+        calls = [
+            (panel.models[panel.rows.index(rows)], rows.result.tokens, self._within(rows),
+             None if source == rows.sources else source)
+            for rows in panel.looked_at
+        ]  # fmt: skip
+        key = (source, *((tokens, column) for _, tokens, column, _ in calls))
         if key == self._asked:
             return
         self._asked = key
-        self.part.caption = self._part_name(place) + " …"
+        self.part.caption = self._part_name(source) + " …"
 
         def work(job: Any) -> list[PartTokens]:
-            return [
-                part_tokens(model, one.result.tokens, column, source, top=TOP) for model, one, column, source in asked
-            ]
+            return [part_tokens(*call, top=TOP) for call in calls]
 
-        def done(found: list[PartTokens]) -> None:
+        def done(parts: list[PartTokens]) -> None:
             if key == self._asked:
-                self._show_part(place, found)
+                self._show_part(source, parts)
 
         panel.jobs.start(work, done, title="Reading the part", channel="part", quiet=True)
 
-    def _part_name(self, place: int) -> str:
-        one = self.panel.looked_at[-1]
-        name = f"“{visible(one.labels[place])}” ({place})" if place < one.sources else one.rest
+    def _part_name(self, source: int) -> str:
+        rows = self.panel.looked_at[-1]
+        name = f"“{visible(rows.labels[source])}” ({source})" if source < rows.sources else rows.rest
         return f"Alone, {name} {self._where()} predicts"
 
-    def _show_part(self, place: int, found: list[PartTokens]) -> None:
+    def _show_part(self, source: int, parts: list[PartTokens]) -> None:
         heads: list[dict[str, str]] = []
-        for letter in ["A ", "B "] if len(found) == 2 else [""]:
+        for letter in pair_view.letters(parts):
             heads += [{"label": f"{letter}token".strip()}, {"label": f"{letter}probability", "align": "right"}]
-        columns = [column for one in found for column in (list(map(visible, one.tokens)), list(one.probability))]
+        columns = [column for part in parts for column in (list(map(visible, part.tokens)), list(part.probability))]
         with self.part.hold_sync():
             self.part.rows = []
             self.part.columns = heads
             longest = max(map(len, columns))
             self.part.rows = [[c[k] if k < len(c) else None for c in columns] for k in range(longest)]
-            self.part.caption = self._part_name(place) + ":"
+            self.part.caption = self._part_name(source) + ":"
             self.part.empty = "This part is zero here: the token has not reached the position yet"
 
     # what a user does -------------------------------------------------------------------------------------------------
 
     def _picked(self, change: Any) -> None:
         if not self._filling:
-            self.panel.source = self._places[change.new] if change.new >= 0 else -1
+            self.panel.source = self._listed[change.new] if change.new >= 0 else -1
 
 
 def _finite(value: Any) -> float | None:

@@ -11,10 +11,11 @@ from interp_widgets.analysis.logit_lens import LogitLensResult
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.logit_lens import LensTrajectory, Trajectory
 
+from ..base import pair_view
 from ..base.controls import row
 from ..base.workbench import model_name
 from ..views import BokehFigure, Table
-from .words import cell_line, quoted, row_name
+from .sentences import cell_line, quoted, row_name
 
 if TYPE_CHECKING:
     from .explorer import LogitLensExplorer
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 CHARTS: tuple[Trajectory, ...] = ("target_rank", "target_probability", "entropy")
 
 
-class Details:
+class CellDetails:
     """Follows the cell under the pointer or the cursor, else the chosen one; the charts follow the chosen position."""
 
     def __init__(self, panel: LogitLensExplorer) -> None:
@@ -46,12 +47,12 @@ class Details:
         self._filling = False
 
     @property
-    def told(self) -> tuple[int, int]:
+    def listed_cell(self) -> tuple[int, int]:
         """The cell that the table is about, as row and column."""
         heat = self.panel.map.heat
-        for place in (heat.hovered, heat.cross):
-            if len(place) == 2 and all(0 <= i < n for i, n in zip(place, heat.shape, strict=True)):
-                return place[0], place[1]
+        for cell in (heat.hovered, heat.cross):
+            if len(cell) == 2 and all(0 <= i < n for i, n in zip(cell, heat.shape, strict=True)):
+                return cell[0], cell[1]
         return self.panel.cell
 
     # drawing ----------------------------------------------------------------------------------------------------------
@@ -71,25 +72,25 @@ class Details:
         return [model_name(models[0])] if len(models) == 1 else ["A", "B"]
 
     def _list(self) -> None:
-        """The likeliest tokens of the cell that is told about, of two models side by side."""
+        """The likeliest tokens of the listed cell, of two models side by side."""
         panel = self.panel
         if not panel.results:
             return
-        row, column = self.told
-        told = (panel.results, row, column, panel.top)
-        if told == self._listed:
+        row, column = self.listed_cell
+        listed = (panel.results, row, column, panel.top)
+        if listed == self._listed:
             return
-        self._listed = told
+        self._listed = listed
         rows = [min(row, result.n_layers) for result in panel.results]
         lists = [result.top(at, column)[: panel.top] for result, at in zip(panel.results, rows, strict=True)]
         heads: list[dict[str, str]] = [{"label": "rank", "align": "right"}]
-        for letter in ("",) if len(lists) == 1 else ("A ", "B "):
+        for letter in pair_view.letters(lists):
             heads += [{"label": f"{letter}next token"}, {"label": "probability", "align": "right"}]
         table: list[list[Any]] = []
         for rank in range(max(map(len, lists))):
             line: list[Any] = [rank]
-            for one in lists:
-                line += [visible(one[rank][0]), one[rank][1]] if rank < len(one) else [None, None]
+            for tokens in lists:
+                line += [visible(tokens[rank][0]), tokens[rank][1]] if rank < len(tokens) else [None, None]
             table.append(line)
         first = panel.results[0]
         self._filling = True
@@ -102,8 +103,8 @@ class Details:
         finally:
             self._filling = False
         self.numbers.value = "<br>".join(
-            f"{letter}{escape(cell_line(result, at, column))}"
-            for letter, result, at in zip(("",) if len(rows) == 1 else ("A: ", "B: "), panel.results, rows, strict=True)
+            f"{start}{escape(cell_line(result, at, column))}"
+            for start, result, at in zip(pair_view.all_starts(panel.results), panel.results, rows, strict=True)
         )
 
     # what a user does -------------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class Details:
         """A clicked token becomes the target."""
         if change.new < 0 or self._filling:
             return
-        panel, (row, column) = self.panel, self.told
+        panel, (row, column) = self.panel, self.listed_cell
         index = 1 if len(panel.results) == 2 and panel.shown != "A" else 0
         result: LogitLensResult = panel.results[index]
         token = int(result.top_ids[min(row, result.n_layers), column, change.new])

@@ -11,9 +11,24 @@ from numpy.typing import NDArray
 from interp_widgets.analysis.logit_lens import LogitLensResult
 from interp_widgets.figures.labels import visible
 
-from .labels import UNITS
-
 Array = NDArray[np.float64]
+
+COLOR_LABELS = {
+    "probability": "probability of the likeliest token",
+    "entropy": "entropy",
+    "kl": "KL divergence from the output",
+    "target_probability": "probability of the target",
+    "target_rank": "rank of the target",
+}
+"""What the numbers of a lens are called in the controls,"""
+UNITS = {
+    "probability": "probability",
+    "entropy": "entropy, nats",
+    "kl": "KL, nats",
+    "target_probability": "probability of target",
+    "target_rank": "rank, 0 is best",
+}
+"""and at the colour bar, where there is less room."""
 
 NOTED = 3
 """Likeliest tokens named in a tooltip; of two models the first of each."""
@@ -43,10 +58,10 @@ def colours(results: Sequence[LogitLensResult], color: str, shown: str) -> Colou
         return _difference(held[0], held[1], color)
     matrix, unit = held["AB".index(shown)], UNITS[color]
     if color == "target_rank":
-        most = max(1.0, *(float(one.max()) for one in held))
+        most = max(1.0, *(float(ranks.max()) for ranks in held))
         return Colours(matrix, 0.0, most, unit, scale="log", reverse=True)
     if color in ("entropy", "kl"):
-        return Colours(matrix, 0.0, max(float(one.max()) for one in held) or 1.0, unit)
+        return Colours(matrix, 0.0, max(float(numbers.max()) for numbers in held) or 1.0, unit)
     return Colours(matrix, 0.0, 1.0, unit)
 
 
@@ -71,10 +86,10 @@ def labels(results: Sequence[LogitLensResult], threshold: float) -> list[str]:
     tokens = [result.top_token.ravel().tolist() for result in results]
     names = [{token: visible(result.token_text(token)) for token in set(ids)}
              for result, ids in zip(results, tokens, strict=True)]  # fmt: skip
-    found = [""] * len(reached)
-    for place in np.flatnonzero(reached).tolist():
-        found[place] = " → ".join(name[ids[place]] for name, ids in zip(names, tokens, strict=True))
-    return found
+    texts = [""] * len(reached)
+    for cell in np.flatnonzero(reached).tolist():
+        texts[cell] = " → ".join(name[ids[cell]] for name, ids in zip(names, tokens, strict=True))
+    return texts
 
 
 def notes(results: Sequence[LogitLensResult]) -> list[str]:
@@ -83,7 +98,7 @@ def notes(results: Sequence[LogitLensResult]) -> list[str]:
         return []
     names, most = (("A: ", "B: "), 1) if len(results) == 2 else (("next: ",), NOTED)
     lines = [_lines(result, name, most) for name, result in zip(names, results, strict=True)]
-    return ["\n".join(one) for one in zip(*lines, strict=True)]
+    return ["\n".join(of_cell) for of_cell in zip(*lines, strict=True)]
 
 
 def _lines(result: LogitLensResult, name: str, most: int) -> list[str]:
@@ -91,15 +106,15 @@ def _lines(result: LogitLensResult, name: str, most: int) -> list[str]:
     text = {token: visible(shown) for token, shown in result.names.items()}
     ids = result.top_ids[..., :most].reshape(-1, most).tolist()
     chances = result.top_probability[..., :most].reshape(-1, most).tolist()
-    found = [name + ", ".join(f"{text[i]} {_short(p)}" for i, p in zip(*cell, strict=True))
+    lines = [name + ", ".join(f"{text[i]} {_short(p)}" for i, p in zip(*cell, strict=True))
              for cell in zip(ids, chances, strict=True)]  # fmt: skip
     if result.target is not None and result.target_rank is not None:
         ranks = result.target_rank.ravel().tolist()
-        found = [f"{line}; target {text[result.target]} rank {rank:,}" for line, rank in zip(found, ranks, strict=True)]
-    for places, said in ((losses(result), ", lost here"), (commits(result), "; commit layer")):
-        for row, column in places:
-            found[row * result.n_positions + column] += said
-    return found
+        lines = [f"{line}; target {text[result.target]} rank {rank:,}" for line, rank in zip(lines, ranks, strict=True)]
+    for marked, remark in ((losses(result), ", lost here"), (commits(result), "; commit layer")):
+        for row, column in marked:
+            lines[row * result.n_positions + column] += remark
+    return lines
 
 
 def _short(chance: float) -> str:

@@ -9,11 +9,11 @@ import ipywidgets as W
 
 from interp_widgets.analysis.logit_lens import LogitLensResult
 
+from ..base import pair_view
 from ..base.controls import shown_if
 from ..views import Heatmap
-from .labels import COLOR_LABELS
-from .numbers import colours, commits, labels, losses, notes
-from .words import story
+from .cells import COLOR_LABELS, colours, commits, labels, losses, notes
+from .sentences import story
 
 if TYPE_CHECKING:
     from .explorer import LogitLensExplorer
@@ -47,12 +47,12 @@ class LensMap:
     def paint(self) -> None:
         """Bring the map up to the explorer's results and selection."""
         panel = self.panel
-        told = (panel.results, panel.color, panel.shown, panel.threshold)
+        painted = (panel.results, panel.color, panel.shown, panel.threshold)
         self._painting = True  # another map drops its selection, which is not the user's doing
         try:
-            if told != self._painted:  # a mere selection need not send the map again
+            if painted != self._painted:  # a mere selection need not send the map again
                 self._paint(panel.looked_at)
-            self._painted = told
+            self._painted = painted
             self._paint_selection()
         finally:
             self._painting = False
@@ -60,19 +60,19 @@ class LensMap:
     def _paint(self, shown: tuple[LogitLensResult, ...]) -> None:
         panel, heat, last = self.panel, self.heat, shown[-1]
         if len(shown) == 2 and shown[0].n_layers != shown[1].n_layers:
-            a, b = (one.n_layers for one in shown)
+            a, b = (result.n_layers for result in shown)
             heat.empty = f"A difference needs two models of as many layers, these have {a} and {b}: look at A or B"
             heat.set_matrix(None)
             return
-        found = colours(panel.results, panel.color, panel.shown)
+        filled = colours(panel.results, panel.color, panel.shown)
         difference = panel.shown == "difference"
         with heat.hold_sync():
             heat.title = self._title(last)
-            heat.value_label, heat.scale, heat.reverse = found.label, found.scale, found.reverse
+            heat.value_label, heat.scale, heat.reverse = filled.label, filled.scale, filled.reverse
             heat.x_label = "last token read"
             heat.set_matrix(
-                found.matrix, rows=[*map(str, range(last.n_layers)), "output"], columns=list(last.tokens),
-                vmin=found.vmin, vmax=found.vmax, signed=found.signed, texts=labels(shown, panel.threshold),
+                filled.matrix, rows=[*map(str, range(last.n_layers)), "output"], columns=list(last.tokens),
+                vmin=filled.vmin, vmax=filled.vmax, signed=filled.signed, texts=labels(shown, panel.threshold),
                 notes=self._notes(shown),
             )  # fmt: skip
             heat.edges = [] if difference else commits(last)
@@ -87,10 +87,9 @@ class LensMap:
         """Show the chosen cell, and say what happened at its position."""
         panel = self.panel
         row, column = panel.cell
-        letters = ("",) if len(panel.results) == 1 else ("A: ", "B: ")
         self.story.value = "<br>".join(
-            f"<b>{letter}</b>{escape(story(result, column))}"
-            for letter, result in zip(letters, panel.results, strict=True)
+            f"<b>{start}</b>{escape(story(result, column))}"
+            for start, result in zip(pair_view.all_starts(panel.results), panel.results, strict=True)
         )
         if self.heat.shape[0]:
             self.heat.cross = self.heat.pinned = [row, column]
@@ -103,9 +102,9 @@ class LensMap:
 
     def _title(self, result: LogitLensResult) -> str:
         panel = self.panel
-        which = {"A": "A · ", "B": "B · ", "difference": "B − A · "}[panel.shown] if len(panel.results) > 1 else ""
         kind = "Tuned lens" if result.lens == "tuned" else "Logit lens"
-        what = f"{which}{kind}: the next token as each layer would have it, coloured by {COLOR_LABELS[panel.color]}"
+        what = f"{kind}: the next token as each layer would have it, coloured by {COLOR_LABELS[panel.color]}"
+        what = pair_view.title_start(panel) + what
         return what + (", labels where the likeliest tokens differ" if panel.shown == "difference" else "")
 
     # what a user does -------------------------------------------------------------------------------------------------

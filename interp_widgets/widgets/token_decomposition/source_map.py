@@ -15,8 +15,7 @@ from interp_widgets.figures.labels import visible
 
 from ..base import pair_view
 from ..views import Heatmap, TokenStrip
-from .labels import COLOR_LABELS
-from .rows import Array, Rows, cell_notes, cell_texts
+from .rows import COLOR_LABELS, Array, Rows, cell_notes, cell_texts
 
 if TYPE_CHECKING:
     from .explorer import TokenDecompositionExplorer
@@ -25,7 +24,7 @@ NEGLIGIBLE = 1e-3
 """A relative error below it needs no warning."""
 
 
-class DecompositionMap:
+class SourceMap:
     """Draws the results that its explorer holds; a selection only moves the cursor."""
 
     def __init__(self, panel: TokenDecompositionExplorer) -> None:
@@ -66,8 +65,8 @@ class DecompositionMap:
         rows = self.panel.rows
         self.sums.value = "<br>".join([self._adding_up(), self._logit_in_words()])
         self._paint_strip(rows)
-        if len({one.n_layers for one in rows}) > 1 and self.panel.shown == "difference":
-            a, b = (one.n_layers for one in rows)
+        if len({each.n_layers for each in rows}) > 1 and self.panel.shown == "difference":
+            a, b = (each.n_layers for each in rows)
             self.heat.empty = f"A difference needs two models of as many layers, these have {a} and {b}: look at A or B"
             self.heat.set_matrix(None)
             return
@@ -77,7 +76,7 @@ class DecompositionMap:
             self.heat.title = self._title()
             self.heat.value_label = COLOR_LABELS[self.panel.color] + self.after
             self.heat.set_matrix(
-                self.of_view([one.matrix(self.panel.color) for one in rows]), rows=shown[-1].labels,
+                self.of_view([each.matrix(self.panel.color) for each in rows]), rows=shown[-1].labels,
                 columns=shown[-1].columns, vmin=low, vmax=high, signed=signed,
                 texts=cell_texts(shown, self.panel.threshold), notes=self._notes(shown),
             )  # fmt: skip
@@ -100,13 +99,13 @@ class DecompositionMap:
         if names != self._tokens:
             self._tokens = names
             self.strip.set_tokens(names, special=list(tokens.special[: rows[0].sources]))
-        shares = [one.logit_share()[:-1] for one in rows]
+        shares = [each.logit_share()[:-1] for each in rows]
         largest = pair_view.largest(self.panel, [shares])
         self.strip.label = f"Read by the model, shaded by the share of the {self.of_logit}{self.after}"
         self.strip.value_label = f"share of the logit{self.after}"
         self.strip.set_values(self.of_view(shares), vmin=-largest, vmax=largest, signed=True)
         difference = self.panel.shown == "difference"
-        norms = [one.norm_share(-1)[:-1] for one in rows]
+        norms = [each.norm_share(-1)[:-1] for each in rows]
         self.strip.set_density(
             None if difference else self.of_view(norms), maximum=pair_view.largest(self.panel, [norms])
         )
@@ -116,7 +115,7 @@ class DecompositionMap:
         if kind == "none":
             self.heat.set_row_bars(None)
             return
-        bars = [one.logit_share() if kind == "logit" else one.norm_share(-1) for one in rows]
+        bars = [each.logit_share() if kind == "logit" else each.norm_share(-1) for each in rows]
         signed = kind == "logit" or self.panel.shown == "difference"
         label = "logit share" if kind == "logit" else "norm share"
         self.heat.set_row_bars(
@@ -139,7 +138,7 @@ class DecompositionMap:
         signed = difference or color == "target_logit"
         if color in ("probability", "target_probability") and not difference:
             return 0.0, 1.0, False
-        largest = pair_view.largest(self.panel, [[one.matrix(color) for one in rows]])
+        largest = pair_view.largest(self.panel, [[each.matrix(color) for each in rows]])
         return (-largest if signed else 0.0), largest, signed
 
     # words ------------------------------------------------------------------------------------------------------------
@@ -152,51 +151,48 @@ class DecompositionMap:
     @property
     def of_logit(self) -> str:
         """Which logit the shares are of."""
-        return " and ".join(sorted({aim(one.result.logit) for one in self.panel.looked_at}))
+        return " and ".join(sorted({aim(each.result.logit) for each in self.panel.looked_at}))
 
     def _title(self) -> str:
         panel, tokens = self.panel, self.panel.rows[0].result.tokens
-        which = {"A": "A", "B": "B", "difference": "B − A"}[panel.shown] + " · " if len(panel.rows) > 1 else ""
         at = f"“{visible(tokens.tokens[tokens.position])}” ({tokens.position})"
-        rest = ", partial" if any(one.result.partial for one in panel.rows) else ""
-        return f"{which}Parts of the residual stream at {at}, by the token that they come from{rest}"
+        rest = ", partial" if any(each.result.partial for each in panel.rows) else ""
+        start = pair_view.title_start(panel)
+        return f"{start}Parts of the residual stream at {at}, by the token that they come from{rest}"
 
     def _adding_up(self) -> str:
         """How well the parts add up, in words."""
-        said = []
-        for letter, one in zip(self._letters(), self.panel.rows, strict=True):
-            tokens = one.result.tokens
+        errors = []
+        for letter, rows in zip(pair_view.letters(self.panel.rows), self.panel.rows, strict=True):
+            tokens = rows.result.tokens
             worst = np.nanmax(tokens.error) if np.isfinite(tokens.error).any() else np.nan
             if not np.isfinite(worst):
-                said.append(f"{letter}not there yet")
+                errors.append(f"{letter}not there yet")
                 continue
-            where = f" (worst: layer {one.columns[int(np.nanargmax(tokens.error))]})" if worst >= NEGLIGIBLE else ""
-            said.append(f"{letter}<b>{power(float(worst))}</b>{where}")
+            where = f" (worst: layer {rows.columns[int(np.nanargmax(tokens.error))]})" if worst >= NEGLIGIBLE else ""
+            errors.append(f"{letter}<b>{power(float(worst))}</b>{where}")
         tokens = self.panel.rows[0].result.tokens
         if tokens.biases == "spread":
             terms = "Parts with the biases spread over them" + (" + BOS" if tokens.bos is not None else "")
         else:
             terms = f"Parts + {self.panel.rows[0].rest.replace(', ', ' + ')}"
-        return f"{terms} equal the residual stream of every layer to {', '.join(said)} (relative error)."
+        return f"{terms} equal the residual stream of every layer to {', '.join(errors)} (relative error)."
 
     def _logit_in_words(self) -> str:
         """What the shares of the logit sum to."""
-        said = []
-        for letter, one in zip(self._letters(), self.panel.rows, strict=True):
-            logit = one.result.logit
+        sentences = []
+        for letter, rows in zip(pair_view.letters(self.panel.rows), self.panel.rows, strict=True):
+            logit = rows.result.logit
             tokens = float(np.sum(logit.share))
             terms = [("tokens", tokens)]
             if logit.bos is not None:
                 terms.append(("BOS", logit.bos))
-            if one.rest != "BOS":
+            if rows.rest != "BOS":
                 terms.append(("biases", logit.bias - (logit.bos or 0.0)))
             words = " ".join(f"{'−' if term < 0 else '+'} {name} {abs(term):.2f}" for name, term in terms)
             total = f"<b>{signed(tokens + logit.bias)}</b>; the model's own is {signed(logit.logit)}"
-            said.append(f"{letter}{escape(aim(logit, capital=True))}: {words.removeprefix('+ ')} = {total}.")
-        return "<br>".join(said)
-
-    def _letters(self) -> list[str]:
-        return [""] if len(self.panel.rows) == 1 else ["A ", "B "]
+            sentences.append(f"{letter}{escape(aim(logit, capital=True))}: {words.removeprefix('+ ')} = {total}.")
+        return "<br>".join(sentences)
 
     # what a user does -------------------------------------------------------------------------------------------------
 

@@ -56,15 +56,15 @@ def _target(result: LogitLensResult, column: int, final: str) -> str:
     name = f"the target {quoted(result.target_token)}"
     if lost:
         where = ", ".join(f"likeliest at {row_name(result, row - 1)}, lost at {row_name(result, row)}" for row in lost)
-        said = f"Interference: {name} is {where}"
+        sentence = f"Interference: {name} is {where}"
     elif ranks.min() == 0:
         return "No interference." if result.target_token == final else f"No interference: {name} stays."
     else:
         best = f"its best rank is {ranks.min():,} at {row_name(result, int(ranks.argmin()))}"
-        said = f"{name[0].upper()}{name[1:]} is never the likeliest: {best}"
+        sentence = f"{name[0].upper()}{name[1:]} is never the likeliest: {best}"
     if ranks[-1] > 0 and (lost or ranks.argmin() != result.n_layers):
-        said += f"; it ends at rank {ranks[-1]:,}"
-    return said + "."
+        sentence += f"; it ends at rank {ranks[-1]:,}"
+    return sentence + "."
 
 
 def cell_line(result: LogitLensResult, row: int, column: int) -> str:
