@@ -38,6 +38,16 @@ def settle(panel: P) -> P:
     return panel
 
 
+def at_once(*works: Callable[[], object]) -> None:
+    """Each in a thread of its own, as JupyterLab's messages may come; waits until all are done."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
+
+
 def hooks_on(model: Any) -> int:
     """Hooks on the TransformerLens model, forward and backward."""
     return sum(len(point.fwd_hooks) + len(point.bwd_hooks) for point in model.tl_model.hook_dict.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from interp_widgets.widgets.concepts.directions import PROMPT
 from interp_widgets.widgets.views.base import bytes_floats
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.tiny import HALF_SEED, tiny_model
-from tests.widgets.opening import opening, settle
+from tests.widgets.opening import at_once, opening, settle
 from tests.widgets.trouble import complaint
 
 pytestmark = pytest.mark.slow
@@ -590,12 +589,7 @@ def test_messages_in_threads_of_their_own(pair: Any, browse: Any, wire: Any) -> 
         for words in ("a", "an", "ani", "anim", ""):
             panel.search = words
 
-    threads = [threading.Thread(target=work) for work in (tabs, concepts, searches)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    at_once(tabs, concepts, searches)
     settle(panel)
     for tab in ("read", "steer", "quality", "map"):
         panel.tab = tab

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser, components, n
 from interp_widgets.widgets.views.base import bytes_floats
 from tests.data.chat_server import GOOD, KEY, Server
 from tests.models.tiny import HALF_SEED, tiny_model
-from tests.widgets.opening import opening, settle
+from tests.widgets.opening import at_once, opening, settle
 from tests.widgets.trouble import cancelled_and_closed, complaint
 
 pytestmark = pytest.mark.slow
@@ -888,12 +889,7 @@ def test_notes_from_several_threads_are_all_kept(pair: Any, browse: Any, wire: A
             key = f"A/{layer}/{component}"
             wire.event(tab(panel).table, kind="edit", key=key, column="description", value=f"typed {key}")
 
-    threads = [threading.Thread(target=type_in, args=(layer,)) for layer in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive()
+    at_once(*(partial(type_in, layer) for layer in range(3)))
     settle(panel)
     notes = tab(panel).notes_of("A")
     for layer in range(6):

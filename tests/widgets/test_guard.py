@@ -9,6 +9,7 @@ import ipywidgets as W
 import pytest
 
 from interp_widgets.widgets.base.guard import guard, guarded, inside_handler, ui_lock
+from tests.widgets.opening import at_once
 
 
 class Host:
@@ -70,11 +71,7 @@ def test_handlers_of_two_threads_take_turns() -> None:
         threading.Event().wait(0.01)
         order.append("out")
 
-    threads = [threading.Thread(target=guarded(host, slow)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(5)
+    at_once(*[guarded(host, slow)] * 4)
     assert order == ["in", "out"] * 4
     with ui_lock:
         pass

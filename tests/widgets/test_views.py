@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from interp_widgets.widgets.views import BokehFigure, Heatmap, Table, TokenStrip
 from interp_widgets.widgets.views.base import bytes_floats, check_spans, data_range, float_bytes
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.pictures import differs, pieces, texts
+from tests.widgets.opening import at_once
 
 VIEWS = Path(__file__).parents[2] / "interp_widgets" / "widgets" / "views"
 
@@ -344,11 +345,7 @@ def test_threads_send_whole_patches(wire: Any, plot: Any) -> None:
         for i in range(100):
             source.patch({"y": [(k, 1000 * k + i)]})
 
-    threads = [threading.Thread(target=write, args=(k,)) for k in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(write, k) for k in range(2)))
     patches = [json.loads(data["content"]["patch"]) for _, _, data in wire.sent[before:]]
     assert sum(len(patch["events"]) for patch in patches) == 200
     assert source.data["y"] == [99, 1099]
