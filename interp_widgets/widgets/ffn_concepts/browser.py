@@ -66,7 +66,7 @@ class FFNConceptBrowser(WordStack):
     @property
     def annotations(self) -> Any:
         """What is noted about the components: a :class:`ConceptAnnotations`, or a pair of them with two models."""
-        panels = [one for one in (self.current, *self._opened.values()) if isinstance(one, ComponentPanel)]
-        panel = next((one for one in panels if one.results), self["concepts"])
+        panels = [panel for panel in (self.current, *self._opened.values()) if isinstance(panel, ComponentPanel)]
+        panel = next((panel for panel in panels if panel.results), self["concepts"])
         held = tuple(panel.annotations_of(letter) for letter, _ in zip("AB", self.models, strict=False))
         return held[0] if len(held) == 1 else held

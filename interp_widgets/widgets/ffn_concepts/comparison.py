@@ -61,7 +61,7 @@ class ConceptChange(ComponentPanel):
         self.scenarios, self.levels = (Table(empty=UNNOTED, height=300) for _ in range(2))
         self.moved = Table(empty=UNNOTED, height=300)
         self.watch(self.matched, "selected", self._picked)
-        above = W.VBox([W.VBox([one]) for one in figures[:2]])
+        above = W.VBox([W.VBox([figure]) for figure in figures[:2]])
         above.add_class("iw-maps")
         self.of_notes = W.VBox([self.levels, *self.controls.rows("comparison"), figures[2], self.moved])
         self.of_notes.add_class("iw-column")
@@ -230,22 +230,22 @@ def _share_columns() -> list[dict[str, Any]]:
 
 def _share_rows(table: Any) -> list[list[Any]]:
     rows = []
-    for one in table.to_dict("records"):
+    for line in table.to_dict("records"):
         shares = [
-            f"{one[name]:.1f} ± {one[f'{name}_error']:.1f}" if np.isfinite(one[name]) else None
+            f"{line[name]:.1f} ± {line[f'{name}_error']:.1f}" if np.isfinite(line[name]) else None
             for name in ("base", "tuned")
         ]
-        interval = f"{one['low']:+.1f} to {one['high']:+.1f}".replace("-", "−") if np.isfinite(one["low"]) else None
-        tests = [_number(one[name]) for name in ("welch_p", "holm_p", "permutation_p")]
-        rows.append([one["category"], *shares, _number(one["difference"]), interval, *tests])
+        interval = f"{line['low']:+.1f} to {line['high']:+.1f}".replace("-", "−") if np.isfinite(line["low"]) else None
+        tests = [_number(line[name]) for name in ("welch_p", "holm_p", "permutation_p")]
+        rows.append([line["category"], *shares, _number(line["difference"]), interval, *tests])
     return rows
 
 
 def _moved_rows(table: Any) -> list[list[Any]]:
     return [
-        [one["layers"], "more frequent" if one["direction"] == "more" else "less frequent", one["word"],
-         *(_number(one[name]) for name in ("base", "tuned", "change", "base_rank", "tuned_rank"))]
-        for one in table.to_dict("records")
+        [line["layers"], "more frequent" if line["direction"] == "more" else "less frequent", line["word"],
+         *(_number(line[name]) for name in ("base", "tuned", "change", "base_rank", "tuned_rank"))]
+        for line in table.to_dict("records")
     ]  # fmt: skip
 
 

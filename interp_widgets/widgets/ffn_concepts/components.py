@@ -151,7 +151,7 @@ class ComponentPanel(WordPanel):
 
     def draw_selection(self) -> None:
         if self.results:
-            self._take_given()
+            self._take_notes_option()
 
     # what is looked at ------------------------------------------------------------------------------------------------
 
@@ -200,9 +200,9 @@ class ComponentPanel(WordPanel):
         with handling():
             self.noted = change(self.noted)
 
-    def _take_given(self) -> None:
+    def _take_notes_option(self) -> None:
         """Take over what the keyword `notes` holds, once there are components to note."""
-        if self.notes is None or len(self.results) < len(self.models) or any(one.partial for one in self.results):
+        if self.notes is None or len(self.results) < len(self.models) or any(result.partial for result in self.results):
             return  # while it computes, notes about what is not there yet would be lost
         pair = list(self.notes) if isinstance(self.notes, list | tuple) else [self.notes]
         self.notes = None
@@ -210,7 +210,7 @@ class ComponentPanel(WordPanel):
         def work(job: Any) -> list[ConceptAnnotations | None]:
             if len(pair) > len(self.models):
                 raise ValueError(f"notes of {len(pair)} models were given, the browser has {len(self.models)}")
-            return [None if one is None else read_notes(one) for one in pair]
+            return [None if notes is None else read_notes(notes) for notes in pair]
 
         def done(read: list[ConceptAnnotations | None]) -> None:
             with self.hold():
@@ -323,5 +323,5 @@ def _flipped(a: FFNConceptResult, b: FFNConceptResult, layer: int, match: NDArra
     """Whether matched components point away from each other: a component's sign is free."""
     if a.directions is None or b.directions is None:
         return [False] * len(match)
-    one, other = a.directions[a.row(layer)][: len(match)], b.directions[b.row(layer)][match]
-    return [bool(cosine < 0) for cosine in np.einsum("rd,rd->r", one, other)]
+    of_a, of_b = a.directions[a.row(layer)][: len(match)], b.directions[b.row(layer)][match]
+    return [bool(cosine < 0) for cosine in np.einsum("rd,rd->r", of_a, of_b)]

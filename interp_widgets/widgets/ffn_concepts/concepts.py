@@ -235,7 +235,7 @@ class PrincipalComponents(ComponentPanel):
             self.hits.caption = ""
             return
         if word not in result.vocabulary:
-            near = next((one for one in result.vocabulary if one.lower() == word.lower()), None)
+            near = next((known for known in result.vocabulary if known.lower() == word.lower()), None)
             hint = f": did you mean {near!r}?" if near else ""
             self.hits.caption = f"{word!r} is not among the {len(result.vocabulary):,} words{hint}"
             return
@@ -332,7 +332,7 @@ class PrincipalComponents(ComponentPanel):
     def scene(self) -> Scene:
         """The variance, and the table of components, as they are on the screen."""
         result, difference = self.looked_at, self.shown == "difference"
-        shares = pair_view.of_view(self, [np.asarray(one.cumulative) for one in self.results])
+        shares = pair_view.of_view(self, [np.asarray(result.cumulative) for result in self.results])
         parts = []
         if shares is not None:  # two models of different sizes have no difference
             name = "B − A" if difference else pair_view.labels(self)[pair_view.LETTERS.index(self.letter)]

@@ -148,7 +148,7 @@ class LayerNeurons(PredictionPanel):
     @property
     def effect(self) -> Any:
         """What each neuron adds to the target's logit, of a difference how much more in B."""
-        effect = pair_view.of_view(self, [np.asarray(one.effects.effect) for one in self.results])
+        effect = pair_view.of_view(self, [np.asarray(reading.effects.effect) for reading in self.results])
         if effect is None:
             raise ValueError("the two models have layers of different widths: choose A or B")
         return effect
@@ -171,17 +171,17 @@ class LayerNeurons(PredictionPanel):
         finally:
             self._filling = False
         shown = self.looked_at
-        self.summary.value = "<br>".join(map(_sums, pair_view.letters(shown), shown))
+        self.summary.value = "<br>".join(map(_sums, pair_view.all_starts(shown), shown))
 
     def draw_selection(self) -> None:
         """Draw what depends on the picked neuron."""
         if not self.results:
             return
-        neuron, shown, two = self.chosen, self.looked_at, self.shown == "difference"
-        letter = "" if two else pair_view.names(self)[0]
-        self.chart.update([one.effects for one in shown], neuron=neuron, letter=letter)
-        self.strip.value_label = f"activation of neuron {neuron}" + (", B − A" if two else "")
-        active = pair_view.of_view(self, [np.asarray(one.effects.activation) for one in self.results])
+        neuron, shown, comparing = self.chosen, self.looked_at, self.shown == "difference"
+        letter = "" if comparing else pair_view.names(self)[0]
+        self.chart.update([reading.effects for reading in shown], neuron=neuron, letter=letter)
+        self.strip.value_label = f"activation of neuron {neuron}" + (", B − A" if comparing else "")
+        active = pair_view.of_view(self, [np.asarray(reading.effects.activation) for reading in self.results])
         self.strip.set_values(None if active is None else active[:, neuron], signed=True)
         self._filling = True
         try:
@@ -193,15 +193,15 @@ class LayerNeurons(PredictionPanel):
 
     def _list_neurons(self, shown: tuple[NeuronReading, ...], neuron: int) -> None:
         """The neurons of the largest effects (of two models: of the largest change), and the picked one."""
-        two, effect = len(shown) == 2, self.effect
-        known = set.intersection(*(set(one.tokens.neurons) for one in shown))
+        comparing, effect = len(shown) == 2, self.effect
+        known = set.intersection(*(set(reading.tokens.neurons) for reading in shown))
         strongest = [int(i) for i in np.argsort(-np.abs(effect), kind="stable") if int(i) in known]
         self._listed = strongest if neuron in strongest else [neuron, *strongest]
         with self.table.hold_sync():
             self.table.rows = []
-            self.table.columns, self.table.rows = _heads(two), [_cells(shown, one) for one in self._listed]
+            self.table.columns, self.table.rows = _heads(comparing), [_cells(shown, listed) for listed in self._listed]
             self.table.selected = self._listed.index(neuron)
-            what = "change of their effects" if two else "effects"
+            what = "change of their effects" if comparing else "effects"
             self.table.caption = (
                 f"The {len(strongest)} neurons of layer {shown[0].effects.layer} with the largest {what}, "
                 f"of {len(effect):,}"
@@ -210,8 +210,8 @@ class LayerNeurons(PredictionPanel):
     def _list_tokens(self) -> None:
         """The tokens of the neuron; the worker reads them if it is not among those that were read with the prompt."""
         neuron, shown = self.chosen, self.looked_at
-        if all(neuron in one.tokens.neurons for one in shown):
-            self._show_tokens(neuron, [one.tokens for one in shown])
+        if all(neuron in reading.tokens.neurons for reading in shown):
+            self._show_tokens(neuron, [reading.tokens for reading in shown])
             return
         models, layer = [self.models[index] for index in pair_view.looked_at(self)], shown[0].effects.layer
         key = neuron, shown
@@ -230,13 +230,13 @@ class LayerNeurons(PredictionPanel):
     def _show_tokens(self, neuron: int, tokens: Sequence[NeuronTokenResult]) -> None:
         heads: list[dict[str, Any]] = []
         columns: list[list[Any]] = []
-        for start, one in zip(pair_view.letters(tokens), tokens, strict=True):
+        for start, of_model in zip(pair_view.letters(tokens), tokens, strict=True):
             for what, low in (("promotes", False), ("suppresses", True)):
-                pairs = one.tokens(neuron, suppressed=low)
+                pairs = of_model.tokens(neuron, suppressed=low)
                 heads += [{"label": f"{start}{what}"}, {"label": f"{start}score" + " " * low, "align": "right"}]
                 columns += [[visible(token) for token, _ in pairs], [score for _, score in pairs]]
-        norms = ", ".join(f"{float(one.norms[list(one.neurons).index(neuron)]):.2f}" for one in tokens)
-        negative = max(one.active(neuron) for one in self.looked_at) < 0
+        norms = ", ".join(f"{float(of_model.norms[list(of_model.neurons).index(neuron)]):.2f}" for of_model in tokens)
+        negative = max(reading.active(neuron) for reading in self.looked_at) < 0
         with self.tokens.hold_sync():
             self.tokens.rows = []
             self.tokens.columns, self.tokens.rows = heads, [list(cells) for cells in zip(*columns, strict=True)]
@@ -282,10 +282,10 @@ class LayerNeurons(PredictionPanel):
         return request.code(self.models, "effects.to_frame()")
 
     def frame(self) -> Any:
-        return pair_view.joined(one.effects.to_frame() for one in self.results)
+        return pair_view.joined(reading.effects.to_frame() for reading in self.results)
 
     def stored(self) -> Result:
-        return as_one({letter: one.effects for letter, one in self.by_letter().items()})
+        return as_one({letter: reading.effects for letter, reading in self.by_letter().items()})
 
     def scene(self) -> Scene:
         """The strip and the table."""
@@ -299,14 +299,14 @@ class LayerNeurons(PredictionPanel):
         return stack_scenes([self.strip.scene(width=int(table.width), title="Prompt"), table])
 
 
-def _heads(two: bool) -> list[dict[str, Any]]:
+def _heads(comparing: bool) -> list[dict[str, Any]]:
     """Columns of the table of neurons."""
     heads: list[dict[str, Any]] = [{"label": "neuron", "align": "right"}]
     what = {"activation": "What multiplies the value vector", "effect": "What it adds to the logit directly"}
     for name, title in what.items():
-        for part in ("A", "B", "B − A") if two else ("",):
+        for part in ("A", "B", "B − A") if comparing else ("",):
             heads.append({"label": f"{name} {part}".strip(), "align": "right", "title": title})
-    if two:
+    if comparing:
         return [*heads, {"label": "A raises here", "wrap": True}, {"label": "B raises here", "wrap": True}]
     return [
         *heads,
@@ -322,25 +322,27 @@ def _heads(two: bool) -> list[dict[str, Any]]:
 def _cells(shown: tuple[NeuronReading, ...], neuron: int) -> list[Any]:
     """A neuron's row of that table."""
     cells: list[Any] = [neuron]
-    for values in ([one.active(neuron) for one in shown], [float(one.effects.effect[neuron]) for one in shown]):
+    for values in (
+        [reading.active(neuron) for reading in shown],
+        [float(reading.effects.effect[neuron]) for reading in shown],
+    ):
         cells += values if len(values) == 1 else [*values, values[1] - values[0]]
     if len(shown) == 1:
         cells.append(float(shown[0].effects.size[neuron]))
-    return [*cells, *(_raised(one, neuron) for one in shown)]
+    return [*cells, *(_raised(reading, neuron) for reading in shown)]
 
 
-def _raised(one: NeuronReading, neuron: int) -> str | None:
+def _raised(reading: NeuronReading, neuron: int) -> str | None:
     """The first tokens that a neuron raises at the token looked at; None where they were not read."""
-    if neuron not in one.tokens.neurons:
+    if neuron not in reading.tokens.neurons:
         return None
-    tokens = one.tokens.tokens(neuron, suppressed=one.active(neuron) < 0)
+    tokens = reading.tokens.tokens(neuron, suppressed=reading.active(neuron) < 0)
     return "  ".join(visible(token) for token, _ in tokens[:6])
 
 
-def _sums(letter: str, one: NeuronReading) -> str:
+def _sums(start: str, reading: NeuronReading) -> str:
     """What the whole MLP does, as the sum of its neurons."""
-    effects = one.effects
-    start = f"{letter.strip()}: " if letter else ""
+    effects = reading.effects
     return (
         f"{start}Logit of “{escape(visible(effects.target_token))}”: <b>{effects.logit:.2f}</b>. The MLP of layer "
         f"{effects.layer} adds <b>{effects.mlp_effect:+.2f}</b> to it directly: its {len(effects.neurons):,} neurons "
