@@ -64,7 +64,7 @@ def test_journey(opened: Any) -> None:
     panel.get_by_role("button", name="difference B − A").click()
     nb.wait_py("(heads.view, heads['heads'].grid.heat.vmin < 0)", ("difference", True))
     panel.get_by_label("Pairs", exact=True).select_option(label="gained")
-    nb.wait_py("{row[4] for row in heads['heads'].about.pairs.rows}", {"gained"})
+    nb.wait_py("{row[4] for row in heads['heads'].tables.pairs.rows}", {"gained"})
     panel.get_by_label("Colour", exact=True).select_option(label="change of the pairs, 1 − M")
     nb.wait_py("(heads.color, heads['heads'].grid.heat.vmax)", ("change", 1.0))
     nb.looks("head_words_difference", nb.panel, height=2600)

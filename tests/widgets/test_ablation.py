@@ -189,7 +189,7 @@ def test_the_table_of_a_cell_agrees_with_its_map(pair: Any, ablate: Any, wire: A
     panel.tab = "heads"
     settle(panel)
     for at in (False, True):
-        panel["heads"].place.value = at
+        panel["heads"].removed_at.value = at
         settle(panel)
         pin(wire, panel, maps(panel, "heads")["head"], 0, 4)
         before, after, _ = table(panel)["·Paris"]
@@ -371,7 +371,7 @@ def test_heads(pair: Any, ablate: Any, wire: Any) -> None:
     assert heat.pinned == [1, 5]
     assert "Head 5 of layer 1" in panel.current.next_token.table.caption
     bench.prompt_token = 4
-    panel["heads"].place.value = True
+    panel["heads"].removed_at.value = True
     settle(panel)
     assert panel.heads_at == 4
     expected = ablate_heads(pair.base, PROMPT, TARGET, position=4)
@@ -383,10 +383,10 @@ def test_heads(pair: Any, ablate: Any, wire: Any) -> None:
 
 def test_opens_on_heads_at_a_token(pair: Any, ablate: Any) -> None:
     panel = ablate(pair.base, tab="heads", heads_at=2)
-    assert (panel.position, panel["heads"].place.value, panel.result.position) == (2, True, 2)
+    assert (panel.position, panel["heads"].removed_at.value, panel.result.position) == (2, True, 2)
     panel.heads_at = None
     settle(panel)
-    assert (panel["heads"].place.value, panel.result.position) == (False, None)
+    assert (panel["heads"].removed_at.value, panel.result.position) == (False, None)
 
 
 # ---- tracing

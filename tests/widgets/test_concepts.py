@@ -261,7 +261,7 @@ def test_tsne_is_asked_for(pair: Any, browse: Any) -> None:
 
 def test_a_slow_map_waits_for_run(pair: Any, browse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     panel = browse(pair.tuned)
-    monkeypatch.setattr("interp_widgets.widgets.concepts.map.map_forecast", lambda *_: Forecast(40.0, 0))
+    monkeypatch.setattr("interp_widgets.widgets.concepts.direction_map.map_forecast", lambda *_: Forecast(40.0, 0))
     panel.map_method = "umap"
     assert panel.wait(60)
     assert panel.status.state == "waiting"

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet
-from interp_widgets.widgets.concepts import map as map_tab
+from interp_widgets.widgets.concepts import direction_map as map_tab
+from interp_widgets.widgets.concepts.direction_map import MapRequest
 from interp_widgets.widgets.concepts.directions import OpenedSet
-from interp_widgets.widgets.concepts.map import MapRequest
 
 
 def a_set(seed: int = 0, count: int = 20) -> ConceptSet:

@@ -68,11 +68,11 @@ def test_opens_with_the_demos_words_and_what_the_function_gives(pair: Any, brows
     assert panel["heads"].grid.heat.numbers_from is not None
     best = divmod(int(expected.mean_count.argmax()), expected.n_heads)
     assert (panel.layer, panel.head) == best, "the first look is at the head whose pairs have most dimensions"
-    assert [row[:3] for row in panel["heads"].about.pairs.rows] == [
+    assert [row[:3] for row in panel["heads"].tables.pairs.rows] == [
         [query, key, count] for query, key, count, _ in expected.pairs(*best)
     ]
-    assert f"100 of {expected.n_pairs[best]:,} pairs" in panel["heads"].about.pairs.caption
-    assert [row[0] for row in panel["heads"].about.dimensions.rows] == expected.dimensions(*best)
+    assert f"100 of {expected.n_pairs[best]:,} pairs" in panel["heads"].tables.pairs.caption
+    assert [row[0] for row in panel["heads"].tables.dimensions.rows] == expected.dimensions(*best)
     assert (
         "1,674 words (the demo&#x27;s list, the demo&#x27;s word vectors); each dimension's top 100"
         in panel["heads"].grid.about.value
@@ -124,10 +124,10 @@ def test_a_click_lists_the_pairs_of_a_head_and_the_dimensions_behind_one(
     wire.type(panel["heads"].grid.heat, pinned=[2, 3], cross=[2, 3])
     assert (panel.layer, panel.head) == (2, 3)
     expected = [[q, k, n, round(s, 3)] for q, k, n, s in result.pairs(2, 3)]
-    assert panel["heads"].about.pairs.rows == expected
+    assert panel["heads"].tables.pairs.rows == expected
     assert panel.dimension == result.dimensions(2, 3)[0], "there is something to read at once"
     number = next(i for i, row in enumerate(expected) if row[2] > 1)
-    wire.type(panel["heads"].about.pairs, selected=number)
+    wire.type(panel["heads"].tables.pairs, selected=number)
     query, key, count, _ = expected[number]
     assert panel.pair == [query, key]
     held = [
@@ -135,18 +135,18 @@ def test_a_click_lists_the_pairs_of_a_head_and_the_dimensions_behind_one(
         for d in result.dimensions(2, 3)
         if (query, key) in [pair[:2] for pair in result.dimension_pairs(2, 3, d)]
     ]  # fmt: skip
-    assert [row[0] for row in panel["heads"].about.dimensions.rows] == held != []
+    assert [row[0] for row in panel["heads"].tables.dimensions.rows] == held != []
     assert len(held) <= count
-    assert f"Behind {query} → {key}: {count} dimensions" in panel["heads"].about.dimensions.caption
+    assert f"Behind {query} → {key}: {count} dimensions" in panel["heads"].tables.dimensions.caption
     assert panel.dimension == held[0]
-    assert panel["heads"].about.inside.rows == [
+    assert panel["heads"].tables.inside.rows == [
         [q, k, round(s, 3)] for q, k, _, s in result.dimension_pairs(2, 3, held[0])
     ]
-    wire.type(panel["heads"].about.dimensions, selected=len(held) - 1)
+    wire.type(panel["heads"].tables.dimensions, selected=len(held) - 1)
     assert panel.dimension == held[-1]
-    wire.click(panel["heads"].about.every.children[0])
+    wire.click(panel["heads"].tables.every.children[0])
     assert panel.pair == []
-    assert len(panel["heads"].about.dimensions.rows) == result.d_head
+    assert len(panel["heads"].tables.dimensions.rows) == result.d_head
     wire.type(panel["heads"].grid.heat, pinned=[0, 0])
     assert (panel.pair, panel.dimension) == ([], result.dimensions(0, 0)[0]), "another head has other dimensions"
 
@@ -165,10 +165,10 @@ def test_dimensions_that_cut_a_pair_off_are_told(pair: Any, browse: Any) -> None
     layer, head, one = found[0]
     panel["heads"].look_at(layer, head)
     panel["heads"].look_at_pair(one[:2])
-    held = len(panel["heads"].about.dimensions.rows)
+    held = len(panel["heads"].tables.dimensions.rows)
     plural = "s" * (one.dimensions > 1)
     said = f"{one.dimensions} dimension{plural}, {held} of them among the 5 nearest that each keeps"
-    assert said in panel["heads"].about.dimensions.caption
+    assert said in panel["heads"].tables.dimensions.caption
 
 
 def test_a_word_marks_and_lists_every_head_that_has_it(
@@ -196,12 +196,12 @@ def test_a_word_marks_and_lists_every_head_that_has_it(
     assert (panel.layer, panel.head) == (layer, head)
     assert panel["heads"].grid.heads.selected == 1
     assert word in nearest.split(" → ")
-    assert nearest.split(" → ") in [row[:2] for row in panel["heads"].about.inside.rows]
-    inside = [word in row[:2] for row in panel["heads"].about.inside.rows]
+    assert nearest.split(" → ") in [row[:2] for row in panel["heads"].tables.inside.rows]
+    inside = [word in row[:2] for row in panel["heads"].tables.inside.rows]
     assert inside == sorted(inside, reverse=True), "those with the word come first"
-    assert panel["heads"].about.dimensions.rows[0][1] > 0
+    assert panel["heads"].tables.dimensions.rows[0][1] > 0
     panel.word = next(one for one, _ in common if one != word)
-    assert panel.dimension == panel["heads"].about.dimensions.rows[0][0], "the dimension that has most of the word"
+    assert panel.dimension == panel["heads"].tables.dimensions.rows[0][0], "the dimension that has most of the word"
     panel.word = ""
     assert panel["heads"].grid.heat.texts == []
 
@@ -228,20 +228,20 @@ def test_a_word_is_found_in_any_capitals_and_near_ones_are_named(pair: Any, brow
 def test_the_difference_lists_gained_and_lost_pairs(pair: Any, few: Any, browse: Any, wire: Any) -> None:
     panel = browse(pair, **FEW, view="difference", layer=3, head=1)
     a, b = ({one[:2]: one.dimensions for one in result.pairs(3, 1)} for result in few)
-    rows = {tuple(row[:2]): row[2:5] for row in panel["heads"].about.pairs.rows}
+    rows = {tuple(row[:2]): row[2:5] for row in panel["heads"].tables.pairs.rows}
     assert set(rows) == set(a) | set(b)
     for words, (before, after, change) in rows.items():
         assert (before, after) == (a.get(words), b.get(words))
         assert change == ("kept" if before and after else "gained" if after else "lost")
     gained, lost, kept = len(set(b) - set(a)), len(set(a) - set(b)), len(set(a) & set(b))
     change = 1 - kept / len(rows)
-    assert f"{gained} gained, {lost} lost, {kept} kept; 1 − M = {change:.2f}" in panel["heads"].about.pairs.caption
+    assert f"{gained} gained, {lost} lost, {kept} kept; 1 − M = {change:.2f}" in panel["heads"].tables.pairs.caption
     panel.pair_change = "lost"
-    assert {tuple(row[:2]) for row in panel["heads"].about.pairs.rows} == set(a) - set(b)
+    assert {tuple(row[:2]) for row in panel["heads"].tables.pairs.rows} == set(a) - set(b)
     panel["heads"].look_at_pair(next(iter(set(a) - set(b))))
-    assert "B: not among the head's kept pairs" in panel["heads"].about.dimensions.caption
+    assert "B: not among the head's kept pairs" in panel["heads"].tables.dimensions.caption
     panel.view = "B"
-    assert {tuple(row[:2]) for row in panel["heads"].about.pairs.rows} == set(b), "the filter is of two models"
+    assert {tuple(row[:2]) for row in panel["heads"].tables.pairs.rows} == set(b), "the filter is of two models"
     word = few[0].head_words()[0][0]
     panel.view, panel.word = "difference", word
     assert all(" → " in text for text in panel["heads"].grid.heat.texts if text)
@@ -340,7 +340,7 @@ def test_models_of_different_shape(browse: Any) -> None:
     panel.view, panel.color = "B", "pairs"
     assert panel["heads"].grid.heat.shape == [2, heads.n_heads]
     panel.layer = 2
-    assert "was not computed" in panel["heads"].about.pairs.empty
+    assert "was not computed" in panel["heads"].tables.pairs.empty
 
 
 # ---- words and vectors
@@ -362,7 +362,7 @@ def test_own_words_of_which_some_are_missing(pair: Any, browse: Any, wire: Any) 
     panel.words = ["cat", "dog", "bear"]
     settle(panel)
     assert "<b>No head has a pair.</b>" in panel["heads"].grid.about.value
-    assert panel["heads"].about.pairs.empty == "No pair."
+    assert panel["heads"].tables.pairs.empty == "No pair."
     panel.color = "count"
     assert np.isnan(panel["heads"].grid.heat.matrix).all()
     assert (panel["heads"].grid.heat.vmin, panel["heads"].grid.heat.vmax) == (0.0, 1.0)
@@ -637,7 +637,7 @@ def test_layer_and_head_are_shared(pair: Any, browse: Any) -> None:
         bench.select(layer=1, head=5)
         assert (panel.layer, panel.head) == (1, 5)
         assert panel["heads"].grid.heat.pinned == [1, 5]
-        assert panel["heads"].about.pairs.caption.startswith("Head 5 of layer 1")
+        assert panel["heads"].tables.pairs.caption.startswith("Head 5 of layer 1")
     finally:
         lens.close()
     second = browse(Workbench(pair.base, layer=3), **FEW)

@@ -16,7 +16,7 @@ import torch
 
 from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workbench, load_demo_pair
 from interp_widgets.analysis.saliency import prompt_saliency
-from interp_widgets.widgets.saliency.map import SaliencyMap
+from interp_widgets.widgets.saliency.saliency_map import SaliencyMap
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.widgets.opening import hooks_on, opening, settle
 from tests.widgets.trouble import (

@@ -85,13 +85,13 @@ class AblationSpec:
         name = {"both": "Attention and MLP", "attn_to_mlp": "Attention as read by the MLP"}
         return f"{name.get(self.kind, KIND_LABELS.get(self.kind, self.kind))} of layer {self.layer}"
 
-    def place(self, tokens: Sequence[str]) -> str:
+    def at(self, tokens: Sequence[str]) -> str:
         """Where, in words: ``at “·Tower” (2)``."""
         return "at every token" if self.position is None else f"at {at_token(self.position, tokens)}"
 
     def where(self, tokens: Sequence[str]) -> str:
         """Part and place in words: ``MLP of layer 3 at “·Tower” (2)``."""
-        return f"{self.part()} {self.place(tokens)}"
+        return f"{self.part()} {self.at(tokens)}"
 
     def replaced_by(self) -> str:
         """What takes its place, in words."""
@@ -122,7 +122,7 @@ class Listed:
 
 def makers(specs: Sequence[AblationSpec]) -> list[str]:
     """A line that imports what the code of some ablations calls besides `Ablation`."""
-    replacements = {one.replacement_value.replacement for one in specs} - {"zero"}
+    replacements = {spec.replacement_value.replacement for spec in specs} - {"zero"}
     names = sorted(f"{replacement}_ablation" for replacement in replacements)
     return [f"from interp_widgets.analysis.ablation import {', '.join(names)}"] if names else []
 

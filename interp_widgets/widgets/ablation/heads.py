@@ -35,17 +35,17 @@ class HeadAblation(Removal):
 
     def build(self) -> None:
         super().build()
-        self.place = W.Dropdown(
+        self.removed_at = W.Dropdown(
             description="Removed at", options=[("every token", False), ("the selected token", True)],
             tooltip="The token selected in the maps of the modules or in another panel; without one, the last",
         )  # fmt: skip
         self.bind(
-            self.place, "heads_at", read=lambda chosen: self.position if chosen else None,
+            self.removed_at, "heads_at", read=lambda chosen: self.position if chosen else None,
             write=lambda at: at is not None,
         )  # fmt: skip
         self.where = W.HTML("")
         self.where.add_class("iw-hint")
-        self.inputs.children = (*self.inputs.children, self.controls.row(self.place, self.where))
+        self.inputs.children = (*self.inputs.children, self.controls.row(self.removed_at, self.where))
         self.watch(self, "heads_at", self._heads_placed)
         self.watch(self, "position", self._position_moved)
 
@@ -74,8 +74,8 @@ class HeadAblation(Removal):
             self.heads_at = self.position
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
-        found = super().choices()
-        return {**found, "heads_at": found["position"]}
+        choices = super().choices()
+        return {**choices, "heads_at": choices["position"]}
 
     def request(self) -> Request:
         request = super().request()
@@ -90,10 +90,10 @@ class HeadAblation(Removal):
 
     def draw(self, results: tuple[HeadAblationResult, ...], request: Request) -> None:
         first = results[0]
-        arrays = {"head": [np.asarray(one.effect, dtype=np.float64) for one in results]}
-        heads = [str(head) for head in range(max(one.effect.shape[1] for one in results))]
+        arrays = {"head": [np.asarray(result.effect, dtype=np.float64) for result in results]}
+        heads = [str(head) for head in range(max(result.effect.shape[1] for result in results))]
         where = "every token" if first.position is None else at_token(first.position, first.prompt_tokens)
-        rest = ", partial" if any(one.partial for one in results) else ""
+        rest = ", partial" if any(result.partial for result in results) else ""
         title = f"{pair_view.title_start(self)}Attention heads at {where}{rest}"
         self.maps.paint(arrays, heads, unit=UNITS[first.metric], titles={"head": title})
         self.draw_words(_strongest(results))
@@ -114,22 +114,24 @@ class HeadAblation(Removal):
         return AblationSpec("head", self.layer, at, self.head, self.replacement_value)
 
     def effect_of(self, spec: AblationSpec) -> tuple[float, ...]:
-        found = []
-        for one in self.results:
-            inside = spec.layer < one.effect.shape[0] and (spec.head or 0) < one.effect.shape[1]
-            found.append(float(one.effect[spec.layer, spec.head]) if inside else float("nan"))
-        return tuple(found)
+        effects = []
+        for result in self.results:
+            inside = spec.layer < result.effect.shape[0] and (spec.head or 0) < result.effect.shape[1]
+            effects.append(float(result.effect[spec.layer, spec.head]) if inside else float("nan"))
+        return tuple(effects)
 
 
 def _strongest(results: tuple[HeadAblationResult, ...]) -> str:
     """The strongest heads of each model in words."""
-    said = []
-    for letter, one in zip(pair_view.letters(results), results, strict=True):
-        sizes = np.where(np.isfinite(one.effect), np.abs(one.effect), -1.0)
+    lines = []
+    for letter, result in zip(pair_view.letters(results), results, strict=True):
+        sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)
         order = np.argsort(-sizes, axis=None, kind="stable")[:LISTED]
-        places = [np.unravel_index(int(flat), sizes.shape) for flat in order]
+        cells = [np.unravel_index(int(flat), sizes.shape) for flat in order]
         named = [
-            f"<b>{amount(float(one.effect[at]))}</b>, head {at[1]} of layer {at[0]}" for at in places if sizes[at] >= 0
+            f"<b>{amount(float(result.effect[at]))}</b>, head {at[1]} of layer {at[0]}"
+            for at in cells
+            if sizes[at] >= 0
         ]
-        said += [letter + "; ".join(named)] if named else []
-    return f"Strongest: {'. '.join(said)}." if said else "Nothing computed yet."
+        lines += [letter + "; ".join(named)] if named else []
+    return f"Strongest: {'. '.join(lines)}." if lines else "Nothing computed yet."

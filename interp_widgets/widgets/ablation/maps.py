@@ -118,7 +118,7 @@ class Maps:
             for name, heat in self.maps.items():
                 shown = pair_view.of_view(self.panel, arrays[name])
                 if shown is None:
-                    a, b = (" × ".join(map(str, one.shape)) for one in arrays[name])
+                    a, b = (" × ".join(map(str, array.shape)) for array in arrays[name])
                     heat.empty = f"A difference needs maps of one shape, these are {a} and {b}: look at A or B"
                     heat.set_matrix(None)
                     continue
@@ -184,17 +184,17 @@ def clean_value(panel: Any, results: Sequence[Any]) -> str:
     """What is asked, and its value before anything is removed, as HTML."""
     if results[0].metric == "kl":
         return "How far the whole next-token distribution moves: KL(before ‖ after) in nats."
-    said = []
-    for letter, one in zip(pair_view.letters(results), results, strict=True):
+    parts = []
+    for letter, result in zip(pair_view.letters(results), results, strict=True):
         against = ""
-        if one.foil is not None:
-            against = f" less that of {quoted(panel.models[0].token_strings([one.foil])[0])}"
-        name = "logit" if one.foil is not None else METRIC_NAMES[one.metric]
-        said.append(f"{letter}{name} of {quoted(one.target_token)}{against} <b>{amount(one.clean)}</b>")
+        if result.foil is not None:
+            against = f" less that of {quoted(panel.models[0].token_strings([result.foil])[0])}"
+        name = "logit" if result.foil is not None else METRIC_NAMES[result.metric]
+        parts.append(f"{letter}{name} of {quoted(result.target_token)}{against} <b>{amount(result.clean)}</b>")
     colours = "Red: it falls without the part; blue: it rises."
     if panel.shown == "difference":
         colours = "Red: without the part it falls more in B than in A; blue: less."
-    return f"Before: {'; '.join(said)}. {colours}"
+    return f"Before: {'; '.join(parts)}. {colours}"
 
 
 def quoted(token: str) -> str:

@@ -32,7 +32,7 @@ class ModuleAblation(Removal):
         return ablation_cost(model, len(request.inputs[0].read_by(model)))
 
     def draw(self, results: tuple[AblationResult, ...], request: Request) -> None:
-        arrays = {kind: [np.asarray(one.of(kind), dtype=np.float64) for one in results] for kind in KIND_LABELS}
+        arrays = {kind: [np.asarray(result.of(kind), dtype=np.float64) for result in results] for kind in KIND_LABELS}
         self.maps.paint(arrays, results[0].tokens, unit=UNITS[results[0].metric], titles=self._titles(results))
         self.draw_words(_strongest(results))
 
@@ -48,27 +48,27 @@ class ModuleAblation(Removal):
         return AblationSpec(self.kind, self.layer, self.position, replacement_value=self.replacement_value)
 
     def effect_of(self, spec: AblationSpec) -> tuple[float, ...]:
-        found = []
-        for one in self.results:
-            inside = spec.layer < len(one.layers) and 0 <= (spec.position or 0) < len(one.positions)
-            found.append(float(one.of(spec.kind)[spec.layer, spec.position]) if inside else float("nan"))
-        return tuple(found)
+        effects = []
+        for result in self.results:
+            inside = spec.layer < len(result.layers) and 0 <= (spec.position or 0) < len(result.positions)
+            effects.append(float(result.of(spec.kind)[spec.layer, spec.position]) if inside else float("nan"))
+        return tuple(effects)
 
     def _titles(self, results: tuple[AblationResult, ...]) -> dict[str, str]:
-        rest = ", partial" if any(one.partial for one in results) else ""
+        rest = ", partial" if any(result.partial for result in results) else ""
         titles = {kind: f"{pair_view.title_start(self)}{label}{rest}" for kind, label in KIND_LABELS.items()}
-        if all(np.all(one.of("attn_to_mlp") == 0) for one in results):
+        if all(np.all(result.of("attn_to_mlp") == 0) for result in results):
             titles["attn_to_mlp"] += ": 0 everywhere, for the MLPs of this model never read its attention"
         return titles
 
 
 def _strongest(results: tuple[AblationResult, ...]) -> str:
     """The strongest cell of each model in words."""
-    said = []
-    for letter, one in zip(pair_view.letters(results), results, strict=True):
-        if np.isfinite(one.effect).any():
-            sizes = np.where(np.isfinite(one.effect), np.abs(one.effect), -1.0)
+    parts = []
+    for letter, result in zip(pair_view.letters(results), results, strict=True):
+        if np.isfinite(result.effect).any():
+            sizes = np.where(np.isfinite(result.effect), np.abs(result.effect), -1.0)
             kind, layer, position = (int(i) for i in np.unravel_index(int(sizes.argmax()), sizes.shape))
-            where = escape(AblationSpec(one.kinds[kind], layer, position).where(one.tokens))
-            said.append(f"{letter}<b>{amount(float(one.effect[kind, layer, position]))}</b>, {where}")
-    return f"Strongest: {'; '.join(said)}." if said else "Nothing computed yet."
+            where = escape(AblationSpec(result.kinds[kind], layer, position).where(result.tokens))
+            parts.append(f"{letter}<b>{amount(float(result.effect[kind, layer, position]))}</b>, {where}")
+    return f"Strongest: {'; '.join(parts)}." if parts else "Nothing computed yet."

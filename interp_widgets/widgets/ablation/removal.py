@@ -21,9 +21,21 @@ from ..base.prediction import Continued, Prediction, checked
 from ..base.request import Request, model_variables, result_variables
 from ..base.workbench import in_model
 from .ablation_spec import KINDS, AblationSpec, Listed, ReplacementValue, makers
-from .labels import METRIC_LABELS, REPLACEMENT_LABELS
 from .maps import MapPanel, Maps, clean_value
 from .next_token import TOP, NextToken
+
+REPLACEMENT_LABELS = {
+    "zero": "zero",
+    "mean": "its mean over reference texts",
+    "resample": "its value in a corrupted prompt",
+}
+METRIC_LABELS = {
+    "logit": "logit of the target",
+    "probability": "probability",
+    "log_prob": "log-probability",
+    "logit_difference": "logit difference to a foil",
+    "kl": "KL divergence of all tokens",
+}
 
 
 class Removal(MapPanel):
@@ -46,7 +58,7 @@ class Removal(MapPanel):
         required="there is no corrupted prompt yet: type one of as many tokens as the prompt",
     )  # fmt: skip
     reference = field(
-        Annotated[list, Lines(3)], [one.prompt for one in PRESETS], label="Reference texts, one per line",
+        Annotated[list, Lines(3)], [example.prompt for example in PRESETS], label="Reference texts, one per line",
         new_row=True, width="grow", help="Texts to take the mean over",
         shown_if=lambda panel: panel.replacement == "mean",
         required="the mean needs reference texts: write at least one, each on a line of its own",
@@ -99,10 +111,10 @@ class Removal(MapPanel):
         return request
 
     def arguments(self) -> dict[str, Any]:
-        found = super().arguments()
-        if "corrupted" in found:
-            found["corrupted"] = Continued(self.corrupted, self.prediction())
-        return found
+        arguments = super().arguments()
+        if "corrupted" in arguments:
+            arguments["corrupted"] = Continued(self.corrupted, self.prediction())
+        return arguments
 
     @property
     def asked(self) -> Prediction | None:
@@ -137,13 +149,13 @@ class Removal(MapPanel):
 
     def add_to_list(self, spec: AblationSpec) -> None:
         """Put an ablation at the end of the list; ValueError if it is there already."""
-        if any(one.picked == spec for one in self.ablations):
+        if any(listed.picked == spec for listed in self.ablations):
             raise ValueError(f"{spec.describe(self.texts.axis)}, is in the list already")
         self.ablations = (*self.ablations, Listed(spec))
 
     def write_without(self, spec: AblationSpec) -> None:
         """Open the tab of the texts with this ablation alone switched on."""
-        others = tuple(replace(one, on=False) for one in self.ablations if one.picked != spec)
+        others = tuple(replace(listed, on=False) for listed in self.ablations if listed.picked != spec)
         self.stack.open_tab("text", ablations=(*others, Listed(spec)))
 
     # what is saved ----------------------------------------------------------------------------------------------------

@@ -84,43 +84,43 @@ class AblatedText(Sampling, PredictionPanel):
 
     def _list(self) -> None:
         """Show the list, in the tokens of the prompt."""
-        old, self.list.children = self.list.children, [self._line(one) for one in self.ablations]
+        old, self.list.children = self.list.children, [self._line(listed) for listed in self.ablations]
         for line in old:
             tidy.close_tree(line)
             tidy.close_one(line)
-        on, total = sum(one.on for one in self.ablations), len(self.ablations)
+        on, total = sum(listed.on for listed in self.ablations), len(self.ablations)
         self.about.value = f"{on} of {total} switched on." if total else EMPTY
 
-    def _line(self, one: Listed) -> W.HBox:
+    def _line(self, listed: Listed) -> W.HBox:
         """One ablation: a checkbox with its name, where it acts, and a button that takes it out."""
-        spec = one.picked
-        on = W.Checkbox(value=one.on, indent=False, description=f"{spec.part()}, {spec.replaced_by()}")
-        places = [("at every token", True)]
+        spec = listed.picked
+        on = W.Checkbox(value=listed.on, indent=False, description=f"{spec.part()}, {spec.replaced_by()}")
+        positions = [("at every token", True)]
         if spec.position is not None:
-            places.insert(0, (spec.place(self.texts.axis), False))
-        place = W.Dropdown(
-            options=places, value=one.everywhere or spec.position is None, disabled=spec.position is None
+            positions.insert(0, (spec.at(self.texts.axis), False))
+        position = W.Dropdown(
+            options=positions, value=listed.everywhere or spec.position is None, disabled=spec.position is None
         )
         remove = W.Button(description="Remove", tooltip=f"Take {spec.where(self.texts.axis)} out of the list")
-        self.watch(on, "value", lambda change: self._change(one, on=change.new))
-        self.watch(place, "value", lambda change: self._change(one, everywhere=change.new))
-        self.on_click(remove, lambda: self._change(one))
-        line = row(on, place, remove)
+        self.watch(on, "value", lambda change: self._change(listed, on=change.new))
+        self.watch(position, "value", lambda change: self._change(listed, everywhere=change.new))
+        self.on_click(remove, lambda: self._change(listed))
+        line = row(on, position, remove)
         line.add_class("iw-line")
         return line
 
-    def _change(self, one: Listed, **values: Any) -> None:
+    def _change(self, listed: Listed, **values: Any) -> None:
         """Change one ablation of the list, or without values take it out."""
-        changed = [replace(one, **values)] if values else []
-        at = self.ablations.index(one)
-        self.ablations = (*self.ablations[:at], *changed, *self.ablations[at + 1 :])
+        changed = [replace(listed, **values)] if values else []
+        index = self.ablations.index(listed)
+        self.ablations = (*self.ablations[:index], *changed, *self.ablations[index + 1 :])
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
     def request(self) -> WritingRequest:
         prediction = self.prediction()
         checked(prediction, self.models[0])
-        specs = tuple(one.spec for one in self.ablations if one.on)
+        specs = tuple(listed.spec for listed in self.ablations if listed.on)
         return WritingRequest(prediction, specs, self.max_new_tokens, self.temperature, self.seed)
 
     def draw(self, results: tuple[AblatedTextResult, ...], request: WritingRequest) -> None:
@@ -150,8 +150,8 @@ class AblatedText(Sampling, PredictionPanel):
             name = model_variables(self.models)[index]
             before, ids, _ = prediction.code(name)
             lines += [line for line in before if line not in lines]
-            lines += ["ablations = [", *(f"    {one.code(name, prediction, count)},".replace("\n", "\n    ")
-                                         for one in request.specs), "]"]  # fmt: skip
+            lines += ["ablations = [", *(f"    {spec.code(name, prediction, count)},".replace("\n", "\n    ")
+                                         for spec in request.specs), "]"]  # fmt: skip
             lines += [f"with ablation({name}, ablations):",
                       f"    text = {call(f'{name}.generate', ids, **request.options)}"]  # fmt: skip
         return cell(["Ablation", "ablation"], self.models, [*lines, "text"])

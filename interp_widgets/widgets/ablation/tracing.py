@@ -113,10 +113,10 @@ class CausalTracing(MapPanel):
 
     def cost(self, request: Request, model: Model) -> Any:
         options = dict(request.arguments)
-        given = read_prompt(model, request.inputs[0].read_by(model))
+        prompt = read_prompt(model, request.inputs[0].read_by(model))
         return causal_trace_cost(
-            model, len(given.ids), window=options["window"], samples=options["samples"],
-            first=given.offset + request.inputs[1].span[0],
+            model, len(prompt.ids), window=options["window"], samples=options["samples"],
+            first=prompt.offset + request.inputs[1].span[0],
         )  # fmt: skip
 
     # the subject ------------------------------------------------------------------------------------------------------
@@ -200,10 +200,10 @@ class CausalTracing(MapPanel):
     def draw(self, results: tuple[CausalTraceResult, ...], request: Request) -> None:
         first = results[0]
         arrays = {
-            kind: [np.asarray(one.effect[list(one.kinds).index(kind)], dtype=np.float64) for one in results]
+            kind: [np.asarray(result.effect[list(result.kinds).index(kind)], dtype=np.float64) for result in results]
             for kind in TRACED
         }
-        which, rest = pair_view.title_start(self), ", partial" if any(one.partial for one in results) else ""
+        which, rest = pair_view.title_start(self), ", partial" if any(result.partial for result in results) else ""
         around = "" if first.window == 1 else f" of {first.window} layers around"
         titles = {
             "state": f"{which}State behind the layer{rest}",
@@ -231,7 +231,7 @@ class CausalTracing(MapPanel):
 
     def _shade(self, arrays: Any) -> None:
         """Shade each token by what its clean embedding alone brings back."""
-        effects = [np.asarray(one.embedding_effect, dtype=np.float64) for one in self.results]
+        effects = [np.asarray(result.embedding_effect, dtype=np.float64) for result in self.results]
         shown = pair_view.of_view(self, effects)
         if shown is None or len(shown) != len(self.strip.tokens):
             self.strip.set_values(None)
@@ -248,34 +248,34 @@ class CausalTracing(MapPanel):
     def _notes(self, kind: str) -> list[str]:
         """The interval of each cell, for the tooltip."""
         shown = self._looked_at()
-        shapes = {one.effect.shape[1:] for _, one in shown}
+        shapes = {result.effect.shape[1:] for _, result in shown}
         if len(shapes) > 1:
             return []
-        each = [[letter + text for text in _intervals(one, kind)] for letter, one in shown]
+        each = [[letter + text for text in _intervals(result, kind)] for letter, result in shown]
         return ["; ".join(texts) for texts in zip(*each, strict=True)]
 
     def _cell(self) -> str:
         """The selected cell in words."""
         kind = self.traced
-        said = []
-        for letter, one in self._looked_at() if kind else []:
-            if self.layer >= one.n_layers or not 0 <= self.position < len(one.tokens):
+        lines = []
+        for letter, result in self._looked_at() if kind else []:
+            if self.layer >= result.n_layers or not 0 <= self.position < len(result.tokens):
                 continue
-            first, last = one.layers_of(kind, self.layer)
+            first, last = result.layers_of(kind, self.layer)
             layers = f"layer {first}" if last == first + 1 else f"layers {first} to {last - 1}"
-            value = amount(float(one.effect[tuple(one.kinds).index(kind), self.layer, self.position]))
-            interval = _intervals(one, kind)[self.layer * len(one.tokens) + self.position]
-            said.append(
-                f"{letter}{PUT_BACK[kind]} {layers} at {escape(at_token(self.position, one.tokens))} brings back "
-                f"<b>{value}</b> of {amount(one.total_effect)} ({interval})."
+            value = amount(float(result.effect[tuple(result.kinds).index(kind), self.layer, self.position]))
+            interval = _intervals(result, kind)[self.layer * len(result.tokens) + self.position]
+            lines.append(
+                f"{letter}{PUT_BACK[kind]} {layers} at {escape(at_token(self.position, result.tokens))} brings back "
+                f"<b>{value}</b> of {amount(result.total_effect)} ({interval})."
             )
-        return "<br>".join(said)
+        return "<br>".join(lines)
 
 
-def _intervals(one: CausalTraceResult, kind: str) -> list[str]:
+def _intervals(result: CausalTraceResult, kind: str) -> list[str]:
     """The 95 % interval of each cell of a map in words, row by row."""
-    place = tuple(one.kinds).index(kind)
-    effects, intervals = one.effect[place].ravel(), one.interval[place].reshape(-1, 2)
+    index = tuple(result.kinds).index(kind)
+    effects, intervals = result.effect[index].ravel(), result.interval[index].reshape(-1, 2)
     texts = []
     for effect, (low, high) in zip(effects, intervals, strict=True):
         if not np.isfinite(effect):
@@ -287,14 +287,16 @@ def _intervals(one: CausalTraceResult, kind: str) -> list[str]:
     return texts
 
 
-def _in_words(letter: str, one: CausalTraceResult) -> str:
+def _in_words(letter: str, result: CausalTraceResult) -> str:
     """Clean and corrupted probability."""
-    target = quoted(one.target_token)
-    subject = escape(axis_name("".join(one.tokens[one.subject[0] : one.subject[1]]).strip()))
-    low, high = (amount(float(f(one.corrupted))) for f in (np.min, np.max))
-    spread = f" (mean of {len(one.corrupted)} draws, {low} to {high})" if len(one.corrupted) > 1 else " (one draw)"
+    target = quoted(result.target_token)
+    subject = escape(axis_name("".join(result.tokens[result.subject[0] : result.subject[1]]).strip()))
+    low, high = (amount(float(f(result.corrupted))) for f in (np.min, np.max))
+    spread = (
+        f" (mean of {len(result.corrupted)} draws, {low} to {high})" if len(result.corrupted) > 1 else " (one draw)"
+    )
     return (
-        f"{letter}{target} has probability <b>{amount(one.clean)}</b> as it is and "
-        f"<b>{amount(float(one.corrupted.mean()))}</b>{spread} with noise on “{subject}”: "
-        f"<b>{amount(one.total_effect)}</b> to bring back."
+        f"{letter}{target} has probability <b>{amount(result.clean)}</b> as it is and "
+        f"<b>{amount(float(result.corrupted.mean()))}</b>{spread} with noise on “{subject}”: "
+        f"<b>{amount(result.total_effect)}</b> to bring back."
     )

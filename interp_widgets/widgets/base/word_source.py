@@ -72,27 +72,27 @@ class WordSource:
         `check` is called on the way and raises to cancel.
         """
         if isinstance(self.vectors, WordVectors):
-            found = self.vectors
+            vectors = self.vectors
         elif not self.vectors:
-            found = demo_word_vectors()
+            vectors = demo_word_vectors()
         else:
-            found = self._from_file(check)
+            vectors = self._from_file(check)
         if self.kind == "vectors":
-            return found.words[: self.most], found
-        return self.words or demo_word_vectors().words, found
+            return vectors.words[: self.most], vectors
+        return self.words or demo_word_vectors().words, vectors
 
     def _from_file(self, check: Callable[[], None] | None) -> WordVectors:
         listed = self.words or (demo_word_vectors().words if self.kind == "demo" else None)
         key = (self.vectors, self.stamp, listed, self.most)
         with _lock:
-            held = next((found for known, found in _read if known == key), None)
+            held = next((vectors for known, vectors in _read if known == key), None)
         if held is not None:
             return held
         path = Path(str(self.vectors)).expanduser()
-        found = read_word_vectors(path, words=listed, limit=self.most if listed is None else None, check=check)
+        vectors = read_word_vectors(path, words=listed, limit=self.most if listed is None else None, check=check)
         with _lock:
-            _read[:] = [(key, found)]
-        return found
+            _read[:] = [(key, vectors)]
+        return vectors
 
     def describe(self) -> str:
         """Where words and vectors come from, in words."""
@@ -150,12 +150,12 @@ def word_source(
     stamp = None
     if isinstance(vectors, str) and (vectors := vectors.strip()):
         try:
-            found = os.stat(os.path.expanduser(vectors))
+            stat = os.stat(os.path.expanduser(vectors))
         except OSError as error:
             raise FileNotFoundError(
                 f"there is no file of word vectors at {vectors}: check the path, or empty the box for the demo's"
             ) from error
-        stamp = found.st_size, found.st_mtime_ns
+        stamp = stat.st_size, stat.st_mtime_ns
     return WordSource(
         kind, listed, path if kind == "file" else "", vectors, most if kind == "vectors" else 0, stamp
     )  # fmt: skip
@@ -169,8 +169,8 @@ def _vectors_box(panel: Any) -> W.Text:
     )  # fmt: skip
 
     def shown() -> str:
-        given = panel.vectors
-        return given if isinstance(given, str) else f"as given: {len(given):,} words"
+        vectors = panel.vectors
+        return vectors if isinstance(vectors, str) else f"as given: {len(vectors):,} words"
 
     def to_trait(change: Any) -> None:
         if change.new != shown():

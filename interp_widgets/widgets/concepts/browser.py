@@ -15,9 +15,9 @@ from ..base.controls import row, shown_if
 from ..base.fields import variant
 from ..base.stack import Stack
 from .compare import DirectionComparison
+from .direction_map import DirectionMap
 from .directions import ConceptOptions, ConceptPanel, StimulusStore
 from .library import Library
-from .map import DirectionMap
 from .quality import DirectionQuality
 from .read import PromptReading
 from .steer import Steering

@@ -47,5 +47,5 @@ class HeadWordBrowser(WordStack):
     @property
     def comparison(self) -> HeadComparison | None:
         """The comparison of the two results on the screen; None while there is none."""
-        found: HeadComparison | None = self.current.comparison
-        return found
+        comparison: HeadComparison | None = self.current.comparison
+        return comparison

@@ -87,8 +87,8 @@ class VerbComparison(WordPairPanel):
             counts = int(comparison.gained[group, number]), int(comparison.lost[group, number])
             name = comparison.verbs[number]
             rows.append([comparison.group_name(group), name, kind, *counts, round(float(share[group, number]), 3)])
-        rows.sort(key=lambda one: (one[2] == "general", -(one[3] + one[4]), one[1]))
-        self._verbs = [str(one[1]) for one in rows]
+        rows.sort(key=lambda row: (row[2] == "general", -(row[3] + row[4]), row[1]))
+        self._verbs = [str(row[1]) for row in rows]
         return "Verbs", columns, rows
 
     def _picked(self, change: Any) -> None:
@@ -101,8 +101,8 @@ class VerbComparison(WordPairPanel):
         return ["comparison.verb_table()"]
 
     def frame(self) -> Any:
-        found = self.stored()
-        return found.change_table().merge(found.verb_table(), on="layers")
+        comparison = self.stored()
+        return comparison.change_table().merge(comparison.verb_table(), on="layers")
 
     def scene(self) -> Scene:
         return change_scene(self.stored())
@@ -116,9 +116,9 @@ class VerbComparison(WordPairPanel):
 def test_table(comparison: HeadComparison | None) -> tuple[str, list[dict[str, Any]], list[list[Any]]]:
     """Caption, columns and rows of Table 3."""
     columns: list[dict[str, Any]] = [{"label": "layers"}]
-    told = "mean share of heads that gained, ± standard deviation"
+    tip = "mean share of heads that gained, ± standard deviation"
     for kind, short in (("instruction", "instr."), ("general", "general")):
-        columns += [{"label": f"{short} %", "title": f"{kind} verbs: {told}", **RIGHT},
+        columns += [{"label": f"{short} %", "title": f"{kind} verbs: {tip}", **RIGHT},
                     {"label": "n", "title": f"{kind} verbs with a share", **RIGHT}]  # fmt: skip
     columns += [{"label": "p", "title": "Welch's t-test, two-sided", **RIGHT},
                 {"label": "Holm p", "title": "corrected over the layer groups", **RIGHT},
@@ -126,12 +126,12 @@ def test_table(comparison: HeadComparison | None) -> tuple[str, list[dict[str, A
     if comparison is None:
         return "", columns, []
     rows = []
-    for one in comparison.verb_table().to_dict("records"):
-        cells = [one["layers"]]
+    for row in comparison.verb_table().to_dict("records"):
+        cells = [row["layers"]]
         for kind in ("instruction", "general"):
-            mean, count = one[f"{kind}_mean"], one[f"{kind}_verbs"]
-            cells += [f"{mean:.0f} ± {one[f'{kind}_std']:.0f}" if count else None, count]
-        rows.append([*cells, *(_short(one[name]) for name in ("welch_p", "holm_p", "cohens_d"))])
+            mean, count = row[f"{kind}_mean"], row[f"{kind}_verbs"]
+            cells += [f"{mean:.0f} ± {row[f'{kind}_std']:.0f}" if count else None, count]
+        rows.append([*cells, *(_short(row[name]) for name in ("welch_p", "holm_p", "cohens_d"))])
     return "Heads that gained pairs with a verb, of those whose number changed", columns, rows
 
 
@@ -142,13 +142,13 @@ def in_words(comparison: HeadComparison) -> list[str]:
     lines = []
     if np.isfinite(comparison.head_change).any():
         change = float(np.nanmean(comparison.head_change))
-        said = (
+        sentence = (
             f"A head of A and the same head of B have on average <b>{1 - change:.0%}</b> of their kept pairs in common"
         )
         if np.isfinite(comparison.other_head_change).any():
             other = float(np.nanmean(comparison.other_head_change))
-            said += f"; a head of A and another of its layer in B, {1 - other:.0%}"
-        lines.append(f"{said}.")
+            sentence += f"; a head of A and another of its layer in B, {1 - other:.0%}"
+        lines.append(f"{sentence}.")
     share = np.isfinite(comparison.share)
     least = int(min(share[:, kinds].sum(axis=1).min(initial=asked), share[:, ~kinds].sum(axis=1).min(initial=common)))
     listed = (

@@ -21,10 +21,10 @@ from ..base.fields import Bounds, Incomplete, field
 from ..base.request import result_variables
 from ..base.saving import as_one
 from ..base.workbench import in_model
-from .details import CHANGES, Details
-from .grid import Grid
-from .numbers import COLOURS, dimension_rows, has
+from .head_grid import COLOURS, HeadGrid
+from .pair_tables import CHANGES, PairTables
 from .word_pairs import HeadWordRequest, WordPairPanel
+from .word_rows import dimension_rows, has
 
 
 class HeadWords(WordPairPanel):
@@ -55,7 +55,7 @@ class HeadWords(WordPairPanel):
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.head_chosen = False
         """Whether a head has been chosen: until then none is marked."""
-        self._found: tuple[Any, str, tuple[FoundWord | None, ...]] = ((), "", ())
+        self._matches: tuple[Any, str, tuple[FoundWord | None, ...]] = ((), "", ())
         super().__init__(model, tuned, **options)
 
     def defaults(self, given: set[str]) -> dict[str, Any]:
@@ -66,9 +66,9 @@ class HeadWords(WordPairPanel):
         if self.color == "change" and len(self.models) < 2:
             raise ValueError("the colour 'change' compares two models: open the browser on two, or choose another")
         super().build()
-        self.grid, self.about = Grid(self), Details(self)
+        self.grid, self.tables = HeadGrid(self), PairTables(self)
         self.plot.children = [self.grid.box]
-        self.details.children = self.about.parts
+        self.details.children = self.tables.parts
         self.watch(self, "word", lambda _: self._find())
         self.watch(self, ["layer", "head"], lambda _: self._moved())
 
@@ -85,7 +85,7 @@ class HeadWords(WordPairPanel):
     def draw_selection(self) -> None:
         if self.results:
             self.grid.paint_selection()
-            self.about.paint()
+            self.tables.paint()
 
     @property
     def shows_comparison(self) -> bool:
@@ -94,7 +94,7 @@ class HeadWords(WordPairPanel):
     def draw_comparison(self, sentence: str) -> None:
         if self.comparison is not None:
             self.grid.paint()
-            self.about.paint()
+            self.tables.paint()
 
     def _choose_first(self, result: HeadWordResult) -> None:
         """A first look: at the head whose kept pairs have the most dimensions."""
@@ -111,22 +111,22 @@ class HeadWords(WordPairPanel):
         return tuple(self.results[index] for index in pair_view.looked_at(self)) if self.results else ()
 
     @property
-    def found(self) -> tuple[FoundWord | None, ...]:
+    def matches(self) -> tuple[FoundWord | None, ...]:
         """Where the searched word is in each result; None where there is no word, or it is not in the list."""
-        if self._found[:2] != (self.results, self.word):
-            found = (result.find(self.word) if self.word in result.vocabulary else None for result in self.results)
-            self._found = self.results, self.word, tuple(found)
-        return self._found[2]
+        if self._matches[:2] != (self.results, self.word):
+            matches = (result.find(self.word) if self.word in result.vocabulary else None for result in self.results)
+            self._matches = self.results, self.word, tuple(matches)
+        return self._matches[2]
 
     @property
-    def found_here(self) -> tuple[FoundWord | None, ...]:
+    def matches_shown(self) -> tuple[FoundWord | None, ...]:
         """The same of the results that the view shows."""
-        return tuple(self.found[index] for index in pair_view.looked_at(self)) if self.results else ()
+        return tuple(self.matches[index] for index in pair_view.looked_at(self)) if self.results else ()
 
     @property
-    def found_word(self) -> str:
+    def matched_word(self) -> str:
         """The searched word, if it is in the list of a result that is looked at; else empty."""
-        return self.word if any(self.found_here) else ""
+        return self.word if any(self.matches_shown) else ""
 
     @property
     def letters(self) -> tuple[str, ...]:
@@ -149,7 +149,7 @@ class HeadWords(WordPairPanel):
         """The first dimension behind what is chosen; -1 for none."""
         if not self.head_computed:
             return -1
-        rows = dimension_rows(self.looked_at, self.found_here, self.layer, self.head, self.pair)
+        rows = dimension_rows(self.looked_at, self.matches_shown, self.layer, self.head, self.pair)
         return rows[0].dimension if rows else -1
 
     # what a user does -------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class HeadWords(WordPairPanel):
 
     def check_chosen(self) -> None:
         super().check_chosen()
-        if self.word and "word" in {*self._asked_for, *self._changed} and not any(self.found):
+        if self.word and "word" in {*self._asked_for, *self._changed} and not any(self.matches):
             if not (known := self._known(self.word)):
                 raise Incomplete("word", unknown_word(self.word, self.results[-1].vocabulary))
             self.word = known

@@ -52,11 +52,11 @@ class HeadWordRequest:
         """Search one model."""
         words, vectors = self.source.read(check)
         check()
-        found = head_word_pairs(
+        result = head_word_pairs(
             model, words=words, vectors=vectors, top=self.top, keep=self.keep, progress=progress, check=check,
             on_partial=on_partial,
         )  # fmt: skip
-        return replace(found, provenance={**found.provenance, "vectors": str(self.source.vectors or "demo")})
+        return replace(result, provenance={**result.provenance, "vectors": str(self.source.vectors or "demo")})
 
     def cost(self, model: Model) -> Cost:
         """Operations and bytes."""

@@ -120,7 +120,7 @@ class SaliencyCheck(ResponsePanel):
         maps = [saliency_cost(model, n_prompt, n_response, method, steps=steps) for method in METHOD_LABELS]
         # each order, the map's and five random ones, is a pass per number of tokens taken away and per number kept
         orders = 12 * len(METHOD_LABELS) * saliency_cost(model, n_prompt, n_response, "exact").flops
-        return Cost(sum(one.flops for one in maps) + orders, max(one.bytes for one in maps))
+        return Cost(sum(cost.flops for cost in maps) + orders, max(cost.bytes for cost in maps))
 
     def mark(self, *, stale: bool, forecast: str | None = None) -> None:
         """A check of other texts or of another target is not left standing."""

@@ -11,7 +11,7 @@ from interp_widgets.data.cases import default_prompt
 from ..base.stack import Stack
 from .check import SaliencyCheck
 from .dataset import DatasetSaliency
-from .map import SaliencyMap
+from .saliency_map import SaliencyMap
 
 
 class SaliencyExplorer(Stack):

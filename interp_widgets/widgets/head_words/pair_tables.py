@@ -8,7 +8,7 @@ import ipywidgets as W
 
 from ..base.controls import row, shown_if
 from ..views import Table
-from .numbers import PairRow, dimension_rows, has, holding, pair_rows
+from .word_rows import PairRow, dimension_rows, has, holding, pair_rows
 
 if TYPE_CHECKING:
     from .heads import HeadWords
@@ -17,7 +17,7 @@ CHANGES = {"all": "all pairs", "gained": "gained", "lost": "lost", "kept": "kept
 RIGHT = {"align": "right"}
 
 
-class Details:
+class PairTables:
     """The pairs of the chosen head; a click on one lists the dimensions behind it, a click there their pairs."""
 
     def __init__(self, panel: HeadWords) -> None:
@@ -55,18 +55,18 @@ class Details:
 
     def _paint_pairs(self) -> None:
         panel, table, two = self.panel, self.pairs, len(self.panel.looked_at) > 1
-        every = pair_rows(panel.looked_at, panel.layer, panel.head, panel.found_word) if panel.head_computed else []
-        self._rows = [one for one in every if not two or panel.pair_change in ("all", one.change)]
+        every = pair_rows(panel.looked_at, panel.layer, panel.head, panel.matched_word) if panel.head_computed else []
+        self._rows = [pair for pair in every if not two or panel.pair_change in ("all", pair.change)]
         columns: list[dict[str, Any]] = [{"label": "query"}, {"label": "key"}]
         letters = (" A", " B") if two else ("",)
-        told = "dimensions of the head that have the pair; – where it is not kept"
-        columns += [{"label": f"dim.{letter}" if two else "dimensions", "title": told, **RIGHT} for letter in letters]
+        tip = "dimensions of the head that have the pair; – where it is not kept"
+        columns += [{"label": f"dim.{letter}" if two else "dimensions", "title": tip, **RIGHT} for letter in letters]
         columns += [{"label": "change"}] if two else []
         columns.append({"label": "cosine", "title": "of the two word vectors", **RIGHT})
         rows = []
-        for one in self._rows:
-            counts = [count or None for count in one.counts]
-            rows.append([one.query, one.key, *counts, *([one.change] if two else []), round(one.score, 3)])
+        for pair in self._rows:
+            counts = [count or None for count in pair.counts]
+            rows.append([pair.query, pair.key, *counts, *([pair.change] if two else []), round(pair.score, 3)])
         with table.hold_sync():
             table.selected, table.rows = -1, []
             table.columns, table.caption, table.rows = columns, self._caption(every), rows
@@ -78,7 +78,7 @@ class Details:
 
     def _mark_pair(self) -> None:
         wanted = tuple(self.panel.pair)
-        self.pairs.selected = next((i for i, one in enumerate(self._rows) if (one.query, one.key) == wanted), -1)
+        self.pairs.selected = next((i for i, pair in enumerate(self._rows) if (pair.query, pair.key) == wanted), -1)
 
     def _caption(self, every: list[PairRow]) -> str:
         """What is listed, and what changed."""
@@ -87,27 +87,29 @@ class Details:
             return ""
         where = f"Head {panel.head} of layer {panel.layer}"
         if len(panel.looked_at) > 1:
-            counts = {name: sum(one.change == name for one in every) for name in CHANGES if name != "all"}
-            said = ", ".join(f"{count} {name}" for name, count in counts.items())
+            counts = {name: sum(pair.change == name for pair in every) for name in CHANGES if name != "all"}
+            counted = ", ".join(f"{count} {name}" for name, count in counts.items())
             change = panel.change_of(panel.layer, panel.head)
-            return f"{where}, kept pairs of A and B: {said}" + (f"; 1 − M = {change:.2f}" if change is not None else "")
-        one = panel.looked_at[0]
-        total = int(one.n_pairs[one.row(panel.layer), panel.head])
-        return f"{where}: {len(every)} of {total:,} pairs, those that most of its {one.d_head} dimensions have"
+            return f"{where}, kept pairs of A and B: {counted}" + (
+                f"; 1 − M = {change:.2f}" if change is not None else ""
+            )
+        result = panel.looked_at[0]
+        total = int(result.n_pairs[result.row(panel.layer), panel.head])
+        return f"{where}: {len(every)} of {total:,} pairs, those that most of its {result.d_head} dimensions have"
 
     def _paint_dimensions(self) -> None:
         panel, table, two = self.panel, self.dimensions, len(self.panel.looked_at) > 1
         at = panel.layer, panel.head
-        word = panel.found_word
-        rows = dimension_rows(panel.looked_at, panel.found_here, *at, panel.pair) if panel.head_computed else []
-        self._numbers = [one.dimension for one in rows]
-        word = word if any(any(one.word_counts) for one in rows) else ""
-        two = two and all(len(one.counts) == 2 for one in rows)
+        word = panel.matched_word
+        rows = dimension_rows(panel.looked_at, panel.matches_shown, *at, panel.pair) if panel.head_computed else []
+        self._numbers = [entry.dimension for entry in rows]
+        word = word if any(any(entry.word_counts) for entry in rows) else ""
+        two = two and all(len(entry.counts) == 2 for entry in rows)
         letters = (" A", " B") if two else ("",)
         columns: list[dict[str, Any]] = [{"label": "dim.", "title": "dimension of the head", **RIGHT}]
         if word:
-            told = f"kept pairs with “{word}”"
-            columns += [{"label": f"word{letter}", "title": told, **RIGHT} for letter in letters]
+            tip = f"kept pairs with “{word}”"
+            columns += [{"label": f"word{letter}", "title": tip, **RIGHT} for letter in letters]
         energy = "sum over all words of the squared query and key activations"
         columns += [{"label": f"energy{letter}", "title": energy, **RIGHT} for letter in letters]
         columns += [{"label": f"pairs{letter}", "title": "all its pairs", **RIGHT} for letter in letters]
@@ -117,8 +119,13 @@ class Details:
             table.columns, table.caption = columns, self._dimension_caption(word)
             table.empty = self._none_behind() if panel.head_computed else "Click a head of the grid first."
             table.rows = [
-                [one.dimension, *(one.word_counts if word else ()), *(round(e, 1) for e in one.energies), *one.counts]
-                for one in rows
+                [
+                    entry.dimension,
+                    *(entry.word_counts if word else ()),
+                    *(round(e, 1) for e in entry.energies),
+                    *entry.counts,
+                ]
+                for entry in rows
             ]
         if panel.dimension in self._numbers:
             table.selected = self._numbers.index(panel.dimension)
@@ -133,42 +140,42 @@ class Details:
             return ""
         if not panel.pair:
             first = f"those with “{word}” first" if word else "by energy"
-            first += f"; none has “{panel.found_word}”" if panel.found_word and not word else ""
+            first += f"; none has “{panel.matched_word}”" if panel.matched_word and not word else ""
             return f"Dimensions of head {panel.head}, layer {panel.layer}, {first}"
         query, key = panel.pair
-        said = []
-        for letter, one in zip(panel.letters, panel.looked_at, strict=True):
-            if not has(one, panel.layer, panel.head):
+        parts = []
+        for letter, result in zip(panel.letters, panel.looked_at, strict=True):
+            if not has(result, panel.layer, panel.head):
                 continue
-            count = next((c for q, k, c, _ in one.pairs(panel.layer, panel.head) if (q, k) == (query, key)), 0)
-            held = len(holding(one, panel.layer, panel.head, panel.pair))
+            count = next((c for q, k, c, _ in result.pairs(panel.layer, panel.head) if (q, k) == (query, key)), 0)
+            held = len(holding(result, panel.layer, panel.head, panel.pair))
             prefix = f"{letter}: " if letter else ""
             if count:
-                cut = "" if held == count else f", {held} of them among the {one.keep} nearest that each keeps"
-                said.append(f"{prefix}{count} dimension{'s' * (count != 1)}{cut}")
+                cut = "" if held == count else f", {held} of them among the {result.keep} nearest that each keeps"
+                parts.append(f"{prefix}{count} dimension{'s' * (count != 1)}{cut}")
             else:
-                said.append(f"{prefix}not among the head's kept pairs")
-        return f"Behind {query} → {key}: {'; '.join(said)}"
+                parts.append(f"{prefix}not among the head's kept pairs")
+        return f"Behind {query} → {key}: {'; '.join(parts)}"
 
     def _paint_inside(self) -> None:
         """The pairs of the chosen dimension."""
         panel, table = self.panel, self.inside
         two = len(panel.looked_at) > 1
-        found: dict[tuple[str, str], list[Any]] = {}
-        for letter, one in zip(panel.letters, panel.looked_at, strict=True):
-            if panel.head_computed and has(one, panel.layer, panel.head) and 0 <= panel.dimension < one.d_head:
-                for query, key, _, score in one.dimension_pairs(panel.layer, panel.head, panel.dimension):
-                    found.setdefault((query, key), [score, []])[1].append(letter)
+        pairs: dict[tuple[str, str], list[Any]] = {}
+        for letter, result in zip(panel.letters, panel.looked_at, strict=True):
+            if panel.head_computed and has(result, panel.layer, panel.head) and 0 <= panel.dimension < result.d_head:
+                for query, key, _, score in result.dimension_pairs(panel.layer, panel.head, panel.dimension):
+                    pairs.setdefault((query, key), [score, []])[1].append(letter)
         columns: list[dict[str, Any]] = [{"label": "query"}, {"label": "key"}]
         columns += [{"label": "in"}] if two else []
         columns.append({"label": "cosine", **RIGHT})
-        ordered = sorted(found.items(), key=lambda item: (panel.found_word not in item[0], -item[1][0]))
+        ordered = sorted(pairs.items(), key=lambda item: (panel.matched_word not in item[0], -item[1][0]))
         rows = [[*pair, *([" and ".join(where)] if two else []), round(score, 3)] for pair, (score, where) in ordered]
         with table.hold_sync():
             table.rows = []
             table.columns = columns
-            marked = any(panel.found_word in row[:2] for row in rows)
-            first = f"those with “{panel.found_word}”" if marked else "the nearest"
+            marked = any(panel.matched_word in row[:2] for row in rows)
+            first = f"those with “{panel.matched_word}”" if marked else "the nearest"
             table.caption = f"Pairs of dimension {panel.dimension}, {first} first" if rows else ""
             table.empty = (
                 "Click a dimension: its own pairs are listed here, the nearest first."
@@ -181,8 +188,8 @@ class Details:
 
     def _pair_picked(self, change: Any) -> None:
         if not self._filling:
-            one = self._rows[change.new] if change.new >= 0 else None
-            self.panel.look_at_pair(() if one is None else (one.query, one.key))
+            pair = self._rows[change.new] if change.new >= 0 else None
+            self.panel.look_at_pair(() if pair is None else (pair.query, pair.key))
 
     def _dimension_picked(self, change: Any) -> None:
         if not self._filling:

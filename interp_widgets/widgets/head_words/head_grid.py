@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
+import numpy as np
+from numpy.typing import NDArray
 
 from interp_widgets.analysis.head_words import HeadWordResult
+from interp_widgets.analysis.head_words.head_word_result import FoundWord
 
 from ..base import pair_view
 from ..views import Heatmap, Table
-from .numbers import COLOURS, WordRow, colours, common_words, texts, word_rows
+from .word_rows import Matches, WordRow, common_words, counts_of, word_rows
 
 if TYPE_CHECKING:
     from .heads import HeadWords
+
+Array = NDArray[np.float64]
 
 NAMED = 8
 """Missing words named in a sentence."""
@@ -23,7 +29,90 @@ LISTED = 300
 """Words listed to choose from."""
 
 
-class Grid:
+COLOURS = {
+    "pairs": "number of pairs",
+    "energy": "energy",
+    "count": "dimensions per kept pair",
+    "word": "dimensions with the word",
+    "change": "change of the pairs, 1 − M",
+}
+UNITS = {
+    "pairs": "different pairs",
+    "energy": "energy",
+    "count": "mean dimensions",
+    "word": "dimensions",
+    "change": "1 − M",
+}
+"""The same at the colour bar, where there is less room."""
+
+
+@dataclass(frozen=True)
+class Colours:
+    """What colours the grid."""
+
+    matrix: Array
+    """(layers, heads), NaN where nothing was computed."""
+    vmin: float
+    vmax: float
+    label: str
+    signed: bool = False
+
+
+def whole(values: NDArray[Any], layers: Sequence[int], n_layers: int) -> Array:
+    """(n_layers, heads) numbers of the layers that were computed, in their rows; NaN in the others."""
+    matrix = np.full((n_layers, values.shape[1]), np.nan)
+    matrix[list(layers)] = values
+    return matrix
+
+
+def statistic(result: HeadWordResult, color: str, match: FoundWord | None) -> NDArray[Any]:
+    """(layers, heads) of one result."""
+    if color == "energy":
+        return np.asarray(result.head_energy)
+    if color == "count":
+        return np.asarray(result.mean_count)
+    return counts_of(result, match) if color == "word" else np.asarray(result.n_pairs)
+
+
+def colours(panel: Any, n_layers: Sequence[int]) -> Colours | str:
+    """The colouring of what is looked at; a sentence where there is none."""
+    color, comparison = panel.color, panel.comparison
+    if color == "word" and not any(panel.matches):
+        return "Find a word: the colour is how many dimensions of a head have it"
+    if color == "change":
+        if comparison is None:
+            return "The change needs two results of one shape: see the Comparison tab"
+        return Colours(whole(comparison.head_change, comparison.layers, max(n_layers)), 0.0, 1.0, UNITS[color])
+    arrays = [
+        whole(statistic(result, color, match), result.layers, layers)
+        for result, match, layers in zip(panel.results, panel.matches, n_layers, strict=False)
+    ]
+    matrix, largest = pair_view.of_view(panel, arrays), pair_view.largest(panel, [arrays])
+    if matrix is None:
+        a, b = (" × ".join(map(str, array.shape)) for array in arrays)
+        return f"A difference needs two models of one shape, these have {a} and {b} heads: look at A or B"
+    if panel.shown == "difference":
+        return Colours(matrix, -largest, largest, f"{UNITS[color]}, B − A", signed=True)
+    return Colours(matrix, 0.0, largest, UNITS[color])
+
+
+def texts(results: Sequence[HeadWordResult], shown: str, matches: Matches, n_layers: Sequence[int]) -> list[str]:
+    """Of every cell, row by row, how many dimensions keep a pair with the word; nothing where none does."""
+    held = [
+        whole(counts_of(result, match), result.layers, layers)
+        for result, match, layers in zip(results, matches, n_layers, strict=False)
+    ]
+    if shown != "difference":
+        return [str(int(count)) if count > 0 else "" for count in held[pair_view.LETTERS.index(shown)].ravel()]
+    if held[0].shape != held[1].shape:
+        return []
+    return [
+        f"{int(a)} → {int(b)}" if a > 0 or b > 0 else ""
+        for a, b in np.nan_to_num(np.stack([counts.ravel() for counts in held], axis=1)).tolist()
+    ]
+
+
+class HeadGrid:
     """Layer × head, coloured by a statistic; a searched word puts the number of its pairs into the cells."""
 
     def __init__(self, panel: HeadWords) -> None:
@@ -65,7 +154,7 @@ class Grid:
         try:
             with self.heat.hold_sync():
                 self.heat.cross = self.heat.pinned = at if inside else []
-            mine = (i for i, one in enumerate(self._rows) if panel.head_chosen and [one.layer, one.head] == at)
+            mine = (i for i, line in enumerate(self._rows) if panel.head_chosen and [line.layer, line.head] == at)
             self.heads.selected = next(mine, -1)
         finally:
             self._filling = False
@@ -73,27 +162,27 @@ class Grid:
     def _paint_heat(self) -> None:
         panel, heat = self.panel, self.heat
         n_layers = [model.n_layers for model in panel.models]
-        found = colours(panel, n_layers)
-        if isinstance(found, str):
-            heat.empty = found
+        colouring = colours(panel, n_layers)
+        if isinstance(colouring, str):
+            heat.empty = colouring
             heat.set_matrix(None)
             return
-        shape = found.matrix.shape
-        marked = texts(panel.results, panel.shown, panel.found, n_layers) if panel.found_word else []
+        shape = colouring.matrix.shape
+        marked = texts(panel.results, panel.shown, panel.matches, n_layers) if panel.matched_word else []
         with heat.hold_sync():
-            heat.title, heat.value_label = self._title(), found.label
-            heat.numbers_from = None if panel.found_word else 1e-12
+            heat.title, heat.value_label = self._title(), colouring.label
+            heat.numbers_from = None if panel.matched_word else 1e-12
             heat.set_matrix(
-                found.matrix, rows=list(map(str, range(shape[0]))), columns=list(map(str, range(shape[1]))),
-                vmin=found.vmin, vmax=found.vmax, signed=found.signed,
-                texts=marked if len(marked) == found.matrix.size else [],
+                colouring.matrix, rows=list(map(str, range(shape[0]))), columns=list(map(str, range(shape[1]))),
+                vmin=colouring.vmin, vmax=colouring.vmax, signed=colouring.signed,
+                texts=marked if len(marked) == colouring.matrix.size else [],
             )  # fmt: skip
 
     def _title(self) -> str:
         panel = self.panel
         which = "A → B · " if panel.color == "change" else pair_view.title_start(panel)
-        rest = ", partial" if any(one.partial for one in panel.results) else ""
-        word = f", in the cells: dimensions with “{panel.word}”" if panel.found_word else ""
+        rest = ", partial" if any(result.partial for result in panel.results) else ""
+        word = f", in the cells: dimensions with “{panel.word}”" if panel.matched_word else ""
         return f"{which}Heads, coloured by {COLOURS[panel.color]}{word}{rest}"
 
     def _paint_heads(self) -> None:
@@ -103,25 +192,24 @@ class Grid:
             self._rows = []
             self._paint_words()
             return
-        rows = word_rows(panel.looked_at, panel.found_here)
+        rows = word_rows(panel.looked_at, panel.matches_shown)
         self._rows = rows
         letters = [""] if len(panel.looked_at) == 1 else [" A", " B"]
         columns: list[dict[str, Any]] = [{"label": "layer", "align": "right"}, {"label": "head", "align": "right"}]
-        told = "dimensions of the head that keep a pair with the word"
+        tip = "dimensions of the head that keep a pair with the word"
         columns += [
-            {"label": f"dim.{letter}" if letter else "dimensions", "align": "right", "title": told}
-            for letter in letters
+            {"label": f"dim.{letter}" if letter else "dimensions", "align": "right", "title": tip} for letter in letters
         ]
         columns.append({"label": "nearest pair", "title": "query → key, the pair with the largest cosine"})
-        if not panel.found_word:
-            said, empty = "", f"“{word}” is not in the word list."
+        if not panel.matched_word:
+            caption, empty = "", f"“{word}” is not in the word list."
         else:
-            said = f"Heads with a pair of “{word}”: {len(rows)} of {panel.looked_at[-1].n_pairs.size}"
+            caption = f"Heads with a pair of “{word}”: {len(rows)} of {panel.looked_at[-1].n_pairs.size}"
             empty = f"No head has a pair with “{word}” among those that its dimensions keep."
         with table.hold_sync():
             table.selected, table.rows = -1, []
-            table.columns, table.caption, table.instruction, table.empty = columns, said, "", empty
-            table.rows = [[one.layer, one.head, *one.counts, one.pair] for one in rows]
+            table.columns, table.caption, table.instruction, table.empty = columns, caption, "", empty
+            table.rows = [[line.layer, line.head, *line.counts, line.pair] for line in rows]
 
     def _paint_words(self) -> None:
         """Without a searched word: the words to choose from."""
@@ -130,8 +218,8 @@ class Grid:
         self._words = [word for word, _ in rows]
         letters = [""] if len(looked_at) == 1 else [" A", " B"]
         columns: list[dict[str, Any]] = [{"label": "word"}]
-        told = "heads with a kept pair of the word"
-        columns += [{"label": f"heads{letter}", "align": "right", "title": told} for letter in letters]
+        tip = "heads with a kept pair of the word"
+        columns += [{"label": f"heads{letter}", "align": "right", "title": tip} for letter in letters]
         with table.hold_sync():
             table.selected, table.rows = -1, []
             table.columns, table.caption = columns, "Words in the kept pairs of most heads"
@@ -151,10 +239,10 @@ class Grid:
         if self._words:
             self.panel.word = self._words[change.new]
         else:
-            one = self._rows[change.new]
+            line = self._rows[change.new]
             with self.panel.hold():
-                self.panel.look_at(one.layer, one.head)
-                self.panel.dimension = one.dimension
+                self.panel.look_at(line.layer, line.head)
+                self.panel.dimension = line.dimension
 
 
 def _about(results: Sequence[HeadWordResult], source: str) -> list[str]:
@@ -163,7 +251,7 @@ def _about(results: Sequence[HeadWordResult], source: str) -> list[str]:
     where = f" ({escape(source)})" if source else ""
     searched = f"{len(first.vocabulary):,} words{where}; each dimension's top {first.top} as query and as key; "
     lines = [f"{searched}the {first.keep} pairs that most dimensions have are kept of each head."]
-    for words, one, more in (
+    for words, singular, plural in (
         (first.missing, "has no word vector and is in no pair", "have no word vector and are in no pair"),
         (first.unknown, "cannot be written by the tokenizer and was left out",
          "cannot be written by the tokenizer and were left out"),
@@ -172,8 +260,8 @@ def _about(results: Sequence[HeadWordResult], source: str) -> list[str]:
             rest = f" and {len(words) - NAMED:,} more" if len(words) > NAMED else ""
             named = ", ".join(map(escape, words[:NAMED]))
             count = f"{len(words):,} word{'s' * (len(words) > 1)}"
-            lines.append(f"<b>{count}</b> {more if len(words) > 1 else one}: {named}{rest}.")
-    if not any(one.n_pairs.any() for one in results):
+            lines.append(f"<b>{count}</b> {plural if len(words) > 1 else singular}: {named}{rest}.")
+    if not any(result.n_pairs.any() for result in results):
         lines.append(
             "<b>No head has a pair.</b> How near two words must be is taken from the list itself: "
             "give a longer one, of some hundred words."
