@@ -111,7 +111,7 @@ function render({ model, el, signal }) {
     }
     const table = document.createElement("table");
     table.setAttribute("role", "grid");
-    table.setAttribute("aria-label", model.get("caption") || "table");
+    table.setAttribute("aria-label", caption.textContent || "table");
     const head = table.createTHead().insertRow();
     columns.forEach((column, index) => {
       const cell = document.createElement("th");

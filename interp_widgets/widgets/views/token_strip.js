@@ -228,7 +228,7 @@ function render({ model, el, signal }) {
 
   function heading() {
     title.textContent = title.title = [model.get('label'), model.get('instruction')].filter(Boolean).join('; ');
-    strip.setAttribute('aria-label', model.get('label') || 'tokens');
+    strip.setAttribute('aria-label', title.textContent || 'tokens');
     strip.setAttribute('aria-multiselectable', 'true');
   }
 
