@@ -121,16 +121,10 @@ def tabs_of_ablation(panel: Any) -> Iterator[str]:
 
 
 def tabs_of_mixtures(panel: Any) -> Iterator[str]:
-    yield "route"
-    panel.tab = "tune"
-    panel.current.tune()
-    yield "tune"
-    panel.tab = "grid"
-    panel.current.start("grid")
-    yield "grid"
-    panel.tab = "speed"
-    panel.current.go()
-    yield "speed"
+    for tab in panel.fitting:
+        panel.tab = tab
+        (panel.current.tune if tab == "tune" else panel.current.go)()
+        yield tab
 
 
 def all_tabs(panel: Any) -> Iterator[str]:
