@@ -573,7 +573,11 @@ def test_what_cannot_run_is_said_at_once_and_forgotten_when_mended(base: Any, vi
     panel.grid_ks = [1, 9]
     assert panel.hints == {"grid_ks": "k must be whole numbers in 1..3 for this 3-layer model, got 1, 9"}
     panel.tab = "variants"
-    assert "k = 2" in panel["variants"].words.value
+    assert "k = 2, " in panel["variants"].words.value
+    assert "λ 0.0001" in panel["variants"].words.value
+    panel.tab = "late_layers"
+    assert "k = 2, " in panel["late_layers"].words.value
+    assert "λ" not in panel["late_layers"].words.value, "it has no distillation term"
     assert panel.hints == {}
 
 

@@ -713,11 +713,14 @@ def test_a_view_of_ones_own_draws_and_saves(pair: Any, show: Any, tmp_path: Path
     assert "DOG" in loud.save(tmp_path / "tokens.svg").read_text()
 
 
-def test_what_is_no_view_is_refused(pair: Any) -> None:
+def test_what_is_no_view_or_base_is_refused(pair: Any) -> None:
     with pytest.raises(TypeError, match="view must be a type or None, got 3"):
         probe(tokens_of, view=3)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="view must be a class derived from ValueView, got"):
         probe(tokens_of, view=dict)  # type: ignore[call-overload]
+    for wrong in (Panel, dict):
+        with pytest.raises(TypeError, match="base must be a class derived from Panel, with options of its own, got"):
+            probe(tokens_of, base=wrong)  # type: ignore[call-overload]
 
 
 class Counted(probe(tokens_of, title="Tokens")):  # type: ignore[misc]
@@ -846,3 +849,18 @@ def test_the_code_of_a_notebooks_probe_holds_its_source(pair: Any, show: Any) ->
     names: dict[str, Any] = {}
     exec(code, names)
     assert names["result"].equals(panel.result)
+
+
+def test_the_code_of_a_function_that_was_given_to_probe_calls_the_function(pair: Any, show: Any) -> None:
+    def norms(model: Model, prompt: Prompt, layer: Layer = 2, *, check: Any) -> TokenValues:
+        check()
+        name, ids = f"blocks.{layer}.hook_resid_pre", model.tokens(prompt)
+        states = model.run(ids, capture=name).activations[name][0]
+        return TokenValues(states.norm(dim=-1), model.token_strings(ids), unit="norm")
+
+    panel = show(probe(norms, title="Norms"), pair.base, prompt=PROMPT)
+    code = panel.code(panel.request())
+    assert "result = norms(" in code
+    names: dict[str, Any] = {}
+    exec(code, names)
+    np.testing.assert_array_equal(names["result"].values, panel.result.values)

@@ -114,10 +114,9 @@ class StudyPanel(MixturePanel, ProbePanel):
         else:
             learned = self.data_file.strip() or f"{self.examples:,} of the demo's tasks"
         parts = [f"k = {self.k}"] if self.fields()["k"].recomputes else []
-        parts += [f"learns {learned}", f"batch {self.batch_size}"]
-        parts += [f"learning rate {self.learning_rate:g}", f"λ {self.distill:g}"]
-        if self.lora:
-            parts.append(f"LoRA of rank {self.rank}")
+        parts += [f"learns {learned}", f"batch {self.batch_size}", f"learning rate {self.learning_rate:g}"]
+        parts += [f"λ {self.distill:g}"] if self.fields()["distill"].recomputes else []
+        parts += [f"LoRA of rank {self.rank}"] if self.lora else []
         self.words.value = f"As on the Tune tab: {', '.join(parts)}. Accuracy is the share of held-out problems solved."
         super().refresh(limit)
 

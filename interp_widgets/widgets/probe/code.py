@@ -50,7 +50,9 @@ def _made_known(
             return f"{name}.analysis", []
     needed = inspect.signature(function).parameters
     return name, [
-        f"{one}=lambda *_: None" for one in REPORTS if one in needed and needed[one].default is inspect._empty
+        f"{report}=lambda *_: None"
+        for report in REPORTS
+        if report in needed and needed[report].default is inspect.Parameter.empty
     ]
 
 

@@ -65,8 +65,9 @@ def probe(
     from the panel: ``class Speed(probe(speed, view=SpeedView)): waits = True``.
 
     The function runs in the background and its results are kept, so everything that a result depends on must be a
-    parameter. Where ``progress`` and ``check`` are among its parameters, it gets functions: ``progress(done, total)``
-    moves the bar, and ``check()`` stops it where the user has cancelled. Its docstring is the panel's, and what that
+    parameter. Where ``progress``, ``check`` or ``on_partial`` are among its parameters, it gets functions:
+    ``progress(done, total)`` moves the bar, ``check()`` stops it where the user has cancelled, and
+    ``on_partial(result)`` draws what is known so far. Its docstring is the panel's, and what that
     says of a parameter under ``Args:`` is the control's tooltip.
 
     Args:
@@ -104,6 +105,8 @@ def probe(
 
     if view is not None and not (isinstance(view, type) and issubclass(view, ValueView)):
         raise TypeError(f"view must be a class derived from ValueView, got {short(view)}")
+    if base is not None and (not issubclass(base, Panel) or issubclass(ValuePanel, base)):
+        raise TypeError(f"base must be a class derived from Panel, with options of its own, got {short(base)}")
 
     def make(function: Callable[..., Any]) -> type[ProbePanel]:
         parameters, returned = parameters_of(function, base)
@@ -202,4 +205,4 @@ def _checked(
 
 
 def _no_report(*_: Any) -> None:
-    """In the place of `progress` and `check` where nobody asks."""
+    """In the place of `progress`, `check` and `on_partial` where nobody asks."""

@@ -138,7 +138,7 @@ def parameters_of(function: Callable[..., Any], base: type[Any] | None = None) -
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             written = str(parameter).partition(":")[0]
             raise TypeError(f"{name} has the parameter {written}, for which there is no control: name each one")
-    answered = set() if base is None else {one.argument or label for label, one in fields_of(base).items()}
+    answered = set() if base is None else {option.argument or label for label, option in fields_of(base).items()}
     defaults = {}
     for parameter in declared[1:]:
         if parameter.name in REPORTS:
