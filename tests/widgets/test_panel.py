@@ -357,6 +357,8 @@ def test_progress_of_two_models_counts_on(toy: Any, classes: Any, make: Callable
     seen: list[tuple[int, int]] = []
 
     class Recorder:
+        given_away = 0.0
+
         def check(self) -> None: ...
         def progress(self, done: int, total: int) -> None:
             seen.append((done, total))

@@ -726,7 +726,7 @@ def test_what_is_no_view_or_base_is_refused(pair: Any) -> None:
 class Counted(probe(tokens_of, title="Tokens")):  # type: ignore[misc]
     """A panel that waits for Run, asks anew at every Run, and has an option that only redraws."""
 
-    waits, keeps = True, False
+    waits, reuses = True, False
     loud = field(bool, label="Loud", redraws=True)
     drawn: ClassVar[list[bool]] = []
 
@@ -739,11 +739,23 @@ def test_a_class_derived_from_a_probe(pair: Any, show: Any) -> None:
     panel = Counted(pair.base, prompt="The dog")
     assert (panel.result, panel.status.state) == (None, "waiting")
     first = panel.run()
-    assert panel.run() is not first, "nothing is kept"
+    assert panel.run() is not first, "every Run asks anew"
     panel.loud = True
     assert panel.drawn[-2:] == [False, True]
     assert control_of(panel, "Loud").value is True
     assert Counted.title == "Tokens"
+    panel.prompt = "The cat"
+    assert "iw-stale" in panel.plot._dom_classes, "it waits"
+    panel.prompt = "The dog"
+    assert "iw-stale" not in panel.plot._dom_classes, "what was asked before is still there to look at"
+    weights = next(pair.base.tl_model.parameters())
+    with torch.no_grad():
+        weights.mul_(2)
+        try:
+            panel.refresh()
+            assert "iw-stale" in panel.plot._dom_classes, "an answer of other weights"
+        finally:
+            weights.div_(2)
     panel.close()
 
 

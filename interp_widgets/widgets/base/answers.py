@@ -52,8 +52,6 @@ class Answers:
         A fresh run takes only what it has computed itself. Nothing is kept of a model that changed meanwhile, or of
         which it is not certain what it computes.
         """
-        if not self._panel.keeps:
-            return compute()
         key, anew = self._key(request, model, self._identity.of), _anew.get()
         value = cache.get(key) if anew is None or key in anew else None
         if value is None:
@@ -93,8 +91,6 @@ class Answers:
 
     def held(self, request: Hashable) -> Outcome | None:
         """The answer in the cache, if it is certain without a long look that the models are what they were."""
-        if not self._panel.keeps:
-            return None
         found = tuple(
             cache.get(self._key(request, model, self._identity.at_a_glance)) for model in self._panel.asked_models
         )
@@ -102,7 +98,7 @@ class Answers:
 
     def expected(self, request: Hashable, model: Model) -> bool:
         """Whether the worker will probably find the result in the cache, once it has read the model's weights."""
-        return self._panel.keeps and self._key(request, model, self._identity.probably) in cache
+        return self._panel.reuses and self._key(request, model, self._identity.probably) in cache
 
     def forecast(self, request: Hashable) -> Forecast:
         """Time and memory that a request will take on all models, without the results that are in the cache."""

@@ -97,8 +97,8 @@ class Panel(Shell):
     """A run that is forecast to take no longer starts by itself."""
     cached_as: ClassVar[str] = ""
     """Panels of one name take each other's answers from the cache; empty: those of one class."""
-    keeps: ClassVar[bool] = True
-    """Whether answers go to the cache; without, every Run computes anew, as a measurement should."""
+    reuses: ClassVar[bool] = True
+    """Whether Run takes an answer that was computed before; without, it computes anew, as a measurement should."""
     gives_way: ClassVar[bool] = False
     """Whether runs of other panels go first whenever its analysis reports progress: for minutes of work in steps that
     share nothing with them."""
@@ -346,9 +346,7 @@ class Panel(Shell):
         request = self._question()
         if self._pending is not None and request == self._pending:
             return
-        held = self.answers.held(request)
-        if not self.keeps and limit < float("inf") and self._good is not None and self._good.request == request:
-            held = self._good
+        held = self.answers.held(request) if self.reuses or limit < float("inf") else None
         if held is not None:
             self.jobs.drop()
             self._show(held)
@@ -426,7 +424,7 @@ class Panel(Shell):
         try:
             request = self.request()
             outcome = self.jobs.owner().run(
-                lambda job: self.answers.work(request, job, fresh=fresh),
+                lambda job: self.answers.work(request, job, fresh=fresh or not self.reuses),
                 wait=not inside_handler(),
                 on_progress=self._progress,
                 on_state=self._report,
@@ -640,7 +638,7 @@ class Panel(Shell):
 
     def _submit(self, request: Hashable) -> None:
         self.jobs.owner().submit(
-            lambda job: self.answers.work(request, job),
+            lambda job: self.answers.work(request, job, fresh=not self.reuses),
             on_result=self._show,
             on_error=self._failed,
             on_progress=self._progress,

@@ -62,7 +62,7 @@ def speed(
 class MixtureSpeed(MixtureReading, probe(speed, view=SpeedView)):  # type: ignore[misc]
     """How fast the mixture writes the same number of tokens with 1, 2, … k routes per token: press Run."""
 
-    waits, keeps = True, False
+    waits, reuses = True, False
 
     def code(self, request: MixtureQuestion) -> str:
         return self.reading_cell(request, "routing_speed", max_new_tokens=TOKENS)

@@ -65,7 +65,7 @@ class StudyQuestion(Request):
 class StudyPanel(MixturePanel, ProbePanel):
     """Base of the studies: tunings with the options of the Tune tab, and held-out problems for what they make."""
 
-    waits, keeps, gives_way = True, False, True
+    waits, reuses, gives_way = True, False, True
     slot = variant(MixtureOptions.slot, argument="")
     examples = variant(MixtureOptions.examples, argument="")
     data_file = variant(MixtureOptions.data_file, argument="")
