@@ -714,7 +714,7 @@ def test_the_code_repeats_what_is_shown(pair: Any, browse: Any, tab: str) -> Non
     scope: dict[str, Any] = {}
     exec(code.replace("load_model('demo-base')", "base").replace("load_model('demo-tuned')", "tuned"),
          scope | {}, scope := {"base": pair.base, "tuned": pair.tuned})  # fmt: skip
-    np.testing.assert_allclose(scope["found_b"].directions, panel.result[1].concepts.directions, atol=1e-5)
+    np.testing.assert_allclose(scope["directions_b"].directions, panel.result[1].concepts.directions, atol=1e-5)
     np.testing.assert_allclose(scope["places"].other_xy, panel["map"].results[1].map.other_xy, atol=1e-4)
     assert [name for name, _ in scope["near"]] == [row[0] for row in panel["map"].near.view.rows] or tab != "map"
 

@@ -9,7 +9,7 @@ import ipywidgets as W
 import pytest
 import traitlets as T
 
-from interp_widgets.widgets.base.fields import Bounds, Incomplete, Lines, Seed, Share, Text, field
+from interp_widgets.widgets.base.fields import Bounds, Incomplete, Lines, Seed, Share, Text, field, variant
 from interp_widgets.widgets.base.panel import Panel
 
 
@@ -127,3 +127,16 @@ def test_what_is_missing_is_a_hint_that_goes_with_its_cause(make: Callable[..., 
 def test_a_field_of_no_known_kind_is_an_error() -> None:
     with pytest.raises(TypeError, match="a field is of str, int, float"):
         field(complex)
+
+
+def test_a_variant_may_start_with_another_value() -> None:
+    class Few(T.HasTraits):
+        k = field(Annotated[int, Bounds(1, 50)], 10, label="k")
+
+    class Many(Few):
+        k = variant(Few.k, default=40, label="K")
+
+    assert (Few().k, Many().k, Many(k=3).k) == (10, 40, 3)
+    with pytest.raises(T.TraitError, match="50"):
+        Many(k=51)
+    assert [kind.k.metadata["field"].label for kind in (Few, Many)] == ["k", "K"]

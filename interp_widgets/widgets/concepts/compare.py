@@ -95,19 +95,19 @@ class DirectionComparison(ConceptPanel):
 
     def _rows(self) -> list[list[Any]]:
         """A row per concept, those that moved most first; none for models of two widths."""
-        one, two = self.sets
+        first, second = self.sets
         moved = self.results[-1].moved
         if moved is None:
             return []
         return [
-            [one.names[i], one.groups[i], float(moved[i]), number(one.auc[i]), number(two.auc[i])]
+            [first.names[i], first.groups[i], float(moved[i]), number(first.auc[i]), number(second.auc[i])]
             for i in np.argsort(-moved, kind="stable")
         ]
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
     def own_lines(self, model: str, concepts: str) -> tuple[list[str], list[str]]:
-        return ["dispersion"], [call("dispersion", "found_a", "found_b", pairs=self.pairs)]
+        return ["dispersion"], [call("dispersion", "directions_a", "directions_b", pairs=self.pairs)]
 
     def frame(self) -> Any:
         import pandas as pd

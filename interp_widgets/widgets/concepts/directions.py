@@ -466,7 +466,7 @@ class ConceptPanel(ConceptOptions, Panel):
     def code(self, request: Any) -> str:
         """The directions, their map, the neighbours of the concept that is looked at, and what the tab shows."""
         source, names = request.source, model_variables(self.models)
-        variables = found_variables(self.models)
+        variables = direction_variables(self.models)
         if isinstance(source, OpenedSet):
             imports, lines = (
                 ["ConceptSet"],
@@ -493,9 +493,9 @@ class ConceptPanel(ConceptOptions, Panel):
         return pair_view.joined(concepts.to_frame() for concepts in self.sets)
 
 
-def found_variables(models: Sequence[Any]) -> tuple[str, ...]:
+def direction_variables(models: Sequence[Any]) -> tuple[str, ...]:
     """What the directions are called in copied code."""
-    return ("found",) if len(models) == 1 else ("found_a", "found_b")
+    return ("directions",) if len(models) == 1 else ("directions_a", "directions_b")
 
 
 def list_lines(
@@ -518,7 +518,7 @@ def list_lines(
         gone = [concept.name for concept in known if concept not in kept]
         imports.append(name)
         parts.append(f"*(c for c in {maker} if c.name not in {gone!r})" if gone else f"*{maker}")
-    parts += [f"Concept({one.name!r}, {one.stimuli!r}, {one.held_out!r}, {one.group!r})" for one in left]
+    parts += [f"Concept({c.name!r}, {c.stimuli!r}, {c.held_out!r}, {c.group!r})" for c in left]
     return (
         [*imports, *(["Concept"] if left else [])],
         ["concepts = [", *(f"    {p}," for p in parts), "]"],

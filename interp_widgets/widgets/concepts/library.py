@@ -71,7 +71,7 @@ class Library:
         browser = self.browser
         concepts, opened = browser.concepts, bool(browser.path)
         concept = browser.shown_concept
-        self._named = concept if not opened and any(one.name == concept for one in concepts) else ""
+        self._named = concept if not opened and any(known.name == concept for known in concepts) else ""
         self.add_button.disabled, self.remove_button.disabled = opened, not self._named
         self.remove_button.description = f"Remove “{self._named}”" if self._named else "Remove concept"
         added = self.keep.value and not opened
@@ -81,7 +81,7 @@ class Library:
         back = () if self._before is None else _less(self._before[0], concepts)
         self.undo_button.description = f"Undo: bring back {_counted(back)}"
         shown_if(self.undo_button, bool(back))
-        count = sum(len(one.stimuli) + len(one.held_out) for one in concepts)
+        count = sum(len(known.stimuli) + len(known.held_out) for known in concepts)
         self.words.value = (
             f"Directions from {escape(browser.path)}."
             if opened
@@ -120,7 +120,7 @@ class Library:
 
     def remove(self) -> None:
         """Take the concept that the button names out of the list."""
-        left = tuple(one for one in self.browser.concepts if one.name != self._named)
+        left = tuple(concept for concept in self.browser.concepts if concept.name != self._named)
         check_concepts(left)
         self._replace(left)
 
@@ -129,8 +129,8 @@ class Library:
         if self._before is None:
             return
         (concepts, path, concept), self._before = self._before, None
-        names = {one.name for one in concepts}
-        later = [one for one in self.browser.concepts if one.name not in names]
+        names = {kept.name for kept in concepts}
+        later = [added for added in self.browser.concepts if added.name not in names]
         self._replace((*concepts, *later), path=path, concept=concept)
 
     def reset(self) -> None:
@@ -183,8 +183,8 @@ class Library:
 
 def _less(concepts: Sequence[Concept], other: Sequence[Concept]) -> tuple[Concept, ...]:
     """The concepts of one list that another does not have, or has with other stimuli."""
-    kept = {one.name: one for one in other}
-    return tuple(one for one in concepts if kept.get(one.name) != one)
+    kept = {concept.name: concept for concept in other}
+    return tuple(concept for concept in concepts if kept.get(concept.name) != concept)
 
 
 def _counted(concepts: Sequence[Concept]) -> str:
