@@ -32,7 +32,10 @@ MAX_TICKS = 60
 """Tokens named on an axis; of a longer text every second, third... is named."""
 
 # a legend is written in HTML and takes its colours from Python alone, unless its own style sheet says otherwise
-_LEGEND_CSS = ".bk-item .bk-label { color: var(--bk-label-text-color, #333333) !important; }"
+_LEGEND_CSS = """
+.bk-item .bk-label { color: var(--bk-label-text-color, #333333) !important; }
+.bk-grid { row-gap: 2px !important; }
+"""
 _LONGEST = 12
 
 

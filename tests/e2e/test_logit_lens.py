@@ -36,7 +36,7 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("(lens.prompt, lens.target)", (PROMPT, ""))
     nb.done()
     expect(story).to_contain_text("“·Mary”")
-    answer = panel.get_by_label("Response", exact=True)
+    answer = panel.get_by_role("textbox", name="Response", exact=True)
     answer.fill(" Mary.")
     answer.blur()
     target = panel.get_by_label("Target", exact=True)

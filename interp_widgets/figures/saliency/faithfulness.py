@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis.saliency import FaithfulnessResult
 from interp_widgets.figures.chart import QUIET, Chart, empty_source
+from interp_widgets.figures.labels import number
 from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
 from interp_widgets.figures.static.scene import POINT, Scene, Sheet
 from interp_widgets.figures.theme import PALETTE8
@@ -150,11 +151,11 @@ class FaithfulnessCurves(Chart):
     def _numbers(self, results: Sequence[FaithfulnessResult]) -> str:
         """The curve's one number for every method and for chance, and which way is better."""
         name = f"aopc_{self.kind}" if self._listed else f"{self.kind}_area"
-        found = [f"{result.method.replace('_', ' ')} {getattr(result, name):.3f}" for result in results]
+        found = [f"{result.method.replace('_', ' ')} {number(getattr(result, name))}" for result in results]
         chance = results[0].random_summary()[name][0]
         better = "higher" if self.kind in ("insertion", "comprehensiveness") else "lower"
         what = "mean" if self._listed else "area"
-        return f"{what}, {better} is better: random {chance:.3f}\n{' · '.join(found)}"
+        return f"{what}, {better} is better: random {number(chance)}\n{' · '.join(found)}"
 
 
 def method_color(method: str, place: int = 0) -> str:

@@ -25,6 +25,7 @@ _HERE = Path(__file__).parent
 _INSTRUCTION = re.compile(r"<span class='iw-instruction'>.*?</span>")
 _PRIVATE = ("_document", "_version", "_picture")
 _SKIPPED = ("layout", "tabbable", "tooltip")
+_LAYOUT = ("flex", "align_items", "width", "min_width", "max_width")
 TABLE_ROWS = 500
 """Rows of a table written out; the whole table goes into the file as a CSV to download."""
 CSV_BYTES = 8_000_000
@@ -122,7 +123,7 @@ def _layout(widget: Any, shown: Sequence[Any], done: set[int]) -> str:
         if widget not in shown or (index := shown.index(widget)) in done:
             return ""
         done.add(index)
-        return f'<div class="view" id="view-{index}"></div>'
+        return _box("view", widget, "", name=f"view-{index}")
     if isinstance(widget, W.HTML):
         text = _INSTRUCTION.sub("", widget.value)
         return _box("widget-html", widget, text) if text else ""
@@ -137,10 +138,17 @@ def _layout(widget: Any, shown: Sequence[Any], done: set[int]) -> str:
     return _box("widget-box", widget, inside) if inside else ""
 
 
-def _box(kind: str, widget: Any, inside: str) -> str:
-    """An element with the classes that the widget has on the screen."""
-    classes = html.escape(" ".join([kind, *widget._dom_classes]), quote=True)
-    return f'<div class="{classes}">{inside}</div>'
+def _box(kind: str, widget: Any, inside: str, *, name: str = "") -> str:
+    """An element with the classes and the layout that the widget has on the screen."""
+    classes = " ".join(["jupyter-widgets", kind, *widget._dom_classes])
+    layout = {key.replace("_", "-"): getattr(widget.layout, key) for key in _LAYOUT}
+    attributes = {
+        "class": classes,
+        "id": name,
+        "style": "; ".join(f"{key}: {value}" for key, value in layout.items() if value),
+    }
+    written = "".join(f' {key}="{html.escape(value, quote=True)}"' for key, value in attributes.items() if value)
+    return f"<div{written}>{inside}</div>"
 
 
 def _question(question: Mapping[str, str]) -> Iterator[str]:

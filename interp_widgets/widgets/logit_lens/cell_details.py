@@ -36,7 +36,7 @@ class CellDetails:
         boxes = [W.VBox([host]) for host in hosts]
         listed = W.VBox([self.table, self.numbers])
         for box in (listed, *boxes):
-            box.layout.flex = "1 1 440px"  # two beside each other where there is room
+            box.add_class("iw-chart")  # two beside each other where there is room
         self.parts = [row(listed, *boxes)]
         self.parts[0].layout.align_items = "flex-start"
         for name in ("hovered", "cross"):
