@@ -14,6 +14,7 @@ from matplotlib.text import Text
 from interp_widgets.analysis.saliency import FaithfulnessResult, SaliencyDatasetResult, SaliencyResult, saliency_dataset
 from interp_widgets.data.cases import SaliencyCase
 from interp_widgets.figures.chart import Chart
+from interp_widgets.figures.labels import number
 from interp_widgets.figures.saliency import (
     CONTEXT,
     SPECIAL,
@@ -276,8 +277,8 @@ def test_faithfulness_curves_stand_beside_chance(kind: Any) -> None:
     assert len(set(chart.lines.data["color"])) == 2
     better = "higher" if kind in ("insertion", "comprehensiveness") else "lower"
     name = f"{kind}_area" if kind in ("insertion", "deletion") else f"aopc_{kind}"
-    assert f"{better} is better: random {results[0].random_summary()[name][0]:.3f}\n" in chart._subtitle.text
-    assert f"exact {getattr(results[0], name):.3f}" in chart._subtitle.text
+    assert f"{better} is better: random {number(results[0].random_summary()[name][0])}\n" in chart._subtitle.text
+    assert f"exact {number(getattr(results[0], name))}" in chart._subtitle.text
     assert max(chart.source.data["share"]) == (100 if kind in ("insertion", "deletion") else 50)
 
 

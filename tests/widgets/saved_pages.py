@@ -12,7 +12,8 @@ from typing import Any
 DATA = {"rows", "row_keys", "tokens", "texts", "notes", "labels", "row_labels", "column_labels", "columns", "names"}
 """Traits of views that hold what models and users wrote."""
 NEEDS_A_KERNEL = re.compile(
-    r"\b(click|press|drag|type|pick|choose|annotate|run the|tune the|written into|name a|look at [AB])\b", re.IGNORECASE
+    r"\b(click|tap|press|drag|type|pick|choose|annotate|run the|tune the|written into|name a|look at [AB])\b",
+    re.IGNORECASE,
 )
 
 

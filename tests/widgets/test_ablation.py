@@ -580,7 +580,7 @@ def test_a_saved_page_is_the_tab_with_its_question(pair: Any, ablate: Any, tmp_p
         "Measured": "logit difference to a foil", "Full colour at": "50%", "Numbers from": "20%",
         "View": "B: demo-tuned",
     }  # fmt: skip
-    assert page.count('class="view"') == 4, "the four maps, and no table that waits for a click"
+    assert page.count(' id="view-') == 4, "the four maps, and no table that waits for a click"
     assert "iw-maps" in page, "side by side as on the screen"
     assert panel["modules"].words.value in page
     for told in ("press Run", "Click a cell", "Add to the list"):

@@ -81,7 +81,7 @@ class NeuronScatter(Chart):
         self.figure.xaxis[0].axis_label, self.figure.yaxis[0].axis_label = labels
         self._fit(xs, ys)
         where = f"at “{visible_token(first.tokens[first.position])}” (position {first.position})"
-        self.fill(rows, subtitle=f"{where}; tap a dot")
+        self.fill(rows, subtitle=where)
         if neuron in first.neurons:
             at = list(first.neurons).index(neuron)
             self.picked.data = {"x": [rows["x"][at]], "y": [rows["y"][at]], "label": [str(neuron)]}
