@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from interp_widgets import Workbench, load_demo_pair
+from interp_widgets import Results, Workbench, load_demo_pair
 from interp_widgets.analysis.concepts import (
     ConceptSet,
     concept_directions,
@@ -391,6 +391,21 @@ def test_an_empty_prompt_is_said(pair: Any, browse: Any) -> None:
 
 
 # ---- two models
+
+
+def test_a_saved_comparison_holds_what_its_table_shows(pair: Any, browse: Any, own: ConceptSet, tmp_path: Path) -> None:
+    panel = look(browse(pair), "compare")
+    parts = Results.load(panel.save(tmp_path / "compare.npz"))
+    assert parts.names == ("A", "B", "dispersion")
+    assert parts["B"].equals(panel.sets[1])
+    moved = 1 - (parts["A"].directions * parts["B"].directions).sum(axis=1)
+    shown = {row[0]: row[2] for row in panel["compare"].table.view.rows}
+    assert [shown[name] for name in parts["A"].names] == pytest.approx(moved.tolist(), abs=1e-6)
+    assert f"A <b>{parts['dispersion'].value:.3f}</b>" in panel["compare"].words.value
+    panel.path = str(own.save(tmp_path / "own.npz"))
+    look(panel, "compare")
+    assert "nothing to compare" in panel["compare"].words.value
+    assert Results.load(panel.save(tmp_path / "same.npz")).names == ("A", "B")
 
 
 def test_two_models(pair: Any, browse: Any, own: ConceptSet) -> None:

@@ -14,6 +14,7 @@ from interp_widgets.analysis.concepts import ConceptSet, Dispersion, dispersion
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
+from ..base import pair_view
 from ..base.code import call
 from ..base.fields import field
 from ..base.saving import as_one
@@ -118,7 +119,8 @@ class DirectionComparison(ConceptPanel):
         return self.table.scene()
 
     def stored(self) -> Result:
-        return as_one({"": self.results[-1].dispersion}, self.tab_name)
+        sets = dict(zip(pair_view.LETTERS, self.sets, strict=False))
+        return as_one({**sets, "dispersion": self.results[-1].dispersion if sets else None}, self.tab_name)
 
 
 def _sentence(result: Dispersion) -> str:
