@@ -460,6 +460,7 @@ def test_studies_of_the_second_model(base: Any, view: Any) -> None:
     assert "model" not in panel["grid"].frame().columns
     panel.slot = 0
     assert "iw-stale" in panel["grid"].plot._dom_classes
+    assert panel["grid"].question()["Base model"] == second.name, "that of the picture"
 
 
 def test_shorter_runs_go_before_a_study(base: Any, view: Any) -> None:

@@ -24,6 +24,7 @@ from interp_widgets.tuning.mixture_of_depths import ABLATIONS, ModGrid, late_lay
 from ..base.fields import Bounds, Incomplete, field, variant
 from ..base.panel import QUICK_SECONDS
 from ..base.request import Request
+from ..base.workbench import model_name
 from ..probe import ProbePanel, ValueView, probe
 from ..views import BokehFigure, Heatmap
 from .cost import study_seconds
@@ -149,6 +150,10 @@ class StudyPanel(MixturePanel, ProbePanel):
 
     def forecast(self, request: Any) -> Forecast:
         return super().forecast(request) if self._timed else Forecast(request.seconds, 0)
+
+    def question(self) -> dict[str, str]:
+        slot = self.slot if self.shown_request is None else self.shown_request.slot
+        return super().question() | {"Base model": model_name(self.models[slot])}
 
     def code(self, request: Any) -> str:
         """The study on the screen; before that the one that the inputs ask for."""
