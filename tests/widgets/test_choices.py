@@ -239,3 +239,48 @@ def test_a_picture_that_fails_is_no_run_under_way(view: Callable[..., Any]) -> N
     settle(panel)
     assert panel.status.state == "done"
     assert panel.result is not None
+
+
+ODD = ("", "\\ud800", "zzzqqq", -5, 10**9, 1e30, float("nan"), None, True, [], ["a"], [[5, 2]], (1, 2), {"a": 1})
+"""Values that nobody means."""
+PYTHON = (
+    "Error:",
+    "NoneType",
+    "object has no",
+    "not iterable",
+    "not supported between",
+    "out of range",
+    "object at 0x",
+)
+"""What only Python says, about its own objects."""
+
+
+@pytest.mark.parametrize(
+    "kind", [SaliencyExplorer, LogitLensExplorer, AblationPanel, TokenDecompositionExplorer, HeadWordBrowser,
+             FFNConceptBrowser, ConceptBrowser, MoDRoutingViewer]
+)  # fmt: skip
+def test_whatever_an_option_is_set_to_the_answer_is_a_sentence(kind: Any, view: Callable[..., Any]) -> None:
+    widget = view(kind)
+    tabs = [tab for tab, panel in getattr(widget, "panels", {}).items() if not panel.lacks(widget.models)]
+    tried, refusals = 0, []
+    for tab in tabs or [None]:
+        if tab is not None:
+            widget.tab = tab
+            assert widget.wait(60)
+        panel = widget.current if tabs else widget
+        for name in panel.fields():
+            before = getattr(widget, name)
+            for value in ODD:
+                tried += 1
+                try:
+                    setattr(widget, name, value)
+                except (T.TraitError, ValueError) as error:
+                    refusals.append(str(error))
+                    continue
+                assert widget.wait(60)
+                for status in (widget.status, panel.status):
+                    assert not any(word in status.error for word in PYTHON), f"{name} = {value!r}: {status.error}"
+                setattr(widget, name, before)
+                assert widget.wait(60)
+    assert tried >= 100
+    assert not [text for text in refusals if len(text) > 300 or "object at 0x" in text]

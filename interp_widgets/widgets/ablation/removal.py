@@ -15,7 +15,7 @@ from interp_widgets.figures.static import Scene
 
 from ..base import pair_view
 from ..base.code import call, cell
-from ..base.controls import shown_if
+from ..base.controls import ListOf, shown_if
 from ..base.fields import Lines, field
 from ..base.prediction import Continued, Prediction, checked
 from ..base.request import Request, model_variables, result_variables
@@ -67,7 +67,7 @@ class Removal(MapPanel):
     """The picked part: a module or ``head`` of the selected layer; empty for none."""
     head = field(in_model(), selects=True)
     """The selected head."""
-    ablations = field(T.Tuple(), argument=None)
+    ablations = field(ListOf(Listed), argument=None)
     """The list of ablations that act together while the model writes, as :class:`Listed`."""
 
     preset_fields = ("foil", "corrupted")

@@ -9,7 +9,6 @@ from html import escape
 from typing import Any, ClassVar
 
 import ipywidgets as W
-import traitlets as T
 
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.ablation import AblatedTextResult, ablated_text
@@ -18,7 +17,7 @@ from interp_widgets.models import Model
 
 from ..base import pair_view, tidy
 from ..base.code import call, cell
-from ..base.controls import row, shown_if
+from ..base.controls import ListOf, row, shown_if
 from ..base.fields import field
 from ..base.prediction import Prediction, PredictionPanel, checked
 from ..base.request import model_variables
@@ -58,7 +57,7 @@ class AblatedText(Sampling, PredictionPanel):
     """What the model writes with parts taken out: the list of ablations, and both texts side by side."""
 
     title = "Text under ablations"
-    ablations = field(T.Tuple())
+    ablations = field(ListOf(Listed))
     """The list of ablations that act together while the model writes, as :class:`Listed`."""
 
     def build(self) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import ipywidgets as W
 import traitlets as T
 
+from interp_widgets.arguments import short
+
 
 class Number(T.Float):
     """A trait for a number; a NaN, which no bound keeps out, is refused."""
@@ -76,6 +78,19 @@ class TypedList(T.List[str]):
         except ValueError as error:
             raise T.TraitError(str(error)) from error
         return found
+
+
+class ListOf(T.Tuple):
+    """A trait for a list or tuple of objects of one class, kept as a tuple."""
+
+    def __init__(self, kind: type, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.kind = kind
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        if not isinstance(value, list | tuple) or not all(isinstance(item, self.kind) for item in value):
+            raise T.TraitError(f"{self.name} must be a list of {self.kind.__name__}, got {short(value)}")
+        return tuple(value)
 
 
 def row(*children: Any) -> W.HBox:

@@ -23,7 +23,7 @@ from interp_widgets.models import Model
 from ..base import pair_view
 from ..base.answers import device_of
 from ..base.code import call, cell
-from ..base.controls import TypedList
+from ..base.controls import ListOf, TypedList
 from ..base.fields import Bounds, Text, field
 from ..base.panel import Panel
 from ..base.request import Request, model_variables
@@ -234,7 +234,7 @@ class ConceptOptions(T.HasTraits):
     """The options of all tabs: which directions, and what is looked at."""
 
     models: tuple[Any, ...]
-    concepts = field(T.Any(()))
+    concepts = field(ListOf(Concept))
     """A tuple of `Concept`, from whose stimuli directions are made; the demo's unless others are set."""
     path = field(str, label="Directions from", group="file")
     """A file of directions to show instead, as `ConceptSet.save` writes it; empty: they are made from `concepts`."""

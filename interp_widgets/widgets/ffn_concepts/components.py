@@ -21,6 +21,7 @@ from interp_widgets.analysis.ffn_concepts import (
     compare_concepts,
     ffn_concepts,
 )
+from interp_widgets.arguments import short
 from interp_widgets.data.annotators import Annotation
 from interp_widgets.figures.static import Scene, table_scene
 from interp_widgets.models import Model
@@ -88,6 +89,18 @@ def layer_slider(panel: Any) -> Any:
     return panel.bind(W.IntSlider(description="Layer", max=last), "layer")
 
 
+class NotesToOpen(T.Any):
+    """A trait for annotations to open: those of a model, the path of a file of them, or one of these per model."""
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        parts = value if isinstance(value, list | tuple) else [value]
+        if all(part is None or isinstance(part, str | os.PathLike | ConceptAnnotations) for part in parts):
+            return value
+        raise T.TraitError(
+            f"notes must be ConceptAnnotations, the path of a file of them, or one for each model, got {short(value)}"
+        )
+
+
 class ComponentPanel(WordPanel):
     """Base of the panels on the main directions of the MLPs' output weights."""
 
@@ -112,7 +125,7 @@ class ComponentPanel(WordPanel):
     """The picked component."""
     noted = field(T.Instance(Notes, ()), redraws=True)
     """What is noted about the components of each model."""
-    notes = field(T.Any(None), selects=True)
+    notes = field(NotesToOpen(None), selects=True)
     """Annotations to go on from: a :class:`ConceptAnnotations`, the path of one, or a pair of them for two models. They
     are taken over, and it is None again, as soon as there are components."""
 

@@ -13,6 +13,7 @@ import ipywidgets as W
 import numpy as np
 import traitlets as T
 
+from interp_widgets.arguments import short
 from interp_widgets.data.problems import demo_problems, read_problems
 from interp_widgets.models import Model, ModModel, load_model
 from interp_widgets.models.mixture_of_depths.checkpoint import is_mixture_folder
@@ -208,11 +209,28 @@ def base_box(panel: Any) -> Any:
     return panel.bind(W.Dropdown(description="Base model", options=options), "slot")
 
 
+class HeldMixtures(T.Tuple):
+    """A trait for the mixtures of each model: none before the first ones are held, then at least one of each."""
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        lists = value if isinstance(value, list | tuple) else [value]
+        if (
+            len(lists) == (len(obj.models) if obj._trait_values.get(self.name) or lists else 0)
+            and all(isinstance(held, list | tuple) and held for held in lists)
+            and all(isinstance(mixture, Mixture) for held in lists for mixture in held)
+        ):
+            return tuple(map(tuple, lists))
+        raise T.TraitError(
+            f"mixtures are made by the viewer, which got {short(value)}: open it on a model or a mixture, tune one or "
+            "open a file"
+        )
+
+
 class MixtureOptions(T.HasTraits):
     """Which mixture of each model is looked at, and how one is tuned."""
 
     models: tuple[Any, ...]
-    mixtures = field(T.Tuple(), argument=None)
+    mixtures = field(HeldMixtures(), argument=None)
     """Per model, the mixtures that are held for it, the one that the viewer was opened on first."""
     chosen = field(T.List(T.Int(min=0)))
     """Per model, which of its mixtures is looked at: 0 is the untrained or given one."""

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import ipywidgets as W
 import numpy as np
-import traitlets as T
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import Result
@@ -20,7 +19,7 @@ from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base.code import call, cell
-from ..base.controls import instruction, row, shown_if
+from ..base.controls import ListOf, instruction, row, shown_if
 from ..base.fields import Bounds, field, variant
 from ..base.request import Request, model_variables
 from ..base.saving import as_one
@@ -59,7 +58,7 @@ class DatasetSaliency(DensityPanel):
     title = "Saliency of a data set"
     waits = True
     cases = field(
-        T.List(),
+        ListOf(SaliencyCase),
         control=lambda _: W.FileUpload(accept=".json,.jsonl,.csv", description="Open cases"),
     )  # fmt: skip
     """The :class:`SaliencyCase` list to score; the demo's own where none is given."""
