@@ -252,13 +252,15 @@ def test_notes_are_saved_and_opened(pair: Any, browse: Any, wire: Any, tmp_path:
     assert noted(other, 4) == ["moods", "", "", "user"]
     third = browse(pair.base, notes=saved)
     assert noted(third, 4)[0] == "moods"
-    wrong_ones = ((saved, "about other weights"), (tmp_path / "none.npz", "no result file"), (7, "got 7"),
+    wrong_ones = ((saved, "about other weights"), (tmp_path / "none.npz", "no result file"),
                   ([None, saved], "notes of 2 models"))  # fmt: skip
     for given, sentence in wrong_ones:
         wrong = browse(pair.tuned, notes=given)
         assert sentence in wrong.status.error
         assert len(tab(wrong).table.rows) == 20, "the components are shown all the same"
         assert wrong.result is not None
+    with pytest.raises(Exception, match=r"notes must be ConceptAnnotations, .*got 7"):
+        browse(pair.tuned, notes=7)
     tab(wrong).annotating.file.value = str(tmp_path / "mine.npz")
     wire.click(tab(wrong).annotating.open_button)
     assert "these notes are about other weights" in wrong.status.error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 from typing import Any
 
@@ -81,16 +82,20 @@ class TypedList(T.List[str]):
 
 
 class ListOf(T.Tuple):
-    """A trait for a list or tuple of objects of one class, kept as a tuple."""
+    """A trait for objects of one class, or one of them, kept as a tuple."""
 
     def __init__(self, kind: type, **keywords: Any) -> None:
         super().__init__(**keywords)
         self.kind = kind
 
     def validate(self, obj: Any, value: Any) -> Any:
-        if not isinstance(value, list | tuple) or not all(isinstance(item, self.kind) for item in value):
-            raise T.TraitError(f"{self.name} must be a list of {self.kind.__name__}, got {short(value)}")
-        return tuple(value)
+        items = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+        wrong = [item for item in items if not isinstance(item, self.kind)]
+        if wrong:
+            raise T.TraitError(
+                f"{self.name} must be a list of {self.kind.__name__} objects, got {short(wrong[0])} in it"
+            )
+        return items
 
 
 def row(*children: Any) -> W.HBox:

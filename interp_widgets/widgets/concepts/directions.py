@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -273,18 +273,6 @@ class ConceptOptions(T.HasTraits):
     def deepest(self) -> int:
         """The last stream that all models have."""
         return int(min(model.n_layers for model in self.models))
-
-    @T.validate("concepts")
-    def _are_concepts(self, proposal: Any) -> tuple[Concept, ...]:
-        value = proposal.value
-        several = isinstance(value, Iterable) and not isinstance(value, str)
-        concepts = tuple(value) if several else (value,)
-        wrong = [other for other in concepts if not isinstance(other, Concept)]
-        if wrong:
-            raise T.TraitError(
-                f"concepts must be Concept objects, got {wrong[0]!r}: make them with Concept(name, texts)"
-            )
-        return concepts
 
     @T.validate("stream", "steer_from")
     def _stream_is_there(self, proposal: Any) -> int:
