@@ -48,6 +48,8 @@ def panels() -> dict[str, Callable[[Any], Any]]:
         "head words": lambda pair: HeadWordBrowser(pair, top=400),
         "FFN concepts": lambda pair: FFNConceptBrowser(pair, rank=32),
         "concepts, map": lambda pair: ConceptBrowser(pair),
+        "Mixture of Depths, grid": lambda pair: MoDRoutingViewer(pair.base, tab="grid", grid_steps=1000),
+        "Mixture of Depths, speed": lambda pair: MoDRoutingViewer(pair.base, tab="speed"),
         "Mixture of Depths, tune": lambda pair: MoDRoutingViewer(pair.base, tab="tune", steps=100_000),
     }
 
@@ -55,9 +57,15 @@ def panels() -> dict[str, Callable[[Any], Any]]:
 def begin(panel: Any) -> None:
     """Press what starts the long run."""
     if getattr(panel, "tab", "") == "tune":
+        panel.current.words.value = ""
         panel.current.tune()
     else:
-        panel.go()
+        getattr(panel, "current", panel).go()
+
+
+def stopped(panel: Any) -> bool:
+    """Whether a tuning has ended, though a mixture is still being made of what was learned."""
+    return getattr(panel, "tab", "") == "tune" and panel.current.words.value.startswith("Stopped")
 
 
 def waits(panel: Any, times: int) -> list[float]:
@@ -75,8 +83,10 @@ def waits(panel: Any, times: int) -> list[float]:
             break
         began = time.perf_counter()
         panel.cancel()
-        panel.wait(60)
+        while panel.busy and not stopped(panel):
+            time.sleep(0.001)
         found.append(time.perf_counter() - began)
+        panel.wait(60)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from interp_widgets.analysis.concepts import (
     decompose_state,
     dispersion,
     erase,
+    maps,
     neighbour_agreement,
     neighbours,
     read_prompt_concepts,
@@ -476,6 +478,26 @@ def test_groups_lie_together_and_a_seed_repeats_the_map(method: Any, tmp_path: P
     opened = ConceptMap.load(found.save(tmp_path / "map"))
     assert opened.equals(found)
     assert (found.explained is None) == (method != "pca")
+
+
+def test_a_map_is_cancelled_while_it_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(parts: Any, near: int, seed: int) -> Any:
+        begun.set()
+        assert go.wait(60)
+        return parts[:, :2]
+
+    def stop() -> None:
+        if begun.is_set():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(maps, "umap_places", slow)
+    with pytest.raises(KeyboardInterrupt):
+        concept_map(grouped(60), "umap", check=stop)
+    assert not go.is_set(), "the layout is still under way"
+    go.set()
+    assert concept_map(grouped(60), "umap").xy.shape == (60, 2)
 
 
 def test_a_stored_map_is_known_by_its_directions_and_options(tmp_path: Path) -> None:

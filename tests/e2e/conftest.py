@@ -327,7 +327,7 @@ class Notebook:
         )
 
     def rests(self) -> None:
-        """Wait until no box, map, animation or Bokeh figure has moved for 20 painted frames."""
+        """Wait until no box, map, animation or Bokeh figure has moved for 8 painted frames."""
         self.page.evaluate(
             """async () => {
                 const parts = '.jp-Cell, .iw-panel, .iw-panel *, .iw-heat *, .iw-strip, .iw-table, .iw-bokeh *';
@@ -340,7 +340,7 @@ class Notebook:
                         return [box.x, box.y, box.width, box.height, node.dataset.frame];
                     }),
                 ]);
-                for (let before = look(), same = 0; same < 20;) {
+                for (let before = look(), same = 0; same < 8;) {
                     await new Promise(done => requestAnimationFrame(done));
                     const now = look();
                     same = now === before ? same + 1 : 0;
@@ -366,7 +366,7 @@ class Notebook:
                 break
             self.set_theme(theme)
             for width in widths:
-                self.resize(width, height)
+                self.resize(width, height if self.pictures is not None else VIEWPORT["height"])  # tall ones take long
                 if self.page.evaluate("() => (window.Bokeh?.documents ?? []).some(doc => doc.views_manager)"):
                     self.bokeh_idle()
                 self.screenshot(f"{name}_{theme.split()[-1].lower()}_{width}", panel)

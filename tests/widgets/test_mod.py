@@ -279,9 +279,12 @@ def test_stop_keeps_and_resume_goes_on(base: Any, view: Any, monkeypatch: pytest
         return real(*args, **options)
 
     monkeypatch.setattr(trainer_module, "step_loss", slow)
+    said: list[tuple[str, str]] = []
+    panel["tune"].words.observe(lambda change: said.append((change["new"], panel.status.text)), "value")
     panel["tune"].tune()
     assert panel["tune"].stop_button.disabled is False
     settle(panel)
+    assert ("Stopped after 3 of 6 steps.", "Making the mixture of what was learned") in said, "before it is made"
     assert (panel.report.stopped, panel.report.done) == ("cancelled", 3)
     assert panel["tune"].going is False
     panel["tune"].resume()

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from typing import TypeVar
+
+T = TypeVar("T")
 
 Progress = Callable[[int, int], None] | None
 """Called with (done, total)."""
 Check = Callable[[], None] | None
 """Called now and then; raises to cancel."""
+_beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="beside")
+"""One at a time: the libraries that need it are not made for two callers at once."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,16 @@ class RunOptions:
         """Let the caller cancel, which raises."""
         if self.check is not None:
             self.check()
+
+    def beside(self, work: Callable[[], T]) -> T:
+        """The result of a call that cannot be stopped: cancelled, it is left to its thread, and its result dropped."""
+        running = _beside.submit(work)
+        try:
+            while not wait([running], 0.05).done:
+                self.stop_if_cancelled()
+        finally:
+            running.cancel()  # where it waits for an earlier one; else it has ended, or goes on for nobody
+        return running.result()
 
     def report(self, done: int, total: int) -> None:
         """Say how much is done."""

@@ -132,7 +132,7 @@ def concept_map(
         stored: a map made before. If it is of the same directions and options it is given back, with the names and
             groups of ``concepts``; else a new one is made.
         progress: called with (done, 3) after the reduction, the map and its check.
-        check: called before each of them; raises to cancel.
+        check: called before each of them and, while the map is laid out, twenty times a second; raises to cancel.
 
     Raises:
         ValueError: fewer than 4 concepts, an unknown method, ``n_neighbors`` below 2, a second set of other concepts or
@@ -166,9 +166,9 @@ def concept_map(
     near = min(n_neighbors, len(directions) - 1)
     match method:
         case "umap":
-            xy = umap_places(parts, near, seed)
+            xy = run.beside(lambda: umap_places(parts, near, seed))
         case "tsne":
-            xy = tsne_places(parts, near, seed)
+            xy = run.beside(lambda: tsne_places(parts, near, seed))
         case "pca":
             xy = parts[:, :2]
     run.report(2, 3)

@@ -179,12 +179,13 @@ class MixtureTuning(MixturePanel):
             def check() -> None:
                 job.give_way()  # between two steps: a tuning has its own copy of the weights
                 if halt.is_set():
+                    job.partial((live.curves(), True))
                     raise _Stopped
 
             def on_step(step: ModStep) -> None:
                 live.add(step)
                 if live.due():
-                    job.partial(live.curves())
+                    job.partial((live.curves(), False))
 
             failure: Exception | None = None
             try:
@@ -212,10 +213,16 @@ class MixtureTuning(MixturePanel):
             on_partial=self._show_live, gives_way=True,
         )  # fmt: skip
 
-    def _show_live(self, curves: StepCurves) -> None:
+    def _show_live(self, partial: tuple[StepCurves, bool]) -> None:
+        curves, stopped = partial
         if self.active:
             self._draw_curves(curves, self._steps)
         self.curves = curves  # drawn when the panel is looked at
+        if stopped:
+            self.stop_button.disabled = True
+            self.status.running("Making the mixture of what was learned", channel=self.jobs.on_line("tune"))
+            self.words.value = f"Stopped after {len(curves.task):,} of {self._steps:,} steps."
+            return
         self.words.value = (
             f"Step {len(curves.task):,} of {self._steps:,}. Other cells may run meanwhile; Stop keeps what was learned."
         )
