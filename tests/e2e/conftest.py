@@ -178,7 +178,7 @@ class Notebook:
         self.console: list[str] = []
         self.outside: list[str] = []
         self._listeners: dict[str, Callable[[Any], object]] = {
-            "pageerror": lambda error: self.errors.append(str(error)),
+            "pageerror": lambda error: self._fail(str(error)),
             "console": lambda message: message.type == "error" and self.console.append(message.text),
             "request": lambda request: self._see(request.url),
         }
@@ -189,6 +189,10 @@ class Notebook:
         """Let go of the page, which another test may take."""
         for event, listener in self._listeners.items():
             self.page.remove_listener(event, listener)
+
+    def _fail(self, error: str) -> None:
+        if not error.startswith("Error: Canceled future for"):  # JupyterLab's, of the kernel of the test before
+            self.errors.append(error)
 
     def _see(self, url: str) -> None:
         if not url.startswith((self.lab.url, self.lab.url.replace("http", "ws", 1), "data:", "blob:", "file:")):

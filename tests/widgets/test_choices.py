@@ -201,7 +201,7 @@ def test_what_was_chosen_in_results_before_is_no_error(view: Callable[..., Any])
         (SaliencyExplorer, {"p": float("nan")}, "p of SaliencyExplorer must be a number, got nan"),
         (ConceptBrowser, {"strength": float("nan")}, "strength of ConceptBrowser must be a number, got nan"),
         (ConceptBrowser, {"steer_from": 99}, r"steer_from must be in 0\.\.6, the layers of demo-base .*, got 99"),
-        (ConceptBrowser, {"concepts": 3}, "concepts must be Concept objects, got 3: make them with"),
+        (ConceptBrowser, {"concepts": 3}, "concepts must be a list of Concept objects, got 3 in it"),
         (MoDRoutingViewer, {"learning_rate": float("nan")}, "learning_rate of MoDRoutingViewer must be a number, got"),
         (MoDRoutingViewer, {"dataset": -5}, "dataset must be a list of examples or None, got -5: demo_problems"),
         (MoDRoutingViewer, {"problems": "arc.json"}, "problems must be a list of examples or None, got 'arc.json'"),
