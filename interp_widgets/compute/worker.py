@@ -24,8 +24,8 @@ PROGRESS_INTERVAL = 0.1
 _log = logging.getLogger("interp_widgets")
 
 
-class Cancelled(Exception):
-    """Raised by `Job.check` inside a computation whose result nobody wants any more."""
+class Cancelled(BaseException):
+    """Raised by `Job.check` inside a computation whose result nobody wants any more; not an `Exception`."""
 
 
 @dataclass(frozen=True)

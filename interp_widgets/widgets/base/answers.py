@@ -67,7 +67,8 @@ class Answers:
 
     def work(self, request: Hashable, job: Job, *, fresh: bool = False) -> Outcome:
         """Answer a request on every model; in the worker's thread, or in the caller's for `run`."""
-        self._panel.prepare(request)
+        with computing(self._panel.models, job):
+            self._panel.prepare(request)
         began = time.monotonic()
         results: list[Any] = []
         computed: list[int] = []

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ import ipywidgets as W
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet, concept_map, concept_map_cost, neighbours
 from interp_widgets.analysis.concepts.maps import FEWEST
 from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.figures.concepts import ConceptMapFigure
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
+from interp_widgets.models.stopping import stop_point
 
 from ..base import pair_view
 from ..base.controls import row
@@ -133,7 +136,8 @@ class DirectionMap(ConceptPanel):
         return MapRequest(self.source, self.map_method, self.seed)
 
     def prepare(self, request: MapRequest) -> None:
-        import sklearn.decomposition  # noqa: F401  # takes a second, once: no map is as slow again
+        # takes a second, once: no map is as slow again
+        RunOptions(check=stop_point).beside(lambda: import_module("sklearn.decomposition"))
 
     def draft(self, request: MapRequest, concepts: ConceptSet, check: Any) -> MappedConcepts:
         return MappedConcepts(concepts=concepts, map=request.draft(concepts, check))
