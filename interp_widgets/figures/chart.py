@@ -66,9 +66,9 @@ def layer_names(layers: int) -> list[str]:
     return [*map(str, range(layers)), "output"]
 
 
-def model_label(result: Result, place: int) -> str:
+def model_label(result: Result, index: int) -> str:
     """The name of the model that a result is of, cut to fit a legend; A or B where it does not say."""
-    return visible_token(str(result.provenance.get("model", f"model {'AB'[place]}")), longest=18)
+    return visible_token(str(result.provenance.get("model", f"model {'AB'[index]}")), longest=18)
 
 
 def empty_source(name: str, columns: Sequence[str]) -> ColumnDataSource:
@@ -230,4 +230,4 @@ class Chart:
         step = max(1, -(-len(labels) // most))
         places = range(0, len(labels), step)
         place_ticks(axis, places)
-        axis.major_label_overrides = {place: plain_label(labels[place]) for place in places}
+        axis.major_label_overrides = {index: plain_label(labels[index]) for index in places}

@@ -74,13 +74,13 @@ class ChangeBars(Chart):
         means, stds, counts, others = _numbers(comparison)
         names = [comparison.group_name(group) for group in range(comparison.n_groups)]
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
-        for place, series in enumerate(SERIES.values()):
+        for index, series in enumerate(SERIES.values()):
             for group, name in enumerate(names):
-                mean, std = float(means[place, group]), float(stds[place, group])
+                mean, std = float(means[index, group]), float(stds[index, group])
                 low, high = max(0.0, mean - std), min(1.0, mean + std)
-                at = group + _shift(place)
-                values = (at, mean, low, high, std, int(counts[place, group]), float(others[place, group]),
-                          at - WIDTH / 2, at + WIDTH / 2, name, series, PALETTE8[place])  # fmt: skip
+                at = group + _shift(index)
+                values = (at, mean, low, high, std, int(counts[index, group]), float(others[index, group]),
+                          at - WIDTH / 2, at + WIDTH / 2, name, series, PALETTE8[index])  # fmt: skip
                 for column, value in zip(rows, values, strict=True):
                     rows[column].append(value)
         end = len(names) - 0.5
@@ -105,21 +105,21 @@ def change_scene(comparison: HeadComparison, *, width: float = 720, height: floa
         axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(0, 1.05))
         axes.set_xticks(range(len(names)), names)
         named: dict[str, Any] = {}
-        for place, series in enumerate(SERIES.values()):
-            groups = np.flatnonzero(np.isfinite(means[place]))
+        for index, series in enumerate(SERIES.values()):
+            groups = np.flatnonzero(np.isfinite(means[index]))
             if not groups.size:
                 continue
-            at, mean, std = groups + _shift(place), means[place, groups], stds[place, groups]
-            bars = named[series] = axes.bar(at, mean, 0.95 * WIDTH, color=PALETTE8[place])
+            at, mean, std = groups + _shift(index), means[index, groups], stds[index, groups]
+            bars = named[series] = axes.bar(at, mean, 0.95 * WIDTH, color=PALETTE8[index])
             for bar, group in zip(bars, groups.tolist(), strict=True):
-                amount = f"{means[place, group]:.3f} ± {stds[place, group]:.3f} (n {counts[place, group]})"
+                amount = f"{means[index, group]:.3f} ± {stds[index, group]:.3f} (n {counts[index, group]})"
                 sheet.tip(bar, [f"layers {names[group]}, {series}: {amount}"])
             reach = np.minimum(std, mean), np.minimum(std, 1 - mean)
             whiskers = axes.errorbar(at, mean, reach, fmt="none", ecolor="#333333", elinewidth=1.5 * POINT,
                                      capsize=5 * POINT, capthick=1.5 * POINT)  # fmt: skip
             for line in whiskers.get_children():
                 line.set_path_effects([withStroke(linewidth=4 * POINT, foreground="white")])
-            dashes = axes.hlines(others[place, groups], at - WIDTH / 2, at + WIDTH / 2, colors=QUIET, lw=2.5 * POINT)
+            dashes = axes.hlines(others[index, groups], at - WIDTH / 2, at + WIDTH / 2, colors=QUIET, lw=2.5 * POINT)
             dashes.set_linestyle((0, (2, 1)))
             named |= {labels[-2]: whiskers, labels[-1]: dashes}
         legend(axes, [(label, named[label]) for label in labels if label in named], width)
@@ -127,9 +127,9 @@ def change_scene(comparison: HeadComparison, *, width: float = 720, height: floa
     return Scene(width, height, draw, title=TITLE)
 
 
-def _shift(place: int) -> float:
+def _shift(index: int) -> float:
     """Of a series' bars from the middle of their group."""
-    return (place - (len(SERIES) - 1) / 2) * WIDTH
+    return (index - (len(SERIES) - 1) / 2) * WIDTH
 
 
 def _numbers(

@@ -113,7 +113,7 @@ class LensTrajectory(Chart):
             self._clear()
             return
         first = results[0]
-        place = first.position(position)
+        index = first.position(position)
         if any(tuple(other.ids) != tuple(first.ids) for other in results):
             raise ValueError("a chart shows two models on one prompt, the two results are of different prompts")
         if self.kind.startswith("target") and any(result.target is None for result in results):
@@ -122,7 +122,7 @@ class LensTrajectory(Chart):
         shown = list(names) if names is not None else [model_label(result, i) for i, result in enumerate(results)]
         if len(shown) != len(results):
             raise ValueError(f"names must have one entry per result, got {len(shown)} for {len(results)}")
-        self._draw(results, place, shown)
+        self._draw(results, index, shown)
 
     def _clear(self, sentence: str = "") -> None:
         for source in (self.lines, self.commits, self.losses):
@@ -130,23 +130,23 @@ class LensTrajectory(Chart):
         self.figure.title.text = self.TITLES[self.kind]
         self.say(sentence)
 
-    def _draw(self, results: Sequence[LogitLensResult], place: int, names: Sequence[str]) -> None:
+    def _draw(self, results: Sequence[LogitLensResult], position: int, names: Sequence[str]) -> None:
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         lines: dict[str, list[Any]] = {column: [] for column in self.lines.data}
         losses: dict[str, list[Any]] = {"x": [], "y": []}
         for i, (result, name) in enumerate(zip(results, names, strict=True)):
-            values = self._values(result, place)
-            for column, numbers in self._points(result, place, name).items():
+            values = self._values(result, position)
+            for column, numbers in self._points(result, position, name).items():
                 rows[column] += numbers
             rows["value"] += values.tolist()
             rows["color"] += [PALETTE8[i]] * len(values)
             for column, entry in (("xs", list(range(len(values)))), ("ys", values.tolist()), ("model", name)):
                 lines[column].append(entry)
             lines["color"].append(PALETTE8[i])
-            lost = () if result.interference is None else np.flatnonzero(result.interference[:, place]).tolist()
+            lost = () if result.interference is None else np.flatnonzero(result.interference[:, position]).tolist()
             losses["x"] += lost
             losses["y"] += [float(values[row]) for row in lost]
-        commits = [int(result.commit_layer[place]) for result in results]
+        commits = [int(result.commit_layer[position]) for result in results]
         colors = list(PALETTE8[: len(results)])
         self.lines.data, self.losses.data = lines, losses
         # two models that commit at one layer: side by side, not one hidden by the other
@@ -156,16 +156,16 @@ class LensTrajectory(Chart):
         self._lost.visible = bool(losses["x"])
         self._set_axes(max(result.n_layers for result in results), rows["value"])
         self._title(results[0])
-        self.fill(rows, subtitle=self._subtitle_text(results[0], place, names, commits))
+        self.fill(rows, subtitle=self._subtitle_text(results[0], position, names, commits))
 
-    def _values(self, result: LogitLensResult, place: int) -> NDArray[np.float64]:
+    def _values(self, result: LogitLensResult, position: int) -> NDArray[np.float64]:
         """(layers + 1,) what is drawn: the numbers, for ranks one more than them, so that 0 has a logarithm."""
-        values = np.asarray(getattr(result, self.kind)[:, place], dtype=np.float64)
+        values = np.asarray(getattr(result, self.kind)[:, position], dtype=np.float64)
         return values + 1 if self.kind == "target_rank" else values
 
-    def _points(self, result: LogitLensResult, place: int, name: str) -> dict[str, list[Any]]:
+    def _points(self, result: LogitLensResult, position: int, name: str) -> dict[str, list[Any]]:
         """What a tooltip says of every layer."""
-        path = result.trajectory(place)
+        path = result.trajectory(position)
         count = result.n_layers + 1
         none = ["–"] * count
         return {
@@ -198,11 +198,13 @@ class LensTrajectory(Chart):
             title += f" “{visible_token(result.target_token, longest=20)}”"
         self.figure.title.text = plain_label(title)
 
-    def _subtitle_text(self, result: LogitLensResult, place: int, names: Sequence[str], commits: Sequence[int]) -> str:
+    def _subtitle_text(
+        self, result: LogitLensResult, position: int, names: Sequence[str], commits: Sequence[int]
+    ) -> str:
         rows = layer_names(result.n_layers)
         settled = ", ".join(
             (f"{name} " if len(names) > 1 else "") + rows[min(commit, result.n_layers)]
             for name, commit in zip(names, commits, strict=True)
         )
-        where = f"after “{visible_token(result.tokens[place])}” (position {place})"
+        where = f"after “{visible_token(result.tokens[position])}” (position {position})"
         return where + (" · " if len(names) == 1 else "\n") + f"commit layer {settled}"

@@ -163,5 +163,5 @@ def color_at(value: float, vmin: float, vmax: float, colors: Sequence[str] = SEQ
     True
     """
     span = vmax - vmin
-    place = 0.0 if span == 0 else (value - vmin) / span
-    return colors[round(max(0.0, min(1.0, place)) * 255)]
+    fraction = 0.0 if span == 0 else (value - vmin) / span
+    return colors[round(max(0.0, min(1.0, fraction)) * 255)]

@@ -120,15 +120,15 @@ class PartTrajectories(Chart):
 
     def _values(self, result: TokenDecompositionResult) -> Numbers:
         """(sources, layers + 1) of the tokens up to the position."""
-        found = result.norm_share if self.kind == "norm_share" else result.target_logit
-        return np.asarray(found, dtype=np.float64)[:, : result.position + 1].T
+        values = result.norm_share if self.kind == "norm_share" else result.target_logit
+        return np.asarray(values, dtype=np.float64)[:, : result.position + 1].T
 
     def _own_lines(self, sources: Sequence[int], last: int) -> list[int]:
         """The wanted sources, in the order of the prompt."""
-        found = sorted({int(source) for source in sources})
-        if len(found) > self.LARGEST + 1 or any(not 0 <= source <= last for source in found):
+        chosen = sorted({int(source) for source in sources})
+        if len(chosen) > self.LARGEST + 1 or any(not 0 <= source <= last for source in chosen):
             raise ValueError(f"sources must be at most {self.LARGEST + 1} positions in 0..{last}, got {list(sources)}")
-        return found
+        return chosen
 
     def _draw(
         self, results: Sequence[TokenDecompositionResult], values: Sequence[Numbers], names: Sequence[str],
@@ -136,11 +136,11 @@ class PartTrajectories(Chart):
     ) -> None:  # fmt: skip
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         lines: dict[str, list[Any]] = {column: [] for column in self.lines.data}
-        for place, (result, found, name) in enumerate(zip(results, values, names, strict=True)):
-            for label, color, ys in self._paths(result, found, top):
+        for index, (result, model_values, name) in enumerate(zip(results, values, names, strict=True)):
+            for label, color, ys in self._paths(result, model_values, top):
                 numbers, at = ys.tolist(), list(range(len(ys)))
                 whole = {"source": label, "model": name, "color": color}
-                for column, entry in {"xs": at, "ys": numbers, "dash": _DASHES[place], **whole}.items():
+                for column, entry in {"xs": at, "ys": numbers, "dash": _DASHES[index], **whole}.items():
                     lines[column].append(entry)
                 each = {"layer": at, "row": layer_names(result.n_layers), "value": numbers}
                 each |= {column: [entry] * len(at) for column, entry in whole.items()}
@@ -162,22 +162,22 @@ class PartTrajectories(Chart):
     def _largest(self, values: Sequence[Numbers]) -> list[int]:
         """The sources whose number is largest anywhere behind the first block, in the order of the prompt."""
         sizes = np.zeros(len(values[0]))
-        for found in values:
-            sizes = np.maximum(sizes, np.nan_to_num(np.abs(found[:, 1:]), nan=0.0).max(axis=1, initial=0.0))
+        for model_values in values:
+            sizes = np.maximum(sizes, np.nan_to_num(np.abs(model_values[:, 1:]), nan=0.0).max(axis=1, initial=0.0))
         most = self.LARGEST + (len(sizes) == self.LARGEST + 1)  # one left over has its own line too
         return sorted(np.argsort(-sizes, kind="stable")[:most].tolist())
 
     def _paths(
-        self, result: TokenDecompositionResult, found: Numbers, top: Sequence[int]
+        self, result: TokenDecompositionResult, values: Numbers, top: Sequence[int]
     ) -> list[tuple[str, str, Numbers]]:
         """Name, colour and numbers of every line of one model."""
         paths = [
-            (f"{visible_token(result.tokens[source])} ({source})", PALETTE8[i], found[source])
+            (f"{visible_token(result.tokens[source])} ({source})", PALETTE8[i], values[source])
             for i, source in enumerate(top)
         ]
-        rest = [source for source in range(len(found)) if source not in top]
+        rest = [source for source in range(len(values)) if source not in top]
         if rest:
-            paths.append((f"{len(rest)} others together", QUIET, np.nansum(found[rest], axis=0)))
+            paths.append((f"{len(rest)} others together", QUIET, np.nansum(values[rest], axis=0)))
         if self.kind == "target_logit" and result.target_bias is not None:
             paths.append((rest_name(result), PALETTE8[7], np.asarray(result.target_bias, dtype=np.float64)))
         return paths
@@ -237,17 +237,17 @@ class LogitShareBars(Chart):
             raise ValueError("a chart shows the shares of one logit, the two results have different targets or foils")
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         width = 0.8 / len(results)
-        for place, (result, name) in enumerate(zip(results, shown, strict=True)):
+        for model, (result, name) in enumerate(zip(results, shown, strict=True)):
             count = result.position + 2
             shares = [*np.asarray(result.share[: count - 1], dtype=float).tolist(), result.bias]
-            shift = (place - (len(results) - 1) / 2) * width
+            shift = (model - (len(results) - 1) / 2) * width
             rows["position"] += [*map(str, range(count - 1)), "–"]
             rows["at"] += [index + shift for index in range(count)]
             rows["token"] += [*map(visible_token, result.tokens[: count - 1]), rest_name(result)]
             rows["share"] += shares
             rows["part"] += [f"{100 * share / result.logit:.0f} %" if result.logit else "–" for share in shares]
             rows["model"] += [name] * count
-            rows["color"] += [*[PALETTE8[place]] * (count - 1), _paler(PALETTE8[place])]
+            rows["color"] += [*[PALETTE8[model]] * (count - 1), _paler(PALETTE8[model])]
         self._bars.glyph.width = 0.95 * width
         self._legend_item.visible = len(results) > 1
         self._set_axes(rows["share"], [*map(visible_token, first.tokens[: first.position + 1]), rest_name(first)])

@@ -28,12 +28,12 @@ def group_colours(groups: Sequence[str]) -> tuple[NDArray[np.integer[Any]], list
     names, inverse, counts = np.unique(np.array(groups, dtype=str), return_inverse=True, return_counts=True)
     order = [int(i) for i in np.argsort(-counts, kind="stable") if names[i]]
     own = order[: len(PALETTE8)]
-    place = np.full(len(names), len(PALETTE8))
-    place[own] = np.arange(len(own))
+    colours = np.full(len(names), len(PALETTE8))
+    colours[own] = np.arange(len(own))
     labels = [short_name(str(names[i])) for i in own] + [""] * (len(PALETTE8) - len(own))
     rest = len(order) - len(own)
     last = f"{rest} other groups" if rest else "no group" if "" in names else ""
-    return place[inverse], [*labels, last]
+    return colours[inverse], [*labels, last]
 
 
 def short_name(text: str, longest: int = 18) -> str:
@@ -49,11 +49,11 @@ def room_for_names(at: NDArray[np.floating[Any]], names: Sequence[str], *, size:
     [True, False, True]
     """
     boxes: list[tuple[float, float, float]] = []
-    found = []
+    fits = []
     for (left, low), name in zip(at.tolist(), names, strict=True):
         right = left + text_width(name, size) + size
         free = all(right < start or left > end or abs(low - y) > 1.25 * size for start, end, y in boxes)
-        found.append(free)
+        fits.append(free)
         if free:
             boxes.append((left, right, low))
-    return found
+    return fits

@@ -145,13 +145,13 @@ class ConceptMapFigure(Chart):
                 "name": [axis_name(name) for name in places.names], "group": list(places.groups),
                 "color": np.ascontiguousarray(table[kinds]),
             },
-            subtitle=self._told(places),
+            subtitle=self._summary(places),
         )  # fmt: skip
         self.source.selected.indices = list(selected)
         for item, label in zip(self._groups, [*labels, *[""] * len(self._groups)], strict=False):
             item.update(label={"value": label}, visible=bool(label))
 
-    def _told(self, places: ConceptMap) -> str:
+    def _summary(self, places: ConceptMap) -> str:
         count = f"{len(places.names):,} concepts"
         if places.explained is not None:
             return f"{count} · the plane holds {places.explained:.0%} of the variance"
@@ -178,11 +178,11 @@ class ConceptMapFigure(Chart):
         wanted += [] if self.chosen is None else [(self.chosen, 18, MARK)]
         named = self._named([i for i, _, _ in reversed(wanted)])
         for i, size, color in wanted:
-            place = {"x": float(self.xy[i, 0]), "y": float(self.xy[i, 1]), "size": size, "color": color}
+            point = {"x": float(self.xy[i, 0]), "y": float(self.xy[i, 1]), "size": size, "color": color}
             texts = {"name": self.source.data["name"][i], "group": self.source.data["group"][i]}
             left = self._ends_right(i)
             label = {"label": texts["name"] if i in named else "", "align": "right" if left else "left"}
-            for column, value in (place | texts | label | {"shift": -9 if left else 9}).items():
+            for column, value in (point | texts | label | {"shift": -9 if left else 9}).items():
                 rows[column].append(value)
         self.marks.data = rows
 
@@ -215,11 +215,11 @@ class ConceptMapFigure(Chart):
 
     def _checked(self, indices: Iterable[int]) -> list[int]:
         count = 0 if self.places is None else len(self.places.names)
-        found = [int(i) for i in indices]
-        wrong = [i for i in found if not 0 <= i < count]
+        checked = [int(i) for i in indices]
+        wrong = [i for i in checked if not 0 <= i < count]
         if wrong:
             raise ValueError(f"concepts of this map are counted from 0 to {count - 1}, got {wrong[0]}")
-        return found
+        return checked
 
     def mark(self, chosen: int | None = None, neighbours: Sequence[int] = ()) -> None:
         """Ring a concept and its neighbours, by index, and name them; without arguments the rings go away."""
@@ -240,8 +240,8 @@ class ConceptMapFigure(Chart):
 
     def centre(self, index: int) -> None:
         """Move the map so that a concept is in its middle, no wider than half of the whole."""
-        place = self.xy[self._checked([index])[0]].tolist()
-        for value, reach in zip(place, (self.figure.x_range, self.figure.y_range), strict=True):
+        point = self.xy[self._checked([index])[0]].tolist()
+        for value, reach in zip(point, (self.figure.x_range, self.figure.y_range), strict=True):
             half = min(reach.end - reach.start, 0.5 * (reach.reset_end - reach.reset_start)) / 2
             reach.update(start=value - half, end=value + half)
 
@@ -278,17 +278,17 @@ class ConceptMapFigure(Chart):
         """A tap chooses one point and leaves the selection; a tap beside all points takes the selection away."""
         if not event.final:
             return
-        found = tuple(sorted(self.source.selected.indices))
-        if event.geometry["type"] == "point" and found:
+        picked = tuple(sorted(self.source.selected.indices))
+        if event.geometry["type"] == "point" and picked:
             self.source.selected.indices = list(self._selected)
-            nearest = self._nearest(found, event.geometry["x"], event.geometry["y"])
+            nearest = self._nearest(picked, event.geometry["x"], event.geometry["y"])
             for click in self._clicks:
                 click(nearest)
             return
-        if found != self._selected:
-            self._selected = found
+        if picked != self._selected:
+            self._selected = picked
             for selected in self._selects:
-                selected(found)
+                selected(picked)
 
     def _nearest(self, indices: Sequence[int], x: float, y: float) -> int:
         wide = [reach.end - reach.start for reach in (self.figure.x_range, self.figure.y_range)]

@@ -176,12 +176,12 @@ class CumulativeVariance(LayerLines):
 
 def _variance_words(results: Sequence[FFNConceptResult], names: Sequence[str], layer: int, listed: int) -> str:
     """What the dotted line says."""
-    said = []
+    shares = []
     for result, name in zip(results, names, strict=True):
         if layer in result.layers and 0 < listed <= result.rank:
             share = float(result.cumulative[result.row(layer), listed - 1])
-            said.append((f"{name} " if len(results) > 1 else "") + f"{100 * share:.0f} %")
-    return f"layer {layer}, first {listed} components: {', '.join(said)}" if said else ""
+            shares.append((f"{name} " if len(results) > 1 else "") + f"{100 * share:.0f} %")
+    return f"layer {layer}, first {listed} components: {', '.join(shares)}" if shares else ""
 
 
 class PrincipalAngles(LayerLines):

@@ -41,8 +41,8 @@ class ComponentWords(Chart):
             return self.say()
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         for sign, color, align, offset in (("+", PALETTE8[1], "left", 5), ("-", PALETTE8[0], "right", -5)):
-            for place, (word, value) in enumerate(result.scores(layer, component, sign=sign)):  # type: ignore[arg-type]
-                entries = (place + 1, value, visible_token(word, longest=20), align, offset, color)
+            for index, (word, value) in enumerate(result.scores(layer, component, sign=sign)):  # type: ignore[arg-type]
+                entries = (index + 1, value, visible_token(word, longest=20), align, offset, color)
                 for column, entry in zip(rows, entries, strict=True):
                     rows[column].append(entry)
         most = max((abs(value) for value in rows["right"]), default=1.0)

@@ -66,11 +66,11 @@ class AblationBars(Chart):
         mean = np.array([row[ok].mean() if ok.any() else np.nan for row, ok in zip(means, known, strict=True)])
         half = np.asarray(result.half_width, dtype=np.float64)
         at = np.flatnonzero(np.isfinite(mean))
-        sure = [place for place in at if np.isfinite(half[place])]
+        sure = [index for index in at if np.isfinite(half[index])]
         self.spans.data = {
             "x": sure,
-            "low": [max(0.0, mean[place] - half[place]) for place in sure],
-            "high": [min(1.0, mean[place] + half[place]) for place in sure],
+            "low": [max(0.0, mean[index] - half[index]) for index in sure],
+            "high": [min(1.0, mean[index] + half[index]) for index in sure],
         }
         self.base.location, self.base.visible = float(result.base_accuracy), True
         self.figure.x_range.update(start=-0.6, end=len(names) - 0.4)
@@ -82,11 +82,11 @@ class AblationBars(Chart):
             {
                 "x": at.tolist(),
                 "y": mean[at].tolist(),
-                "name": [names[place] for place in at],
-                "trained": [int(result.trained[place]) for place in at],
+                "name": [names[index] for index in at],
+                "trained": [int(result.trained[index]) for index in at],
                 "told": [f"± {half[p]:.1%} (95 %, {seeds} seeds)" if np.isfinite(half[p]) else "one seed" for p in at],
-                "text": [f"{mean[place]:.0%}" for place in at],
-                "color": [PALETTE8[0] if place == 0 else PALETTE8[4] for place in at],
+                "text": [f"{mean[index]:.0%}" for index in at],
+                "color": [PALETTE8[0] if index == 0 else PALETTE8[4] for index in at],
             },
             subtitle=f"{result.n_problems} held-out problems, {seeds} seed{'s' if seeds > 1 else ''}; "
             f"dashed: the base model, {float(result.base_accuracy):.0%}",
@@ -123,7 +123,7 @@ class OverlapBars(Chart):
         if result is None or result.partial or not result.solved.shape[1]:
             return self.say("" if result is None or not result.partial else "All layers have to be tuned first.")
         sets = sorted(result.overlap().items(), key=lambda item: (-len(item[0]), item[0]))
-        names = [_said(layers, len(result.layers)) for layers, _ in sets]
+        names = [_layers_text(layers, len(result.layers)) for layers, _ in sets]
         counts = [count for _, count in sets]
         self.figure.y_range.update(start=len(sets) - 0.4, end=-0.6)
         end = max(1.0, 1.1 * max(counts))
@@ -142,7 +142,7 @@ class OverlapBars(Chart):
         )
 
 
-def _said(layers: Sequence[int], count: int) -> str:
+def _layers_text(layers: Sequence[int], count: int) -> str:
     if not layers:
         return "none"
     if len(layers) == count:

@@ -69,8 +69,8 @@ def running_mean(values: Numbers, window: int = WINDOW) -> Numbers:
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(0, ends - window)
     held = counts[ends] - counts[starts]
-    found: Numbers = np.where(held > 0, (sums[ends] - sums[starts]) / np.maximum(held, 1), np.nan)
-    return found
+    means: Numbers = np.where(held > 0, (sums[ends] - sums[starts]) / np.maximum(held, 1), np.nan)
+    return means
 
 
 class StepLines(Chart):
@@ -135,8 +135,8 @@ class StepLines(Chart):
 def _places(count: int) -> NDArray[np.int64]:
     """Which steps are drawn: all, or of many evenly spaced ones and the last."""
     step = max(1, -(-count // MOST))
-    found = np.arange(count - 1, -1, -step)[::-1]
-    return found.astype(np.int64)
+    steps = np.arange(count - 1, -1, -step)[::-1]
+    return steps.astype(np.int64)
 
 
 class TuningLoss(StepLines):
@@ -279,13 +279,13 @@ class LateLayerCurves(StepLines):
         if result is None:
             return self.clear()
         lines = []
-        for place, layer in enumerate(result.layers):
-            color = PALETTE8[place % len(PALETTE8)]
+        for index, layer in enumerate(result.layers):
+            color = PALETTE8[index % len(PALETTE8)]
             for name, dash, values in (("tuned", "solid", result.explicit), ("not tuned", "dashed", result.implicit)):
-                last = place == len(result.layers) - 1
-                if np.isfinite(values[:, place]).any() and not (last and name == "not tuned"):
-                    lines.append(Drawn(f"layer {layer}, {name}", running_mean(values[:, place]), color, 2.0, dash))
-        tuned = [place for place in range(len(result.layers)) if np.isfinite(result.explicit[:, place]).all()]
+                last = index == len(result.layers) - 1
+                if np.isfinite(values[:, index]).any() and not (last and name == "not tuned"):
+                    lines.append(Drawn(f"layer {layer}, {name}", running_mean(values[:, index]), color, 2.0, dash))
+        tuned = [index for index in range(len(result.layers)) if np.isfinite(result.explicit[:, index]).all()]
         waits = (
             "" if len(tuned) == len(result.layers) else f" · {len(tuned)} of {len(result.layers)} layers tuned so far"
         )

@@ -98,9 +98,9 @@ class FaithfulnessCurves(Chart):
         x = np.arange(len(share), dtype=float) if self._listed else share
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         lines: dict[str, list[Any]] = {column: [] for column in self.lines.data}
-        for place, result in enumerate(results):
+        for index, result in enumerate(results):
             values = getattr(result, self.kind).tolist()
-            name, color = result.method.replace("_", " "), method_color(result.method, place)
+            name, color = result.method.replace("_", " "), method_color(result.method, index)
             for column, column_values in (("x", x.tolist()), ("value", values), ("share", share.tolist())):
                 rows[column] += column_values
             rows["method"] += [name] * len(values)
@@ -151,16 +151,16 @@ class FaithfulnessCurves(Chart):
     def _numbers(self, results: Sequence[FaithfulnessResult]) -> str:
         """The curve's one number for every method and for chance, and which way is better."""
         name = f"aopc_{self.kind}" if self._listed else f"{self.kind}_area"
-        found = [f"{result.method.replace('_', ' ')} {number(getattr(result, name))}" for result in results]
+        scores = [f"{result.method.replace('_', ' ')} {number(getattr(result, name))}" for result in results]
         chance = results[0].random_summary()[name][0]
         better = "higher" if self.kind in ("insertion", "comprehensiveness") else "lower"
         what = "mean" if self._listed else "area"
-        return f"{what}, {better} is better: random {number(chance)}\n{' · '.join(found)}"
+        return f"{what}, {better} is better: random {number(chance)}\n{' · '.join(scores)}"
 
 
-def method_color(method: str, place: int = 0) -> str:
-    """The colour of a saliency method, the same in every chart; `place` picks one for methods from outside."""
+def method_color(method: str, index: int = 0) -> str:
+    """The colour of a saliency method, the same in every chart; `index` picks one for methods from outside."""
     known = {"exact": 0, "first_order": 1, "integrated_gradients": 2}
     if method == "random":
         return QUIET
-    return PALETTE8[known.get(method, 3 + place % 3)]
+    return PALETTE8[known.get(method, 3 + index % 3)]

@@ -53,28 +53,28 @@ class PositionProfile(Chart):
 
     def update(self, result: SaliencyDatasetResult | None) -> None:
         """Show a data set's profile."""
-        found = [] if result is None else [i for i, n in enumerate(result.profile_sentences) if n]
-        if result is None or not found:
+        models = [] if result is None else [model for model, n in enumerate(result.profile_sentences) if n]
+        if result is None or not models:
             self.lines.data = {column: [] for column in self.lines.data}
             self.say()
             return
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         lines: dict[str, list[Any]] = {column: [] for column in self.lines.data}
-        for place, i in enumerate(found):
-            xs = (np.arange(len(self.QUARTERS)) + 0.08 * (place - (len(found) - 1) / 2)).tolist()
-            low, high = result.profile_interval[i]
-            columns = {"x": xs, "share": result.profile[i].tolist(), "low": low.tolist(), "high": high.tolist()}
-            columns |= {"segment": list(self.QUARTERS), "model": [result.model_names[i]] * 4}
-            columns["color"] = [PALETTE8[i]] * 4
+        for index, model in enumerate(models):
+            xs = (np.arange(len(self.QUARTERS)) + 0.08 * (index - (len(models) - 1) / 2)).tolist()
+            low, high = result.profile_interval[model]
+            columns = {"x": xs, "share": result.profile[model].tolist(), "low": low.tolist(), "high": high.tolist()}
+            columns |= {"segment": list(self.QUARTERS), "model": [result.model_names[model]] * 4}
+            columns["color"] = [PALETTE8[model]] * 4
             for column, values in columns.items():
                 rows[column] += values
-            for column, value in (("xs", xs), ("ys", columns["share"]), ("model", result.model_names[i])):
+            for column, value in (("xs", xs), ("ys", columns["share"]), ("model", result.model_names[model])):
                 lines[column].append(value)
-            lines["color"].append(PALETTE8[i])
+            lines["color"].append(PALETTE8[model])
         top = max(0.3, 1.1 * max(rows["high"]))
         self.figure.y_range.update(end=top, reset_end=top)
         self.lines.data = lines
-        counts = ", ".join(f"{result.model_names[i]} {result.profile_sentences[i]}" for i in found)
+        counts = ", ".join(f"{result.model_names[model]} {result.profile_sentences[model]}" for model in models)
         self.fill(rows, subtitle=f"sentences: {counts}\nbars: 95 % interval over prompts · dotted: no preference")
 
     def scene(self, *, width: float = 620, height: float = 340) -> Scene:

@@ -173,16 +173,16 @@ def _fit(text: str, room: float, tall: float) -> list[str]:
     left, arrow, right = text.partition(" → ")
     if not arrow or text_width(text, _CELL) <= room:
         one = shorten(text, room, _CELL)
-        return [one] if _told(one, text) else []
+        return [one] if _is_readable(one, text) else []
     if tall >= 26:
         return [shorten(left, room, _CELL), shorten(f"→{right}", room, _CELL)]
     rest = room - text_width(arrow, _CELL)
     pairs = (left, right), (right, left)
     cut = [shorten(side, max(rest / 2, rest - text_width(other, _CELL)), _CELL) for side, other in pairs]
-    return [arrow.join(cut)] if _told(cut[0], left) and _told(cut[1], right) else []
+    return [arrow.join(cut)] if _is_readable(cut[0], left) and _is_readable(cut[1], right) else []
 
 
-def _told(part: str, whole: str) -> bool:
+def _is_readable(part: str, whole: str) -> bool:
     """Whether what is left of a text says something: more than a blank and an ellipsis."""
     return part == whole or len(part) > 2
 

@@ -125,8 +125,8 @@ def table_scene(
             sheet.title(title, width)
         for index, cells in enumerate(lines):
             y, x = top + 10 + 20 * index, MARGIN
-            for place, (cell, (_, wide)) in enumerate(zip(cells, columns, strict=True)):
-                at, ha = (x + wide - 8, "right") if place in right else (x, "left")
+            for column, (cell, (_, wide)) in enumerate(zip(cells, columns, strict=True)):
+                at, ha = (x + wide - 8, "right") if column in right else (x, "left")
                 color = INK if index else MUTED
                 sheet.text(at, y, shorten(_written(cell), wide - 8, _CELL), size=_CELL, ha=ha, color=color)
                 x += wide
