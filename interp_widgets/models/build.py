@@ -203,11 +203,11 @@ def _attach_tokenizer(tl_model: Any, tokenizer: Any, prepend_bos: bool) -> Any:
 
 def stop_ids(hf_model: Any) -> list[int]:
     """The tokens that end a text, as a transformers model names them."""
-    found: list[int] = []
+    ids: list[int] = []
     for config in (hf_model.config.get_text_config(), getattr(hf_model, "generation_config", None)):
         value = getattr(config, "eos_token_id", None)
-        found += [value] if isinstance(value, int) else list(value or [])
-    return found
+        ids += [value] if isinstance(value, int) else list(value or [])
+    return ids
 
 
 def check_weights(module: Any, name: str) -> None:

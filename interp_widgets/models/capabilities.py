@@ -444,14 +444,14 @@ def _branches(seen: _Seen) -> tuple[tuple[bool, ...], bool]:
     Row 1 of the batch had the first attention's output replaced by NaN: an MLP that reads it gives NaN there. A block
     in which nothing is to be seen is taken to be like the first, where nothing is to be seen there either.
     """
-    found = [values.branch() for values in seen.blocks]
+    branches = [values.branch() for values in seen.blocks]
     if seen.mlp_out is None or seen.blocks[0].attention is None or len(seen.mlp_out) <= 1:
-        return (False,) * len(found), False
+        return (False,) * len(branches), False
     first = not bool(seen.mlp_out[1].isnan().any())
-    if all(branch is None for branch in found):
-        return (first,) * len(found), first
-    parallel = tuple(branch is not None and not branch.reads_attention for branch in found[1:])
-    return (first, *parallel), (first or found[0] is not None) and None not in found[1:]
+    if all(branch is None for branch in branches):
+        return (first,) * len(branches), first
+    parallel = tuple(branch is not None and not branch.reads_attention for branch in branches[1:])
+    return (first, *parallel), (first or branches[0] is not None) and None not in branches[1:]
 
 
 def _has_weight(tl_model: Any, name: str, layer: int, first: int | None = None) -> bool:

@@ -18,16 +18,16 @@ PROBE_TOKENS = 12
 """Random tokens that a comparison runs on."""
 
 
-def difference(found: Tensor, wanted: Tensor) -> float:
+def difference(value: Tensor, reference: Tensor) -> float:
     """Relative difference of two tensors by their norms; NaN, which is below no limit, if either holds one."""
-    kind = widest(wanted.device)
-    apart, size = (torch.linalg.vector_norm(x, dtype=kind) for x in (found - wanted, wanted))
+    kind = widest(reference.device)
+    apart, size = (torch.linalg.vector_norm(x, dtype=kind) for x in (value - reference, reference))
     return float(apart / size)
 
 
-def agree(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> bool:
+def agree(value: Tensor, reference: Tensor, dtype: torch.dtype) -> bool:
     """Whether two tensors have one shape and the same numbers, to what a model of this type can be held to."""
-    return found.shape == wanted.shape and difference(found, wanted) <= TOLERANCE.get(dtype, HALF_TOLERANCE)
+    return value.shape == reference.shape and difference(value, reference) <= TOLERANCE.get(dtype, HALF_TOLERANCE)
 
 
 def probe_ids(d_vocab: int, n_ctx: int, *, at_least: int = 0) -> Tensor:

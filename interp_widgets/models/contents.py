@@ -164,7 +164,7 @@ def _weights(index: Tensor) -> Tensor:
 
 def values(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
     """For every name a digest of type, shape and values."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     group: list[tuple[str, Tensor, list[Any]]] = []
     size = 0
 
@@ -172,7 +172,7 @@ def values(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
         each = iter(digests([storage for *_, own in group for storage in own]))
         for name, tensor, own in group:
             digest = b"".join(itertools.islice(each, len(own)))
-            found[name] = f"{tensor.dtype} {tuple(tensor.shape)} {digest.hex()}"
+            by_name[name] = f"{tensor.dtype} {tuple(tensor.shape)} {digest.hex()}"
         group.clear()
 
     for name, tensor in tensors:
@@ -185,7 +185,7 @@ def values(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
         group.append((name, plain, list(storages.held.values())))
         size += storages.bytes
     read()
-    return found
+    return by_name
 
 
 def _is_view(tensor: Tensor) -> bool:

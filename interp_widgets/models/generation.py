@@ -37,8 +37,8 @@ def generate_ids(
     """Continue a checked prompt by a function from `stepper`; see `Model.generate_ids`."""
     generator = torch.Generator().manual_seed(int(seed) % 2**63)
     feed = torch.tensor([list(ids)], device=device)
-    found: list[int] = []
-    while len(found) < max_new_tokens:
+    generated: list[int] = []
+    while len(generated) < max_new_tokens:
         if check is not None:
             check()
         last = step(feed)[0, -1].cpu().double()  # one draw from the same numbers on every device
@@ -50,8 +50,8 @@ def generate_ids(
             token = int(torch.multinomial(((last - last.max()) / temperature).softmax(-1), 1, generator=generator))
         if token in stop:
             break
-        found.append(token)
+        generated.append(token)
         if on_token is not None:
             on_token(token)
         feed = torch.tensor([[token]], device=device)
-    return found
+    return generated

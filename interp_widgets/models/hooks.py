@@ -101,14 +101,14 @@ def is_scoped(hook: Any) -> bool:
 
 def modules_of(root: Any) -> list[Any]:
     """A module and all within it, each once; ``modules()``, which makes their names too, takes five times as long."""
-    found = {id(root): root}
+    modules = {id(root): root}
     waiting = [root]
     while waiting:
         for child in waiting.pop()._modules.values():
-            if child is not None and id(child) not in found:
-                found[id(child)] = child
+            if child is not None and id(child) not in modules:
+                modules[id(child)] = child
                 waiting.append(child)
-    return list(found.values())
+    return list(modules.values())
 
 
 @contextlib.contextmanager
@@ -282,9 +282,9 @@ def remove_hook(point: Any, handle: Any) -> None:
     """Take exactly one function off a hook point; nothing happens where somebody else has done so."""
     handle.hook.remove()
     # in place: the list is shared with whoever adds a hook at this moment
-    place = next((i for i, other in enumerate(point.fwd_hooks) if other is handle), None)
-    if place is not None:
-        del point.fwd_hooks[place]
+    index = next((i for i, other in enumerate(point.fwd_hooks) if other is handle), None)
+    if index is not None:
+        del point.fwd_hooks[index]
 
 
 @contextlib.contextmanager

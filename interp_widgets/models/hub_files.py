@@ -412,9 +412,9 @@ def check_tokenizer(tokenizer: Any, d_vocab: int, name: str) -> None:
         )
 
 
-def check_same_tokenizer(given: Any, own: Any, name: str) -> None:
-    """Raise a LoadError if a given tokenizer maps ids to other tokens than the model's own."""
-    different = first_difference(given, own)
+def check_same_tokenizer(tokenizer: Any, own: Any, name: str) -> None:
+    """Raise a LoadError if a tokenizer maps ids to other tokens than the model's own."""
+    different = first_difference(tokenizer, own)
     if different is not None:
         index, one, other = different
         raise LoadError(

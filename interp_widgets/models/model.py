@@ -93,7 +93,7 @@ class Model(Network):
         buffers), ``edited`` says in what, and ``edit_key`` tells this edit from others.
         """
         packages = {"torch": "torch", "transformer_lens": "transformer-lens", "transformers": "transformers"}
-        found: dict[str, str | int | float | bool] = {
+        values: dict[str, str | int | float | bool] = {
             "model": self.name,
             "weight_hash": self.weight_hash,
             "backend": self.backend,
@@ -104,12 +104,12 @@ class Model(Network):
         }
         changed = edits(self)
         if changed is not None:
-            found["edited"] = changed.sentence
+            values["edited"] = changed.sentence
             if changed.key is not None:
-                found["edit_key"] = changed.key
-        found |= {key: _version(package) for key, package in packages.items()}
-        found["interp_widgets"] = __version__
-        return found
+                values["edit_key"] = changed.key
+        values |= {key: _version(package) for key, package in packages.items()}
+        values["interp_widgets"] = __version__
+        return values
 
     # ---- text and tokens
 
@@ -146,7 +146,7 @@ class Model(Network):
         core = getattr(tokenizer, "backend_tokenizer", None)
         if core is not None and core.padding is None and core.truncation is None:
             # without the tables of masks and character places that transformers makes of every text
-            return [list(found.ids) for found in core.encode_batch_fast(list(texts), add_special_tokens=False)]
+            return [list(encoding.ids) for encoding in core.encode_batch_fast(list(texts), add_special_tokens=False)]
         return [list(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
     @checked
@@ -183,10 +183,10 @@ class Model(Network):
         A character spread over several tokens is shown whole at the first; tokens holding only its later bytes show
         ``⋯``. Without the ``⋯`` the strings joined give the text.
         """
-        found = self._checked_ids(ids)
+        checked_ids = self._checked_ids(ids)
         if self.tokenizer is None:
-            return tuple(f"[{i}]" for i in found)
-        return tokens.token_strings(self.tokenizer, found, self._piece_kind, self._special_ids)
+            return tuple(f"[{i}]" for i in checked_ids)
+        return tokens.token_strings(self.tokenizer, checked_ids, self._piece_kind, self._special_ids)
 
     @checked
     def token_spans(self, text: str) -> list[tuple[int, int]]:
@@ -204,8 +204,8 @@ class Model(Network):
     def decode(self, ids: Tensor | Sequence[int], *, skip_special: bool = False) -> str:
         """The text of token ids; special tokens are written out unless ``skip_special``."""
         tokenizer = self._need_tokenizer()
-        found = self._checked_ids(ids)
-        return str(tokenizer.decode(found, skip_special_tokens=skip_special, clean_up_tokenization_spaces=False))
+        checked_ids = self._checked_ids(ids)
+        return str(tokenizer.decode(checked_ids, skip_special_tokens=skip_special, clean_up_tokenization_spaces=False))
 
     # ---- writing text
 

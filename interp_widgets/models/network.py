@@ -142,13 +142,13 @@ class Network:
 
     def _checked_ids(self, ids: Tensor | Sequence[int]) -> list[int]:
         try:
-            found = [operator.index(i) for i in (ids.flatten().tolist() if isinstance(ids, Tensor) else ids)]
+            checked_ids = [operator.index(i) for i in (ids.flatten().tolist() if isinstance(ids, Tensor) else ids)]
         except TypeError as error:
             raise TypeError(f"give text, or token ids as a list of whole numbers, got {_shown(ids)}") from error
-        wrong = next((i for i in found if not 0 <= i < self.d_vocab), None)
+        wrong = next((i for i in checked_ids if not 0 <= i < self.d_vocab), None)
         if wrong is not None:
             raise ValueError(f"token ids must be in 0..{self.d_vocab - 1} for this vocabulary, got {wrong}")
-        return found
+        return checked_ids
 
     def _batch(self, ids: Tensor | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         if isinstance(ids, Tensor) and (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool):

@@ -85,16 +85,16 @@ class Patch:
             raise ValueError("a patch of a map needs the values of every row")
         return self.values
 
-    def write(self, value: Tensor, *place: Tensor) -> None:
+    def write(self, value: Tensor, *indices: Tensor) -> None:
         """Put the rows into ``value`` (..., width) at the places (n,) of its leading axes; a flat axis of heads or
         neurons is taken apart."""
         rows = self.rows.to(value.dtype)
         if self.index is None:
-            value[place] = rows
+            value[indices] = rows
             return
-        if value.ndim == len(place) + 1:
+        if value.ndim == len(indices) + 1:
             value = value.unflatten(-1, (-1, rows.shape[-1]))
-        value[(*place, self.index)] = rows
+        value[(*indices, self.index)] = rows
 
     def pick(self, chosen: Tensor, renamed: Tensor) -> Patch:
         """The rows where ``chosen`` (n,) is true, with other cell numbers (old -> new)."""
@@ -160,12 +160,12 @@ def site_changes(
         return []
     entering: list[Tensor] = []
 
-    def keep(value: Tensor, place: Any) -> Tensor:
+    def keep(value: Tensor, grid_or_hook: Any) -> Tensor:
         entering[:] = [value]
         return value
 
-    def enter(value: Tensor, place: Any) -> Tensor:
-        attention = change(torch.full_like(value, torch.nan), place)  # what stays NaN is not changed
+    def enter(value: Tensor, grid_or_hook: Any) -> Tensor:
+        attention = change(torch.full_like(value, torch.nan), grid_or_hook)  # what stays NaN is not changed
         return torch.where(attention.isnan(), value, entering.pop() + attention)
 
     return [(f"blocks.{layer}.hook_resid_pre", keep), (f"blocks.{layer}.hook_mlp_in", enter)]
@@ -278,11 +278,11 @@ class _Pass:
         if not self.scope.acts():
             return
         self._first = 0
-        for given in (*args, *(kwargs or {}).values()):
-            if hasattr(given, "get_seq_length") and not _without_positions(given):  # transformers' cache
-                self._first = int(given.get_seq_length())
-            elif hasattr(given, "past_keys"):  # TransformerLens' cache of one layer
-                self._first = int(given.past_keys.shape[1])
+        for argument in (*args, *(kwargs or {}).values()):
+            if hasattr(argument, "get_seq_length") and not _without_positions(argument):  # transformers' cache
+                self._first = int(argument.get_seq_length())
+            elif hasattr(argument, "past_keys"):  # TransformerLens' cache of one layer
+                self._first = int(argument.past_keys.shape[1])
         if self._first == 0:  # later passes go on with the same sequences
             self._front = self._usual if self._fed is None else self._fed
         self._fed = None

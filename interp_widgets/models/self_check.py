@@ -96,33 +96,33 @@ class SelfCheck:
     @property
     def faults(self) -> tuple[str, ...]:
         """One sentence per failed part; empty when all passed."""
-        found = []
+        faults = []
         # `not (a <= b)` instead of `a > b`: a NaN must count as a fault
         if self.logits is not None and not self.logits <= self.logits_tolerance:
-            found.append(
+            faults.append(
                 f"log-probabilities differ from Hugging Face by {self.logits:.3g} nats "
                 f"(allowed {self.logits_tolerance:.0e})"
             )
         if self.embedding_fault:
-            found.append(self.embedding_fault)
+            faults.append(self.embedding_fault)
         elif self.embeddings is not None and not self.embeddings <= self.logits_tolerance:
-            found.append(
+            faults.append(
                 f"a pass from its token embeddings differs from the pass from their ids by {self.embeddings:.3g} nats "
                 f"(allowed {self.logits_tolerance:.0e})"
             )
         slack = self.gradient_tolerance
         if self.gradient is not None and slack is not None and not self.gradient <= slack:
-            found.append(
+            faults.append(
                 f"the gradient differs from {self.gradient_of} by {self.gradient:.3g} relative (allowed {slack:.0e})"
             )
         if not self.edit_effect > 0:
-            found.append(f"an edit of a hook that must change the output changed it by {self.edit_effect:.3g}")
+            faults.append(f"an edit of a hook that must change the output changed it by {self.edit_effect:.3g}")
         if not self.edit_leak <= self.leak_tolerance:
-            found.append(
+            faults.append(
                 f"an edit changed the output where it must not, by {self.edit_leak:.3g} nats "
                 f"(allowed {self.leak_tolerance:.0e})"
             )
-        return (*found, *(() if self.past is None else faults_past(self.past)))
+        return (*faults, *(() if self.past is None else faults_past(self.past)))
 
     @property
     def passed(self) -> bool:

@@ -409,8 +409,8 @@ class _Look:
 
     def structure(self) -> bytes:
         """See `State.structure`."""
-        told = f"{self.live} {self.hooks} {self.storages.places}"
-        return xxhash.xxh3_128_digest(self.survey.digest + told.encode())
+        description = f"{self.live} {self.hooks} {self.storages.places}"
+        return xxhash.xxh3_128_digest(self.survey.digest + description.encode())
 
     def architecture(self) -> Hashable:
         """What there is whatever the weights and hooks are: modules, settings, and the types and shapes of tensors."""
@@ -420,10 +420,10 @@ class _Look:
 
     def settings(self) -> dict[str, dict[str, str]]:
         """By path, the class under "" and all settings under their names."""
-        found = dict(self.survey.settings)
+        settings = dict(self.survey.settings)
         for path, name, text in self.live:
-            found[path] = {**found[path], name: text}
-        return found
+            settings[path] = {**settings[path], name: text}
+        return settings
 
 
 def _is_plain(value: Any) -> bool:

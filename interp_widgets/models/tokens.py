@@ -21,7 +21,7 @@ def _byte_of_character() -> dict[str, int]:
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     table = {chr(byte): byte for byte in printable}
     rest = [byte for byte in range(256) if byte not in set(printable)]
-    return {**table, **{chr(256 + place): byte for place, byte in enumerate(rest)}}
+    return {**table, **{chr(256 + index): byte for index, byte in enumerate(rest)}}
 
 
 def piece_kind(tokenizer: Any) -> Literal["bytes", "metaspace"]:
@@ -115,10 +115,10 @@ def token_spans(tokenizer: Any, text: str, ids: Sequence[int], strings: Sequence
         if not wanted:
             spans.append(spans[-1] if string == CONTINUATION and spans else (cursor, cursor))
             continue
-        found = text.find(wanted, cursor)
-        if found < 0:  # a space that the tokenizer put in front of the text
+        start = text.find(wanted, cursor)
+        if start < 0:  # a space that the tokenizer put in front of the text
             wanted = wanted.lstrip()
-            found = max(text.find(wanted, cursor), cursor)
-        spans.append((found, min(found + len(wanted), len(text))))
+            start = max(text.find(wanted, cursor), cursor)
+        spans.append((start, min(start + len(wanted), len(text))))
         cursor = spans[-1][1]
     return spans

@@ -124,8 +124,8 @@ def load_translators(path: str | os.PathLike[str]) -> Translators:
 def _by_layer(tensors: dict[str, Tensor], name: str) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     unknown = next((key for key in tensors if not _KEY.fullmatch(key)), None)
     if unknown is not None or not tensors:
-        found = f"the tensor {short(repr(unknown))}" if tensors else "no tensor"
-        raise ValueError(f"{name} must hold '0.weight', '0.bias', '1.weight' and so on, got {found}")
+        contents = f"the tensor {short(repr(unknown))}" if tensors else "no tensor"
+        raise ValueError(f"{name} must hold '0.weight', '0.bias', '1.weight' and so on, got {contents}")
     layers = 1 + max(int(key.split(".")[0]) for key in tensors)
     wanted = (f"{layer}.{part}" for layer in range(layers) for part in ("weight", "bias"))
     missing = next((key for key in wanted if key not in tensors), None)  # after no more than there are tensors

@@ -557,8 +557,8 @@ def _useful(network: Network, trace: Trace, patches: Sequence[Patch], start: Ten
         seen.append(rows)
         first = start[cells] if len(trace.embeddings) > 1 else torch.zeros_like(cells)
         numbers = (first, positions) if patch.index is None else (first, positions, patch.index)
-        place = torch.stack(numbers).to(trace.embeddings.device).unbind()  # together: every upload waits
-        differs.append((trace.value(patch.site, patch.layer)[place] != patch.rows).any(-1))
+        indices = torch.stack(numbers).to(trace.embeddings.device).unbind()  # together: every upload waits
+        differs.append((trace.value(patch.site, patch.layer)[indices] != patch.rows).any(-1))
     live = torch.zeros(len(start), dtype=torch.bool)
     if not patches:
         return live, seen

@@ -476,8 +476,8 @@ class AutogradJacobian:
             spread = seeds.new_zeros(len(at), *chosen.shape)
             spread[rows, :, rows] = seeds.transpose(0, 1)
             try:
-                (found,) = torch.autograd.grad(chosen, leaf, spread, retain_graph=True, is_grads_batched=True)
-                return found[:, :, :length].transpose(0, 1)
+                (gradients,) = torch.autograd.grad(chosen, leaf, spread, retain_graph=True, is_grads_batched=True)
+                return gradients[:, :, :length].transpose(0, 1)
             except RuntimeError as error:
                 if not _is_batching_error(error):
                     raise

@@ -415,29 +415,29 @@ class LinearisedPass:
         """
         n, last = len(self.start), self.layers[-1]
         rows = Rows.spread(n, begin, stop, bias=bias)
-        found = self.start.new_zeros(len(self.layers) + 1, bias + stop - begin, self.start.shape[1])
+        parts = self.start.new_zeros(len(self.layers) + 1, bias + stop - begin, self.start.shape[1])
         if stop == n:
-            found[0, -1] = self.start[-1]
-        ends = torch.tensor([part.stop - 1 for part, _ in rows.pieces], device=found.device)
+            parts[0, -1] = self.start[-1]
+        ends = torch.tensor([part.stop - 1 for part, _ in rows.pieces], device=parts.device)
         x, mixed = self._enter(begin, stop, rows), None
         for index, layer in enumerate(self.layers[:-1]):
             stop_point()
             if index == 0 and layer.separable:
                 x = self._first(layer, x, begin, stop, bias)
             elif index == len(self.layers) - 2 and layer.slope is not None and layer.separable and last.separable:
-                found[index + 1], mixed = layer.forward_mixed(x, rows, last.reading())
+                parts[index + 1], mixed = layer.forward_mixed(x, rows, last.reading())
                 continue
             else:
                 x = layer.forward(x, rows)
-            found[index + 1] = x[ends]
+            parts[index + 1] = x[ends]
         if mixed is None:
             read = last.read(x, rows)
         else:
             read = last.norm1.unscaled(mixed)
             if bias:
                 read[:, 0] += last.pattern[:, -1].to(read.dtype).sum(-1, keepdim=True) * last.norm1.shift
-        found[-1] = last.forward_last(found[-2], read, bias=bias)
-        return found
+        parts[-1] = last.forward_last(parts[-2], read, bias=bias)
+        return parts
 
     def _enter(self, begin: int, stop: int, rows: Rows) -> Tensor:
         """(rows, d_model) the parts before the first block: every source at its own position only."""
@@ -518,10 +518,10 @@ class _Reader:
         self.rule: ActivationSlope = slope
         self.seen: dict[str, Tensor] = {}
         known = model.tl_model.hook_dict
-        place = f"blocks.{index}."
-        self.has_mlp = f"{place}mlp.hook_post" in known
-        self.gated = f"{place}mlp.hook_pre_linear" in known
-        self.norms = [name for name in ("ln1", "ln2", "ln1_post", "ln2_post") if f"{place}{name}.hook_scale" in known]
+        prefix = f"blocks.{index}."
+        self.has_mlp = f"{prefix}mlp.hook_post" in known
+        self.gated = f"{prefix}mlp.hook_pre_linear" in known
+        self.norms = [name for name in ("ln1", "ln2", "ln1_post", "ln2_post") if f"{prefix}{name}.hook_scale" in known]
         self.rounded = rounds_norms(model)
 
     def hooks(self) -> list[tuple[str, Callable[..., Tensor]]]:

@@ -320,7 +320,7 @@ def trace(network: Network, embeddings: Tensor, neurons: Sequence[int], *, whole
     wanted: list[tuple[Any, int]] = [("resid", layer) for layer in range(network.n_layers + 1)]
     wanted += [(site, layer) for layer in layers for site, there in sites.items() if there]
     wanted += [("neuron", layer) for layer in neurons]
-    names = {place: site_hook(*place, network.n_layers) for place in wanted}
+    names = {key: site_hook(*key, network.n_layers) for key in wanted}
     check_hook_names(network.tl_model, names.values())
     kept: dict[str, Tensor] = {}
 
@@ -382,7 +382,7 @@ def patched(
 
 
 def _writing(patch: Patch) -> Callable[..., Tensor]:
-    def write(value: Tensor, place: Any) -> Tensor:
+    def write(value: Tensor, hook: Any) -> Tensor:
         new = value.clone()
         patch.write(new, *patch.places)
         return new

@@ -405,7 +405,7 @@ def _inside_first(block: Block, trace: Trace, patches: Sequence[Patch], sequence
     cells, positions = keys // trace.tokens, keys % trace.tokens
     own = sequence[cells] if len(trace.embeddings) > 1 else torch.zeros_like(cells)
     cells, positions, own = _moved(trace.embeddings.device, cells, positions, own)
-    place = own, positions
+    rows = own, positions
 
     def at(site: str, layer: int, value: Tensor) -> Tensor:
         for patch, number in zip(patches, numbers, strict=True):
@@ -414,5 +414,5 @@ def _inside_first(block: Block, trace: Trace, patches: Sequence[Patch], sequence
                 patch.write(value, torch.searchsorted(keys, number))
         return value
 
-    mixed = trace.head[block.index][place].flatten(-2)
-    return _ChangedRows(cells, positions, block.finish(trace.resid[block.index][place], mixed, at))
+    mixed = trace.head[block.index][rows].flatten(-2)
+    return _ChangedRows(cells, positions, block.finish(trace.resid[block.index][rows], mixed, at))

@@ -74,12 +74,12 @@ def _boundaries(network: Network) -> list[int]:
     config = getattr(getattr(network.tl_model, "original_model", None), "config", None)
     if config is None:
         cfg = network.tl_model.cfg
-        found = [getattr(cfg, "window_size", None), getattr(cfg, "rotary_original_max_position_embeddings", None)]
+        lengths = [getattr(cfg, "window_size", None), getattr(cfg, "rotary_original_max_position_embeddings", None)]
     else:
         config = config.get_text_config()
         rope = getattr(config, "rope_parameters", None) or {}
-        found = [getattr(config, "sliding_window", None), rope.get("original_max_position_embeddings")]
-    return sorted({int(length) for length in found if isinstance(length, int) and 0 < length < network.n_ctx})
+        lengths = [getattr(config, "sliding_window", None), rope.get("original_max_position_embeddings")]
+    return sorted({int(length) for length in lengths if isinstance(length, int) and 0 < length < network.n_ctx})
 
 
 def _passes_boundary(network: Network, compared: int, tokens: int) -> bool:

@@ -90,11 +90,11 @@ def apply_state(hf_model: Any, state: MixtureState) -> tuple[Any, Mixture]:
 
     Raises LoadError where ``hf_model`` is not the base that the state was made from.
     """
-    found = base_hash(hf_model)
-    if found != state.base_hash:
+    weight_hash = base_hash(hf_model)
+    if weight_hash != state.base_hash:
         raise LoadError(
             f"this mixture was tuned on {state.base_name} with weights {state.base_hash[:12]}…, but the base given "
-            f"has weights {found[:12]}…: open it on the model it was made from"
+            f"has weights {weight_hash[:12]}…: open it on the model it was made from"
         )
     parts = late_parts(hf_model)
     mixture = new_mixture(parts, torch.zeros_like(state.weights["router"]), state.top_k, state.only)

@@ -193,14 +193,14 @@ def _plain(name: str) -> str:
     return name
 
 
-def _read_lora(given: Any, weights: Mapping[str, Tensor]) -> LoraSetup | None:
+def _read_lora(entry: Any, weights: Mapping[str, Tensor]) -> LoraSetup | None:
     """The adapters that a header tells of; ValueError unless the weights have them."""
-    if given is None:
+    if entry is None:
         return None
-    lora = LoraSetup(**given)
+    lora = LoraSetup(**entry)
     adapters = [value.shape for name, value in weights.items() if name.startswith("lora.")]
     if lora.layers not in get_args(LoraLayers) or not isinstance(lora.alpha, int) or not isinstance(lora.rank, int):
-        raise ValueError(f"the adapters are of another kind: {short(given)}")
+        raise ValueError(f"the adapters are of another kind: {short(entry)}")
     if not adapters or any(lora.rank not in shape for shape in adapters):
         raise ValueError(f"the weights have no adapters of rank {lora.rank}")
     return lora

@@ -35,14 +35,14 @@ __all__ = [
 
 def mixture_of(tl_model: Any) -> Mixture | None:
     """The mixture in a TransformerLens model, if it has one."""
-    found = getattr(getattr(tl_model, "ln_final", None), "_modules", {}).get("mixture")
-    return found if isinstance(found, Mixture) else None
+    mixture = getattr(getattr(tl_model, "ln_final", None), "_modules", {}).get("mixture")
+    return mixture if isinstance(mixture, Mixture) else None
 
 
 def mixture_in_force(tl_model: Any) -> Mixture | None:
     """The mixture that this thread's passes read through; None inside `by_last_route`."""
-    found = mixture_of(tl_model)
-    return None if found is None or found.reads_last else found
+    mixture = mixture_of(tl_model)
+    return None if mixture is None or mixture.reads_last else mixture
 
 
 def by_last_route(tl_model: Any) -> contextlib.AbstractContextManager[None]:
@@ -64,9 +64,9 @@ class _Tap:
     """A module that also hands its output to a callback."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        found = super().__call__(*args, **options)  # type: ignore[misc]
-        vars(self)["_tell"](found)
-        return found
+        output = super().__call__(*args, **options)  # type: ignore[misc]
+        vars(self)["_tell"](output)
+        return output
 
 
 class _Mixing:
@@ -97,8 +97,8 @@ def _norm_like(final: nn.Module, norm: nn.Module) -> nn.Module:
     """A transformers norm as a module of TransformerLens, as the final norm is; itself where they are not the same."""
     twin = copy.deepcopy(final)
     own = dict(twin.named_parameters())
-    given = {{"weight": "w", "bias": "b"}.get(name, name): value for name, value in norm.named_parameters()}
-    if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in given.items()}:
+    source = {{"weight": "w", "bias": "b"}.get(name, name): value for name, value in norm.named_parameters()}
+    if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in source.items()}:
         return norm
     like = next(norm.parameters())
     rows = torch.randn(2, *like.shape, generator=torch.Generator().manual_seed(0)).to(like)
@@ -107,7 +107,7 @@ def _norm_like(final: nn.Module, norm: nn.Module) -> nn.Module:
     dtype = torch.float32 if like.dtype == torch.float64 else like.dtype
     with torch.no_grad():
         for name, value in own.items():
-            value.copy_(given[name])
+            value.copy_(source[name])
         return twin if agree(twin(rows), norm(rows), dtype) else norm
 
 
@@ -169,8 +169,8 @@ def late_parts(hf_model: Any) -> LateParts:
     outputs: dict[nn.Module, Any] = {}
     entered: dict[nn.Module, Any] = {}
 
-    def keep(module: nn.Module, given: tuple[Any, ...], made: Any) -> None:
-        entered[module], outputs[module] = given[0] if given else None, made
+    def keep(module: nn.Module, args: tuple[Any, ...], made: Any) -> None:
+        entered[module], outputs[module] = args[0] if args else None, made
 
     watched = [*(child for child in parent.children() if child is not layers), layers[-1], head]
     handles = [module.register_forward_hook(keep) for module in watched]

@@ -170,9 +170,9 @@ class Mixture(nn.Module):
         """Inside, this thread's passes leave what they read in the list."""
         mine = threading.get_ident()
         outer = self._readings.get(mine)
-        found = self._readings[mine] = []
+        readings = self._readings[mine] = []
         try:
-            yield found
+            yield readings
         finally:
             if outer is None:
                 del self._readings[mine]

@@ -50,10 +50,10 @@ class ModModel(Model):
     @property
     def mixture(self) -> Mixture:
         """Router and norms, within the TransformerLens model."""
-        found = mixture_of(self.tl_model)
-        if found is None:
+        mixture = mixture_of(self.tl_model)
+        if mixture is None:
             raise ValueError(f"the mixture was taken out of {self.name}: load it again")
-        return found
+        return mixture
 
     @property
     def k(self) -> int:

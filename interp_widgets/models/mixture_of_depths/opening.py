@@ -130,10 +130,10 @@ def build_mixture(
     if processed:
         raise ValueError("a mixture of depths has a norm per route, which cannot be folded: leave processed out")
     dtype = torch.float32 if dtype is None else dtype
-    place = device_of(device)
+    torch_device = device_of(device)
     with few_threads(hf_model.num_parameters()):
         hf_model, mixture = apply_state(hf_model, state)
-    addition = _MixtureAddition(mixture.to(device=place, dtype=dtype), state)
+    addition = _MixtureAddition(mixture.to(device=torch_device, dtype=dtype), state)
     opened = Source(hf_model, name, tokenizer, source)
-    model = build(opened, device=place, dtype=dtype, backend=backend, processed=False, addition=addition)
+    model = build(opened, device=torch_device, dtype=dtype, backend=backend, processed=False, addition=addition)
     return cast(ModModel, model)
