@@ -88,9 +88,9 @@ def free_bytes(device: str = "cpu") -> int:
     if device.startswith("cuda"):
         import torch
 
-        place = torch.device(device)
-        held = torch.cuda.memory_reserved(place) - torch.cuda.memory_allocated(place)  # by torch, unused
-        return int(torch.cuda.mem_get_info(place)[0]) + int(held)
+        torch_device = torch.device(device)
+        held = torch.cuda.memory_reserved(torch_device) - torch.cuda.memory_allocated(torch_device)  # by torch, unused
+        return int(torch.cuda.mem_get_info(torch_device)[0]) + int(held)
     return _free_main_memory()
 
 

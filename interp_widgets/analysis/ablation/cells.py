@@ -38,7 +38,7 @@ def run_cells(
         cells = torch.arange(start, stop)
         which = None if sequence is None else sequence(cells)
         hidden = patched(runner.model, trace, patches(cells), len(cells), sequence=which)
-        place = slice(start, stop) if values.ndim == 1 else torch.unravel_index(cells, values.shape)
-        values[place] = read(hidden, cells)
+        indices = slice(start, stop) if values.ndim == 1 else torch.unravel_index(cells, values.shape)
+        values[indices] = read(hidden, cells)
 
     runner.run(values.numel(), lambda start: trace.computed(first(start)), work)

@@ -451,13 +451,13 @@ def ablation_cost(
     match what:
         case "modules":
             places = range(n_tokens) if positions is None else positions
-            cells = [(layer, place % n_tokens) for layer in chosen for place in places for _ in kinds]
+            cells = [(layer, position % n_tokens) for layer in chosen for position in places for _ in kinds]
         case "heads":
-            place = 0 if positions is None else positions[0] % n_tokens
-            cells = [(layer, place) for layer in chosen for _ in range(model.n_heads)]
+            position = 0 if positions is None else positions[0] % n_tokens
+            cells = [(layer, position) for layer in chosen for _ in range(model.n_heads)]
         case "neurons":
-            place = n_tokens - 1 if positions is None else positions[0] % n_tokens
-            cells = [(0 if layers is None else chosen[0], place)] * model.d_mlp
+            position = n_tokens - 1 if positions is None else positions[0] % n_tokens
+            cells = [(0 if layers is None else chosen[0], position)] * model.d_mlp
         case _:
             raise ValueError(f"what must be one of 'modules', 'heads', 'neurons', got {what!r}")
     short = in_blocks(model)
@@ -470,10 +470,10 @@ def ablation_cost(
     return Cost(flops=float(flops), bytes=float(rows * row_bytes(model, n_tokens, n_tokens) + kept + logits))
 
 
-def _tokens(model: Model, n_tokens: int, layer: int, place: int, short: bool) -> float:
+def _tokens(model: Model, n_tokens: int, layer: int, position: int, short: bool) -> float:
     """Positions times layers that one cell computes."""
     if not short:
         return float(n_tokens * (model.n_layers if model.backend == "bridge" else model.n_layers - layer))
     behind: int = model.n_layers - 1 - layer
     # one row in its own layer; all later rows behind, of the last layer their keys and values
-    return 1.0 + (n_tokens - place) * max(0.0, behind - 0.75)
+    return 1.0 + (n_tokens - position) * max(0.0, behind - 0.75)

@@ -53,13 +53,13 @@ class ReplacementValues:
 def check_replacement(replacement: str, reference: Sequence[Text] | None, corrupted: Text | None) -> None:
     """ValueError for an unknown replacement, or what one needs missing or superfluous."""
     check_choice("replacement", replacement, Replacement)
-    for name, given, user, what in (
+    for name, value, user, what in (
         ("reference", reference, "mean", "a list of texts"),
         ("corrupted", corrupted, "resample", "a prompt with as many tokens"),
     ):
-        if replacement == user and given is None:
+        if replacement == user and value is None:
             raise ValueError(f"replacement={user!r} needs {name}=: give {what}")
-        if replacement != user and given is not None:
+        if replacement != user and value is not None:
             raise ValueError(
                 f"{name} is only used by replacement={user!r}, got replacement={replacement!r}: leave {name} out"
             )

@@ -104,10 +104,10 @@ class ProbeResult(Result):
 
     def predict(self, states: ArrayLike) -> tuple[str, ...]:
         """(n,) the label that the probe reads from each of the hidden states (n, d_model)."""
-        given = np.asarray(states, dtype=float)
-        if given.ndim != 2 or given.shape[1] != self.weights.shape[1]:
-            raise ValueError(f"states must have shape (n, {self.weights.shape[1]}), got {given.shape}")
-        scores = given @ self.weights.T + self.bias
+        array = np.asarray(states, dtype=float)
+        if array.ndim != 2 or array.shape[1] != self.weights.shape[1]:
+            raise ValueError(f"states must have shape (n, {self.weights.shape[1]}), got {array.shape}")
+        scores = array @ self.weights.T + self.bias
         best = (scores[:, 0] > 0).astype(int) if len(self.weights) == 1 else scores.argmax(axis=1)
         return tuple(self.classes[i] for i in best.tolist())
 
@@ -203,9 +203,9 @@ def train_probe(
         progress=None if progress is None else lambda done, _: run.report(done, total),
     ).astype(np.float64)  # fmt: skip
     counts = _counts(read)
-    found: dict[str, list[list[float]]] = {name: [] for name in MEASURES}
+    scores: dict[str, list[list[float]]] = {name: [] for name in MEASURES}
     for seed in seeds:
-        for row in found.values():
+        for row in scores.values():
             row.append([])
         shuffled = held.shuffled(target, seed)
         for train, test in held.splits(target, folds, seed):
@@ -218,9 +218,9 @@ def train_probe(
                 "embedding": _accuracy(_standardised(states[:, 1], train), target, train, test, penalty),
             }
             for name, value in parts.items():
-                found[name][-1].append(value)
-            run.report(len(texts) + sum(map(len, found["probe"])), total)
-    accuracies: dict[str, Any] = {name: np.array(rows) for name, rows in found.items()}
+                scores[name][-1].append(value)
+            run.report(len(texts) + sum(map(len, scores["probe"])), total)
+    accuracies: dict[str, Any] = {name: np.array(rows) for name, rows in scores.items()}
     weights, bias = _whole(states[:, 0], target, penalty)
     return ProbeResult(
         classes, **accuracies, weights=weights, bias=bias, layer=number,
@@ -259,8 +259,8 @@ class _Groups:
 
     def shuffled(self, target: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
         """(texts,) the labels dealt out anew among the different texts."""
-        _, first, place = np.unique(self.same, return_index=True, return_inverse=True)
-        return np.asarray(np.random.default_rng(seed).permutation(target[first])[place])
+        _, first, inverse = np.unique(self.same, return_index=True, return_inverse=True)
+        return np.asarray(np.random.default_rng(seed).permutation(target[first])[inverse])
 
     def splits(self, target: NDArray[np.int64], folds: int, seed: int) -> Iterator[tuple[Any, Any]]:
         """Texts to fit to and texts to test on, with each label about equally often in every part."""
@@ -312,7 +312,7 @@ def _numbered(values: Sequence[Any]) -> NDArray[np.int64]:
 def _counts(read: Sequence[tuple[int, ...]]) -> Any:
     """(texts, different tokens) how often each token occurs in each text, as a sparse matrix."""
     tokens = sorted({token for ids in read for token in ids})
-    column = {token: place for place, token in enumerate(tokens)}
+    column = {token: index for index, token in enumerate(tokens)}
     rows = np.repeat(np.arange(len(read)), [len(ids) for ids in read])
     columns = np.array([column[token] for ids in read for token in ids])
     return scipy.sparse.coo_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(read), len(tokens))).tocsr()

@@ -161,9 +161,9 @@ def tune_mod(
                 f"The {run.trainer.done} steps made are in {run.kept.folder}: resume=True goes on from there"
             )
         raise
-    found = run.result(ending)
+    result = run.result(ending)
     run.kept.remove()
-    return found
+    return result
 
 
 # ---- options
