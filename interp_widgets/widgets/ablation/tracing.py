@@ -80,9 +80,9 @@ class CausalTracing(MapPanel):
 
     preset_fields = ("subject",)
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
         usual = {"window": min(default_window(model.n_layers) for model in self.models)}
-        return super().defaults(given) | {name: value for name, value in usual.items() if name not in given}
+        return super().defaults(keywords) | {name: value for name, value in usual.items() if name not in keywords}
 
     def build(self) -> None:
         self.inputs.children = [*self.text_inputs(), *self.controls.rows(), *self.controls.rows("picture")]

@@ -18,36 +18,36 @@ class Announced(Mapping[str, Any]):
     """
 
     def __init__(self) -> None:
-        self._found: dict[str, list[EntryPoint]] = {}
+        self._entries: dict[str, list[EntryPoint]] = {}
         for one in sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value)):
-            if one not in self._found.setdefault(one.name, []):  # a package may be found in two places
-                self._found[one.name].append(one)
+            if one not in self._entries.setdefault(one.name, []):  # a package may be found in two places
+                self._entries[one.name].append(one)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._found:
-            near = difflib.get_close_matches(str(name), self._found, 1)
-            known = ", ".join(self._found) or f"none (packages announce them as {GROUP!r})"
+        if name not in self._entries:
+            near = difflib.get_close_matches(str(name), self._entries, 1)
+            known = ", ".join(self._entries) or f"none (packages announce them as {GROUP!r})"
             raise KeyError(
                 f"no package announces a probe {name!r}; " + (f"did you mean {near[0]!r}?" if near else known)
             )
-        values = sorted({one.value for one in self._found[name]})
+        values = sorted({one.value for one in self._entries[name]})
         if len(values) > 1:
             raise ImportError(
                 f"the probe {name!r} is announced by two packages, as {' and as '.join(values)}: remove one"
             )
-        return _loaded(self._found[name][0])
+        return _loaded(self._entries[name][0])
 
     def __contains__(self, name: object) -> bool:
-        return name in self._found  # without loading it
+        return name in self._entries  # without loading it
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._entries)
 
     def __repr__(self) -> str:
-        return f"Announced({', '.join(self._found)})"
+        return f"Announced({', '.join(self._entries)})"
 
 
 def _loaded(entry: EntryPoint) -> Any:
@@ -56,10 +56,10 @@ def _loaded(entry: EntryPoint) -> Any:
 
     source = f"{entry.value} of {entry.dist.name}" if entry.dist is not None else entry.value
     try:
-        found = entry.load()
+        loaded = entry.load()
     except Exception as error:  # any code may stand in a module of somebody else
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ImportError(f"the probe {entry.name!r} ({source}) cannot be loaded: {said}") from error
-    if not (isinstance(found, type) and issubclass(found, Panel)):
+        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ImportError(f"the probe {entry.name!r} ({source}) cannot be loaded: {message}") from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Panel)):
         raise ImportError(f"the probe {entry.name!r} ({source}) is no panel: decorate the function with @probe")
-    return found
+    return loaded

@@ -92,10 +92,10 @@ class Answers:
 
     def held(self, request: Hashable) -> Outcome | None:
         """The answer in the cache, if it is certain without a long look that the models are what they were."""
-        found = tuple(
+        results = tuple(
             cache.get(self._key(request, model, self._identity.at_a_glance)) for model in self._panel.asked_models
         )
-        return None if any(value is None for value in found) else Outcome(request, found, 0.0, cached=True)
+        return None if any(value is None for value in results) else Outcome(request, results, 0.0, cached=True)
 
     def expected(self, request: Hashable, model: Model) -> bool:
         """Whether the worker will probably find the result in the cache, once it has read the model's weights."""

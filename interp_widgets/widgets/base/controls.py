@@ -16,10 +16,10 @@ class Number(T.Float):
     """A trait for a number; a NaN, which no bound keeps out, is refused."""
 
     def validate(self, obj: Any, value: Any) -> float:
-        found: float = super().validate(obj, value)
-        if found != found:
+        number: float = super().validate(obj, value)
+        if number != number:
             raise T.TraitError(f"{self.name} of {type(obj).__name__} must be a number, got nan")
-        return found
+        return number
 
 
 LONGEST_TEXT = 200_000
@@ -59,9 +59,9 @@ class Typed(T.Unicode[str, str]):
     """A trait for a text that a user types or pastes; see `checked_text`."""
 
     def validate(self, obj: Any, value: Any) -> str:
-        found: str = super().validate(obj, value)
+        text: str = super().validate(obj, value)
         try:
-            return checked_text(found, str(self.name))
+            return checked_text(text, str(self.name))
         except ValueError as error:
             raise T.TraitError(str(error)) from error
 
@@ -73,12 +73,12 @@ class TypedList(T.List[str]):
         super().__init__(T.Unicode(), default_value=list(default_value), **keywords)
 
     def validate(self, obj: Any, value: Any) -> list[str]:
-        found: list[str] = super().validate(obj, value)
+        texts: list[str] = super().validate(obj, value)
         try:
-            checked_text("\n".join(found), str(self.name))
+            checked_text("\n".join(texts), str(self.name))
         except ValueError as error:
             raise T.TraitError(str(error)) from error
-        return found
+        return texts
 
 
 class ListOf(T.Tuple):

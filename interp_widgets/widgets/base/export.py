@@ -171,7 +171,7 @@ def _scripts(shown: Sequence[Any], by_kind: Mapping[str, Any]) -> list[str]:
 def _links(shown: Sequence[Any]) -> list[dict[str, Any]]:
     """Which maps and strips shade each other, by their places in the page."""
     links = []
-    for place, view in enumerate(shown):
+    for index, view in enumerate(shown):
         strips = view.strips if isinstance(view, Heatmap) else None
         if strips is None or not all(strip in shown for strip in strips):
             continue
@@ -179,7 +179,7 @@ def _links(shown: Sequence[Any]) -> list[dict[str, Any]]:
         scales = (TOKENS_DIVERGING256,) * 2 if signed else (TOKENS256, TOKENS_DARK256)
         rows, columns = (shown.index(strip) for strip in strips)
         light, dark = (_code(lut(scale)) for scale in scales)
-        links.append({"map": place, "rows": rows, "columns": columns, "lut": light, "lut_dark": dark})
+        links.append({"map": index, "rows": rows, "columns": columns, "lut": light, "lut_dark": dark})
     return links
 
 
@@ -207,7 +207,7 @@ _BOKEH_READY = """(() => {
 })();"""
 
 
-def _state(view: Any, place: str) -> dict[str, Any]:
+def _state(view: Any, view_id: str) -> dict[str, Any]:
     state = view.get_state()
     values: dict[str, Any] = {}
     binary: dict[str, str] = {}
@@ -222,7 +222,7 @@ def _state(view: Any, place: str) -> dict[str, Any]:
         values["instruction"] = ""  # there is no kernel that would answer
     if isinstance(view, Table):
         values["writable"] = False  # nobody would keep what is written into a saved page
-    return {"id": place, "module": _kind(view), "values": values, "binary": binary}
+    return {"id": view_id, "module": _kind(view), "values": values, "binary": binary}
 
 
 def _start(states: list[dict[str, Any]], kinds: list[str], links: list[dict[str, Any]]) -> str:

@@ -223,8 +223,8 @@ def _trait(made: Field, default: Any) -> T.TraitType[Any, Any]:
 def fields_of(panel: Any) -> dict[str, Field]:
     """The fields of a panel or its class by name, in the order in which they were declared."""
     traits = panel.class_traits(field=lambda one: one is not None)
-    found = {name: trait.metadata["field"] for name, trait in traits.items()}
-    return dict(sorted(found.items(), key=lambda item: item[1].order))
+    fields = {name: trait.metadata["field"] for name, trait in traits.items()}
+    return dict(sorted(fields.items(), key=lambda item: item[1].order))
 
 
 class Controls:
@@ -236,7 +236,7 @@ class Controls:
         self._made: dict[str, Any] = {}
         self._rows: list[W.HBox] = []
         self._hints: dict[str, W.HTML] = {}
-        self._said: dict[str, str] = {}
+        self._hint_texts: dict[str, str] = {}
         panel.watch(panel, T.All, lambda _: self.fit())
 
     def __getitem__(self, name: str) -> Any:
@@ -295,7 +295,7 @@ class Controls:
                 self._hints[name].add_class(style)
             at = box.children.index(self._made[name]) + 1
             box.children = (*box.children[:at], self._hints[name], *box.children[at:])
-        self._said[name] = text
+        self._hint_texts[name] = text
         self._hints[name].value = f"<span role='status'>{escape(text)}</span>"
         shown_if(self._hints[name], True)
         return True
@@ -303,7 +303,7 @@ class Controls:
     @property
     def hints(self) -> dict[str, str]:
         """What the hints on the screen say, by the field they are about."""
-        return {name: self._said[name] for name, hint in self._hints.items() if not hidden(hint)}
+        return {name: self._hint_texts[name] for name, hint in self._hints.items() if not hidden(hint)}
 
     def clear_hints(self) -> None:
         """Take all hints away."""

@@ -59,8 +59,8 @@ def of_view(panel: Any, arrays: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
     """The numbers of what is looked at; None for a difference of models with arrays of two shapes."""
     if panel.shown != "difference":
         return arrays[LETTERS.index(panel.shown)]
-    found: NDArray[Any] | None = arrays[1] - arrays[0] if arrays[0].shape == arrays[1].shape else None
-    return found
+    difference: NDArray[Any] | None = arrays[1] - arrays[0] if arrays[0].shape == arrays[1].shape else None
+    return difference
 
 
 def largest(panel: Any, arrays: Iterable[Sequence[NDArray[Any]]]) -> float:

@@ -156,8 +156,8 @@ class Panel(Shell):
         """What the models lack for the panel to be a tab, such as "two models"; empty where they fit."""
         return ""
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
-        """Values of traits that the panel starts with, besides those `given` by the user or on the workbench."""
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        """Values of traits that the panel starts with; `keywords` names those set by the user or on the workbench."""
         return {}
 
     def build(self) -> None:
@@ -203,8 +203,8 @@ class Panel(Shell):
 
     def cost(self, request: Any, model: Model) -> Cost | None:
         """What a request takes on one model: what it says itself; None if it is always quick."""
-        found: Cost | None = request.cost(model) if hasattr(request, "cost") else None
-        return found
+        cost: Cost | None = request.cost(model) if hasattr(request, "cost") else None
+        return cost
 
     def forecast_on(self, request: Any, model: Model) -> Forecast:
         """Time and memory that a request will take on one model, where its result is not in the cache."""
@@ -212,8 +212,8 @@ class Panel(Shell):
 
     def asked_of(self, request: Any, model: Model) -> Hashable:
         """What of a request one model is asked, where each is asked something else: its result is kept for that."""
-        found: Hashable = request
-        return found
+        question: Hashable = request
+        return question
 
     def depends_on(self, request: Any, model: Model) -> tuple[Any, ...]:
         """Other models that a model's result depends on too: those that find arguments, such as the one that writes."""

@@ -206,11 +206,11 @@ class PredictionPanel(Panel):
     selects_position: ClassVar[bool] = False
     """Whether `position` is a token of what the model has read, inside the prompt the workbench's `prompt_token`."""
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
-        if "prompt" in given:
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        if "prompt" in keywords:
             return {}
-        found = {"prompt": PRESETS[0].prompt, "target": PRESETS[0].target, **self.preset_values(PRESETS[0])}
-        return {name: value for name, value in found.items() if name not in given}
+        values = {"prompt": PRESETS[0].prompt, "target": PRESETS[0].target, **self.preset_values(PRESETS[0])}
+        return {name: value for name, value in values.items() if name not in keywords}
 
     @classmethod
     def preset_values(cls, chosen: Preset) -> dict[str, Any]:
@@ -248,8 +248,8 @@ class PredictionPanel(Panel):
     @property
     def texts(self) -> TextInputs:
         """The inputs of the texts: the panel's own or those of the stack it is in."""
-        found: TextInputs = self.stack.texts if self._texts_above else self._texts
-        return found
+        texts: TextInputs = self.stack.texts if self._texts_above else self._texts
+        return texts
 
     @property
     def _texts_above(self) -> bool:

@@ -56,13 +56,13 @@ def opened_pair(base: Any, tuned: Any, saved: type[SavedResult]) -> tuple[Any, A
     return SimpleNamespace(base=base, tuned=tuned), None
 
 
-def _opened(given: Any, saved: type[SavedResult]) -> Any:
-    if isinstance(given, saved.kind):
-        return saved(given)
-    if isinstance(given, str | os.PathLike):
-        path = os.path.expanduser(os.fspath(given))
+def _opened(source: Any, saved: type[SavedResult]) -> Any:
+    if isinstance(source, saved.kind):
+        return saved(source)
+    if isinstance(source, str | os.PathLike):
+        path = os.path.expanduser(os.fspath(source))
         try:
             return saved(saved.kind.load(path), path)
         except FileNotFoundError as error:
-            raise FileNotFoundError(f"{error}; a model is opened with load_model({str(given)!r})") from None
-    return given
+            raise FileNotFoundError(f"{error}; a model is opened with load_model({str(source)!r})") from None
+    return source

@@ -94,11 +94,11 @@ def _save_table(frame: Any, target: Path, suffix: str) -> None:
 
 def as_one(parts: Mapping[str, Any], tab: str = "") -> Result:
     """What is written as a result: the only part as it is, several as `Results`; ValueError where there is none."""
-    found = {name: one for name, one in parts.items() if one is not None}
-    if not found:
+    results = {name: one for name, one in parts.items() if one is not None}
+    if not results:
         where = f" on the tab {tab}" if tab else ""
         raise ValueError(f"there is no result to save{where} yet: press Run or the tab's own button first")
-    return next(iter(found.values())) if len(found) == 1 else Results(tuple(found), tuple(found.values()))
+    return next(iter(results.values())) if len(results) == 1 else Results(tuple(results), tuple(results.values()))
 
 
 def free_name(path: Path) -> Path:

@@ -82,8 +82,8 @@ class Shell(W.VBox):
             except T.TraitError as error:
                 kept = getattr(self, name)
                 setattr(control, key, write(kept))
-                said = _refusal(self.traits()[name], control.description or name, change.new) or str(error)
-                raise ValueError(f"{said}; it stays {short(repr(kept))}") from error
+                message = _refusal(self.traits()[name], control.description or name, change.new) or str(error)
+                raise ValueError(f"{message}; it stays {short(repr(kept))}") from error
 
         to_control()
         control.observe(guarded(self, to_trait), key)
@@ -171,8 +171,8 @@ def _workbench(model: Model, tuned: Any, workbench: Workbench | None) -> Workben
             raise TypeError("a workbench has its models already: open the widget as Explorer(workbench)")
         return model
     if workbench is not None:
-        given = Workbench(model, tuned).models
-        if [id(one) for one in given] != [id(one) for one in workbench.models]:
+        models = Workbench(model, tuned).models
+        if [id(one) for one in models] != [id(one) for one in workbench.models]:
             raise ValueError("the workbench was opened on other models: leave the model out, Explorer(workbench)")
         return workbench
     return Workbench(model, tuned)

@@ -69,11 +69,11 @@ class Stack(Shell):
         super().__init_subclass__(**options)
         if not cls.panels:
             return
-        found: dict[str, Any] = {}
+        shared: dict[str, Any] = {}
         for kind in cls.panels.values():
-            found |= {name: kind.class_traits()[name] for name in kind.options() if name not in found}
+            shared |= {name: kind.class_traits()[name] for name in kind.options() if name not in shared}
         own = {"tab": field({name: name.title() for name in cls.panels}, next(iter(cls.panels)), argument=None)}
-        for name, trait in own.items() | {name: copy.copy(trait) for name, trait in found.items()}.items():
+        for name, trait in own.items() | {name: copy.copy(trait) for name, trait in shared.items()}.items():
             if name not in vars(cls) and not (name in own and name in cls.class_trait_names()):
                 setattr(cls, name, trait)
                 trait.class_init(cls, name)
@@ -84,10 +84,10 @@ class Stack(Shell):
         try:
             self.fitting = {name: kind for name, kind in self.panels.items() if not kind.lacks(self.models)}
             """The panels that fit the models, under the names of their tabs."""
-            self._given = {**self.defaults({*traits, *self.workbench.given}), **traits}
-            for name, value in self._given.items():
+            self._start_values = {**self.defaults({*traits, *self.workbench.given}), **traits}
+            for name, value in self._start_values.items():
                 setattr(self, name, value)
-            self.workbench.join(self, given=self._given)
+            self.workbench.join(self, given=self._start_values)
             self.controls = Controls(self)
             self.status_line = StatusLine(on_cancel=guarded(self, self.cancel)) if self.one_status else None
             self._assemble()
@@ -99,8 +99,8 @@ class Stack(Shell):
 
     # hooks ------------------------------------------------------------------------------------------------------------
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
-        """Values to start with, besides those `given` by the user or on the workbench and those of the panels."""
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        """Values to start with besides the panels' own; `keywords` names those set by the user or on the workbench."""
         return {}
 
     def build(self) -> None:
@@ -256,7 +256,7 @@ class Stack(Shell):
         chosen = {
             option: getattr(self, option)
             for option in shared
-            if option in {*self._given, *self.workbench.given}
+            if option in {*self._start_values, *self.workbench.given}
             or getattr(self, option) != usual[option]
             or any(panel.has_trait(option) for panel in self._opened.values())
         }

@@ -82,7 +82,7 @@ class StatusLine(View):
     def __init__(self, on_cancel: Callable[[], object] | None = None, **traits: Any) -> None:
         super().__init__(**traits)
         self._runs: dict[str, _Run] = {}
-        self._said = ("idle", "Ready")
+        self._last = ("idle", "Ready")
         self._on_cancel = on_cancel
         self.on_msg(self._message)
 
@@ -103,14 +103,14 @@ class StatusLine(View):
         """A request waits for the device, and for what runs on it."""
         self._runs.pop(channel, None)
         self._runs[channel] = _Run(title, "queued", behind=behind)
-        self._said = ("idle", "")
+        self._last = ("idle", "")
         self._paint()
 
     def running(self, title: str = "Computing", *, channel: str = "main") -> None:
         """A request is being computed."""
         self._runs.pop(channel, None)
         self._runs[channel] = _Run(title, "running")
-        self._said = ("idle", "")
+        self._last = ("idle", "")
         self._paint(error="")
 
     def progress(self, progress: Progress, *, channel: str = "main") -> None:
@@ -144,19 +144,19 @@ class StatusLine(View):
     def failed(self, error: BaseException) -> None:
         """Show what went wrong; the picture stays."""
         trace = "".join(traceback.format_exception(error))
-        self._said = ("failed", "Failed")
+        self._last = ("failed", "Failed")
         self._paint(error=describe_error(error), trace=trace[-20_000:])
 
     def _say(self, state: str, text: str) -> None:
         """Something that is over: the whole line, or beside what is under way."""
-        self._said = (state, text)
+        self._last = (state, text)
         self._paint(error="")
 
     def _paint(self, *, error: str | None = None, trace: str = "") -> None:
         """Show what is under way, or else what was said last; `error` None leaves the error as it is."""
         computing = [run for run in self._runs.values() if run.state != "queued"]
         run = computing[-1] if computing else next(iter(self._runs.values()), None)
-        state, text = (run.state, self._told(run)) if run is not None else self._said
+        state, text = (run.state, self._run_text(run)) if run is not None else self._last
         progress = None if run is None or state != "running" else run.progress
         with self.hold_sync():
             self.state, self.text = state, text
@@ -165,7 +165,7 @@ class StatusLine(View):
             if error is not None:
                 self.error, self.trace = error, trace
 
-    def _told(self, run: _Run) -> str:
+    def _run_text(self, run: _Run) -> str:
         """What is under way, what waits for it, and what was said meanwhile."""
         waits = [other.title for other in self._runs.values() if other.state == "queued" and other is not run]
         if run.state == "queued":
@@ -173,8 +173,8 @@ class StatusLine(View):
         else:
             text = "Cancelling" if run.state == "cancelling" else run.title
         then = f"then {', '.join(waits)}" if waits else ""
-        said = "" if self._said in (("idle", "Ready"), ("failed", "Failed")) else self._said[1]
-        return " · ".join(part for part in (text, then, said) if part)
+        last = "" if self._last in (("idle", "Ready"), ("failed", "Failed")) else self._last[1]
+        return " · ".join(part for part in (text, then, last) if part)
 
     def _message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if isinstance(content, dict) and content.get("event") == "cancel" and self._on_cancel is not None:

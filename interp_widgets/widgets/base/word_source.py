@@ -235,8 +235,8 @@ class WordPanel(Panel):
         """Whether words are asked for now: not of saved results, whose words are what they are."""
         return not isinstance(self.models[0], SavedResult)
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
-        return super().defaults(given) | _meant(given)
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        return super().defaults(keywords) | _meant(keywords)
 
     def words_asked_for(self) -> WordSource:
         """Words and vectors as the inputs name them; ValueError if they name none."""
@@ -254,14 +254,15 @@ class WordStack(Stack):
         """Whether words are asked for: not of saved results."""
         return not isinstance(self.models[0], SavedResult)
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
-        return {"word_list": "demo"} | _meant(given)  # said to every panel, also to those whose tabs are opened later
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        # for every panel, also those whose tabs are opened later
+        return {"word_list": "demo"} | _meant(keywords)
 
     def build(self) -> None:
         self.inputs.children = self.controls.rows("words")
 
 
-def _meant(given: set[str]) -> dict[str, Any]:
+def _meant(keywords: set[str]) -> dict[str, Any]:
     """The kind of word list that given words mean."""
-    kinds = [kind for name, kind in (("words", "own"), ("word_file", "file")) if name in given]
-    return {"word_list": kinds[0]} if kinds and "word_list" not in given else {}
+    kinds = [kind for name, kind in (("words", "own"), ("word_file", "file")) if name in keywords]
+    return {"word_list": kinds[0]} if kinds and "word_list" not in keywords else {}

@@ -67,7 +67,7 @@ class ConceptBrowser(ConceptOptions, Stack):
 
     def build(self) -> None:
         if self.stream < 0:
-            self.stream = self.layer if self.layer or "layer" in self._given else self.deepest // 2
+            self.stream = self.layer if self.layer or "layer" in self._start_values else self.deepest // 2
         self.watch(self, "layer", self._follow_layer)
         self.watch(self, "stream", lambda change: setattr(self, "layer", min(change.new, self.models[0].n_layers - 1)))
         self.watch(self, "prompt", lambda _: setattr(self, "prompt_token", -1))

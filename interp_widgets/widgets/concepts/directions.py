@@ -264,10 +264,10 @@ class ConceptOptions(T.HasTraits):
     prompt_token = field(T.Int(-1, min=-1), argument=None)
     """The token of the prompt whose state is taken apart; -1 for the last."""
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
         """What to start with."""
-        usual: dict[str, Any] = {} if "prompt" in given else {"prompt": PROMPT}
-        return usual if "concepts" in given else usual | {"concepts": demo_concepts()}
+        usual: dict[str, Any] = {} if "prompt" in keywords else {"prompt": PROMPT}
+        return usual if "concepts" in keywords else usual | {"concepts": demo_concepts()}
 
     @property
     def deepest(self) -> int:

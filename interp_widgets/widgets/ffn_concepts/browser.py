@@ -49,10 +49,10 @@ class FFNConceptBrowser(WordStack):
         paths = {name: os.fspath(value) for name, value in options.items() if isinstance(value, os.PathLike)}
         super().__init__(model, tuned, **{**options, **paths})
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
         # what is read most easily as words is written last
-        last = {} if "layer" in given else {"layer": min(model.n_layers for model in self.models) - 1}
-        return super().defaults(given) | last
+        last = {} if "layer" in keywords else {"layer": min(model.n_layers for model in self.models) - 1}
+        return super().defaults(keywords) | last
 
     @property
     def asks_words(self) -> bool:

@@ -77,9 +77,9 @@ class LayerNeurons(PredictionPanel):
     def lacks(cls, models: tuple[Any, ...]) -> str:
         return "a model: a saved result has no neurons to watch" if isinstance(models[0], SavedResult) else ""
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
-        self.neuron_chosen = "neuron" in given
-        return super().defaults(given)
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        self.neuron_chosen = "neuron" in keywords
+        return super().defaults(keywords)
 
     def build(self) -> None:
         self.inputs.children = self.text_inputs()

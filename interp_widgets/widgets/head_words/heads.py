@@ -58,9 +58,9 @@ class HeadWords(WordPairPanel):
         self._matches: tuple[Any, str, tuple[FoundWord | None, ...]] = ((), "", ())
         super().__init__(model, tuned, **options)
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
-        self.head_chosen = bool({"layer", "head", "pair", "dimension"} & given)
-        return super().defaults(given)
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        self.head_chosen = bool({"layer", "head", "pair", "dimension"} & keywords)
+        return super().defaults(keywords)
 
     def build(self) -> None:
         if self.color == "change" and len(self.models) < 2:

@@ -324,13 +324,13 @@ class MixturePanel(MixtureOptions, Panel):
 
     title: ClassVar[str] = "Mixture of depths"
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
         if len(self.models) == 2 and self.models[0] is self.models[1]:
             raise ValueError("both models are the same object, which has one list of mixtures: load the model twice")
         mixtures = tuple((opened_on(model),) for model in self.models)
         k = min(USUAL_K, *(int(getattr(model, "n_layers", USUAL_K)) for model in self.models))
         options = {"mixtures": mixtures, "chosen": [0] * len(self.models), "k": k, **mixtures[0][0].options}
-        return super().defaults(given) | {name: value for name, value in options.items() if name not in given}
+        return super().defaults(keywords) | {name: value for name, value in options.items() if name not in keywords}
 
     # the mixtures -----------------------------------------------------------------------------------------------------
 

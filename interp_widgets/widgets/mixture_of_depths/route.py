@@ -64,8 +64,8 @@ class MixtureRouting(MixtureReading):
         help="How many routes each token uses here, by the largest weights; 0: as many as it was tuned with",
     )  # fmt: skip
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
-        return super().defaults(given) | ({} if "prompt" in given else {"prompt": PROMPT})
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        return super().defaults(keywords) | ({} if "prompt" in keywords else {"prompt": PROMPT})
 
     # layout -----------------------------------------------------------------------------------------------------------
 

@@ -276,10 +276,10 @@ class MixtureGrid(probe(mod_grid, base=SeededStudy, view=GridView, title="Grid o
                     argument="ks", control=ks_box)  # fmt: skip
     """Numbers of routes on the grid."""
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
         fewest = min(int(getattr(model, "n_layers", 3)) for model in self.models)
-        ks = {} if "grid_ks" in given else {"grid_ks": [k for k in (1, 2, 3) if k <= fewest]}
-        return super().defaults(given) | ks
+        ks = {} if "grid_ks" in keywords else {"grid_ks": [k for k in (1, 2, 3) if k <= fewest]}
+        return super().defaults(keywords) | ks
 
     def arguments(self) -> dict[str, Any]:
         if not self.grid_ks:

@@ -69,7 +69,7 @@ class ProbePanel(Panel):
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for parameter in self.parameters:
             role, name, default = parameter.role, parameter.name, parameter.default
@@ -80,9 +80,9 @@ class ProbePanel(Panel):
                 values[parameter.trait] = PRESETS[0].prompt
             elif role.name == "Token" and not parameter.has_default and name in ("target", "foil"):
                 values[parameter.trait] = getattr(PRESETS[0], name)
-        if "prompt" in given:
+        if "prompt" in keywords:
             values = {name: value for name, value in values.items() if name not in ("target", "foil")}
-        return {name: value for name, value in values.items() if name not in given}
+        return {name: value for name, value in values.items() if name not in keywords}
 
     def build(self) -> None:
         about = (type(self).__doc__ or "").strip().splitlines()[:1]

@@ -77,8 +77,8 @@ class DatasetSaliency(DensityPanel):
     density_threshold = variant(DensityPanel.density_threshold, redraws=False)
     p = variant(DensityPanel.p, redraws=False)
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
-        return {"min_response": SHORTEST} if "cases" in given and "min_response" not in given else {}
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        return {"min_response": SHORTEST} if "cases" in keywords and "min_response" not in keywords else {}
 
     def build(self) -> None:
         super().build()

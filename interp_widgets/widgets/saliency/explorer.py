@@ -37,14 +37,14 @@ class SaliencyExplorer(Stack):
     title = "Saliency"
     panels: ClassVar = {"map": SaliencyMap, "check": SaliencyCheck, "data_set": DatasetSaliency}
 
-    def defaults(self, given: set[str]) -> dict[str, Any]:
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
         start = default_prompt()
         usual: dict[str, Any] = {} if len(self.models) == 1 else {"view": "B"}  # the model that writes the response
-        if "prompt" not in given:
-            usual |= {"prompt": start.prompt} if "marks" in given else {
+        if "prompt" not in keywords:
+            usual |= {"prompt": start.prompt} if "marks" in keywords else {
                 "prompt": start.prompt, "instruction": start.instruction,
             }  # fmt: skip
-        return {name: value for name, value in usual.items() if name not in given}
+        return {name: value for name, value in usual.items() if name not in keywords}
 
     def build(self) -> None:
         generate = W.Button(description="Generate", tooltip="Let the model write the response to this prompt")

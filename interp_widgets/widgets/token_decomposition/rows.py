@@ -104,11 +104,11 @@ class Rows:
         tokens = self.result.tokens
         match color:
             case "probability":
-                return self._said(self._with(tokens.probability, tokens.bias_probability))
+                return self._where_top_token(self._with(tokens.probability, tokens.bias_probability))
             case "norm_share":
                 return self._with(tokens.norm_share, None)
             case "target_probability":
-                return self._said(self._with(tokens.target_probability, None))
+                return self._where_top_token(self._with(tokens.target_probability, None))
             case "target_logit":
                 return self._with(tokens.target_logit, tokens.target_bias)
         raise ValueError(f"unknown colouring {color!r}")
@@ -122,7 +122,7 @@ class Rows:
             numbers[-1] = of_rest
         return numbers
 
-    def _said(self, numbers: Array) -> Array:
+    def _where_top_token(self, numbers: Array) -> Array:
         return np.where(self.top() >= 0, numbers, np.nan)
 
     def top(self) -> NDArray[np.int64]:

@@ -73,8 +73,8 @@ class View(anywidget.AnyWidget):
     def __init_subclass__(cls, **options: Any) -> None:
         source = cls.__dict__.get("_esm")
         if isinstance(source, str):  # not where anywidget makes a trait of it
-            before, found, after = source.rpartition("export default ")
-            if not found:
+            before, separator, after = source.rpartition("export default ")
+            if not separator:
                 raise TypeError(f"the module of {cls.__name__} must have an 'export default'")
             guard = (_HERE / "sturdy.js").read_text(encoding="utf-8")
             cls._esm = f"{guard}\n{before}const ownView = {after}\nexport default sturdy(ownView);\n"

@@ -131,9 +131,9 @@ class Heatmap(View):
             raise ValueError(f"a heat map needs a (rows, columns) matrix, got shape {array.shape}")
         row_labels = _labels(rows, self.row_labels, array.shape[0], "rows")
         column_labels = _labels(columns, self.column_labels, array.shape[1], "columns")
-        for what, given in (("texts", texts), ("notes", notes)):
-            if given and len(given) != array.size:
-                raise ValueError(f"{what} must hold one string for each of the {array.size} cells, got {len(given)}")
+        for what, strings in (("texts", texts), ("notes", notes)):
+            if strings and len(strings) != array.size:
+                raise ValueError(f"{what} must hold one string for each of the {array.size} cells, got {len(strings)}")
         low, high = data_range(array, signed=signed)
         with self.hold_sync():
             if list(array.shape) != self.shape:
@@ -183,9 +183,9 @@ class Heatmap(View):
         )  # fmt: skip
 
 
-def _labels(given: Sequence[str] | None, held: list[str], n: int, what: str) -> list[str]:
-    if given is None:
+def _labels(labels: Sequence[str] | None, held: list[str], n: int, what: str) -> list[str]:
+    if labels is None:
         return held if len(held) == n else []
-    if len(given) != n:
-        raise ValueError(f"{what} must hold one label for each of the {n} {what}, got {len(given)}")
-    return [str(label) for label in given]
+    if len(labels) != n:
+        raise ValueError(f"{what} must hold one label for each of the {n} {what}, got {len(labels)}")
+    return [str(label) for label in labels]
