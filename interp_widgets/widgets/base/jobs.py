@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ...compute.worker import Cancelled, Job, Owner, State
+from ...compute.worker import Job, Owner, State
 from ...models.stopping import stopping
 from ...models.threads import SMALL, few_threads
 from .guard import guarded, inside_handler, ui_lock
@@ -186,8 +186,6 @@ class Derived:
         def caught(job: Job) -> tuple[Any, Exception | None]:
             try:
                 return work(job), None
-            except Cancelled:
-                raise
             except Exception as error:  # handed over, so that the picture says so before the sentence comes
                 return None, error
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import ipywidgets as W
 
 from interp_widgets.compute.memory import describe_seconds, speedometer
-from interp_widgets.compute.worker import Cancelled, Job
+from interp_widgets.compute.worker import Job
 from interp_widgets.figures.mixture_of_depths.lines import (
     STATISTICS,
     Distillation,
@@ -198,8 +198,6 @@ class MixtureTuning(MixturePanel):
                 return tuned, None
             except _Stopped:
                 pass
-            except Cancelled:
-                raise
             except Exception as error:  # the buttons have to hear of it too
                 failure = error
             return (kept[-1] if kept else None), failure
