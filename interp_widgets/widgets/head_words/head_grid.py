@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from interp_widgets.analysis.head_words.head_word_result import FoundWord
 
 from ..base import pair_view
 from ..views import Heatmap, Table
+from ..views.heatmap import Colours
 from .word_rows import Matches, WordRow, common_words, counts_of, word_rows
 
 if TYPE_CHECKING:
@@ -44,18 +44,6 @@ UNITS = {
     "change": "1 − M",
 }
 """The same at the colour bar, where there is less room."""
-
-
-@dataclass(frozen=True)
-class Colours:
-    """What colours the grid."""
-
-    matrix: Array
-    """(layers, heads), NaN where nothing was computed."""
-    vmin: float
-    vmax: float
-    label: str
-    signed: bool = False
 
 
 def whole(values: NDArray[Any], layers: Sequence[int], n_layers: int) -> Array:

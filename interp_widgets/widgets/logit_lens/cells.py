@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.logit_lens import LogitLensResult
 from interp_widgets.figures.labels import visible
+
+from ..views.heatmap import Colours
 
 Array = NDArray[np.float64]
 
@@ -34,21 +35,6 @@ NOTED = 3
 """Likeliest tokens named in a tooltip; of two models the first of each."""
 MOST_NOTES = 20_000
 """Of more cells than this none has a note."""
-
-
-@dataclass(frozen=True)
-class Colours:
-    """What colours the map: one number per cell, and the scale they stand on."""
-
-    matrix: Array
-    """(layers + 1, positions)."""
-    vmin: float
-    vmax: float
-    label: str
-    """Name and unit, for the colour bar."""
-    signed: bool = False
-    scale: str = "linear"
-    reverse: bool = False
 
 
 def colours(results: Sequence[LogitLensResult], color: str, shown: str) -> Colours:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import traitlets as t
@@ -22,6 +23,20 @@ from interp_widgets.widgets.views.base import (
 from interp_widgets.widgets.views.token_strip import TokenStrip
 
 _PLAIN, _SIGNED = lut(SEQUENTIAL256), lut(DIVERGING256)
+
+
+@dataclass(frozen=True)
+class Colours:
+    """What colours a map: one number per cell, NaN where nothing was computed, and the scale that they stand on."""
+
+    matrix: NDArray[np.float64]
+    vmin: float
+    vmax: float
+    label: str
+    """Name and unit, for the colour bar."""
+    signed: bool = False
+    scale: str = "linear"
+    reverse: bool = False
 
 
 class Heatmap(View):
