@@ -93,6 +93,19 @@ def test_journey(opened: Any) -> None:
     assert any(" → " in text for text in nb.py("lens.map.heat.texts"))
     nb.looks("logit_lens_difference", nb.panel, height=2400)
 
+    # A beside B: next to each other where there is room, else below each other, with one cursor
+    panel.get_by_role("button", name="A beside B").click()
+    nb.wait_py("[heat.title[:1] for heat in lens.map.maps.shown]", ["A", "B"])
+    expect(panel.locator("canvas.iw-top:visible")).to_have_count(2)
+    a, b = panel.locator("canvas.iw-top:visible").all()
+    first, second = a.bounding_box(), b.bounding_box()
+    assert first["y"] == second["y"]
+    assert second["x"] >= first["x"] + first["width"]
+    chosen = nb.py("lens.map.heat.cross")
+    b.click(position={"x": second["width"] / 2, "y": second["height"] / 2})
+    nb.wait_py(f"lens.map.heat.cross != {chosen} and lens.map.heat.cross == lens.map.maps.views[1].cross", True)
+    nb.looks("logit_lens_beside", nb.panel, height=2400)
+
     # what cannot be done is said, and the map stays
     target.fill("nothing like it")
     target.blur()

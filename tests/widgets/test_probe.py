@@ -701,8 +701,8 @@ def tokens_of(model: Model, prompt: Prompt) -> Table:
 
 
 def test_a_view_of_ones_own_draws_and_saves(pair: Any, show: Any, tmp_path: Path) -> None:
-    panel = show(probe(tokens_of, view=Words), pair, prompt="The dog", view="difference")
-    assert panel.picture.line.value == "difference: The  dog / The  dog"
+    panel = show(probe(tokens_of, view=Words), pair, prompt="The dog", view="beside")
+    assert panel.picture.line.value == "beside: The  dog / The  dog"
     assert formats(panel) == (".csv", ".parquet", ".html", ".npz"), "no picture without a scene"
     loud = show(probe(tokens_of, view=Capitals), pair.base, prompt="The dog")
     (table,) = loud.picture.tables

@@ -51,7 +51,8 @@ class HeadAblation(Removal):
 
     def make_maps(self) -> Maps:
         maps = Maps(self, {"head": "Attention heads"}, column="head", in_row=1)
-        maps.maps["head"].x_label = "head"
+        for heat in maps.pairs["head"].views:
+            heat.x_label = "head"
         maps.on_pin = self._pinned
         return maps
 
@@ -94,7 +95,7 @@ class HeadAblation(Removal):
         heads = [str(head) for head in range(max(result.effect.shape[1] for result in results))]
         where = "every token" if first.position is None else at_token(first.position, first.prompt_tokens)
         rest = ", partial" if any(result.partial for result in results) else ""
-        title = f"{pair_view.title_start(self)}Attention heads at {where}{rest}"
+        title = f"Attention heads at {where}{rest}"
         self.maps.paint(arrays, heads, unit=UNITS[first.metric], titles={"head": title})
         self.draw_words(_strongest(results))
 

@@ -58,6 +58,7 @@ class MapPanel(PredictionPanel):
     """The selected token of what the model has read, -1 for none; inside the prompt it is `prompt_token`."""
 
     selects_position = True
+    of_both = ("difference", "beside")
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.layer_chosen = False
@@ -85,51 +86,59 @@ class MapPanel(PredictionPanel):
 
 
 class Maps:
-    """Heat maps with layers as rows on one scale about zero, each in a box of its own, in a grid that reflows."""
+    """Heat maps with layers as rows on one scale about zero, in a grid that reflows; of A beside B one pair a row."""
 
     def __init__(self, panel: Any, labels: Mapping[str, str], *, column: str, in_row: int) -> None:
         self.panel, self.labels, self.in_row = panel, dict(labels), in_row
-        self.maps = {
-            name: Heatmap(
-                title=label, row_name="layer", column_name=column, y_label="layer", empty="No map yet: press Run"
+        self.pairs = {
+            name: pair_view.SideBySide(
+                panel, partial(
+                    Heatmap, title=label, row_name="layer", column_name=column, y_label="layer",
+                    empty="No map yet: press Run",
+                )
             )
             for name, label in labels.items()
-        }
-        # Each in a box of its own: a view that is on the page already cannot get a class itself
-        self.grid = W.VBox([W.VBox([heat]) for heat in self.maps.values()])
-        self.grid.add_class("iw-maps-3" if in_row == 3 else "iw-maps")
+        }  # fmt: skip
+        self.maps = {name: pair.views[0] for name, pair in self.pairs.items()}
+        self.grid = W.VBox([pair.box for pair in self.pairs.values()])
+        self._columns = "iw-maps-3" if in_row == 3 else "iw-maps"
+        self.grid.add_class(self._columns)
         self.on_pin: Callable[[str, int, int], object] = lambda name, row, column: None
         """Called with the name of a map, row and column when a cell is pinned, with -1, -1 when it is let go."""
         self._filling = False
-        for name, heat in self.maps.items():
-            panel.watch(heat, "pinned", partial(self._pinned, name))
-            panel.watch(heat, "cross", self._moved)
+        for name, pair in self.pairs.items():
+            for heat in pair.views:
+                panel.watch(heat, "pinned", partial(self._pinned, name))
+                panel.watch(heat, "cross", self._moved)
 
     def paint(
         self, arrays: Mapping[str, Sequence[Array]], columns: Sequence[str], *, unit: str, titles: Mapping[str, str],
-        notes: Mapping[str, Sequence[str]] | None = None, marks: Sequence[Sequence[int]] = (),
+        notes: Callable[[str], Mapping[str, Sequence[str]]] | None = None, marks: Sequence[Sequence[int]] = (),
     ) -> None:  # fmt: skip
-        """Show other numbers: for every map one (layers, columns) array per model."""
-        largest = pair_view.largest(self.panel, arrays.values())
-        full = largest * self.panel.color_range
-        after = ", B − A" if self.panel.shown == "difference" else ""
+        """Show other numbers: for every map one (layers, columns) array per model; `notes` gives those of a view."""
+        beside = self.panel.shown == "beside"
+        (self.grid.remove_class if beside else self.grid.add_class)(self._columns)
         self._filling = True  # other shapes drop cursor and pin, which is not the user's doing
         try:
-            for name, heat in self.maps.items():
-                shown = pair_view.of_view(self.panel, arrays[name])
-                if shown is None:
-                    a, b = (" × ".join(map(str, array.shape)) for array in arrays[name])
-                    heat.empty = f"A difference needs maps of one shape, these are {a} and {b}: look at A or B"
-                    heat.set_matrix(None)
-                    continue
-                with heat.hold_sync():
-                    heat.title, heat.value_label = titles[name], unit + after
-                    heat.numbers_from = max(self.panel.threshold * largest, 1e-12)
-                    heat.set_matrix(
-                        shown, columns=list(columns[: shown.shape[1]]), vmin=-full, vmax=full, signed=True,
-                        notes=[] if notes is None else list(notes[name]),
-                    )  # fmt: skip
-                    heat.column_marks = [list(span) for span in marks]
+            for name, pair in self.pairs.items():
+                for view, heat in pair.drawn():
+                    largest = pair_view.largest(view, arrays.values())
+                    shown = pair_view.of_view(view, arrays[name])
+                    if shown is None:
+                        a, b = (" × ".join(map(str, array.shape)) for array in arrays[name])
+                        heat.empty = f"A difference needs maps of one shape, these are {a} and {b}: look at A beside B"
+                        heat.set_matrix(None)
+                        continue
+                    full = largest * self.panel.color_range
+                    with heat.hold_sync():
+                        heat.title = pair_view.title_start(self.panel, view) + titles[name]
+                        heat.value_label = unit + (", B − A" if view == "difference" else "")
+                        heat.numbers_from = max(self.panel.threshold * largest, 1e-12)
+                        heat.set_matrix(
+                            shown, columns=list(columns[: shown.shape[1]]), vmin=-full, vmax=full, signed=True,
+                            notes=[] if notes is None else list(notes(view)[name]),
+                        )  # fmt: skip
+                        heat.column_marks = [list(span) for span in marks]
         finally:
             self._filling = False
 
@@ -137,19 +146,22 @@ class Maps:
         """Put the cursor of all maps on a cell (-1: a whole row or column), and pin it in one of them."""
         self._filling = True
         try:
-            for name, heat in self.maps.items():
-                rows, columns = heat.shape
-                at = [row if row < rows else -1, column if column < columns else -1]
-                with heat.hold_sync():
-                    heat.cross = at if max(at) >= 0 else []
-                    heat.pinned = at if name == pinned and min(at) >= 0 else []
+            for name, pair in self.pairs.items():
+                for heat in pair.shown:
+                    rows, columns = heat.shape
+                    at = [row if row < rows else -1, column if column < columns else -1]
+                    with heat.hold_sync():
+                        heat.cross = at if max(at) >= 0 else []
+                        heat.pinned = at if name == pinned and min(at) >= 0 else []
         finally:
             self._filling = False
 
     def scene(self) -> Scene:
         """The maps side by side."""
-        width = {1: 900, 2: 640, 3: 520}[self.in_row]
-        return stack_scenes([heat.scene(width=width) for heat in self.maps.values()], columns=self.in_row)
+        columns = self.in_row if self.panel.shown != "beside" else 2
+        width = {1: 900, 2: 640, 3: 520}[columns]
+        shown = [heat for pair in self.pairs.values() for heat in pair.shown]
+        return stack_scenes([heat.scene(width=width) for heat in shown], columns=columns)
 
     def _pinned(self, name: str, change: Any) -> None:
         if not self._filling:
@@ -161,8 +173,8 @@ class Maps:
             return
         self._filling = True
         try:
-            for heat in self.maps.values():
-                heat.cross = change.new
+            for pair in self.pairs.values():
+                pair.follow(change)
         finally:
             self._filling = False
 

@@ -56,7 +56,7 @@ class ModuleAblation(Removal):
 
     def _titles(self, results: tuple[AblationResult, ...]) -> dict[str, str]:
         rest = ", partial" if any(result.partial for result in results) else ""
-        titles = {kind: f"{pair_view.title_start(self)}{label}{rest}" for kind, label in KIND_LABELS.items()}
+        titles = {kind: f"{label}{rest}" for kind, label in KIND_LABELS.items()}
         if all(np.all(result.of("attn_to_mlp") == 0) for result in results):
             titles["attn_to_mlp"] += ": 0 everywhere, for the MLPs of this model never read its attention"
         return titles

@@ -57,6 +57,8 @@ class AblatedText(Sampling, PredictionPanel):
     """What the model writes with parts taken out: the list of ablations, and both texts side by side."""
 
     title = "Text under ablations"
+    of_both = ("beside",)
+
     ablations = field(ListOf(Listed))
     """The list of ablations that act together while the model writes, as :class:`Listed`."""
 

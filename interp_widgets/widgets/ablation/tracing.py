@@ -86,18 +86,22 @@ class CausalTracing(MapPanel):
 
     def build(self) -> None:
         self.inputs.children = [*self.text_inputs(), *self.controls.rows(), *self.controls.rows("picture")]
-        self.strip = TokenStrip(
-            marking=True, empty="No prompt yet", max_lines=4, value_label=f"{UNIT} by its embedding",
+        self.strips = pair_view.SideBySide(
+            self, lambda: TokenStrip(
+                marking=True, empty="No prompt yet", max_lines=4, value_label=f"{UNIT} by its embedding",
+            )
         )  # fmt: skip
+        self.strip = self.strips.views[0]
         self.maps = Maps(self, TRACED, column="token", in_row=3)
         self.maps.on_pin = lambda kind, layer, at: self.select(layer, traced=kind if layer >= 0 else "", position=at)
         self.words, self.cell = W.HTML(""), W.HTML("")
         shown_if(self.words, False)
-        self.plot.children = [self.strip, self.words, self.maps.grid, self.cell]
+        self.plot.children = [self.strips.box, self.words, self.maps.grid, self.cell]
         self._typing, self._filling = True, False
         self._marks: list[list[int]] = []
-        self.watch(self.strip, "marks", self._marked)
-        self.watch(self.strip, "selected", self._selected)
+        for strip in self.strips.views:
+            self.watch(strip, "marks", self._marked)
+            self.watch(strip, "selected", self._selected)
         self.watch(self, "subject", self._typed)
         self.watch(self, "span", lambda _: self.texts_read())
 
@@ -151,13 +155,14 @@ class CausalTracing(MapPanel):
             self._marks = []  # the run that follows says what is wrong
         self._filling = True  # other tokens drop selection and marks, which is not the user's doing
         try:
-            if axis != before:
-                self.strip.set_tokens(axis, special=list(self.texts.special))
-            self.strip.label = SUBJECT if self._marks else ""
-            self.strip.instruction = (
-                "drag to mark another" if self._marks else "drag over the subject: it gets the noise"
-            )
-            self.strip.marks = [span for span in self._marks if span[1] <= len(self.texts.axis)]
+            for strip in self.strips.views:
+                if axis != before:
+                    strip.set_tokens(axis, special=list(self.texts.special))
+                strip.label = SUBJECT if self._marks else ""
+                strip.instruction = (
+                    "drag to mark another" if self._marks else "drag over the subject: it gets the noise"
+                )
+                strip.marks = [span for span in self._marks if span[1] <= len(self.texts.axis)]
         finally:
             self._filling = False
 
@@ -203,16 +208,16 @@ class CausalTracing(MapPanel):
             kind: [np.asarray(result.effect[list(result.kinds).index(kind)], dtype=np.float64) for result in results]
             for kind in TRACED
         }
-        which, rest = pair_view.title_start(self), ", partial" if any(result.partial for result in results) else ""
+        rest = ", partial" if any(result.partial for result in results) else ""
         around = "" if first.window == 1 else f" of {first.window} layers around"
         titles = {
-            "state": f"{which}State behind the layer{rest}",
-            "mlp": f"{which}MLP{around}{rest}",
-            "attn": f"{which}Attention{around}{rest}",
+            "state": f"State behind the layer{rest}",
+            "mlp": f"MLP{around}{rest}",
+            "attn": f"Attention{around}{rest}",
         }
         self.maps.paint(
             arrays, first.tokens, unit=UNIT, titles=titles, marks=[first.subject],
-            notes={kind: self._notes(kind) for kind in TRACED},
+            notes=lambda view: {kind: self._notes(view, kind) for kind in TRACED},
         )  # fmt: skip
         self._shade(arrays)
         self.words.value = "<br>".join([*map(_in_words, pair_view.letters(results), results), SHADING])
@@ -220,34 +225,36 @@ class CausalTracing(MapPanel):
 
     def draw_selection(self) -> None:
         inside = 0 <= self.position < len(self.strip.tokens)
-        self.strip.selected = self.position if inside else -1
+        for strip in self.strips.views:
+            strip.selected = self.position if inside else -1
         if self.results:
             self.maps.select(self.layer if self.layer_chosen else -1, self.position, self.traced)
             self.cell.value = self._cell()
 
     def scene(self) -> Scene:
         """Strip and maps."""
-        return stack_scenes([self.strip.scene(width=1576, title=SUBJECT), self.maps.scene()])
+        width = 1576 if len(self.strips.shown) == 1 else 640
+        return stack_scenes([self.strips.scene(width=width, title=SUBJECT), self.maps.scene()])
 
     def _shade(self, arrays: Any) -> None:
         """Shade each token by what its clean embedding alone brings back."""
         effects = [np.asarray(result.embedding_effect, dtype=np.float64) for result in self.results]
-        shown = pair_view.of_view(self, effects)
-        if shown is None or len(shown) != len(self.strip.tokens):
-            self.strip.set_values(None)
-            return
-        full = pair_view.largest(self, arrays.values()) * self.color_range
-        self.strip.set_values(shown, vmin=-full, vmax=full, signed=True)
+        for view, strip in self.strips.drawn():
+            shown = pair_view.of_view(view, effects)
+            if shown is None or len(shown) != len(strip.tokens):
+                strip.set_values(None)
+                continue
+            full = pair_view.largest(view, arrays.values()) * self.color_range
+            strip.set_values(shown, vmin=-full, vmax=full, signed=True)
 
-    def _looked_at(self) -> list[tuple[str, CausalTraceResult]]:
-        """The results that the view shows, with a letter where both are."""
-        if self.shown == "difference":
-            return list(zip(pair_view.letters(self.results), self.results, strict=True))
-        return [("", self.results[pair_view.LETTERS.index(self.shown)])]
+    def _seen(self, view: str) -> list[tuple[str, CausalTraceResult]]:
+        """The results that a view shows, with a letter where both are."""
+        results = [self.results[index] for index in pair_view.models_of(view)]
+        return list(zip(pair_view.letters(results), results, strict=True))
 
-    def _notes(self, kind: str) -> list[str]:
+    def _notes(self, view: str, kind: str) -> list[str]:
         """The interval of each cell, for the tooltip."""
-        shown = self._looked_at()
+        shown = self._seen(view)
         shapes = {result.effect.shape[1:] for _, result in shown}
         if len(shapes) > 1:
             return []
@@ -258,7 +265,7 @@ class CausalTracing(MapPanel):
         """The selected cell in words."""
         kind = self.traced
         lines = []
-        for letter, result in self._looked_at() if kind else []:
+        for letter, result in self._seen(self.shown) if kind else []:
             if self.layer >= result.n_layers or not 0 <= self.position < len(result.tokens):
                 continue
             first, last = result.layers_of(kind, self.layer)

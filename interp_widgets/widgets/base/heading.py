@@ -44,7 +44,8 @@ def _badge(model: Model) -> str:
     return f"<span class='iw-badge {style}' tabindex='0' title='{tip}' aria-label='{tip}'>{words}</span>"
 
 
-def view_options(models: Sequence[Any], both: str) -> list[tuple[str, str]]:
-    """Label and value of the three views of two models."""
+def view_options(models: Sequence[Any], of_both: Sequence[str]) -> list[tuple[str, str]]:
+    """Label and value of the views of two models: each by itself, and those of both."""
     first, second = (model_name(model) for model in models)
-    return [(f"A: {first}", "A"), (f"B: {second}", "B"), (both, "difference")]
+    labels = {"difference": "difference B − A", "beside": "A beside B"}
+    return [(f"A: {first}", "A"), (f"B: {second}", "B"), *((labels[view], view) for view in of_both)]

@@ -1,14 +1,20 @@
-"""Two models in one place: what they are called, which is looked at, their difference, and one table of both."""
+"""Two models in one place: which is looked at, their difference, one beside the other, and one table of both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
+import ipywidgets as W
 import numpy as np
 from numpy.typing import NDArray
 
+from interp_widgets.figures.static import Scene, stack_scenes
+
+from .controls import shown_if
 from .workbench import model_name
+
+V = TypeVar("V")
 
 LETTERS = "AB"
 """The first model and the second."""
@@ -25,19 +31,28 @@ def labels(panel: Any) -> list[str]:
     return names if len(names) == 1 else [f"{letter}: {name}" for letter, name in zip(LETTERS, names, strict=True)]
 
 
-def title_start(panel: Any) -> str:
-    """What to put before the title of a picture, of two models."""
+def title_start(panel: Any, view: str = "") -> str:
+    """What to put before the title of a picture of a view (usually the one looked at), of two models."""
     if len(panel.results) < 2:
         return ""
-    return {"A": "A · ", "B": "B · ", "difference": "B − A · "}[panel.shown]
+    return {"A": "A · ", "B": "B · ", "difference": "B − A · ", "beside": ""}[view or panel.shown]
+
+
+def models_of(view: str) -> tuple[int, ...]:
+    """Which models a view of two shows."""
+    return (LETTERS.index(view),) if view in ("A", "B") else (0, 1)
 
 
 def looked_at(panel: Any) -> tuple[int, ...]:
-    """Which models the view shows: one, or both in a difference."""
+    """Which models are looked at: one, or both."""
     if len(panel.models) == 1:
         return (0,)
-    view = panel.shown if panel.results else panel.view
-    return (0, 1) if view == "difference" else (LETTERS.index(view),)
+    return models_of(panel.shown if panel.results else panel.offered_view)
+
+
+def drawn(panel: Any) -> tuple[str, ...]:
+    """The views that are drawn: the one looked at, or with A beside B that of each model."""
+    return ("A", "B") if panel.shown == "beside" else (panel.shown,)
 
 
 def names(panel: Any) -> tuple[str, ...]:
@@ -55,18 +70,18 @@ def all_starts(results: Sequence[Any]) -> list[str]:
     return [f"{letter.strip()}: " if letter else "" for letter in letters(results)]
 
 
-def of_view(panel: Any, arrays: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
-    """The numbers of what is looked at; None for a difference of models with arrays of two shapes."""
-    if panel.shown != "difference":
-        return arrays[LETTERS.index(panel.shown)]
+def of_view(view: str, arrays: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
+    """The numbers of A, B or their difference; None for a difference of models with arrays of two shapes."""
+    if view != "difference":
+        return arrays[LETTERS.index(view)]
     difference: NDArray[Any] | None = arrays[1] - arrays[0] if arrays[0].shape == arrays[1].shape else None
     return difference
 
 
-def largest(panel: Any, arrays: Iterable[Sequence[NDArray[Any]]]) -> float:
+def largest(view: str, arrays: Iterable[Sequence[NDArray[Any]]]) -> float:
     """The end of a scale about zero: of all arrays of both models, or of their differences; 1 if there is nothing."""
-    if panel.shown == "difference":
-        parts = [of_view(panel, pair) for pair in arrays]
+    if view == "difference":
+        parts = [of_view(view, pair) for pair in arrays]
     else:
         parts = [one for several in arrays for one in several]
     sizes = [float(np.nanmax(np.abs(one))) for one in parts if one is not None and np.isfinite(one).any()]
@@ -82,3 +97,54 @@ def joined(tables: Iterable[Any]) -> Any:
         table.insert(0, "model", letter, allow_duplicates=True)
         frames.append(table)
     return pd.concat(frames, ignore_index=True)
+
+
+class SideBySide(Generic[V]):
+    """One view (a map, a strip) of what is looked at, and with A beside B one of each model, as the width allows.
+
+    `make` makes one; they are in `views`, and `box` lays them out. The panel draws those that `drawn` gives.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> from interp_widgets.widgets.views import Heatmap
+        >>> panel = SimpleNamespace(models="two", shown="A")
+        >>> maps = SideBySide(panel, lambda: Heatmap(title="map"))
+        >>> [view for view, _ in maps.drawn()]
+        ['A']
+        >>> panel.shown = "beside"
+        >>> [view for view, _ in maps.drawn()], len(maps.views)
+        (['A', 'B'], 2)
+    """
+
+    def __init__(self, panel: Any, make: Callable[[], V]) -> None:
+        self.panel = panel
+        self.views: list[V] = [make() for _ in panel.models[:2]]
+        # Each in a box of its own: a view that is on the page already cannot get a class itself
+        self.boxes = [W.VBox([view]) for view in self.views]
+        for second in self.boxes[1:]:
+            shown_if(second, False)
+        self.box = W.VBox(self.boxes)
+        self.box.add_class("iw-maps")
+
+    def drawn(self) -> list[tuple[str, V]]:
+        """Each view that is looked at ("A", "B" or "difference") with what draws it; the others are hidden."""
+        views = drawn(self.panel)
+        for index, box in enumerate(self.boxes):
+            shown_if(box, index < len(views))
+        return list(zip(views, self.views, strict=False))
+
+    def follow(self, change: Any) -> None:
+        """Set what has changed in one of them in the others on the screen too, such as the cursor."""
+        for view in self.shown:
+            if view is not change.owner:
+                setattr(view, change.name, change.new)
+
+    @property
+    def shown(self) -> list[V]:
+        """Those on the screen."""
+        return self.views[: len(drawn(self.panel))]
+
+    def scene(self, **options: Any) -> Scene:
+        """Those on the screen as a picture, next to each other."""
+        scenes: list[Scene] = [view.scene(**options) for view in self.shown]  # type: ignore[attr-defined]
+        return scenes[0] if len(scenes) == 1 else stack_scenes(scenes, columns=2)

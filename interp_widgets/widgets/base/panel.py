@@ -89,8 +89,9 @@ class Panel(Shell):
     """The function ``f(model, ...)`` that the panel asks, where its fields are the arguments of one."""
     asks: ClassVar[bool] = True
     """Whether it has a question of its own, which Run asks."""
-    both: ClassVar[str] = "difference B − A"
-    """What the third view of two models shows; empty: the panel is about both models, and there are no views."""
+    of_both: ClassVar[tuple[str, ...]] = ("difference",)
+    """Views of two models besides A and B: ``difference``, ``beside`` or both; empty: the panel is about both models,
+    and there are no views."""
     waits: ClassVar[bool] = False
     """Whether it computes only when Run is pressed, however quick that is forecast to be."""
     live_seconds: ClassVar[float] = QUICK_SECONDS
@@ -261,7 +262,7 @@ class Panel(Shell):
     def stored(self) -> Any:
         """The result on the screen, as a :class:`Result` that can be saved and opened again.
 
-        Of two models that is the result of the one looked at, and with the difference a `Results` of both.
+        Of two models that is the result of the one looked at, and of a view of both a `Results`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no result to save")
 
@@ -282,7 +283,12 @@ class Panel(Shell):
     @property
     def shown(self) -> str:
         """What is looked at: `view`, but "A" as long as there is only one result."""
-        return self.view if len(self.results) > 1 else "A"
+        return self.offered_view if len(self.results) > 1 else "A"
+
+    @property
+    def offered_view(self) -> str:
+        """`view`; for a view of both models that the panel does not have, the first one that it has."""
+        return self.view if self.view in ("A", "B", *self.of_both) else next(iter(self.of_both), "difference")
 
     @property
     def shown_request(self) -> Any:
@@ -290,10 +296,10 @@ class Panel(Shell):
         return None if self._shown is None else self._shown.request
 
     def by_letter(self) -> dict[str, Any]:
-        """The results looked at: of one model under no letter, else A, B, or with the difference both."""
+        """The results looked at: of one model under no letter, else A, B, or both."""
         if len(self.models) == 1 or not self.results:
             return dict(zip([""], self.results, strict=False))
-        letters = "AB" if self.shown == "difference" else self.shown
+        letters = self.shown if self.shown in ("A", "B") else "AB"
         return {letter: self.results["AB".index(letter)] for letter in letters}
 
     def require(self, *names: str) -> None:
@@ -306,8 +312,9 @@ class Panel(Shell):
     def question(self) -> dict[str, str]:
         """What the picture on the screen answers, by the labels of the settings; the empty ones are left out."""
         drawn = self._settings(lambda one: one.redraws or one.selects or not (self.asks or one.recomputes))
-        if len(self.asked_models) > 1 and self.both:
-            drawn["View"] = next(label for label, value in view_options(self.models, self.both) if value == self.shown)
+        if len(self.asked_models) > 1 and self.of_both:
+            options = view_options(self.models, self.of_both)
+            drawn["View"] = next(label for label, value in options if value == self.shown)
         return {label: text for label, text in {**self._asked, **drawn}.items() if text}
 
     def _settings(self, which: Callable[[Field], bool]) -> dict[str, str]:
@@ -499,9 +506,9 @@ class Panel(Shell):
         for name in ("iw-hint", "iw-hidden"):
             self.forecast_label.add_class(name)
         actions: list[Any] = [self.run_button, self.forecast_label]
-        if len(self.asked_models) > 1 and self.asks and self.both:
-            views = W.ToggleButtons(options=view_options(self.models, self.both), value=self.view)
-            actions.append(self.bind(views, "view"))
+        if len(self.asked_models) > 1 and self.asks and self.of_both:
+            views = W.ToggleButtons(options=view_options(self.models, self.of_both), value=self.offered_view)
+            actions.append(self.bind(views, "view", write=lambda _: self.offered_view))
         self.code_box = CodeBox()
         self.save_menu = SaveMenu(self)
         take_away = [self.save_menu.button]

@@ -28,8 +28,8 @@ class Shell(W.VBox):
     closed = True
     """Whether it is closed; True until there is something to close."""
 
-    view = T.Enum(("A", "B", "difference"), default_value="A")
-    """With two models: the first, the second, or the second minus the first."""
+    view = T.Enum(("A", "B", "difference", "beside"), default_value="A")
+    """With two models: the first, the second, the second minus the first, or the first beside the second."""
 
     def __init__(self, model: Model, tuned: Any, workbench: Workbench | None, traits: dict[str, Any]) -> None:
         self._check_keywords(traits)

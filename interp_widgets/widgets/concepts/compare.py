@@ -40,7 +40,7 @@ class ComparedConcepts(Directions):
 class DirectionComparison(ConceptPanel):
     """Dispersion of both models' directions, and the concepts that moved most."""
 
-    tab_name, both = "Base and tuned", ""
+    tab_name, of_both = "Base and tuned", ()
     analysis = staticmethod(dispersion)
     pairs = field(PAIR_LABELS, "group", label="Distance between", help="Which pairs of concepts dispersion is over")
 

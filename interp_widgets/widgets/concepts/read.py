@@ -100,7 +100,7 @@ def read_concepts(
 class PromptReading(ConceptPanel):
     """A prompt's tokens by their projection on concepts, and one token's state as a sum of few directions."""
 
-    tab_name = "Read"
+    tab_name, of_both = "Read", ("difference", "beside")
     analysis = staticmethod(read_concepts)
     prompt = variant(
         ConceptOptions.prompt, label="Prompt", width="grow", argument="", required=EMPTY,
@@ -129,12 +129,15 @@ class PromptReading(ConceptPanel):
         self.strip_boxes = [W.VBox([strip]) for strip in self.strips]
         self.words = W.HTML("")
         self.words.add_class("iw-hint")
-        self.heat = Heatmap(
-            title="Concepts along the prompt", x_label="token", y_label="concept", row_name="concept",
-            column_name="token", value_label="projection, in gaps",
-            empty="Nothing to show: select concepts on the map, or choose other rows.",
+        self.maps = pair_view.SideBySide(
+            self, lambda: Heatmap(
+                title="Concepts along the prompt", x_label="token", y_label="concept", row_name="concept",
+                column_name="token", value_label="projection, in gaps",
+                empty="Nothing to show: select concepts on the map, or choose other rows.",
+            )
         )  # fmt: skip
-        heat = W.VBox([self.heat])
+        self.heat = self.maps.views[0]
+        heat = W.VBox([self.maps.box])
         heat.layout.flex = "3 1 440px"
         self.sums = [ConceptTable(self, empty="No sum yet.", height=320) for _ in self.models]
         self.sum_boxes = [W.VBox([table.view]) for table in self.sums]
@@ -145,7 +148,8 @@ class PromptReading(ConceptPanel):
         self.plot.children = [*self.strip_boxes, self.words, below]
         for strip in self.strips:
             self.watch(strip, "selected", self._token_picked)
-        self.watch(self.heat, "pinned", self._cell_picked)
+        for one in self.maps.views:
+            self.watch(one, "pinned", self._cell_picked)
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
@@ -205,7 +209,7 @@ class PromptReading(ConceptPanel):
         if not shown:
             return
         gaps, column, at = [read.gaps for read in shown], self.index_of[concept], shown[0].position
-        largest = max(float(np.nanmax(np.abs(values[:, column]))) for values in gaps)
+        largest = pair_view.largest("A", [[read.gaps[:, column] for read in self.results]])  # one scale for A and B
         with self._fill():
             for strip, start, read, values in zip(self.strips, pair_view.starts(self), shown, gaps, strict=False):
                 strip.set_tokens(list(read.reading.tokens))
@@ -214,12 +218,17 @@ class PromptReading(ConceptPanel):
                 strip.selected = at
             rows = self._rows(gaps[-1][at])
             columns = [self.index_of[name] for name in rows]
-            values = gaps[-1][:, columns].T - (gaps[0][:, columns].T if len(shown) > 1 else 0.0)
+            numbers = [read.gaps[:, columns].T for read in self.results]
             labels = [visible(token) for token in shown[0].reading.tokens]
-            self.heat.title = "Concepts along the prompt" + (", B − A" if len(shown) > 1 else "")
-            self.heat.set_matrix(values if rows else None, rows=rows, columns=labels if rows else None, signed=True)
-            if rows:
-                self.heat.pinned = [rows.index(concept) if concept in rows else 0, at]
+            for view, heat in self.maps.drawn():
+                end = pair_view.largest(view, [numbers])
+                heat.title = f"{pair_view.title_start(self, view)}Concepts along the prompt"
+                heat.set_matrix(
+                    pair_view.of_view(view, numbers) if rows else None, rows=rows, columns=labels if rows else None,
+                    vmin=-end, vmax=end, signed=True,
+                )  # fmt: skip
+                if rows:
+                    heat.pinned = [rows.index(concept) if concept in rows else 0, at]
         for table in self.sums:
             table.mark()
 
@@ -287,7 +296,7 @@ class PromptReading(ConceptPanel):
 
     def scene(self) -> Scene:
         strips = [strip.scene(width=760) for strip in self.strips[: len(self.looked_at)]]
-        return stack_scenes([*strips, *([] if self.heat.is_empty else [self.heat.scene()])])
+        return stack_scenes([*strips, *([] if self.heat.is_empty else [self.maps.scene()])])
 
     def stored(self) -> Result:
         parts: dict[str, Any] = {}

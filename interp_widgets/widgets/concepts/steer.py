@@ -76,7 +76,7 @@ def steered(
 class Steering(Sampling, ConceptPanel):
     """Three texts per model, and the next token's probabilities, with a direction added or erased."""
 
-    tab_name = "Steer"
+    tab_name, of_both = "Steer", ("beside",)
     analysis = staticmethod(steered)
     live_seconds: ClassVar[float] = 3.0
     concept = variant(ConceptOptions.concept, argument="", selects=False)

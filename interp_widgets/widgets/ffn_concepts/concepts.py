@@ -332,7 +332,7 @@ class PrincipalComponents(ComponentPanel):
     def scene(self) -> Scene:
         """The variance, and the table of components, as they are on the screen."""
         result, difference = self.looked_at, self.shown == "difference"
-        shares = pair_view.of_view(self, [np.asarray(result.cumulative) for result in self.results])
+        shares = pair_view.of_view(self.shown, [np.asarray(result.cumulative) for result in self.results])
         parts = []
         if shares is not None:  # two models of different sizes have no difference
             name = "B − A" if difference else pair_view.labels(self)[pair_view.LETTERS.index(self.letter)]

@@ -148,7 +148,7 @@ class LayerNeurons(PredictionPanel):
     @property
     def effect(self) -> Any:
         """What each neuron adds to the target's logit, of a difference how much more in B."""
-        effect = pair_view.of_view(self, [np.asarray(reading.effects.effect) for reading in self.results])
+        effect = pair_view.of_view(self.shown, [np.asarray(reading.effects.effect) for reading in self.results])
         if effect is None:
             raise ValueError("the two models have layers of different widths: choose A or B")
         return effect
@@ -181,7 +181,7 @@ class LayerNeurons(PredictionPanel):
         letter = "" if comparing else pair_view.names(self)[0]
         self.chart.update([reading.effects for reading in shown], neuron=neuron, letter=letter)
         self.strip.value_label = f"activation of neuron {neuron}" + (", B − A" if comparing else "")
-        active = pair_view.of_view(self, [np.asarray(reading.effects.activation) for reading in self.results])
+        active = pair_view.of_view(self.shown, [np.asarray(reading.effects.activation) for reading in self.results])
         self.strip.set_values(None if active is None else active[:, neuron], signed=True)
         self._filling = True
         try:

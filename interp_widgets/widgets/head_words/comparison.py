@@ -24,7 +24,7 @@ RIGHT = {"align": "right"}
 class VerbComparison(WordPairPanel):
     """Figure 2 and Table 3 of the paper for the two results on the screen."""
 
-    title, both = "Head words compared", ""
+    title, of_both = "Head words compared", ()
 
     @classmethod
     def lacks(cls, models: tuple[Any, ...]) -> str:

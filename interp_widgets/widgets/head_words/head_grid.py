@@ -62,8 +62,8 @@ def statistic(result: HeadWordResult, color: str, match: FoundWord | None) -> ND
     return counts_of(result, match) if color == "word" else np.asarray(result.n_pairs)
 
 
-def colours(panel: Any, n_layers: Sequence[int]) -> Colours | str:
-    """The colouring of what is looked at; a sentence where there is none."""
+def colours(panel: Any, view: str, n_layers: Sequence[int]) -> Colours | str:
+    """The colouring of a view; a sentence where there is none."""
     color, comparison = panel.color, panel.comparison
     if color == "word" and not any(panel.matches):
         return "Find a word: the colour is how many dimensions of a head have it"
@@ -75,11 +75,11 @@ def colours(panel: Any, n_layers: Sequence[int]) -> Colours | str:
         whole(statistic(result, color, match), result.layers, layers)
         for result, match, layers in zip(panel.results, panel.matches, n_layers, strict=False)
     ]
-    matrix, largest = pair_view.of_view(panel, arrays), pair_view.largest(panel, [arrays])
+    matrix, largest = pair_view.of_view(view, arrays), pair_view.largest(view, [arrays])
     if matrix is None:
         a, b = (" × ".join(map(str, array.shape)) for array in arrays)
-        return f"A difference needs two models of one shape, these have {a} and {b} heads: look at A or B"
-    if panel.shown == "difference":
+        return f"A difference needs two models of one shape, these have {a} and {b} heads: look at A beside B"
+    if view == "difference":
         return Colours(matrix, -largest, largest, f"{UNITS[color]}, B − A", signed=True)
     return Colours(matrix, 0.0, largest, UNITS[color])
 
@@ -106,18 +106,23 @@ class HeadGrid:
     def __init__(self, panel: HeadWords) -> None:
         self.panel = panel
         self.about = W.HTML("")
-        self.heat = Heatmap(
-            row_name="layer", column_name="head", y_label="layer", x_label="head", empty="No grid yet: press Run"
-        )
+        self.maps = pair_view.SideBySide(
+            panel, lambda: Heatmap(
+                row_name="layer", column_name="head", y_label="layer", x_label="head", empty="No grid yet: press Run"
+            )
+        )  # fmt: skip
+        self.heat = self.maps.views[0]
         self.heads = Table(empty="No head has a pair.", height=300)
-        both = W.VBox([W.VBox([self.heat]), W.VBox([self.heads])])
+        both = W.VBox([*self.maps.boxes, W.VBox([self.heads])])
         both.add_class("iw-maps")
         self.box = W.VBox([self.about, both])
         self.box.add_class("iw-column")
         self._filling = False
         self._rows: list[WordRow] = []
         self._words: list[str] = []
-        panel.watch(self.heat, "pinned", self._pinned)
+        for heat in self.maps.views:
+            panel.watch(heat, "pinned", self._pinned)
+            panel.watch(heat, "cross", self._moved)
         panel.watch(self.heads, "selected", self._picked)
 
     # drawing ----------------------------------------------------------------------------------------------------------
@@ -126,7 +131,8 @@ class HeadGrid:
         """Bring grid and list up to the browser's results, word and view."""
         self._filling = True  # another grid drops its selection, which is not the user's doing
         try:
-            self._paint_heat()
+            for view, heat in self.maps.drawn():
+                self._paint_heat(view, heat)
             self._paint_heads()
         finally:
             self._filling = False
@@ -137,28 +143,29 @@ class HeadGrid:
         """Show the chosen head."""
         panel = self.panel
         at = [panel.layer, panel.head]
-        inside = panel.head_chosen and all(i < n for i, n in zip(at, self.heat.shape, strict=True))
         self._filling = True
         try:
-            with self.heat.hold_sync():
-                self.heat.cross = self.heat.pinned = at if inside else []
+            for heat in self.maps.shown:
+                inside = panel.head_chosen and all(i < n for i, n in zip(at, heat.shape, strict=True))
+                with heat.hold_sync():
+                    heat.cross = heat.pinned = at if inside else []
             mine = (i for i, line in enumerate(self._rows) if panel.head_chosen and [line.layer, line.head] == at)
             self.heads.selected = next(mine, -1)
         finally:
             self._filling = False
 
-    def _paint_heat(self) -> None:
-        panel, heat = self.panel, self.heat
+    def _paint_heat(self, view: str, heat: Heatmap) -> None:
+        panel = self.panel
         n_layers = [model.n_layers for model in panel.models]
-        colouring = colours(panel, n_layers)
+        colouring = colours(panel, view, n_layers)
         if isinstance(colouring, str):
             heat.empty = colouring
             heat.set_matrix(None)
             return
         shape = colouring.matrix.shape
-        marked = texts(panel.results, panel.shown, panel.matches, n_layers) if panel.matched_word else []
+        marked = texts(panel.results, view, panel.matches, n_layers) if panel.matched_word else []
         with heat.hold_sync():
-            heat.title, heat.value_label = self._title(), colouring.label
+            heat.title, heat.value_label = self._title(view), colouring.label
             heat.numbers_from = None if panel.matched_word else 1e-12
             heat.set_matrix(
                 colouring.matrix, rows=list(map(str, range(shape[0]))), columns=list(map(str, range(shape[1]))),
@@ -166,9 +173,9 @@ class HeadGrid:
                 texts=marked if len(marked) == colouring.matrix.size else [],
             )  # fmt: skip
 
-    def _title(self) -> str:
+    def _title(self, view: str) -> str:
         panel = self.panel
-        which = "A → B · " if panel.color == "change" else pair_view.title_start(panel)
+        which = "A → B · " if panel.color == "change" else pair_view.title_start(panel, view)
         rest = ", partial" if any(result.partial for result in panel.results) else ""
         word = f", in the cells: dimensions with “{panel.word}”" if panel.matched_word else ""
         return f"{which}Heads, coloured by {COLOURS[panel.color]}{word}{rest}"
@@ -216,6 +223,12 @@ class HeadGrid:
             table.rows = [[word, *counts] for word, counts in rows]
 
     # what a user does -------------------------------------------------------------------------------------------------
+
+    def _moved(self, change: Any) -> None:
+        if not self._filling:
+            self._filling = True
+            self.maps.follow(change)
+            self._filling = False
 
     def _pinned(self, change: Any) -> None:
         if not self._filling and change.new:

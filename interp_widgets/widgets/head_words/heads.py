@@ -30,7 +30,7 @@ from .word_rows import dimension_rows, has
 class HeadWords(WordPairPanel):
     """The grid of all heads, coloured by a statistic, and below it the pairs and dimensions of the chosen one."""
 
-    title = "Head words"
+    title, of_both = "Head words", ("difference", "beside")
     color = field(
         COLOURS, "pairs", label="Colour", redraws=True, help="Which number colours the grid",
         offers=lambda panel: [name for name in COLOURS if name != "change" or len(panel.models) > 1],
@@ -49,7 +49,7 @@ class HeadWords(WordPairPanel):
     """The chosen dimension of that head, -1 for none."""
     pair_change = field(
         CHANGES, "all", label="Pairs", group="pairs", selects=True, help="Which pairs of a head are listed",
-        shown_if=lambda panel: len(panel.models) > 1 and panel.view == "difference",
+        shown_if=lambda panel: len(panel.models) > 1 and panel.view not in ("A", "B"),
     )  # fmt: skip
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
@@ -107,7 +107,7 @@ class HeadWords(WordPairPanel):
 
     @property
     def looked_at(self) -> tuple[HeadWordResult, ...]:
-        """The results that the view shows: one, or both in a difference."""
+        """The results that the view shows: one, or both."""
         return tuple(self.results[index] for index in pair_view.looked_at(self)) if self.results else ()
 
     @property
@@ -214,7 +214,7 @@ class HeadWords(WordPairPanel):
         return pair_view.joined(result.to_frame() for result in self.results)
 
     def scene(self) -> Scene:
-        return self.grid.heat.scene()
+        return self.grid.maps.scene()
 
     def stored(self) -> Result:
         return as_one(self.by_letter())

@@ -39,8 +39,8 @@ class CellDetails:
             box.add_class("iw-chart")  # two beside each other where there is room
         self.parts = [row(listed, *boxes)]
         self.parts[0].layout.align_items = "flex-start"
-        for name in ("hovered", "cross"):
-            panel.watch(panel.map.heat, name, lambda _: self._list())
+        for heat in panel.map.maps.views:
+            panel.watch(heat, ["hovered", "cross"], lambda _: self._list())
         panel.watch(self.table, "selected", self._picked)
         self._listed: Any = None
         self._charted: Any = None
@@ -49,9 +49,9 @@ class CellDetails:
     @property
     def listed_cell(self) -> tuple[int, int]:
         """The cell that the table is about, as row and column."""
-        heat = self.panel.map.heat
-        for cell in (heat.hovered, heat.cross):
-            if len(cell) == 2 and all(0 <= i < n for i, n in zip(cell, heat.shape, strict=True)):
+        maps = self.panel.map.maps.shown
+        for cell, shape in [(heat.hovered, heat.shape) for heat in maps] + [(heat.cross, heat.shape) for heat in maps]:
+            if len(cell) == 2 and all(0 <= i < n for i, n in zip(cell, shape, strict=True)):
                 return cell[0], cell[1]
         return self.panel.cell
 

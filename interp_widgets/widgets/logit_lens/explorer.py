@@ -47,6 +47,7 @@ class LogitLensExplorer(PredictionPanel):
     """
 
     title: ClassVar[str] = "Logit lens"
+    of_both = ("difference", "beside")
     color = field(
         COLOR_LABELS, "probability", label="Colour", redraws=True, new_row=True, help="Which number colours the map"
     )
@@ -138,13 +139,13 @@ class LogitLensExplorer(PredictionPanel):
         return as_one(self.by_letter())
 
     def scene(self) -> Scene:
-        return self.map.heat.scene()
+        return self.map.maps.scene()
 
     # selection --------------------------------------------------------------------------------------------------------
 
     @property
     def looked_at(self) -> tuple[LogitLensResult, ...]:
-        """The results that the view shows: one, or both in a difference."""
+        """The results that the view shows: one, or both."""
         return tuple(self.results[index] for index in pair_view.looked_at(self))
 
     @property

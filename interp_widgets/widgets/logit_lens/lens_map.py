@@ -30,17 +30,23 @@ class LensMap:
     def __init__(self, panel: LogitLensExplorer) -> None:
         self.panel = panel
         self.story = W.HTML("")
-        self.heat = Heatmap(
+        self.maps = pair_view.SideBySide(panel, self._heatmap)
+        self.heat = self.maps.views[0]
+        self.key = W.HTML(KEY)
+        self.key.add_class("iw-hint")
+        self.parts = [self.story, self.maps.box, self.key]
+        for heat in self.maps.views:
+            panel.watch(heat, "pinned", self._pinned)
+            panel.watch(heat, "cross", self._moved)
+        self._painting = False
+        self._noted: dict[str, tuple[tuple[LogitLensResult, ...], list[str]]] = {}
+        self._painted: Any = None
+
+    def _heatmap(self) -> Heatmap:
+        return Heatmap(
             row_name="layer", column_name="after", y_label="stream entering layer", live_hover=True,
             mark_name="response", empty="No map yet: press Run",
         )  # fmt: skip
-        self.key = W.HTML(KEY)
-        self.key.add_class("iw-hint")
-        self.parts = [self.story, self.heat, self.key]
-        panel.watch(self.heat, "pinned", self._pinned)
-        self._painting = False
-        self._noted: tuple[tuple[LogitLensResult, ...], list[str]] = ((), [])
-        self._painted: Any = None
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
@@ -51,29 +57,32 @@ class LensMap:
         self._painting = True  # another map drops its selection, which is not the user's doing
         try:
             if painted != self._painted:  # a mere selection need not send the map again
-                self._paint(panel.looked_at)
+                for view, heat in self.maps.drawn():
+                    self._paint(view, heat)
+                shown_if(self.key, panel.shown != "difference")
             self._painted = painted
             self._paint_selection()
         finally:
             self._painting = False
 
-    def _paint(self, shown: tuple[LogitLensResult, ...]) -> None:
-        panel, heat, last = self.panel, self.heat, shown[-1]
-        if len(shown) == 2 and shown[0].n_layers != shown[1].n_layers:
+    def _paint(self, view: str, heat: Heatmap) -> None:
+        panel = self.panel
+        shown = tuple(panel.results[index] for index in pair_view.models_of(view))
+        last, difference = shown[-1], view == "difference"
+        if difference and shown[0].n_layers != shown[1].n_layers:
             a, b = (result.n_layers for result in shown)
-            heat.empty = f"A difference needs two models of as many layers, these have {a} and {b}: look at A or B"
+            heat.empty = f"A difference needs two models of as many layers, these have {a} and {b}: look at A beside B"
             heat.set_matrix(None)
             return
-        filled = colours(panel.results, panel.color, panel.shown)
-        difference = panel.shown == "difference"
+        filled = colours(panel.results, panel.color, view)
         with heat.hold_sync():
-            heat.title = self._title(last)
+            heat.title = self._title(view, last)
             heat.value_label, heat.scale, heat.reverse = filled.label, filled.scale, filled.reverse
             heat.x_label = "last token read"
             heat.set_matrix(
                 filled.matrix, rows=[*map(str, range(last.n_layers)), "output"], columns=list(last.tokens),
                 vmin=filled.vmin, vmax=filled.vmax, signed=filled.signed, texts=labels(shown, panel.threshold),
-                notes=self._notes(shown),
+                notes=self._notes(view, shown),
             )  # fmt: skip
             heat.edges = [] if difference else commits(last)
             heat.crossed = [] if difference else losses(last)
@@ -81,7 +90,6 @@ class LensMap:
             heat.column_marks = [[panel.in_prompt, last.n_positions]] if response else []
             if response:
                 heat.x_label += " (marked: the response)"
-        shown_if(self.key, not difference)
 
     def _paint_selection(self) -> None:
         """Show the chosen cell, and say what happened at its position."""
@@ -91,23 +99,31 @@ class LensMap:
             f"<b>{start}</b>{escape(story(result, column))}"
             for start, result in zip(pair_view.all_starts(panel.results), panel.results, strict=True)
         )
-        if self.heat.shape[0]:
-            self.heat.cross = self.heat.pinned = [row, column]
+        for heat in self.maps.shown:
+            if heat.shape[0]:  # the output comes last, in models of different depths too
+                last = heat.shape[0] - 1
+                heat.cross = heat.pinned = [row if 0 <= panel.reading <= last else last, column]
 
-    def _notes(self, shown: tuple[LogitLensResult, ...]) -> list[str]:
+    def _notes(self, view: str, shown: tuple[LogitLensResult, ...]) -> list[str]:
         """Kept, because a slider's move needs them again."""
-        if self._noted[0] != shown:
-            self._noted = (shown, notes(shown))
-        return self._noted[1]
+        if view not in self._noted or self._noted[view][0] != shown:
+            self._noted[view] = shown, notes(shown)
+        return self._noted[view][1]
 
-    def _title(self, result: LogitLensResult) -> str:
+    def _title(self, view: str, result: LogitLensResult) -> str:
         panel = self.panel
         kind = "Tuned lens" if result.lens == "tuned" else "Logit lens"
         what = f"{kind}: the next token as each layer would have it, coloured by {COLOR_LABELS[panel.color]}"
-        what = pair_view.title_start(panel) + what
-        return what + (", labels where the likeliest tokens differ" if panel.shown == "difference" else "")
+        what = pair_view.title_start(panel, view) + what
+        return what + (", labels where the likeliest tokens differ" if view == "difference" else "")
 
     # what a user does -------------------------------------------------------------------------------------------------
+
+    def _moved(self, change: Any) -> None:
+        if not self._painting:
+            self._painting = True
+            self.maps.follow(change)
+            self._painting = False
 
     def _pinned(self, change: Any) -> None:
         if self._painting:

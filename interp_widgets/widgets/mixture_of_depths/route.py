@@ -51,6 +51,7 @@ class MixtureRouting(MixtureReading):
 
     analysis = staticmethod(read_routes)
     named = ("Prompt", "Routes per token", "View")
+    of_both = ("difference", "beside")
 
     prompt = field(
         Annotated[str, Text(3)], label="Prompt", width="grow", help="What the model reads",
@@ -75,21 +76,28 @@ class MixtureRouting(MixtureReading):
         hint = W.HTML("0: as tuned")
         self.inputs.children = self.controls.rows(before={"routes": self.mixture_boxes}, after={"routes": [hint]})
         self.state, self.key_line, self.story = W.HTML(""), W.HTML(KEY), W.HTML("")
-        self.strip = TokenStrip(empty="No prompt yet", max_lines=4)
-        self.heat = Heatmap(
-            row_name="route", column_name="token", y_label="route", x_label="token read",
-            value_label="weight", empty="No routing yet: press Run", mark_name="ensemble ≠ last layer",
+        self.strips = pair_view.SideBySide(self, lambda: TokenStrip(empty="No prompt yet", max_lines=4))
+        self.maps = pair_view.SideBySide(
+            self, lambda: Heatmap(
+                row_name="route", column_name="token", y_label="route", x_label="token read",
+                value_label="weight", empty="No routing yet: press Run", mark_name="ensemble ≠ last layer",
+            )
         )  # fmt: skip
+        self.strip, self.heat = self.strips.views[0], self.maps.views[0]
         for line in (hint, self.key_line):
             line.add_class("iw-hint")
         self.tables = [Table(empty="No routing yet: press Run", height=300) for _ in self.models]
-        self.plot.children = [self.state, self.strip, self.heat, self.key_line, self.story, *self.tables]
+        self.plot.children = [
+            self.state, self.strips.box, self.maps.box, self.key_line, self.story, *self.tables
+        ]  # fmt: skip
         self._filling = False  # what the program fills in is not the user's doing
         self._list_mixtures()
         for slot, box in enumerate(self.mixture_boxes):
             self.watch(box, "value", partial(self._mixture_chosen, slot))
-        self.watch(self.strip, "selected", lambda change: self._token_clicked(change.new))
-        self.watch(self.heat, "pinned", lambda change: self._token_clicked(change.new[1]) if change.new else None)
+        for strip in self.strips.views:
+            self.watch(strip, "selected", lambda change: self._token_clicked(change.new))
+        for heat in self.maps.views:
+            self.watch(heat, "pinned", lambda change: self._token_clicked(change.new[1]) if change.new else None)
         self.watch(self, "prompt", lambda _: setattr(self, "prompt_token", -1))
         self.watch(self, ["mixtures", "chosen"], lambda _: self._list_mixtures())
 
@@ -158,8 +166,12 @@ class MixtureRouting(MixtureReading):
                 f"{name}{self._describe(slot, request.mixtures[slot], one)}"
                 for slot, (name, one) in enumerate(zip(self._letters("<b>{}</b>: "), results, strict=False))
             )
-            self._draw_map()
-            self._draw_strip()
+            for view, heat in self.maps.drawn():
+                self._draw_map(view, heat)
+            for view, strip in self.strips.drawn():
+                self._draw_strip(view, strip)
+            shown_if(self.key_line, self.shown != "difference")
+            self.key_line.value = KEY + (SPARSE_KEY if self._last.top_k < self._last.k else "")
         finally:
             self._filling = False
 
@@ -167,12 +179,15 @@ class MixtureRouting(MixtureReading):
         """Show the token that is looked at."""
         if not self.results:
             return
-        at, one = self.position, self._last
+        at = self.position
         self._filling = True
         try:
-            self.strip.selected = at
-            if self.heat.shape[1] > at:
-                self.heat.cross = [int(one.main_route[at]), at]  # the route with the largest weight
+            for strip in self.strips.shown:
+                strip.selected = at if at < len(strip.tokens) else -1
+            for view, heat in self.maps.drawn():
+                one = self.results[pair_view.models_of(view)[-1]]
+                if heat.shape[1] > at:
+                    heat.cross = [int(one.main_route[at]), at]  # the route with the largest weight
         finally:
             self._filling = False
         slots, letters = pair_view.looked_at(self), self._letters("{}: ")
@@ -219,17 +234,16 @@ class MixtureRouting(MixtureReading):
             text += f" {one.skipped_share:.0%} of all layers at all tokens are not needed for their predictions."
         return text
 
-    def _draw_map(self) -> None:
-        heat, one = self.heat, self._last
-        shown = [self.results[slot] for slot in pair_view.looked_at(self)]
-        difference = len(shown) == 2
-        matrix = pair_view.of_view(self, [np.asarray(each.weights, dtype=np.float64).T for each in self.results])
+    def _draw_map(self, view: str, heat: Heatmap) -> None:
+        shown = [self.results[slot] for slot in pair_view.models_of(view)]
+        one, difference = shown[-1], view == "difference"
+        matrix = pair_view.of_view(view, [np.asarray(each.weights, dtype=np.float64).T for each in self.results])
         if matrix is None or shown[0].tokens != one.tokens or shown[0].layers != one.layers:
-            heat.empty = "A difference needs mixtures over the same layers and tokens: look at A or B"
+            heat.empty = "A difference needs mixtures over the same layers and tokens: look at A beside B"
             heat.set_matrix(None)
             return
         with heat.hold_sync():
-            which = pair_view.title_start(self)
+            which = pair_view.title_start(self, view)
             heat.title = f"{which}Weight of each route at each token, with the route's likeliest next token"
             heat.value_label = "weight, B − A" if difference else "weight"
             bounds: dict[str, Any] = {"signed": True} if difference else {"vmin": 0.0, "vmax": 1.0}
@@ -245,22 +259,21 @@ class MixtureRouting(MixtureReading):
                 heat.row_bars = b""
             else:
                 heat.set_row_bars(matrix.mean(axis=1), maximum=1.0, label="mean")
-        shown_if(self.key_line, not difference)
-        self.key_line.value = KEY + (SPARSE_KEY if one.top_k < one.k else "")
 
-    def _draw_strip(self) -> None:
-        one = self._last
-        with self.strip.hold_sync():
-            self.strip.set_tokens(list(one.tokens), special=list(one.special))
+    def _draw_strip(self, view: str, strip: TokenStrip) -> None:
+        one: RoutingResult = self.results[pair_view.models_of(view)[-1]]
+        letter = f"{view}: " if self.shown == "beside" else ""
+        with strip.hold_sync():
+            strip.set_tokens(list(one.tokens), special=list(one.special))
             if one.top_k < one.k:
                 skipped = (one.n_layers - 1 - one.exit_layer).astype(np.float64)
-                self.strip.set_values(skipped, vmin=0.0, vmax=float(max(one.k - 1, 1)))
-                self.strip.label = "Prompt, shaded by the number of layers not needed"
+                strip.set_values(skipped, vmin=0.0, vmax=float(max(one.k - 1, 1)))
+                strip.label = f"{letter}Prompt, shaded by the number of layers not needed"
             else:
-                self.strip.set_values(1.0 - one.weights[:, -1], vmin=0.0, vmax=1.0)
-                self.strip.label = "Prompt, shaded by the weight of earlier layers"
-            self.strip.labels = [_tip(one, at) for at in range(one.n_positions)]
-            self.strip.marks = _spans(~one.agreement[-1])
+                strip.set_values(1.0 - one.weights[:, -1], vmin=0.0, vmax=1.0)
+                strip.label = f"{letter}Prompt, shaded by the weight of earlier layers"
+            strip.labels = [_tip(one, at) for at in range(one.n_positions)]
+            strip.marks = _spans(~one.agreement[-1])
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
@@ -273,7 +286,7 @@ class MixtureRouting(MixtureReading):
 
     def scene(self) -> Scene:
         """Strip and map."""
-        return stack_scenes([self.strip.scene(width=900), self.heat.scene()])
+        return stack_scenes([self.strips.scene(width=900), self.maps.scene()])
 
     def stored(self) -> Any:
         return as_one(self.by_letter())

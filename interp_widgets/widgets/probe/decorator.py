@@ -60,8 +60,8 @@ def probe(
     are shared with the other panels of a workbench; ``Token``, ``Literal[...]``, ``bool``, ``str``, ``list[str]``,
     ``Path``, and ``Annotated[int, Bounds(low, high)]`` or the same of float are the panel's own. The type that it
     returns chooses the view: ``LayerByPosition``, ``HeadMap``, ``TokenValues``, ``Curves``, ``Table``, a Bokeh figure,
-    or any :class:`Result`. Of two models the first five but ``Table`` show a difference too, the others stand beside
-    each other. What should look otherwise has a `view` of its own, and what should behave otherwise a class derived
+    or any :class:`Result`. Of two models the first four show a difference too, and all but ``Curves`` A beside B.
+    What should look otherwise has a `view` of its own, and what should behave otherwise a class derived
     from the panel: ``class Speed(probe(speed, view=SpeedView)): waits = True``.
 
     The function runs in the background and its results are kept, so everything that a result depends on must be a
@@ -133,7 +133,7 @@ def probe(
             "__doc__": function.__doc__,
             "analysis": staticmethod(_checked(function, parameters, returned, own_view)),
             "title": title or function.__name__.replace("_", " ").capitalize(),
-            "both": kind.both if own_view.subtracts else "A beside B",
+            "of_both": own_view.of_both,
             "parameters": tuple(parameters),
             "view_of": own_view,
             "has_base": base is not None,

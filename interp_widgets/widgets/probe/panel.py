@@ -171,10 +171,10 @@ class ValuePanel(ProbePanel):
         return self.picture.scene()
 
     def stored(self) -> Result:
+        if self.shown == "beside":
+            raise ValueError("a file holds the result of one model: look at A or at B, then save")
         if self.shown != "difference":
             return self.results["AB".index(self.shown)]
-        if not self.view_of.subtracts:
-            raise ValueError("a file holds the result of one model: look at A or at B, then save")
         difference: Result = looked_at(self.results, self.shown)
         return replace(difference, provenance=pair_provenance(*self.results))
 

@@ -18,6 +18,7 @@ from interp_widgets.figures.probe import CurveChart, probe_curves_scene
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
+from ..base import pair_view
 from ..base.controls import row
 from ..base.workbench import model_name
 from ..views import BokehFigure, Heatmap, Table, TokenStrip
@@ -56,8 +57,8 @@ class ValueView:
         >>> panel.close()
     """
 
-    subtracts: ClassVar[bool] = False
-    """Whether of two models the difference is drawn; else A beside B."""
+    of_both: ClassVar[tuple[str, ...]] = ("beside",)
+    """Views of two models besides A and B: ``difference``, ``beside`` (A beside B) or both."""
     selects: ClassVar[tuple[str, ...]] = ()
     """Traits of a workbench that are chosen by a click on it."""
 
@@ -70,7 +71,7 @@ class ValueView:
         """Raise ValueError for a value whose axes are not those of the model."""
 
     def paint(self, results: Sequence[Any], shown: str) -> None:
-        """Draw the first result, the second, or both: as their difference or beside each other."""
+        """Draw what is `shown` of two models: ``A``, ``B``, their ``difference``, or A ``beside`` B; of one ``A``."""
         raise NotImplementedError
 
     def scene(self) -> Scene:
@@ -79,23 +80,28 @@ class ValueView:
 
     def title(self, shown: str) -> str:
         """What is drawn, in words."""
-        return (f"{shown} · ".replace("difference", "B − A") if len(self.panel.results) > 1 else "") + self.panel.title
+        return pair_view.title_start(self.panel, shown) + self.panel.title
 
 
 class MapView(ValueView):
     """A map with a row per layer."""
 
-    subtracts = True
+    of_both = ("difference", "beside")
     column_name, row_name = "column", "layer"
 
     def __init__(self, panel: ProbePanel) -> None:
         super().__init__(panel)
-        self.heat = Heatmap(row_name=self.row_name, column_name=self.column_name, y_label=self.row_name,
-                            x_label=self.column_name, empty="No map yet: press Run")  # fmt: skip
-        self.parts = [self.heat]
-        self.rows: list[int] = []
+        self.maps = pair_view.SideBySide(
+            panel, lambda: Heatmap(row_name=self.row_name, column_name=self.column_name, y_label=self.row_name,
+                                   x_label=self.column_name, empty="No map yet: press Run")
+        )  # fmt: skip
+        self.heat = self.maps.views[0]
+        self.parts = [self.maps.box]
+        self.rows: dict[Heatmap, list[int]] = {}
         self._painting = False
-        panel.watch(self.heat, "pinned", self._pinned)
+        for heat in self.maps.views:
+            panel.watch(heat, "pinned", self._pinned)
+            panel.watch(heat, "cross", self._moved)
         panel.watch(panel, [name for name in self.selects if panel.has_trait(name)], lambda _: self._select())
 
     def columns(self, value: Any) -> list[str]:
@@ -105,38 +111,45 @@ class MapView(ValueView):
     def paint(self, results: Sequence[Any], shown: str) -> None:
         self._painting = True  # another map drops its selection, which is not the user's doing
         try:
-            self._paint(results, shown)
+            for view, heat in self.maps.drawn():
+                self._paint(results, view, heat)
         finally:
             self._painting = False
         self._select()
 
-    def _paint(self, results: Sequence[Any], shown: str) -> None:
+    def _paint(self, results: Sequence[Any], shown: str, heat: Heatmap) -> None:
         try:
             value = looked_at(results, shown)
         except ValueError as error:
-            self.heat.empty = f"{error}: look at A or B"
-            self.heat.set_matrix(None)
+            heat.empty = f"{error}: look at A beside B"
+            heat.set_matrix(None)
             return
         layers = len(value.values) if value.layers is None else 0
-        self.rows = list(range(layers)) if value.layers is None else list(value.layers)
+        self.rows[heat] = list(range(layers)) if value.layers is None else list(value.layers)
         last = self.panel.models[shown == "B"].n_layers
         low, high, signed = scale([value] if shown == "difference" else results)
         texts = [axis_name(text) for cells in getattr(value, "texts", None) or () for text in cells]
-        with self.heat.hold_sync():
-            self.heat.title, self.heat.value_label = self.title(shown), value.unit
-            self.heat.set_matrix(
-                value.values, rows=["output" if layer == last else str(layer) for layer in self.rows],
+        with heat.hold_sync():
+            heat.title, heat.value_label = self.title(shown), value.unit
+            heat.set_matrix(
+                value.values, rows=["output" if layer == last else str(layer) for layer in self.rows[heat]],
                 columns=self.columns(value), vmin=low, vmax=high, signed=signed, texts=texts,
             )  # fmt: skip
 
     def scene(self) -> Scene:
-        return self.heat.scene()
+        return self.maps.scene()
+
+    def _moved(self, change: Any) -> None:
+        if not self._painting:
+            self._painting = True
+            self.maps.follow(change)
+            self._painting = False
 
     def _pinned(self, change: Any) -> None:
         """A clicked cell is chosen in all panels of the workbench."""
         if self._painting or not change.new:
             return
-        layer = self.rows[change.new[0]]
+        layer = self.rows[change.owner][change.new[0]]
         selection = {"layer": layer} if layer < self.panel.models[0].n_layers else {}
         self.panel.workbench.select(**selection, **self.chosen(change.new[1]))
 
@@ -151,12 +164,13 @@ class MapView(ValueView):
     def _select(self) -> None:
         """Put the cursor on what is chosen."""
         column, layer = self.column(), getattr(self.panel, "layer", -1)
-        inside = layer in self.rows and 0 <= column < self.heat.shape[1]
-        cell = [self.rows.index(layer), column] if inside else []
-        if cell != self.heat.cross:
-            self._painting = True
-            self.heat.cross = self.heat.pinned = cell
-            self._painting = False
+        for heat in self.maps.shown:
+            rows = self.rows.get(heat, [])
+            cell = [rows.index(layer), column] if layer in rows and 0 <= column < heat.shape[1] else []
+            if cell != heat.cross:
+                self._painting = True
+                heat.cross = heat.pinned = cell
+                self._painting = False
 
 
 class LayerView(MapView):
@@ -206,40 +220,46 @@ class HeadView(MapView):
 class StripView(ValueView):
     """A text with its tokens shaded."""
 
-    subtracts, selects = True, ("prompt_token",)
+    of_both, selects = ("difference", "beside"), ("prompt_token",)
 
     def __init__(self, panel: ProbePanel) -> None:
         super().__init__(panel)
-        self.strip = TokenStrip(empty="No text yet: press Run")
-        self.parts = [self.strip]
-        panel.watch(self.strip, "selected", self._selected)
+        self.strips = pair_view.SideBySide(panel, lambda: TokenStrip(empty="No text yet: press Run"))
+        self.strip = self.strips.views[0]
+        self.parts = [self.strips.box]
+        for strip in self.strips.views:
+            panel.watch(strip, "selected", self._selected)
 
     def paint(self, results: Sequence[Any], shown: str) -> None:
+        for view, strip in self.strips.drawn():
+            self._paint(results, view, strip)
+
+    def _paint(self, results: Sequence[Any], shown: str, strip: TokenStrip) -> None:
         try:
             value = looked_at(results, shown)
         except ValueError as error:
-            self.strip.empty = f"{error}: look at A or B"
-            self.strip.set_tokens([])
+            strip.empty = f"{error}: look at A beside B"
+            strip.set_tokens([])
             return
         low, high, signed = scale([value] if shown == "difference" else results)
-        if list(value.tokens) != self.strip.tokens:
-            self.strip.set_tokens(value.tokens)
-        self.strip.set_values(value.values, vmin=low, vmax=high, signed=signed)
+        if list(value.tokens) != strip.tokens:
+            strip.set_tokens(value.tokens)
+        strip.set_values(value.values, vmin=low, vmax=high, signed=signed)
         unit = f" ({value.unit})" if value.unit else ""
-        self.strip.label, self.strip.value_label = self.title(shown) + unit, value.unit
+        strip.label, strip.value_label = self.title(shown) + unit, value.unit
 
     def scene(self) -> Scene:
-        return self.strip.scene()
+        return self.strips.scene()
 
     def _selected(self, change: Any) -> None:
-        if change.new >= 0 and tuple(self.strip.tokens) == self.panel.prompt_tokens():
+        if change.new >= 0 and tuple(change.owner.tokens) == self.panel.prompt_tokens():
             self.panel.workbench.select(prompt_token=change.new)
 
 
 class CurveView(ValueView):
     """A chart of lines."""
 
-    subtracts = True
+    of_both = ("difference",)
 
     def __init__(self, panel: ProbePanel) -> None:
         super().__init__(panel)
@@ -277,7 +297,7 @@ class TableView(ValueView):
 
     def paint(self, results: Sequence[Any], shown: str) -> None:
         for index, (letter, table) in enumerate(zip("AB", self.tables, strict=False)):
-            visible = index < len(results) and shown in (letter, "difference")
+            visible = index < len(results) and shown in (letter, "beside")
             table.layout.display = None if visible else "none"
             (table.remove_class if visible else table.add_class)("iw-hidden")
             if visible:
@@ -336,7 +356,7 @@ class FigureView(ValueView):
         self.parts = [self.box]
 
     def paint(self, results: Sequence[Any], shown: str) -> None:
-        figures = [figure for letter, figure in zip("AB", results, strict=False) if shown in (letter, "difference")]
+        figures = [figure for letter, figure in zip("AB", results, strict=False) if shown in (letter, "beside")]
         before = self.box.children
         hosts = [BokehFigure(_copy(figure), on_error=self.panel.show_error) for figure in figures]
         for host in hosts:

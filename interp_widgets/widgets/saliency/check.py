@@ -83,7 +83,7 @@ class SaliencyCheck(ResponsePanel):
     title = "Saliency check"
     analysis = staticmethod(check_methods)
     waits = True
-    both = "A beside B"
+    of_both = ("beside",)
     method = variant(Attribution.method, argument=None)
     steps = variant(Attribution.steps, shown_if=None)
     random_seed = variant(Attribution.random_seed, shown_if=None)

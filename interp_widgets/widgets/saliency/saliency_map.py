@@ -34,7 +34,7 @@ VALUE_LABELS = {"score": "scores 0 to L", "importance": "importance"}
 class SaliencyMap(ResponsePanel, DensityPanel):
     """Which prompt tokens each response token depends on; a selection only recolours the strips."""
 
-    title = "Saliency"
+    title, of_both = "Saliency", ("difference", "beside")
     analysis = staticmethod(prompt_saliency)
     values = field(
         VALUE_LABELS, "score", label="Show", redraws=True,
@@ -58,29 +58,42 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     def build(self) -> None:
         super().build()
         self.inputs.children = [self.controls.row("values", "levels", "threshold", "density_threshold", "p")]
-        self.prompt_strip = TokenStrip(label="Prompt", density_label="density", live_hover=True, empty="No prompt yet")
-        self.response_strip = TokenStrip(
-            label="Response", live_hover=True, density_label="probability", empty="No response yet: press Run"
+        self.prompt_strips = pair_view.SideBySide(
+            self, lambda: TokenStrip(label="Prompt", density_label="density", live_hover=True, empty="No prompt yet")
         )
-        self.heat = Heatmap(
-            row_name="prompt token", column_name="response token", x_label="response token", y_label="prompt token",
-            row_bars_label="density", empty="No map yet: press Run",
+        self.response_strips = pair_view.SideBySide(
+            self, lambda: TokenStrip(
+                label="Response", live_hover=True, density_label="probability", empty="No response yet: press Run"
+            )
         )  # fmt: skip
-        self.heat.strips = (self.prompt_strip, self.response_strip)  # shade each other in a saved page too
+        self.maps = pair_view.SideBySide(
+            self, lambda: Heatmap(
+                row_name="prompt token", column_name="response token", x_label="response token",
+                y_label="prompt token", row_bars_label="density", empty="No map yet: press Run",
+            )
+        )  # fmt: skip
+        views = self.prompt_strips.views, self.response_strips.views, self.maps.views
+        self.prompt_strip, self.response_strip, self.heat = (each[0] for each in views)
+        for prompt_strip, response_strip, heat in zip(*views, strict=True):
+            heat.strips = (prompt_strip, response_strip)  # shade each other in a saved page too
         self.table = Table(empty="Click a response token: the prompt tokens it depends on are listed here.", height=240)
         marking = W.ToggleButton(description="Mark instruction", tooltip="Then drag over the prompt's words")
         clear = self.on_click(W.Button(description="Clear marks"), lambda: setattr(self, "marks", []))
         self.scores = W.HTML("")
         tools = row(marking, clear, self.scores)
-        self.plot.children = [tools, self.prompt_strip, self.response_strip, self.heat, self.table]
-        self.bind(self.prompt_strip, "prompt_token", key="selected")
-        self.bind(self.response_strip, "response_token", key="selected")
-        self.bind(self.prompt_strip, "marks", key="marks")
-        self.watch(self.prompt_strip, "brush", lambda change: setattr(self, "brush", list(change.new)))
-        self.watch(marking, "value", lambda change: setattr(self.prompt_strip, "marking", change.new))
-        for strip in (self.prompt_strip, self.response_strip):
+        boxes = self.prompt_strips.box, self.response_strips.box, self.maps.box
+        self.plot.children = [tools, *boxes, self.table]
+        for strip in self.prompt_strips.views:
+            self.bind(strip, "prompt_token", key="selected")
+            self.bind(strip, "marks", key="marks")
+            self.watch(strip, "brush", lambda change: setattr(self, "brush", list(change.new)))
+        for strip in self.response_strips.views:
+            self.bind(strip, "response_token", key="selected")
+        for strip in (*self.prompt_strips.views, *self.response_strips.views):
             self.watch(strip, "hovered", lambda _: self._shade())
-        self.watch(self.heat, "pinned", self._pinned)
+        self.watch(marking, "value", self._marking)
+        for heat in self.maps.views:
+            self.watch(heat, "pinned", self._pinned)
         self.watch(self.table, "selected", self._picked)
         self.watch(self, "prompt", lambda _: setattr(self, "instruction", None))
         self.watch(self, "instruction", lambda _: self._mark_instruction())
@@ -108,27 +121,23 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     # numbers ----------------------------------------------------------------------------------------------------------
 
-    @property
-    def numbers(self) -> NDArray[np.float64]:
-        """(prompt, response) the numbers of the map."""
-        return np.asarray(pair_view.of_view(self, self._matrices))
+    def _numbers(self, view: str) -> NDArray[np.float64]:
+        """(prompt, response) the numbers of the map of a view."""
+        return np.asarray(pair_view.of_view(view, self._matrices))
 
-    @property
-    def density(self) -> NDArray[np.float64]:
+    def _density(self, view: str) -> NDArray[np.float64]:
         """(prompt,) the densities beside it."""
-        return np.asarray(pair_view.of_view(self, self._densities))
+        return np.asarray(pair_view.of_view(view, self._densities))
 
-    @property
-    def signed(self) -> bool:
-        """Whether the shown numbers can be negative."""
-        return self.shown == "difference" or self.values == "importance"
+    def _signed(self, view: str) -> bool:
+        """Whether the numbers of a view can be negative."""
+        return view == "difference" or self.values == "importance"
 
-    @property
-    def unit(self) -> str:
-        """What the shown numbers are."""
+    def _unit(self, view: str) -> str:
+        """What the numbers of a view are."""
         target = TARGET_LABELS[self.results[0].target] if self.results else "importance"
         name = "score" if self.values == "score" else f"change of {target}"
-        return name + (", B − A" if self.shown == "difference" else "")
+        return name + (", B − A" if view == "difference" else "")
 
     @property
     def shape(self) -> dict[str, Any]:
@@ -148,11 +157,11 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         scores = result.normalised(levels=self.levels, threshold=self.threshold)
         return np.where(np.isfinite(result.importance), scores, np.nan)
 
-    def _range(self) -> tuple[float, float]:
+    def _range(self, view: str) -> tuple[float, float]:
         """One colour scale for A and B, and for their difference one about 0."""
-        if self.values == "score" and self.shown != "difference":
+        if self.values == "score" and view != "difference":
             return 0.0, float(self.levels)
-        largest = pair_view.largest(self, [self._matrices])
+        largest = pair_view.largest(view, [self._matrices])
         return -largest, largest
 
     def _largest_density(self) -> float:
@@ -166,19 +175,20 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self._show_texts(first, request.inputs[0].text)
         self._matrices = tuple(map(self._matrix, results))
         self._densities = tuple(result.density(**self.shape) for result in results)
-        low, high = self._range()
-        with self.heat.hold_sync():
-            self.heat.title = self._title(first)
-            self.heat.value_label = self.unit
-            self.heat.set_matrix(
-                self.numbers, rows=list(first.prompt_tokens), columns=list(first.response_tokens),
-                vmin=low, vmax=high, signed=self.signed,
-            )  # fmt: skip
-            bars = None if self.shown == "difference" else self.density
-            self.heat.set_row_bars(bars, maximum=self._largest_density())
-            self.heat.row_marks = [list(span) for span in self.marks]
-        chances = [result.probability for result in results]
-        self.response_strip.set_density(chances[0 if self.shown == "A" else -1], maximum=1.0)
+        for view, heat in self.maps.drawn():
+            low, high = self._range(view)
+            with heat.hold_sync():
+                heat.title = self._title(view, first)
+                heat.value_label = self._unit(view)
+                heat.set_matrix(
+                    self._numbers(view), rows=list(first.prompt_tokens), columns=list(first.response_tokens),
+                    vmin=low, vmax=high, signed=self._signed(view),
+                )  # fmt: skip
+                bars = None if view == "difference" else self._density(view)
+                heat.set_row_bars(bars, maximum=self._largest_density())
+                heat.row_marks = [list(span) for span in self.marks]
+        for view, strip in self.response_strips.drawn():
+            strip.set_density(results[pair_view.models_of(view)[-1]].probability, maximum=1.0)
         self._mark_instruction()
 
     def _show_texts(self, result: SaliencyResult, prompt: str) -> None:
@@ -192,11 +202,13 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         if axes[:2] != before[:2]:
             marks = [] if before else [span for span in self.marks if span[1] <= len(result.prompt_tokens)]
             self.prompt_token, self.brush = -1, []
-            self.prompt_strip.set_tokens(result.prompt_tokens, special=result.prompt_special)
+            for strip in self.prompt_strips.views:
+                strip.set_tokens(result.prompt_tokens, special=result.prompt_special)
             self.marks = marks
             self.prompt_token = prompt_token if prompt_token < len(result.prompt_tokens) else -1
         self.response_token = -1
-        self.response_strip.set_tokens(result.response_tokens)
+        for strip in self.response_strips.views:
+            strip.set_tokens(result.response_tokens)
         self.response_token = response_token if response_token < len(result.response_tokens) else -1
         self._axes = axes
 
@@ -208,9 +220,9 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         inside = np.flatnonzero([] if spans is None else spans_to_mask(spans, [instruction]))
         self.marks = [[int(inside[0]), int(inside[-1]) + 1]] if inside.size else []
 
-    def _title(self, result: SaliencyResult) -> str:
+    def _title(self, view: str, result: SaliencyResult) -> str:
         method = METHOD_LABELS.get(result.method, result.method).split(":")[0]
-        which, rest = pair_view.title_start(self), ", partial" if result.partial else ""
+        which, rest = pair_view.title_start(self, view), ", partial" if result.partial else ""
         return f"{which}Importance of each prompt token for each response token ({method}, {result.target}{rest})"
 
     def draw_selection(self) -> None:
@@ -220,12 +232,14 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self._shade()
         column, line = self._selected()
         absent = column is None and line is None
-        self.heat.cross = [] if absent else [-1 if line is None else line, -1 if column is None else column]
+        for heat in self.maps.shown:
+            heat.cross = [] if absent else [-1 if line is None else line, -1 if column is None else column]
         self._list(column)
 
     def _score_marks(self) -> None:
         """Show the marked instruction and its scores."""
-        self.heat.row_marks = [list(span) for span in self.marks if span[1] <= self.heat.shape[0]]
+        for heat in self.maps.shown:
+            heat.row_marks = [list(span) for span in self.marks if span[1] <= heat.shape[0]]
         mask = self.mask()
         if not mask.any():
             self.scores.value = "No instruction marked: its score needs the words that say what to do."
@@ -243,7 +257,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def _selected(self) -> tuple[int | None, int | None]:
         """Selected response and prompt token, where they exist."""
-        rows, columns = self.numbers.shape
+        rows, columns = self._matrices[0].shape
         column, line = self.response_token, self.prompt_token
         return (column if 0 <= column < columns else None), (line if 0 <= line < rows else None)
 
@@ -251,35 +265,48 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         """Prompt by the chosen response token's column, response by the chosen prompt tokens' rows."""
         if not self._matrices:
             return
-        rows, columns = self.numbers.shape
+        rows, columns = self._matrices[0].shape
         column, line = self._selected()
-        hovered = self.response_strip.hovered
+        hovered = max(strip.hovered for strip in self.response_strips.shown)
         column = hovered if 0 <= hovered < columns else column
-        low, high = self._range()
-        if column is not None:
-            self.prompt_strip.label = f"Prompt, shaded by its {self.unit} for response token {column}"
-            self.prompt_strip.set_values(self.numbers[:, column], vmin=low, vmax=high, signed=self.signed)
-        else:
-            limit = self._largest_density() or 1.0
-            difference = self.shown == "difference"
-            self.prompt_strip.label = "Prompt, shaded by density" + (", B − A" if difference else "")
-            floor = -limit if difference else 0.0
-            self.prompt_strip.set_values(self.density, vmin=floor, vmax=limit, signed=difference)
-        self.prompt_strip.value_label = self.unit if column is not None else "density"
         span = self._span(line, rows)
-        if span is not None:
-            what = f"prompt token {span[0]}" if span[1] == span[0] + 1 else f"prompt tokens {span[0]} to {span[1] - 1}"
-            values = self.numbers[span[0] : span[1]].mean(axis=0)
-            self.response_strip.label = f"Response, shaded by the mean {self.unit} of {what}"
-            self.response_strip.set_values(values, vmin=low, vmax=high, signed=self.signed)
-        else:
-            self.response_strip.label = "Response, with the probability of each token"
-            self.response_strip.set_values(None)
-        self.response_strip.value_label = self.unit
+        for view, strip in self.prompt_strips.drawn():
+            self._shade_prompt(view, strip, column)
+        for view, strip in self.response_strips.drawn():
+            self._shade_response(view, strip, span)
+
+    def _letter(self, view: str) -> str:
+        """What to begin the label of a strip with: of A beside B its letter."""
+        return f"{view}: " if self.shown == "beside" else ""
+
+    def _shade_prompt(self, view: str, strip: TokenStrip, column: int | None) -> None:
+        letter, unit = self._letter(view), self._unit(view)
+        strip.value_label = "density" if column is None else unit
+        if column is not None:
+            low, high = self._range(view)
+            strip.label = f"{letter}Prompt, shaded by its {unit} for response token {column}"
+            strip.set_values(self._numbers(view)[:, column], vmin=low, vmax=high, signed=self._signed(view))
+            return
+        limit, difference = self._largest_density() or 1.0, view == "difference"
+        strip.label = f"{letter}Prompt, shaded by density" + (", B − A" if difference else "")
+        strip.set_values(self._density(view), vmin=-limit if difference else 0.0, vmax=limit, signed=difference)
+
+    def _shade_response(self, view: str, strip: TokenStrip, span: tuple[int, int] | None) -> None:
+        letter, unit = self._letter(view), self._unit(view)
+        strip.value_label = unit
+        if span is None:
+            strip.label = f"{letter}Response, with the probability of each token"
+            strip.set_values(None)
+            return
+        low, high = self._range(view)
+        what = f"prompt token {span[0]}" if span[1] == span[0] + 1 else f"prompt tokens {span[0]} to {span[1] - 1}"
+        strip.label = f"{letter}Response, shaded by the mean {unit} of {what}"
+        values = self._numbers(view)[span[0] : span[1]].mean(axis=0)
+        strip.set_values(values, vmin=low, vmax=high, signed=self._signed(view))
 
     def _span(self, line: int | None, rows: int) -> tuple[int, int] | None:
         """The prompt tokens that shade the response: hovered, else brushed, else selected."""
-        hovered = self.prompt_strip.hovered
+        hovered = max(strip.hovered for strip in self.prompt_strips.shown)
         if 0 <= hovered < rows and not self.brush:
             return hovered, hovered + 1
         if len(self.brush) == 2 and self.brush[1] <= rows:
@@ -293,7 +320,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         numbers = [
             m[:, column] if column is not None else d for m, d in zip(self._matrices, self._densities, strict=True)
         ]
-        name = self.unit.split(",")[0] if column is not None else "density"
+        name = self._unit("A") if column is not None else "density"
         ordered = np.argsort(-np.max([np.nan_to_num(np.abs(n)) for n in numbers], axis=0), kind="stable")[:TABLE_ROWS]
         heads = [{"label": "position", "align": "right"}, {"label": "prompt token"}]
         heads += [{"label": f"{name} {letter}".strip(), "align": "right"} for letter in letters]
@@ -315,6 +342,10 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             self.table.caption = f"Prompt tokens by their {name} for {what}"
 
     # what a user does -------------------------------------------------------------------------------------------------
+
+    def _marking(self, change: Any) -> None:
+        for strip in self.prompt_strips.views:
+            strip.marking = change.new
 
     def _pinned(self, change: Any) -> None:
         if change.new:
@@ -351,4 +382,4 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         return as_one(self.by_letter())
 
     def scene(self) -> Scene:
-        return stack_scenes([part.scene() for part in (self.prompt_strip, self.response_strip, self.heat)])
+        return stack_scenes([part.scene() for part in (self.prompt_strips, self.response_strips, self.maps)])

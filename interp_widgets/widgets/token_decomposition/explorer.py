@@ -50,6 +50,7 @@ class TokenDecompositionExplorer(PredictionPanel):
     """
 
     title: ClassVar[str] = "Token decomposition"
+    of_both = ("difference", "beside")
     position = field(int, -1)
     """Token of what the model has read whose residual stream is taken apart, from 0 without a BOS or from the end."""
     foil = field(
@@ -154,13 +155,13 @@ class TokenDecompositionExplorer(PredictionPanel):
         return as_one(parts)
 
     def scene(self) -> Scene:
-        return stack_scenes([self.map.strip.scene(), self.map.heat.scene()])
+        return stack_scenes([self.map.strips.scene(), self.map.maps.scene()])
 
     # selection --------------------------------------------------------------------------------------------------------
 
     @property
     def looked_at(self) -> tuple[Rows, ...]:
-        """The results that the view shows: one, or both in a difference."""
+        """The results that the view shows: one, or both."""
         return tuple(self.rows[index] for index in pair_view.looked_at(self))
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
@@ -15,7 +16,7 @@ from ..base import pair_view
 from ..base.controls import row
 from ..views import BokehFigure, Table
 from .rows import Array, Rows
-from .source_map import signed
+from .source_map import after, aims, signed
 
 if TYPE_CHECKING:
     from .explorer import TokenDecompositionExplorer
@@ -56,7 +57,9 @@ class SourceDetails:
         panel = self.panel
         if 0 <= panel.source <= panel.looked_at[-1].sources:
             return panel.source
-        return int(np.argmax(np.abs(panel.map.of_view([rows.logit_share()[:-1] for rows in panel.rows]))))
+        shares = [rows.logit_share()[:-1] for rows in panel.rows]
+        sizes = [np.abs(np.asarray(pair_view.of_view(view, shares))) for view in pair_view.drawn(panel)]
+        return int(np.argmax(np.max(sizes, axis=0)))
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
@@ -77,7 +80,7 @@ class SourceDetails:
         order = np.argsort(-np.max(np.abs(shares), axis=0), kind="stable")[:TABLE_ROWS]
         self._listed = [int(i) for i in order]
         lines = self._lines(shares)
-        about = f"norm and lens {self._where()}{panel.map.after}"
+        about = f"norm and lens {self._where()}{after(panel.shown)}"
         self._filling = True
         try:
             with self.sources.hold_sync():
@@ -85,30 +88,37 @@ class SourceDetails:
                 self.sources.columns, self.sources.rows = self._heads(), [lines[i] for i in self._listed]
                 self.sources.selected = self._listed.index(panel.source) if panel.source in self._listed else -1
                 self.sources.caption = (
-                    f"Sources by their share of the {panel.map.of_logit} ({self._sums(shares)}); {about}"
+                    f"Sources by their share of the {aims(panel.looked_at)} ({self._sums(shares)}); {about}"
                 )
         finally:
             self._filling = False
 
     def _heads(self) -> list[dict[str, str]]:
-        where, after, comparing = self._where(), self.panel.map.after, len(self.panel.rows) == 2
+        where, comparing = self._where(), len(self.panel.rows) == 2
         heads = [{"label": "at", "align": "right", "title": "Position"}, {"label": "part of"}]
         for name in ("A", "B") if comparing else ("share",):
             heads.append({"label": name, "align": "right", "title": "What it brought to the logit"})
         if comparing:
             heads.append({"label": "B − A", "align": "right", "title": "Difference of the shares"})
-        return [
-            *heads,
-            {"label": "norm", "align": "right", "title": f"Share of the parts' norms {where}{after}"},
-            {"label": "alone", "title": f"The token that the part alone would put first {where}"},
-            {"label": "prob.", "align": "right", "title": f"Probability of that token{after}"},
+        views = pair_view.drawn(self.panel)
+        ends = [f" {view}" for view in views] if len(views) > 1 else [""]
+        norms = f"Share of the parts' norms {where}"
+        heads += [{"label": f"norm{end}", "align": "right", "title": norms + after(view)}
+                  for view, end in zip(views, ends, strict=True)]  # fmt: skip
+        heads.append({"label": "alone", "title": f"The token that the part alone would put first {where}"})
+        return heads + [
+            {"label": f"prob.{end}", "align": "right", "title": f"Probability of that token{after(view)}"}
+            for view, end in zip(views, ends, strict=True)
         ]
 
     def _lines(self, shares: list[Array]) -> list[list[Any]]:
         """A line of the table for each row of the map."""
         panel, shown = self.panel, self.panel.looked_at
         norms, chances = (
-            panel.map.of_view([rows.matrix(what)[:, self._within(rows)] for rows in panel.rows])
+            [
+                pair_view.of_view(view, [rows.matrix(what)[:, self._within(rows)] for rows in panel.rows])
+                for view in pair_view.drawn(panel)
+            ]
             for what in ("norm_share", "probability")
         )
         tops = [rows.top()[:, self._within(rows)] for rows in shown]
@@ -119,7 +129,7 @@ class SourceDetails:
             words = [visible(rows.text(int(top[i]))) or "–" for rows, top in zip(shown, tops, strict=True)]
             alone = words[0] if len(set(words)) == 1 else " → ".join(words)
             position = i if i < shown[-1].sources else None
-            lines.append([position, visible(label), *values, _finite(norms[i]), alone, _finite(chances[i])])
+            lines.append([position, visible(label), *values, *_finite(norms, i), alone, *_finite(chances, i)])
         return lines
 
     def _within(self, rows: Rows) -> int:
@@ -218,5 +228,6 @@ class SourceDetails:
             self.panel.source = self._listed[change.new] if change.new >= 0 else -1
 
 
-def _finite(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _finite(columns: Sequence[Any], line: int) -> list[float | None]:
+    """The numbers of one line, None for those that are not there."""
+    return [float(column[line]) if np.isfinite(column[line]) else None for column in columns]

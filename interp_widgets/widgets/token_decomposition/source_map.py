@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from interp_widgets.figures.labels import visible
 
 from ..base import pair_view
 from ..views import Heatmap, TokenStrip
-from .rows import COLOR_LABELS, Array, Rows, cell_notes, cell_texts
+from .rows import COLOR_LABELS, Rows, cell_notes, cell_texts
 
 if TYPE_CHECKING:
     from .explorer import TokenDecompositionExplorer
@@ -29,20 +29,28 @@ class SourceMap:
 
     def __init__(self, panel: TokenDecompositionExplorer) -> None:
         self.panel = panel
-        self.strip = TokenStrip(
-            density_label="share of the norms, last layer", empty="Nothing was read yet: press Run", max_lines=6
-        )
-        self.heat = Heatmap(
-            row_name="part of", column_name="layer", y_label="source token", empty="No map yet: press Run",
-            x_label="stream entering layer (output: final norm)",
+        self.strips = pair_view.SideBySide(
+            panel, lambda: TokenStrip(
+                density_label="share of the norms, last layer", empty="Nothing was read yet: press Run", max_lines=6
+            )
         )  # fmt: skip
+        self.maps = pair_view.SideBySide(
+            panel, lambda: Heatmap(
+                row_name="part of", column_name="layer", y_label="source token", empty="No map yet: press Run",
+                x_label="stream entering layer (output: final norm)",
+            )
+        )  # fmt: skip
+        self.strip, self.heat = self.strips.views[0], self.maps.views[0]
         self.sums = W.HTML("")
-        self.parts = [self.sums, self.strip, self.heat]
-        panel.watch(self.strip, "selected", self._token_clicked)
-        panel.watch(self.heat, "pinned", self._pinned)
+        self.parts = [self.sums, self.strips.box, self.maps.box]
+        for strip in self.strips.views:
+            panel.watch(strip, "selected", self._token_clicked)
+        for heat in self.maps.views:
+            panel.watch(heat, "pinned", self._pinned)
+            panel.watch(heat, "cross", self._moved)
         self._tokens: tuple[str, ...] | None = None
         self._painting = False
-        self._noted: tuple[tuple[Rows, ...], list[str]] = ((), [])
+        self._noted: dict[str, tuple[tuple[Rows, ...], list[str]]] = {}
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
@@ -64,100 +72,94 @@ class SourceMap:
     def _paint(self) -> None:
         rows = self.panel.rows
         self.sums.value = "<br>".join([self._adding_up(), self._logit_in_words()])
-        self._paint_strip(rows)
-        if len({each.n_layers for each in rows}) > 1 and self.panel.shown == "difference":
+        names = tuple(rows[0].result.tokens.tokens[: rows[0].sources])
+        if names != self._tokens:
+            self._tokens = names
+            for strip in self.strips.views:
+                strip.set_tokens(names, special=list(rows[0].result.tokens.special[: rows[0].sources]))
+        for view, strip in self.strips.drawn():
+            self._paint_strip(view, strip, rows)
+        for view, heat in self.maps.drawn():
+            self._paint_map(view, heat, rows)
+
+    def _paint_map(self, view: str, heat: Heatmap, rows: tuple[Rows, ...]) -> None:
+        panel = self.panel
+        shown = tuple(rows[index] for index in pair_view.models_of(view))
+        matrix = pair_view.of_view(view, [each.matrix(panel.color) for each in rows])
+        if matrix is None:
             a, b = (each.n_layers for each in rows)
-            self.heat.empty = f"A difference needs two models of as many layers, these have {a} and {b}: look at A or B"
-            self.heat.set_matrix(None)
+            heat.empty = f"A difference needs two models of as many layers, these have {a} and {b}: look at A beside B"
+            heat.set_matrix(None)
             return
-        low, high, signed = self._range(rows)
-        shown = self.panel.looked_at
-        with self.heat.hold_sync():
-            self.heat.title = self._title()
-            self.heat.value_label = COLOR_LABELS[self.panel.color] + self.after
-            self.heat.set_matrix(
-                self.of_view([each.matrix(self.panel.color) for each in rows]), rows=shown[-1].labels,
-                columns=shown[-1].columns, vmin=low, vmax=high, signed=signed,
-                texts=cell_texts(shown, self.panel.threshold), notes=self._notes(shown),
+        low, high, signed = self._range(view, rows)
+        with heat.hold_sync():
+            heat.title = self._title(view)
+            heat.value_label = COLOR_LABELS[panel.color] + after(view)
+            heat.set_matrix(
+                matrix, rows=shown[-1].labels, columns=shown[-1].columns, vmin=low, vmax=high, signed=signed,
+                texts=cell_texts(shown, panel.threshold), notes=self._notes(view, shown),
             )  # fmt: skip
-            self._paint_bars(rows)
+            self._paint_bars(view, heat, rows)
 
     def paint_selection(self) -> None:
         """Show the selected source and layer."""
-        panel, (rows, columns) = self.panel, self.heat.shape
-        source = panel.source
-        column = min(panel.at_column, columns - 1)
-        chosen = [source, column] if 0 <= source < rows else []
-        with self._own_doing(), self.heat.hold_sync():
-            self.strip.selected = source if 0 <= source < len(self.strip.tokens) else -1
-            self.heat.cross = chosen or ([-1, column] if panel.column >= 0 and rows else [])
-            self.heat.pinned = chosen
+        panel, source = self.panel, self.panel.source
+        with self._own_doing():
+            for strip in self.strips.shown:
+                strip.selected = source if 0 <= source < len(strip.tokens) else -1
+            for heat in self.maps.shown:
+                rows, columns = heat.shape  # the final norm comes last, in models of different depths too
+                column = columns - 1 if panel.column < 0 else min(panel.column, columns - 1)
+                chosen = [source, column] if 0 <= source < rows else []
+                with heat.hold_sync():
+                    heat.cross = chosen or ([-1, column] if panel.column >= 0 and rows else [])
+                    heat.pinned = chosen
 
-    def _paint_strip(self, rows: tuple[Rows, ...]) -> None:
-        tokens = rows[0].result.tokens
-        names = tuple(tokens.tokens[: rows[0].sources])
-        if names != self._tokens:
-            self._tokens = names
-            self.strip.set_tokens(names, special=list(tokens.special[: rows[0].sources]))
+    def _paint_strip(self, view: str, strip: TokenStrip, rows: tuple[Rows, ...]) -> None:
         shares = [each.logit_share()[:-1] for each in rows]
-        largest = pair_view.largest(self.panel, [shares])
-        self.strip.label = f"Read by the model, shaded by the share of the {self.of_logit}{self.after}"
-        self.strip.value_label = f"share of the logit{self.after}"
-        self.strip.set_values(self.of_view(shares), vmin=-largest, vmax=largest, signed=True)
-        difference = self.panel.shown == "difference"
+        largest = pair_view.largest(view, [shares])
+        letter = f"{view}: " if self.panel.shown == "beside" else ""
+        logit = aims(rows[index] for index in pair_view.models_of(view))
+        strip.label = f"{letter}Read by the model, shaded by the share of the {logit}{after(view)}"
+        strip.value_label = f"share of the logit{after(view)}"
+        strip.set_values(pair_view.of_view(view, shares), vmin=-largest, vmax=largest, signed=True)
         norms = [each.norm_share(-1)[:-1] for each in rows]
-        self.strip.set_density(
-            None if difference else self.of_view(norms), maximum=pair_view.largest(self.panel, [norms])
-        )
+        density = None if view == "difference" else pair_view.of_view(view, norms)
+        strip.set_density(density, maximum=pair_view.largest(view, [norms]))
 
-    def _paint_bars(self, rows: tuple[Rows, ...]) -> None:
+    def _paint_bars(self, view: str, heat: Heatmap, rows: tuple[Rows, ...]) -> None:
         kind = self.panel.bars
         if kind == "none":
-            self.heat.set_row_bars(None)
+            heat.set_row_bars(None)
             return
         bars = [each.logit_share() if kind == "logit" else each.norm_share(-1) for each in rows]
-        signed = kind == "logit" or self.panel.shown == "difference"
+        signed = kind == "logit" or view == "difference"
         label = "logit share" if kind == "logit" else "norm share"
-        self.heat.set_row_bars(
-            self.of_view(bars), maximum=pair_view.largest(self.panel, [bars]), signed=signed, label=label
+        heat.set_row_bars(
+            pair_view.of_view(view, bars), maximum=pair_view.largest(view, [bars]), signed=signed, label=label
         )
 
-    def _notes(self, shown: tuple[Rows, ...]) -> list[str]:
-        if shown != self._noted[0]:
-            self._noted = shown, cell_notes(shown)
-        return self._noted[1]
+    def _notes(self, view: str, shown: tuple[Rows, ...]) -> list[str]:
+        if view not in self._noted or shown != self._noted[view][0]:
+            self._noted[view] = shown, cell_notes(shown)
+        return self._noted[view][1]
 
-    def of_view(self, arrays: list[Array]) -> Array:
-        """The numbers of what is looked at: A, B or their difference."""
-        shown = self.panel.shown
-        return arrays[1] - arrays[0] if shown == "difference" else arrays["AB".index(shown)]
-
-    def _range(self, rows: tuple[Rows, ...]) -> tuple[float, float, bool]:
+    def _range(self, view: str, rows: tuple[Rows, ...]) -> tuple[float, float, bool]:
         """Ends of the colour scale, the same for A and B; the chance of a token runs over 0 to 1."""
-        color, difference = self.panel.color, self.panel.shown == "difference"
+        color, difference = self.panel.color, view == "difference"
         signed = difference or color == "target_logit"
         if color in ("probability", "target_probability") and not difference:
             return 0.0, 1.0, False
-        largest = pair_view.largest(self.panel, [[each.matrix(color) for each in rows]])
+        largest = pair_view.largest(view, [[each.matrix(color) for each in rows]])
         return (-largest if signed else 0.0), largest, signed
 
     # words ------------------------------------------------------------------------------------------------------------
 
-    @property
-    def after(self) -> str:
-        """What to put behind the name of a number in a difference."""
-        return ", B − A" if self.panel.shown == "difference" else ""
-
-    @property
-    def of_logit(self) -> str:
-        """Which logit the shares are of."""
-        return " and ".join(sorted({aim(each.result.logit) for each in self.panel.looked_at}))
-
-    def _title(self) -> str:
+    def _title(self, view: str) -> str:
         panel, tokens = self.panel, self.panel.rows[0].result.tokens
         at = f"“{visible(tokens.tokens[tokens.position])}” ({tokens.position})"
         rest = ", partial" if any(each.result.partial for each in panel.rows) else ""
-        start = pair_view.title_start(panel)
+        start = pair_view.title_start(panel, view)
         return f"{start}Parts of the residual stream at {at}, by the token that they come from{rest}"
 
     def _adding_up(self) -> str:
@@ -196,6 +198,11 @@ class SourceMap:
 
     # what a user does -------------------------------------------------------------------------------------------------
 
+    def _moved(self, change: Any) -> None:
+        if not self._painting:
+            with self._own_doing():
+                self.maps.follow(change)
+
     def _token_clicked(self, change: Any) -> None:
         if not self._painting:
             self.panel.source = change.new
@@ -207,6 +214,16 @@ class SourceMap:
             self.panel.select(*change.new)
         else:
             self.panel.source = -1
+
+
+def after(view: str) -> str:
+    """What to put behind the name of a number of a view."""
+    return ", B − A" if view == "difference" else ""
+
+
+def aims(rows: Iterable[Rows]) -> str:
+    """Which logits the shares are of."""
+    return " and ".join(sorted({aim(each.result.logit) for each in rows}))
 
 
 def aim(logit: LogitShareResult, *, capital: bool = False) -> str:
