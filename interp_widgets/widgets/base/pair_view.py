@@ -124,7 +124,7 @@ class SideBySide(Generic[V]):
         for second in self.boxes[1:]:
             shown_if(second, False)
         self.box = W.VBox(self.boxes)
-        self.box.add_class("iw-maps")
+        self.box.add_class("iw-beside")
 
     def drawn(self) -> list[tuple[str, V]]:
         """Each view that is looked at ("A", "B" or "difference") with what draws it; the others are hidden."""

@@ -114,7 +114,7 @@ class HeadGrid:
         self.heat = self.maps.views[0]
         self.heads = Table(empty="No head has a pair.", height=300)
         both = W.VBox([*self.maps.boxes, W.VBox([self.heads])])
-        both.add_class("iw-maps")
+        both.add_class("iw-beside")
         self.box = W.VBox([self.about, both])
         self.box.add_class("iw-column")
         self._filling = False
