@@ -186,7 +186,7 @@ def saliency_random(setup: Setup) -> Any:
 
 @row("saliency_dataset")
 def saliency_dataset(setup: Setup) -> Any:
-    return iw.saliency_dataset(setup.model, CASES, threshold=0, min_response=1, resamples=99)
+    return iw.saliency_dataset(setup.model, CASES, threshold=0, min_response=1, min_importance=0, resamples=99)
 
 
 @row("faithfulness")

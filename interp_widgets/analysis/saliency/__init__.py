@@ -7,6 +7,7 @@ from interp_widgets.analysis.saliency.attribution import prompt_saliency, salien
 from interp_widgets.analysis.saliency.dataset import saliency_dataset
 from interp_widgets.analysis.saliency.dataset_result import SaliencyDatasetResult
 from interp_widgets.analysis.saliency.density import (
+    FLOOR,
     importance_density,
     instruction_score,
     normalise_importance,

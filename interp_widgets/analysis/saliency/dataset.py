@@ -22,11 +22,13 @@ from interp_widgets.analysis.saliency.dataset_result import (
     SaliencyDatasetResult,
 )
 from interp_widgets.analysis.saliency.density import (
+    FLOOR,
     importance_density,
     instruction_score,
     normalise_importance,
     sentence_profiles,
     sentence_spans,
+    under_floor,
 )
 from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyResult, spans_to_mask
 from interp_widgets.arguments import checked
@@ -43,6 +45,7 @@ class Options:
     threshold: float
     p: float
     min_response: int
+    min_importance: float
     normalised: bool | None
     resamples: int
     seed: int
@@ -70,6 +73,8 @@ class Row:
     label: int = UNKNOWN
     score: float = float("nan")
     context_score: float = float("nan")
+    paper_score: float = float("nan")
+    n_under_floor: int = 0
     n_prompt: int = 0
     n_response: int = 0
     n_instruction: int = 0
@@ -107,6 +112,7 @@ def saliency_dataset(
     threshold: float = 7,
     p: float = 4,
     min_response: int = 5,
+    min_importance: float = FLOOR,
     normalised: bool | None = None,
     groups: Sequence[str] | None = None,
     names: Sequence[str] | None = None,
@@ -130,6 +136,10 @@ def saliency_dataset(
       returns whether a response follows (True, False, None for not known). Without it the case's label counts.
     - `levels` and `threshold` are those of :func:`normalise_importance`, `p` that of :func:`importance_density`.
     - responses under `min_response` tokens are dropped and counted.
+    - response tokens whose largest importance is under `min_importance` (in the target's unit) are counted and left out
+      of density and scores, since :func:`normalise_importance` would stretch them to the full scale; a case without any
+      other is dropped. `paper_score` is the score with them, which 0 gives everywhere. Levels have lost their unit, so
+      that none of theirs is left out.
     - `normalised`: whether matrices hold levels already; by default what the records state.
     - `groups` (cases,) names groups to compare within as well, with Holm's correction over them.
     - `names` are those of the models, in their order.
@@ -149,8 +159,9 @@ def saliency_dataset(
         >>> result.score.round(2).tolist()
         [0.63, 0.28]
     """
-    options = Options(levels, threshold, p, min_response, normalised, resamples, seed)
-    normalise_importance(np.zeros((1, 1)), levels=levels, threshold=threshold)  # refuse bad options before any work
+    options = Options(levels, threshold, p, min_response, min_importance, normalised, resamples, seed)
+    # refuse bad options before any work
+    normalise_importance(np.zeros((1, 1)), levels=levels, threshold=threshold, min_importance=min_importance)
     relay, ticks = Relay(check), Relay(progress)
     saliency_options |= {"method": method, "target": target, "seed": seed, "check": relay}
     extra = sorted(set(saliency_options) - {"method", "target", "seed", "check"})
@@ -223,8 +234,8 @@ def _assemble(
     columns = {
         name: np.array([getattr(row, name) for row in rows], dtype=kind)
         for kind, listed in (
-            (int, ("model", "case", "label", "n_prompt", "n_response", "n_instruction")),
-            (float, ("score", "context_score")),
+            (int, ("model", "case", "label", "n_prompt", "n_response", "n_instruction", "n_under_floor")),
+            (float, ("score", "context_score", "paper_score")),
             (bool, ("dropped",)),
         )
         for name in listed
@@ -246,6 +257,7 @@ def _assemble(
         threshold=options.threshold,
         p=options.p,
         min_response=options.min_response,
+        min_importance=options.min_importance,
         partial=partial,
         provenance=facts,
     )
@@ -373,7 +385,7 @@ def _score_row(
 def _score_case(source: Source, index: int, blank: Row, judge: Any, options: Options) -> Row:
     case = source.cases[index]
     item = source.saliency(case) if source.saliency is not None else source.matrices[index]  # type: ignore[index]
-    scores = _scores(item, case, options)
+    scores, under = _scores(item, options)
     prompt, length = scores.shape
     mask = _mask(item, case, source.model)
     if mask.shape != (prompt,):
@@ -392,7 +404,11 @@ def _score_case(source: Source, index: int, blank: Row, judge: Any, options: Opt
     )
     if length < options.min_response:
         return replace(row, dropped=True)
-    density = importance_density(scores, p=options.p)
+    paper = instruction_score(importance_density(scores, p=options.p), mask)
+    row = replace(row, paper_score=paper, n_under_floor=int(under.sum()))
+    if under.any() and under.all():
+        return replace(row, dropped=True)
+    density = importance_density(np.where(under, 0.0, scores), p=options.p)
     special = np.asarray(getattr(item, "prompt_special", np.zeros(prompt)), dtype=bool)
     profiles: NDArray[np.float64] = np.zeros((0, SEGMENTS))
     if isinstance(item, SaliencyResult):
@@ -405,16 +421,18 @@ def _score_case(source: Source, index: int, blank: Row, judge: Any, options: Opt
     )
 
 
-def _scores(item: Any, case: Any, options: Options) -> NDArray[np.float64]:
-    """(prompt, response) levels above the threshold, from a matrix, a result or a record."""
+def _scores(item: Any, options: Options) -> tuple[NDArray[np.float64], Bools]:
+    """From a matrix, a result or a record: (prompt, response) levels above the threshold, with no floor, and
+    (response,) which response tokens are under the floor, none of those whose levels alone are known."""
     ready = options.normalised
     if ready is None:
         ready = bool(getattr(item, "normalised", False)) if not isinstance(item, SaliencyResult) else False
+    shape = {"levels": options.levels, "threshold": options.threshold}
     if isinstance(item, SaliencyResult) and not ready:
-        return item.normalised(levels=options.levels, threshold=options.threshold)
+        return item.normalised(**shape), item.under_floor(options.min_importance)
     values = np.asarray(getattr(item, "importance", item), dtype=np.float64)
     if not ready:
-        return normalise_importance(values, levels=options.levels, threshold=options.threshold)
+        return normalise_importance(values, **shape), under_floor(values, options.min_importance)
     if (
         values.ndim != 2
         or not np.isfinite(values).all()
@@ -422,7 +440,7 @@ def _scores(item: Any, case: Any, options: Options) -> NDArray[np.float64]:
         or values.max(initial=0) > options.levels
     ):
         raise ValueError(f"normalised matrices must be (prompt, response) with values 0..{options.levels}")
-    return np.where(values > options.threshold, values, 0.0)
+    return np.where(values > options.threshold, values, 0.0), np.zeros(values.shape[1], dtype=bool)
 
 
 def _mask(item: Any, case: Any, model: Model | None) -> Bools:

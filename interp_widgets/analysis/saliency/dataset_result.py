@@ -14,7 +14,7 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 SEGMENTS = 4
 """Equal parts a sentence is cut into for the position profile."""
 
-_NUMBERS = ("score", "context_score", "n_prompt", "n_response", "n_instruction")
+_NUMBERS = ("score", "context_score", "paper_score", "n_prompt", "n_response", "n_under_floor", "n_instruction")
 """Columns of the table that are fields."""
 
 UNKNOWN, UNFOLLOWED, FOLLOWED = -1, 0, 1
@@ -50,7 +50,7 @@ class SaliencyDatasetResult(Result):
     """Index into the cases given."""
 
     score: Floats = with_axes("rows")
-    """Instruction score; NaN for failed and dropped cases."""
+    """Instruction score, response tokens under the floor left out; NaN for failed and dropped cases."""
 
     context_score: Floats = with_axes("rows")
     """The same score for the rest of the prompt; NaN for failed and dropped cases."""
@@ -68,7 +68,7 @@ class SaliencyDatasetResult(Result):
     """Instruction tokens; 0 for failed cases."""
 
     dropped: Bools = with_axes("rows")
-    """Whether a case was left out because its response is too short for a stable density."""
+    """Whether a case was left out: its response is too short for a stable density, or all of it is under the floor."""
 
     error: Sequence[str] = with_axes("rows")
     """Why a case failed, empty where it did not."""
@@ -106,10 +106,27 @@ class SaliencyDatasetResult(Result):
     min_response: int
     """Responses with fewer tokens were dropped."""
 
+    min_importance: float = 0.0
+    """Response tokens whose largest importance is under this, in units of the target, were left out of `score` and
+    `context_score`."""
+
+    n_under_floor: Ints | None = with_axes("rows", default=None)
+    """Response tokens under `min_importance`; 0 for failed and short cases, None in results of before there was a
+    floor."""
+
+    paper_score: Floats | None = with_axes("rows", default=None)
+    """Instruction score as the paper has it, with the response tokens under the floor; NaN for failed and short cases,
+    None in results of before there was a floor, whose `score` it is."""
+
     @property
     def n_dropped(self) -> int:
-        """Number of cases left out because their response is too short."""
+        """Number of cases left out: too short a response, or all of it under the floor."""
         return int(self.dropped.sum())
+
+    @property
+    def all_under_floor(self) -> Bools:
+        """(rows,) which cases were left out because all of their response is under the floor."""
+        return np.asarray(self.dropped & (self.n_response >= self.min_response))
 
     @property
     def n_failed(self) -> int:
@@ -139,16 +156,31 @@ class SaliencyDatasetResult(Result):
 
     def summary(self) -> str:
         """A few lines for people: counts, then one line for each comparison over all cases."""
-        scored = int(np.isfinite(self.score).sum())
-        dropped = f"{self.n_dropped} dropped (response under {self.min_response} tokens)"
+        scored, silent = int(np.isfinite(self.score).sum()), int(self.all_under_floor.sum())
+        dropped = f"{self.n_dropped - silent} dropped (response under {self.min_response} tokens)"
+        dropped += f", {silent} dropped (no response token of importance {self.min_importance:g})" if silent else ""
         lines = [f"{scored} scored, {dropped}, {self.n_failed} failed"]
+        lines += [self._floor_line(i) for i in range(len(self.model_names)) if self.min_importance > 0]
         lines += [
             f"{t.kind}{f' ({t.model})' if t.model else ''}: {t.summary()}" for t in self.tests if t.group == "all"
         ]
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*filter(None, lines), *self.notes])
+
+    def _floor_line(self, model: int) -> str:
+        """How many of a model's response tokens are under the floor, and what the mean score is without it."""
+        rows = (self.model == model) & np.isfinite(self.score)
+        if self.n_under_floor is None or self.paper_score is None or not rows.any():
+            return ""
+        under, tokens = self.n_under_floor[rows].sum(), self.n_response[rows].sum()
+        return (
+            f"floor ({self.model_names[model]}): {under} of {tokens} response tokens have no importance of "
+            f"{self.min_importance:g} and are left out; mean instruction score {self.score[rows].mean():.3f}, with them "
+            f"{self.paper_score[rows].mean():.3f}, as in the paper"
+        )
 
     def to_frame(self) -> DataFrame:
-        """One row per model and case: name, group, label, scores, sizes, response, and what went wrong."""
+        """One row per model and case: name, group, label, scores with and without the floor, sizes, response, and what
+        went wrong."""
         words = {FOLLOWED: "followed", UNFOLLOWED: "unfollowed", UNKNOWN: None}
         failed = [bool(text) for text in self.error]
         columns = {
@@ -156,7 +188,7 @@ class SaliencyDatasetResult(Result):
             "name": self.names,
             "group": self.groups,
             "label": [words[int(value)] for value in self.label],
-            **{name: getattr(self, name) for name in _NUMBERS},
+            **{name: getattr(self, name) for name in _NUMBERS if getattr(self, name) is not None},
             "status": np.where(self.dropped, "dropped", np.where(failed, "failed", "scored")),
             "error": self.error,
             "response": self.response,

@@ -11,12 +11,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from interp_widgets.analysis._core.arrays import Bools
 from interp_widgets.analysis._core.checks import check_range, check_span
 from interp_widgets.arguments import checked
 
+FLOOR = 0.01
+"""The importance that a response token's largest must reach to count where a floor is used, in the target's unit."""
+
 
 @checked
-def normalise_importance(importance: ArrayLike, *, levels: int = 10, threshold: float = 0) -> NDArray[np.float64]:
+def normalise_importance(
+    importance: ArrayLike, *, levels: int = 10, threshold: float = 0, min_importance: float = 0.0
+) -> NDArray[np.float64]:
     """Rescale importance so that prompt tokens can be compared across response tokens.
 
     `importance` is (prompt, response). Negative values count as 0; each response token's column is divided by its
@@ -24,24 +30,39 @@ def normalise_importance(importance: ArrayLike, *, levels: int = 10, threshold: 
     above `threshold` (0..levels) become 0. Use 0 for maps and 7 for densities. Returns (prompt, response) whole numbers
     0..levels. Raises ValueError for another shape, NaN, or options out of range.
 
-    Source: Wu et al. 2024, section 4.1, Eq. 2.
+    So a column is stretched to the full scale also where its maximum is a millionth. With `min_importance`, in the unit
+    of the target, columns whose maximum is under it score 0; at 0 the rule is the paper's.
+
+    Source: Wu et al. 2024, section 4.1, Eq. 2; the floor is ours.
 
     Example:
-        >>> normalise_importance([[0.2, -0.1], [0.05, 0.3]])
-        array([[10.,  0.],
-               [ 3., 10.]])
+        >>> normalise_importance([[0.2, -0.1, 2e-6], [0.05, 0.3, 1e-6]])
+        array([[10.,  0., 10.],
+               [ 3., 10.,  5.]])
+        >>> normalise_importance([[0.2, -0.1, 2e-6], [0.05, 0.3, 1e-6]], min_importance=0.01)
+        array([[10.,  0.,  0.],
+               [ 3., 10.,  0.]])
     """
     values = np.asarray(importance, dtype=np.float64)
     if values.ndim != 2:
         raise ValueError(f"importance must have shape (prompt, response), got {values.shape}")
     check_range("levels", levels)
     check_range("threshold", threshold, 0, levels, f"{levels} levels")
+    check_range("min_importance", min_importance, 0)
     if not np.isfinite(values).all():
         raise ValueError(f"importance must be finite, got NaN or infinity in {np.sum(~np.isfinite(values))} places")
     positive = np.maximum(values, 0)
-    top = positive.max(axis=0, keepdims=True, initial=0)
-    scores = np.ceil(levels * positive / (top + 1e-7))
-    return np.where(scores > threshold, scores, 0.0)
+    scores = np.ceil(levels * positive / (positive.max(axis=0, initial=0) + 1e-7))
+    return np.where((scores > threshold) & ~under_floor(values, min_importance), scores, 0.0)
+
+
+def under_floor(importance: ArrayLike, min_importance: float) -> Bools:
+    """(response,) which response tokens' largest importance, of (prompt, response), is under a floor.
+
+    >>> under_floor([[0.2, -0.1, 2e-6], [0.05, 0.3, 1e-6]], 0.01).tolist()
+    [False, False, True]
+    """
+    return np.asarray(np.asarray(importance, dtype=np.float64).max(axis=0, initial=0) < min_importance)
 
 
 @checked

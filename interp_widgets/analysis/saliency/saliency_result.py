@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -11,7 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from interp_widgets.analysis._core.arrays import Bools, Floats
 from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
-from interp_widgets.analysis.saliency.density import importance_density, instruction_score, normalise_importance
+from interp_widgets.analysis.saliency.density import (
+    FLOOR,
+    importance_density,
+    instruction_score,
+    normalise_importance,
+    under_floor,
+)
 
 Method = Literal["exact", "first_order", "integrated_gradients", "random"]
 """How the importance of a prompt token is computed."""
@@ -79,23 +86,43 @@ class SaliencyResult(Result):
         if isinstance(self.foil, Sequence):
             object.__setattr__(self, "foil", tuple(self.foil))
 
-    def normalised(self, *, levels: int = 10, threshold: float = 0) -> NDArray[np.float64]:
+    def normalised(self, *, levels: int = 10, threshold: float = 0, min_importance: float = 0.0) -> NDArray[np.float64]:
         """(prompt, response) scores 0..levels (see :func:`normalise_importance`); uncomputed cells score 0."""
-        importance = np.nan_to_num(self.importance, nan=0.0) if self.partial else self.importance
-        return normalise_importance(importance, levels=levels, threshold=threshold)
+        return normalise_importance(self._computed, levels=levels, threshold=threshold, min_importance=min_importance)
 
-    def density(self, *, levels: int = 10, threshold: float = 7, p: float = 4) -> NDArray[np.float64]:
+    def density(
+        self, *, levels: int = 10, threshold: float = 7, p: float = 4, min_importance: float = 0.0
+    ) -> NDArray[np.float64]:
         """(prompt,) how many response tokens each prompt token matters to (see :func:`importance_density`)."""
-        return importance_density(self.normalised(levels=levels, threshold=threshold), p=p)
+        scores = self.normalised(levels=levels, threshold=threshold, min_importance=min_importance)
+        return importance_density(scores, p=p)
 
-    def instruction_score(self, mask: ArrayLike, *, levels: int = 10, threshold: float = 7, p: float = 4) -> float:
-        """Score of the prompt tokens where `mask` (prompt,) is true (see :func:`instruction_score`)."""
-        return instruction_score(self.density(levels=levels, threshold=threshold, p=p), mask)
+    def instruction_score(
+        self, mask: ArrayLike, *, levels: int = 10, threshold: float = 7, p: float = 4, min_importance: float = 0.0
+    ) -> float:
+        """Score of the prompt tokens where `mask` (prompt,) is true (see :func:`instruction_score`).
 
-    def context_score(self, mask: ArrayLike, *, levels: int = 10, threshold: float = 7, p: float = 4) -> float:
+        NaN where no response token reaches `min_importance`: there is nothing to score.
+        """
+        density = self.density(levels=levels, threshold=threshold, p=p, min_importance=min_importance)
+        score = instruction_score(density, mask)
+        return score if not self.under_floor(min_importance).all() else math.nan
+
+    def context_score(
+        self, mask: ArrayLike, *, levels: int = 10, threshold: float = 7, p: float = 4, min_importance: float = 0.0
+    ) -> float:
         """The same score for the rest of the prompt: neither in `mask` (prompt,) nor special."""
         rest = ~np.asarray(mask, dtype=bool) & ~np.asarray(self.prompt_special, dtype=bool)
-        return self.instruction_score(rest, levels=levels, threshold=threshold, p=p)
+        return self.instruction_score(rest, levels=levels, threshold=threshold, p=p, min_importance=min_importance)
+
+    def under_floor(self, min_importance: float = FLOOR) -> Bools:
+        """(response,) which response tokens no prompt token matters to by `min_importance`, in units of the target."""
+        return under_floor(self._computed, min_importance)
+
+    @property
+    def _computed(self) -> Floats:
+        """The importance, 0 where a partial result has not got to."""
+        return np.nan_to_num(self.importance, nan=0.0) if self.partial else self.importance
 
     def mask(self, *spans: Sequence[int]) -> Bools:
         """(prompt,) which prompt tokens share a character with one of the (start, stop) spans of the prompt's text.

@@ -11,7 +11,7 @@ import numpy as np
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import Result
-from interp_widgets.analysis.saliency import SaliencyDatasetResult, saliency_cost, saliency_dataset
+from interp_widgets.analysis.saliency import FLOOR, SaliencyDatasetResult, saliency_cost, saliency_dataset
 from interp_widgets.data.case_files import parse_cases
 from interp_widgets.data.cases import SaliencyCase, demo_cases
 from interp_widgets.figures.saliency import GroupStrips, PositionProfile
@@ -30,6 +30,8 @@ PROMPT_SHOWN = 60
 """Characters of a prompt in the table."""
 SHORTEST = 5
 """Response tokens under which the paper leaves a case out."""
+COLUMNS = ("score", "score without floor", "context score", "response tokens", "under floor")
+"""Numbers of the table of cases."""
 SAMPLED = 8
 """Cases whose cost stands for that of all."""
 
@@ -71,6 +73,11 @@ class DatasetSaliency(DensityPanel):
         Annotated[int, Bounds(1, 1000)], 1, label="Shortest response", width="short",
         help="Cases with fewer response tokens are left out and counted: their density is not stable",
     )  # fmt: skip
+    min_importance = field(
+        Annotated[float, Bounds(low=0.0)], FLOOR, label="Floor", width="short",
+        help="Response tokens whose largest importance is under it, in the target's unit, are left out of the scores "
+        "and counted; 0: none, as in the paper",
+    )  # fmt: skip
     generate = field(bool, True, label="let each model write its responses", help="Whether responses are written anew")
     max_new_tokens = variant(ResponsePanel.max_new_tokens, argument="", shown_if=lambda panel: panel.writes)
     levels = variant(DensityPanel.levels, redraws=False)
@@ -84,7 +91,7 @@ class DatasetSaliency(DensityPanel):
         super().build()
         self.inputs.children = [
             self.controls.row("case_count", "min_response", "generate", "cases"),
-            self.controls.row("levels", "density_threshold", "p"),
+            self.controls.row("levels", "density_threshold", "p", "min_importance"),
         ]
         self.summary = W.HTML("")
         self.table = Table(
@@ -171,7 +178,7 @@ class DatasetSaliency(DensityPanel):
         # One line of plain text each; the names in it may be the user's
         self.summary.value = "<br>".join(escape(line) for line in result.summary().splitlines())
         heads: list[dict[str, Any]] = [{"label": "case"}, {"label": "model"}, {"label": "prompt"}]
-        heads += [{"label": name, "align": "right"} for name in ("score", "context score", "response tokens")]
+        heads += [{"label": name, "align": "right"} for name in COLUMNS]
         heads += [{"label": "followed"}, {"label": "remark"}]
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
@@ -217,8 +224,11 @@ class DatasetSaliency(DensityPanel):
 def _row(result: SaliencyDatasetResult, index: int, cases: list[SaliencyCase]) -> list[Any]:
     case = cases[int(result.case[index])]
     label = {1: True, 0: False}.get(int(result.label[index]))
-    remark = result.error[index] or ("response too short" if result.dropped[index] else "")
-    scores = [float(x) if np.isfinite(x) else None for x in (result.score[index], result.context_score[index])]
+    short = "all under the floor" if result.all_under_floor[index] else "response too short"
+    remark = result.error[index] or (short if result.dropped[index] else "")
+    numbers = (result.score, result.score if result.paper_score is None else result.paper_score, result.context_score)
+    scores = [float(of[index]) if np.isfinite(of[index]) else None for of in numbers]
+    under = 0 if result.n_under_floor is None else int(result.n_under_floor[index])
     model = result.model_names[int(result.model[index])]
     prompt = case.prompt.replace("\n", " ⏎ ")[:PROMPT_SHOWN]
-    return [result.names[index], model, prompt, *scores, int(result.n_response[index]), label, remark]
+    return [result.names[index], model, prompt, *scores, int(result.n_response[index]), under, label, remark]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -255,12 +255,64 @@ def test_saliency_results_are_matrices_too(tmp_path: Path) -> None:
     assert SaliencyDatasetResult.load(none.save(tmp_path / "none")).equals(none)
 
 
+def faint(matrix: np.ndarray[Any, Any], *columns: int) -> np.ndarray[Any, Any]:
+    """The same importance with some columns a millionth as large."""
+    scale = np.ones(matrix.shape[1])
+    scale[list(columns)] = 1e-6
+    return matrix * scale
+
+
+def test_columns_under_the_floor_are_left_out_and_counted(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    whole = [rng.uniform(0.1, 1, (8, 9)) for _ in range(6)]
+    matrices, mask = [faint(matrix, 0, 3, 4) for matrix in whole], [True] * 3 + [False] * 5
+    matrices[5] = faint(whole[5], *range(9))
+    found = saliency_dataset(matrices, [mask] * 6, resamples=9, names=["demo"])
+    alone = saliency_dataset([np.delete(m, (0, 3, 4), axis=1) for m in whole[:5]], [mask] * 5, resamples=9)
+    paper = saliency_dataset(matrices, [mask] * 6, min_importance=0, resamples=9)
+    assert found.score[:5].tolist() == alone.score.tolist()
+    assert found.paper_score.tolist() == paper.score.tolist() == paper.paper_score.tolist()
+    assert not np.allclose(found.score[:5], paper.score[:5])  # the control: the floor changes scores
+    assert found.n_under_floor.tolist() == [3] * 5 + [9]
+    assert not paper.n_under_floor.any()
+    # a response that is under the floor altogether has no score, and the summary says so
+    assert np.isnan(found.score[5])
+    assert (found.n_dropped, found.all_under_floor.tolist()) == (1, [False] * 5 + [True])
+    assert "5 scored, 0 dropped (response under 5 tokens), 1 dropped (no response token of importance 0.01)" in (
+        found.summary()
+    )
+    means = f"{found.score[:5].mean():.3f}, with them {found.paper_score[:5].mean():.3f}, as in the paper"
+    line = f"floor (demo): 15 of 45 response tokens have no importance of 0.01 and are left out; mean instruction score {means}"
+    assert line in found.summary().splitlines()
+    assert "floor" not in paper.summary()
+    assert found.to_frame()["n_under_floor"].tolist() == [3] * 5 + [9]
+    assert SaliencyDatasetResult.load(found.save(tmp_path / "floor")).equals(found)
+
+
+def test_results_from_before_the_floor_still_open(tmp_path: Path) -> None:
+    made = saliency_dataset([np.ones((2, 6))] * 3, [[True, False]] * 3, min_importance=0, resamples=9)
+    old = replace(made, n_under_floor=None, paper_score=None)
+    found = SaliencyDatasetResult.load(old.save(tmp_path / "old"))
+    assert found.equals(old)
+    assert "paper_score" not in found.to_frame()
+    assert "floor" not in found.summary()
+
+
+def test_levels_have_no_floor(archive: dict[str, list[AttributionRecord]]) -> None:
+    """Published matrices hold levels, whose unit is lost: none is left out, so that the tables stay as they are."""
+    records = archive["vicuna"][:30]
+    found, paper = (saliency_dataset(records, min_importance=floor, resamples=9) for floor in (0.5, 0.0))
+    assert np.array_equal(found.score, paper.score, equal_nan=True)
+    assert not found.n_under_floor.any()
+
+
 @pytest.mark.parametrize(
     ("given", "cases", "options", "error", "message"),
     [
         ([], None, {}, ValueError, "there is no case to score"),
         ([np.ones((2, 6))], [[True, False]] * 2, {}, ValueError, "match one to one, got 1 and 2"),
         ([np.ones((2, 6))], [[True, False]], {"threshold": 12}, ValueError, "threshold must be in 0..10 for 10 levels"),
+        ([np.ones((2, 6))], [[True, False]], {"min_importance": -1}, ValueError, "min_importance must be 0 or more"),
         ([np.ones((2, 6))], [[True, False]], {"steps": 3}, TypeError, "ready matrices take no steps"),
         ([np.ones((2, 6))], [[True, False]], {"groups": ["a", "b"]}, ValueError, "one group per case, got 2 for 1"),
         ([np.ones((2, 6))], [[True, False]], {"names": ["a", "b"]}, ValueError, r"one per model \(1\), got 2"),
@@ -286,12 +338,16 @@ def tiny_pair() -> tuple[Any, Any]:
 def test_scores_of_real_models_are_those_of_their_saliency(tiny_pair: tuple[Any, Any], method: Any) -> None:
     texts = ["Answer the question. What is the capital of France?", "Write a short story about a small dog."]
     cases = [SaliencyCase(text, None, (0, 12), None, f"case {i}") for i, text in enumerate(texts)]
-    found = saliency_dataset(list(tiny_pair), cases, method=method, max_new_tokens=6, min_response=1, resamples=9)
+    options: dict[str, Any] = {"method": method, "max_new_tokens": 6, "min_response": 1, "resamples": 9}
+    found = saliency_dataset(list(tiny_pair), cases, min_importance=1e-4, **options)
     assert found.n_failed == 0
     for row in range(4):
         model, case = tiny_pair[found.model[row]], cases[found.case[row]]
         result = prompt_saliency(model, case.prompt, method=method, max_new_tokens=6)
-        assert found.score[row] == pytest.approx(result.instruction_score(result.mask((0, 12))), abs=1e-6)
+        mask = result.mask((0, 12))
+        assert found.score[row] == pytest.approx(result.instruction_score(mask, min_importance=1e-4), abs=1e-6)
+        assert found.paper_score[row] == pytest.approx(result.instruction_score(mask), abs=1e-6)
+        assert found.n_under_floor[row] == result.under_floor(1e-4).sum()
         assert found.response[row] == model.decode(list(result.response_ids))
         assert found.n_prompt[row] == len(result.prompt_tokens)
     hashes = {found.provenance["A.weight_hash"], found.provenance["B.weight_hash"]}

@@ -18,6 +18,7 @@ from interp_widgets.analysis.saliency import (
     sentence_spans,
     spans_to_mask,
 )
+from interp_widgets.analysis.saliency.density import under_floor
 from interp_widgets.data.attribution_archive import read_importance_archive
 
 RNG = np.random.default_rng(0)
@@ -44,6 +45,19 @@ def test_columns_are_rescaled_on_their_own() -> None:
     assert not np.array_equal(scores, normalise_importance(importance * np.linspace(1, 3, 20)[:, None]))
 
 
+def test_columns_under_the_floor_score_nothing() -> None:
+    importance = np.array([[0.5, 4e-3, 0.01, -0.2], [0.26, 1e-3, 0.004, -0.1]])
+    assert normalise_importance(importance).tolist() == [[10, 10, 10, 0], [6, 3, 4, 0]]  # the paper's rule
+    assert normalise_importance(importance, min_importance=0.01).tolist() == [[10, 0, 10, 0], [6, 0, 4, 0]]
+    assert under_floor(importance, 0.01).tolist() == [False, True, False, True]
+    assert under_floor(importance, 0).tolist() == [False] * 4
+    many = RNG.normal(size=(20, 50)) * np.logspace(-6, 0, 50)
+    kept = many.max(axis=0) >= 0.01
+    assert 0 < kept.sum() < 50
+    floored = normalise_importance(many, min_importance=0.01)
+    assert np.array_equal(floored, np.where(kept, normalise_importance(many), 0))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -52,6 +66,7 @@ def test_columns_are_rescaled_on_their_own() -> None:
         ({"importance": [[1.0]], "levels": 0}, "levels must be 1 or more, got 0"),
         ({"importance": [[1.0]], "threshold": 11}, r"threshold must be in 0..10 for 10 levels"),
         ({"importance": [[1.0]], "threshold": -1}, r"threshold must be in 0..10 for 10 levels"),
+        ({"importance": [[1.0]], "min_importance": -0.1}, "min_importance must be 0 or more, got -0.1"),
     ],
 )
 def test_bad_importance_is_refused(arguments: dict[str, Any], message: str) -> None:
@@ -185,6 +200,24 @@ def test_result_methods_are_the_functions(tmp_path: Path) -> None:
     assert frame.shape == (6, 6)
     assert frame.query("prompt_token == ' it' and response_position == 1").importance.item() == 0.4
     assert SaliencyResult.load(found.save(tmp_path / "r")).equals(found)
+
+
+def test_a_result_leaves_out_what_is_under_the_floor() -> None:
+    faint = np.array([[0.5, -0.1, 2e-6], [0.1, 0.4, 1e-6]])
+    found, mask = result(importance=faint), [False, True]
+    assert found.under_floor().tolist() == [False, False, True]
+    assert not found.under_floor(0).any()
+    without = normalise_importance(faint[:, :2], threshold=7)
+    assert np.array_equal(found.density(min_importance=0.01), importance_density(without))
+    score = instruction_score(importance_density(without), mask)
+    assert found.instruction_score(mask, min_importance=0.01) == score
+    assert found.context_score(mask, min_importance=0.01) == instruction_score(importance_density(without), [1, 0])
+    assert found.instruction_score(mask) != score  # the paper's rule counts the column of millionths
+    # where nothing reaches the floor there is nothing to score, which is not 0
+    assert np.isnan(found.instruction_score(mask, min_importance=0.6))
+    assert not found.density(min_importance=0.6).any()
+    partial = result(importance=np.where([[True], [False]], faint, np.nan), partial=True)
+    assert partial.under_floor().tolist() == [False, True, True]  # of what is computed
 
 
 def test_partial_result_scores_what_is_there() -> None:
