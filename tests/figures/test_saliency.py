@@ -219,6 +219,7 @@ def test_group_strips_show_every_case_and_the_tests_numbers() -> None:
     assert list(zip(chart.summary.data["low"], chart.summary.data["high"], strict=True)) == list(test.interval)
     assert [factor[1] for factor in chart.figure.x_range.factors] == ["tuned (n 10)", "base (n 10)"]
     assert f"Welch p {test.welch_p:.2g}" in chart._subtitle.text
+    assert test.claim in chart._subtitle.text
     chart.update(data, kind="followed")
     assert len(chart.figure.x_range.factors) == 4
     assert "followed" in chart.figure.title.text

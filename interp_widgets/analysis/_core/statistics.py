@@ -16,6 +16,10 @@ from interp_widgets.analysis._core.result import Record, record, with_axes
 Alternative = Literal["greater", "less", "two-sided"]
 """The claim that a test is of: how the first group's mean compares with the second's."""
 
+_SIGNS = {"greater": ">", "less": "<", "two-sided": "≠"}
+_CLAIMED = {"welch_p": "Welch", "permutation_p": "permutation", "paired_p": "paired", "holm_p": "Holm"}
+"""P-values under the claim of a comparison, and what they are called."""
+
 _BATCH_ELEMENTS = 2_000_000
 _ROUNDING = 1e-10
 """Scores that differ by less than this, relative to their size, differ by rounding alone."""
@@ -95,6 +99,18 @@ class GroupComparison(Record):
         """Sizes of the two groups."""
         return len(self.values[0]), len(self.values[1])
 
+    @property
+    def claim(self) -> str:
+        """Side and direction of all p-values but Spearman's, such as ``one-sided, tuned > base``."""
+        side = "two-sided" if self.alternative == "two-sided" else "one-sided"
+        return f"{side}, {self.names[0]} {_SIGNS[self.alternative]} {self.names[1]}"
+
+    @property
+    def sides(self) -> dict[str, str]:
+        """Side and direction of each p-value that there is, by its name."""
+        known = [name for name in _CLAIMED if getattr(self, name) is not None]
+        return {**dict.fromkeys(known, self.claim), "spearman_p": "two-sided"}
+
     def row(self) -> dict[str, str | float | int | None]:
         """The comparison as one flat table row, without the single scores."""
         first, second = self.n
@@ -106,19 +122,21 @@ class GroupComparison(Record):
             "low": self.difference_interval[0], "high": self.difference_interval[1], "welch_p": self.welch_p,
             "holm_p": self.holm_p, "spearman_rho": self.spearman_rho, "spearman_p": self.spearman_p,
             "permutation_p": self.permutation_p, "cohens_d": self.cohens_d, "paired_p": self.paired_p,
+            "claim": self.claim,
         }  # fmt: skip
 
     def summary(self) -> str:
-        """One line for people: both means, the difference with its interval, and the p-values."""
+        """One line for people: both means, the difference with its interval, and the p-values with their sides."""
         parts = [
             f"{name} {mean:.4f} ± {std:.2f} (n {n})"
             for name, mean, std, n in zip(self.names, self.mean, self.std, self.n, strict=True)
         ]
         low, high = self.difference_interval
+        claimed = {name: getattr(self, name) for name in _CLAIMED if getattr(self, name) is not None}
+        p_values = ", ".join(f"{_CLAIMED[name]} p = {value:.2g}" for name, value in claimed.items())
         return (
             f"{parts[0]} against {parts[1]}: difference {self.difference:+.3f} [{low:+.3f}, {high:+.3f}], "
-            f"d = {self.cohens_d:.2f}, Welch p = {self.welch_p:.2g}, permutation p = {self.permutation_p:.2g}, "
-            f"Spearman p = {self.spearman_p:.2g}" + ("" if self.holm_p is None else f", Holm p = {self.holm_p:.2g}")
+            f"d = {self.cohens_d:.2f}; {p_values} ({self.claim}); Spearman p = {self.spearman_p:.2g} (two-sided)"
         )
 
 
@@ -160,7 +178,7 @@ def compare_groups(
     difference = float(groups[0].mean() - groups[1].mean())
     spread = spread if spread > _ROUNDING * np.abs(scores).max() else 0.0
     welch = _welch(groups, alternative) if spread > 0 else None
-    rank = scipy.stats.spearmanr(scores, label) if np.ptp(scores) > 0 else None
+    rho, rank_p = spearman(scores, label)
     # one stream per number, so that asking for one more changes no other
     streams = [np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(4)]
     boot: dict[str, Any] = {"confidence": confidence, "resamples": resamples}
@@ -174,14 +192,26 @@ def compare_groups(
         difference_interval=_interval(groups, _mean_difference, rng=streams[2], **boot),
         welch_t=float(welch.statistic) if welch else float("nan"),
         welch_p=float(welch.pvalue) if welch else float("nan"),
-        spearman_rho=float(rank.statistic) if rank else float("nan"),
-        spearman_p=float(rank.pvalue) if rank else float("nan"),
+        spearman_rho=rho,
+        spearman_p=rank_p,
         permutation_p=_permutation_p(groups, alternative, resamples, streams[3]),
         cohens_d=float(difference / spread) if spread > 0 else float("nan"),
         paired_p=_paired_p(paired, alternative),
         alternative=alternative,
         confidence=confidence,
     )
+
+
+def spearman(first: ArrayLike, second: ArrayLike) -> tuple[float, float]:
+    """Spearman's correlation of two lists of numbers and its two-sided p-value; NaN where one of them is constant.
+
+    >>> spearman([1, 2, 3, 4], [10, 20, 30, 40])[0], spearman([1, 1], [1, 2])
+    (1.0, (nan, nan))
+    """
+    if np.ptp(np.asarray(first)) == 0 or np.ptp(np.asarray(second)) == 0:
+        return float("nan"), float("nan")
+    found = scipy.stats.spearmanr(first, second)
+    return float(found.statistic), float(found.pvalue)
 
 
 def compare_known(first: ArrayLike, second: ArrayLike, **options: Any) -> GroupComparison | None:

@@ -5,7 +5,7 @@ from interp_widgets.analysis._core.statistics import GroupComparison, compare_gr
 from interp_widgets.analysis._core.targets import Target
 from interp_widgets.analysis.saliency.attribution import prompt_saliency, saliency_cost
 from interp_widgets.analysis.saliency.dataset import saliency_dataset
-from interp_widgets.analysis.saliency.dataset_result import SaliencyDatasetResult
+from interp_widgets.analysis.saliency.dataset_result import ResponseLength, SaliencyDatasetResult
 from interp_widgets.analysis.saliency.density import (
     FLOOR,
     importance_density,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from interp_widgets.analysis._core.arrays import Bools, Floats, Ints
-from interp_widgets.analysis._core.result import Result, record, with_axes
-from interp_widgets.analysis._core.statistics import GroupComparison
+from interp_widgets.analysis._core.result import Record, Result, record, with_axes
+from interp_widgets.analysis._core.statistics import GroupComparison, spearman
 from interp_widgets.analysis._core.tables import DataFrame, table
 
 SEGMENTS = 4
@@ -19,6 +19,42 @@ _NUMBERS = ("score", "context_score", "paper_score", "n_prompt", "n_response", "
 
 UNKNOWN, UNFOLLOWED, FOLLOWED = -1, 0, 1
 """Values of a row's label."""
+
+
+@record
+class ResponseLength(Record):
+    """How long the responses of two compared groups are, and how that goes with their instruction scores.
+
+    A longer response can make a row denser, so that the score rises with its length: where length also differs between
+    the groups, it may be what a difference of their scores comes from. Both correlations are Spearman's, over the
+    responses of both groups; their p-values are two-sided. NaN where all lengths or scores are equal.
+    """
+
+    names: Sequence[str] = with_axes(2)
+    """Names of the groups."""
+
+    mean: Sequence[float] = with_axes(2)
+    """Mean number of response tokens."""
+
+    score_rho: float
+    """Correlation of the length with the instruction score."""
+
+    score_p: float
+    """Its p-value."""
+
+    label_rho: float
+    """Correlation of the length with the group (first 1, second 0)."""
+
+    label_p: float
+    """Its p-value."""
+
+    def summary(self) -> str:
+        """One line for people."""
+        lengths = ", ".join(f"{name} {mean:.1f} tokens" for name, mean in zip(self.names, self.mean, strict=True))
+        found = {"the score": (self.score_rho, self.score_p), f"being {self.names[0]}": (self.label_rho, self.label_p)}
+        parts = [f"with {what} rho = {rho:+.2f}, p = {p:.2g}" for what, (rho, p) in found.items() if np.isfinite(rho)]
+        ending = f"; Spearman {', '.join(parts)} (two-sided)" if parts else ", all alike or of one score"
+        return f"response length: {lengths}{ending}"
 
 
 @record
@@ -154,16 +190,26 @@ class SaliencyDatasetResult(Result):
             inside &= np.array([self.model_names[i] == test.model for i in self.model], dtype=bool)
         return np.flatnonzero(inside & (side == 1)).tolist(), np.flatnonzero(inside & (side == 0)).tolist()
 
+    def response_length(self, test: GroupComparison) -> ResponseLength:
+        """How long the responses are behind one of this result's comparisons, and how that goes with their scores."""
+        first, second = self.rows_of(test)
+        lengths, scores = (np.asarray(of)[first + second] for of in (self.n_response, self.score))
+        score_rho, score_p = spearman(lengths, scores)
+        label_rho, label_p = spearman(lengths, np.repeat([1, 0], [len(first), len(second)]))
+        means = tuple(float(self.n_response[rows].mean()) for rows in (first, second))
+        return ResponseLength(test.names, means, score_rho, score_p, label_rho, label_p)
+
     def summary(self) -> str:
-        """A few lines for people: counts, then one line for each comparison over all cases."""
+        """A few lines for people: counts, then each comparison over all cases and the length of its responses."""
         scored, silent = int(np.isfinite(self.score).sum()), int(self.all_under_floor.sum())
         dropped = f"{self.n_dropped - silent} dropped (response under {self.min_response} tokens)"
         dropped += f", {silent} dropped (no response token of importance {self.min_importance:g})" if silent else ""
         lines = [f"{scored} scored, {dropped}, {self.n_failed} failed"]
         lines += [self._floor_line(i) for i in range(len(self.model_names)) if self.min_importance > 0]
-        lines += [
-            f"{t.kind}{f' ({t.model})' if t.model else ''}: {t.summary()}" for t in self.tests if t.group == "all"
-        ]
+        for test in self.tests:
+            if test.group == "all":
+                lines.append(f"{test.kind}{f' ({test.model})' if test.model else ''}: {test.summary()}")
+                lines.append(self.response_length(test).summary())
         return "\n".join([*filter(None, lines), *self.notes])
 
     def _floor_line(self, model: int) -> str:
@@ -172,10 +218,11 @@ class SaliencyDatasetResult(Result):
         if self.n_under_floor is None or self.paper_score is None or not rows.any():
             return ""
         under, tokens = self.n_under_floor[rows].sum(), self.n_response[rows].sum()
+        score, paper = self.score[rows].mean(), self.paper_score[rows].mean()
         return (
             f"floor ({self.model_names[model]}): {under} of {tokens} response tokens have no importance of "
-            f"{self.min_importance:g} and are left out; mean instruction score {self.score[rows].mean():.3f}, with them "
-            f"{self.paper_score[rows].mean():.3f}, as in the paper"
+            f"{self.min_importance:g} and are left out; mean instruction score {score:.3f}, with them {paper:.3f}, as "
+            "in the paper"
         )
 
     def to_frame(self) -> DataFrame:

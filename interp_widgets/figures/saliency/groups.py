@@ -140,16 +140,17 @@ class GroupStrips(Chart):
 
 
 def _verdicts(tests: Sequence[GroupComparison]) -> str:
-    """The comparisons in numbers: two lines for one, a short line each for several."""
+    """The comparisons in numbers and the side of their p-values: a few lines for one, a short one each for several."""
     if len(tests) == 1:
-        p_values = [f"Welch p {tests[0].welch_p:.2g}", f"permutation p {tests[0].permutation_p:.2g}"]
-        p_values += [f"Spearman p {tests[0].spearman_p:.2g}"] if tests[0].kind == "followed" else []
-        return f"{_difference(tests[0])} · d {tests[0].cohens_d:.2f}\n{' · '.join(p_values)}"
+        test = tests[0]
+        p_values = f"Welch p {test.welch_p:.2g} · permutation p {test.permutation_p:.2g} ({test.claim})"
+        p_values += f"\nSpearman p {test.spearman_p:.2g} (two-sided)" if test.kind == "followed" else ""
+        return f"{_difference(test)} · d {test.cohens_d:.2f}\n{p_values}"
     lines = []
     for test in tests[:_MOST_LINES]:
         p_value = f"Welch p {test.welch_p:.2g}" if test.holm_p is None else f"Holm p {test.holm_p:.2g}"
         lines.append(f"{_where(test)}: {_difference(test)} · {p_value}")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"p-values {tests[0].claim}"])
 
 
 def _where(test: GroupComparison) -> str:

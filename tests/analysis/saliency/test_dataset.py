@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from interp_widgets.analysis.saliency import SaliencyDatasetResult, SaliencyResult, prompt_saliency, saliency_dataset
 from interp_widgets.data.attribution_archive import AttributionRecord, read_importance_archive
@@ -160,6 +161,59 @@ def test_two_models_over_cases(tmp_path: Path) -> None:
     assert "24 scored, 0 dropped" in found.summary()
 
 
+def test_response_length_is_told_beside_the_score(tmp_path: Path) -> None:
+    """Every column is alike, so that the density of a row is its length to the power 3/4: length alone makes scores."""
+    rng = np.random.default_rng(3)
+    lengths = [6, 9, 14, 20, 30, 7, 5, 12]
+    labels = [True, True, True, True, True, False, False, False]
+    matrices = [np.vstack([np.ones((1, n)), 0.5 * rng.random((3, n)), np.ones((1, n))]) for n in lengths]
+    for matrix in matrices:
+        matrix[0, matrix.shape[1] // 2 :] = 0.1  # the instruction matters to half of the response
+    cases = [Labelled(np.arange(5) == 0, label) for label in labels]
+    found = saliency_dataset(matrices, cases, resamples=99)
+    test = found.test("followed")
+    length = found.response_length(test)
+    assert length.names == ("followed", "unfollowed")
+    assert length.mean == (np.mean(lengths[:5]), np.mean(lengths[5:]))
+    wanted = spearmanr(lengths, labels)
+    assert (length.label_rho, length.label_p) == pytest.approx((wanted.statistic, wanted.pvalue))
+    wanted = spearmanr(lengths, found.score)
+    assert (length.score_rho, length.score_p) == pytest.approx((wanted.statistic, wanted.pvalue))
+    assert "response length: followed 15.8 tokens, unfollowed 8.0 tokens; Spearman with the score rho" in (
+        found.summary()
+    )
+    alike = saliency_dataset([np.ones((5, 6))] * 8, cases, resamples=9)
+    assert np.isnan(alike.response_length(alike.test("followed")).label_rho)
+    assert "unfollowed 6.0 tokens, all alike or of one score" in alike.summary()
+
+
+def test_every_p_value_has_its_side(archive: dict[str, list[AttributionRecord]]) -> None:
+    found = saliency_dataset((archive["llama"], archive["vicuna"]), min_response=0, resamples=99)
+    test = found.test("models")
+    claim = "one-sided, vicuna > llama"
+    assert test.claim == claim == test.row()["claim"]
+    assert test.sides == {
+        "welch_p": claim, "permutation_p": claim, "paired_p": claim, "spearman_p": "two-sided",
+    }  # fmt: skip
+    assert (
+        f"paired p = {test.paired_p:.2g} ({claim}); Spearman p = {test.spearman_p:.2g} (two-sided)" in found.summary()
+    )
+    assert replace(test, alternative="less").claim == "one-sided, vicuna < llama"
+    assert replace(test, alternative="two-sided").claim == "two-sided, vicuna ≠ llama"
+    # the claim is what the p-values test: the other way round they are near 1
+    other = saliency_dataset((archive["vicuna"], archive["llama"]), min_response=0, resamples=99).test("models")
+    assert other.claim == "one-sided, llama > vicuna"
+    assert other.welch_p == pytest.approx(1 - test.welch_p)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A case that gives its instruction tokens and label outright."""
+
+    mask: Any
+    label: bool
+
+
 @pytest.mark.usefixtures("fake")
 def test_a_pair_of_equal_models_shows_no_difference() -> None:
     found = saliency_dataset((TUNED, TUNED), made_cases(), resamples=200)
@@ -281,9 +335,9 @@ def test_columns_under_the_floor_are_left_out_and_counted(tmp_path: Path) -> Non
     assert "5 scored, 0 dropped (response under 5 tokens), 1 dropped (no response token of importance 0.01)" in (
         found.summary()
     )
+    line = next(line for line in found.summary().splitlines() if line.startswith("floor (demo): 15 of 45 response"))
     means = f"{found.score[:5].mean():.3f}, with them {found.paper_score[:5].mean():.3f}, as in the paper"
-    line = f"floor (demo): 15 of 45 response tokens have no importance of 0.01 and are left out; mean instruction score {means}"
-    assert line in found.summary().splitlines()
+    assert line.endswith(f"mean instruction score {means}")
     assert "floor" not in paper.summary()
     assert found.to_frame()["n_under_floor"].tolist() == [3] * 5 + [9]
     assert SaliencyDatasetResult.load(found.save(tmp_path / "floor")).equals(found)
