@@ -35,6 +35,7 @@ CURVES = ("deletion", "insertion", "comprehensiveness", "sufficiency")
 COLUMNS = {
     "method": "How the importance was found",
     "agreement with exact": "Spearman's rank correlation over the prompt tokens, mean over the response tokens",
+    "against random orders": "Whether the target falls more without the map's top tokens than without random ones",
     "comprehensiveness ↑": "Fall of the target without the top 1 to 50 % of the prompt tokens, mean",
     "sufficiency ↓": "Fall of the target with the top 1 to 50 % only, mean",
     "deletion ↓": "Area under the target while the top tokens go first",
@@ -187,10 +188,18 @@ def _rows(results: Results, model: str = "") -> list[list[Any]]:
         numbers = [getattr(faithful, name) for name in MEASURES]
         seconds = results.provenance[f"seconds of {method}"]
         rows.append([
-            start + label.split(":")[0], agreement if agreement == agreement else None, *numbers, seconds
+            start + label.split(":")[0], agreement if agreement == agreement else None, _against_random(faithful),
+            *numbers, seconds,
         ])  # fmt: skip
     chance = results[faithful_name("exact")].random_summary()
-    return [*rows, [f"{start}random orders, mean", None, *(chance[name][0] for name in MEASURES), None]]
+    return [*rows, [f"{start}random orders, mean", None, None, *(chance[name][0] for name in MEASURES), None]]
+
+
+def _against_random(faithful: FaithfulnessResult) -> str:
+    """The verdict in a cell: the words, and the difference with its interval."""
+    mean, low, high = faithful.advantage()
+    words = {True: "better", False: "worse", None: "cannot tell"}[faithful.beats_random]
+    return f"{words}: {mean:+.3f} [{low:+.3f}, {high:+.3f}]".replace("-", "−")
 
 
 def _part(progress: Callable[[int, int], None], number: int) -> Callable[[int, int], None]:

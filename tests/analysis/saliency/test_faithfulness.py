@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
+from scipy.stats import t as student
 
 from interp_widgets.analysis.saliency import (
     FaithfulnessResult,
@@ -104,6 +105,63 @@ def test_areas_by_hand() -> None:
     assert (found.aopc_comprehensiveness, found.aopc_sufficiency) == pytest.approx((0.3, 0.1))
     assert (found.deletion_area, found.insertion_area) == pytest.approx((0.5, 0.75))
     assert found.random_summary()["deletion_area"] == pytest.approx((0.5, 0.25))
+
+
+def test_the_advantage_is_students_interval_for_one_more_order() -> None:
+    random = np.array([0.2, 0.3, 0.1, 0.25])
+    found = made(comprehensiveness=0.6, sufficiency=0.1, random=random)
+    mean, low, high = found.advantage()
+    half = student.ppf(0.975, 3) * random.std(ddof=1) * np.sqrt(1 + 1 / 4)
+    assert (mean, low, high) == pytest.approx((0.6 - 0.2125, 0.3875 - half, 0.3875 + half))
+    # of sufficiency less is better
+    assert found.advantage("aopc_sufficiency")[0] == pytest.approx(0.2125 - 0.1)
+    assert found.advantage("deletion_area")[0] == pytest.approx(0.2125 - 0.1)
+    assert found.advantage("insertion_area")[0] == pytest.approx(0.6 - 0.2125)
+    assert found.beats_random is True
+    assert found.verdict == (
+        "better than a random order: without its top tokens the log-probability falls by 0.387 more "
+        f"(95 % interval {low:+.3g} to {high:+.3g} over 4 random orders)"
+    )
+    assert made(comprehensiveness=-0.3, sufficiency=0.1, random=random).beats_random is False
+    worse = made(comprehensiveness=-0.3, sufficiency=0.1, random=random).verdict
+    assert worse.startswith("worse than a random order: without its top tokens the log-probability falls by 0.51")
+    alike = made(comprehensiveness=0.25, sufficiency=0.1, random=random)
+    assert alike.beats_random is None
+    assert alike.verdict.startswith("not told apart from a random order")
+    alone = made(comprehensiveness=0.9, sufficiency=0.1, random=random[:1])
+    assert alone.beats_random is None
+    assert alone.verdict.endswith("falls by 0.7 more (one random order)")
+    with pytest.raises(ValueError, match="measure must be 'aopc_comprehensiveness', "):
+        inspect.unwrap(FaithfulnessResult.advantage)(found, "speed")
+
+
+def made(*, comprehensiveness: float, sufficiency: float, random: np.ndarray[Any, Any]) -> FaithfulnessResult:
+    """A result whose four numbers are these, those of its random orders all ``random``."""
+    line = np.ones((1, 3))
+    return FaithfulnessResult(
+        percent=np.array([10.0]), comprehensiveness=np.array([comprehensiveness]), sufficiency=np.array([sufficiency]),
+        random_comprehensiveness=random[:, None], random_sufficiency=random[:, None],
+        fraction=np.array([0.0, 0.5, 1.0]), deletion=np.full(3, sufficiency), insertion=np.full(3, comprehensiveness),
+        random_deletion=random[:, None] * line, random_insertion=random[:, None] * line,
+        order=np.arange(3), method="exact", target="log_prob",
+    )  # fmt: skip
+
+
+def test_the_verdict_finds_the_true_order_and_its_reverse_and_spares_chance(model: Model) -> None:
+    longer = [*PROMPT, 33, 71, 265, 301, 120, 66, 350, 90, 14, 210, 77, 311, 180, 52, 9]
+    exact = prompt_saliency(model, longer, RESPONSE, target="logit")
+    good = faithfulness(model, exact, random_orders=60)
+    bad = faithfulness(model, replace(exact, importance=-exact.importance), random_orders=60)
+    assert good.beats_random is True
+    assert bad.beats_random is False
+    # random orders judged by five others, as a map is by default: one in twenty stands out
+    values, rng, judged = good.random_comprehensiveness, np.random.default_rng(0), []
+    for _ in range(400):
+        own, *others = rng.choice(len(values), 6, replace=False)
+        rest = {name: getattr(good, name)[:5] for name in ("random_sufficiency", "random_deletion", "random_insertion")}
+        one = replace(good, comprehensiveness=values[own], random_comprehensiveness=values[others], **rest)
+        judged.append(one.beats_random is not None)
+    assert 0.005 < np.mean(judged) < 0.12
 
 
 @pytest.mark.parametrize("target", ["log_prob", "logit_difference"])
