@@ -427,7 +427,7 @@ def _scores(item: Any, options: Options) -> tuple[NDArray[np.float64], Bools]:
     ready = options.normalised
     if ready is None:
         ready = bool(getattr(item, "normalised", False)) if not isinstance(item, SaliencyResult) else False
-    shape = {"levels": options.levels, "threshold": options.threshold}
+    shape: dict[str, Any] = {"levels": options.levels, "threshold": options.threshold}
     if isinstance(item, SaliencyResult) and not ready:
         return item.normalised(**shape), item.under_floor(options.min_importance)
     values = np.asarray(getattr(item, "importance", item), dtype=np.float64)
