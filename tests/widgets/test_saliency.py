@@ -364,7 +364,15 @@ def test_data_set_tab_scores_cases_and_opens_one(pair: Any, explore: Any, wire: 
     assert panel.wait(120)
     assert panel.status.state == "done", panel.status.error
     assert len(panel["data_set"].table.rows) == 2 * len(cases)
+    # responses that the models would not write: for some no prompt token matters by the floor
+    assert "dropped (no response token of importance 0.01)" in panel["data_set"].summary.value
+    assert {row[-1] for row in panel["data_set"].table.rows} == {"", "all under the floor"}
+    panel.min_importance = 0.0
+    panel.go()
+    assert panel.wait(120)
+    assert len(panel["data_set"].table.rows) == 2 * len(cases)
     assert "8 scored" in panel["data_set"].summary.value
+    assert "min_importance=0.0" in panel["data_set"].code(panel["data_set"].shown_request)
     wire.type(panel["data_set"].table, selected=5)
     assert panel.wait(120)
     assert panel.prompt == cases[1].prompt
