@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
@@ -35,6 +36,7 @@ install_import_hook(["interp_widgets.analysis", "interp_widgets.compute"], "nume
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT.parent / "shared" / "data"
 REASON = "tests marked `hooked` are left out: TransformerLens 4 has no HookedTransformer"
+BROWSER = "/e2e/"
 NOTEBOOK = "test_notebook_runs_and_judges_its_exercises["
 ONLY_BRIDGE = int(metadata.version("transformer-lens").split(".")[0]) >= 4
 
@@ -54,7 +56,10 @@ def needs_hooked(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files are handed out whole, since their tests share models, but each notebook by itself; see `is_long`."""
+    """Files are handed out whole, since their tests share models, but each notebook by itself; see `is_long`.
+
+    Those of the browser go to half of the workers: each of these has a JupyterLab, a browser and a page that it loads.
+    """
     if config.option.dist != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -63,14 +68,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Schedule(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid if NOTEBOOK in nodeid else str(super()._split_scope(nodeid))
+            if NOTEBOOK in nodeid:
+                return nodeid
+            file = str(super()._split_scope(nodeid))
+            return f"browser {crc32(file.encode()) % max(1, self.numnodes // 2)}" if BROWSER in file else file
 
     return Schedule(config, log)
 
 
 def is_long(item: pytest.Item) -> bool:
     """Whether a test belongs to the notebooks and the browser: begun last, one of them would be waited for alone."""
-    return NOTEBOOK in item.nodeid or "/e2e/" in item.nodeid
+    return NOTEBOOK in item.nodeid or BROWSER in item.nodeid
 
 
 def cases_between(items: list[pytest.Item]) -> list[pytest.Function]:
@@ -87,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker("case_between")
     if hasattr(config, "workerinput"):  # one of several processes: what is short comes last
         tests = Counter(item.path for item in items)
-        items.sort(key=lambda item: (not is_long(item), -tests[item.path]))
+        items.sort(key=lambda item: (BROWSER not in item.nodeid, not is_long(item), -tests[item.path]))
     if ONLY_BRIDGE:
         left_out = [item for item in items if needs_hooked(item)]
         items[:] = [item for item in items if not needs_hooked(item)]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import get_origin
 
@@ -51,13 +52,25 @@ TOP_LEVEL = {
 }  # fmt: skip
 
 
-def imported_names(tree: ast.AST, module: str) -> list[tuple[str, ast.stmt]]:
-    """Absolute names of all modules that a syntax tree imports, relative ones resolved."""
+@cache
+def syntax(source: str) -> ast.Module:
+    """The syntax tree of a source: several tests read every file of the package."""
+    return ast.parse(source)
+
+
+@cache
+def import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
+    """All imports of a source, those in functions too."""
+    return [node for node in ast.walk(syntax(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def imported_names(source: str, module: str) -> list[tuple[str, ast.stmt]]:
+    """Absolute names of all modules that a source imports, relative ones resolved."""
     names: list[tuple[str, ast.stmt]] = []
-    for node in ast.walk(tree):
+    for node in import_statements(source):
         if isinstance(node, ast.Import):
             names += [(alias.name, node) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = module.split(".")[: len(module.split(".")) - node.level] if node.level else []
             names.append((".".join([*base, *([node.module] if node.module else [])]), node))
     return names
@@ -65,10 +78,9 @@ def imported_names(tree: ast.AST, module: str) -> list[tuple[str, ast.stmt]]:
 
 def arrow_faults(folder: str, source: str, module: str) -> list[str]:
     """Imports in one module's source that go against the arrows."""
-    tree = ast.parse(source)
-    top_level = set(map(id, tree.body))
+    top_level = set(map(id, syntax(source).body))
     faults = []
-    for name, node in imported_names(tree, module):
+    for name, node in imported_names(source, module):
         parts = name.split(".")
         target = parts[1] if parts[0] == "interp_widgets" and len(parts) > 1 else ""
         if target in MAY_IMPORT and target not in MAY_IMPORT[folder]:
@@ -103,8 +115,8 @@ def test_every_accelerator_takes_the_same_branch() -> None:
 
 def test_what_every_folder_imports_imports_none_of_them() -> None:
     for name in ("arguments", "atomic", "version"):
-        tree = ast.parse((PACKAGE / f"{name}.py").read_text(encoding="utf8"))
-        assert not [each for each, _ in imported_names(tree, f"interp_widgets.{name}") if "interp_widgets" in each]
+        source = (PACKAGE / f"{name}.py").read_text(encoding="utf8")
+        assert not [each for each, _ in imported_names(source, f"interp_widgets.{name}") if "interp_widgets" in each]
 
 
 @pytest.mark.parametrize(
@@ -132,10 +144,10 @@ def module_of(path: Path) -> str:
 def modules_imported(source: str, module: str, modules: Collection[str]) -> set[str]:
     """Which of the modules a module imports, wherever in it: in a function and for type checkers alone counts too."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in import_statements(source):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             parts = module.split(".")
             base = ".".join([*parts[: len(parts) - node.level], *filter(None, [node.module])]) if node.level else ""
             base = base or str(node.module)
@@ -268,7 +280,7 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None
     imported = {
         name.split(".")[0]
         for path in PACKAGE.rglob("*.py")
-        for name, _ in imported_names(ast.parse(path.read_text(encoding="utf8")), module_of(path))
+        for name, _ in imported_names(path.read_text(encoding="utf8"), module_of(path))
     } - set(sys.stdlib_module_names)
     needed = {DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in imported} - {"interp-widgets"}
     assert not needed - declared, f"add to the dependencies: {sorted(needed - declared)}"
@@ -287,7 +299,7 @@ def test_the_tests_need_what_is_installed_for_them() -> None:
     modules = {
         name.split(".")[0]
         for path in [*paths, *PACKAGE.rglob("*.py")]
-        for name, _ in imported_names(ast.parse(path.read_text(encoding="utf8")), module_of(path))
+        for name, _ in imported_names(path.read_text(encoding="utf8"), module_of(path))
     }
     imported = {DISTRIBUTIONS.get(name, name) for name in modules}
     assert declared >= TOOLS
@@ -348,7 +360,7 @@ def test_every_public_function_and_class_has_an_example() -> None:
 def test_no_skipped_example_shows_an_output() -> None:
     faults = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+        for node in ast.walk(syntax(path.read_text(encoding="utf8"))):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 name = f"{path.relative_to(ROOT)} {getattr(node, 'name', '')}"
                 faults += example_faults(name, ast.get_docstring(node), public=False)

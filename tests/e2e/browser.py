@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 VARIABLE = "INTERP_WIDGETS_CHROMIUM"
 
 
@@ -35,8 +35,11 @@ def install_chromium() -> str | None:
     if shutil.which("apt-get") and os.geteuid() == 0:
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         subprocess.run(["apt-get", "update", "-qq"], check=False, env=environment)
-        packages = ["chromium", "fonts-dejavu-core", "fonts-noto-color-emoji"]
-        subprocess.run(["apt-get", "install", "-y", "-qq", *packages], check=False, env=environment)
+        for browser in ("chromium-headless-shell", "chromium"):  # the first draws the same with less work
+            packages = [browser, "fonts-dejavu-core", "fonts-noto-color-emoji"]
+            subprocess.run(["apt-get", "install", "-y", "-qq", *packages], check=False, env=environment)
+            if path := find_chromium():
+                return path
     if find_chromium() is None:
         subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], check=False)
     return find_chromium()

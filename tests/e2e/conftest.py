@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -200,9 +199,15 @@ class Notebook:
 
     def make(self, name: str, *cells: str) -> None:
         """Write a notebook of code cells and open it."""
-        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-        book.metadata["kernelspec"] = {"name": self.lab.kernel, "display_name": "Python", "language": "python"}
-        nbformat.write(book, self.lab.root / name)
+        unrun: dict[str, Any] = {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": []}
+        kernel = {"name": self.lab.kernel, "display_name": "Python", "language": "python"}
+        book = {
+            "cells": [{**unrun, "id": f"cell-{index}", "source": cell} for index, cell in enumerate(cells)],
+            "metadata": {"kernelspec": kernel},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+        (self.lab.root / name).write_text(json.dumps(book), encoding="utf-8")
         self.open(name)
 
     def open(self, name: str, *, load: bool = False) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 from playwright.sync_api import expect
 
@@ -25,7 +25,8 @@ def start(nb: Any) -> Any:
 @pytest.fixture
 def again(nb: Any) -> Any:
     """The start notebook once more, with the tests' kernel."""
-    nb.make(NOTEBOOK.name, *(cell.source for cell in nbformat.read(NOTEBOOK, 4).cells if cell.cell_type == "code"))
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    nb.make(NOTEBOOK.name, *("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"))
     return run_to_its_end(nb)
 
 
