@@ -26,6 +26,7 @@ from interp_widgets.analysis.saliency.methods import (
     kept_bytes,
     occlusion,
     points_at_once,
+    replacements,
 )
 from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyResult
 from interp_widgets.arguments import checked
@@ -43,6 +44,7 @@ def prompt_saliency(
     foil: str | int | Sequence[int] | None = None,
     steps: int = 32,
     baseline: Baseline | None = None,
+    draws: int = 8,
     seed: int = 0,
     max_new_tokens: int = 40,
     prepend_bos: bool | None = None,
@@ -56,18 +58,26 @@ def prompt_saliency(
     ``"exact"`` and ``"first_order"`` are different quantities (correlations of 0.25 to 0.75 are usual): a token can
     matter much although the gradient at it is small. Show both.
 
+    Zero is no neutral word. The last prompt token is also the query that predicts the first response token: zeroing its
+    embedding takes the query away, and that token comes out on top whatever it means. Compare with the ``"mean"`` or
+    ``"resample"`` baseline before reading its score as meaning.
+
     Args:
         model: what `load_model` returns.
         prompt, response: texts, or token ids (then nothing is added). Without a response the model writes one.
-        method: ``"exact"`` (the target's fall when the token's embedding is zeroed), ``"first_order"`` (gradient times
-            embedding), ``"integrated_gradients"``, or ``"random"`` to compare with.
+        method: ``"exact"`` (the target's fall when the token's embedding is replaced by the baseline),
+            ``"first_order"`` (gradient times embedding), ``"integrated_gradients"`` (from the baseline), or
+            ``"random"`` to compare with.
         target: ``"probability"`` of the response token, ``"log_prob"`` (nats), its ``"logit"``, or
             ``"logit_difference"`` to the ``foil``.
         foil: a token id, the text of one token, or one id per response token.
         steps: of integrated gradients (midpoint rule).
-        baseline: of integrated gradients: ``"zero"`` or ``"mean"`` (of all token embeddings). Default ``"mean"`` for
-            models with RMSNorm, which has a jump at zero, else ``"zero"``.
-        seed: of ``"random"``.
+        baseline: what embeddings are replaced by, in exact and integrated gradients: ``"zero"`` (the paper's),
+            ``"mean"`` (of all rows of the token embedding) or ``"resample"`` (those of drawn tokens, the mean over
+            ``draws`` of them; its ``spread`` is in the result). Default ``"zero"``, but ``"mean"`` for integrated
+            gradients of models with RMSNorm, which has a jump at zero.
+        draws: how many tokens ``"resample"`` draws for every place, from the vocabulary without special tokens.
+        seed: of ``"random"`` and ``"resample"``.
         max_new_tokens: most tokens that the model writes.
         prepend_bos: overrides the model's BOS policy for texts. A BOS is fed, and is on no axis.
         batch_size: rows per chunk; by default what 60 % of the free memory holds and a cancel can wait for.
@@ -76,8 +86,8 @@ def prompt_saliency(
         on_partial: receives a partial result a few times, NaN where nothing is computed yet.
 
     Raises:
-        ValueError: an unknown method or target, an empty or too long prompt or response, only special tokens, a foil of
-            several tokens, or numbers that are not finite.
+        ValueError: an unknown method or target, a baseline for a method without one, an empty or too long prompt or
+            response, only special tokens, a foil of several tokens, or numbers that are not finite.
         MemoryError: a single sequence does not fit.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1 and appendix A; Axiomatic
@@ -96,37 +106,48 @@ def prompt_saliency(
     check_choice("target", target, Target)
     check_choice("baseline", baseline, Baseline, none=True)
     check_range("steps", steps)
-    kind = baseline if baseline is not None else default_baseline(model)
+    check_range("draws", draws)
+    replaces = method in ("exact", "integrated_gradients")
+    kind = baseline if baseline is not None else default_baseline(model, method)
+    if kind != "zero" and not replaces:
+        raise ValueError(
+            f"baseline {kind!r} is for method='exact' and 'integrated_gradients', got method={method!r}: leave it out"
+        )
     case = make_case(
         model, prompt, response,
         target=target, foil=foil, max_new_tokens=max_new_tokens, prepend_bos=prepend_bos, check=check,
     )  # fmt: skip
     options: dict[str, Any] = {"method": method, "target": target, "bos": case.prompt.offset == 1}
     options |= {"foil": case.foil} if case.foil is not None else {}
-    options |= {"steps": steps, "baseline": kind} if method == "integrated_gradients" else {}
-    options |= {"seed": seed} if method == "random" else {}
-    shape = (case.n_prompt, case.n_response)
-    importance = torch.full(shape, math.nan, dtype=wide_type(model.dtype), device=model.device)
+    options |= {"steps": steps} if method == "integrated_gradients" else {}
+    options |= {"baseline": kind} if replaces else {}
+    options |= {"draws": draws} if kind == "resample" else {}
+    options |= {"seed": seed} if method == "random" or kind == "resample" else {}
+    replaced = replacements(case, kind, draws, seed)
+    shape = (case.n_prompt, len(replaced), case.n_response)
+    effects = torch.full(shape, math.nan, dtype=wide_type(model.dtype), device=model.device)
     probability = case.probability(case.clean())
     runner = Runner(model, case.n_fed, batch_size, check, progress)
-    if on_partial is not None and method != "integrated_gradients":  # a part of the steps is not a part of the matrix
-        runner.deliver = lambda: on_partial(
-            _result(case, to_numpy(importance), probability, method, kind, None, options, partial=True)
-        )
     gap: Tensor | None = None
+
+    def result(*, partial: bool = False) -> SaliencyResult:
+        return _result(case, effects, probability, method, kind, gap, options, partial=partial)
+
+    if on_partial is not None and method != "integrated_gradients":  # a part of the steps is not a part of the matrix
+        runner.deliver = lambda: on_partial(result(partial=True))
     match method:
         case "exact":
-            occlusion(case, runner, importance)
+            occlusion(case, runner, effects, replaced)
         case "first_order":
-            first_order(case, runner, importance)
+            first_order(case, runner, effects[:, 0])
         case "integrated_gradients":
-            gap = integrated_gradients(case, runner, importance, steps=steps, baseline=kind)
+            gap = integrated_gradients(case, runner, effects, replaced, steps=steps)
         case "random":
-            importance = torch.from_numpy(np.random.default_rng(seed).random(shape))
+            effects = torch.from_numpy(np.random.default_rng(seed).random(shape))
     options |= runner.log.facts()
-    matrix = to_numpy(importance)
-    _check_finite(case, matrix, probability)
-    return _result(case, matrix, probability, method, kind, None if gap is None else to_numpy(gap), options)
+    made = result()
+    _check_finite(case, made.importance, probability)
+    return made
 
 
 def _check_finite(case: Case, importance: Floats, probability: Floats) -> None:
@@ -140,18 +161,19 @@ def _check_finite(case: Case, importance: Floats, probability: Floats) -> None:
 
 def _result(
     case: Case,
-    importance: Floats,
+    effects: Tensor,
     probability: Floats,
     method: str,
     baseline: str,
-    gap: Floats | None,
+    gap: Tensor | None,
     options: Mapping[str, Scalar],
     *,
     partial: bool = False,
 ) -> SaliencyResult:
+    """The result of ``effects`` (prompt, draws, response): their mean over the draws, and how they spread."""
     model, prompt = case.model, case.prompt
     return SaliencyResult(
-        importance=importance.copy(),
+        importance=to_numpy(effects.mean(1)),
         # tokens of the prompt are shown whole, also where the response completes a character
         prompt_tokens=prompt.tokens(),
         response_tokens=model.token_strings(case.response_ids),
@@ -162,8 +184,9 @@ def _result(
         method=method,
         target=case.aim.target,
         foil=case.foil,
-        baseline=baseline if method == "integrated_gradients" else "zero",
-        completeness_gap=gap,
+        baseline=baseline,
+        completeness_gap=None if gap is None else to_numpy(gap),
+        spread=to_numpy(effects.std(1)) if effects.shape[1] > 1 else None,
         bos_id=prompt.bos_id,
         prompt_spans=prompt.spans,
         partial=partial,
@@ -171,7 +194,9 @@ def _result(
     )
 
 
-def saliency_cost(model: Model, n_prompt: int, n_response: int, method: Method | str, *, steps: int = 32) -> Cost:
+def saliency_cost(
+    model: Model, n_prompt: int, n_response: int, method: Method | str, *, steps: int = 32, draws: int = 1
+) -> Cost:
     """Operations and peak bytes of `prompt_saliency` for so many prompt and response tokens.
 
     Args:
@@ -179,6 +204,7 @@ def saliency_cost(model: Model, n_prompt: int, n_response: int, method: Method |
         n_prompt, n_response: numbers of tokens.
         method: a `Method`.
         steps: of integrated gradients.
+        draws: of the ``"resample"`` baseline; 1 for the others.
 
     Example:
         >>> round(saliency_cost(model, 60, 40, "exact").flops / 1e9, 1)
@@ -191,16 +217,16 @@ def saliency_cost(model: Model, n_prompt: int, n_response: int, method: Method |
         case "random":
             flops = single
         case "exact":
-            flops = single + n_prompt * (pass_flops(model, fed - n_prompt / 2, fed) + reading)
+            flops = single + draws * n_prompt * (pass_flops(model, fed - n_prompt / 2, fed) + reading)
         case _:
             # forward mode: every prompt token's change at the positions after it; reverse: every response token's
             # gradient at the positions before it; attention has twice the products of a plain pass
             rows = min(n_prompt * (fed - n_prompt / 2), n_response * (n_prompt + n_response / 2))
             gradient = 2 * single + reading + pass_flops(model, rows, 2 * fed)
-            flops = gradient * (steps if method == "integrated_gradients" else 1)
+            flops = gradient * (draws * steps if method == "integrated_gradients" else 1)
     item = max(model.dtype.itemsize, 4)
     logits = item * min(2**23, n_response * model.d_vocab) * 3
-    rows, kept = n_prompt, kept_bytes(model, fed)
+    rows, kept = draws * n_prompt, kept_bytes(model, fed)
     if method == "integrated_gradients":
         points = min(steps, points_at_once(Runner(model, fed), n_prompt, max(n_response, 1)))
         rows, kept = max(rows, points * min(n_prompt, max(n_response, 1))), points * kept

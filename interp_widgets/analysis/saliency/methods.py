@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
 from einops import einsum
 from torch import Tensor
@@ -15,35 +16,63 @@ from interp_widgets.analysis.saliency.case import Case
 from interp_widgets.models import Model
 from interp_widgets.models.engine import NoForwardMode, encode, jacobian_at, mean_embedding, prefix
 
-Baseline = Literal["zero", "mean"]
-"""What a token's embedding is replaced by: nothing, or the mean of all token embeddings."""
+Baseline = Literal["zero", "mean", "resample"]
+"""What a token's embedding is replaced by: nothing, the mean of all token embeddings, or those of drawn tokens."""
+
+
+def default_baseline(model: Model, method: str) -> Baseline:
+    """``zero``, as in the paper; ``mean`` for integrated gradients of models with RMSNorm, which has a jump at zero
+    where the rule does not converge."""
+    return "mean" if method == "integrated_gradients" and model.normalization == "RMSNorm" else "zero"
 
 
 @torch.no_grad()
-def occlusion(case: Case, runner: Runner, importance: Tensor) -> None:
-    """Fill ``importance`` (prompt, response) with I[n, m] = f_m(all) - f_m(embedding of token n set to zero).
+def replacements(case: Case, baseline: Baseline, draws: int, seed: int) -> Tensor:
+    """(draws, prompt, d_model) what the embedding of every shown token is replaced by; one draw but for ``resample``.
 
-    The row of zeros stays in the sequence and keeps its position; what the model adds for positions is untouched.
-    Tokens before the zeroed one compute what they always do, so that their keys and values are made once and shared:
-    tokens are taken in order, and a chunk starts at its first token. Only the positions that predict the response are
-    unembedded.
+    ``mean`` is the mean of the vocabulary's rows of the embedding. ``resample`` draws for every place a token of the
+    vocabulary, each as likely as the others, special tokens left out.
+    """
+    model, shown = case.model, case.embeddings[:, case.rows]
+    match baseline:
+        case "zero":
+            return torch.zeros_like(shown)
+        case "mean":
+            return mean_embedding(model).expand_as(shown)
+    known = model.d_vocab if model.tokenizer is None else min(model.d_vocab, len(model.tokenizer))
+    plain = np.flatnonzero(~np.array(model.is_special(range(known)), dtype=bool))
+    ids = np.random.default_rng(seed).choice(plain, (draws, case.n_prompt))
+    return model.embed(torch.from_numpy(ids).to(model.device))
+
+
+@torch.no_grad()
+def occlusion(case: Case, runner: Runner, effects: Tensor, replaced: Tensor) -> None:
+    """Fill ``effects`` (prompt, draws, response) with f_m(all) - f_m(embedding of token n replaced).
+
+    ``replaced`` (draws, prompt, d_model) is what `replacements` gives. The row stays in the sequence and keeps its
+    position; what the model adds for positions is untouched. Tokens before the replaced one compute what they always
+    do, so that their keys and values are made once and shared: tokens are taken in order, and a chunk starts at its
+    first token. Only the positions that predict the response are unembedded.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1, Eq. 1, and appendix A.
     """
     model, embeddings = case.model, case.embeddings
-    runner.total = case.n_prompt
+    draws, rows = len(replaced), effects.flatten(0, 1)  # the draws of one token lie side by side
+    runner.total = len(rows)
     full = read(model, case.clean(), case.aim)[0]
     shared = prefix(model, embeddings[:, : len(case.prompt.ids)])
 
     def work(start: int, stop: int) -> None:
-        begin = case.prompt.offset + start
+        first = start // draws
+        begin = case.prompt.offset + first
         rest = embeddings[:, begin:].repeat(stop - start, 1, 1)
-        index = torch.arange(stop - start, device=rest.device)
-        rest[index, index] = 0
+        numbers = torch.arange(start, stop, device=rest.device)
+        token, draw = numbers // draws, numbers % draws
+        rest[numbers - start, token - first] = replaced[draw, token]
         hidden = encode(model, rest, positions=slice(case.first - begin, None), prefix=shared.first(begin))
-        importance[start:stop] = full - read(model, hidden, case.aim)
+        rows[start:stop] = full - read(model, hidden, case.aim)
 
-    runner.run(case.n_prompt, lambda start: case.n_fed - case.prompt.offset - start, work)
+    runner.run(len(rows), lambda start: case.n_fed - case.prompt.offset - start // draws, work)
 
 
 def prefers_forward(n_prompt: int, n_response: int) -> bool:
@@ -114,13 +143,18 @@ def add_products(
     runner.run(case.n_response, lambda start: count * (len(case.prompt.ids) + start), reverse)
 
 
-def default_baseline(model: Model) -> Baseline:
-    """``mean`` for models with RMSNorm, which has a jump at zero where the rule does not converge; else ``zero``."""
-    return "mean" if model.normalization == "RMSNorm" else "zero"
+def integrated_gradients(case: Case, runner: Runner, effects: Tensor, replaced: Tensor, *, steps: int) -> Tensor:
+    """Fill ``effects`` (prompt, draws, response), and return the completeness gap (response,), its mean over the draws.
+
+    ``replaced`` (draws, prompt, d_model) is what `replacements` gives: each draw is one baseline for the whole prompt.
+    """
+    runner.total = len(replaced) * steps * min(case.n_prompt, case.n_response)
+    gaps = [_integrated(case, runner, effects[:, draw], one, steps) for draw, one in enumerate(replaced)]
+    return torch.stack(gaps).mean(0)
 
 
-def integrated_gradients(case: Case, runner: Runner, importance: Tensor, *, steps: int, baseline: Baseline) -> Tensor:
-    """Fill ``importance`` (prompt, response), and return the completeness gap (response,).
+def _integrated(case: Case, runner: Runner, importance: Tensor, baseline: Tensor, steps: int) -> Tensor:
+    """Fill ``importance`` (prompt, response) for a baseline (prompt, d_model), and return the gap (response,).
 
     I[n, m] = (E[n] - B) · mean over the midpoints α = (s + ½)/steps of ∂f_m/∂E[n] at B + α(E - B), for all shown prompt
     tokens together. The gap is Σ_n I[n, m] - (f_m(E) - f_m(B)): 0 for enough steps.
@@ -129,9 +163,8 @@ def integrated_gradients(case: Case, runner: Runner, importance: Tensor, *, step
     """
     model, shown = case.model, case.rows
     start = case.embeddings.clone()
-    start[:, shown] = 0 if baseline == "zero" else mean_embedding(model)
+    start[:, shown] = baseline
     whole = case.embeddings - start
-    runner.total = steps * min(case.n_prompt, case.n_response)
     importance.fill_(0.0)
     shares = (torch.arange(steps, dtype=wide(start).dtype, device=start.device) + 0.5) / steps
 

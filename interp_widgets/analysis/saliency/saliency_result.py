@@ -70,7 +70,8 @@ class SaliencyResult(Result):
     """Token id(s) the response token is set against, for the target ``logit_difference``."""
 
     baseline: str = "zero"
-    """What a token's embedding is replaced by: ``zero``, ``mean`` or another name."""
+    """What a token's embedding is replaced by: ``zero``, ``mean`` (of all token embeddings), ``resample`` (those of
+    drawn tokens) or another name."""
 
     completeness_gap: Floats | None = with_axes("response", default=None)
     """What integrated gradients leave unexplained, in units of the target; None for other methods."""
@@ -80,6 +81,9 @@ class SaliencyResult(Result):
 
     prompt_spans: Sequence[Sequence[int]] | None = with_axes("prompt", 2, default=None)
     """First and past-last character of each prompt token in the prompt's text; None for given ids."""
+
+    spread: Floats | None = with_axes("prompt", "response", default=None)
+    """Standard deviation of the importance over the tokens drawn for ``resample``; None for one baseline."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -275,6 +275,93 @@ def test_the_baseline_can_be_chosen() -> None:
     assert relative(mean.importance, zero.importance) > 1e-2
 
 
+def loop_replaced(model: Model, target: str, replaced: Tensor) -> NDArray[Any]:
+    """(prompt, draws, response) one plain pass per prompt token and what it is replaced by (draws, prompt, d_model)."""
+    embeddings = model.token_embeddings(PROMPT + RESPONSE[:-1])[None]
+    full = aimed(plain_logits(model, embeddings), target)
+    found = np.empty((len(PROMPT), len(replaced), len(RESPONSE)))
+    for n in range(len(PROMPT)):
+        for draw, row in enumerate(replaced):
+            other = embeddings.clone()
+            other[0, n] = row[n]
+            found[n, draw] = (full - aimed(plain_logits(model, other), target)).detach().numpy()
+    return found
+
+
+def drawn(model: Model, draws: int, seed: int) -> Tensor:
+    """(draws, prompt, d_model) embeddings of tokens drawn from the vocabulary, special ones left out."""
+    plain = [i for i, special in enumerate(model.is_special(range(model.d_vocab))) if not special]
+    ids = np.random.default_rng(seed).choice(plain, (draws, len(PROMPT)))
+    return torch.stack([model.token_embeddings(row.tolist()) for row in ids])
+
+
+@pytest.mark.parametrize("target", ["probability", "log_prob"])
+@pytest.mark.parametrize("place", MODELS, ids="-".join)
+def test_exact_with_another_baseline_equals_the_loop(place: tuple[str, str], target: str) -> None:
+    single, double = (tiny_model(*place, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    for model, floor in ((double, limit(double, single=SINGLE)), (single, SINGLE)):
+        every = model.token_embeddings(range(128))
+        vocabulary = torch.cat([every, *(model.token_embeddings(range(i, min(i + 128, model.d_vocab)))
+                                         for i in range(128, model.d_vocab, 128))])  # fmt: skip
+        mean = vocabulary.mean(0).expand(1, len(PROMPT), -1)
+        found = saliency(model, "exact", target, baseline="mean")
+        assert (found.baseline, found.provenance["baseline"], found.spread) == ("mean", "mean", None)
+        assert relative(found.importance, loop_replaced(model, target, mean)[:, 0]) < floor
+        wanted = loop_replaced(model, target, drawn(model, 3, 5))
+        found = saliency(model, "exact", target, baseline="resample", draws=3, seed=5)
+        assert (found.baseline, found.provenance["draws"], found.provenance["seed"]) == ("resample", 3, 5)
+        assert relative(found.importance, wanted.mean(1)) < floor
+        assert relative(found.spread, wanted.std(1, ddof=1)) < 3 * floor
+        # the control: the baselines and the seeds are told apart
+        zero, other = (saliency(model, "exact", target, **options).importance
+                       for options in ({}, {"baseline": "resample", "draws": 3, "seed": 6}))  # fmt: skip
+        assert min(relative(found.importance, zero), relative(found.importance, other)) > 1e-2
+
+
+def test_a_baseline_is_one_notion_for_both_methods() -> None:
+    """From a baseline to the embedding along a straight line: for a linear target integrated gradients are exact."""
+    model = tiny_model("gpt2", dtype=torch.float64)
+    one = saliency(model, "integrated_gradients", steps=4, baseline="resample", draws=1, seed=2)
+    both = saliency(model, "integrated_gradients", steps=4, baseline="resample", draws=2, seed=2)
+    embeddings = model.token_embeddings(PROMPT + RESPONSE[:-1])[None]
+    starts, found = drawn(model, 2, 2), []
+    for start in starts:
+        total = 0.0
+        for step in range(4):
+            point = embeddings.clone()
+            point[0, : len(PROMPT)] = start + (step + 0.5) / 4 * (embeddings[0, : len(PROMPT)] - start)
+            point.requires_grad_(True)
+            (gradient,) = torch.autograd.grad(aimed(plain_logits(model, point), "probability")[2], point)
+            total = total + gradient[0, : len(PROMPT)] / 4
+        found.append((total * (embeddings[0, : len(PROMPT)] - start)).sum(-1).numpy())
+    assert relative(both.importance[:, 2], np.mean(found, axis=0)) < 1e-10
+    assert relative(both.spread[:, 2], np.std(found, axis=0, ddof=1)) < 1e-9
+    assert one.spread is None
+    assert one.baseline == both.baseline == "resample"
+
+
+def test_replacing_a_token_by_itself_does_nothing() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    from interp_widgets.analysis.saliency import methods
+
+    own = model.token_embeddings(PROMPT)[None]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(methods, "mean_embedding", lambda model: own)
+        assert np.abs(saliency(model, baseline="mean").importance).max() < limit(model)
+
+
+def test_partial_results_of_draws_hold_whole_tokens_only() -> None:
+    parts: list[SaliencyResult] = []
+    options: dict[str, Any] = {"baseline": "resample", "draws": 3, "seed": 1}
+    whole = saliency(tiny_model("llama"), batch_size=2, on_partial=parts.append, **options)
+    for part in parts:
+        known = np.isfinite(part.importance)
+        assert not known.all()
+        np.testing.assert_allclose(part.importance[known], whole.importance[known], atol=1e-6)
+        assert np.array_equal(np.isfinite(part.spread), known)
+    assert parts
+
+
 def test_random_is_repeatable_by_its_seed() -> None:
     model = tiny_model("gpt2")
     one, same, other = (saliency(model, "random", seed=seed) for seed in (1, 1, 2))
@@ -484,7 +571,12 @@ def test_a_permanent_hook_changes_the_saliency(backend: str) -> None:
             {"target": "loss"},
             "target must be 'probability', 'log_prob', 'logit' or 'logit_difference', got 'loss'",
         ),
-        ({"baseline": "black"}, "baseline must be 'zero', 'mean' or None, got 'black'"),
+        ({"baseline": "black"}, "baseline must be 'zero', 'mean', 'resample' or None, got 'black'"),
+        (
+            {"baseline": "mean", "method": "first_order"},
+            "baseline 'mean' is for method='exact' and 'integrated_gradients', got method='first_order': leave it out",
+        ),
+        ({"draws": 0}, "draws must be 1 or more, got 0"),
         ({"steps": 0}, "steps must be 1 or more, got 0"),
         ({"batch_size": 0}, "batch_size must be an int >= 1 or None, got 0"),
         ({"target": "logit_difference"}, "needs a foil"),
@@ -517,9 +609,9 @@ def test_numbers_that_are_not_finite_are_named(backend: str, method: str) -> Non
 def test_one_bad_cell_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from interp_widgets.analysis.saliency import attribution
 
-    def broken(case: Any, runner: Any, importance: Tensor) -> None:
-        importance.fill_(1.0)
-        importance[2, 3] = torch.inf
+    def broken(case: Any, runner: Any, effects: Tensor, replaced: Tensor) -> None:
+        effects.fill_(1.0)
+        effects[2, 0, 3] = torch.inf
 
     monkeypatch.setattr(attribution, "occlusion", broken)
     with pytest.raises(ValueError, match=r"importance of prompt token 2 \(.*\) for response token 3 .* like 1 of 35"):
@@ -550,6 +642,11 @@ def test_the_cost_follows_the_work() -> None:
     assert saliency_cost(model, 120, 40, "exact").flops > 1.9 * costs["exact"].flops
     assert saliency_cost(model, 60, 40, "integrated_gradients", steps=10).flops == 10 * costs["first_order"].flops
     assert all(cost.bytes > 0 for cost in costs.values())
+    once, eight = (saliency_cost(model, 60, 40, "exact", draws=draws).flops for draws in (1, 8))
+    clean = saliency_cost(model, 60, 40, "random").flops
+    assert eight - clean == pytest.approx(8 * (once - clean))
+    gradients = [saliency_cost(model, 60, 40, "integrated_gradients", steps=3, draws=k).flops for k in (1, 4)]
+    assert gradients[1] == 4 * gradients[0]
 
 
 def test_the_counted_operations_are_those_of_the_weights() -> None:
