@@ -126,12 +126,14 @@ def prompt_saliency(
     replaced = replacements(case, kind, draws, seed)
     shape = (case.n_prompt, len(replaced), case.n_response)
     effects = torch.full(shape, math.nan, dtype=wide_type(model.dtype), device=model.device)
-    probability = case.probability(case.clean())
+    clean = case.clean()
+    probability = case.probability(clean)
+    rounding = None if method == "random" else case.rounding(clean)
     runner = Runner(model, case.n_fed, batch_size, check, progress)
     gap: Tensor | None = None
 
     def result(*, partial: bool = False) -> SaliencyResult:
-        return _result(case, effects, probability, method, kind, gap, options, partial=partial)
+        return _result(case, effects, probability, rounding, method, kind, gap, options, partial=partial)
 
     if on_partial is not None and method != "integrated_gradients":  # a part of the steps is not a part of the matrix
         runner.deliver = lambda: on_partial(result(partial=True))
@@ -163,6 +165,7 @@ def _result(
     case: Case,
     effects: Tensor,
     probability: Floats,
+    rounding: Floats | None,
     method: str,
     baseline: str,
     gap: Tensor | None,
@@ -187,6 +190,7 @@ def _result(
         baseline=baseline,
         completeness_gap=None if gap is None else to_numpy(gap),
         spread=to_numpy(effects.std(1)) if effects.shape[1] > 1 else None,
+        rounding=rounding,
         bos_id=prompt.bos_id,
         prompt_spans=prompt.spans,
         partial=partial,

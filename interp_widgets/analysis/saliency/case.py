@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,9 @@ from interp_widgets.analysis._core.targets import Aim, Target, check_foil, read
 from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.models import Model
 from interp_widgets.models.engine import encode
+
+_ROUNDINGS = 16
+"""Roundings of a number that a pass through a model adds up to."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,14 @@ class Case:
     def probability(self, hidden: Tensor) -> Floats:
         """(response,) probability of each response token from its hidden states (1, response, width)."""
         return to_numpy(read(self.model, hidden, self.aim.probability())[0])
+
+    def rounding(self, hidden: Tensor) -> Floats:
+        """(response,) how far rounding moves each target, in its unit, from its hidden states (1, response, width)."""
+        aims = [self.aim]
+        if self.aim.target != "probability":  # a log-probability near 0 and a difference keep the rounding of logits
+            aims = [Aim("logit", ids) for ids in (self.aim.ids, self.aim.foils) if ids is not None]
+        sizes = [to_numpy(read(self.model, hidden, aim)[0].abs()) for aim in aims]
+        return np.asarray(_ROUNDINGS * torch.finfo(self.model.precision).eps * np.maximum.reduce(sizes))
 
 
 def make_case(

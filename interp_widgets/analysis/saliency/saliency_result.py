@@ -85,6 +85,11 @@ class SaliencyResult(Result):
     spread: Floats | None = with_axes("prompt", "response", default=None)
     """Standard deviation of the importance over the tokens drawn for ``resample``; None for one baseline."""
 
+    rounding: Floats | None = with_axes("response", default=None)
+    """How far rounding usually moves the importance of each response token, in units of the target: 16 roundings in the
+    model's type at the size of the target (of the logits, where it is no probability), which in float32 is 2e-6 of a
+    probability. None where it is not known."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.foil, Sequence):
@@ -122,6 +127,13 @@ class SaliencyResult(Result):
     def under_floor(self, min_importance: float = FLOOR) -> Bools:
         """(response,) which response tokens no prompt token matters to by `min_importance`, in units of the target."""
         return under_floor(self._computed, min_importance)
+
+    @property
+    def below_rounding(self) -> Bools:
+        """(prompt, response) which importance is no larger than rounding makes it: it may as well be 0."""
+        if self.rounding is None:
+            return np.zeros(self.importance.shape, dtype=bool)
+        return np.asarray(np.abs(self.importance) <= self.rounding)
 
     @property
     def _computed(self) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,33 @@ def test_blocks_of_the_vocabulary_change_nothing(target: str, monkeypatch: pytes
     blocks = saliency(model, "exact", target)
     assert relative(blocks.importance, whole.importance) < allowed
     assert relative(blocks.probability, whole.probability) < allowed
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_rounding_is_of_the_size_of_the_errors(family: str, target: str) -> None:
+    single, double = (
+        saliency(tiny_model(family, dtype=dtype), target=target) for dtype in (torch.float32, torch.float64)
+    )
+    errors = np.abs(single.importance - double.importance) / single.rounding
+    assert 1e-3 < np.median(errors) < 2  # neither far below nor far above what rounding does
+    assert errors.max() < 50
+    if target == "probability":
+        np.testing.assert_allclose(single.rounding, 16 * 2**-23 * single.probability, rtol=1e-6)
+
+
+def test_what_rounding_makes_is_told_from_what_the_model_does() -> None:
+    kinds = (torch.float32, torch.bfloat16)
+    single, half = (saliency(tiny_model("llama", dtype=kind, seed=HALF_SEED)) for kind in kinds)
+    assert half.rounding / single.rounding == pytest.approx(2**16 * half.probability / single.probability)
+    assert half.below_rounding.sum() > single.below_rounding.sum()
+    assert not single.below_rounding.all()
+    faint = np.where(np.eye(len(PROMPT), len(RESPONSE)) > 0, 0.5 * single.rounding, 2 * single.rounding)
+    marked = replace(single, importance=-faint).below_rounding
+    assert np.array_equal(marked, np.eye(len(PROMPT), len(RESPONSE)) > 0)
+    unknown = replace(single, rounding=None)
+    assert not unknown.below_rounding.any()
+    assert saliency(tiny_model("llama"), "random").rounding is None
 
 
 # ---- integrated gradients and random
