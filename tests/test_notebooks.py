@@ -5,12 +5,19 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
 from nbclient import NotebookClient
+from scipy.stats import ttest_rel
+
+import interp_widgets
+from tests.lesson_claims import CLAIMS
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -29,7 +36,7 @@ WRONG = {
         "answer_2": "np.mean(depth['indirect objects'] > 3)",
         "answer_3": "kl['tuned lens'][3] / kl['logit lens'][3]",
     },
-    "03_ablation": {"answer_1": "(5, 8)", "answer_2": "1.0", "answer_3": "0"},
+    "03_ablation": {"answer_1": "(5, 8)", "answer_2": "share_right(pairs[0])", "answer_3": "0"},
     "04_token_decomposition": {
         "answer_1": "float(shares.share[1] / shares.logit)",
         "answer_2": "float(split.share[1])",
@@ -67,6 +74,8 @@ WRONG = {
     },
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
+TRY = ("Add, open", "Choose", "Click", "Find", "Follow", "Grid", "Open", "Pin", "Press", "Search", "Type")
+"""How a point begins that only says what to try."""
 
 
 @pytest.fixture(autouse=True)
@@ -83,27 +92,53 @@ def solutions(book: Any) -> dict[str, str]:
     return dict(line.split(" = ", 1) for block in blocks for line in block.splitlines() if line.startswith("answer_"))
 
 
-JUDGED_BY_RULE = [path for path in NOTEBOOKS if "def check(answer, is_right, hint)" in path.read_text(encoding="utf-8")]
+def judged(name: str, names: dict[str, Any]) -> Any:
+    """The judge of a lesson whose names are given."""
+    sys.path.insert(0, str(ROOT / "notebooks"))
+    try:
+        from exercises import judge
+    finally:
+        sys.path.pop(0)
+    return judge(name, names)
 
 
-@pytest.mark.parametrize("path", JUDGED_BY_RULE, ids=lambda path: path.stem)
-def test_an_answer_of_another_kind_is_told_too(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_of_another_kind_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
+    check = judged("10_your_own_probe", {"model": SimpleNamespace(tokens=lambda text: [0, 1]), "prompt": ""})
+    for answer in (None, "three", [1, 2], [np.log(2)], 3, np.log(2)):
+        check(2, answer)
+    verdicts = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert verdicts == ["Your", "Not", "Not", "Not", "Not", "Right."]
+
+
+def test_an_exercise_before_its_cells_says_which_name_is_missing() -> None:
+    with pytest.raises(NameError, match="run the cells above first: model is not there yet"):
+        judged("10_your_own_probe", {"prompt": ""})(2, 1.0)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_an_exercise_does_not_show_its_answer(path: Path) -> None:
+    """What the folded solution says stands nowhere else, and the cell that asks holds the question alone."""
     book = nbformat.read(path, as_version=4)
-    (source,) = [cell.source for cell in book.cells if "\ndef check(" in cell.source]
-    (judge,) = [part for part in ast.parse(source).body if isinstance(part, ast.FunctionDef) and part.name == "check"]
-    names: dict[str, Any] = {}
-    exec(compile(ast.Module([judge], []), path.name, "exec"), names)
-    for answer in (None, "three", [1, 2], 3, 2):
-        names["check"](answer, lambda number: abs(number - 2) < 1e-6, "It is a number.")
-    told = capsys.readouterr().out.splitlines()
-    assert told == ["Your turn: replace None and run the cell again.", *["Not yet. It is a number."] * 3, "Right."]
+    shown = "\n".join(re.sub(r"<details>.*?</details>", "", cell.source, flags=re.DOTALL) for cell in book.cells)
+    for name, solution in solutions(book).items():
+        assert solution.split("#")[0].strip() not in shown, f"{name} of {path.name}"
+        assert f"{name} = None\n\ncheck({name[-1]}, {name})" in [cell.source for cell in book.cells]
 
 
-def with_answers(book: Any, *answers: dict[str, str]) -> Any:
-    """The notebook with every exercise cell as it stands, and again with each set of answers."""
+def plain(text: str) -> str:
+    """A text without its line breaks."""
+    return " ".join(text.split())
+
+
+def with_claims(book: Any, claims: dict[str, str], *answers: dict[str, str]) -> Any:
+    """The notebook with a cell behind each text that checks what the text claims, and with every exercise cell as it
+    stands and again with each set of answers."""
     cells = []
     for cell in book.cells:
         cells.append(cell)
+        if cell.cell_type == "markdown":
+            said = [f"# {text}\n{code}" for text, code in claims.items() if text in plain(cell.source)]
+            cells += [nbformat.v4.new_code_cell("\n".join(said))] if said else []
         asked = re.findall(r"^(answer_\w+) = None", cell.source, re.MULTILINE) if cell.cell_type == "code" else []
         for given in answers if asked else ():
             source = cell.source
@@ -120,7 +155,7 @@ def test_notebook_runs_and_judges_its_exercises(path: Path, warm_kernel: str) ->
     nbformat.validate(book)
     right, wrong = solutions(book), WRONG[path.stem]
     assert set(right) == set(wrong), "every exercise needs a solution in the notebook and a wrong answer here"
-    run = with_answers(book, wrong, right)
+    run = with_claims(book, CLAIMS[path.stem], wrong, right)
     NotebookClient(
         run, timeout=240, kernel_name=warm_kernel, resources={"metadata": {"path": str(path.parent)}}
     ).execute()
@@ -131,6 +166,45 @@ def test_notebook_runs_and_judges_its_exercises(path: Path, warm_kernel: str) ->
     assert verdicts == ["Your", "Not", "Right."] * len(right)
 
 
+def blocks(path: Path) -> list[str]:
+    """The code in the texts of a notebook: what to do with a model and files of one's own."""
+    texts = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
+    return re.findall(r"^```python\n(.*?)```", "\n".join(texts), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_code_in_texts_compiles_and_names_what_there_is(path: Path) -> None:
+    for block in blocks(path):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module == "interp_widgets":
+                assert {alias.name for alias in node.names} <= set(interp_widgets.__all__)
+
+
+READ = 'Path("path/to/folder")'
+"""How the code in a text names the folder of published data."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if any(READ in block for block in blocks(path))], ids=str)
+def test_code_for_published_data_runs_on_it(
+    path: Path, reference_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (block,) = [block for block in blocks(path) if READ in block]
+    names: dict[str, Any] = {name: getattr(interp_widgets, name) for name in interp_widgets.__all__}
+    names |= {"np": np, "model": interp_widgets.load_demo_pair().base}
+    exec(block.replace(READ, f"Path({str(reference_data)!r})"), names)
+    printed = capsys.readouterr().out
+    assert printed
+    if path.stem == "01_saliency":  # the paper's tables
+        for number in re.findall(r"\d\.\d{4} ± \d\.\d\d", path.read_text(encoding="utf-8")):
+            assert number in printed
+        vicuna, llama = (float(text) for text in re.findall(r"without the division: \w+ ([\d.]+)", printed))
+        assert vicuna < llama  # tuned and base change places
+        both = names["saliency_dataset"]((names["llama"], names["vicuna"]), min_response=0, resamples=99)
+        pairs = both.to_frame().pivot(index="name", columns="model", values="score").dropna().to_numpy()
+        assert ttest_rel(pairs[:, 1], pairs[:, 0], alternative="greater").pvalue < 0.001  # "it agrees"
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_stored_without_outputs(path: Path) -> None:
     for cell in nbformat.read(path, as_version=4).cells:
@@ -138,8 +212,36 @@ def test_notebook_is_stored_without_outputs(path: Path) -> None:
         assert cell.get("execution_count") is None
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_claim_that_is_tested_stands_in_its_notebook(path: Path) -> None:
+    texts = [plain(cell.source) for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
+    for claim in CLAIMS[path.stem]:
+        assert sum(text.count(claim) for text in texts) == 1, f"{path.name} must say once: {claim}"
+
+
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if CLAIMS[path.stem]], ids=lambda path: path.stem)
+def test_what_there_is_to_notice_is_tested(path: Path) -> None:
+    """Every point under "What to notice" has a claim that is tested, or only says what to do and to look at."""
+    for cell in nbformat.read(path, as_version=4).cells:
+        _, _, after = cell.source.partition("**What to notice**\n\n") if cell.cell_type == "markdown" else ("", "", "")
+        for point in re.split(r"^- ", after.split("\n\n")[0], flags=re.MULTILINE)[1:]:
+            tried = point.startswith(TRY)
+            assert tried or any(claim in plain(point) for claim in CLAIMS[path.stem]), f"{path.name}: {point}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_lesson_reads_nothing_outside_the_repository(path: Path) -> None:
+    assert "../" not in path.read_text(encoding="utf-8")
+
+
 def test_every_notebook_is_listed() -> None:
-    assert [path.stem for path in NOTEBOOKS] == list(WRONG)
+    assert [path.stem for path in NOTEBOOKS] == list(WRONG) == list(CLAIMS)
+
+
+def test_a_claim_that_is_not_so_is_noticed() -> None:
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("One is\ntwo.")])
+    with pytest.raises(Exception, match="AssertionError"):
+        NotebookClient(with_claims(book, {"One is two.": "assert 1 == 2"}), timeout=60, kernel_name="python3").execute()
 
 
 def test_a_failing_cell_is_noticed() -> None:

@@ -70,3 +70,71 @@ def test_the_panel_in_contributing_is_the_example_that_runs() -> None:
     run = [one.source for one in doctest.DocTestParser().get_examples(views.__doc__ or "")]
     for part in re.split(r"\n\n(?=\S)", block):
         assert part.strip() in [source.strip() for source in run]
+
+
+RESULTS = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+
+
+def measured(heading: str, row: str) -> list[float]:
+    """The numbers of the first row of RESULTS.md below a heading (or a text) that begins so, in their order."""
+    below = RESULTS[RESULTS.index(heading) :]
+    line = next(line for line in below.splitlines() if line.startswith(row))
+    return [float(number) for number in re.findall(r"\d+\.?\d*", line.replace(",", "")[len(row.replace(",", "")) :])]
+
+
+def shown(start: str) -> str:
+    """The last cell of the README's row that begins so."""
+    (line,) = [line for line in README.splitlines() if line.startswith(start)]
+    return line.split("|")[-2].strip()
+
+
+@pytest.mark.parametrize("sizes", ["64, 64", "32, 200", "200, 32"])
+def test_the_table_of_rivals_is_the_measured_one(sizes: str) -> None:
+    numbers = [
+        *measured("6 layers, d_model 256", f"| first order | {sizes} |")[:3],
+        *measured("6 layers, d_model 256", f"| exact | {sizes} |")[:3],
+    ]
+    (line,) = [line for line in README.splitlines() if line.startswith(f"| {sizes.replace(',', ' ×')} |")]
+    said = [cell.removesuffix(" ×") for cell in line.split(" | ")[1:]]
+    assert [cell.rstrip(" |×") for cell in said] == [f"{n:.1f}" if n < 5 else f"{n:.0f}" for n in numbers]
+
+
+def test_the_other_speeds_are_the_measured_ones() -> None:
+    chunks = re.search(r"again \(.*?~([\d.]+) × loop.*?~([\d.]+) and", RESULTS, re.DOTALL)
+    assert chunks
+    mini = sorted(float(number) for number in chunks.groups())
+    small = sorted(measured("## Ablation maps", f"| small | {n} |")[1] for n in (32, 64))
+    assert shown("| ablation map") == f"{mini[0]:.0f} to {mini[1]:.0f}"
+    assert shown("| | the same | GPT-2-small shape, before") == f"{small[0]:.0f} to {small[1]:.0f}"
+    naive, few, ours = (
+        measured("## Logit lens", f"| 50,257 | {way} |") for way in ("naive", "64 cells", "this package")
+    )
+    assert shown("| logit lens") == f"{naive[1]}, with {naive[2] / ours[2]:.0f} times the memory"
+    assert shown("| | 64 cells") == f"{few[1]}, with {few[2] / ours[2]:.0f} times the memory"
+    parts = "the parts of the last position at every layer"
+    assert shown("| shares of one logit") == f"{measured(parts, '| 6 layers | 128 | `decompose_logit` |')[1]:.0f}"
+    assert shown("| | the same | GPT-2-small shape |") == (
+        f"{measured(parts, '| GPT-2 small | 128 | `decompose_logit` |')[1]:.0f}"
+    )
+    whole = measured(parts, "| GPT-2 small | 128 | `decompose_tokens` |")[1]
+    assert whole < 3
+    assert shown("| parts of all tokens") == f"{whole} (aim 3, missed)"
+    words = RESULTS[RESULTS.index("## Head word pairs") :]
+    plain, tight = (
+        sorted(float(found) for found in re.findall(rf"\| {way} \| [\d.]+ \| ([\d.]+) \|", words)[:2])
+        for way in ("plain", "tight")
+    )
+    assert shown("| word pairs of all heads") == f"{plain[0]:.0f} to {plain[1]:.0f}"
+    assert shown("| | head by head, selecting") == f"{tight[0]} to {tight[1]}"
+    cached = [float(found) for found in re.findall(r"`run_with_cache` \| ~[\d.]+ \| ~([\d.]+)", RESULTS)]
+    assert shown("| last states") == f"{min(cached):.0f} to {max(cached):.0f}"
+
+
+def test_missed_aims_are_told() -> None:
+    missed = re.findall(r"^\| (.+?) \| (\d+) ms \| (\d+) ms \(missed\) \|", RESULTS, re.MULTILINE)
+    assert missed
+    for what, milliseconds, aim in missed:
+        assert f"{milliseconds} ms ({what.split(', ')[-1]})" in README
+        assert f"instead of {aim}" in README
+    longest = max(float(found) for found in re.findall(r"\| \d+ \| \d+ ms \| (\d+) ms \|", RESULTS))
+    assert f"{longest:.0f} ms" in README

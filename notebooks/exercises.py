@@ -1,0 +1,275 @@
+"""Judges the exercises of the lessons. The rules stand here and not in the lessons, where they would show the answers.
+
+`check = judge("01_saliency", globals())` gives a lesson its judge, and `check(1, answer_1)` says whether the answer to
+exercise 1 is right. A rule computes what is right from what the lesson has computed: `its` are the lesson's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from interp_widgets import compare_concepts, instruction_score, neighbours, normalise_importance
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """What is right, and what to say about an answer that is not."""
+
+    accepts: Callable[[Any, Any], Any]
+    """Whether an answer is right, of the answer and the lesson's names; may raise for an answer of another kind."""
+    hint: str
+    tempting: tuple[tuple[Callable[[Any], float], str], ...] = ()
+    """Wrong numbers that one easily gives, each with what is wrong about it."""
+
+
+class Names:
+    """The names of a lesson as attributes, as they are now."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._names:
+            raise NameError(f"run the cells above first: {name} is not there yet")
+        return self._names[name]
+
+
+def near(right: Callable[[Any], float], within: float = 1e-6) -> Callable[[Any, Any], Any]:
+    """Accepts one number that is no farther from the right one than `within`."""
+    return lambda answer, its: np.ndim(answer) == 0 and abs(answer - right(its)) <= within
+
+
+def judge(lesson: str, names: dict[str, Any]) -> Callable[[int, Any], None]:
+    """The judge of a lesson's exercises."""
+    its = Names(names)
+
+    def check(number: int, answer: Any) -> None:
+        """Say whether the answer to an exercise is right; None means that it waits for you."""
+        exercise = EXERCISES[lesson][number]
+        if answer is None:
+            print("Your turn: replace None and run the cell again.")
+            return
+        try:
+            right = bool(exercise.accepts(answer, its))
+            said = [note for wrong, note in exercise.tempting if near(wrong, 0.005)(answer, its)]
+        except (TypeError, ValueError, IndexError):
+            right, said = False, []  # a word for a number, a number for a list
+        print("Right." if right else f"Not yet. {(said or [exercise.hint])[0]}")
+
+    return check
+
+
+EXERCISES: dict[str, dict[int, Exercise]] = {
+    "01_saliency": {
+        1: Exercise(
+            lambda n, its: (
+                its.probability(zeroed=n)
+                >= max(its.probability(zeroed=k) for k in range(len(its.result.prompt_tokens))) - 1e-6
+            ),
+            "Column 0 of result.importance belongs to the first response token. Raised means: negative importance.",
+        ),
+        2: Exercise(
+            near(lambda its: np.mean(np.equal(*(its.top_token(method) for method in ("first_order", "exact")))), 1e-3),
+            "top_token(method) names one prompt token per response token. How often are two such lists the same?",
+        ),
+        3: Exercise(
+            lambda scores, its: (
+                list(scores) == normalise_importance(its.column, levels=5, threshold=2).ravel().tolist()
+            ),
+            "Divide by the largest, multiply by L, round up; then drop what is not above b. Negative importance is 0.",
+        ),
+        4: Exercise(
+            near(lambda its: instruction_score(its.density, its.mask), 1e-9),
+            "The formula above has two divisions, and only the sum goes over the tokens where mask is true.",
+        ),
+        5: Exercise(
+            lambda count, its: count == int(np.sum(its.score_of("tuned") > its.score_of("base"))),
+            "score_of(name) holds a number per case, the same cases in the same order for both models.",
+        ),
+    },
+    "02_logit_lens": {
+        1: Exercise(
+            lambda row, its: row == np.flatnonzero(its.names.target_rank[:, -1] == 0)[0],
+            "names.target_rank[:, -1] holds the rank in every row, and the likeliest token has rank 0.",
+        ),
+        2: Exercise(
+            near(lambda its: (its.depth["indirect objects"] >= 3).mean(), 1e-9),
+            "depth['indirect objects'] holds the row of every prompt. Row 3 itself counts.",
+        ),
+        3: Exercise(
+            near(lambda its: its.kl["logit lens"][3] / its.kl["tuned lens"][3], 0.05),
+            "The dictionary kl has a row of numbers for each lens. A factor by which something falls is above 1.",
+        ),
+    },
+    "03_ablation": {
+        1: Exercise(
+            lambda place, its: its.swapped.of("attn")[tuple(place)] == its.swapped.of("attn").max(),
+            "np.unravel_index turns the index that argmax gives into (row, column).",
+        ),
+        2: Exercise(
+            near(lambda its: its.share_right(its.order[:2]), 1e-9),
+            "share_right takes a list of (layer, head); order lists them from the strongest effect down.",
+        ),
+        3: Exercise(
+            lambda count, its: (
+                count == int((its.trace.effect[its.trace.kinds.index("state")] >= its.trace.clean / 2).sum())
+            ),
+            "trace.effect[0] holds what each state brings back. Count the cells that reach half of trace.clean.",
+        ),
+    },
+    "04_token_decomposition": {
+        1: Exercise(
+            near(lambda its: its.shares.share[1:3].sum() / its.shares.logit, 0.01),
+            "shares.share holds one number per token, in the order of shares.tokens; the whole is shares.logit.",
+        ),
+        2: Exercise(
+            near(lambda its: its.split.share[1] / its.split.share.sum(), 0.01),
+            "split is of the difference, and the sum over the four tokens leaves out the rest.",
+        ),
+        3: Exercise(
+            near(lambda its: np.mean([its.from_the_answer(one) for one in its.receivers]), 1e-9),
+            "from_the_answer(one) says it of one prompt.",
+        ),
+    },
+    "05_head_words": {
+        1: Exercise(
+            near(lambda its: (its.same_sign & its.near & its.different).sum() / (its.same_sign & its.different).sum()),
+            "The tables same_sign, near and different are at hand. Divide by the combinations asked for, not by K × K.",
+        ),
+        2: Exercise(
+            near(lambda its: (its.real_pairs - its.chance_pairs) / its.real_pairs),
+            "How many pairs are more than chance gives? And what part of the real ones is that?",
+        ),
+        3: Exercise(
+            lambda count, its: count == its.test.sort_values("holm_p").instruction_verbs.iloc[0],
+            "The column instruction_verbs of the table counts the verbs that have a share in that layer group.",
+        ),
+    },
+    "06_ffn_concepts": {
+        1: Exercise(
+            lambda n, its: n == sum(its.nearest_cosine(5, component) > its.limit for component in range(20)),
+            "nearest_cosine(5, component) is the cosine of one component's nearest word.",
+        ),
+        2: Exercise(
+            near(lambda its: its.effects.strongest(1)[0][1] / its.effects.mlp_effect, 0.01),
+            "effects.strongest(1) holds the neuron and its effect. The whole is what the MLP adds, not the logit.",
+        ),
+        3: Exercise(
+            near(lambda its: its.named - its.named_random, 0.005),
+            "Beyond means: more than.",
+        ),
+    },
+    "07_base_vs_tuned": {
+        1: Exercise(
+            near(lambda its: its.compared.head_change[2, 3], 1e-9),
+            "The formula above divides by the pairs that are in either list, each counted once.",
+        ),
+        2: Exercise(
+            near(lambda its: compare_concepts(*its.concepts, rank=5).overlap[5], 1e-4),
+            "The singular values are cosines; a share of a subspace is a mean of *squared* cosines.",
+        ),
+        3: Exercise(
+            lambda number, its: (
+                number == (np.maximum.accumulate(np.sort(its.printed) * [4, 3, 2, 1]) < 0.05).sum()
+                and not isinstance(number, bool)
+            ),
+            "Sort first. What is multiplied by 4 is the smallest, and nothing after it may come out smaller.",
+        ),
+    },
+    "08_concepts": {
+        1: Exercise(
+            near(lambda its: its.told(its.discriminant), 0.005),
+            "told(...) takes directions; those of the discriminant are in discriminant.",
+        ),
+        2: Exercise(
+            lambda count, its: count == its.instruments(name for name, _ in neighbours(its.tuned, "piano", 10)),
+            "near_on_the_map asks the picture. neighbours asks the directions.",
+        ),
+        3: Exercise(
+            near(lambda its: (its.jobs[:, 0] - its.jobs[:, 1]).mean(), 0.01),
+            "jobs has a row per occupation: its own direction first, the random one second. Take the control off.",
+        ),
+    },
+    "09_mixture_of_depths": {
+        1: Exercise(
+            near(lambda its: its.hit[:-1, ~its.hit[-1]].any(axis=0).mean(), 0.005),
+            "Look only at the tokens where hit[-1] is False.",
+            (
+                (
+                    lambda its: its.hit.any(axis=0).mean() - its.hit[-1].mean(),
+                    "That is a share of all tokens. Divide by those the last layer gets wrong.",
+                ),
+                (
+                    lambda its: its.hit[:-1].any(axis=0).mean(),
+                    "That counts the tokens which the last layer gets right as well.",
+                ),
+                (
+                    lambda its: 100 * its.hit[:-1, ~its.hit[-1]].any(axis=0).mean(),
+                    "Right tokens, but as a share from 0 to 1, please.",
+                ),
+            ),
+        ),
+        2: Exercise(
+            near(lambda its: (its.base_loss - its.before["equal"].mean()) / its.gain, 0.005),
+            "A gain is a difference from base_loss. Divide one gain by the other.",
+            (
+                (
+                    lambda its: its.before["equal"].mean() / its.after["router"].mean(),
+                    "Those are losses. What is asked for is how far each of them falls.",
+                ),
+                (
+                    lambda its: its.before["equal"].mean() / its.base_loss,
+                    "Those are losses. What is asked for is how far they fall, one fall over the other.",
+                ),
+                (
+                    lambda its: (its.base_loss - its.after["equal"].mean()) / its.gain,
+                    "Those are equal weights on the tuned mixture, whose norms were tuned: not free.",
+                ),
+                (
+                    lambda its: (its.base_loss - its.before["router"].mean()) / its.gain,
+                    "That is the random router, which does harm. Take equal weights.",
+                ),
+            ),
+        ),
+        3: Exercise(
+            near(lambda its: (its.found.n_layers - 1 - its.found.exit_layer).mean() / its.found.n_layers, 0.005),
+            "A token that exits at layer 4 of 0..5 leaves out one layer of six. Take the mean over the tokens.",
+            (
+                (
+                    lambda its: (its.found.exit_layer < its.found.n_layers - 1).mean(),
+                    "That is the share of tokens that leave early, each by some layers, not by all.",
+                ),
+                (
+                    lambda its: (its.found.n_layers - its.found.exit_layer).mean() / its.found.n_layers,
+                    "The exit layer itself is computed; count the layers above it.",
+                ),
+                (
+                    lambda its: (its.found.exit_layer + 1).mean() / its.found.n_layers,
+                    "That is the share that is computed. Take the rest.",
+                ),
+                (
+                    lambda its: (its.found.n_layers - 1 - its.found.exit_layer).mean(),
+                    "That is a number of layers per token. Divide by the layers there are.",
+                ),
+            ),
+        ),
+    },
+    "10_your_own_probe": {
+        1: Exercise(
+            lambda place, its: len(place) == 2 and its.entropy.values[tuple(place)] == its.entropy.values.min(),
+            "The most decided head has the smallest entropy; entropy.values has a row per layer.",
+        ),
+        2: Exercise(
+            near(lambda its: np.log(len(its.model.tokens(its.prompt)))),
+            "The formula is in section 1, and model.tokens(prompt) are the tokens that the model is fed.",
+        ),
+        3: Exercise(
+            near(lambda its: its.mixed.bag_of_words.mean() - its.apart.bag_of_words.mean()),
+            "mixed.bag_of_words and apart.bag_of_words hold an accuracy per seed and fold.",
+        ),
+    },
+}
