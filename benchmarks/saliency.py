@@ -3,6 +3,7 @@
     python benchmarks/saliency.py                    # both models, all sizes (about an hour on two cores)
     python benchmarks/saliency.py --quick            # one small size, a minute
     python benchmarks/saliency.py --threads 1 --cpu-time      # on a machine that does other things too
+    python benchmarks/saliency.py --spans            # a prompt of 1,024 tokens by sentence and by token
     python benchmarks/saliency.py --device cuda --llama7b     # the 7-billion LLaMA shape in bfloat16, N = M = 200
 
 All rivals run interleaved in one process on the same weights and tokens; a cell is the median of their ratios. Rivals
@@ -50,14 +51,14 @@ clock = time.perf_counter
 # ---- models
 
 
-def hf_model(name: str, vocab: int = 50257) -> Any:
+def hf_model(name: str, vocab: int = 50257, context: int = 1024) -> Any:
     """Random GPT-2 shapes: ``small``, or ``mini`` with 6 layers of width 256."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
     shape: dict[str, Any] = {"n_layer": 6, "n_embd": 256, "n_head": 4} if name == "mini" else {}
     # weights large enough that single tokens matter: differences of probabilities are then more than rounding
-    return GPT2LMHeadModel(GPT2Config(vocab_size=vocab, initializer_range=0.06, **shape)).eval()
+    return GPT2LMHeadModel(GPT2Config(vocab_size=vocab, n_positions=context, initializer_range=0.06, **shape)).eval()
 
 
 def word_tokenizer(vocab: int = 50257) -> Any:
@@ -428,6 +429,53 @@ def run_llama7b(device: str, repeats: int) -> None:
     print(table(["method", "seconds", "peak GB with the model", "largest chunk"], rows), flush=True)
 
 
+def run_spans(device: str, repeats: int) -> None:
+    """Exact importance of a long prompt by sentence, of the tokens of one sentence, and of all tokens."""
+    from interp_widgets.analysis.saliency import prompt_saliency
+    from interp_widgets.models import load_model
+
+    print(machine(device), flush=True)
+    hf = hf_model("mini", context=2048).to(device)
+    model = load_model(hf, device=device)
+    prompt, response = random_ids(1024, 20, 50257)
+    p = Problem("mini", hf, model, None, prompt, response)
+    sentences = [(start, min(start + 20, 1024)) for start in range(0, 1024, 20)]
+    asked: dict[str, dict[str, Any]] = {
+        "by sentence": {"spans": sentences},
+        "tokens of one sentence": {"within": sentences[25]},
+        "by token": {},
+    }
+    prompt_saliency(model, prompt[:8], response[:2])  # the first run compares the equations with the model's own
+    rows = []
+    for name, options in asked.items():
+        seconds = []
+        for _ in range(1 if name == "by token" else repeats):
+            start = clock()
+            found = prompt_saliency(model, prompt, response, **options)
+            seconds.append(clock() - start)
+        spans = found.spans or [(n, n + 1) for n in range(1024)]
+        chosen = spread(len(spans), 6)
+        start = clock()
+        loop = loop_spans(p, [spans[i] for i in chosen])
+        ratio = (clock() - start) / len(chosen) * len(spans) / statistics.median(seconds)
+        gap = np.abs(found.importance[chosen] - loop).max() / np.abs(loop).max()
+        rows.append([name, f"{len(spans):,}", f"{statistics.median(seconds):.1f}", f"~{ratio:.1f}", f"{gap:.0e}"])
+        print(*rows[-1], sep=" | ", flush=True)
+    print(table(["exact importance", "runs", "seconds", "loop", "error"], rows), flush=True)
+
+
+def loop_spans(p: Problem, spans: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
+    """One plain forward pass per span with its embeddings zeroed, against one of the whole."""
+    with torch.no_grad():
+        embeddings = p.embeddings()
+        full, rows = p.aimed(p.hf(inputs_embeds=embeddings).logits), []
+        for start, stop in spans:
+            zeroed = embeddings.clone()
+            zeroed[0, start:stop] = 0
+            rows.append(full - p.aimed(p.hf(inputs_embeds=zeroed).logits))
+    return torch.stack(rows).cpu().numpy()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one small size, to see that it runs")
@@ -436,6 +484,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--llama7b", action="store_true", help="the 7-billion LLaMA shape in bfloat16 only")
+    parser.add_argument("--spans", action="store_true", help="a prompt of 1,024 tokens by sentence and by token only")
     parser.add_argument("--no-inseq", action="store_true")
     parser.add_argument("--threads", type=int, default=None, help="of torch; default: all cores")
     parser.add_argument(
@@ -447,6 +496,8 @@ def main() -> None:
     if options.cpu_time:
         global clock
         clock = time.process_time
+    if options.spans:
+        return run_spans(options.device, options.repeats)
     if options.llama7b:
         return run_llama7b(options.device, options.repeats)
     try:

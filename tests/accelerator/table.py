@@ -180,6 +180,14 @@ def saliency_integrated_gradients(setup: Setup) -> Any:
 
 
 @row("prompt_saliency")
+def saliency_spans_and_draws(setup: Setup) -> Any:
+    return [
+        iw.prompt_saliency(setup.model, PROMPT, " Mary.", spans="words", baseline="mean"),
+        iw.prompt_saliency(setup.model, PROMPT, " Mary.", within=(1, 4), baseline="resample", draws=2),
+    ]
+
+
+@row("prompt_saliency")
 def saliency_random(setup: Setup) -> Any:
     return iw.prompt_saliency(setup.model, PROMPT, max_new_tokens=4, method="random")
 

@@ -29,6 +29,7 @@ from interp_widgets.analysis.saliency.methods import (
     replacements,
 )
 from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyResult
+from interp_widgets.analysis.saliency.spans import SpanKind, read_spans, span_fields
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 
@@ -45,6 +46,8 @@ def prompt_saliency(
     steps: int = 32,
     baseline: Baseline | None = None,
     draws: int = 8,
+    spans: SpanKind | Sequence[Sequence[int]] | None = None,
+    within: Sequence[int] | None = None,
     seed: int = 0,
     max_new_tokens: int = 40,
     prepend_bos: bool | None = None,
@@ -77,6 +80,11 @@ def prompt_saliency(
             ``draws`` of them; its ``spread`` is in the result). Default ``"zero"``, but ``"mean"`` for integrated
             gradients of models with RMSNorm, which has a jump at zero.
         draws: how many tokens ``"resample"`` draws for every place, from the vocabulary without special tokens.
+        spans: rows of the map are these spans of the prompt: ``"words"``, ``"sentences"`` or a list of [start, end)
+            tokens, in the order of the prompt. Exact importance replaces all tokens of a span at once, in one run per
+            span, which is another quantity than the sum over its tokens (`SaliencyResult.by_spans`); of gradients it is
+            that sum. None: single tokens.
+        within: the tokens [start, end) to which the rows are limited, such as those of one span: its tokens or words.
         seed: of ``"random"`` and ``"resample"``.
         max_new_tokens: most tokens that the model writes.
         prepend_bos: overrides the model's BOS policy for texts. A BOS is fed, and is on no axis.
@@ -99,6 +107,8 @@ def prompt_saliency(
         ((9, 2), (' Paris', '.'))
         >>> result.prompt_tokens[result.importance[:, 0].argmax()]
         ' of'
+        >>> prompt_saliency(model, "Add 1 and 2. Now say it.", " 3", spans="sentences").prompt_tokens
+        ('Add 1 and 2.', ' Now say it.')
     """
     if method in ("first_order", "integrated_gradients"):
         model.capabilities.require("gradients", f"prompt_saliency(method={method!r})", "use method='exact'")
@@ -123,8 +133,17 @@ def prompt_saliency(
     options |= {"baseline": kind} if replaces else {}
     options |= {"draws": draws} if kind == "resample" else {}
     options |= {"seed": seed} if method == "random" or kind == "resample" else {}
+    tokens, special = case.prompt.tokens(), case.prompt.special()
+    pieces = read_spans(spans, within, tokens, special)
+    rows: dict[str, Any] = {"prompt_tokens": tokens, "prompt_special": special, "prompt_spans": case.prompt.spans}
+    if spans is not None or within is not None:
+        rows = span_fields(pieces, tokens, special, case.prompt.spans)
+        rows |= {"span_rule": "together" if method in ("exact", "random") else "sum"}
     replaced = replacements(case, kind, draws, seed)
-    shape = (case.n_prompt, len(replaced), case.n_response)
+    # gradients are of all tokens at once, and summed
+    summed = method in ("first_order", "integrated_gradients") and "spans" in rows
+    count = len(pieces) if method in ("exact", "random") else case.n_prompt
+    shape = (count, len(replaced), case.n_response)
     effects = torch.full(shape, math.nan, dtype=wide_type(model.dtype), device=model.device)
     clean = case.clean()
     probability = case.probability(clean)
@@ -133,13 +152,14 @@ def prompt_saliency(
     gap: Tensor | None = None
 
     def result(*, partial: bool = False) -> SaliencyResult:
-        return _result(case, effects, probability, rounding, method, kind, gap, options, partial=partial)
+        of_rows = torch.stack([effects[a:b].sum(0) for a, b in pieces]) if summed else effects
+        return _result(case, of_rows, rows, probability, rounding, method, kind, gap, options, partial=partial)
 
     if on_partial is not None and method != "integrated_gradients":  # a part of the steps is not a part of the matrix
         runner.deliver = lambda: on_partial(result(partial=True))
     match method:
         case "exact":
-            occlusion(case, runner, effects, replaced)
+            occlusion(case, runner, effects, replaced, pieces)
         case "first_order":
             first_order(case, runner, effects[:, 0])
         case "integrated_gradients":
@@ -148,13 +168,13 @@ def prompt_saliency(
             effects = torch.from_numpy(np.random.default_rng(seed).random(shape))
     options |= runner.log.facts()
     made = result()
-    _check_finite(case, made.importance, probability)
+    _check_finite(made)
     return made
 
 
-def _check_finite(case: Case, importance: Floats, probability: Floats) -> None:
-    prompt, response = case.prompt.tokens(), case.model.token_strings(case.response_ids)
-    check_finite(probability, lambda m: f"the model's probability of response token {m} ({response[m]!r})")
+def _check_finite(result: SaliencyResult) -> None:
+    prompt, response, importance = result.prompt_tokens, result.response_tokens, result.importance
+    check_finite(result.probability, lambda m: f"the model's probability of response token {m} ({response[m]!r})")
     check_finite(
         importance,
         lambda n, m: f"the importance of prompt token {n} ({prompt[n]!r}) for response token {m} ({response[m]!r})",
@@ -164,6 +184,7 @@ def _check_finite(case: Case, importance: Floats, probability: Floats) -> None:
 def _result(
     case: Case,
     effects: Tensor,
+    rows: Mapping[str, Any],
     probability: Floats,
     rounding: Floats | None,
     method: str,
@@ -173,16 +194,13 @@ def _result(
     *,
     partial: bool = False,
 ) -> SaliencyResult:
-    """The result of ``effects`` (prompt, draws, response): their mean over the draws, and how they spread."""
+    """The result of ``effects`` (rows, draws, response): their mean over the draws, and how they spread."""
     model, prompt = case.model, case.prompt
     return SaliencyResult(
         importance=to_numpy(effects.mean(1)),
-        # tokens of the prompt are shown whole, also where the response completes a character
-        prompt_tokens=prompt.tokens(),
         response_tokens=model.token_strings(case.response_ids),
         prompt_ids=prompt.shown_ids,
         response_ids=case.response_ids,
-        prompt_special=prompt.special(),
         probability=probability,
         method=method,
         target=case.aim.target,
@@ -192,14 +210,21 @@ def _result(
         spread=to_numpy(effects.std(1)) if effects.shape[1] > 1 else None,
         rounding=rounding,
         bos_id=prompt.bos_id,
-        prompt_spans=prompt.spans,
         partial=partial,
         provenance=provenance(model.provenance(), **options),
+        **rows,
     )
 
 
 def saliency_cost(
-    model: Model, n_prompt: int, n_response: int, method: Method | str, *, steps: int = 32, draws: int = 1
+    model: Model,
+    n_prompt: int,
+    n_response: int,
+    method: Method | str,
+    *,
+    steps: int = 32,
+    draws: int = 1,
+    spans: int | None = None,
 ) -> Cost:
     """Operations and peak bytes of `prompt_saliency` for so many prompt and response tokens.
 
@@ -209,19 +234,21 @@ def saliency_cost(
         method: a `Method`.
         steps: of integrated gradients.
         draws: of the ``"resample"`` baseline; 1 for the others.
+        spans: how many spans replace the prompt tokens as rows, spread over the prompt; None: single tokens.
 
     Example:
         >>> round(saliency_cost(model, 60, 40, "exact").flops / 1e9, 1)
         25.5
     """
     fed = n_prompt + max(n_response, 1) - 1
+    runs = draws * (n_prompt if spans is None else spans)
     reading = n_response * unembedding_flops(model)
     single = pass_flops(model, fed, fed) + reading
     match method:
         case "random":
             flops = single
         case "exact":
-            flops = single + draws * n_prompt * (pass_flops(model, fed - n_prompt / 2, fed) + reading)
+            flops = single + runs * (pass_flops(model, fed - n_prompt / 2, fed) + reading)
         case _:
             # forward mode: every prompt token's change at the positions after it; reverse: every response token's
             # gradient at the positions before it; attention has twice the products of a plain pass
@@ -230,7 +257,7 @@ def saliency_cost(
             flops = gradient * (draws * steps if method == "integrated_gradients" else 1)
     item = max(model.dtype.itemsize, 4)
     logits = item * min(2**23, n_response * model.d_vocab) * 3
-    rows, kept = draws * n_prompt, kept_bytes(model, fed)
+    rows, kept = runs, kept_bytes(model, fed)
     if method == "integrated_gradients":
         points = min(steps, points_at_once(Runner(model, fed), n_prompt, max(n_response, 1)))
         rows, kept = max(rows, points * min(n_prompt, max(n_response, 1))), points * kept

@@ -119,6 +119,11 @@ def instruction_score(density: ArrayLike, mask: ArrayLike) -> float:
     return float((values / top)[marked].sum() / np.log2(2 + marked.sum()))
 
 
+def plain_text(token: str) -> str:
+    """A token's text, where a vocabulary writes signs for spaces and line breaks."""
+    return token.replace("\u2581", " ").replace("\u0120", " ").replace("\u010a", "\n")
+
+
 def sentence_spans(tokens: Sequence[str]) -> tuple[tuple[int, int], ...]:
     """Cut readable tokens into sentences: (first, past-last) token of each, covering every token once.
 
@@ -131,7 +136,7 @@ def sentence_spans(tokens: Sequence[str]) -> tuple[tuple[int, int], ...]:
     spans: list[tuple[int, int]] = []
     start = 0
     for number, token in enumerate(tokens):
-        text = token.replace("\u2581", " ").replace("\u0120", " ").replace("\u010a", "\n")
+        text = plain_text(token)
         following = tokens[number + 1] if number + 1 < len(tokens) else " "
         spaced = following[:1].isspace() or following[:1] in ("\u2581", "\u0120", "\u010a")
         mark = text.rstrip().rstrip("\"'”’)]")

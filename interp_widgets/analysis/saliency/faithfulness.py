@@ -207,7 +207,7 @@ def faithfulness(
         batch_size, progress, check: as in `prompt_saliency`.
 
     Raises:
-        ValueError: a partial result, a token that is not there, a share outside 0..100.
+        ValueError: a partial result, one by spans, a token that is not there, a share outside 0..100.
 
     Source: ERASER (DeYoung et al. 2020), section 4.1; RISE (Petsiuk et al. 2018), section 4.3.
 
@@ -220,6 +220,8 @@ def faithfulness(
     """
     if result.partial:
         raise ValueError("faithfulness needs a complete saliency result, this one is partial: run it to the end")
+    if result.spans is not None:
+        raise ValueError("faithfulness takes single tokens away, this map is by spans: compute it without spans")
     shares = np.asarray(percent, dtype=float)
     if shares.ndim != 1 or not shares.size or not ((shares > 0) & (shares <= 100)).all():
         raise ValueError(f"percent must be one or more shares above 0 and up to 100, got {shares.tolist()}")
@@ -326,10 +328,8 @@ def rank_agreement(result: SaliencyResult, reference: SaliencyResult) -> RankAgr
     """
     from scipy.stats import rankdata
 
-    if (tuple(result.prompt_ids), tuple(result.response_ids)) != (
-        tuple(reference.prompt_ids),
-        tuple(reference.response_ids),
-    ):
+    ids, other = ((tuple(r.prompt_ids), tuple(r.response_ids), r.spans) for r in (result, reference))
+    if ids != other:
         raise ValueError("the two results must be of the same prompt and response: compute both for one text")
     first, second = (rankdata(np.asarray(r.importance, dtype=np.float64), axis=0) for r in (result, reference))
     first, second = first - first.mean(axis=0), second - second.mean(axis=0)

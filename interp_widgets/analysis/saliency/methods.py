@@ -13,6 +13,7 @@ from interp_widgets.analysis._core.chunks import Runner, run_chunks
 from interp_widgets.analysis._core.targets import read, target_gradients
 from interp_widgets.analysis._core.tensors import wide
 from interp_widgets.analysis.saliency.case import Case
+from interp_widgets.analysis.saliency.spans import Spans
 from interp_widgets.models import Model
 from interp_widgets.models.engine import NoForwardMode, encode, jacobian_at, mean_embedding, prefix
 
@@ -46,33 +47,37 @@ def replacements(case: Case, baseline: Baseline, draws: int, seed: int) -> Tenso
 
 
 @torch.no_grad()
-def occlusion(case: Case, runner: Runner, effects: Tensor, replaced: Tensor) -> None:
-    """Fill ``effects`` (prompt, draws, response) with f_m(all) - f_m(embedding of token n replaced).
+def occlusion(case: Case, runner: Runner, effects: Tensor, replaced: Tensor, spans: Spans) -> None:
+    """Fill ``effects`` (spans, draws, response) with f_m(all) - f_m(embeddings of all tokens of a span replaced).
 
-    ``replaced`` (draws, prompt, d_model) is what `replacements` gives. The row stays in the sequence and keeps its
-    position; what the model adds for positions is untouched. Tokens before the replaced one compute what they always
-    do, so that their keys and values are made once and shared: tokens are taken in order, and a chunk starts at its
-    first token. Only the positions that predict the response are unembedded.
+    ``replaced`` (draws, prompt, d_model) is what `replacements` gives. The rows stay in the sequence and keep their
+    positions; what the model adds for positions is untouched. Tokens before the replaced ones compute what they always
+    do, so that their keys and values are made once and shared: spans are in the order of their starts, and a chunk
+    starts at its first span. Only the positions that predict the response are unembedded.
 
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1, Eq. 1, and appendix A.
     """
     model, embeddings = case.model, case.embeddings
-    draws, rows = len(replaced), effects.flatten(0, 1)  # the draws of one token lie side by side
+    draws, rows = len(replaced), effects.flatten(0, 1)  # the draws of one span lie side by side
+    ends = torch.tensor(spans, device=embeddings.device)
+    tokens = torch.arange(case.n_prompt, device=embeddings.device)
     runner.total = len(rows)
     full = read(model, case.clean(), case.aim)[0]
     shared = prefix(model, embeddings[:, : len(case.prompt.ids)])
 
     def work(start: int, stop: int) -> None:
-        first = start // draws
+        first = spans[start // draws][0]
         begin = case.prompt.offset + first
+        numbers = torch.arange(start, stop, device=embeddings.device)
+        span, draw = ends[numbers // draws], numbers % draws
+        inside = (tokens[first:] >= span[:, :1]) & (tokens[first:] < span[:, 1:])
         rest = embeddings[:, begin:].repeat(stop - start, 1, 1)
-        numbers = torch.arange(start, stop, device=rest.device)
-        token, draw = numbers // draws, numbers % draws
-        rest[numbers - start, token - first] = replaced[draw, token]
+        prompt = rest[:, : case.n_prompt - first]
+        prompt.copy_(torch.where(inside[..., None], replaced[draw, first:], prompt))
         hidden = encode(model, rest, positions=slice(case.first - begin, None), prefix=shared.first(begin))
         rows[start:stop] = full - read(model, hidden, case.aim)
 
-    runner.run(len(rows), lambda start: case.n_fed - case.prompt.offset - start // draws, work)
+    runner.run(len(rows), lambda start: case.n_fed - case.prompt.offset - spans[start // draws][0], work)
 
 
 def prefers_forward(n_prompt: int, n_response: int) -> bool:

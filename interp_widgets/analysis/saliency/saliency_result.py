@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from interp_widgets.analysis._core.arrays import Bools, Floats
+from interp_widgets.analysis._core.checks import check_choice, check_span
 from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.saliency.density import (
@@ -19,6 +21,7 @@ from interp_widgets.analysis.saliency.density import (
     normalise_importance,
     under_floor,
 )
+from interp_widgets.analysis.saliency.spans import SpanKind, read_spans, span_fields
 
 Method = Literal["exact", "first_order", "integrated_gradients", "random"]
 """How the importance of a prompt token is computed."""
@@ -28,7 +31,8 @@ Method = Literal["exact", "first_order", "integrated_gradients", "random"]
 class SaliencyResult(Result):
     """Importance of every prompt token for every response token, with what is needed to read and repeat it.
 
-    Every axis leaves out the beginning-of-sequence token, which the model still reads (see `bos_id`).
+    Every axis leaves out the beginning-of-sequence token, which the model still reads (see `bos_id`). Where the map was
+    asked for by spans of the prompt, such as its sentences, these are the prompt's axis.
     Source: From Language Modeling to Instruction Following (Wu et al. 2024), section 4.1.
 
     Example:
@@ -43,19 +47,19 @@ class SaliencyResult(Result):
     """Importance in units of the target; NaN where a partial result has not got to."""
 
     prompt_tokens: Sequence[str] = with_axes("prompt")
-    """Readable prompt tokens."""
+    """Readable prompt tokens, or the text of each span (see `spans`)."""
 
     response_tokens: Sequence[str] = with_axes("response")
     """Readable response tokens."""
 
-    prompt_ids: Sequence[int] = with_axes("prompt")
-    """Token ids."""
+    prompt_ids: Sequence[int] = with_axes("tokens")
+    """Ids of all prompt tokens."""
 
     response_ids: Sequence[int] = with_axes("response")
     """Token ids."""
 
     prompt_special: Sequence[bool] = with_axes("prompt")
-    """Whether a prompt token is special (written by a template, say)."""
+    """Whether a prompt token is special (written by a template, say), or all tokens of a span are."""
 
     probability: Floats = with_axes("response")
     """Probability the model gives each response token, 0..1."""
@@ -80,7 +84,7 @@ class SaliencyResult(Result):
     """Id of the beginning-of-sequence token fed before the prompt and left off the axis; None when there was none."""
 
     prompt_spans: Sequence[Sequence[int]] | None = with_axes("prompt", 2, default=None)
-    """First and past-last character of each prompt token in the prompt's text; None for given ids."""
+    """First and past-last character of each prompt token or span in the prompt's text; None for given ids."""
 
     spread: Floats | None = with_axes("prompt", "response", default=None)
     """Standard deviation of the importance over the tokens drawn for ``resample``; None for one baseline."""
@@ -90,8 +94,20 @@ class SaliencyResult(Result):
     model's type at the size of the target (of the logits, where it is no probability), which in float32 is 2e-6 of a
     probability. None where it is not known."""
 
+    spans: Sequence[Sequence[int]] | None = with_axes("prompt", 2, default=None)
+    """[start, end) prompt tokens of each span, where the prompt's axis is spans; None where it is single tokens."""
+
+    span_rule: str | None = None
+    """How a span's importance is made: ``together`` (all its tokens replaced in one run), or the ``sum``, ``mean`` or
+    ``maximum`` over its tokens; None for single tokens."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.spans is None and len(self.prompt_ids) != len(self.prompt_tokens):
+            got, wanted = len(self.prompt_ids), len(self.prompt_tokens)
+            raise ValueError(f"SaliencyResult.prompt_ids must have {wanted} entries, got {got}")
+        for span in self.spans or ():
+            check_span(span, len(self.prompt_ids), "a span", f"prompt of {len(self.prompt_ids)} tokens")
         if isinstance(self.foil, Sequence):
             object.__setattr__(self, "foil", tuple(self.foil))
 
@@ -139,6 +155,35 @@ class SaliencyResult(Result):
     def _computed(self) -> Floats:
         """The importance, 0 where a partial result has not got to."""
         return np.nan_to_num(self.importance, nan=0.0) if self.partial else self.importance
+
+    def by_spans(
+        self,
+        spans: SpanKind | Sequence[Sequence[int]] = "words",
+        *,
+        how: Literal["sum", "mean", "maximum"] = "sum",
+    ) -> SaliencyResult:
+        """The same map with the importance of the tokens of each span put together.
+
+        `spans` is as in `prompt_saliency`, which replaces a span's tokens at once: that costs runs of the model, and is
+        another quantity. Raises ValueError for a map that is by spans already.
+
+        Example:
+            >>> result = prompt_saliency(model, "Add 1 and 2. Now say it.", " 3")
+            >>> result.by_spans("sentences").prompt_tokens
+            ('Add 1 and 2.', ' Now say it.')
+        """
+        if self.spans is not None:
+            raise ValueError("this map is by spans already: put together the one of single tokens")
+        check_choice("how", how, Literal["sum", "mean", "maximum"])
+        pieces = read_spans(spans, None, self.prompt_tokens, self.prompt_special)
+        reduce: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "maximum": np.max}
+        return replace(
+            self,
+            importance=np.stack([reduce[how](self.importance[a:b], axis=0) for a, b in pieces]),
+            spread=None,
+            span_rule=how,
+            **span_fields(pieces, self.prompt_tokens, self.prompt_special, self.prompt_spans),
+        )
 
     def mask(self, *spans: Sequence[int]) -> Bools:
         """(prompt,) which prompt tokens share a character with one of the (start, stop) spans of the prompt's text.

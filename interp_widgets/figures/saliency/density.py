@@ -79,7 +79,7 @@ class DensityBars(Chart):
         if marked.shape != density.shape:
             raise ValueError(f"mask must have one entry per prompt token ({len(density)}), got {marked.shape}")
         if reference is not None:
-            if tuple(reference.prompt_ids) != tuple(result.prompt_ids):
+            if (tuple(reference.prompt_ids), reference.spans) != (tuple(result.prompt_ids), result.spans):
                 raise ValueError("a difference needs two results on the same prompt")
             density = density - reference.density(**options)
         special = np.asarray(result.prompt_special, dtype=bool)

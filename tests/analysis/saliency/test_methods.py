@@ -15,7 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency, saliency_cost
+from interp_widgets.analysis.saliency import (
+    SaliencyResult,
+    faithfulness,
+    prompt_saliency,
+    rank_agreement,
+    saliency_cost,
+)
 from interp_widgets.analysis.saliency.methods import prefers_forward
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, load_model
@@ -399,6 +405,119 @@ def test_random_is_repeatable_by_its_seed() -> None:
     assert np.array_equal(one.probability, saliency(model).probability)
 
 
+# ---- spans
+
+
+def loop_spans(model: Model, spans: list[tuple[int, int]], target: str, replaced: Tensor) -> NDArray[Any]:
+    """(spans, response) one plain pass per span, its rows replaced by those of ``replaced`` (prompt, d_model)."""
+    embeddings = model.token_embeddings(PROMPT + RESPONSE[:-1])[None]
+    full, rows = aimed(plain_logits(model, embeddings), target), []
+    for start, stop in spans:
+        other = embeddings.clone()
+        for n in range(start, stop):
+            other[0, n] = replaced[n]
+        rows.append(full - aimed(plain_logits(model, other), target))
+    return torch.stack(rows).detach().numpy()
+
+
+SPANS = [(0, 3), (2, 4), (3, 7), (0, 7), (5, 6)]
+"""Some overlap, one is a token, one the whole prompt."""
+
+
+@pytest.mark.parametrize("target", ["probability", "logit_difference"])
+@pytest.mark.parametrize("place", MODELS, ids="-".join)
+def test_spans_equal_the_loop(place: tuple[str, str], target: str) -> None:
+    single, double = (tiny_model(*place, dtype=dtype) for dtype in (torch.float32, torch.float64))
+    for model, floor in ((double, limit(double, single=SINGLE)), (single, SINGLE)):
+        nothing = torch.zeros(len(PROMPT), model.d_model, dtype=model.dtype)
+        found = saliency(model, "exact", target, spans=SPANS)
+        assert found.spans == tuple(sorted(SPANS))
+        assert found.span_rule == "together"
+        assert relative(found.importance, loop_spans(model, sorted(SPANS), target, nothing)) < floor
+        other = drawn(model, 2, 4)
+        wanted = np.stack([loop_spans(model, sorted(SPANS), target, rows) for rows in other])
+        resampled = saliency(model, "exact", target, spans=SPANS, baseline="resample", draws=2, seed=4)
+        assert relative(resampled.importance, wanted.mean(0)) < floor
+        assert relative(resampled.spread, wanted.std(0, ddof=1)) < 3 * floor
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_spans_of_one_token_are_the_token_map(family: str) -> None:
+    model = tiny_model(family, dtype=torch.float64)
+    ones = [(n, n + 1) for n in range(len(PROMPT))]
+    for method in ("exact", "first_order", "integrated_gradients"):
+        tokens, spans = (saliency(model, method, spans=cut, steps=3) for cut in (None, ones))
+        assert relative(spans.importance, tokens.importance) < limit(model)
+        assert spans.prompt_tokens == tokens.prompt_tokens
+        assert (tokens.spans, tokens.span_rule) == (None, None)
+    for size in (1, 2):  # chunks that begin inside the prompt, with several draws each
+        options: dict[str, Any] = {"baseline": "resample", "draws": 3, "batch_size": size}
+        tokens, spans = (saliency(model, spans=cut, **options) for cut in (None, ones))
+        assert relative(spans.importance, tokens.importance) < limit(model)
+
+
+def test_the_whole_prompt_is_one_span() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    nothing = torch.zeros(len(PROMPT), model.d_model, dtype=model.dtype)
+    found = saliency(model, spans=[(0, len(PROMPT))])
+    assert relative(found.importance, loop_spans(model, [(0, len(PROMPT))], "probability", nothing)) < limit(model)
+    # together is another quantity than the sum, which is what `by_spans` gives
+    summed = saliency(model).by_spans([(0, len(PROMPT))])
+    np.testing.assert_allclose(summed.importance[0], saliency(model).importance.sum(0))
+    assert relative(found.importance, summed.importance) > 0.1
+    # of gradients a span is the sum of its tokens
+    first = saliency(model, "first_order", spans=[(0, len(PROMPT))])
+    np.testing.assert_allclose(first.importance[0], saliency(model, "first_order").importance.sum(0), atol=1e-12)
+    assert first.span_rule == "sum"
+
+
+def test_within_a_span_are_its_tokens() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    tokens, inside = saliency(model), saliency(model, within=(2, 5))
+    assert inside.spans == ((2, 3), (3, 4), (4, 5))
+    assert relative(inside.importance, tokens.importance[2:5]) < limit(model)
+    assert inside.prompt_tokens == tokens.prompt_tokens[2:5]
+    assert inside.prompt_ids == tokens.prompt_ids
+    cut = saliency(model, spans=[(0, 3), (3, 7)], within=(2, 5))
+    assert cut.spans == ((2, 3), (3, 5))
+    told: list[tuple[int, int]] = []
+    saliency(model, within=(2, 5), batch_size=1, progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_spans_of_text_keep_its_characters_and_marks(tmp_path: Path) -> None:
+    model, text = tiny_model("llama"), "Answer the question. What is the capital of France?"
+    for method in ("exact", "first_order", "random"):
+        found = prompt_saliency(model, text, " Paris", method=method, spans="sentences")
+        assert [part.strip() for part in found.prompt_tokens] == [
+            "Answer the question.",
+            "What is the capital of France?",
+        ]
+        assert found.importance.shape[0] == 2
+        assert found.mask((0, 6)).tolist() == [True, False]
+        assert found.density().shape == (2,)
+        assert np.isfinite(found.instruction_score(found.mask((0, 6))))
+        assert found.to_frame()["prompt_token"].nunique() == 2
+        assert SaliencyResult.load(found.save(tmp_path / method)).equals(found)
+    words = prompt_saliency(model, text, " Paris", spans="words")
+    assert [part.strip() for part in words.prompt_tokens] == [
+        "Answer", "the", "question", ".", "What", "is", "the", "capital", "of", "France", "?",
+    ]  # fmt: skip
+    tokens = prompt_saliency(model, text, " Paris")
+    assert tokens.by_spans("words").spans == words.spans
+    for how, function in (("sum", np.sum), ("mean", np.mean), ("maximum", np.max)):
+        made = tokens.by_spans("words", how=how)
+        start, stop = made.spans[2]
+        np.testing.assert_array_equal(made.importance[2], function(tokens.importance[start:stop], axis=0))
+        assert made.span_rule == how
+    with pytest.raises(ValueError, match="by spans already"):
+        words.by_spans("sentences")
+    with pytest.raises(ValueError, match="faithfulness takes single tokens away, this map is by spans"):
+        faithfulness(model, words)
+    with pytest.raises(ValueError, match="must be of the same prompt and response"):
+        rank_agreement(words, tokens)
+
+
 # ---- axes, text and ids
 
 
@@ -605,6 +724,11 @@ def test_a_permanent_hook_changes_the_saliency(backend: str) -> None:
             "baseline 'mean' is for method='exact' and 'integrated_gradients', got method='first_order': leave it out",
         ),
         ({"draws": 0}, "draws must be 1 or more, got 0"),
+        ({"spans": "roles"}, "spans must be 'words' or 'sentences', got 'roles'"),
+        ({"spans": []}, r"spans must not be empty: give \[start, end\) tokens of each, 'words' or 'sentences'"),
+        ({"spans": [(2, 9)]}, r"a span must be \(start, end\) .* <= 7 for this prompt of 7 tokens, got \(2, 9\)"),
+        ({"within": (5, 5)}, r"within must be \(start, end\) with 0 <= start < end <= 7"),
+        ({"spans": [(0, 2)], "within": (5, 7)}, "none of the spans given shares a token with within="),
         ({"steps": 0}, "steps must be 1 or more, got 0"),
         ({"batch_size": 0}, "batch_size must be an int >= 1 or None, got 0"),
         ({"target": "logit_difference"}, "needs a foil"),
@@ -637,7 +761,7 @@ def test_numbers_that_are_not_finite_are_named(backend: str, method: str) -> Non
 def test_one_bad_cell_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from interp_widgets.analysis.saliency import attribution
 
-    def broken(case: Any, runner: Any, effects: Tensor, replaced: Tensor) -> None:
+    def broken(case: Any, runner: Any, effects: Tensor, replaced: Tensor, spans: Any) -> None:
         effects.fill_(1.0)
         effects[2, 0, 3] = torch.inf
 
@@ -673,6 +797,8 @@ def test_the_cost_follows_the_work() -> None:
     once, eight = (saliency_cost(model, 60, 40, "exact", draws=draws).flops for draws in (1, 8))
     clean = saliency_cost(model, 60, 40, "random").flops
     assert eight - clean == pytest.approx(8 * (once - clean))
+    third = saliency_cost(model, 60, 40, "exact", spans=20).flops
+    assert third - clean == pytest.approx((once - clean) / 3)
     gradients = [saliency_cost(model, 60, 40, "integrated_gradients", steps=3, draws=k).flops for k in (1, 4)]
     assert gradients[1] == 4 * gradients[0]
 

@@ -1,0 +1,98 @@
+"""Spans of a prompt's tokens: its words, its sentences, or those that a user gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from interp_widgets.analysis._core.checks import check_choice, check_span
+from interp_widgets.analysis.saliency.density import plain_text, sentence_spans
+from interp_widgets.models.tokens import CONTINUATION
+
+SpanKind = Literal["words", "sentences"]
+"""How a prompt is cut into spans of tokens."""
+
+Spans = tuple[tuple[int, int], ...]
+"""[start, end) tokens of each."""
+
+_WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]+")
+
+
+def word_spans(tokens: Sequence[str]) -> Spans:
+    """Cut readable tokens into words: (first, past-last) token of each, covering every token once.
+
+    A word is a run of letters and digits, with apostrophes and hyphens between them, or a run of other marks. Tokens
+    that share a word are one span, and so are words that share a token. White space joins the word before it.
+
+    >>> word_spans(["The", " E", "iff", "el", " T", "ower", " isn", "'", "t", ",", " it", "'s", "."])
+    ((0, 1), (1, 4), (4, 6), (6, 9), (9, 10), (10, 12), (12, 13))
+    """
+    texts = [plain_text(token.replace(CONTINUATION, "")) for token in tokens]
+    words = [match.span() for match in _WORD.finditer("".join(texts))]
+    spans: list[tuple[int, int]] = []
+    end, last = 0, -1  # of the text so far, and of the words that began in it
+    for number, text in enumerate(texts):
+        start, end = end, end + len(text)
+        inside = [word for word, (a, b) in enumerate(words) if a < end and b > start]
+        if spans and (not inside or inside[0] <= last):
+            spans[-1] = (spans[-1][0], number + 1)
+        else:
+            spans.append((number, number + 1))
+        last = max([last, *inside])
+    return tuple(spans)
+
+
+_CUTS: dict[str, Callable[[Sequence[str]], Spans]] = {"words": word_spans, "sentences": sentence_spans}
+
+
+def read_spans(spans: Any, within: Any, tokens: Sequence[str], special: Sequence[bool]) -> Spans:
+    """The spans asked for in the order of the prompt: by kind, as given, or single tokens for None.
+
+    Special tokens are spans of their own where the prompt is cut by kind. Only what lies ``within`` the tokens
+    [start, end) is kept, where they are given.
+
+    >>> read_spans("words", (1, 3), ["Two", " words", " more"], [False] * 3)
+    ((1, 2), (2, 3))
+    """
+    size, owner = len(tokens), f"prompt of {len(tokens)} tokens"
+    if spans is None:
+        pieces = [(i, i + 1) for i in range(size)]
+    elif isinstance(spans, str):
+        check_choice("spans", spans, SpanKind)
+        pieces = _cut(tokens, special, _CUTS[spans])
+    else:
+        pieces = sorted(check_span(span, size, "a span", owner) for span in spans)
+        if not pieces:
+            raise ValueError("spans must not be empty: give [start, end) tokens of each, 'words' or 'sentences'")
+    if within is not None:
+        start, end = check_span(within, size, "within", owner)
+        pieces = [(max(a, start), min(b, end)) for a, b in pieces if a < end and b > start]
+        if not pieces:
+            raise ValueError(f"none of the spans given shares a token with within={(start, end)}: leave within out")
+    return tuple(pieces)
+
+
+def _cut(
+    tokens: Sequence[str], special: Sequence[bool], cut: Callable[[Sequence[str]], Spans]
+) -> list[tuple[int, int]]:
+    """The spans of each run of tokens without a special one, which is a span of its own."""
+    pieces: list[tuple[int, int]] = []
+    start = 0
+    for stop in [*(i for i, is_special in enumerate(special) if is_special), len(tokens)]:
+        pieces += [(start + a, start + b) for a, b in cut(tokens[start:stop])]
+        pieces += [(stop, stop + 1)] if stop < len(tokens) else []
+        start = stop + 1
+    return pieces
+
+
+def span_fields(
+    pieces: Spans, tokens: Sequence[str], special: Sequence[bool], characters: Sequence[Sequence[int]] | None
+) -> dict[str, Any]:
+    """The fields of a `SaliencyResult` that say what its rows are, for spans of these tokens."""
+    return {
+        "prompt_tokens": ["".join(tokens[a:b]).replace(CONTINUATION, "") or CONTINUATION for a, b in pieces],
+        "prompt_special": [all(special[a:b]) for a, b in pieces],
+        "prompt_spans": None if characters is None else [(characters[a][0], characters[b - 1][1]) for a, b in pieces],
+        "spans": pieces,
+    }
