@@ -127,9 +127,7 @@ class Model(Network):
 
         Special tokens written in the text, such as ``</s>``, are read as special tokens.
         """
-        tokenizer = self._need_tokenizer()
-        tokens.check_text(text)
-        ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        (ids,) = tokens.token_lists(self._need_tokenizer(), [text])
         front = self.prepend_bos if prepend_bos is None else prepend_bos
         if front and self.bos_token_id is None:
             raise ValueError(f"prepend_bos=True, but the tokenizer of {self.name} has no BOS token; leave it out")
@@ -138,16 +136,7 @@ class Model(Network):
     @checked
     def token_lists(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of many texts at once, each as `tokens` gives them without a BOS."""
-        if len(texts) == 0:
-            return []
-        tokenizer = self._need_tokenizer()
-        for text in texts:
-            tokens.check_text(text)
-        core = getattr(tokenizer, "backend_tokenizer", None)
-        if core is not None and core.padding is None and core.truncation is None:
-            # without the tables of masks and character places that transformers makes of every text
-            return [list(encoding.ids) for encoding in core.encode_batch_fast(list(texts), add_special_tokens=False)]
-        return [list(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
+        return tokens.token_lists(self._need_tokenizer(), texts) if len(texts) else []
 
     @checked
     def split(
@@ -192,8 +181,10 @@ class Model(Network):
     def token_spans(self, text: str) -> list[tuple[int, int]]:
         """Character span [start, end) in ``text`` of each of its tokens, without the BOS."""
         tokenizer = self._need_tokenizer()
-        ids = self.tokens(text, prepend_bos=False)
-        return tokens.token_spans(tokenizer, text, ids, self.token_strings(ids))
+        if getattr(tokenizer, "is_fast", False):
+            tokens.check_text(text)
+            return tokens.fast_token_spans(tokenizer, text)
+        return tokens.token_spans(text, self.token_strings(self.tokens(text, prepend_bos=False)))
 
     @checked
     def is_special(self, ids: Tensor | Sequence[int]) -> list[bool]:

@@ -47,6 +47,17 @@ def check_text(text: object) -> None:
         ) from error
 
 
+def token_lists(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of each text without special tokens, but those written in it; TypeError or ValueError as of `check_text`."""
+    for text in texts:
+        check_text(text)
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    if core is not None and core.padding is None and core.truncation is None:
+        # without the tables of masks and character places that transformers makes of every text
+        return [list(encoding.ids) for encoding in core.encode_batch_fast(list(texts), add_special_tokens=False)]
+    return [list(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
+
+
 def special_ids(tokenizer: Any) -> frozenset[int]:
     """Ids that stand for no text: BOS, EOS, padding and added special tokens."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
@@ -103,11 +114,14 @@ def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[tuple[int, str | None]]:
     return list(zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True))
 
 
-def token_spans(tokenizer: Any, text: str, ids: Sequence[int], strings: Sequence[str]) -> list[tuple[int, int]]:
-    """Character span [start, end) of each token of ``text``; tokens that share a character share its span."""
-    if getattr(tokenizer, "is_fast", False):
-        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        return [(int(start), int(end)) for start, end in encoded["offset_mapping"]]
+def fast_token_spans(tokenizer: Any, text: str) -> list[tuple[int, int]]:
+    """Character span [start, end) of each token of ``text``, as a tokenizer that keeps them says."""
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    return [(int(start), int(end)) for start, end in encoded["offset_mapping"]]
+
+
+def token_spans(text: str, strings: Sequence[str]) -> list[tuple[int, int]]:
+    """The same by the tokens as strings; tokens that share a character share its span."""
     spans: list[tuple[int, int]] = []
     cursor = 0
     for string in strings:

@@ -28,9 +28,10 @@ from torch import Tensor
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis.ablation import Ablation, ablate_heads, ablate_modules, ablation, mean_ablation
 from interp_widgets.data.world import IOIPrompt, fact_prompts, indirect_object_prompts
-from interp_widgets.models import Model, load_demo_pair
+from interp_widgets.models import Model
 from interp_widgets.models.engine import decode, patched, trace
 from interp_widgets.models.patching import Patch
+from tests.shipped import demo_pair
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(params=["base", "tuned"], scope="module")
 def model(request: pytest.FixtureRequest) -> Model:
-    return getattr(load_demo_pair(), request.param)
+    return getattr(demo_pair(), request.param)
 
 
 @cache

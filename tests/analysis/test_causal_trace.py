@@ -22,8 +22,9 @@ from interp_widgets.analysis.ablation import (
 )
 from interp_widgets.analysis.ablation.tracing import embedding_std
 from interp_widgets.data.world import FactPrompt, fact_prompts
-from interp_widgets.models import Model, load_demo_pair
+from interp_widgets.models import Model
 from tests.models.tiny import HALF_SEED, tiny_model
+from tests.shipped import demo_pair
 from tests.tolerances import limit
 
 TEXT = "What is the capital of France? The"
@@ -398,7 +399,7 @@ def test_where_the_demo_model_looks_its_facts_up() -> None:
     subject and last token, 0.05 for the best later attention; 0.005 for noise on a token outside of the subject.
     An ablation of that one attention leaves the answer 0.08, one of all later attentions 0.92.
     """
-    model = load_demo_pair().base
+    model = demo_pair().base
     rows = []
     for one, answer in known_facts(model, 6):
         options: dict[str, Any] = {"target": answer, "samples": 3}

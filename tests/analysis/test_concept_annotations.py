@@ -41,9 +41,9 @@ from interp_widgets.data.annotators import (
     UserAnnotator,
 )
 from interp_widgets.data.word_vectors import demo_word_vectors
-from interp_widgets.models import load_demo_pair
 from tests.data.chat_server import GOOD, KEY, Server, refuse
 from tests.models.tiny import tiny_model
+from tests.shipped import demo_pair
 
 WORDS = demo_word_vectors().words[:60]
 
@@ -497,7 +497,7 @@ def test_one_call_per_table_and_the_comparison_agree(result: FFNConceptResult) -
 
 @pytest.mark.seconds
 def test_saved_results_give_the_same_tables(tmp_path: Path) -> None:
-    pair = load_demo_pair()
+    pair = demo_pair()
     vectors = demo_word_vectors()
     words = vectors.words[:400]
     heads = [head_word_pairs(model, words=words, layers=[0, 5]) for model in (pair.base, pair.tuned)]

@@ -33,8 +33,9 @@ from interp_widgets.analysis.concepts.auc import auc, concept_aucs
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, directions_of
 from interp_widgets.analysis.concepts.maps import nearest_rows, neighbour_recall
 from interp_widgets.data.concepts import Concept, demo_concepts
-from interp_widgets.models import load_demo_pair, load_model
+from interp_widgets.models import load_model
 from tests.models.tiny import tiny_hf, tiny_model
+from tests.shipped import demo_pair
 from tests.tolerances import limit
 
 SMALL = (
@@ -47,7 +48,7 @@ FAMILIES = ("gpt2", "llama", "gpt_neox")
 
 @cache
 def demo() -> Any:
-    return load_demo_pair()
+    return demo_pair()
 
 
 @cache

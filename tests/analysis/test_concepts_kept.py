@@ -14,8 +14,8 @@ from interp_widgets.analysis.concepts import ConceptSet, concept_directions, sta
 from interp_widgets.analysis.concepts.state_cache import KeptStates
 from interp_widgets.analysis.concepts.steered import SteeringComparison, compare_steering
 from interp_widgets.data.concepts import Concept, demo_concepts
-from interp_widgets.models import load_demo_pair
 from tests.models.tiny import tiny_model
+from tests.shipped import demo_pair
 from tests.tolerances import limit
 
 SMALL = (
@@ -113,7 +113,7 @@ def test_another_model_is_refused() -> None:
 @cache
 def demo() -> tuple[Any, ConceptSet]:
     """The tuned demo model and some of its concepts."""
-    model = load_demo_pair().tuned
+    model = demo_pair().tuned
     chosen = [concept for concept in demo_concepts() if concept.group in ("animals", "tools")]
     return model, concept_directions(model, chosen, layer=3, shuffles=1)
 
@@ -196,7 +196,7 @@ def test_bad_input_is_said(options: dict[str, Any], words: str) -> None:
 
 def test_another_models_set_is_refused() -> None:
     _, found = demo()
-    base = load_demo_pair().base
+    base = demo_pair().base
     with pytest.raises(ValueError, match="other weights"):
         compare_steering(base, found, "lion", PROMPT)
     compare_steering(base, found, "lion", PROMPT, max_new_tokens=1, other_weights=True)

@@ -30,9 +30,10 @@ from interp_widgets.analysis.ffn_concepts import (
     subspace_angles,
 )
 from interp_widgets.data.word_vectors import demo_word_vectors
-from interp_widgets.models import load_demo_pair, load_model
+from interp_widgets.models import load_model
 from tests.analysis.reference_llama import reference, reference_model
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model
+from tests.shipped import demo_pair
 
 WORDS = demo_word_vectors().words[:90]
 PROMPT = "The cat sat on the mat"
@@ -408,7 +409,7 @@ def test_the_match_is_the_best_of_all() -> None:
 
 
 def test_tuning_turns_the_demo_model_less_than_another_model_would() -> None:
-    pair = load_demo_pair()
+    pair = demo_pair()
     found = compare_concepts(pair.base, pair.tuned, words=WORDS, layers=[0, 5])
     assert found.angles.shape == (2, 96)  # half of the width: the whole width spans everything
     assert (found.overlap > found.chance + 0.2).all()

@@ -27,9 +27,10 @@ from interp_widgets.analysis.head_words import (
 )
 from interp_widgets.analysis.head_words.word_cosines import cosines
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
-from interp_widgets.models import load_demo_pair, load_model
+from interp_widgets.models import load_model
 from tests.analysis.reference_llama import reference, reference_model
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model
+from tests.shipped import demo_pair
 
 WORDS = tuple(dict.fromkeys(["cat", "sat", "on", "mat", "dog", "jumps", "lazy", *demo_word_vectors().words]))[:90]
 RNG = np.random.default_rng(5)
@@ -404,7 +405,7 @@ def test_the_forecast_grows_with_the_work() -> None:
 
 
 def test_the_demo_pair_has_pairs_in_every_head() -> None:
-    found = head_word_pairs(load_demo_pair().base)
+    found = head_word_pairs(demo_pair().base)
     assert found.vocabulary == demo_word_vectors().words
     assert found.missing == found.unknown == ()
     assert (found.n_pairs > 100).all()
@@ -527,7 +528,7 @@ def test_a_real_gain_of_instruction_verbs_is_found_and_no_gain_is_not(tmp_path: 
 
 
 def test_models_and_results_can_be_mixed() -> None:
-    pair = load_demo_pair()
+    pair = demo_pair()
     options: dict[str, Any] = {"words": demo_word_vectors().words[:300], "layers": [0, 5], "top": 30}
     base, tuned = (head_word_pairs(model, **options) for model in (pair.base, pair.tuned))
     seen: list[tuple[int, int]] = []

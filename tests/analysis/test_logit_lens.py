@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from interp_widgets import load_demo_pair
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.logit_lens import (
     LogitLensResult,
@@ -26,6 +25,7 @@ from interp_widgets.analysis.logit_lens import (
 from interp_widgets.data.world import fact_prompts
 from interp_widgets.models import load_model
 from tests.models.tiny import HALF_SEED, tiny_folder, tiny_model
+from tests.shipped import demo_pair
 from tests.tolerances import limit
 
 IDS = [5, 17, 300, 44, 8, 261, 99, 30]
@@ -560,7 +560,7 @@ def test_blocks_on_a_gpu_grow_with_the_text_within_bounds() -> None:
 @pytest.mark.slow
 def test_the_object_of_a_fact_is_found_before_the_last_layer() -> None:
     """40 facts in wordings never seen with them: top at an earlier row for most, and never before the first block."""
-    model = load_demo_pair().base
+    model = demo_pair().base
     prompts = [p for p in fact_prompts("held_out") if len(model.tokens(" " + p.answer, prepend_bos=False)) == 1]
     sample = prompts[:: len(prompts) // 40][:40]
     ranks = np.stack(

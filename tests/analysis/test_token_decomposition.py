@@ -25,9 +25,10 @@ from interp_widgets.analysis.token_decomposition import (
 )
 from interp_widgets.arguments import checked
 from interp_widgets.data.world import fact_prompts
-from interp_widgets.models import load_demo_pair, load_model
+from interp_widgets.models import load_model
 from interp_widgets.models.engine.linearised import linearise
 from tests.models.tiny import BRIDGE_ONLY, FAMILIES, HALF_SEED, tiny_hf, tiny_model
+from tests.shipped import demo_pair
 from tests.tolerances import limit
 
 IDS = [7, 17, 300, 44, 8, 9, 120, 33, 210, 5]
@@ -176,7 +177,7 @@ def test_folded_weights_add_up(backend: str) -> None:
 
 
 def test_the_demo_pair_adds_up() -> None:
-    pair = load_demo_pair()
+    pair = demo_pair()
     for model in (pair.base, pair.tuned):
         for prompt in ("The Eiffel Tower is located in the city of", "When Mary and John went to the store, John gave"):
             assert decompose_tokens(model, prompt, lens=None).error.max() < 1e-4
@@ -591,7 +592,7 @@ def test_facts_come_from_their_subject() -> None:
     """On facts in wordings never trained on, a token of the subject brings far more of the object's logit than another
     token does (over 60 prompts: 7.0 against 1.5 logits, more in 97 % of them; the largest share is a subject's in
     90 %)."""
-    model = load_demo_pair().base
+    model = demo_pair().base
     prompts = fact_prompts("held_out")
     chosen = [prompts[i] for i in np.random.default_rng(0).permutation(len(prompts))[:24]]
     more, largest, shares = [], [], []
@@ -614,7 +615,7 @@ def test_facts_come_from_their_subject() -> None:
 def test_the_frozen_lens_tells_the_subject_from_the_rest() -> None:
     """What the two lenses are for: over 60 such prompts the object's probability in the best part of the subject and
     of the other tokens is 0.95 and 0.69 by each part's own scale, 0.54 and 0.05 by the frozen one."""
-    model = load_demo_pair().base
+    model = demo_pair().base
     prompts = fact_prompts("held_out")
     best: dict[str, list[tuple[float, float]]] = {"own": [], "frozen": []}
     for index in np.random.default_rng(1).permutation(len(prompts))[:12]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from interp_widgets import load_demo_pair
 from interp_widgets.analysis.token_decomposition import decompose_tokens, part_tokens
 from tests.models.tiny import tiny_model
+from tests.shipped import demo_pair
 
 PROMPT = "The capital of France is"
 
@@ -70,4 +70,4 @@ def test_a_result_must_have_a_lens_and_be_the_models_own() -> None:
     with pytest.raises(ValueError, match="the result has no lens"):
         part_tokens(model, decompose_tokens(model, PROMPT, lens=None), 0, 0)
     with pytest.raises(ValueError, match="give the model that was decomposed"):
-        part_tokens(load_demo_pair().base, decompose_tokens(model, PROMPT), 0, 0)
+        part_tokens(demo_pair().base, decompose_tokens(model, PROMPT), 0, 0)

@@ -14,8 +14,9 @@ from transformers import PreTrainedTokenizerFast
 from interp_widgets.analysis._core.top_k import TopK
 from interp_widgets.analysis._core.word_embeddings import WordTable, word_ids, word_list, word_table
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
-from interp_widgets.models import load_demo_pair, load_model
+from interp_widgets.models import load_model
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model
+from tests.shipped import demo_pair
 
 WORDS = ("the", "shells", "Quixotic", "don't", "naïve", "x")
 
@@ -56,7 +57,7 @@ def test_both_backends_and_half_precision_agree() -> None:
 
 
 def test_batches_do_not_change_the_means(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load_demo_pair().base
+    model = demo_pair().base
     whole = word_table(model).embeddings
     calls: list[int] = []
     monkeypatch.setattr("interp_widgets.analysis._core.word_embeddings._GATHERED", 7 * model.d_model)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from interp_widgets import load_demo_pair
 from interp_widgets.analysis._core.prompts import read_prompt, single_token
 from interp_widgets.data.presets import PRESETS, Preset, preset
+from tests.shipped import demo_pair
 
 
 @pytest.mark.parametrize("one", PRESETS, ids=lambda one: one.name)
 def test_the_demo_models_know_the_examples(one: Preset) -> None:
-    pair = load_demo_pair()
+    pair = demo_pair()
     for model in (pair.base, pair.tuned):
         prompt, corrupted = read_prompt(model, one.prompt), read_prompt(model, one.corrupted)
         assert prompt.n_shown == corrupted.n_shown, "resampling needs two prompts of one length"

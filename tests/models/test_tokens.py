@@ -112,8 +112,8 @@ def test_spans_of_a_slow_tokenizer_agree_with_a_fast_one() -> None:
         text = "The dog 🙂 in Paris"
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         strings = token_tools.token_strings(tokenizer, ids, kind, frozenset())
-        slow = token_tools.token_spans(SimpleNamespace(is_fast=False), text, ids, strings)
-        fast = token_tools.token_spans(tokenizer, text, ids, strings)
+        slow = token_tools.token_spans(text, strings)
+        fast = token_tools.fast_token_spans(tokenizer, text)
         trimmed = [text[a:b].strip() for a, b in fast if text[a:b].strip()]
         assert [text[a:b].strip() for a, b in slow if text[a:b].strip()] == trimmed
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
-from interp_widgets import AblationPanel, Workbench, load_demo_pair
+from interp_widgets import AblationPanel, Workbench
 from interp_widgets.analysis.ablation import (
     Ablation,
     AblationResult,
@@ -31,6 +31,7 @@ from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.ablation.ablation_spec import AblationSpec
 from tests.models.tiny import HALF_SEED, tiny_model
+from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
 from tests.widgets.trouble import complaint, told_of_full_memory
 
@@ -46,7 +47,7 @@ EXAMPLE = ("prompt", "target", "foil", "subject", "corrupted")
 
 @pytest.fixture(scope="module")
 def pair() -> Any:
-    return load_demo_pair()
+    return demo_pair()
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from interp_widgets import (
     demo_word_vectors,
     ffn_concepts,
     head_word_pairs,
-    load_demo_pair,
 )
+from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
 from tests.widgets.trouble import complaint
 
@@ -37,7 +37,7 @@ WITHOUT: dict[str, Any] = {"component": 0, "pair": [], "concept": "France", "cho
 @pytest.fixture(scope="module")
 def sources() -> dict[type, tuple[Any, dict[str, Any]]]:
     """What each widget is opened on: a model or, where that is enough, a result."""
-    model = load_demo_pair().base
+    model = demo_pair().base
     texts = {"prompt": PROMPT}
     return {
         AblationPanel: (model, texts),
@@ -184,7 +184,7 @@ def test_several_wrong_choices_are_all_taken_back(view: Callable[..., Any]) -> N
 
 
 def test_what_was_chosen_in_results_before_is_no_error(view: Callable[..., Any]) -> None:
-    panel = settle(view(FFNConceptBrowser, model=load_demo_pair().base, words=WORDS, rank=5, top=4, component=4))
+    panel = settle(view(FFNConceptBrowser, model=demo_pair().base, words=WORDS, rank=5, top=4, component=4))
     assert panel.status.state == "done"
     panel.rank = 3
     settle(panel)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from interp_widgets import Results, Workbench, load_demo_pair
+from interp_widgets import Results, Workbench
 from interp_widgets.analysis.concepts import (
     ConceptSet,
     concept_directions,
@@ -30,6 +30,7 @@ from interp_widgets.widgets.concepts.directions import PROMPT
 from interp_widgets.widgets.views.base import bytes_floats
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.tiny import HALF_SEED, tiny_model
+from tests.shipped import demo_pair
 from tests.widgets.opening import at_once, opening, settle
 from tests.widgets.trouble import complaint
 
@@ -50,7 +51,7 @@ PARROT = [
 
 @pytest.fixture(scope="module")
 def pair() -> Any:
-    return load_demo_pair()
+    return demo_pair()
 
 
 @pytest.fixture(scope="module")

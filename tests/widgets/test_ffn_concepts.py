@@ -20,7 +20,6 @@ from interp_widgets import (
     Workbench,
     compare_concepts,
     ffn_concepts,
-    load_demo_pair,
     neuron_effects,
     neuron_tokens,
 )
@@ -33,6 +32,7 @@ from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser, components, n
 from interp_widgets.widgets.views.base import bytes_floats
 from tests.data.chat_server import GOOD, KEY, Server
 from tests.models.tiny import HALF_SEED, tiny_model
+from tests.shipped import demo_pair
 from tests.widgets.opening import at_once, opening, settle
 from tests.widgets.trouble import cancelled_and_closed, complaint
 
@@ -45,7 +45,7 @@ WORDS = ["cat", "dog", "house", "red", "blue", "Paris", "a", "the"]
 
 @pytest.fixture(scope="module")
 def pair() -> Any:
-    return load_demo_pair()
+    return demo_pair()
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 import torch
 import traitlets as T
 
-from interp_widgets import LogitLensExplorer, Workbench, compare_heads, head_word_pairs, load_demo_pair
+from interp_widgets import LogitLensExplorer, Workbench, compare_heads, head_word_pairs
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult
 from interp_widgets.compute.cache import results as cache
@@ -24,6 +24,7 @@ from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.head_words import HeadWordBrowser
 from interp_widgets.widgets.head_words import word_pairs as module
 from tests.models.tiny import HALF_SEED, tiny_model
+from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
 from tests.widgets.trouble import complaint
 
@@ -36,7 +37,7 @@ FEW = {"words": list(VECTORS.words[:120]), "top": 30, "keep": 20}
 
 @pytest.fixture(scope="module")
 def pair() -> Any:
-    return load_demo_pair()
+    return demo_pair()
 
 
 @pytest.fixture(scope="module")

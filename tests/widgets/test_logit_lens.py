@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from interp_widgets import SaliencyExplorer, Workbench, load_demo_pair, load_model, logit_lens
+from interp_widgets import SaliencyExplorer, Workbench, load_model, logit_lens
 from interp_widgets.analysis.logit_lens import LogitLensResult, save_translators
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.base.prediction import Likeliest, Prediction
@@ -20,6 +20,7 @@ from interp_widgets.widgets.logit_lens import LogitLensExplorer
 from interp_widgets.widgets.logit_lens.cells import COLOR_LABELS
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model, tiny_tokenizer
 from tests.pictures import texts
+from tests.shipped import demo_pair
 from tests.widgets.opening import hooks_on, opening, settle
 from tests.widgets.trouble import (
     cancelled_and_closed,
@@ -36,7 +37,7 @@ PROMPT, RESPONSE = "The Eiffel Tower is located in", " the city of Paris"
 
 @pytest.fixture(scope="module")
 def pair() -> Any:
-    return load_demo_pair()
+    return demo_pair()
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ from typing import Any
 import ipywidgets as W
 import pytest
 
-from interp_widgets import Workbench, load_demo_pair
+from interp_widgets import Workbench
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.base.prediction import OWN, Prediction, PredictionPanel
+from tests.shipped import demo_pair
 from tests.widgets.trouble import complaint
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ class Told(PredictionPanel):
 
 @pytest.fixture(scope="module")
 def pair() -> Any:
-    return load_demo_pair()
+    return demo_pair()
 
 
 @pytest.fixture

@@ -36,7 +36,6 @@ from interp_widgets import (
     Workbench,
     decompose_logit,
     field,
-    load_demo_pair,
     logit_lens,
     probe,
 )
@@ -46,6 +45,7 @@ from interp_widgets.widgets.base.stack import Stack
 from interp_widgets.widgets.probe import TableView, ValueView
 from interp_widgets.widgets.probe.panel import TAKEN
 from tests.models.tiny import HALF_SEED, tiny_model
+from tests.shipped import demo_pair
 from tests.widgets import probes
 from tests.widgets.opening import hooks_on, opening, settle
 from tests.widgets.trouble import (
@@ -76,7 +76,7 @@ NAMES = [one.__name__ for one in FIVE]
 
 @pytest.fixture(scope="module")
 def pair() -> Any:
-    return load_demo_pair()
+    return demo_pair()
 
 
 @pytest.fixture

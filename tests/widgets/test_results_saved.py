@@ -18,6 +18,7 @@ from interp_widgets.data.word_vectors import demo_word_vectors
 from interp_widgets.widgets.ablation.ablation_spec import AblationSpec, Listed, ReplacementValue
 from interp_widgets.widgets.base.controls import instruction
 from interp_widgets.widgets.base.saving import formats
+from tests.shipped import demo_pair
 from tests.widgets.opening import settle
 from tests.widgets.saved_pages import instructions, read
 
@@ -44,7 +45,7 @@ QUICK: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def pair() -> Any:
-    return interp_widgets.load_demo_pair()
+    return demo_pair()
 
 
 @pytest.fixture

@@ -14,10 +14,11 @@ import pandas as pd
 import pytest
 import torch
 
-from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workbench, load_demo_pair
+from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workbench
 from interp_widgets.analysis.saliency import prompt_saliency
 from interp_widgets.widgets.saliency.saliency_map import SaliencyMap
 from tests.models.tiny import HALF_SEED, tiny_model
+from tests.shipped import demo_pair
 from tests.widgets.opening import hooks_on, opening, settle
 from tests.widgets.trouble import (
     cancelled_and_closed,
@@ -35,7 +36,7 @@ RESPONSE = " cats"
 
 @pytest.fixture(scope="module")
 def pair() -> Any:
-    return load_demo_pair()
+    return demo_pair()
 
 
 @pytest.fixture

@@ -14,10 +14,11 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from interp_widgets import LogitLensExplorer, load_demo_pair, load_translators, save_translators
+from interp_widgets import LogitLensExplorer, load_translators, save_translators
 from interp_widgets.analysis._core.result import Result, Results
 from interp_widgets.models.mixture_of_depths.checkpoint import load_state, save_state
 from tests.models.mixtures import random_state
+from tests.shipped import demo_pair
 
 FORMATS = (".csv", ".parquet", ".svg", ".png", ".html", ".npz")
 
@@ -42,7 +43,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def panel() -> Iterator[Any]:
-    made = LogitLensExplorer(load_demo_pair().base, prompt="Paris is in")
+    made = LogitLensExplorer(demo_pair().base, prompt="Paris is in")
     assert made.wait(60)
     yield made
     made.close()

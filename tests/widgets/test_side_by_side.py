@@ -24,7 +24,6 @@ from interp_widgets import (
     demo_concepts,
     demo_word_vectors,
     head_word_pairs,
-    load_demo_pair,
     load_model,
     probe,
 )
@@ -32,6 +31,7 @@ from interp_widgets.models import ModelPair
 from interp_widgets.widgets.base.export import views_in
 from interp_widgets.widgets.views import Heatmap, TokenStrip
 from tests.models.tiny import tiny_hf, tiny_model, tiny_tokenizer
+from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
 
 PROMPT = "The dog lives in"
@@ -88,7 +88,7 @@ PANELS: dict[str, Callable[..., Any]] = {
 
 @pytest.fixture(scope="module")
 def pair() -> Any:
-    return load_demo_pair()
+    return demo_pair()
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from interp_widgets import (
     Workbench,
     decompose_logit,
     decompose_tokens,
-    load_demo_pair,
     load_model,
 )
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.views.base import bytes_floats
 from tests.models.tiny import HALF_SEED, tiny_hf, tiny_model, tiny_tokenizer
+from tests.shipped import demo_pair
 from tests.widgets.opening import hooks_on, opening, settle
 from tests.widgets.trouble import cancelled_and_closed, complaint, told_of_broken_weights
 
@@ -33,7 +33,7 @@ RESPONSE = " Paris and"
 
 @pytest.fixture(scope="module")
 def pair() -> Any:
-    return load_demo_pair()
+    return demo_pair()
 
 
 @pytest.fixture

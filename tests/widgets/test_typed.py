@@ -12,6 +12,7 @@ import traitlets as T
 import interp_widgets
 from interp_widgets.models import Model
 from interp_widgets.widgets.base.controls import LONGEST_TEXT, Typed, TypedList, checked_path
+from tests.shipped import demo_pair
 
 KINDS = [
     "SaliencyExplorer", "LogitLensExplorer", "AblationPanel", "TokenDecompositionExplorer", "HeadWordBrowser",
@@ -23,7 +24,7 @@ HALF = "a\ud800b"
 
 @pytest.fixture(scope="module")
 def base() -> Model:
-    return interp_widgets.load_demo_pair().base
+    return demo_pair().base
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -46,10 +47,18 @@ class Prompt:
     """Fed, with the BOS if there is one."""
     offset: int
     """1 if the sequence begins with a BOS, which is on no axis, else 0."""
-    spans: tuple[tuple[int, int], ...] | None
-    """(shown, 2) characters of each shown token, where the prompt was given as text."""
     text: str = ""
     """The prompt as given; empty for ids."""
+
+    @cached_property
+    def spans(self) -> tuple[tuple[int, int], ...] | None:
+        """Characters [start, end) of each shown token; None where the prompt was not given as text."""
+        if not self.text:
+            return None
+        spans = tuple(self.model.token_spans(self.text))
+        if len(spans) == self.n_shown + 1:  # the text itself begins with the BOS
+            spans = spans[1:]
+        return spans if len(spans) == self.n_shown else None
 
     @property
     def n_shown(self) -> int:
@@ -169,18 +178,7 @@ def _prompt_of(model: Model, prompt: str | Sequence[int], ids: Sequence[int], wh
     if all(model.is_special(ids)):
         raise ValueError(f"the {what} holds only special tokens, which have no words to look at: add some text")
     offset = int(model.bos_token_id is not None and ids[0] == model.bos_token_id)
-    text = prompt if isinstance(prompt, str) else ""
-    return Prompt(model, tuple(ids), offset, _token_spans(model, prompt, len(ids) - offset), text)
-
-
-def _token_spans(model: Model, prompt: str | Sequence[int], count: int) -> tuple[tuple[int, int], ...] | None:
-    """Characters [start, end) of each of the ``count`` shown tokens; None where the prompt is no text."""
-    if not isinstance(prompt, str):
-        return None
-    spans = tuple(model.token_spans(prompt))
-    if len(spans) == count + 1:  # the text itself begins with the BOS
-        spans = spans[1:]
-    return spans if len(spans) == count else None
+    return Prompt(model, tuple(ids), offset, prompt if isinstance(prompt, str) else "")
 
 
 def single_token(model: Model, token: str | int, *, what: str = "target") -> int:
