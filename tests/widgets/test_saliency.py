@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workbench
-from interp_widgets.analysis.saliency import prompt_saliency
+from interp_widgets.analysis.saliency import FLOOR, prompt_saliency
 from interp_widgets.widgets.saliency.saliency_map import SaliencyMap
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.shipped import demo_pair
@@ -92,7 +92,7 @@ def test_run_gives_what_the_function_gives(pair: Any, explore: Any) -> None:
     panel = explore(pair.tuned)
     expected = prompt_saliency(pair.tuned, PROMPT, RESPONSE)
     np.testing.assert_allclose(panel.run(fresh=True).importance, expected.importance, atol=1e-6)
-    np.testing.assert_allclose(panel["map"].heat.matrix, expected.normalised(), atol=1e-6)
+    np.testing.assert_allclose(panel["map"].heat.matrix, scores(expected), atol=1e-6)
     wrong = prompt_saliency(pair.base, PROMPT, RESPONSE)
     assert not np.allclose(wrong.importance, expected.importance, atol=1e-3), "another model must not give the same"
 
@@ -100,11 +100,11 @@ def test_run_gives_what_the_function_gives(pair: Any, explore: Any) -> None:
 def test_a_clicked_response_token_shades_the_prompt_by_its_column(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.tuned)
     whole = np.frombuffer(panel["map"].prompt_strip.values, "<f4")
-    np.testing.assert_allclose(whole, panel.result.density(), atol=1e-5)
+    np.testing.assert_allclose(whole, panel.result.density(min_importance=FLOOR), atol=1e-5)
     wire.type(panel["map"].response_strip, selected=0)
     assert panel.response_token == 0
     column = np.frombuffer(panel["map"].prompt_strip.values, "<f4")
-    np.testing.assert_allclose(column, panel.result.normalised()[:, 0], atol=1e-5)
+    np.testing.assert_allclose(column, scores(panel.result)[:, 0], atol=1e-5)
     assert "response token 0" in panel["map"].table.caption
     assert next(row[0] for row in panel["map"].table.rows) == int(column.argmax())
 
@@ -112,7 +112,7 @@ def test_a_clicked_response_token_shades_the_prompt_by_its_column(pair: Any, exp
 def test_brushed_prompt_tokens_shade_the_response_by_their_rows(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.tuned)
     wire.type(panel["map"].prompt_strip, brush=[2, 6])
-    rows = panel.result.normalised()[2:6].mean(axis=0)
+    rows = scores(panel.result)[2:6].mean(axis=0)
     np.testing.assert_allclose(np.frombuffer(panel["map"].response_strip.values, "<f4"), rows, atol=1e-5)
 
 
@@ -122,11 +122,72 @@ def test_marks_give_the_instruction_score(pair: Any, explore: Any, wire: Any) ->
     wire.type(panel["map"].prompt_strip, marks=[[2, 9]])
     mask = np.zeros(len(panel.result.prompt_tokens), dtype=bool)
     mask[2:9] = True
-    assert f"{panel.result.instruction_score(mask):.3f}" in panel["map"].scores.value
+    floored, paper = (panel.result.instruction_score(mask, min_importance=floor) for floor in (FLOOR, 0.0))
+    assert f"Instruction score <b>{floored:.3f}</b>" in panel["map"].scores.value
+    assert (f"(without the floor {paper:.3f})" in panel["map"].scores.value) == (floored != paper)
     assert panel["map"].heat.row_marks == [[2, 9]]
     panel.prompt = PROMPT.replace("cat", "dog")
     settle(panel)
     assert panel.marks == [], "marks of another prompt mean nothing here"
+
+
+def scores(result: SaliencyResult, **options: Any) -> np.ndarray[Any, Any]:
+    """(prompt, response) the scores that the map shows: none under the floor."""
+    return np.where(result.under_floor(), np.nan, result.normalised(**options))
+
+
+def test_columns_under_the_floor_are_hatched_and_left_out(pair: Any, explore: Any, wire: Any) -> None:
+    faint = " is of blue"
+    panel = explore(pair.tuned, prompt="Here is a sentence. The sky is", response=faint, marks=[[0, 3]])
+    heat, result = panel["map"].heat, panel.result
+    largest = result.importance.max(axis=0)
+    floor = float(np.sort(largest)[:2].mean())  # one response token is under it
+    panel.min_importance = floor
+    under = largest < floor
+    assert under.sum() == 1
+    assert np.array_equal(np.isnan(heat.matrix), np.broadcast_to(under, heat.matrix.shape))
+    told = panel["map"].scores.value
+    assert f"under the floor of {floor:g} (hatched): 1 of {len(under)} response tokens" in told
+    mask = np.arange(len(result.prompt_tokens)) < 3
+    floored, paper = (result.instruction_score(mask, min_importance=each) for each in (floor, 0.0))
+    assert f"Instruction score <b>{floored:.3f}</b>" in told
+    assert (f"(without the floor {paper:.3f})" in told) == (floored != paper)
+    np.testing.assert_allclose(
+        np.frombuffer(panel["map"].prompt_strip.values, "<f4"), result.density(min_importance=floor), atol=1e-5
+    )
+    cell = int(np.flatnonzero(under)[0])
+    assert f"no score: under the floor of {floor:g}" in heat.notes[cell]
+    assert heat.notes[cell].endswith(
+        f", probability {result.probability[cell]:.3g}; no score: under the floor of {floor:g}"
+    )
+    assert f"min_importance={floor!r}" in panel["map"].code(panel["map"].shown_request)
+    panel.values = "importance"
+    np.testing.assert_allclose(heat.matrix, result.importance, atol=1e-6)  # raw numbers are all there
+    with panel.hold():
+        panel.values, panel.min_importance = "score", 2.0
+    assert np.isnan(heat.matrix).all()
+    assert "Instruction score <b>none</b>" in panel["map"].scores.value
+    panel.min_importance = 0.0
+    np.testing.assert_allclose(heat.matrix, result.normalised(), atol=1e-6)
+    assert "floor" not in panel["map"].scores.value
+
+
+def test_embeddings_are_replaced_by_what_is_chosen(pair: Any, explore: Any) -> None:
+    panel = explore(pair.tuned)
+    assert "baseline" not in panel["map"].code(panel["map"].shown_request)
+    once = panel["map"].cost(panel["map"].request(), pair.tuned).flops
+    with panel.hold():
+        panel.baseline, panel.draws, panel.random_seed = "resample", 3, 5
+    assert settle(panel).status.state == "done", panel.status.error
+    expected = prompt_saliency(pair.tuned, PROMPT, RESPONSE, baseline="resample", draws=3, seed=5)
+    np.testing.assert_allclose(panel.result.importance, expected.importance, atol=1e-6)
+    assert "(exact, baseline resample, probability)" in panel["map"].heat.title
+    assert "baseline='resample', draws=3" in panel["map"].code(panel["map"].shown_request)
+    assert 2 * once < panel["map"].cost(panel["map"].request(), pair.tuned).flops < 3.1 * once
+    with panel.hold():  # a method without a baseline is not asked for one
+        panel.method = "first_order"
+    assert settle(panel).status.state == "done", panel.status.error
+    assert panel.result.baseline == "zero"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +208,7 @@ def test_slicing_never_runs_the_model(pair: Any, explore: Any, monkeypatch: pyte
     panel = explore(pair.tuned)
     monkeypatch.setattr(panel["map"], "compute", lambda *a, **k: pytest.fail("the model ran"))
     panel.threshold = 3.0
-    np.testing.assert_allclose(panel["map"].heat.matrix, panel.result.normalised(threshold=3.0), atol=1e-6)
+    np.testing.assert_allclose(panel["map"].heat.matrix, scores(panel.result, threshold=3.0), atol=1e-6)
     panel.levels = 5
     assert panel.density_threshold == 5.0, "a threshold above the levels comes down with them"
     assert panel["map"].heat.vmax == 5.0
@@ -257,7 +318,7 @@ def test_200_rapid_moves_of_a_slider_end_where_they_end(pair: Any, explore: Any,
     for step in range(200):
         wire.type(slider, value=(step % 20) / 2)
     assert panel.threshold == slider.value == 9.5
-    np.testing.assert_allclose(panel["map"].heat.matrix, panel.result.normalised(threshold=9.5), atol=1e-6)
+    np.testing.assert_allclose(panel["map"].heat.matrix, scores(panel.result, threshold=9.5), atol=1e-6)
     assert panel.status.state == "done"
 
 
@@ -312,7 +373,8 @@ def test_saving(pair: Any, explore: Any, tmp_path: Path) -> None:
 def test_a_saved_page_says_what_its_result_depends_on_and_nothing_else(pair: Any, explore: Any) -> None:
     panel = settle(explore(pair.tuned, temperature=0.5, seed=3))
     assert panel.current.question() == {
-        "Prompt": PROMPT, "Response": RESPONSE, "Method": "exact: embedding set to zero", "Target": "probability",
+        "Prompt": PROMPT, "Response": RESPONSE, "Method": "exact: embedding replaced", "Target": "probability",
+        "Replaced by": "the usual", "Floor": "0.01",
         "Show": "scores 0 to L", "L, levels": "10",
         "b, map": "0.0", "b, density": "7.0", "p, density": "4",
     }  # fmt: skip

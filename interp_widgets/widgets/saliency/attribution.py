@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from interp_widgets.analysis.saliency import SaliencyResult
+from interp_widgets.analysis.saliency import FLOOR, SaliencyResult
 from interp_widgets.models import Model
 
 from ..base.code import call
@@ -16,10 +16,16 @@ from ..base.request import PerModel, Request, model_variables
 from ..base.sampling import Sampling
 
 METHOD_LABELS = {
-    "exact": "exact: embedding set to zero",
+    "exact": "exact: embedding replaced",
     "first_order": "first order: gradient × embedding",
     "integrated_gradients": "integrated gradients",
     "random": "random: baseline",
+}
+BASELINE_LABELS = {
+    "usual": "the usual",
+    "zero": "zero",
+    "mean": "mean embedding",
+    "resample": "drawn tokens, averaged",
 }
 TARGET_LABELS = {
     "probability": "probability",
@@ -72,6 +78,11 @@ class Writing(PerModel):
         return [f"response = {call(f'{self.variable}.generate', 'prompt', **self.options)}"], "response"
 
 
+def resamples(panel: Any) -> bool:
+    """Whether a panel replaces embeddings by those of drawn tokens."""
+    return panel.baseline == "resample" and panel.method in ("exact", "integrated_gradients")
+
+
 class Attribution(Panel):
     """Base of the panels that attribute responses to their prompts."""
 
@@ -89,10 +100,26 @@ class Attribution(Panel):
         Annotated[int, Bounds(1, 1024)], 32, label="Steps", width="short", group="attribution",
         help="Steps of integrated gradients", shown_if=lambda panel: panel.method == "integrated_gradients",
     )  # fmt: skip
+    baseline = field(
+        BASELINE_LABELS, "usual", label="Replaced by", group="attribution",
+        help="What a token's embedding is replaced by; usual is zero, as in the paper, but the mean for integrated "
+        "gradients of models with RMSNorm",
+        shown_if=lambda panel: panel.method in ("exact", "integrated_gradients"),
+    )  # fmt: skip
+    draws = field(
+        Annotated[int, Bounds(1, 256)], 8, label="Drawn", width="short", group="attribution",
+        help="How many tokens are drawn for every place; that many times the runs",
+        shown_if=resamples,
+    )  # fmt: skip
     random_seed = field(
         Seed, label="Random seed", width="short", group="attribution", argument="seed",
-        help="Seed of the random baseline", shown_if=lambda panel: panel.method == "random",
+        help="Seed of the random importance, or of the tokens drawn",
+        shown_if=lambda panel: panel.method == "random" or resamples(panel),
     )  # fmt: skip
+
+    def arguments(self) -> dict[str, Any]:
+        usual = {"baseline": "usual"}.items()
+        return {name: value for name, value in super().arguments().items() if (name, value) not in usual}
 
 
 class ResponsePanel(Sampling, Attribution):
@@ -182,6 +209,11 @@ class DensityPanel(Attribution):
     p = field(
         Annotated[float, Bounds(1.01, 64.0, 0.5)], 4.0, label="p, density", width="short", redraws=True,
         help="Order of the norm under the density",
+    )  # fmt: skip
+    min_importance = field(
+        Annotated[float, Bounds(low=0.0)], FLOOR, label="Floor", width="short", redraws=True,
+        help="Response tokens whose largest importance is under it, in the target's unit, are left out of the scores "
+        "and counted; 0: none, as in the paper",
     )  # fmt: skip
 
     def build(self) -> None:

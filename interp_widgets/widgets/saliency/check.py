@@ -88,6 +88,8 @@ class SaliencyCheck(ResponsePanel):
     method = variant(Attribution.method, argument=None)
     steps = variant(Attribution.steps, shown_if=None)
     random_seed = variant(Attribution.random_seed, shown_if=None)
+    baseline = variant(Attribution.baseline, argument=None)
+    draws = variant(Attribution.draws, argument=None)
 
     def build(self) -> None:
         super().build()

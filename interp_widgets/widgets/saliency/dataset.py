@@ -11,7 +11,7 @@ import numpy as np
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import Result
-from interp_widgets.analysis.saliency import FLOOR, SaliencyDatasetResult, saliency_cost, saliency_dataset
+from interp_widgets.analysis.saliency import SaliencyDatasetResult, saliency_cost, saliency_dataset
 from interp_widgets.data.case_files import parse_cases
 from interp_widgets.data.cases import SaliencyCase, demo_cases
 from interp_widgets.figures.saliency import GroupStrips, PositionProfile
@@ -73,11 +73,7 @@ class DatasetSaliency(DensityPanel):
         Annotated[int, Bounds(1, 1000)], 1, label="Shortest response", width="short",
         help="Cases with fewer response tokens are left out and counted: their density is not stable",
     )  # fmt: skip
-    min_importance = field(
-        Annotated[float, Bounds(low=0.0)], FLOOR, label="Floor", width="short",
-        help="Response tokens whose largest importance is under it, in the target's unit, are left out of the scores "
-        "and counted; 0: none, as in the paper",
-    )  # fmt: skip
+    min_importance = variant(DensityPanel.min_importance, redraws=False)
     generate = field(bool, True, label="let each model write its responses", help="Whether responses are written anew")
     max_new_tokens = variant(ResponsePanel.max_new_tokens, argument="", shown_if=lambda panel: panel.writes)
     levels = variant(DensityPanel.levels, redraws=False)
@@ -153,7 +149,8 @@ class DatasetSaliency(DensityPanel):
             for asked in self.models:
                 after = options["max_new_tokens"] if written else len(asked.tokens(case.response, prepend_bos=False))
                 length = len(asked.tokens(case.prompt))
-                costs.append(saliency_cost(asked, length, after, options["method"], steps=options.get("steps", 32)))
+                kept = {name: options[name] for name in ("steps", "draws") if name in options}
+                costs.append(saliency_cost(asked, length, after, options["method"], **kept))
         flops = sum(cost.flops for cost in costs) * len(cases) / len(cases[:SAMPLED])
         return Cost(flops, max(cost.bytes for cost in costs))
 

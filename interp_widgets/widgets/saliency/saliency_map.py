@@ -28,6 +28,8 @@ from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePan
 
 TABLE_ROWS = 60
 """Most prompt tokens in the table below the map."""
+NOTED = 20_000
+"""Most cells of which each says on hover what it is."""
 VALUE_LABELS = {"score": "scores 0 to L", "importance": "importance"}
 
 
@@ -57,7 +59,9 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def build(self) -> None:
         super().build()
-        self.inputs.children = [self.controls.row("values", "levels", "threshold", "density_threshold", "p")]
+        self.inputs.children = [
+            self.controls.row("values", "levels", "threshold", "density_threshold", "p", "min_importance")
+        ]
         self.prompt_strips = pair_view.SideBySide(
             self, lambda: TokenStrip(label="Prompt", density_label="density", live_hover=True, empty="No prompt yet")
         )
@@ -105,7 +109,8 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def cost(self, request: Request, model: Model) -> Cost:
         options = dict(request.arguments)
-        return saliency_cost(model, *lengths(request, model), options["method"], steps=options.get("steps", 32))
+        kept = {name: options[name] for name in ("steps", "draws") if name in options}
+        return saliency_cost(model, *lengths(request, model), options["method"], **kept)
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         first = self.results[0]
@@ -142,7 +147,15 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     @property
     def shape(self) -> dict[str, Any]:
         """Keywords of the densities."""
-        return {"levels": self.levels, "threshold": self.density_threshold, "p": self.p}
+        return {
+            "levels": self.levels, "threshold": self.density_threshold, "p": self.p,
+            "min_importance": self.min_importance,
+        }  # fmt: skip
+
+    @property
+    def map_shape(self) -> dict[str, Any]:
+        """Keywords of the scores in the map."""
+        return {"levels": self.levels, "threshold": self.threshold, "min_importance": self.min_importance}
 
     def mask(self) -> NDArray[np.bool_]:
         """(prompt,) which prompt tokens are marked as the instruction."""
@@ -154,8 +167,23 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     def _matrix(self, result: SaliencyResult) -> NDArray[np.float64]:
         if self.values == "importance":
             return np.asarray(result.importance, dtype=np.float64)
-        scores = result.normalised(levels=self.levels, threshold=self.threshold)
-        return np.where(np.isfinite(result.importance), scores, np.nan)
+        scores = result.normalised(**self.map_shape)
+        known = np.isfinite(result.importance) & ~result.under_floor(self.min_importance)
+        return np.where(known, scores, np.nan)
+
+    def _notes(self, view: str) -> list[str]:
+        """What each cell of one model's map says besides its number; nothing of a map too large to write all down."""
+        if view == "difference" or self._matrices[0].size > NOTED:
+            return []
+        result = self.results[view == "B"]
+        under, within = result.under_floor(self.min_importance), result.below_rounding
+        notes = []
+        for numbers, faint in zip(result.importance, within, strict=True):
+            for m, number in enumerate(numbers):
+                size = "within rounding" if faint[m] else f"{number:+.3g}"
+                note = f"importance {size}, probability {result.probability[m]:.3g}"
+                notes.append(note + f"; no score: under the floor of {self.min_importance:g}" * bool(under[m]))
+        return notes
 
     def _range(self, view: str) -> tuple[float, float]:
         """One colour scale for A and B, and for their difference one about 0."""
@@ -182,7 +210,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
                 heat.value_label = self._unit(view)
                 heat.set_matrix(
                     self._numbers(view), rows=list(first.prompt_tokens), columns=list(first.response_tokens),
-                    vmin=low, vmax=high, signed=self._signed(view),
+                    vmin=low, vmax=high, signed=self._signed(view), notes=self._notes(view),
                 )  # fmt: skip
                 bars = None if view == "difference" else self._density(view)
                 heat.set_row_bars(bars, maximum=self._largest_density())
@@ -223,6 +251,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     def _title(self, view: str, result: SaliencyResult) -> str:
         method = METHOD_LABELS.get(result.method, result.method).split(":")[0]
         which, rest = pair_view.title_start(self, view), ", partial" if result.partial else ""
+        method += f", baseline {result.baseline}" * (result.baseline != "zero")
         return f"{which}Importance of each prompt token for each response token ({method}, {result.target}{rest})"
 
     def draw_selection(self) -> None:
@@ -242,18 +271,31 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             heat.row_marks = [list(span) for span in self.marks if span[1] <= heat.shape[0]]
         mask = self.mask()
         if not mask.any():
-            self.scores.value = "No instruction marked: its score needs the words that say what to do."
+            told = ["No instruction marked: its score needs the words that say what to do", *self._floor_text()]
+            self.scores.value = ". ".join(told) + "."
             return
         texts = []
         for name in ("instruction_score", "context_score"):
             scores = [getattr(result, name)(mask, **self.shape) for result in self.results]
+            paper = [getattr(result, name)(mask, **{**self.shape, "min_importance": 0.0}) for result in self.results]
             label = name.replace("_", " ")
-            values = [f"{letter}<b>{score:.3f}</b>"
-                      for letter, score in zip(pair_view.letters(scores), scores, strict=True)]  # fmt: skip
-            values += [f"B − A <b>{scores[1] - scores[0]:+.3f}</b>"] if len(scores) > 1 else []
+            values = [
+                f"{letter}<b>{_score(score)}</b>" + f" (without the floor {_score(other)})" * (score != other)
+                for letter, score, other in zip(pair_view.letters(scores), scores, paper, strict=True)
+            ]
+            values += [f"B − A <b>{_score(scores[1] - scores[0], '+')}</b>"] if len(scores) > 1 else []
             texts.append(f"{label} {', '.join(values)}")
-        text = " · ".join([*texts, f"{int(mask.sum())} of {mask.size} prompt tokens marked"])
+        text = " · ".join([*texts, f"{int(mask.sum())} of {mask.size} prompt tokens marked", *self._floor_text()])
         self.scores.value = text[0].upper() + text[1:]
+
+    def _floor_text(self) -> list[str]:
+        """How many response tokens are under the floor, where any is."""
+        counts = [int(result.under_floor(self.min_importance).sum()) for result in self.results]
+        if not any(counts):
+            return []
+        numbers = ", ".join(f"{letter}{n}" for letter, n in zip(pair_view.letters(counts), counts, strict=True))
+        every = self._matrices[0].shape[1]
+        return [f"under the floor of {self.min_importance:g} (hatched): {numbers} of {every} response tokens"]
 
     def _selected(self) -> tuple[int | None, int | None]:
         """Selected response and prompt token, where they exist."""
@@ -360,8 +402,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def code(self, request: Request) -> str:
         results = result_variables(self.models)
-        shape = {"levels": self.levels, "threshold": self.threshold}
-        lines = [*request.lines(self.models), call(f"{results[-1]}.normalised", **shape)]
+        lines = [*request.lines(self.models), call(f"{results[-1]}.normalised", **self.map_shape)]
         if self.marks:
             inside = " or ".join(f"{start} <= i < {end}" for start, end in self.marks)
             lines.append(f"mask = [{inside} for i in range({len(self.mask())})]")
@@ -373,7 +414,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def _table(self, result: SaliencyResult) -> Any:
         table, columns = result.to_frame(), result.importance.shape[1]
-        table["score"] = result.normalised(levels=self.levels, threshold=self.threshold).ravel()
+        table["score"] = result.normalised(**self.map_shape).ravel()
         table["density"] = np.repeat(result.density(**self.shape), columns)
         table["marked"] = np.repeat(self.mask(), columns)
         return table
@@ -383,3 +424,8 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def scene(self) -> Scene:
         return stack_scenes([part.scene() for part in (self.prompt_strips, self.response_strips, self.maps)])
+
+
+def _score(score: float, sign: str = "") -> str:
+    """A score in a sentence; that of a response which is under the floor altogether is none."""
+    return format(score, f"{sign}.3f") if np.isfinite(score) else "none"
