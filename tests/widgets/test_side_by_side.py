@@ -62,7 +62,9 @@ def head_words(pair: ModelPair, **options: Any) -> HeadWordBrowser:
 
 
 PANELS: dict[str, Callable[..., Any]] = {
-    "saliency": lambda pair, **options: SaliencyExplorer(pair, prompt=PROMPT, response=" the house", **options),
+    "saliency": lambda pair, **options: SaliencyExplorer(
+        pair, prompt=PROMPT, response=" the house", min_importance=0.0, **options
+    ),
     "logit lens": lambda pair, **options: LogitLensExplorer(pair, prompt=PROMPT, **options),
     "modules": lambda pair, **options: AblationPanel(pair, prompt=PROMPT, **options),
     "heads": lambda pair, **options: AblationPanel(pair, prompt=PROMPT, tab="heads", **options),
