@@ -157,6 +157,8 @@ def test_columns_under_the_floor_are_hatched_and_left_out(pair: Any, explore: An
     )
     cell = int(np.flatnonzero(under)[0])
     assert f"no score: under the floor of {floor:g}" in heat.notes[cell]
+    corner = heat.notes[-len(under)]  # the last prompt token, for the first response token
+    assert [note for note in heat.notes if "also the query" in note] == [corner]
     assert heat.notes[cell].endswith(
         f", probability {result.probability[cell]:.3g}; no score: under the floor of {floor:g}"
     )

@@ -62,7 +62,7 @@ def prompt_saliency(
     matter much although the gradient at it is small. Show both.
 
     Zero is no neutral word. The last prompt token is also the query that predicts the first response token: zeroing its
-    embedding takes the query away, and that token comes out on top whatever it means. Compare with the ``"mean"`` or
+    embedding takes the query away, so that it may come out on top whatever it means. Compare with the ``"mean"`` or
     ``"resample"`` baseline before reading its score as meaning.
 
     Args:

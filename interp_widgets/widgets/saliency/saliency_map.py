@@ -177,12 +177,14 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             return []
         result = self.results[view == "B"]
         under, within = result.under_floor(self.min_importance), result.below_rounding
-        notes = []
+        notes: list[str] = []
         for numbers, faint in zip(result.importance, within, strict=True):
             for m, number in enumerate(numbers):
                 size = "within rounding" if faint[m] else f"{number:+.3g}"
                 note = f"importance {size}, probability {result.probability[m]:.3g}"
                 notes.append(note + f"; no score: under the floor of {self.min_importance:g}" * bool(under[m]))
+        if result.method == "exact":
+            notes[-len(under)] += "; this token is also the query that predicts this one, which goes with it"
         return notes
 
     def _range(self, view: str) -> tuple[float, float]:

@@ -13,9 +13,10 @@ from scipy.stats import spearmanr
 
 from interp_widgets.analysis.saliency import SaliencyDatasetResult, SaliencyResult, prompt_saliency, saliency_dataset
 from interp_widgets.data.attribution_archive import AttributionRecord, read_importance_archive
-from interp_widgets.data.cases import SaliencyCase
+from interp_widgets.data.cases import SaliencyCase, default_prompt
 from interp_widgets.models import Model
 from tests.models.tiny import tiny_model
+from tests.shipped import demo_pair
 
 RNG = np.random.default_rng(0)
 
@@ -341,6 +342,17 @@ def test_columns_under_the_floor_are_left_out_and_counted(tmp_path: Path) -> Non
     assert "floor" not in paper.summary()
     assert found.to_frame()["n_under_floor"].tolist() == [3] * 5 + [9]
     assert SaliencyDatasetResult.load(found.save(tmp_path / "floor")).equals(found)
+
+
+@pytest.mark.slow
+def test_most_of_the_demos_opening_response_is_under_the_floor() -> None:
+    """What follows from the response itself: the paper's rule stretches its millionths to the full scale."""
+    model, case = demo_pair().tuned, default_prompt()
+    result = prompt_saliency(model, case.prompt, model.generate(case.prompt, max_new_tokens=24))
+    mask = result.mask(case.instruction)
+    assert (int(result.under_floor().sum()), len(result.response_tokens)) == (22, 24)
+    assert result.instruction_score(mask) == pytest.approx(0.471, abs=1e-3)
+    assert result.instruction_score(mask, min_importance=0.01) == pytest.approx(0.289, abs=1e-3)
 
 
 def test_results_from_before_the_floor_still_open(tmp_path: Path) -> None:
