@@ -74,7 +74,27 @@ WRONG = {
     },
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
-TRY = ("Add, open", "Choose", "Click", "Find", "Follow", "Grid", "Open", "Pin", "Press", "Search", "Type")
+TRY = (
+    "*Add, open",
+    "*Grid*",
+    "*Map*",
+    "*Quality*",
+    "*Read*",
+    "*Speed*",
+    "*Tune*",
+    "Crosses mark",
+    "Add, open",
+    "Choose",
+    "Click",
+    "Find",
+    "Follow",
+    "Grid",
+    "Open",
+    "Pin",
+    "Press",
+    "Search",
+    "Type",
+)
 """How a point begins that only says what to try."""
 
 
