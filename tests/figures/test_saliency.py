@@ -23,6 +23,7 @@ from interp_widgets.figures.saliency import (
     GroupStrips,
     PositionProfile,
 )
+from interp_widgets.figures.static.scene import text_width
 from interp_widgets.figures.theme import MARK
 
 RNG = np.random.default_rng(0)
@@ -281,6 +282,15 @@ def test_faithfulness_curves_stand_beside_chance(kind: Any) -> None:
     assert f"{better} is better: random {number(results[0].random_summary()[name][0])}\n" in chart._subtitle.text
     assert f"exact {number(getattr(results[0], name))}" in chart._subtitle.text
     assert max(chart.source.data["share"]) == (100 if kind in ("insertion", "deletion") else 50)
+
+
+@pytest.mark.parametrize("kind", ["deletion", "sufficiency"])
+def test_the_numbers_of_all_methods_fit_a_narrow_chart(kind: Any) -> None:
+    methods = ("exact", "first_order", "integrated_gradients", "random")
+    chart = FaithfulnessCurves([made_faithfulness(method, i) for i, method in enumerate(methods)], kind=kind)
+    said = chart._subtitle.text
+    assert all(f"{method.replace('_', ' ')} " in said for method in methods)
+    assert max(text_width(line, 12) for line in said.splitlines()) < 380, said
 
 
 def test_faithfulness_curves_of_different_things_are_refused() -> None:

@@ -140,7 +140,7 @@ class SaliencyCheck(ResponsePanel):
         names = pair_view.names(self) if len(models) > 1 else ("",)
         rows = [_rows(results[index], name) for index, name in zip(models, names, strict=True)]
         self.table.rows = [line for lines in rows for line in lines]
-        of = f" of {' beside '.join(pair_view.names(self))}" if len(self.models) > 1 else ""
+        of = f" of {' and '.join(pair_view.names(self))}" if len(self.models) > 1 else ""
         self.table.caption = f"Faithfulness{of}, target {results[0]['exact'].target}"
         for index, (result, curves) in enumerate(zip(results, self.curves, strict=True)):
             for chart in curves:
