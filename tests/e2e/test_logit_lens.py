@@ -109,6 +109,6 @@ def test_journey(opened: Any) -> None:
     # what cannot be done is said, and the map stays
     target.fill("nothing like it")
     target.blur()
-    expect(panel.get_by_role("alert")).to_contain_text("the target must be one token, 'nothing like it' is")
+    expect(panel.locator(".iw-wanted:visible")).to_contain_text("the target must be one token, 'nothing like it' is")
     assert nb.py("lens.map.heat.shape[0]") == 7
     nb.screenshot("logit_lens_error", panel)

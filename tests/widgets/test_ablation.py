@@ -623,6 +623,7 @@ def test_bad_input_is_a_sentence_and_the_maps_stay(pair: Any, ablate: Any, trait
             setattr(panel, name, value)
     settle(panel)
     assert re.search(message, complaint(panel))
+    assert bool(panel.hints) == (not {"heads_at", "span"} & set(traits)), "a box that is not filled in is no failure"
     if "heads_at" in traits:
         assert panel.heads_at is None, "an index that is not there is not kept"
     else:

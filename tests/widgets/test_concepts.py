@@ -484,8 +484,9 @@ def test_what_cannot_be_added_is_said_and_kept(
     panel = browse(pair.tuned)
     panel.library.name.value, panel.library.stimuli.value = name, "\n".join(lines)
     wire.click(panel.library.add_button)
-    assert words in panel.status.error
-    assert "\n" not in panel.status.error
+    assert words in complaint(panel)
+    assert "\n" not in complaint(panel)
+    assert panel.status.state == "done", "a hint beside the boxes, and no failure"
     assert panel.library.stimuli.value == "\n".join(lines), "nothing that was typed is lost"
     assert (panel.concepts, panel.result.concepts.names) == (FEW, tuple(one.name for one in FEW))
 
@@ -632,8 +633,9 @@ def test_a_folder_a_text_file_and_an_upload(pair: Any, browse: Any, wire: Any, t
     assert [one.name for one in panel.concepts[-2:]] == ["eagle", "parrot"]
     assert f"read_concepts({str(tmp_path)!r})" in code_of(panel)
     wire.click(library.open_button)
-    assert "two concepts are called" in panel.status.error, "they are there already"
+    assert "two concepts are called" in complaint(panel), "they are there already"
     library.keep.value = False
+    assert not panel.hints, "what was wrong has changed"
     wire.click(library.open_button)
     settle(panel)
     assert panel.result.concepts.names == ("eagle", "parrot")
@@ -645,10 +647,10 @@ def test_a_folder_a_text_file_and_an_upload(pair: Any, browse: Any, wire: Any, t
     (tmp_path / "latin.txt").write_bytes("Élan.".encode("latin-1"))
     library.path.value = str(tmp_path / "latin.txt")
     wire.click(library.open_button)
-    assert "latin.txt is no UTF-8 text" in panel.status.error
+    assert "latin.txt is no UTF-8 text" in complaint(panel)
     library.path.value = str(tmp_path / "nowhere")
     wire.click(library.open_button)
-    assert "there is no folder or text file" in panel.status.error
+    assert "there is no folder or text file" in complaint(panel)
     library.name.value = ""
     library._uploaded(type("Change", (), {"new": [{"name": "owl.txt", "content": b"An owl.\nOwls.\nThe owl."}]}))
     assert (library.name.value, library.stimuli.value) == ("owl", "An owl.\nOwls.\nThe owl.")
@@ -694,8 +696,8 @@ def test_a_set_that_does_not_fit_is_said_and_nothing_is_lost(
     ):  # fmt: skip
         panel.library.path.value = str(path)
         wire.click(panel.library.open_button)
-        assert words in panel.status.error
-        assert "\n" not in panel.status.error
+        assert words in complaint(panel)
+        assert "\n" not in complaint(panel)
         assert panel.path == ""
         assert panel.result.concepts.names == tuple(one.name for one in FEW)
 

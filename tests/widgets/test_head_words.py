@@ -214,7 +214,11 @@ def test_a_word_is_found_in_any_capitals_and_near_ones_are_named(pair: Any, brow
     marked = panel["heads"].grid.heat.texts
     panel.word = "Frence"
     assert "the word 'Frence' is not among the 1,674 words of the list; near it: Florence" in complaint(panel)
+    assert panel.status.text.startswith("Waiting for a setting")
     assert panel["heads"].grid.heat.texts != marked
+    panel.word = ""
+    assert (panel.status.text, panel.hints) == ("Ready", {}), "nothing is waited for any more"
+    panel.word = "Frence"
     assert "in the cells" not in panel["heads"].grid.heat.title
     panel.color = "word"
     assert panel["heads"].grid.heads.empty == "“Frence” is not in the word list."

@@ -393,6 +393,7 @@ def test_unreadable_translators_are_a_sentence_and_the_map_stays(pair: Any, expl
         ({"response": " word" * 3000}, "the prompt with its response has"),
         ({"target": " Paris and Rome"}, "must be one token, ' Paris and Rome' is 3 (' Paris', ' and', ' Rome')"),
         ({"target": "Paris"}, "with a space in front, ' Paris', it is one"),
+        ({"translators": "/nowhere/lens"}, "there is no file of translators at /nowhere/lens"),
         ({"prompt": "word " * 3000, "target": ""}, "shorten it by at least"),
     ],
 )
@@ -404,6 +405,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, chan
             setattr(panel, name, value)
     assert not panel.busy, "said at once, without a run"
     assert sentence in complaint(panel)
+    assert panel.hints, "a box that is not filled in is no failure"
     assert panel.result is good
     assert panel.map.heat.shape == list(good.entropy.shape)
     assert hooks_on(pair.base) == 0

@@ -187,12 +187,18 @@ def test_live_saved_copied_and_of_two_models(pair: Any, show: Any, tmp_path: Pat
     panel.view = "difference"
     if isinstance(first, Table):
         assert [table.layout.display for table in panel.picture.tables] == [None, None], "A beside B"
-        with pytest.raises(ValueError, match="look at A or at B"):
-            panel.save(tmp_path / "both.npz")
+        saved = Result.load(panel.save(tmp_path / "both.npz"))
+        assert saved["A"].equals(first)
+        assert saved["B"].equals(second)
     else:
         saved = Result.load(panel.save(tmp_path / "both.npz"))
         np.testing.assert_allclose(saved.values, second.values - first.values)
         assert saved.provenance["tuned"] == "demo-tuned"
+    if "beside" in kind.of_both:
+        panel.view = "beside"
+        both = Result.load(panel.save(tmp_path / "beside.npz"))
+        assert both["A"].equals(first)
+        assert both["B"].equals(second)
     names: dict[str, Any] = {}
     exec(panel.code(panel.request()), names)
     assert names["result_a"].equals(first)

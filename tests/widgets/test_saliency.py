@@ -271,6 +271,7 @@ def test_a_response_of_another_writer_is_not_taken_from_the_cache(pair: Any, exp
     [
         ({"prompt": ""}, "the prompt is empty"),
         ({"target": "logit_difference"}, "needs a foil"),
+        ({"target": "logit_difference", "foil": "New York"}, "the foil must be one token, 'New York' is"),
         ({"prompt": "word " * 3000}, "shorten it by at least"),
         ({"response": " word" * 3000}, "shorten"),
     ],
@@ -283,6 +284,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, chan
     panel.go()
     assert panel.wait(120)
     assert sentence in complaint(panel)
+    assert bool(panel.hints) == ("shorten" not in sentence), "what is not filled in is no failure"
     assert panel.result is good
     assert panel["map"].heat.shape == list(good.importance.shape)
     assert hooks_on(pair.tuned) == 0

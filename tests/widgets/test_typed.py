@@ -92,6 +92,22 @@ def test_a_text_box_goes_back_and_the_panel_says_why(panel_of: Callable[[str], A
     assert panel.prompt == prompt
 
 
+@pytest.mark.parametrize(("kind", "name"), [("ConceptBrowser", "search"), ("HeadWordBrowser", "vectors")])
+def test_what_was_refused_is_forgotten_when_the_box_is_used_again(
+    kind: str, name: str, panel_of: Callable[[str], Any]
+) -> None:
+    panel = panel_of(kind)
+    box = panel.controls[name]
+    box.value = PASTED
+    assert f"{name} may have 200,000 characters" in panel.status.error
+    assert box.value == "", "it does not show what is not used"
+    box.value = "cities" if name == "search" else "/nowhere/vectors.txt"
+    assert panel.status.error == ""
+    box.value = ""
+    assert panel.wait(60)
+    assert (panel.status.error, panel.hints) == ("", {})
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("value", [10**9, 10**30])
 def test_a_layer_that_the_model_does_not_have_is_refused(kind: str, value: int, panel_of: Callable[[str], Any]) -> None:

@@ -155,7 +155,7 @@ class FaithfulnessCurves(Chart):
         chance = results[0].random_summary()[name][0]
         better = "higher" if self.kind in ("insertion", "comprehensiveness") else "lower"
         what = "mean" if self._listed else "area"
-        lines = [" · ".join(scores[start : start + 2]) for start in range(0, len(scores), 2)]  # more are cut off at 400 px
+        lines = [" · ".join(scores[start : start + 2]) for start in range(0, len(scores), 2)]
         return "\n".join([f"{what}, {better} is better: random {number(chance)}", *lines])
 
 

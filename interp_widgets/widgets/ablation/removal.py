@@ -16,7 +16,7 @@ from interp_widgets.figures.static import Scene
 from ..base import pair_view
 from ..base.code import call, cell
 from ..base.controls import ListOf, shown_if
-from ..base.fields import Lines, field
+from ..base.fields import Lines, field, hint_at
 from ..base.prediction import Continued, Prediction, checked
 from ..base.request import Request, model_variables, result_variables
 from ..base.workbench import in_model
@@ -102,12 +102,16 @@ class Removal(MapPanel):
         request: Request = super().request()
         prediction, model = self.prediction(), self.models[0]
         if self.metric == "logit_difference":
-            single_token(model, self.foil, what="foil")
+            with hint_at("foil"):
+                single_token(model, self.foil, what="foil")
         if self.replacement == "resample":
-            other = read_prompt(model, Continued(self.corrupted, prediction).read_by(model), what="corrupted prompt")
-            same_length(checked(prediction, model), other, "the corrupted prompt")
+            own, texts = checked(prediction, model), Continued(self.corrupted, prediction)
+            with hint_at("corrupted"):
+                other = read_prompt(model, texts.read_by(model), what="corrupted prompt")
+                same_length(own, other, "the corrupted prompt")
         for text in self.reference if self.replacement == "mean" else ():
-            read_prompt(model, text, what="reference text")
+            with hint_at("reference"):
+                read_prompt(model, text, what="reference text")
         return request
 
     def arguments(self) -> dict[str, Any]:

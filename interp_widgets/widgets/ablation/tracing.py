@@ -19,7 +19,7 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.controls import shown_if
-from ..base.fields import Bounds, Incomplete, Seed, field
+from ..base.fields import Bounds, Incomplete, Seed, field, hint_at
 from ..base.prediction import checked
 from ..base.request import PerModel, Request
 from ..views import TokenStrip
@@ -139,10 +139,8 @@ class CausalTracing(MapPanel):
             raise Incomplete(
                 "subject", "there is no subject yet: drag over its tokens below, or type the words of the prompt"
             )
-        try:
+        with hint_at("subject"):
             return read_prompt(self.models[0], self.prompt).find(self.subject), self.subject
-        except ValueError as error:
-            raise Incomplete("subject", str(error)) from error
 
     def texts_read(self) -> None:
         """Show the tokens that were read, and mark the subject where it is in them."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Annotated, Any, get_args, get_origin
@@ -121,6 +122,17 @@ class Incomplete(ValueError):
         """The field that has to change."""
 
 
+@contextmanager
+def hint_at(name: str) -> Iterator[None]:
+    """What is wrong with a field's value, raised in here in a sentence, is a hint at its control and no failure."""
+    try:
+        yield
+    except (Incomplete, Refused):
+        raise  # about another field, or of an option that goes back
+    except (ValueError, OSError) as error:
+        raise Incomplete(name, str(error)) from error
+
+
 class Refused(ValueError):
     """A value that an option cannot have here, such as an index beyond the last: the option keeps what it had."""
 
@@ -227,6 +239,37 @@ def fields_of(panel: Any) -> dict[str, Field]:
     return dict(sorted(fields.items(), key=lambda item: item[1].order))
 
 
+class Hint(W.HTML):
+    """A sentence beside controls that are not filled in; of boxes that are no fields, until one of them changes."""
+
+    def __init__(self, *boxes: Any) -> None:
+        super().__init__()
+        self.sentence = ""
+        for style in ("iw-hint", "iw-wanted"):
+            self.add_class(style)
+        for box in boxes:
+            box.observe(lambda _: self.say(""), "value")
+        self.say("")
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence; an empty one hides the hint."""
+        self.sentence = sentence
+        self.value = f"<span role='status'>{escape(sentence)}</span>" if sentence else ""
+        shown_if(self, bool(sentence))
+
+    def of(self, act: Callable[[], object]) -> Callable[[], None]:
+        """A button's action that says here what is wrong with what was typed, and does not fail."""
+
+        def pressed() -> None:
+            self.say("")
+            try:
+                act()
+            except (ValueError, OSError, T.TraitError) as error:
+                self.say(str(error))
+
+        return pressed
+
+
 class Controls:
     """The controls of a panel's fields, each made when it is first asked for, and the hints beside them."""
 
@@ -235,8 +278,7 @@ class Controls:
         self._fields = fields_of(panel)
         self._made: dict[str, Any] = {}
         self._rows: list[W.HBox] = []
-        self._hints: dict[str, W.HTML] = {}
-        self._hint_texts: dict[str, str] = {}
+        self._hints: dict[str, Hint] = {}
         panel.watch(panel, T.All, lambda _: self.fit())
 
     def __getitem__(self, name: str) -> Any:
@@ -290,25 +332,21 @@ class Controls:
         if box is None or hidden(self._made[name]):
             return False
         if name not in self._hints:
-            self._hints[name] = W.HTML()
-            for style in ("iw-hint", "iw-wanted"):
-                self._hints[name].add_class(style)
+            self._hints[name] = Hint()
             at = box.children.index(self._made[name]) + 1
             box.children = (*box.children[:at], self._hints[name], *box.children[at:])
-        self._hint_texts[name] = text
-        self._hints[name].value = f"<span role='status'>{escape(text)}</span>"
-        shown_if(self._hints[name], True)
+        self._hints[name].say(text)
         return True
 
     @property
     def hints(self) -> dict[str, str]:
         """What the hints on the screen say, by the field they are about."""
-        return {name: self._hint_texts[name] for name, hint in self._hints.items() if not hidden(hint)}
+        return {name: hint.sentence for name, hint in self._hints.items() if hint.sentence}
 
     def clear_hints(self) -> None:
         """Take all hints away."""
         for hint in self._hints.values():
-            shown_if(hint, False)
+            hint.say("")
 
     # inside -----------------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,8 @@ FIRST_SECONDS = 1.0
 """The first run is done before the panel appears if it takes less,"""
 FIRST_BACKGROUND_SECONDS = 30.0
 """and starts in the background if it takes less than this."""
+WAITING = "Waiting for a setting: see the hint beside it"
+"""What the status line says of a setting that is not filled in."""
 
 
 class Panel(Shell):
@@ -396,15 +398,21 @@ class Panel(Shell):
             if self.closed:
                 return
             if isinstance(error, Incomplete) and self._hint(error):
-                self.status.idle("Waiting for a setting: see the hint beside it")
+                self.status.idle(WAITING)
             else:
                 self.status.failed(error)
                 self._error = self.status.error
 
     def forget_error(self) -> None:
-        """A setting has changed: what was said of it before is not so any more. What a run said stays."""
+        """A setting has changed: what was said of it before is not so any more."""
         self._clear_hints()
+        if self.status.text == WAITING:
+            self.status.idle()
         self._refused = None
+        self.forget_refusal()
+
+    def forget_refusal(self) -> None:
+        """What was said of a control or a button that has been used before is over. What a run said stays."""
         if self.status.error and self.status.error == self._error and not self._run_failed:
             self.status.idle()
 

@@ -14,7 +14,7 @@ from interp_widgets.models import Model
 
 from ..views import TokenStrip
 from .controls import shown_if
-from .fields import Bounds, Refused, Text, field
+from .fields import Bounds, Refused, Text, field, hint_at
 from .panel import Panel
 from .request import FromModel, PerModel, Request, model_variables
 from .workbench import in_model
@@ -159,10 +159,12 @@ class Continued(PerModel):
 
 
 def checked(prediction: Prediction, model: Model) -> Prompt:
-    """The prompt that a prediction reads; ValueError for a target of several tokens or a prompt that does not fit."""
+    """The prompt that a prediction reads; `Incomplete` for a target of several tokens or a prompt that does not fit."""
     if prediction.target:
-        single_token(model, prediction.target)
-    return read_prompt(model, prediction.read(model)[0])
+        with hint_at("target"):
+            single_token(model, prediction.target)
+    with hint_at("response" if prediction.response else "prompt"):
+        return read_prompt(model, prediction.read(model)[0])
 
 
 def position_in(read: Prompt, position: int, option: str = "position") -> int:

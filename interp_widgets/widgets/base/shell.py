@@ -45,6 +45,10 @@ class Shell(W.VBox):
         """Show an exception."""
         raise NotImplementedError
 
+    def forget_refusal(self) -> None:
+        """A control is used: what was said of a value that an option refused is over."""
+        raise NotImplementedError
+
     def hold(self) -> AbstractContextManager[None]:
         """Change several traits and answer once at the end."""
         raise NotImplementedError
@@ -77,6 +81,7 @@ class Shell(W.VBox):
             value = read(change.new)
             if value == getattr(self, name):
                 return
+            self.forget_refusal()
             try:
                 setattr(self, name, value)
             except T.TraitError as error:

@@ -193,6 +193,10 @@ class Stack(Shell):
     def show_error(self, error: BaseException) -> None:
         self.current.show_error(error)
 
+    def forget_refusal(self) -> None:
+        if self.tab in self._opened:
+            self.current.forget_refusal()
+
     @contextmanager
     def hold(self) -> Iterator[None]:
         with ExitStack() as held:

@@ -16,7 +16,7 @@ from interp_widgets.data.word_lists import read_word_list, typed_words
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors, read_word_vectors
 
 from .controls import Typed, checked_text
-from .fields import Bounds, Lines, field
+from .fields import Bounds, Incomplete, Lines, field, hint_at
 from .panel import Panel
 from .saved_result import SavedResult
 from .stack import Stack
@@ -133,7 +133,7 @@ def word_source(
 ) -> WordSource:
     """The source that inputs name; a file of words is read here, one of vectors only looked for.
 
-    Raises ValueError for no words or a file that cannot be read, FileNotFoundError for one that is not there.
+    Raises ValueError for no words, `Incomplete` for a file that is not there or cannot be read.
     """
     listed: tuple[str, ...] = ()
     path = path.strip()
@@ -144,7 +144,8 @@ def word_source(
     elif kind == "file":
         if not path:
             raise ValueError("there is no word file yet: type the path of a text with one word per line")
-        listed = read_word_list(path)
+        with hint_at("word_file"):
+            listed = read_word_list(path)
     elif kind == "vectors" and not vectors:
         vectors = demo_word_vectors()
     stamp = None
@@ -152,8 +153,9 @@ def word_source(
         try:
             stat = os.stat(os.path.expanduser(vectors))
         except OSError as error:
-            raise FileNotFoundError(
-                f"there is no file of word vectors at {vectors}: check the path, or empty the box for the demo's"
+            raise Incomplete(
+                "vectors",
+                f"there is no file of word vectors at {vectors}: check the path, or empty the box for the demo's",
             ) from error
         stamp = stat.st_size, stat.st_mtime_ns
     return WordSource(
@@ -174,7 +176,12 @@ def _vectors_box(panel: Any) -> W.Text:
 
     def to_trait(change: Any) -> None:
         if change.new != shown():
-            panel.vectors = change.new
+            panel.forget_refusal()
+            try:
+                panel.vectors = change.new
+            except T.TraitError:
+                to_control()  # it must not show what is not used
+                raise
 
     def to_control(_: Any = None) -> None:
         box.value = shown()

@@ -107,6 +107,10 @@ class ConceptBrowser(ConceptOptions, Stack):
         return cast(ConceptPanel, self[self.tab])
 
     @property
+    def hints(self) -> dict[str, str]:
+        return {**super().hints, **self.library.hints}
+
+    @property
     def sets(self) -> tuple[ConceptSet, ...]:
         """The directions on the screen, one set per model."""
         return self.current.sets

@@ -14,6 +14,7 @@ from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts,
 from interp_widgets.models import Model
 
 from ..base.controls import checked_path, checked_text, row, shown_if
+from ..base.fields import Hint
 from ..base.saving import file_stem, free_name
 from ..base.workbench import model_name
 from .directions import OpenedSet, filled
@@ -38,12 +39,18 @@ class Library:
         )  # fmt: skip
         self.stimuli.add_class("iw-grow")
         self.upload = W.FileUpload(accept=".txt", description="From a file", tooltip="A text file of stimuli")
+        self.not_added = Hint(self.name, self.group, self.stimuli)
         click = browser.on_click
-        self.add_button = click(W.Button(description="Add", tooltip="Add this concept to the list"), self.add)
+        self.add_button = click(
+            W.Button(description="Add", tooltip="Add this concept to the list"), self.not_added.of(self.add)
+        )
         self.path = W.Text(description="Path", placeholder="a folder of concepts, or a saved set (.npz)")
         self.path.add_class("iw-grow")
-        self.open_button = click(W.Button(description="Open", tooltip="Read the folder or the set"), self.open)
         self.keep = W.Checkbox(value=True, description="add to the list (else in its place)", indent=False)
+        self.not_opened = Hint(self.path, self.keep)
+        self.open_button = click(
+            W.Button(description="Open", tooltip="Read the folder or the set"), self.not_opened.of(self.open)
+        )
         self.save_button = click(
             W.Button(description="Save directions", tooltip="Write the directions beside the notebook"), self.save
         )
@@ -59,12 +66,19 @@ class Library:
         """List, path and concept before the last removal."""
         self.box = W.VBox([
             row(self.name, self.group, self.upload), row(self.stimuli),
-            row(self.add_button, self.remove_button, self.undo_button), row(self.path, self.open_button, self.keep),
+            row(self.add_button, self.remove_button, self.undo_button), self.not_added,
+            row(self.path, self.open_button, self.keep), self.not_opened,
             row(self.save_button, self.reset_button, self.words),
         ])  # fmt: skip
         self.box.add_class("iw-column")
         browser.watch(self.upload, "value", self._uploaded)
         browser.watch(self.keep, "value", lambda _: self.fit())
+
+    @property
+    def hints(self) -> dict[str, str]:
+        """What is wrong with what was typed here, by the button that was pressed."""
+        said = {"add": self.not_added.sentence, "open": self.not_opened.sentence}
+        return {name: sentence for name, sentence in said.items() if sentence}
 
     def fit(self) -> None:
         """Say what the directions come from, and what each button would take out of the list."""

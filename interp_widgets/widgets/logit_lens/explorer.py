@@ -12,7 +12,7 @@ from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
 from ..base import pair_view
-from ..base.fields import Bounds, Share, field
+from ..base.fields import Bounds, Share, field, hint_at
 from ..base.prediction import Likeliest, PredictionPanel
 from ..base.request import File, Request
 from ..base.saving import as_one
@@ -93,14 +93,18 @@ class LogitLensExplorer(PredictionPanel):
         prediction, model = self.prediction(), self.models[0]
         target = prediction.read(model)[1]
         what = "prompt with its response" if prediction.response else "prompt"
-        read_prompt(model, prediction.texts.read_by(model), what=what)
+        with hint_at("response" if prediction.response else "prompt"):
+            read_prompt(model, prediction.texts.read_by(model), what=what)
         if target is not None:
-            single_token(model, target)
+            with hint_at("target"):
+                single_token(model, target)
+        with hint_at("translators"):
+            translators = translators_at(self.translators.strip())
         arguments = {
             # the response's own token by its id: which of its positions is looked at makes no other request
             "target": Likeliest.after(prediction.texts, self.models) if target is None else target,
             "top": min(max(self.top, LEAST_TOP), model.d_vocab),
-            "translators": translators_at(self.translators.strip()),
+            "translators": translators,
         }
         return Request.of(logit_lens, arguments, prediction.texts)
 

@@ -24,6 +24,7 @@ from ..base import pair_view
 from ..base.fields import Incomplete
 from ..base.panel import Panel
 from ..base.request import File, Request
+from ..base.saving import as_one
 from ..views import TokenStrip
 from .code import code_of
 from .parameters import Parameter, read
@@ -171,10 +172,8 @@ class ValuePanel(ProbePanel):
         return self.picture.scene()
 
     def stored(self) -> Result:
-        if self.shown == "beside":
-            raise ValueError("a file holds the result of one model: look at A or at B, then save")
         if self.shown != "difference":
-            return self.results["AB".index(self.shown)]
+            return as_one(self.by_letter())
         difference: Result = looked_at(self.results, self.shown)
         return replace(difference, provenance=pair_provenance(*self.results))
 

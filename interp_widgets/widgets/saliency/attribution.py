@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+from interp_widgets.analysis._core.prompts import single_token
 from interp_widgets.analysis.saliency import FLOOR, SaliencyResult
 from interp_widgets.models import Model
 
 from ..base.code import call
-from ..base.fields import Bounds, Seed, Text, field, variant
+from ..base.fields import Bounds, Seed, Text, field, hint_at, variant
 from ..base.panel import Panel
 from ..base.request import PerModel, Request, model_variables
 from ..base.sampling import Sampling
@@ -158,6 +159,9 @@ class ResponsePanel(Sampling, Attribution):
         if self.analysis is None:
             raise NotImplementedError(f"{type(self).__name__} does not say what to compute")
         self.require()
+        if self.target == "logit_difference":
+            with hint_at("foil"):
+                single_token(self.models[0], self.foil, what="foil")
         response = NamedText("response", self.response) if self.response else self._writing()
         return Request.of(self.analysis, self.arguments(), NamedText("prompt", self.prompt), response)
 

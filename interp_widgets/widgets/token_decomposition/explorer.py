@@ -14,7 +14,7 @@ from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
 from ..base import pair_view
-from ..base.fields import Bounds, Share, field
+from ..base.fields import Bounds, Share, field, hint_at
 from ..base.prediction import PredictionPanel, checked, position_in
 from ..base.request import FromResult, Request, Steps
 from ..base.saving import as_one
@@ -118,7 +118,8 @@ class TokenDecompositionExplorer(PredictionPanel):
         prediction = self.prediction()
         position = position_in(checked(prediction, self.models[0]), self.position)
         if self.foil:
-            single_token(self.models[0], self.foil, what="foil")
+            with hint_at("foil"):
+                single_token(self.models[0], self.foil, what="foil")
         of_logit = {"position": position, "foil": self.foil or None}
         target = FromResult("shares", "{}.target", lambda shares: shares.target)
         of_parts = {"target": target, "position": position, "biases": self.biases, "lens": self.lens}
