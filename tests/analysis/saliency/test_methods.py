@@ -232,6 +232,18 @@ def test_half_precision_runs_and_says_so() -> None:
         assert np.corrcoef(result.importance.ravel(), matrix.ravel())[0, 1] > 0.9
 
 
+@pytest.mark.parametrize("backend", [pytest.param("hooked", marks=HOOKED), "bridge"])
+def test_baselines_and_spans_run_in_half_precision(backend: str) -> None:
+    model, full = (tiny_model("llama", backend, dtype=kind, seed=HALF_SEED) for kind in (torch.bfloat16, torch.float32))
+    every: list[dict[str, Any]] = [
+        {"baseline": "mean"}, {"baseline": "resample", "draws": 3}, {"spans": [(0, 3), (3, 7), (2, 5)]},
+    ]  # fmt: skip
+    for options in every:
+        result, wanted = saliency(model, **options), saliency(full, **options)
+        assert result.importance.dtype == np.float32
+        assert np.corrcoef(result.importance.ravel(), wanted.importance.ravel())[0, 1] > 0.9
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_blocks_of_the_vocabulary_change_nothing(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from interp_widgets.analysis._core import targets
