@@ -28,7 +28,7 @@ from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePan
 
 TABLE_ROWS = 60
 """Most prompt tokens in the table below the map."""
-NOTED = 20_000
+NOTED = 10_000
 """Most cells of which each says on hover what it is."""
 VALUE_LABELS = {"score": "scores 0 to L", "importance": "importance"}
 
@@ -104,6 +104,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self._axes: tuple[Any, ...] = ()
         self._matrices: tuple[NDArray[np.float64], ...] = ()
         self._densities: tuple[NDArray[np.float64], ...] = ()
+        self._noted: dict[str, tuple[SaliencyResult, float, list[str]]] = {}
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
@@ -175,17 +176,11 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         """What each cell of one model's map says besides its number; nothing of a map too large to write all down."""
         if view == "difference" or self._matrices[0].size > NOTED:
             return []
-        result = self.results[view == "B"]
-        under, within = result.under_floor(self.min_importance), result.below_rounding
-        notes: list[str] = []
-        for numbers, faint in zip(result.importance, within, strict=True):
-            for m, number in enumerate(numbers):
-                size = "within rounding" if faint[m] else f"{number:+.3g}"
-                note = f"importance {size}, probability {result.probability[m]:.3g}"
-                notes.append(note + f"; no score: under the floor of {self.min_importance:g}" * bool(under[m]))
-        if result.method == "exact":
-            notes[-len(under)] += "; this token is also the query that predicts this one, which goes with it"
-        return notes
+        result, floor = self.results[view == "B"], self.min_importance
+        kept = self._noted.get(view)
+        if kept is None or kept[0] is not result or kept[1] != floor:  # most redraws change neither
+            self._noted[view] = kept = (result, floor, _cell_notes(result, floor))
+        return kept[2]
 
     def _range(self, view: str) -> tuple[float, float]:
         """One colour scale for A and B, and for their difference one about 0."""
@@ -431,3 +426,20 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 def _score(score: float, sign: str = "") -> str:
     """A score in a sentence; that of a response which is under the floor altogether is none."""
     return format(score, f"{sign}.3f") if np.isfinite(score) else "none"
+
+
+def _cell_notes(result: SaliencyResult, floor: float) -> list[str]:
+    """The importance and probability of every cell in words, row by row, and why some have no score."""
+    under = f"; no score: under the floor of {floor:g}"
+    ends = [
+        f", probability {chance:.3g}" + under * bool(faint)
+        for chance, faint in zip(result.probability.tolist(), result.under_floor(floor), strict=True)
+    ]
+    notes = [
+        ("importance within rounding" if tiny else f"importance {number:+.3g}") + end
+        for numbers, row in zip(result.importance.tolist(), result.below_rounding.tolist(), strict=True)
+        for number, tiny, end in zip(numbers, row, ends, strict=True)
+    ]
+    if result.method == "exact":
+        notes[-len(ends)] += "; this token is also the query that predicts this one, which goes with it"
+    return notes
