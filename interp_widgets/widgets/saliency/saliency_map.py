@@ -436,7 +436,7 @@ def _cell_notes(result: SaliencyResult, floor: float) -> list[str]:
         for chance, faint in zip(result.probability.tolist(), result.under_floor(floor), strict=True)
     ]
     notes = [
-        ("importance within rounding" if tiny else f"importance {number:+.3g}") + end
+        ("importance within rounding" if tiny else f"importance {number:+.3g}") + end if number == number else ""
         for numbers, row in zip(result.importance.tolist(), result.below_rounding.tolist(), strict=True)
         for number, tiny, end in zip(numbers, row, ends, strict=True)
     ]
