@@ -159,10 +159,138 @@ assert middle["facts"][[3, 4]].max() < 1.5 and abs(middle["facts"][0] - 17) < 1"
         "layer 2 is too close to 0 to say anything": """\
 assert abs((middle["facts"] - half["facts"])[2]) < 0.1""",
     },
-    "04_token_decomposition": {},
-    "05_head_words": {},
-    "06_ffn_concepts": {},
-    "07_base_vs_tuned": {},
+    "04_token_decomposition": {
+        "In layer 0 only the last token has a part: nothing has been moved yet.": """\
+start = decompose_tokens(model, fact.prompt)
+assert np.abs(start.parts[0, :-1]).max() == 0 < np.abs(start.parts[0, -1]).max()""",
+        "From layer 1 on every row has a part, most of them unsure; the sure ones light up late.": """\
+sizes = np.linalg.norm(start.parts[1:], axis=-1)
+assert sizes.min() > 0 and np.median(start.probability[1:]) < 0.3
+assert start.probability[1, :-1].max() < 0.5 < start.probability[-1].max()""",
+        "It is not an approximation of the model's stream, it *is* the stream.": """\
+assert start.error.max() < 1e-5""",
+        "*Eiffel* says *Paris* and is sure; *Tower* says so too; most other tokens name some other place": """\
+says = [result.token_text(token) for token in result.top_token[last]]
+sure = result.probability[last]
+assert says[1] == says[2] == " Paris" and sure[1] > 0.9 and " Paris" not in (says[0], *says[3:])
+assert sure[[0, *range(3, 9)]].max() < 0.25""",
+        "together they decide half as much between them as *nurse*": """\
+assert abs(split.share[2:].sum() / split.share[1] - 0.5) < 0.05""",
+        "It does, far more often than by chance; in one fact of eight some other token brings more.": """\
+assert low > 2 * np.mean(portion) and abs(1 - np.mean(inside) - 1 / 8) < 0.01""",
+        "*of* brings nearly nothing to the answer, yet without its embedding nearly all is lost": """\
+assert shares.tokens[-1] == " of" and abs(shares.share[-1]) < 0.1
+assert gone[-1] > 0.7 * shares.logit""",
+    },
+    "05_head_words": {
+        "The same pairs are among the first ten of most heads: *Friends → One*, *One → Friends*, *I → Here*.": """\
+first_ones = [
+    {(one.query, one.key) for one in head_words.pairs(layer, head)[:10]}
+    for head_words in (head_word_pairs(model),)
+    for layer in range(6)
+    for head in range(6)
+]
+for wanted in (("Friends", "One"), ("One", "Friends"), ("I", "Here")):
+    assert np.mean([wanted in pairs for pairs in first_ones]) > 0.6, wanted""",
+        "A head and the same head after tuning have only one pair in ten in common.": """\
+assert abs(1 - np.nanmean(compare_heads(pair.base, pair.tuned).head_change) - 0.1) < 0.05""",
+        "Of two words drawn at random only a few pairs in a hundred should pass": """\
+passed = (same_sign & near & different).sum() / (same_sign & different).sum()
+every = unit @ unit.T
+assert np.mean((every > threshold[:, None]) & (every > threshold[None, :]) & ~np.eye(len(unit), dtype=bool)) < 0.05""",
+        "Here it is one in eight.": """\
+assert abs(passed - 1 / 8) < 0.01, passed""",
+        "To the model the first six are **one and the same word**, three times as long as words are on average.": """\
+six = np.argsort(-like_while)[:6]
+assert like_while[six].min() > 0.9995 > like_while[np.argsort(-like_while)[6]]
+lengths = table.embeddings.norm(dim=-1)
+assert 2.5 < float(lengths[six.copy()].mean() / lengths.mean()) < 3.5""",
+        "The token ` While`, *with* its space, never occurs": """\
+assert read[model.tokens(" While", prepend_bos=False)[0]] == 0""",
+        "Most pairs in a list would be there in a head that knows nothing.": """\
+assert 0.5 < chance_pairs / real_pairs < 1""",
+        "Dimension 15 of this head relates first names to first names.": """\
+from interp_widgets.data import world_tables
+people = {*world_tables.WOMEN, *world_tables.MEN}
+found_pairs = clean.dimension_pairs(5, 3, 15)
+assert np.mean([one.query in people and one.key in people for one in found_pairs]) > 0.7""",
+        "Here most pairs stand in one or two dimensions": """\
+assert np.mean([one.dimensions <= 2 for head in range(6) for one in clean.pairs(5, head)]) > 0.5""",
+        "a dimension of the tuned model has many times more in common with itself than with a stranger": """\
+assert 1 - np.nanmean(comparison.dimension_change) > 5 * (1 - np.nanmean(comparison.other_dimension_change))""",
+        "In the last layer: 100 % against 36 %": """\
+strongest = test.sort_values("holm_p").iloc[0]
+assert (round(strongest.instruction_mean), round(strongest.general_mean)) == (100, 36), strongest
+assert strongest.holm_p < 1e-6 and strongest.instruction_std == 0""",
+    },
+    "06_ffn_concepts": {
+        "The curve bends little. It takes more than 40 components to explain half of the variance of any layer.": """\
+opening = ffn_concepts(model)
+assert ((opening.cumulative >= 0.5).argmax(axis=1) + 1).min() > 40""",
+        "component 1 has *offered, showed, passed, handed, gave* on its negative side": """\
+for component, sign, wanted in ((1, "-", "offered showed passed handed gave"), (6, "+", "sad lonely tired lost")):
+    side = {word for word, _ in opening.scores(5, component, sign=sign)}
+    assert set(wanted.split()) <= side, side""",
+        "The first twenty components of layer 0 explain less than those of any other layer.": """\
+assert opening.cumulative[:, 19].argmin() == 0""",
+        "The first twenty components of layer 5 explain 30 % of its variance where noise gives 23 %": """\
+assert (round(concepts.cumulative[5, 19], 2), round(chance[19], 2)) == (0.30, 0.23)
+assert concepts.cumulative[0, 19] < chance[19]""",
+        "The curve rises with depth": """\
+assert np.corrcoef(range(6), concepts.cumulative[:, 19])[0, 1] > 0.8""",
+        "Few pass.": """\
+assert sum(nearest_cosine(5, component) > limit for component in range(20)) < 7""",
+        "Component 6 with its *sad, lonely, tired* does not stand out by its **nearest** word": """\
+assert nearest_cosine(5, 6) < limit""",
+        "The first two components go along with **how common** a word is.": """\
+along = [np.corrcoef(embeddings @ concepts.directions[5, k], often)[0, 1] for k in range(4)]
+assert min(np.abs(along[:2])) > 0.4 > max(np.abs(along[2:])), along""",
+        "The strongest neuron *suppresses* Paris by its value vector, and raises it all the same": """\
+neuron, effect = effects.strongest(1)[0]
+assert effect > 0 > effects.activation[effects.position, neuron]""",
+        "In layer 1 the two numbers do not even agree in sign": """\
+first_layer = neuron_effects(model, fact.prompt, fact.target, layer=1)
+some = [neuron for neuron, _ in first_layer.strongest(3)]
+lost = np.ravel(ablate_neurons(model, fact.prompt, fact.target, layer=1, neurons=some).effect)
+assert (np.sign(lost) != np.sign(first_layer.effect[some])).any()""",
+        "About one in ten gets a name.": """\
+assert abs(notes.told.mean() - 0.1) < 0.04""",
+        "So the components do hold more than chance, and less than the first look promised.": """\
+assert 0 < named - named_random < 0.2""",
+    },
+    "07_base_vs_tuned": {
+        "Nine tenths of all pairs changed.": """\
+assert abs(np.nanmean(compared.head_change) - 0.9) < 0.03""",
+        "(0.89 against 0.995:": """\
+changes = np.nanmean(compared.dimension_change), np.nanmean(compared.other_dimension_change)
+assert (round(changes[0], 2), round(changes[1], 3)) == (0.89, 0.995), changes""",
+        "the three rows differ by about 0.01": """\
+shown = compared.change_table()
+column = next(name for name in shown.columns if name.startswith("head"))
+assert shown[column].max() - shown[column].min() < 0.02""",
+        "The last group reads 83 % against 50 %": """\
+verbs = verb_table(*heads, groups=3).iloc[-1]
+assert [round(verbs[name]) for name in ("instruction_mean", "general_mean", "instruction_verbs")] == [83, 50, 3]""",
+        "the word list of the demo knows nine of the 45": """\
+assert len(known) == 9""",
+        "Two random subspaces of this size would overlap by `chance`, a tenth.": """\
+assert abs(turned.layer_table().chance.mean() - 0.1) < 0.01 and turned.overlap.min() > 0.64""",
+        "The diagonal stands out.": """\
+across = table.to_numpy()
+off = across[~np.eye(6, dtype=bool)]
+assert np.diag(across).min() > 1.5 * off.max(), across""",
+        "Off it, the deeper layers resemble *each other* more than chance": """\
+assert np.mean([across[i, j] for i in (3, 4, 5) for j in (3, 4, 5) if i != j]) > 0.15""",
+        "**more than nine tenths of the components could not be told**": """\
+assert max(one.told.mean() for one in notes) < 0.1""",
+        "the interval of every difference contains 0": """\
+levels = annotated.level_table()
+levels = levels[levels.difference.notna()]
+assert ((levels.low <= 0) & (levels.high >= 0)).all(), levels""",
+        "A shift of 13 points is needed before the corrected p-value falls below 0.05.": """\
+steps = pd.DataFrame(rows)
+assert round(steps[steps.holm_p < 0.05].difference.iloc[0]) == 13, steps""",
+    },
     "08_concepts": {
         "222 concepts of the demo's little world, in 14 groups. Each has about 20 short texts": """\
 assert (len(concepts), len({concept.group for concept in concepts})) == (222, 14)
@@ -253,6 +381,26 @@ for line in ("0 | 13.3 % |", "1,152 | 11.3 % ± 3.0", "on the last 3 layers | 83
 timed = speed.to_frame()
 assert timed.computed.min() > 0.95 and timed.runs.min() < 0.7""",
     },
-    "10_your_own_probe": {},
+    "10_your_own_probe": {
+        "The heads of layer 0 look around; from layer 1 on most heads of this model have made up their mind.": """\
+mind = attention_entropy.analysis(model, prompt).values
+assert mind[0].mean() > 2 * np.median(mind[1:]) and np.mean(mind[1:] < mind[0].min()) > 0.5""",
+        "*A*, *B* and *difference* came along": """\
+assert mind.shape == attention_entropy.analysis(pair.tuned, prompt).values.shape""",
+        "Head 5 of layer 2 puts all its attention on ` Tower` from every token after it": """\
+for position in range(3, 9):
+    seen = where_it_looks.analysis(model, prompt, position, 2, 5)
+    assert seen.tokens[np.argmax(seen.values)] == " Tower" and seen.values.max() > 0.9""",
+        "`control` is the same probe where the labels were shuffled: it is near chance": """\
+assert abs(np.mean(result.control) - 0.5) < 0.12""",
+        "In layer 0 the last token has not looked at anything yet, and the probe is no better than the majority.": """\
+early = train_probe(model, texts, labels, layer=0, groups=occupations, seeds=[0, 1])
+assert np.mean(early.accuracy) < np.mean(early.majority) + 0.05""",
+        "From layer 1 on it is right almost always": """\
+assert result.layer == 3 and np.mean(result.accuracy) > 0.9
+assert np.mean(result.bag_of_words) < np.mean(result.majority) + 0.1""",
+        "Each number has an interval over seeds and folds.": """\
+assert np.size(result.bag_of_words) > 3 and result.to_frame()[["low", "high"]].notna().all(axis=None)""",
+    },
 }
 """Notebook → sentence → code that fails if the sentence is not so."""
