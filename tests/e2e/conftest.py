@@ -50,6 +50,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.e2e)
             item.add_marker(pytest.mark.timeout(TEST_PATIENCE))
+    # tests that share a page keep it to the end of their file: they come last, when the others have let go of theirs
+    order = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+    items.sort(key=lambda item: (order[item.path], "shared_nb" in getattr(item, "fixturenames", ())))
 
 
 @dataclass(frozen=True)
@@ -263,12 +266,13 @@ class Notebook:
 
     def done(self) -> None:
         """Wait until nothing of the shown widget runs; on a busy machine its forecast asks for Run first."""
-        end = time.monotonic() + PATIENCE
+        end, pause = time.monotonic() + PATIENCE, 50.0
         while (seen := self.py(f"({self.shown}.status.state, {self.shown}.busy)")) != ("done", False):
             assert time.monotonic() < end, f"{self.shown} stayed {seen!r}"
             if seen == ("waiting", False):
                 self.panel.get_by_role("button", name="Run", exact=True).click()
-            self.page.wait_for_timeout(50)  # leaves the kernel time to work
+            self.page.wait_for_timeout(pause)  # leaves the kernel time to work
+            pause = min(1.3 * pause, 400)
 
     def map_cell(self, row: int, column: int, shape: Sequence[int]) -> tuple[float, float]:
         """Page pixels of the middle of a cell of the panel's first heat map, scrolled into view."""
@@ -499,13 +503,6 @@ def notebook_page(lab: Lab, pages: Pages, pictures: Path | None) -> Iterator[Not
 def nb(lab: Lab, pages: Pages, pictures: Path | None) -> Iterator[Notebook]:
     """A notebook and kernel of the test's own."""
     with notebook_page(lab, pages, pictures) as notebook:
-        yield notebook
-
-
-@pytest.fixture
-def fresh_nb(lab: Lab, browser: Any, pictures: Path | None) -> Iterator[Notebook]:
-    """As `nb`, on a page of its own that has nothing loaded."""
-    with notebook_page(lab, Pages(browser), pictures) as notebook:
         yield notebook
 
 

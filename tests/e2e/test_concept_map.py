@@ -117,23 +117,23 @@ def test_forty_thousand_points(opened: Any) -> None:
     nb.screenshot("concept_map_lasso", nb.page.locator(".iw-bokeh").first)
 
 
-@pytest.mark.parametrize("theme", ["Light", "Dark"])
-def test_marks_and_two_models(nb: Any, theme: str) -> None:
+def test_marks_and_two_models(nb: Any) -> None:
     nb.make("concept_map_small.ipynb", MADE.format(count=240))
     nb.run_all()
-    nb.set_theme(f"JupyterLab {theme}")
     nb.bokeh_idle()
     figure = nb.page.locator(".iw-bokeh").first
-    for width in (1400, 700):
-        nb.resize(width, 900)
-        nb.py(code="chart.show(places); chart.mark(5, [7, 8, 9]); chart.select(range(20, 60))")
+    for theme in ("Light", "Dark"):
+        nb.set_theme(f"JupyterLab {theme}")
+        for width in (1400, 700):
+            nb.resize(width, 900)
+            nb.py(code="chart.show(places); chart.mark(5, [7, 8, 9]); chart.select(range(20, 60))")
+            nb.bokeh_idle()
+            nb.page.mouse.move(*nb.bokeh_point("concept_map", 30.7, 28.3))
+            nb.screenshot(f"concept_map_{theme.lower()}_{width}")
+        nb.py(code="chart.select([]); chart.show(places, side='both', names=('base', 'tuned'))")
         nb.bokeh_idle()
-        nb.page.mouse.move(*nb.bokeh_point("concept_map", 30.7, 28.3))
-        nb.screenshot(f"concept_map_{theme.lower()}_{width}")
-    nb.py(code="chart.select([]); chart.show(places, side='both', names=('base', 'tuned'))")
-    nb.bokeh_idle()
-    nb.screenshot(f"concept_map_moved_{theme.lower()}", figure)
-    nb.py(code="chart.show(None)")
-    expect(figure).to_be_visible()
-    nb.bokeh_idle()
-    nb.screenshot(f"concept_map_empty_{theme.lower()}", figure)
+        nb.screenshot(f"concept_map_moved_{theme.lower()}", figure)
+        nb.py(code="chart.show(None)")
+        expect(figure).to_be_visible()
+        nb.bokeh_idle()
+        nb.screenshot(f"concept_map_empty_{theme.lower()}", figure)

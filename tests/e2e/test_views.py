@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -466,17 +467,29 @@ def test_a_tooltip_goes_with_what_it_was_about(nb: Any) -> None:
     expect(shown, "the number that is there now is told").to_have_text("y: 50000000")
 
 
-def test_views_that_a_busy_page_starts_late_go_on(fresh_nb: Any) -> None:
-    """What happens where a module takes more than anywidget's two seconds: here they are over at once."""
-    nb = fresh_nb
-    nb.page.add_init_script(
-        """AbortSignal.timeout = () => {
-            const over = new AbortController();
-            setTimeout(() => over.abort(), 0);
-            return over.signal;
-        };"""
-    )
+@pytest.fixture
+def late(nb: Any) -> Iterator[Any]:
+    """A page in which modules are over anywidget's time as they begin, and which has no BokehJS yet."""
     nb.make("late.ipynb", STRIP, HEAT, BOKEH)
+    nb.page.evaluate(
+        """() => {
+            delete window.Bokeh;
+            delete window.__interpWidgetsBokeh;
+            window.inTime = AbortSignal.timeout;
+            AbortSignal.timeout = () => {
+                const over = new AbortController();
+                setTimeout(() => over.abort(), 0);
+                return over.signal;
+            };
+        }"""
+    )
+    yield nb
+    nb.page.evaluate("() => { AbortSignal.timeout = window.inTime; }")
+
+
+def test_views_that_a_busy_page_starts_late_go_on(late: Any) -> None:
+    """What happens where a module takes more than anywidget's two seconds: here they are over at once."""
+    nb = late
     nb.run_all()
     expect(tokens(nb)).to_have_count(11)
     nb.bokeh_idle()

@@ -26,7 +26,6 @@ SETTLED = "[panel.status.state for panel in bench.panels]"
 def bench(nb: Any) -> Any:
     """A notebook with the four widgets, each in a cell of its own."""
     nb.make("bench.ipynb", SETUP, *(f"{name} = {call}\n{name}" for name, call in OPEN.items()))
-    nb.open("bench.ipynb")
     nb.run_all()
     nb.wait_py(SETTLED, ["done"] * 4)
     nb.no_error_outputs()
@@ -41,8 +40,10 @@ def run_where_asked(nb: Any) -> None:
             panel.get_by_role("button", name="Run", exact=True).click()
 
 
-def test_a_click_on_a_response_token_moves_lens_ablation_and_decomposition(bench: Any) -> None:
+def test_what_is_clicked_in_one_moves_the_others(bench: Any) -> None:
     nb = bench
+
+    # a response token: lens, ablation and decomposition
     nb.resize(1400, 1500)
     nb.py(code="prompt, answer = model.split(bench.prompt, bench.response); shown = len(prompt) - 1")
     assert nb.py("len(answer)") == 2  # the city and a full stop
@@ -71,9 +72,7 @@ def test_a_click_on_a_response_token_moves_lens_ablation_and_decomposition(bench
     nb.wait_py(SETTLED, ["done"] * 4)
     nb.screenshot("workbench_ablation", ablation)
 
-
-def test_a_cell_of_the_lens_moves_the_layer_of_the_others(bench: Any) -> None:
-    nb = bench
+    # a cell of the lens: the layer
     nb.py(code="lens.look_at(3, 2)")
     nb.wait_py("[panel.layer for panel in bench.panels if panel.has_trait('layer')]", [3, 3, 3])
     nb.wait_py("[panel.prompt_token for panel in bench.panels]", [2] * 4)
