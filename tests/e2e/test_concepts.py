@@ -131,7 +131,7 @@ def test_journey(opened: Any) -> None:
     texts.blur()
     add = panel.get_by_role("button", name="Add", exact=True)
     add.click()
-    expect(panel.get_by_role("alert")).to_contain_text("'parrot' has 2 stimuli")
+    expect(panel.locator(".iw-wanted:visible")).to_contain_text("'parrot' has 2 stimuli")
     texts.fill("\n".join(OWN))
     texts.blur()
     nb.screenshot("concepts_add", panel)
