@@ -66,10 +66,7 @@ def judge(lesson: str, names: dict[str, Any]) -> Callable[[int, Any], None]:
 EXERCISES: dict[str, dict[int, Exercise]] = {
     "01_saliency": {
         1: Exercise(
-            lambda n, its: (
-                its.probability(zeroed=n)
-                >= max(its.probability(zeroed=k) for k in range(len(its.result.prompt_tokens))) - 1e-6
-            ),
+            lambda n, its: its.result.importance[n, 0] <= its.result.importance[:, 0].min() + 1e-6,
             "Column 0 of result.importance belongs to the first response token. Raised means: negative importance.",
         ),
         2: Exercise(

@@ -17,6 +17,8 @@ from interp_widgets import demo_cases
 for case in demo_cases(6):
     first = prompt_saliency(pair.tuned, case.prompt, case.response).importance[:, 0]
     assert first[-1] > 0.7 * first.max()""",
+        "**Hatched columns are about nothing.**": """\
+assert explorer.min_importance == 0.01""",
         "After its second word this response depends on the prompt hardly at all": """\
 assert opening.under_floor().tolist() == [False, False, *[True] * 6] and largest[1] > 0.2""",
     },
@@ -28,8 +30,10 @@ assert np.sort(opening.importance[:, 0])[-3] < 0.7""",
         "The second depends on *country*.": """\
 assert opening.prompt_tokens[opening.importance[:, 1].argmax()] == " country"
 assert np.sort(opening.importance[:, 1])[-2:] @ [-2, 1] > 0""",
-        "From the third word on, no prompt token changes a probability of B by as much as 0.01": """\
+        "From the third word on the columns of B are hatched": """\
 assert opening.importance[:, :2].max(axis=0).min() > 0.2 and np.abs(opening.importance[:, 2:]).max() < 0.01""",
+        "they look as busy as the others, each against its own largest value.": """\
+assert (opening.normalised().max(axis=0)[opening.importance.max(axis=0) > 1e-6] == 10).all()""",
         "this response has none.": """\
 assert opening.normalised(threshold=7, min_importance=0.01).astype(bool).sum(axis=1).max() == 1""",
         "How often does that make the last token look important?": """\
@@ -222,6 +226,9 @@ assert 1 - np.nanmean(comparison.dimension_change) > 5 * (1 - np.nanmean(compari
 strongest = test.sort_values("holm_p").iloc[0]
 assert (round(strongest.instruction_mean), round(strongest.general_mean)) == (100, 36), strongest
 assert strongest.holm_p < 1e-6 and strongest.instruction_std == 0""",
+        "With $K = 100$ or without the unread words nothing of it is left.": """\
+for other in (compare_heads(pair.base, pair.tuned, top=100), comparison):
+    assert not (other.verb_table().holm_p < 0.05).any()""",
     },
     "06_ffn_concepts": {
         "The curve bends little. It takes more than 40 components to explain half of the variance of any layer.": """\

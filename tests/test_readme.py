@@ -13,6 +13,7 @@ import pytest
 
 import interp_widgets
 from interp_widgets.widgets import views
+from interp_widgets.widgets.base.panel import QUICK_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -138,3 +139,7 @@ def test_missed_aims_are_told() -> None:
         assert f"instead of {aim}" in README
     longest = max(float(found) for found in re.findall(r"\| \d+ \| \d+ ms \| (\d+) ms \|", RESULTS))
     assert f"{longest:.0f} ms" in README
+
+
+def test_what_starts_by_itself_is_told() -> None:
+    assert f"forecast to take less than {QUICK_SECONDS:g} s" in README
