@@ -281,14 +281,20 @@ def test_stop_keeps_and_resume_goes_on(base: Any, view: Any, monkeypatch: pytest
     monkeypatch.setattr(trainer_module, "step_loss", slow)
     said: list[tuple[str, str]] = []
     panel["tune"].words.observe(lambda change: said.append((change["new"], panel.status.text)), "value")
+    lines: list[str] = []
+    panel.status.observe(lambda change: lines.append(change["new"]), "text")
     panel["tune"].tune()
     assert panel["tune"].stop_button.disabled is False
     settle(panel)
     assert ("Stopped after 3 of 6 steps.", "Making the mixture of what was learned") in said, "before it is made"
     assert (panel.report.stopped, panel.report.done) == ("cancelled", 3)
     assert panel["tune"].going is False
+    ends = "Cancelled: the part finished so far is shown", "Tuning: done in"
+    assert [any(end in line for line in lines) for end in ends] == [True, False], lines
+    lines.clear()
     panel["tune"].resume()
     settle(panel)
+    assert [any(end in line for line in lines) for end in ends] == [False, True], lines
     assert (panel.report.stopped, panel.report.done) == ("done", 6)
     for name, value in whole.state.weights.items():
         assert torch.equal(value, panel.mixture.state.weights[name])

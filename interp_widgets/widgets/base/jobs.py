@@ -34,13 +34,15 @@ class Jobs:
         channel: str = "side",
         quiet: bool = False,
         gives_way: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> Job:
         """Run `work(job)` in the worker beside the panel's question and then `done(value)`, with status and Cancel.
 
         `work` must not touch widgets; it hands `job.progress`, `job.check` and `job.partial` on to an analysis. `done`
         and `on_partial` may draw. The newest run of a channel replaces the one before it. With `quiet`, the status line
         tells only of errors and of a cancelled run: for milliseconds of work behind a click. With `gives_way`, the work
-        calls `job.give_way` now and then, so that shorter runs of all panels need not wait for its end.
+        calls `job.give_way` now and then, so that shorter runs of all panels need not wait for its end. Work that has a
+        value though the user cut it short says so by `stopped`.
         """
         panel, status, line = self._panel, self._panel.status, self.on_line(channel)
         began, partial = time.monotonic(), False
@@ -50,7 +52,9 @@ class Jobs:
         def finish(value: Any) -> None:
             if done is not None:
                 done(value)
-            if not quiet:
+            if stopped():
+                status.cancelled(partial=partial, channel=line)
+            elif not quiet:
                 status.done(time.monotonic() - began, title=title, channel=line)
 
         def compute(job: Job) -> Any:

@@ -195,6 +195,7 @@ class MixtureTuning(MixturePanel):
                     progress=job.progress, check=check, on_step=on_step, on_partial=kept.append, **options,
                 )  # fmt: skip
                 speedometer.learn(TUNING, str(base.device), flops, time.monotonic() - began - job.given_away)
+                halt.clear()  # pressed behind the last step
                 return tuned, None
             except _Stopped:
                 pass
@@ -208,7 +209,7 @@ class MixtureTuning(MixturePanel):
         self.words.value = "The data set is read; the first step follows."
         self.jobs.start(
             work, lambda ended: self._take(ended[0], ended[1], live, slot, line), title="Tuning", channel="tune",
-            on_partial=self._show_live, gives_way=True,
+            on_partial=self._show_live, gives_way=True, stopped=halt.is_set,
         )  # fmt: skip
 
     def _show_live(self, partial: tuple[StepCurves, bool]) -> None:
