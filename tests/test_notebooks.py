@@ -10,10 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import nbformat
 import numpy as np
 import pytest
-from nbclient import NotebookClient
 from scipy.stats import ttest_rel
 
 import interp_widgets
@@ -82,6 +80,20 @@ TRY = (
 """How a point begins that only says what to try."""
 
 
+def nbformat() -> Any:
+    """The module, which takes seconds to import: most workers of a run read no notebook."""
+    import nbformat as module
+
+    return module
+
+
+def execute(book: Any, **options: Any) -> None:
+    """Run a notebook, which keeps its outputs."""
+    from nbclient import NotebookClient
+
+    NotebookClient(book, **options).execute()
+
+
 @pytest.fixture(autouse=True)
 def source_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels run this very source, installed or not."""
@@ -122,7 +134,7 @@ def test_an_exercise_before_its_cells_says_which_name_is_missing() -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_an_exercise_does_not_show_its_answer(path: Path) -> None:
     """What the folded solution says stands nowhere else, and the cell that asks holds the question alone."""
-    book = nbformat.read(path, as_version=4)
+    book = nbformat().read(path, as_version=4)
     shown = "\n".join(re.sub(r"<details>.*?</details>", "", cell.source, flags=re.DOTALL) for cell in book.cells)
     for name, solution in solutions(book).items():
         assert solution.split("#")[0].strip() not in shown, f"{name} of {path.name}"
@@ -142,27 +154,25 @@ def with_claims(book: Any, claims: dict[str, str], *answers: dict[str, str]) -> 
         cells.append(cell)
         if cell.cell_type == "markdown":
             said = [f"# {text}\n{code}" for text, code in claims.items() if text in plain(cell.source)]
-            cells += [nbformat.v4.new_code_cell("\n".join(said))] if said else []
+            cells += [nbformat().v4.new_code_cell("\n".join(said))] if said else []
         asked = re.findall(r"^(answer_\w+) = None", cell.source, re.MULTILINE) if cell.cell_type == "code" else []
         for given in answers if asked else ():
             source = cell.source
             for name in asked:
                 source = source.replace(f"{name} = None", f"{name} = {given[name]}")
-            cells.append(nbformat.v4.new_code_cell(source))
-    return nbformat.v4.new_notebook(cells=cells, metadata=book.metadata)
+            cells.append(nbformat().v4.new_code_cell(source))
+    return nbformat().v4.new_notebook(cells=cells, metadata=book.metadata)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_and_judges_its_exercises(path: Path, warm_kernel: str) -> None:
-    book = nbformat.read(path, as_version=4)
-    nbformat.validate(book)
+    book = nbformat().read(path, as_version=4)
+    nbformat().validate(book)
     right, wrong = solutions(book), WRONG[path.stem]
     assert set(right) == set(wrong), "every exercise needs a solution in the notebook and a wrong answer here"
     run = with_claims(book, CLAIMS[path.stem], wrong, right)
-    NotebookClient(
-        run, timeout=240, kernel_name=warm_kernel, resources={"metadata": {"path": str(path.parent)}}
-    ).execute()
+    execute(run, timeout=240, kernel_name=warm_kernel, resources={"metadata": {"path": str(path.parent)}})
     outputs = [output for cell in run.cells for output in cell.get("outputs", [])]
     assert any(WIDGET in output.get("data", {}) for output in outputs), f"{path.name} shows no widget"
     said = [text for output in outputs for text in output.get("text", "").splitlines()]
@@ -172,7 +182,7 @@ def test_notebook_runs_and_judges_its_exercises(path: Path, warm_kernel: str) ->
 
 def blocks(path: Path) -> list[str]:
     """The code in the texts of a notebook: what to do with a model and files of one's own."""
-    texts = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
+    texts = [cell.source for cell in nbformat().read(path, as_version=4).cells if cell.cell_type == "markdown"]
     return re.findall(r"^```python\n(.*?)```", "\n".join(texts), re.DOTALL | re.MULTILINE)
 
 
@@ -211,14 +221,14 @@ def test_code_for_published_data_runs_on_it(
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_stored_without_outputs(path: Path) -> None:
-    for cell in nbformat.read(path, as_version=4).cells:
+    for cell in nbformat().read(path, as_version=4).cells:
         assert not cell.get("outputs"), f"{path.name} has stored outputs: clear them before saving"
         assert cell.get("execution_count") is None
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_claim_that_is_tested_stands_in_its_notebook(path: Path) -> None:
-    texts = [plain(cell.source) for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
+    texts = [plain(cell.source) for cell in nbformat().read(path, as_version=4).cells if cell.cell_type == "markdown"]
     for claim in CLAIMS[path.stem]:
         assert sum(text.count(claim) for text in texts) == 1, f"{path.name} must say once: {claim}"
 
@@ -226,7 +236,7 @@ def test_every_claim_that_is_tested_stands_in_its_notebook(path: Path) -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_there_is_to_notice_is_tested(path: Path) -> None:
     """Every point under "What to notice" has a claim that is tested, or only says what to do and to look at."""
-    for cell in nbformat.read(path, as_version=4).cells:
+    for cell in nbformat().read(path, as_version=4).cells:
         _, _, after = cell.source.partition("**What to notice**\n\n") if cell.cell_type == "markdown" else ("", "", "")
         for point in re.split(r"^- ", after.split("\n\n")[0], flags=re.MULTILINE)[1:]:
             tried = point.startswith(TRY)
@@ -243,12 +253,12 @@ def test_every_notebook_is_listed() -> None:
 
 
 def test_a_claim_that_is_not_so_is_noticed() -> None:
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("One is\ntwo.")])
+    book = nbformat().v4.new_notebook(cells=[nbformat().v4.new_markdown_cell("One is\ntwo.")])
     with pytest.raises(Exception, match="AssertionError"):
-        NotebookClient(with_claims(book, {"One is two.": "assert 1 == 2"}), timeout=60, kernel_name="python3").execute()
+        execute(with_claims(book, {"One is two.": "assert 1 == 2"}), timeout=60, kernel_name="python3")
 
 
 def test_a_failing_cell_is_noticed() -> None:
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")])
+    book = nbformat().v4.new_notebook(cells=[nbformat().v4.new_code_cell("1 / 0")])
     with pytest.raises(Exception, match="ZeroDivisionError"):
-        NotebookClient(book, timeout=60, kernel_name="python3").execute()
+        execute(book, timeout=60, kernel_name="python3")
