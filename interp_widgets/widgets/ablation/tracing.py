@@ -156,13 +156,18 @@ class CausalTracing(MapPanel):
             for strip in self.strips.views:
                 if axis != before:
                     strip.set_tokens(axis, special=list(self.texts.special))
-                strip.label = SUBJECT if self._marks else ""
                 strip.instruction = (
                     "drag to mark another" if self._marks else "drag over the subject: it gets the noise"
                 )
                 strip.marks = [span for span in self._marks if span[1] <= len(self.texts.axis)]
         finally:
             self._filling = False
+        self._label()
+
+    def _label(self) -> None:
+        for view, strip in self.strips.drawn():
+            letter = f"{view}: " if self.shown == "beside" else ""
+            strip.label = letter + SUBJECT if self._marks else ""
 
     def _marked(self, change: Any) -> None:
         """A drag made or wiped out marks: the newest is the subject."""
@@ -237,6 +242,7 @@ class CausalTracing(MapPanel):
     def _shade(self, arrays: Any) -> None:
         """Shade each token by what its clean embedding alone brings back."""
         effects = [np.asarray(result.embedding_effect, dtype=np.float64) for result in self.results]
+        self._label()
         for view, strip in self.strips.drawn():
             shown = pair_view.of_view(view, effects)
             if shown is None or len(shown) != len(strip.tokens):
