@@ -83,6 +83,7 @@ class Field:
     offers: Callable[[Any], Collection[Any]] | None
     group: str
     new_row: bool
+    more: bool
     width: str
     live: bool | None
     control: Callable[[Any], Any] | None
@@ -159,6 +160,7 @@ def field(
     offers: Callable[[Any], Collection[Any]] | None = None,
     group: str = "",
     new_row: bool = False,
+    more: bool = False,
     width: str = "",
     live: bool | None = None,
     control: Callable[[Any], Any] | None = None,
@@ -172,7 +174,7 @@ def field(
     is checked against them.
 
     Without a `label` there is no control. `help` is its tooltip, `group` says which box of controls it is in and
-    `new_row` that a row of them begins with it; `width` is ``short``, ``grow`` or empty. A text counts when the user
+    `new_row` that a row of them begins with it, and `more` that it is under *More*, as what is seldom changed; `width` is ``short``, ``grow`` or empty. A text counts when the user
     leaves its box, and a fraction while its slider moves, unless `live` says otherwise. The control, and the argument
     with it, is there while `shown_if(panel)` holds. Where the option is empty and `required`, nothing runs, and that
     sentence says what to fill in. `offers` says which values of a choice a panel has, and `control(panel)` makes a
@@ -188,7 +190,7 @@ def field(
     base, extras = (get_args(kind)[0], get_args(kind)[1:]) if get_origin(kind) is Annotated else (kind, ())
     made = Field(
         base, tuple(extras), label, help, placeholder, shown_if, required, redraws, selects, chooses, argument,
-        offers, group, new_row, width, live, control, next(_order),
+        offers, group, new_row, more, width, live, control, next(_order),
     )  # fmt: skip
     return _trait(made, default).tag(field=made)
 
@@ -278,6 +280,7 @@ class Controls:
         self._fields = fields_of(panel)
         self._made: dict[str, Any] = {}
         self._rows: list[W.HBox] = []
+        self._folds: list[_Fold] = []
         self._hints: dict[str, Hint] = {}
         panel.watch(panel, T.All, lambda _: self.fit())
 
@@ -306,15 +309,35 @@ class Controls:
         before: Mapping[str, Iterable[Any]] | None = None,
         after: Mapping[str, Iterable[Any]] | None = None,
     ) -> list[W.HBox]:
-        """The rows of a group's fields, with other widgets before and after some of them."""
-        lines: list[list[Any]] = []
-        for name, made in self._fields.items():
-            if not made.label or made.group != group:
-                continue
-            if made.new_row or not lines:
-                lines.append([])
-            lines[-1] += [*(before or {}).get(name, ()), name, *(after or {}).get(name, ())]
-        return [self.row(*line) for line in lines]
+        """The rows of a group's fields, with other widgets before and after some of them, and what is under *More*."""
+        fields = {name: made for name, made in self._fields.items() if made.label and made.group == group}
+
+        def lines_of(more: bool) -> list[list[Any]]:
+            lines: list[list[Any]] = []
+            for name, made in fields.items():
+                if made.more != more:
+                    continue
+                if made.new_row or not lines:
+                    lines.append([])
+                lines[-1] += [*(before or {}).get(name, ()), name, *(after or {}).get(name, ())]
+            return lines
+
+        rows, folded = [self.row(*line) for line in lines_of(False)], [self.row(*line) for line in lines_of(True)]
+        if not folded:
+            return rows
+        if not rows:
+            raise TypeError(f"some of the fields {', '.join(fields)} must stand above the others, without more=True")
+        return [*rows, self.fold(rows[-1], folded)]
+
+    def fold(self, beside: W.HBox, rows: Sequence[W.HBox]) -> W.VBox:
+        """Rows that *More*, at the end of the row `beside`, shows; open where one of their options is another than
+        usual."""
+        controls = {control for line in rows for control in line.children}
+        names = [name for name, control in self._made.items() if control in controls]
+        fold = _Fold(rows, opened=any(getattr(self._panel, name) != self._usual(name) for name in names))
+        self._folds.append(fold)
+        beside.children = (*beside.children, fold.button)
+        return fold.box
 
     def fit(self) -> None:
         """Show the controls that the panel's settings ask for, between the bounds that hold now."""
@@ -322,6 +345,8 @@ class Controls:
             self._fit_one(name)
         for box in self._rows:
             self._fit_row(box)
+        for fold in self._folds:
+            fold.fit()
 
     # hints ------------------------------------------------------------------------------------------------------------
 
@@ -331,6 +356,9 @@ class Controls:
         box = next((box for box in self._rows if self._made.get(name) in box.children), None)
         if box is None or hidden(self._made[name]):
             return False
+        for fold in self._folds:
+            if box in fold.box.children:
+                fold.button.value = True
         if name not in self._hints:
             self._hints[name] = Hint()
             at = box.children.index(self._made[name]) + 1
@@ -349,6 +377,12 @@ class Controls:
             hint.say("")
 
     # inside -----------------------------------------------------------------------------------------------------------
+
+    def _usual(self, name: str) -> Any:
+        """What an option holds where nobody has said anything."""
+        panel = self._panel
+        usual = getattr(panel, "usual", {})
+        return usual[name] if name in usual else panel.traits()[name].default(panel)
 
     def _fit_one(self, name: str) -> None:
         made, control = self._fields[name], self._made[name]
@@ -374,6 +408,24 @@ class Controls:
         if lines is None:
             return panel.bind(control, name)
         return panel.bind(control, name, read=lambda text: list(lines.read(text)), write=lines.write)
+
+
+class _Fold:
+    """Rows of options that are seldom changed, and the button that shows them."""
+
+    def __init__(self, rows: Sequence[W.HBox], *, opened: bool) -> None:
+        self.box = W.VBox(list(rows))
+        self.box.add_class("iw-column")
+        self.button = W.ToggleButton(description="More", value=opened, tooltip="Options that are seldom changed")
+        self.button.add_class("iw-more")
+        self.button.observe(lambda _: self.fit(), "value")
+        self.fit()
+
+    def fit(self) -> None:
+        """Show what is asked for; no button where there is nothing to show."""
+        some = not all(hidden(row) for row in self.box.children)
+        shown_if(self.button, some)
+        shown_if(self.box, some and self.button.value)
 
 
 def hidden(widget: Any) -> bool:

@@ -117,6 +117,8 @@ class Panel(Shell):
         self.results: tuple[Any, ...] = ()
         """The results on the screen, one per model."""
         self.jobs, self.answers = Jobs(self), Answers(self)
+        self.usual: dict[str, Any] = {}
+        """What it starts with where the user and the workbench say nothing."""
         self.active = stack is None
         """Whether the panel can be seen; one that cannot answers when it is."""
         self._shown: Outcome | None = None
@@ -138,7 +140,8 @@ class Panel(Shell):
             self._asked_for = {
                 name: traits[name] for name, one in self.fields().items() if one.chooses and name in traits
             }
-            for name, value in {**self.defaults({*traits, *self.workbench.given}), **traits}.items():
+            self.usual = self.defaults({*traits, *self.workbench.given})
+            for name, value in {**self.usual, **traits}.items():
                 setattr(self, name, value)
             if stack is None:  # the stack is on the workbench for all its panels
                 self.workbench.join(self, given=traits)
@@ -503,7 +506,7 @@ class Panel(Shell):
     # inside: the layout -----------------------------------------------------------------------------------------------
 
     def _assemble(self) -> None:
-        """Lay the panel out: title line, inputs, actions, plot, details, status line."""
+        """Lay the panel out: title line, inputs, actions with the status line, plot, details."""
         shared = None if self.stack is None else self.stack.status_line
         self.status = StatusLine(on_cancel=self._cancelled_by_user) if shared is None else shared
         self.controls = Controls(self)
@@ -525,12 +528,12 @@ class Panel(Shell):
             take_away.insert(0, self.on_click(copy, self._show_code))
         end = W.HBox(take_away)
         end.add_class("iw-end")
-        self.actions = W.HBox([*actions, end])
+        self.actions = W.HBox([*actions, self.status, end])
         self.actions.add_class("iw-row")
         above = (self.inputs, self.actions, self.save_menu.row, self.code_box)
         self.heading = None if self.stack is not None else W.HTML(heading(self.title, self.models))
         title = () if self.heading is None else (self.heading,)
-        self.children = (*title, *above, self.plot, self.details, *([self.status] if shared is None else []))
+        self.children = (*title, *above, self.plot, self.details)
         self.build()
 
     def _observe(self) -> None:

@@ -224,8 +224,7 @@ class Stack(Shell):
             if len(names) > 1
             else W.VBox(boxes)  # a bar of one tab would say nothing
         )
-        below = [] if self.status_line is None else [self.status_line]
-        self.children = (W.HTML(heading(self.title, self.models)), self.inputs, self.tabs, *below)
+        self.children = (W.HTML(heading(self.title, self.models)), self.inputs, self.tabs)
         self._make(self.tab)
         self.observe(self._changed, [name for name in self.options() if name != "tab"])
         self.watch(self.tabs, "selected_index", lambda change: setattr(self, "tab", names[change.new or 0]))

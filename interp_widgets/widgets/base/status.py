@@ -81,6 +81,7 @@ class StatusLine(View):
 
     def __init__(self, on_cancel: Callable[[], object] | None = None, **traits: Any) -> None:
         super().__init__(**traits)
+        self.add_class("iw-status-box")
         self._runs: dict[str, _Run] = {}
         self._last = ("idle", "Ready")
         self._on_cancel = on_cancel

@@ -49,8 +49,9 @@ class SaliencyExplorer(Stack):
     def build(self) -> None:
         generate = W.Button(description="Generate", tooltip="Let the model write the response to this prompt")
         self.on_click(generate, self.write)
-        writing = self.controls.row(generate, "writer", "write_anew", "max_new_tokens", "temperature", "seed")
-        self.inputs.children = [*self.controls.rows("texts"), writing, *self.controls.rows("attribution")]
+        method = self.controls.rows("attribution", before={"method": [generate]})
+        writing = self.controls.row("writer", "write_anew", "max_new_tokens", "temperature", "seed")
+        self.inputs.children = [*self.controls.rows("texts"), *method, self.controls.fold(method[0], [writing])]
         self.watch(self, "prompt", self._other_prompt)
 
     def _other_prompt(self, _: Any) -> None:

@@ -19,7 +19,6 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.code import call, cell
-from ..base.controls import row
 from ..base.fields import Bounds, field
 from ..base.request import Request, result_variables
 from ..base.saving import as_one
@@ -59,15 +58,12 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def build(self) -> None:
         super().build()
-        self.inputs.children = [
-            self.controls.row("values", "levels", "threshold", "density_threshold", "p", "min_importance")
-        ]
         self.prompt_strips = pair_view.SideBySide(
-            self, lambda: TokenStrip(label="Prompt", density_label="density", live_hover=True, empty="No prompt yet")
+            self, lambda: TokenStrip(density_label="density", live_hover=True, empty="No prompt yet")
         )
         self.response_strips = pair_view.SideBySide(
             self, lambda: TokenStrip(
-                label="Response", live_hover=True, density_label="probability", empty="No response yet: press Run"
+                live_hover=True, density_label="probability", empty="No response yet: press Run"
             )
         )  # fmt: skip
         self.maps = pair_view.SideBySide(
@@ -78,15 +74,19 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         )  # fmt: skip
         views = self.prompt_strips.views, self.response_strips.views, self.maps.views
         self.prompt_strip, self.response_strip, self.heat = (each[0] for each in views)
+        self.prompt_strip.label, self.response_strip.label = "Prompt", "Response"
         for prompt_strip, response_strip, heat in zip(*views, strict=True):
             heat.strips = (prompt_strip, response_strip)  # shade each other in a saved page too
         self.table = Table(empty="Click a response token: the prompt tokens it depends on are listed here.", height=240)
         marking = W.ToggleButton(description="Mark instruction", tooltip="Then drag over the prompt's words")
         clear = self.on_click(W.Button(description="Clear marks"), lambda: setattr(self, "marks", []))
         self.scores = W.HTML("")
-        tools = row(marking, clear, self.scores)
-        boxes = self.prompt_strips.box, self.response_strips.box, self.maps.box
-        self.plot.children = [tools, *boxes, self.table]
+        above = self.controls.row("values", "min_importance", marking, clear)
+        scoring = self.controls.row("levels", "threshold", "density_threshold", "p")
+        self.inputs.children = [above, self.controls.fold(above, [scoring])]
+        self.strips = W.VBox([self.prompt_strips.box, self.response_strips.box])
+        self.strips.add_class("iw-beside")
+        self.plot.children = [self.scores, self.strips, self.maps.box, self.table]
         for strip in self.prompt_strips.views:
             self.bind(strip, "prompt_token", key="selected")
             self.bind(strip, "marks", key="marks")
@@ -200,6 +200,8 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self._show_texts(first, request.inputs[0].text)
         self._matrices = tuple(map(self._matrix, results))
         self._densities = tuple(result.density(**self.shape) for result in results)
+        beside = self.shown == "beside"
+        (self.strips.remove_class if beside else self.strips.add_class)("iw-beside")  # two of each are two rows
         for view, heat in self.maps.drawn():
             low, high = self._range(view)
             with heat.hold_sync():

@@ -58,21 +58,21 @@ class TokenDecompositionExplorer(PredictionPanel):
         help="A token whose logit is taken off the target's: what speaks for the one against the other",
     )  # fmt: skip
     biases = field(
-        BIASES_LABELS, "separate", label="Biases", new_row=True,
+        BIASES_LABELS, "separate", label="Biases", more=True,
         help="Where the biases go: a part of their own, or onto the tokens' parts in proportion to their norms",
     )  # fmt: skip
     lens = field(
-        LENS_LABELS, "own", label="Lens",
+        LENS_LABELS, "own", label="Lens", more=True,
         help="By what the final norm divides a part when it is read alone: its own scale, or the whole stream's",
     )  # fmt: skip
-    color = field(
-        COLOR_LABELS, "probability", label="Colour", redraws=True, new_row=True, help="Which number colours the map"
-    )
+    color = field(COLOR_LABELS, "probability", label="Colour", redraws=True, help="Which number colours the map")
     threshold = field(
-        Share, 0.2, label="Labels from", redraws=True,
+        Share, 0.2, label="Labels from", redraws=True, more=True,
         help="A part's top token is written into its cell from this probability on",
     )  # fmt: skip
-    bars = field(BAR_LABELS, "logit", label="Bars", redraws=True, help="Which number the bars beside the rows are")
+    bars = field(
+        BAR_LABELS, "logit", label="Bars", redraws=True, more=True, help="Which number the bars beside the rows are"
+    )
     source = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
     """The selected row: a source token, or behind the last one the biases; -1 for none."""
     column = field(Annotated[int, Bounds(low=-1)], -1, chooses=True, argument=None)
@@ -101,7 +101,7 @@ class TokenDecompositionExplorer(PredictionPanel):
         self.position_control = PositionControl(self)
         self.inputs.children = [
             *self.text_inputs(),
-            *self.controls.rows(before={"biases": self.position_control.parts}),
+            *self.controls.rows(before={"color": self.position_control.parts}),
         ]
         self.map = SourceMap(self)
         self.about = SourceDetails(self)
