@@ -173,12 +173,12 @@ def field(
     analysis (None); an argument of another name than the option is named here. What `chooses` something in the results
     is checked against them.
 
-    Without a `label` there is no control. `help` is its tooltip, `group` says which box of controls it is in and
-    `new_row` that a row of them begins with it, and `more` that it is under *More*, as what is seldom changed; `width` is ``short``, ``grow`` or empty. A text counts when the user
-    leaves its box, and a fraction while its slider moves, unless `live` says otherwise. The control, and the argument
-    with it, is there while `shown_if(panel)` holds. Where the option is empty and `required`, nothing runs, and that
-    sentence says what to fill in. `offers` says which values of a choice a panel has, and `control(panel)` makes a
-    control that no kind has.
+    Without a `label` there is no control. `help` is its tooltip, `group` says which box of controls it is in, `new_row`
+    that a row of them begins with it, and `more` that it is under *More*, as what is seldom changed; `width` is
+    ``short``, ``grow`` or empty. A text counts when the user leaves its box, and a fraction while its slider moves,
+    unless `live` says otherwise. The control, and the argument with it, is there while `shown_if(panel)` holds. Where
+    the option is empty and `required`, nothing runs, and that sentence says what to fill in. `offers` says which values
+    of a choice a panel has, and `control(panel)` makes a control that no kind has.
 
     Example:
         >>> class Settings(Panel):

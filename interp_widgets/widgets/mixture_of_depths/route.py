@@ -87,8 +87,11 @@ class MixtureRouting(MixtureReading):
         for line in (hint, self.key_line):
             line.add_class("iw-hint")
         self.tables = [Table(empty="No routing yet: press Run", height=300) for _ in self.models]
+        self.table_boxes = [W.VBox([table]) for table in self.tables]
+        for second in self.table_boxes[1:]:
+            shown_if(second, False)
         self.plot.children = [
-            self.state, self.strips.box, self.maps.box, self.key_line, self.story, *self.tables
+            self.state, self.strips.box, self.maps.box, self.key_line, self.story, *self.table_boxes
         ]  # fmt: skip
         self._filling = False  # what the program fills in is not the user's doing
         self._list_mixtures()
@@ -194,7 +197,7 @@ class MixtureRouting(MixtureReading):
         shown = [(letters[slot], self.results[slot], min(at, self.results[slot].n_positions - 1)) for slot in slots]
         self.story.value = "<br>".join(f"{letter}{_story(one, at)}" for letter, one, at in shown)
         for index, table in enumerate(self.tables):
-            shown_if(table, index < len(shown))
+            shown_if(self.table_boxes[index], index < len(shown))
             if index < len(shown):
                 letter, one, at = shown[index]
                 _fill(table, one, at, letter)
