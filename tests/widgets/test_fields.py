@@ -11,6 +11,7 @@ import traitlets as T
 
 from interp_widgets.widgets.base.fields import Bounds, Incomplete, Lines, Seed, Share, Text, field, variant
 from interp_widgets.widgets.base.panel import Panel
+from tests.widgets.opening import opening
 
 
 def count_letters(model: Any, *, prompt: str, letters: tuple[str, ...] = (), most: int = 5, foil: str = "") -> int:
@@ -140,3 +141,55 @@ def test_a_variant_may_start_with_another_value() -> None:
     with pytest.raises(T.TraitError, match="50"):
         Many(k=51)
     assert [kind.k.metadata["field"].label for kind in (Few, Many)] == ["k", "K"]
+
+
+class Folded(Letters):
+    """Some of its options are seldom changed."""
+
+    highest = variant(Letters.highest, more=True)
+    against = variant(Letters.against, more=True)
+    foil = variant(Letters.foil, more=True)
+
+
+def test_what_is_seldom_changed_is_under_more(model: Any, wire: Any) -> None:
+    with opening(Folded) as show:
+        panel = show(model)
+        first, fold = panel.inputs.children
+        more = first.children[-1]
+        assert [child.description for child in first.children] == [
+            "Prompt",
+            "Letters, one per line",
+            "From",
+            "Place",
+            "More",
+        ]
+        assert [[child.description for child in row.children] for row in fold.children] == [["Most", "Against", "Foil"]]
+        assert "iw-hidden" in fold._dom_classes
+        wire.type(more, value=True)
+        assert "iw-hidden" not in fold._dom_classes
+        wire.type(more, value=False)
+        panel.against = "foil"
+        panel.go()  # what a hint is about is brought to light
+        assert panel.hints == {"foil": "type the foil: one letter"}
+        assert more.value
+        assert "iw-hidden" not in fold._dom_classes
+
+
+@pytest.mark.parametrize(("options", "opened"), [({}, False), ({"highest": 5}, False), ({"highest": 6}, True)])
+def test_more_is_open_where_something_is_unusual(model: Any, options: dict[str, Any], opened: bool) -> None:
+    with opening(Folded) as show:
+        assert show(model, **options).inputs.children[0].children[-1].value == opened
+
+
+def test_a_group_cannot_be_all_under_more(model: Any) -> None:
+    class Alone(Letters):
+        seed = variant(Letters.seed, more=True)
+
+        def build(self) -> None:
+            super().build()
+            self.details.children = self.controls.rows("elsewhere")
+
+    with pytest.raises(
+        TypeError, match="of the fields seed one at least must be in sight: declare it without more=True"
+    ):
+        Alone(model)

@@ -326,7 +326,8 @@ class Controls:
         if not folded:
             return rows
         if not rows:
-            raise TypeError(f"some of the fields {', '.join(fields)} must stand above the others, without more=True")
+            names = ", ".join(fields)
+            raise TypeError(f"of the fields {names} one at least must be in sight: declare it without more=True")
         return [*rows, self.fold(rows[-1], folded)]
 
     def fold(self, beside: W.HBox, rows: Sequence[W.HBox]) -> W.VBox:

@@ -14,9 +14,7 @@ from .workbench import model_name
 def heading(title: str, models: Sequence[Any]) -> str:
     """The title line as HTML, everything in it escaped."""
     named = zip(("A", "B"), models, strict=False) if len(models) > 1 else [("", models[0])]
-    chips = (
-        f"<span class='iw-model iw-model-{letter}'>{_model(letter, model)}</span>" for letter, model in named
-    )
+    chips = (f"<span class='iw-model iw-model-{letter}'>{_model(letter, model)}</span>" for letter, model in named)
     what = f"<span class='iw-what' role='heading' aria-level='3'>{escape(title)}</span>"
     return f"<div class='iw-heading'>{what}{''.join(chips)}</div>"
 
