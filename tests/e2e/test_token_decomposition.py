@@ -32,7 +32,14 @@ def test_journey(opened: Any) -> None:
     panel = nb.panel
     expect(panel.locator(".iw-heat canvas").first).to_be_visible()
     nb.bokeh_idle()
-    nb.looks("token_decomposition", panel, height=3200)
+    for theme in ("Light", "Dark"):
+        nb.set_theme(f"JupyterLab {theme}")
+        for width in (1400, 700):
+            nb.resize(width, 3200)
+            nb.bokeh_idle()
+            nb.screenshot(f"token_decomposition_{theme.lower()}_{width}", panel)
+    nb.set_theme("JupyterLab Light")
+    nb.resize(1400, 1700)
 
     # another prompt, typed: the answer of the example goes, the likeliest token takes its place
     box = panel.get_by_label("Prompt", exact=True)
@@ -42,7 +49,7 @@ def test_journey(opened: Any) -> None:
     nb.done()
     assert nb.py("panel.result[0].logit.target_token") == " Rome"
     expect(panel.get_by_text("Logit of “·Rome”", exact=False).first).to_be_visible()
-    expect(panel.locator(".iw-strip:visible .iw-tok")).to_have_count(nb.py("len(panel.result[0].tokens.tokens)"))
+    expect(panel.locator(".iw-strip .iw-tok:visible")).to_have_count(nb.py("len(panel.result[0].tokens.tokens)"))
 
     # a click on a cell tells what that part would predict alone
     nb.page.mouse.move(*cell(nb, 1, 5))
@@ -51,11 +58,12 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("(panel.source, panel.column, panel.layer, panel.prompt_token)", (1, 5, 5, 1))
     expect(panel.get_by_text("Alone, “·Colosseum” (1) entering layer 5 predicts:", exact=False)).to_be_visible()
     expect(panel.locator(".iw-table").nth(1).locator("tbody tr")).to_have_count(10)
-    expect(panel.locator(".iw-strip:visible .iw-tok").nth(1)).to_have_attribute("aria-selected", "true")
+    expect(panel.locator(".iw-strip .iw-tok:visible").nth(1)).to_have_attribute("aria-selected", "true")
     nb.screenshot("token_decomposition_cell", panel)
 
     # the threshold relabels and runs nothing
     before = nb.py("(sum(map(bool, panel.map.heat.texts)), panel.status.text)")
+    panel.get_by_role("button", name="More").click()
     slider = handle(panel, "Labels from")
     slider.focus()
     for _ in range(3):

@@ -317,7 +317,7 @@ def test_cancel_and_close_during_a_run(pair: Any, explore: Any, monkeypatch: pyt
 
 def test_200_rapid_moves_of_a_slider_end_where_they_end(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.tuned)
-    slider = panel["map"].inputs.children[-1].children[2]
+    slider = panel["map"].controls["threshold"]
     assert slider.description == "b, map"
     for step in range(200):
         wire.type(slider, value=(step % 20) / 2)
