@@ -131,5 +131,5 @@ def test_two_models_and_errors(nb: Any) -> None:
     box = panel.get_by_label("Corrupted prompt", exact=True)
     box.fill("The Burj Khalifa is in")
     box.press("Enter")
-    expect(panel.get_by_role("alert")).to_contain_text("must have as many tokens as the prompt, 9, got")
+    expect(panel.locator(".iw-wanted:visible")).to_contain_text("must have as many tokens as the prompt, 9, got")
     nb.screenshot("ablation_error", panel)

@@ -81,7 +81,7 @@ def test_journey(opened: Any) -> None:
     # own words; what cannot be done is said, and the grid stays
     panel.get_by_label("Word vectors", exact=True).fill("/no/such/file.txt")
     panel.get_by_label("Word vectors", exact=True).press("Enter")
-    expect(panel.get_by_role("alert")).to_contain_text("there is no file of word vectors at /no/such/file.txt")
+    expect(panel.locator(".iw-wanted:visible")).to_contain_text("there is no file of word vectors at /no/such/file.txt")
     assert nb.py("heads['heads'].grid.heat.shape") == [6, 6]
     nb.screenshot("head_words_error", panel)
     panel.get_by_label("Word vectors", exact=True).fill("")

@@ -15,7 +15,6 @@ import traitlets as t
 from bokeh.core.json_encoder import serialize_json
 from bokeh.core.serialization import DeserializationError, Deserializer, Serialized
 from bokeh.document import Document
-from bokeh.embed.util import standalone_docs_json_and_render_items
 from bokeh.io import doc as bokeh_documents
 from bokeh.models import Legend
 from bokeh.models import Model as BokehModel
@@ -110,14 +109,14 @@ class BokehFigure(View):
         if not isinstance(figure, BokehModel):
             raise TypeError(f"BokehFigure shows a Bokeh figure or layout, got {type(figure).__name__}")
         doc = figure.document
+        if doc in _HOSTED:
+            raise ValueError("this Bokeh figure is already shown by a BokehFigure; close that one or make a new figure")
+        for legend in figure.select({"type": Legend}):  # before it is in a document, which would look through it again
+            if _LEGEND_STYLE not in legend.stylesheets:
+                legend.stylesheets = [*legend.stylesheets, _LEGEND_STYLE]
         if doc is None:
             doc = Document()
             doc.add_root(figure)
-        elif doc in _HOSTED:
-            raise ValueError("this Bokeh figure is already shown by a BokehFigure; close that one or make a new figure")
-        for legend in figure.select({"type": Legend}):
-            if _LEGEND_STYLE not in legend.stylesheets:
-                legend.stylesheets = [*legend.stylesheets, _LEGEND_STYLE]
         self.figure = figure
         self.on_error = on_error
         self.lock = ui_lock  # the panels' own: a second lock, taken in the other order, could stop both threads
@@ -143,8 +142,8 @@ class BokehFigure(View):
         return str(self._picture)
 
     def _json(self) -> str:
-        docs, _ = standalone_docs_json_and_render_items([self.figure], suppress_callback_warning=True)
-        return str(serialize_json(next(iter(docs.values()))))
+        doc = self._doc
+        return str(self._document) if doc is None else str(serialize_json(doc.to_json(deferred=False)))
 
     def get_state(self, key: Any = None, drop_defaults: bool = False) -> Any:
         """The state for the page; a page that asks later gets the figure as it is now, not as it was made."""
