@@ -160,7 +160,6 @@ class CausalTracing(MapPanel):
                     "drag to mark another" if self._marks else "drag over the subject: it gets the noise"
                 )
                 strip.marks = [span for span in self._marks if span[1] <= len(self.texts.axis)]
-            self._label_strips()
         finally:
             self._filling = False
         self._label()
@@ -224,15 +223,8 @@ class CausalTracing(MapPanel):
             notes=lambda view: {kind: self._notes(view, kind) for kind in TRACED},
         )  # fmt: skip
         self._shade(arrays)
-        self._label_strips()
         self.words.value = "<br>".join([*map(_in_words, pair_view.letters(results), results), SHADING])
         shown_if(self.words, True)
-
-    def _label_strips(self) -> None:
-        """Say what is marked, and beside each other of which model each strip is."""
-        for view, strip in self.strips.drawn():
-            start = f"{view}: " if self.shown == "beside" else ""
-            strip.label = start + SUBJECT if self._marks else ""
 
     def draw_selection(self) -> None:
         inside = 0 <= self.position < len(self.strip.tokens)
@@ -245,7 +237,7 @@ class CausalTracing(MapPanel):
     def scene(self) -> Scene:
         """Strip and maps."""
         width = 1576 if len(self.strips.shown) == 1 else 640
-        return stack_scenes([self.strips.scene(width=width), self.maps.scene()])
+        return stack_scenes([self.strips.scene(width=width, title=SUBJECT), self.maps.scene()])
 
     def _shade(self, arrays: Any) -> None:
         """Shade each token by what its clean embedding alone brings back."""
