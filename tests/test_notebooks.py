@@ -198,8 +198,11 @@ READ = 'Path("path/to/folder")'
 """How the code in a text names the folder of published data."""
 
 
+OF_PUBLISHED_DATA = [path for path in NOTEBOOKS if any(READ in block for block in blocks(path))]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if any(READ in block for block in blocks(path))], ids=str)
+@pytest.mark.parametrize("path", OF_PUBLISHED_DATA, ids=lambda path: path.stem)
 def test_code_for_published_data_runs_on_it(
     path: Path, reference_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
