@@ -42,7 +42,7 @@ class SourceMap:
         )  # fmt: skip
         self.strip, self.heat = self.strips.views[0], self.maps.views[0]
         self.sums = W.HTML("")
-        self.parts = [self.sums, self.strips.box, self.maps.box]
+        self.parts = [self.strips.box, self.maps.box, self.sums]
         for strip in self.strips.views:
             panel.watch(strip, "selected", self._token_clicked)
         for heat in self.maps.views:
