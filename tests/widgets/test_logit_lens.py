@@ -148,7 +148,7 @@ def test_a_move_of_the_threshold_only_relabels(
 ) -> None:
     panel = explore(pair.base)
     no_runs(panel, monkeypatch)
-    slider = panel.inputs.children[-1].children[1]
+    slider = panel.controls["threshold"]
     assert slider.description == "Labels from"
     before = len(wire.states(panel.map.heat, "shape"))
     for step in range(200):

@@ -515,7 +515,7 @@ def test_cancel_and_close_during_a_run(pair: Any, explore: Any, monkeypatch: pyt
 
 def test_200_moves_of_the_threshold_end_where_they_end(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.base)
-    slider = panel.inputs.children[-1].children[1]
+    slider = panel.controls["threshold"]
     assert slider.description == "Labels from"
     for step in range(200):
         wire.type(slider, value=(step % 20) / 20)
