@@ -80,6 +80,8 @@ class Stack(Shell):
 
     def __init__(self, model: Model, tuned: Any = None, *, workbench: Workbench | None = None, **traits: Any) -> None:
         self._opened: dict[str, Panel] = {}
+        self.status_line: StatusLine | None = None
+        """The status line of all tabs, where they have one."""
         super().__init__(model, tuned, workbench, traits)
         try:
             self.fitting = {name: kind for name, kind in self.panels.items() if not kind.lacks(self.models)}
@@ -89,7 +91,8 @@ class Stack(Shell):
                 setattr(self, name, value)
             self.workbench.join(self, given=self._start_values)
             self.controls = Controls(self)
-            self.status_line = StatusLine(on_cancel=guarded(self, self.cancel)) if self.one_status else None
+            if self.one_status:
+                self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
             self._assemble()
         except BaseException:
             self.close()
@@ -208,6 +211,8 @@ class Stack(Shell):
     def end(self) -> None:
         for panel in tuple(self._opened.values()):
             panel.close()
+        if self.status_line is not None and self.status_line.comm is not None:  # no tab has shown it yet
+            tidy.close_one(self.status_line)
 
     def notify_change(self, change: Any) -> None:
         with self.hold():  # what follows from one change is one change for the panels
