@@ -90,6 +90,11 @@ _SIGNED = (1 + np.sign(_SIGNED) * np.maximum(0, np.abs(_SIGNED) * 127.5 - 0.5) /
 DIVERGING256: Scale = _scale(("#053061", "#2166ac", "#6aabd2", "#ffffff", "#ef8a62", "#b2182b", "#67001f"), _SIGNED)
 """Signed numbers on a map, blue below and red above 0; give it a range symmetric about 0 and 0 is white."""
 
+DIVERGING_DARK256: Scale = _scale(
+    ("#b9dcf5", "#58a6e0", "#2b5f8f", "#111111", "#96402e", "#e8775c", "#ffd2bf"), _SIGNED
+)
+"""The same on a dark page: 0 is the page's ground, and what is large is bright."""
+
 TOKENS256: Scale = _scale(
     ("#e9f6c900", "#d5efc1ff", "#86d0bb", "#3ba6bf", "#2a72b0", "#2b3f8f", "#1d1f5c"), np.linspace(0, 1, 256)
 )

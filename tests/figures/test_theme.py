@@ -12,7 +12,14 @@ from interp_widgets.figures.theme import contrast, ink, lut, over, rgba
 
 SCALES = {
     name: getattr(theme, name)
-    for name in ("SEQUENTIAL256", "DIVERGING256", "TOKENS256", "TOKENS_DARK256", "TOKENS_DIVERGING256")
+    for name in (
+        "SEQUENTIAL256",
+        "DIVERGING256",
+        "DIVERGING_DARK256",
+        "TOKENS256",
+        "TOKENS_DARK256",
+        "TOKENS_DIVERGING256",
+    )
 }
 
 
@@ -43,11 +50,18 @@ def test_magnitudes_grow_steadily_lighter_or_darker(name: str, page: str, sign: 
 def test_nothing_has_no_colour() -> None:
     assert over(SCALES["TOKENS256"][0]) == "#ffffff"
     assert over(SCALES["TOKENS_DARK256"][0], "#111111") == "#111111"
-    for name, middle in (("DIVERGING256", "#ffffff"), ("TOKENS_DIVERGING256", "#ffffff")):
+    middles = {"DIVERGING256": "#ffffff", "DIVERGING_DARK256": "#111111", "TOKENS_DIVERGING256": "#ffffff"}
+    for name, middle in middles.items():
         assert {over(color) for color in SCALES[name][127:129]} == {middle}
-    red, _, blue, _ = rgba(SCALES["DIVERGING256"][200])
-    assert red > blue, "above zero is red"
-    assert rgba(SCALES["DIVERGING256"][55])[2] > rgba(SCALES["DIVERGING256"][55])[0], "below zero is blue"
+        red, _, blue, _ = rgba(SCALES[name][190])
+        assert red > blue, "above zero is red"
+        assert rgba(SCALES[name][65])[2] > rgba(SCALES[name][65])[0], "below zero is blue"
+
+
+def test_on_a_dark_page_what_is_large_is_bright_on_both_sides() -> None:
+    steps = np.diff(luminance(SCALES["DIVERGING_DARK256"], "#111111"))
+    assert (steps[:127] <= 0).all()
+    assert (steps[128:] >= 0).all()
 
 
 @pytest.mark.parametrize("page", ["#ffffff", "#111111"])

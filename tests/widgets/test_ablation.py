@@ -608,6 +608,7 @@ def test_a_tab_without_a_result_has_nothing_to_save(pair: Any, ablate: Any, tmp_
         ({"target": " Paris and Rome"}, r"the target must be one token, ' Paris and Rome' is 3 \(' Paris', ' and', "),
         ({"metric": "logit_difference", "foil": ""}, "the logit difference needs a foil"),
         ({"metric": "logit_difference", "foil": " New York"}, r"the foil must be one token, ' New York' is"),
+        ({"metric": "logit_difference", "foil": " Paris"}, "target and foil must differ, both are ' Paris'"),
         ({"replacement": "resample", "corrupted": "The Burj"}, "must have as many tokens as the prompt, 9, got"),
         ({"replacement": "resample", "corrupted": ""}, "there is no corrupted prompt yet"),
         ({"replacement": "mean", "reference": []}, "the mean needs reference texts"),

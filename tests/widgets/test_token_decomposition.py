@@ -437,7 +437,7 @@ def test_bad_input_is_a_sentence_and_loses_nothing(pair: Any, explore: Any, chan
     panel.go()
     assert panel.wait(120)
     assert sentence in complaint(panel)
-    assert panel.hints or "differ" in sentence, "a box that is not filled in is no failure"
+    assert panel.hints, "a box that is not filled in is no failure"
     assert panel.result is good
     assert panel.map.heat.shape == cells
     assert hooks_on(pair.base) == 0

@@ -18,6 +18,7 @@ from bokeh.plotting import figure
 from traitlets import TraitError
 
 from interp_widgets.figures.static import render_png, render_svg
+from interp_widgets.figures.theme import DIVERGING256, DIVERGING_DARK256, lut
 from interp_widgets.widgets.base.export import export_html, html_page
 from interp_widgets.widgets.views import BokehFigure, Heatmap, Table, TokenStrip
 from interp_widgets.widgets.views.base import bytes_floats, check_spans, data_range, float_bytes
@@ -117,6 +118,7 @@ def test_map_keeps_what_still_fits() -> None:
     heat.cross, heat.window = [1, 1], [0.0, 0.0, 1.0, 1.0]
     assert (heat.vmin, heat.vmax) == (1.0, 3.0)
     heat.set_matrix([[-2.0, 1.0], [0.0, 0.0]], signed=True)
+    assert (heat.lut, heat.lut_dark) == (lut(DIVERGING256), lut(DIVERGING_DARK256)), "no glare on a dark page"
     assert (heat.row_labels, heat.cross, heat.row_marks) == (["a", "b"], [1, 1], [[0, 1]])
     assert (heat.vmin, heat.vmax) == (-2.0, 2.0)
     heat.set_matrix([[1.0, 2.0, 3.0]])

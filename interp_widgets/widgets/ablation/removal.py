@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import ipywidgets as W
 import traitlets as T
 
-from interp_widgets.analysis._core.prompts import read_prompt, single_token
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis.ablation.replacement import same_length
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.static import Scene
@@ -17,7 +17,7 @@ from ..base import pair_view
 from ..base.code import call, cell
 from ..base.controls import ListOf, shown_if
 from ..base.fields import Lines, field, hint_at
-from ..base.prediction import Continued, Prediction, checked
+from ..base.prediction import Continued, Prediction, check_foil, checked
 from ..base.request import Request, model_variables, result_variables
 from ..base.workbench import in_model
 from .ablation_spec import KINDS, AblationSpec, Listed, ReplacementValue, makers
@@ -103,7 +103,7 @@ class Removal(MapPanel):
         prediction, model = self.prediction(), self.models[0]
         if self.metric == "logit_difference":
             with hint_at("foil"):
-                single_token(model, self.foil, what="foil")
+                check_foil(prediction, model, self.foil)
         if self.replacement == "resample":
             own, texts = checked(prediction, model), Continued(self.corrupted, prediction)
             with hint_at("corrupted"):

@@ -167,6 +167,13 @@ def checked(prediction: Prediction, model: Model) -> Prompt:
         return read_prompt(model, prediction.read(model)[0])
 
 
+def check_foil(prediction: Prediction, model: Model, foil: str) -> None:
+    """Raise ValueError for a foil that is not one token, or is the target itself."""
+    target = prediction.read(model)[1]
+    if single_token(model, foil, what="foil") == (None if target is None else single_token(model, target)):
+        raise ValueError(f"target and foil must differ, both are {foil!r}: type another foil")
+
+
 def position_in(read: Prompt, position: int, option: str = "position") -> int:
     """A position of a prompt, -1 for its last one however it is named; an option that is not there is `Refused`."""
     try:

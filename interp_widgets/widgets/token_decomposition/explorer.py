@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar
 
 from interp_widgets.analysis._core.cost import Cost
-from interp_widgets.analysis._core.prompts import read_prompt, single_token
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.token_decomposition import decompose_logit, decompose_tokens, decomposition_cost
 from interp_widgets.data.presets import Preset
@@ -15,7 +15,7 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.fields import Bounds, Share, field, hint_at
-from ..base.prediction import PredictionPanel, checked, position_in
+from ..base.prediction import PredictionPanel, check_foil, checked, position_in
 from ..base.request import FromResult, Request, Steps
 from ..base.saving import as_one
 from .position import PositionControl
@@ -119,7 +119,7 @@ class TokenDecompositionExplorer(PredictionPanel):
         position = position_in(checked(prediction, self.models[0]), self.position)
         if self.foil:
             with hint_at("foil"):
-                single_token(self.models[0], self.foil, what="foil")
+                check_foil(prediction, self.models[0], self.foil)
         of_logit = {"position": position, "foil": self.foil or None}
         target = FromResult("shares", "{}.target", lambda shares: shares.target)
         of_parts = {"target": target, "position": position, "biases": self.biases, "lens": self.lens}

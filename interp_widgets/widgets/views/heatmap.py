@@ -10,7 +10,7 @@ import traitlets as t
 from numpy.typing import ArrayLike, NDArray
 
 from interp_widgets.figures.static import Scene, heatmap_scene
-from interp_widgets.figures.theme import DIVERGING256, SEQUENTIAL256, lut
+from interp_widgets.figures.theme import DIVERGING256, DIVERGING_DARK256, SEQUENTIAL256, lut
 from interp_widgets.widgets.views.base import (
     View,
     bytes_floats,
@@ -22,7 +22,7 @@ from interp_widgets.widgets.views.base import (
 )
 from interp_widgets.widgets.views.token_strip import TokenStrip
 
-_PLAIN, _SIGNED = lut(SEQUENTIAL256), lut(DIVERGING256)
+_PLAIN, _SIGNED, _SIGNED_DARK = lut(SEQUENTIAL256), lut(DIVERGING256), lut(DIVERGING_DARK256)
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,9 @@ class Heatmap(View):
     ) -> None:  # fmt: skip
         """Show another (rows, columns) matrix (None: empty), coloured from `vmin` to `vmax` or over its own range.
 
-        `signed` makes the range symmetric about 0 and the colours blue–white–red. Labels not given stay if their
-        number still fits. Raises ValueError when the matrix has no two axes or labels and axes differ in length.
+        `signed` makes the range symmetric about 0 and the colours blue–white–red (on a dark page 0 has the colour of
+        its ground). Labels not given stay if their number still fits. Raises ValueError when the matrix has no two axes
+        or labels and axes differ in length.
         """
         array = np.zeros((0, 0), np.float32) if matrix is None else np.asarray(matrix, dtype=np.float32)
         if array.ndim != 2:
@@ -154,7 +155,7 @@ class Heatmap(View):
             if list(array.shape) != self.shape:
                 self.window, self.cross, self.pinned, self.hovered = [], [], [], []
                 self.row_marks, self.column_marks, self.row_bars, self.edges, self.crossed = [], [], b"", [], []
-            self.lut = _SIGNED if signed else _PLAIN
+            self.lut, self.lut_dark = (_SIGNED, _SIGNED_DARK) if signed else (_PLAIN, b"")
             self.vmin, self.vmax = low if vmin is None else float(vmin), high if vmax is None else float(vmax)
             self.row_labels, self.column_labels = row_labels, column_labels
             self.texts, self.notes = list(texts), list(notes)
