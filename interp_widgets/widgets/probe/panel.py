@@ -32,7 +32,7 @@ from .views import ValueView, looked_at
 
 TAKEN = {
     "actions", "active", "answers", "closed", "code_box", "controls", "details", "forecast_label", "heading", "inputs",
-    "jobs", "models", "picture", "plot", "results", "run_button", "save_menu", "stack", "status", "workbench",
+    "jobs", "models", "picture", "plot", "results", "run_button", "save_menu", "stack", "status", "usual", "workbench",
 }  # fmt: skip
 """Names that a panel uses for itself, besides those of its class."""
 
