@@ -119,8 +119,10 @@ class Attribution(Panel):
     )  # fmt: skip
 
     def arguments(self) -> dict[str, Any]:
-        usual = {"baseline": "usual"}.items()
-        return {name: value for name, value in super().arguments().items() if (name, value) not in usual}
+        arguments = super().arguments()
+        if arguments.get("baseline") == "usual":
+            del arguments["baseline"]  # each method has its own
+        return arguments
 
 
 class ResponsePanel(Sampling, Attribution):
