@@ -226,9 +226,7 @@ class HeadGrid:
 
     def _moved(self, change: Any) -> None:
         if not self._filling:
-            self._filling = True
             self.maps.follow(change)
-            self._filling = False
 
     def _pinned(self, change: Any) -> None:
         if not self._filling and change.new:

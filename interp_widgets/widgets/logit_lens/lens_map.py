@@ -121,9 +121,7 @@ class LensMap:
 
     def _moved(self, change: Any) -> None:
         if not self._painting:
-            self._painting = True
             self.maps.follow(change)
-            self._painting = False
 
     def _pinned(self, change: Any) -> None:
         if self._painting:

@@ -141,9 +141,7 @@ class MapView(ValueView):
 
     def _moved(self, change: Any) -> None:
         if not self._painting:
-            self._painting = True
             self.maps.follow(change)
-            self._painting = False
 
     def _pinned(self, change: Any) -> None:
         """A clicked cell is chosen in all panels of the workbench."""

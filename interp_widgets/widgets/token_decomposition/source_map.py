@@ -200,8 +200,7 @@ class SourceMap:
 
     def _moved(self, change: Any) -> None:
         if not self._painting:
-            with self._own_doing():
-                self.maps.follow(change)
+            self.maps.follow(change)
 
     def _token_clicked(self, change: Any) -> None:
         if not self._painting:
