@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from interp_widgets.analysis._core.prompts import single_token
-from interp_widgets.analysis.saliency import FLOOR, SaliencyResult
-from interp_widgets.models import Model
+from interp_widgets.analysis.saliency import FLOOR
 
-from ..base.code import call
-from ..base.fields import Bounds, Seed, Text, field, hint_at, variant
+from ..base.fields import Bounds, Seed, field, hint_at
 from ..base.panel import Panel
-from ..base.request import PerModel, Request, model_variables
-from ..base.sampling import Sampling
+from ..base.request import Request
+from ..base.response import WrittenResponse
 
 METHOD_LABELS = {
     "exact": "exact: embedding replaced",
@@ -34,49 +30,6 @@ TARGET_LABELS = {
     "logit": "logit",
     "logit_difference": "logit difference to a foil",
 }
-WRITER_LABELS = {"A": "A", "B": "B"}
-
-
-@dataclass(frozen=True)
-class NamedText(PerModel):
-    """A text that copied code gives a name."""
-
-    name: str
-    text: str
-
-    def read_by(self, model: Model) -> str:
-        return self.text
-
-    def code(self, name: str) -> tuple[list[str], str]:
-        return [f"{self.name} = {self.text!r}"], self.name
-
-
-@dataclass(frozen=True)
-class Writing(PerModel):
-    """A response that a model has yet to write."""
-
-    writer: int
-    """Index of the model that writes."""
-    variable: str
-    """What that model is called in copied code."""
-    max_new_tokens: int
-    temperature: float
-    seed: int
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Keywords of `generate`."""
-        return {"max_new_tokens": self.max_new_tokens, "temperature": self.temperature, "seed": self.seed}
-
-    def write(self, models: tuple[Any, ...], prompt: str, check: Callable[[], None]) -> str:
-        """Let the model write; ValueError where it writes nothing."""
-        text: str = models[self.writer].generate(prompt, **self.options, check=check)
-        if not text:
-            raise ValueError("the model ended its response at once: type a response, or change the prompt")
-        return text
-
-    def code(self, name: str) -> tuple[list[str], str]:
-        return [f"response = {call(f'{self.variable}.generate', 'prompt', **self.options)}"], "response"
 
 
 def resamples(panel: Any) -> bool:
@@ -125,79 +78,15 @@ class Attribution(Panel):
         return arguments
 
 
-class ResponsePanel(Sampling, Attribution):
-    """Base of the panels about one prompt and its response, which a model writes where there is none."""
-
-    prompt = field(
-        Annotated[str, Text(3)], label="Prompt", help="What the model is asked", group="texts", width="grow",
-        required="the prompt is empty: type what the model should continue",
-    )  # fmt: skip
-    response = field(
-        Annotated[str, Text(3)], label="Response", placeholder="Empty: Generate writes one", group="texts",
-        width="grow", help="What it answered; empty: a model writes it",
-    )  # fmt: skip
-    writer = field(
-        WRITER_LABELS, "B", label="Written by", width="short", argument=None,
-        help="Which of two models writes the response", shown_if=lambda panel: len(panel.models) > 1,
-    )  # fmt: skip
-    write_anew = field(
-        bool, True, label="after every change of the prompt", argument=None,
-        help="Whether a changed prompt gets a new response",
-    )  # fmt: skip
-    max_new_tokens = variant(
-        Sampling.max_new_tokens, default=40, argument=None,
-        help="Most tokens of a written response; fewer where the model's context has no room for them",
-    )  # fmt: skip
-    temperature = variant(Sampling.temperature, argument=None)
-    seed = variant(Sampling.seed, argument=None)
-
-    def build(self) -> None:
-        self.watch(self, "prompt", self._clear_response)
-
-    def arguments(self) -> dict[str, Any]:
-        return {name: value for name, value in super().arguments().items() if name not in ("prompt", "response")}
+class ResponsePanel(WrittenResponse, Attribution):
+    """Base of the panels that attribute one response."""
 
     def request(self) -> Request:
-        if self.analysis is None:
-            raise NotImplementedError(f"{type(self).__name__} does not say what to compute")
-        self.require()
+        request = super().request()
         if self.target == "logit_difference":
             with hint_at("foil"):
                 single_token(self.models[0], self.foil, what="foil")
-        response = NamedText("response", self.response) if self.response else self._writing()
-        return Request.of(self.analysis, self.arguments(), NamedText("prompt", self.prompt), response)
-
-    def compute(self, request: Request, model: Model, *, check: Callable[[], None], **reports: Any) -> Any:
-        prompt, response = request.inputs
-        if not isinstance(response, Writing):
-            return super().compute(request, model, check=check, **reports)
-        text = response.write(self.models, prompt.text, check)
-        answered = replace(request, inputs=(prompt, NamedText("response", text)))
-        result = super().compute(answered, model, check=check, **reports)
-        self.answers.remember(answered, model, result)
-        return result
-
-    def depends_on(self, request: Request, model: Model) -> tuple[Any, ...]:
-        response = request.inputs[1]
-        return (self.models[response.writer],) if isinstance(response, Writing) else ()
-
-    def fill_in(self, result: SaliencyResult, request: Request) -> None:
-        """Put the response that a run wrote into its box."""
-        prompt, response = request.inputs
-        if isinstance(response, Writing) and prompt.text == self.prompt and not self.response:
-            with self.settled():
-                self.response = written_text(self.models[0], result)
-
-    def _writing(self) -> Writing:
-        index = 0 if len(self.models) == 1 or self.writer == "A" else 1
-        room = min(model.n_ctx for model in self.models) - len(self.models[index].tokens(self.prompt))
-        # a prompt that leaves no room at all is left to the model, which says so
-        most = min(self.max_new_tokens, room) if room > 0 else self.max_new_tokens
-        return Writing(index, model_variables(self.models)[index], most, self.temperature, self.seed)
-
-    def _clear_response(self, _: Any) -> None:
-        if self.write_anew:
-            self.response = ""
+        return request
 
 
 class DensityPanel(Attribution):
@@ -229,19 +118,3 @@ class DensityPanel(Attribution):
     def fit_thresholds(self) -> None:
         """No threshold is above the highest level."""
         self.density_threshold = min(self.density_threshold, self.levels)
-
-
-def lengths(request: Request, model: Model) -> tuple[int, int]:
-    """Numbers of prompt and response tokens, of a response that is still to be written the most."""
-    prompt, response = request.inputs
-    if isinstance(response, Writing):
-        return len(model.tokens(prompt.text)), response.max_new_tokens
-    before, after = model.split(prompt.text, response.text)
-    return len(before), len(after)
-
-
-def written_text(model: Model, result: SaliencyResult) -> str:
-    """Text of a result's response, cut from the decoded whole because some tokenizers drop a leading space."""
-    before = model.decode(list(result.prompt_ids))
-    whole = model.decode([*result.prompt_ids, *result.response_ids])
-    return str(whole[len(before) :] if whole.startswith(before) else model.decode(list(result.response_ids)))

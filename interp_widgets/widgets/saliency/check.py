@@ -27,9 +27,10 @@ from ..base.code import call, cell
 from ..base.controls import row, shown_if
 from ..base.fields import variant
 from ..base.request import Request, model_variables
+from ..base.response import lengths
 from ..base.saving import as_one
 from ..views import BokehFigure, Table
-from .attribution import METHOD_LABELS, Attribution, ResponsePanel, lengths
+from .attribution import METHOD_LABELS, Attribution, ResponsePanel
 
 CURVES = ("deletion", "insertion", "comprehensiveness", "sufficiency")
 COLUMNS = {

@@ -21,9 +21,10 @@ from ..base import pair_view
 from ..base.code import call, cell
 from ..base.fields import Bounds, field
 from ..base.request import Request, result_variables
+from ..base.response import lengths
 from ..base.saving import as_one
 from ..views import Heatmap, Table, TokenStrip
-from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePanel, lengths
+from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePanel
 
 TABLE_ROWS = 60
 """Most prompt tokens in the table below the map."""
