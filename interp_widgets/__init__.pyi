@@ -13,6 +13,8 @@ from .analysis.ablation import ablation as ablation
 from .analysis.ablation import causal_trace as causal_trace
 from .analysis.ablation import mean_ablation as mean_ablation
 from .analysis.ablation import resample_ablation as resample_ablation
+from .analysis.chat import ChatPrompt as ChatPrompt
+from .analysis.chat import chat_prompt as chat_prompt
 from .analysis.concepts import ConceptMap as ConceptMap
 from .analysis.concepts import ConceptReading as ConceptReading
 from .analysis.concepts import ConceptSet as ConceptSet

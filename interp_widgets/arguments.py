@@ -166,6 +166,8 @@ def _of_class(cls: Any, parts: tuple[Any, ...], integer: Kind) -> Kind:
     if issubclass(cls, os.PathLike):
         return Kind("a path", "paths", lambda value: isinstance(value, os.PathLike))
     if issubclass(cls, Mapping):
+        if parts == (str, str):  # of a chat
+            return Kind("a message", "messages", lambda value: isinstance(value, Mapping))
         return Kind("a mapping", "mappings", lambda value: isinstance(value, Mapping))
     if cls is tuple and parts[1:] != (Ellipsis,):
         return _tuple_of([_kinds(part, integer) for part in parts])

@@ -129,9 +129,9 @@ def test_what_is_no_model_is_told(name: str, given: Any) -> None:
 
 def test_ints_of_prompts_and_targets_are_token_ids() -> None:
     model = tiny_model("gpt2")
-    with pytest.raises(TypeError, match=r"^prompt must be a str or a list of token ids, got None$"):
+    with pytest.raises(TypeError, match=r"^prompt must be a str, a list of token ids or a list of messages, got None$"):
         interp_widgets.logit_lens(model, None)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^prompts must be a list of str or lists of token ids, got \[\[0\.5\]\]$"):
+    with pytest.raises(TypeError, match=r"lists of token ids or lists of messages, got \[\[0\.5\]\]$"):
         interp_widgets.last_states(model, [[0.5]], layers=0)  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"^target must be a str, a token id or None, got 1\.5$"):
         interp_widgets.logit_lens(model, "a", target=1.5)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import as_array
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import Beginnings, beginnings, has_hooks, streams_at
 
 _SHORTEST_BEGINNING = 4
@@ -29,7 +30,7 @@ _KEPT_SHARE = 0.2
 @checked
 def last_states(
     model: Model,
-    prompts: Sequence[str | Sequence[int]],
+    prompts: Sequence[PromptInput],
     layers: int | Sequence[int],
     *,
     groups: Sequence[int] | None = None,
@@ -144,7 +145,7 @@ class _Work:
 
 
 def _token_ids(
-    model: Model, prompts: Sequence[str | Sequence[int]], positions: Sequence[int] | None, prepend_bos: bool | None
+    model: Model, prompts: Sequence[PromptInput], positions: Sequence[int] | None, prepend_bos: bool | None
 ) -> list[tuple[int, ...]]:
     """The ids to feed, up to the token that is read."""
     if isinstance(prompts, str) or len(prompts) == 0:
@@ -162,7 +163,7 @@ def _token_ids(
     return ids
 
 
-def _brief(prompt: str | Sequence[int]) -> str:
+def _brief(prompt: PromptInput) -> str:
     text = repr(prompt)
     return text if len(text) <= 50 else text[:47] + "..."
 

@@ -14,6 +14,15 @@ from interp_widgets.atomic import whole_file
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 VOCAB_SIZE = 4096
 CONTEXT = 512
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{% set content = message['content'] | trim %}"
+    "{% if message['role'] == 'system' %}{{ 'Context: ' + content + '\\n' }}"
+    "{% elif message['role'] == 'user' %}{{ 'Instruction: ' + content + '\\n' }}"
+    "{% elif message['role'] == 'assistant' %}{{ 'Response: ' + content + (eos_token if loop.last else '\\n') }}"
+    "{% else %}{{ raise_exception('the roles are system, user and assistant') }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Response:' }}{% endif %}"
+)
+"""Writes messages in the format of the instruction data (`interp_widgets.data.instructions.FORMAT`)."""
 
 
 def train_tokenizer(texts: Iterable[str], whole_words: Iterable[str], *, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
@@ -61,6 +70,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "clean_up_tokenization_spaces": False,
         "add_bos_token": True,
         "padding_side": "right",
+        "chat_template": CHAT_TEMPLATE,
     }
     with whole_file(folder / "tokenizer_config.json") as draft:
         draft.write_text(json.dumps(config, indent=2) + "\n")

@@ -9,6 +9,7 @@ import torch
 
 from . import convert
 from .build import BackendChoice, build, check_weights, stop_ids
+from .chat import with_template
 from .devices import device_of, devices_of, has_float64, is_spread
 from .hub_files import DeviceMap, LoadError, MaxMemory, Source, check_lora, check_tokenizer, open_source, short_name
 from .memory import free_bytes, load_must_fit
@@ -45,6 +46,7 @@ def load_model(
     source: str | Path | Any,
     *,
     tokenizer: Any = None,
+    chat_template: str | None = None,
     device: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
     backend: BackendChoice = "auto",
@@ -63,6 +65,7 @@ def load_model(
             is an edit of both (`Model.shares_weights`). The weights of a folder stay mapped from its file: save
             another model there with `save_pretrained`, but do not overwrite the file's bytes while it is in use.
         tokenizer: the tokenizer of a transformers model or of a folder without one; else the one beside the model.
+        chat_template: what writes a list of messages as text, in Jinja's language; else the tokenizer's own.
         device: ``"cuda"`` where there is one, else ``"cpu"``; a transformers model stays on its own device.
         dtype: on a CPU ``torch.float32`` where that takes at most 80 % of the available memory, else what the file
             holds; on other devices what the file holds (saliency maps in bfloat16 were 5 to 18 % off their float32
@@ -97,7 +100,25 @@ def load_model(
     """
     if not isinstance(backend, str) or backend not in ("auto", "hooked", "bridge"):
         raise ValueError(f"backend must be 'auto', 'hooked' or 'bridge', got {backend!r}")
-    dtype = _dtype_of(dtype)
+    options: dict[str, Any] = {"tokenizer": tokenizer, "device": device, "dtype": _dtype_of(dtype), "backend": backend}
+    model = _load(source, **options, processed=processed, base=base, device_map=device_map, max_memory=max_memory)
+    if chat_template is not None:
+        model.tokenizer = with_template(model.tokenizer, chat_template, model.name)
+    return model
+
+
+def _load(
+    source: str | Path | Any,
+    *,
+    tokenizer: Any,
+    device: str | torch.device | None,
+    dtype: torch.dtype | None,
+    backend: BackendChoice,
+    processed: bool,
+    base: str | Path | Any,
+    device_map: DeviceMap | None,
+    max_memory: MaxMemory | None,
+) -> Model:
     if max_memory is not None and device_map is None:
         device_map = "auto"
     if device_map is not None:

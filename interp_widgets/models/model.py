@@ -14,6 +14,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.version import __version__
 
 from . import engine, generation, tokens
+from .chat import Chat, Messages, PromptInput, is_chat, write_chat
 from .network import Backend, Network
 from .self_check import SelfCheck
 from .state import edits
@@ -27,7 +28,8 @@ class Model(Network):
     Beginning-of-sequence (BOS) policy, stated here once: text gets a BOS in front exactly if the model's own tokenizer
     puts one there (LLaMA, Mistral and Gemma do; GPT-2, Qwen and GPT-NeoX do not), and a TransformerLens model given by
     the user keeps its ``cfg.default_prepend_bos``. `prepend_bos` says which; every method that takes text can override
-    it. Token ids are taken as they are. A BOS is fed to the model but is on no axis that a result shows.
+    it. Token ids are taken as they are, and a list of messages gets what the tokenizer's chat template writes (see
+    `chat`). A BOS is fed to the model but is on no axis that a result shows.
 
     Sizes: n_layers, n_heads, n_kv_heads (key/value heads, n_heads unless they are shared), d_model, d_head, d_mlp,
     d_vocab, n_ctx (positions). `source` is what loads the model again: a demo name, folder or hub name; None for one
@@ -121,17 +123,44 @@ class Model(Network):
             )
         return self.tokenizer
 
+    @property
+    def chat_template(self) -> str | None:
+        """The template that writes a list of messages as text, in Jinja's language; None for a model without one."""
+        template = None if self.tokenizer is None else self.tokenizer.chat_template
+        return template if isinstance(template, str | None) else template.get("default")
+
     @checked
-    def tokens(self, text: str, *, prepend_bos: bool | None = None) -> list[int]:
-        """Token ids of a text, with a BOS in front by the model's policy or as ``prepend_bos`` says.
+    def chat(self, messages: Messages) -> Chat:
+        """Messages ``{"role": ..., "content": ...}`` as the tokenizer's own template writes them, with what opens the
+        model's answer: ``tokenizer.apply_chat_template(messages, add_generation_prompt=True)``.
+
+        Raises ValueError for bad messages, those that the template refuses or leaves out, or a model without one.
+        """
+        return write_chat(self._need_tokenizer(), messages, self.name)
+
+    @checked
+    def tokens(self, text: str | Messages, *, prepend_bos: bool | None = None) -> list[int]:
+        """Token ids of a text, with a BOS in front by the model's policy or as ``prepend_bos`` says, or of a list of
+        messages as `chat` writes them, where the template says whether there is a BOS.
 
         Special tokens written in the text, such as ``</s>``, are read as special tokens.
         """
-        (ids,) = tokens.token_lists(self._need_tokenizer(), [text])
+        written, prepend_bos = self._written(text, prepend_bos)
+        (ids,) = tokens.token_lists(self._need_tokenizer(), [written])
         front = self.prepend_bos if prepend_bos is None else prepend_bos
         if front and self.bos_token_id is None:
             raise ValueError(f"prepend_bos=True, but the tokenizer of {self.name} has no BOS token; leave it out")
         return [self.bos_token_id, *ids] if front and self.bos_token_id is not None else ids
+
+    def _written(self, prompt: str | Messages, prepend_bos: bool | None) -> tuple[str, bool | None]:
+        """A prompt as text, and whether it gets a BOS in front: a chat has what its template writes."""
+        if isinstance(prompt, str):
+            return prompt, prepend_bos
+        if prepend_bos is not None:
+            raise ValueError(
+                "prepend_bos is for text: in a list of messages the chat template writes the BOS; leave it out"
+            )
+        return self.chat(prompt).text, False
 
     @checked
     def token_lists(self, texts: Sequence[str]) -> list[list[int]]:
@@ -141,7 +170,7 @@ class Model(Network):
     @checked
     def split(
         self,
-        prompt: str | Tensor | Sequence[int],
+        prompt: PromptInput | Tensor,
         response: str | Tensor | Sequence[int] | None,
         *,
         prepend_bos: bool | None = None,
@@ -149,16 +178,18 @@ class Model(Network):
         """Prompt ids and response ids.
 
         Two texts are tokenised together where the whole then begins with the prompt's own tokens, so that the response
-        has the tokens the model would write; otherwise each on its own. Ids are taken as they are, without a BOS.
+        has the tokens the model would write; otherwise each on its own. Ids are taken as they are, without a BOS. The
+        messages of a chat are the text that `chat` writes.
         """
-        if isinstance(prompt, str):
-            prompt_ids = self.tokens(prompt, prepend_bos=prepend_bos)
+        if isinstance(prompt, str) or is_chat(prompt):
+            text, prepend_bos = self._written(prompt, prepend_bos)
+            prompt_ids = self.tokens(text, prepend_bos=prepend_bos)
             if isinstance(response, str):
-                both = self.tokens(prompt + response, prepend_bos=prepend_bos)
+                both = self.tokens(text + response, prepend_bos=prepend_bos)
                 if both[: len(prompt_ids)] == prompt_ids:
                     return prompt_ids, both[len(prompt_ids) :]
         else:
-            prompt_ids = self._checked_ids(prompt)
+            prompt_ids = self._checked_ids(prompt)  # type: ignore[arg-type]
         if response is None:
             return prompt_ids, []
         if isinstance(response, str):
@@ -203,7 +234,7 @@ class Model(Network):
     @checked
     def generate(
         self,
-        prompt: str | Tensor | Sequence[int],
+        prompt: PromptInput | Tensor,
         *,
         max_new_tokens: int = 40,
         temperature: float = 0.0,
@@ -213,7 +244,7 @@ class Model(Network):
         on_token: Callable[[int], None] | None = None,
     ) -> str:
         """The text that the model writes after a prompt; options as in `generate_ids`."""
-        ids = self.tokens(prompt, prepend_bos=prepend_bos) if isinstance(prompt, str) else self._checked_ids(prompt)
+        ids, _ = self.split(prompt, None, prepend_bos=prepend_bos)
         new = self.generate_ids(
             ids, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, check=check, on_token=on_token
         )

@@ -40,10 +40,11 @@ def test_bos_policy_is_the_tokenizers_own(family: str) -> None:
 
 def test_bos_without_a_bos_token_is_an_error() -> None:
     model = tiny_model("gpt2", "bridge")
-    bare = SimpleNamespace(**{**vars(model), "bos_token_id": None, "_need_tokenizer": model._need_tokenizer})
+    used = {"_need_tokenizer": model._need_tokenizer, "_written": model._written}
+    bare = SimpleNamespace(**{**vars(model), "bos_token_id": None, **used})
     with pytest.raises(ValueError, match="has no BOS token"):
         type(model).tokens(bare, "text", prepend_bos=True)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="text must be a str, got 3"):
+    with pytest.raises(TypeError, match="text must be a str or a list of messages, got 3"):
         model.tokens(3)  # type: ignore[arg-type]
 
 
@@ -146,7 +147,7 @@ def test_split_takes_ids_as_they_are() -> None:
     with pytest.raises(ValueError, match=r"token ids must be in 0\.\.459"):
         model.split([5, -1], None)
     for wrong in (None, 5, [5.7], ["a"]):  # 5.7 would be cut off to another prompt
-        with pytest.raises(TypeError, match=r"prompt must be a str, a Tensor or a list of token ids, got"):
+        with pytest.raises(TypeError, match=r"a list of token ids, a list of messages or a Tensor, got"):
             model.split(wrong, None)  # type: ignore[arg-type]
 
 

@@ -14,6 +14,7 @@ from interp_widgets.analysis._core.checks import check_range, check_span, index,
 from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.run import Check
 from interp_widgets.models import Model
+from interp_widgets.models.chat import TEMPLATE, Chat, Part, PromptInput, is_chat
 
 
 @record
@@ -48,17 +49,40 @@ class Prompt:
     offset: int
     """1 if the sequence begins with a BOS, which is on no axis, else 0."""
     text: str = ""
-    """The prompt as given; empty for ids."""
+    """The prompt as text; empty for ids."""
+    chat: Chat | None = None
+    """The messages that it was written from, if any."""
 
     @cached_property
     def spans(self) -> tuple[tuple[int, int], ...] | None:
-        """Characters [start, end) of each shown token; None where the prompt was not given as text."""
+        """Characters [start, end) of each shown token; None where the prompt was given as ids."""
         if not self.text:
             return None
         spans = tuple(self.model.token_spans(self.text))
         if len(spans) == self.n_shown + 1:  # the text itself begins with the BOS
             spans = spans[1:]
         return spans if len(spans) == self.n_shown else None
+
+    @cached_property
+    def roles(self) -> tuple[str, ...] | None:
+        """Of each shown token of a chat: the role of the message whose content it holds a character of, or
+        ``template``; None for text and ids."""
+        if self.chat is None or self.spans is None:
+            return None
+        found = [_first(self.chat.contents, span) for span in self.spans]
+        return tuple(TEMPLATE if part is None else self.chat.messages[part.message]["role"] for part in found)
+
+    @cached_property
+    def turns(self) -> tuple[int, ...] | None:
+        """Of each shown token of a chat: the message that it belongs to, with what the template writes around it; one
+        past the last for the opening of the answer. None for text and ids."""
+        if self.chat is None or self.spans is None:
+            return None
+        said = [_first(self.chat.contents, span) for span in self.spans]
+        around = [_first(self.chat.turns, (start, start + 1)) for start, _ in self.spans]
+        last = len(self.chat.messages)
+        pairs = zip(said, around, strict=True)
+        return tuple(part.message if (part := one or other) is not None else last for one, other in pairs)
 
     @property
     def n_shown(self) -> int:
@@ -120,10 +144,8 @@ class Prompt:
         return inside[0], inside[-1] + 1
 
 
-def read_prompt(
-    model: Model, prompt: str | Sequence[int], *, prepend_bos: bool | None = None, what: str = "prompt"
-) -> Prompt:
-    """Check a prompt, text or ids, and tokenise it; ids are taken as they are.
+def read_prompt(model: Model, prompt: PromptInput, *, prepend_bos: bool | None = None, what: str = "prompt") -> Prompt:
+    """Check a prompt (text, ids or messages) and tokenise it; ids are taken as they are.
 
     Raises ValueError in one sentence for a prompt that is empty, holds special tokens only or does not fit.
     """
@@ -138,7 +160,7 @@ def read_prompt(
 
 def read_prompt_and_response(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     response: str | Sequence[int] | None,
     *,
     max_new_tokens: int,
@@ -172,13 +194,21 @@ def read_prompt_and_response(
     return tokens, tuple(response_ids)
 
 
-def _prompt_of(model: Model, prompt: str | Sequence[int], ids: Sequence[int], what: str) -> Prompt:
+def _prompt_of(model: Model, prompt: PromptInput, ids: Sequence[int], what: str) -> Prompt:
     if len(ids) == 0:
         raise ValueError(f"the {what} is empty: write at least one word")
     if all(model.is_special(ids)):
         raise ValueError(f"the {what} holds only special tokens, which have no words to look at: add some text")
     offset = int(model.bos_token_id is not None and ids[0] == model.bos_token_id)
+    if is_chat(prompt):
+        chat = model.chat(prompt)
+        return Prompt(model, tuple(ids), offset, chat.text, chat)
     return Prompt(model, tuple(ids), offset, prompt if isinstance(prompt, str) else "")
+
+
+def _first(parts: Sequence[Part], span: tuple[int, int]) -> Part | None:
+    """The first part that shares a character with a span."""
+    return next((part for part in parts if span[0] < part.end and span[1] > part.start), None)
 
 
 def single_token(model: Model, token: str | int, *, what: str = "target") -> int:

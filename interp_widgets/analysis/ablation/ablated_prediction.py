@@ -18,6 +18,7 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.ablation.contexts import Ablation, as_list, patches_of
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import forward
 from interp_widgets.models.patching import Patch, patched_passes
 
@@ -62,7 +63,7 @@ class AblatedPrediction(Result):
 @checked
 def ablated_prediction(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     ablations: Iterable[Ablation] | Ablation,
     *,
     top: int = 10,
@@ -74,7 +75,7 @@ def ablated_prediction(
 
     Args:
         model: what `load_model` returns.
-        prompt: text, or token ids (then nothing is added).
+        prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         ablations: `Ablation` objects, with positions inside the prompt.
         top: how many of the likeliest tokens are shown, of before and of after.
         prepend_bos: overrides the model's BOS policy for a text.

@@ -11,6 +11,7 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis.ablation.contexts import Ablation, ablation, as_list
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
 
 
 @record
@@ -46,7 +47,7 @@ class AblatedTextResult(Result):
 @checked
 def ablated_text(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     ablations: Iterable[Ablation] | Ablation,
     *,
     max_new_tokens: int = 20,
@@ -60,7 +61,7 @@ def ablated_text(
 
     Args:
         model: what `load_model` returns.
-        prompt: text, or token ids (then nothing is added).
+        prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         ablations: `Ablation` objects; those without a position act on written tokens too.
         max_new_tokens: most tokens of each text.
         temperature: 0 writes the likeliest tokens, above 0 samples.

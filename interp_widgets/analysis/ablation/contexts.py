@@ -20,6 +20,7 @@ from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.capabilities import Capability
+from interp_widgets.models.chat import PromptInput, is_chat
 from interp_widgets.models.patching import Patch, Site, patched_passes, site_hook
 
 Part = Literal["attn", "mlp", "both", "attn_to_mlp", "head", "neuron"]
@@ -244,7 +245,7 @@ def _patches(model: Model, ablated: Ablation) -> list[Patch]:
 def mean_ablation(
     model: Model,
     one: Ablation,
-    texts: Iterable[str | Sequence[int]],
+    texts: Iterable[PromptInput],
     *,
     prepend_bos: bool | None = None,
     check: Callable[[], None] | None = None,
@@ -273,7 +274,8 @@ def mean_ablation(
     """
     run = RunOptions(check=check)
     sums, counts = [], []
-    for text in [texts] if isinstance(texts, str) else texts:
+    every: Iterable[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else texts
+    for text in every:
         run.stop_if_cancelled()
         values = _values(model, one, text, prepend_bos)
         sums.append(values.sum(0, dtype=np.float64))
@@ -284,9 +286,7 @@ def mean_ablation(
 
 
 @checked
-def resample_ablation(
-    model: Model, one: Ablation, prompt: str | Sequence[int], *, prepend_bos: bool | None = None
-) -> Ablation:
+def resample_ablation(model: Model, one: Ablation, prompt: PromptInput, *, prepend_bos: bool | None = None) -> Ablation:
     """The same ablation with what the part computes on another prompt, at the same positions, put in its place.
 
     An ablation of every position becomes one of the positions of that prompt.
@@ -318,7 +318,7 @@ def resample_ablation(
     return replace(one, position=positions, replacement="resample", value=values[list(positions)])
 
 
-def _values(model: Model, ablated: Ablation, prompt: str | Sequence[int], prepend_bos: bool | None) -> Floats:
+def _values(model: Model, ablated: Ablation, prompt: PromptInput, prepend_bos: bool | None) -> Floats:
     """(positions, ...) what the part computes at every shown position of a prompt."""
     _check(model, replace(ablated, replacement="zero", value=None))
     shown = read_prompt(model, prompt, prepend_bos=prepend_bos, what="reference text")

@@ -28,12 +28,12 @@ from interp_widgets.analysis.ablation.replacement import (
     Replacement,
     ReplacementValues,
     SiteOfLayer,
-    Text,
     check_replacement,
     replacement_values,
 )
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import Trace, in_blocks, trace
 from interp_widgets.models.patching import Patch, Site
 
@@ -53,16 +53,16 @@ SITES: dict[str, tuple[Site, ...]] = {
 @checked
 def ablate_modules(
     model: Model,
-    prompt: Text,
+    prompt: PromptInput,
     target: str | int | None = None,
     *,
     kinds: Sequence[Kind] = ("attn", "mlp", "both", "attn_to_mlp"),
     layers: Sequence[int] | None = None,
     positions: Sequence[int] | None = None,
     replacement: Replacement = "zero",
-    reference: Sequence[Text] | None = None,
+    reference: Sequence[PromptInput] | None = None,
     pooled: bool = True,
-    corrupted: Text | None = None,
+    corrupted: PromptInput | None = None,
     metric: Metric = "logit",
     foil: str | int | None = None,
     prepend_bos: bool | None = None,
@@ -80,7 +80,8 @@ def ablate_modules(
 
     Args:
         model: what `load_model` returns.
-        prompt: text, or token ids (then nothing is added). The target is the token that follows it.
+        prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`). The target is
+            the token that follows it.
         target: text or id of one token; by default the model's most likely one.
         kinds: which of the four.
         layers, positions: which ones, all by default; negative ones count from the end.
@@ -157,15 +158,15 @@ def ablate_modules(
 @checked
 def ablate_heads(
     model: Model,
-    prompt: Text,
+    prompt: PromptInput,
     target: str | int | None = None,
     *,
     position: int | None = None,
     layers: Sequence[int] | None = None,
     replacement: Replacement = "zero",
-    reference: Sequence[Text] | None = None,
+    reference: Sequence[PromptInput] | None = None,
     pooled: bool = True,
-    corrupted: Text | None = None,
+    corrupted: PromptInput | None = None,
     metric: Metric = "logit",
     foil: str | int | None = None,
     prepend_bos: bool | None = None,
@@ -224,16 +225,16 @@ def ablate_heads(
 @checked
 def ablate_neurons(
     model: Model,
-    prompt: Text,
+    prompt: PromptInput,
     target: str | int | None = None,
     *,
     layer: int,
     position: int = -1,
     neurons: Sequence[int] | None = None,
     replacement: Replacement = "zero",
-    reference: Sequence[Text] | None = None,
+    reference: Sequence[PromptInput] | None = None,
     pooled: bool = True,
-    corrupted: Text | None = None,
+    corrupted: PromptInput | None = None,
     metric: Metric = "logit",
     foil: str | int | None = None,
     prepend_bos: bool | None = None,
@@ -313,9 +314,9 @@ class MapOptions:
     foil: str | int | None
     replacement: Any
     """A `Replacement`, checked here."""
-    reference: Sequence[Text] | None
+    reference: Sequence[PromptInput] | None
     pooled: bool
-    corrupted: Text | None
+    corrupted: PromptInput | None
     prepend_bos: bool | None
     batch_size: int | None
     progress: Progress

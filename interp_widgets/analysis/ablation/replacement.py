@@ -12,13 +12,12 @@ from torch import Tensor
 from interp_widgets.analysis._core.checks import check_choice
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.tensors import wide
+from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import Trace, trace
 from interp_widgets.models.patching import Patch, Site
 
 Replacement = Literal["zero", "mean", "resample"]
 """What a removed value is replaced by."""
-
-Text = str | Sequence[int]
 
 SiteOfLayer = tuple[Site, int]
 
@@ -50,7 +49,7 @@ class ReplacementValues:
         return Patch(site, layer, rows, positions, cells, index)
 
 
-def check_replacement(replacement: str, reference: Sequence[Text] | None, corrupted: Text | None) -> None:
+def check_replacement(replacement: str, reference: Sequence[PromptInput] | None, corrupted: PromptInput | None) -> None:
     """ValueError for an unknown replacement, or what one needs missing or superfluous."""
     check_choice("replacement", replacement, Replacement)
     for name, value, user, what in (
@@ -71,9 +70,9 @@ def replacement_values(
     replacement: Replacement,
     sites: Sequence[SiteOfLayer],
     *,
-    reference: Sequence[Text] | None = None,
+    reference: Sequence[PromptInput] | None = None,
     pooled: bool = True,
-    corrupted: Text | None = None,
+    corrupted: PromptInput | None = None,
     prepend_bos: bool | None = None,
     check: Callable[[], None] | None = None,
 ) -> ReplacementValues:
@@ -104,7 +103,9 @@ def replacement_values(
     return ReplacementValues("zero", clean)
 
 
-def _references(prompt: Prompt, reference: Sequence[Text], pooled: bool, prepend_bos: bool | None) -> list[Prompt]:
+def _references(
+    prompt: Prompt, reference: Sequence[PromptInput], pooled: bool, prepend_bos: bool | None
+) -> list[Prompt]:
     texts = [read_prompt(prompt.model, text, prepend_bos=prepend_bos, what="reference text") for text in reference]
     if not texts:
         raise ValueError("reference is empty: give at least one text")

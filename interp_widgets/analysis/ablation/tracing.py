@@ -25,6 +25,7 @@ from interp_widgets.analysis.ablation.metric import Question, ask
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.capabilities import Capability
+from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.devices import widest
 from interp_widgets.models.engine import Trace, trace
 from interp_widgets.models.patching import Patch
@@ -170,7 +171,7 @@ def window_layers(layer: int, window: int, n_layers: int) -> tuple[int, int]:
 @checked
 def causal_trace(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     subject: str | Sequence[int],
     target: str | int | None = None,
     *,
@@ -202,7 +203,7 @@ def causal_trace(
 
     Args:
         model: what `load_model` returns.
-        prompt: text, or token ids (then nothing is added).
+        prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         subject: text whose last occurrence in the prompt is meant (with every token that shares a letter with it), or
             (start, end) token positions, without the BOS.
         target: text or id of one token; by default the model's most likely next token.

@@ -20,6 +20,7 @@ from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import residual_streams
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class ConceptReading(Result):
 def read_prompt_concepts(
     model: Model,
     concepts: ConceptSet,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     *,
     names: Sequence[str] | None = None,
     other_weights: bool = False,
@@ -85,7 +86,7 @@ def read_prompt_concepts(
     Args:
         model: the model that the set was made from.
         concepts: from `concept_directions`.
-        prompt: text, or token ids (then nothing is added).
+        prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         names: some of the set's concepts; all by default.
         other_weights: let ``model`` be another one of the same sizes, such as the tuned one of a pair.
         prepend_bos: overrides the model's BOS policy for a text.
@@ -195,7 +196,7 @@ def decompose_state(
 def decompose_prompt(
     model: Model,
     concepts: ConceptSet,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     *,
     position: int = -1,
     solver: Solver = "omp",

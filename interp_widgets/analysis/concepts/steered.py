@@ -20,6 +20,7 @@ from interp_widgets.analysis.concepts.concept_set import ConceptSet
 from interp_widgets.analysis.concepts.steering import erase, steer
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
 
 Mode = Literal["add", "erase"]
 RUNS = ("as it is", "steered", "random direction")
@@ -80,7 +81,7 @@ def compare_steering(
     model: Model,
     concepts: ConceptSet,
     name: str,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     *,
     strength: float = 2.0,
     layer: SupportsIndex | Sequence[SupportsIndex] | None = None,
@@ -103,7 +104,7 @@ def compare_steering(
         model: the model that the set was made from.
         concepts: from `concept_directions`.
         name: of a concept in the set.
-        prompt: text, or token ids (then nothing is added).
+        prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         strength: in units of the concept's `ConceptSet.gap`, negative to steer away; not used by "erase".
         layer: the streams that are changed, by default the one that the directions were made in.
         mode: "add" `strength` times the direction, or "erase" it.

@@ -20,6 +20,7 @@ from interp_widgets.analysis._core.top_k import TopK, largest
 from interp_widgets.analysis.token_decomposition.part_lens import PartLens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.compare import HALF_TOLERANCE, TOLERANCE
 from interp_widgets.models.devices import device_kind
 
@@ -234,7 +235,7 @@ class NeuronEffectResult(Result):
 @torch.no_grad()
 def neuron_effects(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     target: str | int | None = None,
     *,
     layer: int,
@@ -252,7 +253,7 @@ def neuron_effects(
 
     Args:
         model: what `load_model` returns.
-        prompt: text, or token ids (then nothing is added).
+        prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         target: the token whose logit it is (text of one token, or id); default: the one the model finds likeliest.
         layer: of the model, counted from 0 or negative from the end.
         neurons: numbers of neurons in the layer, negative ones from the end; default: all.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from interp_widgets.analysis.logit_lens.lens_result import LogitLensResult
 from interp_widgets.analysis.logit_lens.online_softmax import LOWEST, Readings
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine import ReadOut, read_out, residual_streams
 from interp_widgets.models.translators import Translators, load_translators
@@ -29,7 +30,7 @@ from interp_widgets.models.translators import Translators, load_translators
 @checked
 def logit_lens(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     *,
     target: str | int | None = None,
     top: int = 10,
@@ -54,7 +55,7 @@ def logit_lens(
 
     Args:
         model: what `load_model` returns.
-        prompt: text, or token ids (then nothing is added).
+        prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         target: a token to follow through the layers, as an id or the text of one token.
         top: how many of the likeliest tokens to keep per cell.
         translators: for the tuned lens: a safetensors file with one affine map per layer, or what `load_translators`

@@ -18,6 +18,7 @@ from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import as_array, to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
+from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.devices import device_kind
 from interp_widgets.models.engine import decode
 
@@ -127,7 +128,7 @@ class RoutingResult(PromptResult):
 @torch.no_grad()
 def routing(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     *,
     top: int = 5,
     top_k: int | None = None,
@@ -139,7 +140,7 @@ def routing(
 
     Args:
         model: a `ModModel`, from `tune_mod` or `load_model`.
-        prompt: text, or token ids (then nothing is added).
+        prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         top: how many of the likeliest tokens are kept per route.
         top_k: routes that a token uses here, 1..k; the model's own number by default.
         prepend_bos: overrides the model's BOS policy for text.

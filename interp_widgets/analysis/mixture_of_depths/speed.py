@@ -16,6 +16,7 @@ from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, ModModel
+from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.devices import device_kind
 from interp_widgets.models.generation import generate_ids, stepper
 from interp_widgets.models.mixture_of_depths.early_exit import EarlyExit
@@ -66,7 +67,7 @@ class RoutingSpeed(Result):
 @checked
 def routing_speed(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     *,
     max_new_tokens: int = 48,
     repeats: int = 3,
@@ -81,7 +82,7 @@ def routing_speed(
 
     Args:
         model: a `ModModel`.
-        prompt: text, or token ids (then nothing is added).
+        prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         max_new_tokens: tokens to write; an end token does not stop it.
         repeats: texts per number of routes, after one that is not counted.
         prepend_bos: overrides the model's BOS policy for text.

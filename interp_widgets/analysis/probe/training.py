@@ -19,6 +19,7 @@ from interp_widgets.analysis._core.tables import DataFrame
 from interp_widgets.analysis.hidden_states import last_states
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
 
 LEAST_TEXTS, LEAST_OF_A_CLASS, LEAST_GROUPS = 40, 10, 10
 """Of fewer texts, of fewer texts with one label, and of fewer groups no accuracy is given."""
@@ -125,7 +126,7 @@ class ProbeResult(Result):
 @checked
 def train_probe(
     model: Model,
-    texts: Sequence[str | Sequence[int]],
+    texts: Sequence[PromptInput],
     labels: Sequence[Any],
     *,
     layer: int,
@@ -297,7 +298,7 @@ def _enough_groups(
             )
 
 
-def _read(model: Model, text: str | Sequence[int], token: int, prepend_bos: bool | None) -> tuple[int, ...]:
+def _read(model: Model, text: PromptInput, token: int, prepend_bos: bool | None) -> tuple[int, ...]:
     """The ids that the model has read at the token."""
     prompt = read_prompt(model, text, prepend_bos=prepend_bos, what="text")
     return prompt.ids[: prompt.offset + prompt.position(token) + 1]

@@ -32,12 +32,13 @@ from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyRes
 from interp_widgets.analysis.saliency.spans import SpanKind, read_spans, span_fields
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
 
 
 @checked
 def prompt_saliency(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     response: str | Sequence[int] | None = None,
     *,
     method: Method = "exact",
@@ -67,7 +68,8 @@ def prompt_saliency(
 
     Args:
         model: what `load_model` returns.
-        prompt, response: texts, or token ids (then nothing is added). Without a response the model writes one.
+        prompt: text, token ids (then nothing is added), or the messages of a chat (`chat_prompt`).
+        response: text or token ids; without one the model writes it.
         method: ``"exact"`` (the target's fall when the token's embedding is replaced by the baseline),
             ``"first_order"`` (gradient times embedding), ``"integrated_gradients"`` (from the baseline), or
             ``"random"`` to compare with.
@@ -80,10 +82,10 @@ def prompt_saliency(
             ``draws`` of them; its ``spread`` is in the result). Default ``"zero"``, but ``"mean"`` for integrated
             gradients of models with RMSNorm, which has a jump at zero.
         draws: how many tokens ``"resample"`` draws for every place, from the vocabulary without special tokens.
-        spans: rows of the map are these spans of the prompt: ``"words"``, ``"sentences"`` or a list of [start, end)
-            tokens, in the order of the prompt. Exact importance replaces all tokens of a span at once, in one run per
-            span, which is another quantity than the sum over its tokens (`SaliencyResult.by_spans`); of gradients it is
-            that sum. None: single tokens.
+        spans: rows of the map are these spans of the prompt: ``"words"``, ``"sentences"``, a chat's ``"roles"`` or
+            ``"turns"``, or a list of [start, end) tokens, in the order of the prompt. Exact importance replaces all
+            tokens of a span at once, in one run per span, which is another quantity than the sum over its tokens
+            (`SaliencyResult.by_spans`); of gradients it is that sum. None: single tokens.
         within: the tokens [start, end) to which the rows are limited, such as those of one span: its tokens or words.
         seed: of ``"random"`` and ``"resample"``.
         max_new_tokens: most tokens that the model writes.
@@ -134,7 +136,7 @@ def prompt_saliency(
     options |= {"draws": draws} if kind == "resample" else {}
     options |= {"seed": seed} if method == "random" or kind == "resample" else {}
     tokens, special = case.prompt.tokens(), case.prompt.special()
-    pieces = read_spans(spans, within, tokens, special)
+    pieces = read_spans(spans, within, tokens, special, case.prompt.roles, case.prompt.turns)
     rows: dict[str, Any] = {"prompt_tokens": tokens, "prompt_special": special, "prompt_spans": case.prompt.spans}
     if spans is not None or within is not None:
         rows = span_fields(pieces, tokens, special, case.prompt.spans)
@@ -210,6 +212,8 @@ def _result(
         spread=to_numpy(effects.std(1)) if effects.shape[1] > 1 else None,
         rounding=rounding,
         bos_id=prompt.bos_id,
+        roles=prompt.roles,
+        turns=prompt.turns,
         partial=partial,
         provenance=provenance(model.provenance(), **options),
         **rows,

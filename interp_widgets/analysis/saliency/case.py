@@ -15,6 +15,7 @@ from interp_widgets.analysis._core.run import Check
 from interp_widgets.analysis._core.targets import Aim, Target, check_foil, read
 from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine import encode
 
 _ROUNDINGS = 16
@@ -87,7 +88,7 @@ class Case:
 
 def make_case(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     response: str | Sequence[int] | None,
     *,
     target: Target,

@@ -101,6 +101,12 @@ class SaliencyResult(Result):
     """How a span's importance is made: ``together`` (all its tokens replaced in one run), or the ``sum``, ``mean`` or
     ``maximum`` over its tokens; None for single tokens."""
 
+    roles: Sequence[str] | None = with_axes("tokens", default=None)
+    """Role of each prompt token of a chat, ``template`` for what the template writes (`chat_prompt`); None for text."""
+
+    turns: Sequence[int] | None = with_axes("tokens", default=None)
+    """Turn of each prompt token of a chat; None for text."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.spans is None and len(self.prompt_ids) != len(self.prompt_tokens):
@@ -175,7 +181,7 @@ class SaliencyResult(Result):
         if self.spans is not None:
             raise ValueError("this map is by spans already: put together the one of single tokens")
         check_choice("how", how, Literal["sum", "mean", "maximum"])
-        pieces = read_spans(spans, None, self.prompt_tokens, self.prompt_special)
+        pieces = read_spans(spans, None, self.prompt_tokens, self.prompt_special, self.roles, self.turns)
         reduce: dict[str, Any] = {"sum": np.sum, "mean": np.mean, "maximum": np.max}
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""Spans of a prompt's tokens: its words, its sentences, or those that a user gives."""
+"""Spans of a prompt's tokens: its words, its sentences, roles and turns of a chat, or those that a user gives."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from interp_widgets.analysis._core.checks import check_choice, check_span
+from interp_widgets.analysis._core.token_runs import runs
 from interp_widgets.analysis.saliency.density import plain_text, sentence_spans
 from interp_widgets.models.tokens import CONTINUATION
 
-SpanKind = Literal["words", "sentences"]
-"""How a prompt is cut into spans of tokens."""
+SpanKind = Literal["words", "sentences", "roles", "turns"]
+"""How a prompt is cut into spans of tokens; roles and turns are those of a chat (`chat_prompt`)."""
 
 Spans = tuple[tuple[int, int], ...]
 """[start, end) tokens of each."""
@@ -46,11 +47,19 @@ def word_spans(tokens: Sequence[str]) -> Spans:
 _CUTS: dict[str, Callable[[Sequence[str]], Spans]] = {"words": word_spans, "sentences": sentence_spans}
 
 
-def read_spans(spans: Any, within: Any, tokens: Sequence[str], special: Sequence[bool]) -> Spans:
+def read_spans(
+    spans: Any,
+    within: Any,
+    tokens: Sequence[str],
+    special: Sequence[bool],
+    roles: Sequence[str] | None = None,
+    turns: Sequence[int] | None = None,
+) -> Spans:
     """The spans asked for in the order of the prompt: by kind, as given, or single tokens for None.
 
-    Special tokens are spans of their own where the prompt is cut by kind. Only what lies ``within`` the tokens
-    [start, end) is kept, where they are given.
+    Special tokens are spans of their own where the prompt is cut into words or sentences, and in a chat neither goes
+    over from one role to another. Only what lies ``within`` the tokens [start, end) is kept, where they are given.
+    ``roles`` and ``turns`` are of the tokens of a chat.
 
     >>> read_spans("words", (1, 3), ["Two", " words", " more"], [False] * 3)
     ((1, 2), (2, 3))
@@ -60,7 +69,13 @@ def read_spans(spans: Any, within: Any, tokens: Sequence[str], special: Sequence
         pieces = [(i, i + 1) for i in range(size)]
     elif isinstance(spans, str):
         check_choice("spans", spans, SpanKind)
-        pieces = _cut(tokens, special, _CUTS[spans])
+        labels = {"roles": roles, "turns": turns}
+        if spans in _CUTS:
+            pieces = _cut(tokens, special, roles, _CUTS[spans])
+        elif (label := labels[spans]) is not None:
+            pieces = list(runs(label))
+        else:
+            raise ValueError(f"spans={spans!r} needs the prompt as a list of messages, each with a role and a content")
     else:
         pieces = sorted(check_span(span, size, "a span", owner) for span in spans)
         if not pieces:
@@ -74,16 +89,14 @@ def read_spans(spans: Any, within: Any, tokens: Sequence[str], special: Sequence
 
 
 def _cut(
-    tokens: Sequence[str], special: Sequence[bool], cut: Callable[[Sequence[str]], Spans]
+    tokens: Sequence[str],
+    special: Sequence[bool],
+    roles: Sequence[str] | None,
+    cut: Callable[[Sequence[str]], Spans],
 ) -> list[tuple[int, int]]:
-    """The spans of each run of tokens without a special one, which is a span of its own."""
-    pieces: list[tuple[int, int]] = []
-    start = 0
-    for stop in [*(i for i, is_special in enumerate(special) if is_special), len(tokens)]:
-        pieces += [(start + a, start + b) for a, b in cut(tokens[start:stop])]
-        pieces += [(stop, stop + 1)] if stop < len(tokens) else []
-        start = stop + 1
-    return pieces
+    """The spans of each run of tokens of one role without a special one, which is a span of its own."""
+    labels = [i if is_special else -1 if roles is None else roles[i] for i, is_special in enumerate(special)]
+    return [(start + a, start + b) for start, end in runs(labels) for a, b in cut(tokens[start:end])]
 
 
 def span_fields(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from interp_widgets.analysis.token_decomposition.part_lens import Lens, PartLens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.capabilities import Capability
+from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.compare import TOLERANCE
 from interp_widgets.models.devices import device_kind, widest
 from interp_widgets.models.engine.linearised import ActivationSlope, LinearisedPass, linearise
@@ -44,7 +45,7 @@ _MOST_ROWS = {"cpu": 768, "accelerator": 16384}
 @checked
 def decompose_tokens(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     *,
     position: int = -1,
     biases: Biases = "separate",
@@ -71,7 +72,7 @@ def decompose_tokens(
 
     Args:
         model: what `load_model` returns.
-        prompt: text, or token ids (then nothing is added).
+        prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         position: of the stream, counted from 0 without a BOS, or from the end.
         biases: ``"separate"``, or ``"spread"`` over the parts in proportion to their norms.
         slope: ``"secant"`` is the method; ``"step"`` (1 where z > 0) does not add up, as a control.

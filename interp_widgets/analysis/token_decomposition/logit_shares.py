@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from interp_widgets.analysis.token_decomposition.decomposition_result import Log
 from interp_widgets.analysis.token_decomposition.part_lens import PartLens
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
+from interp_widgets.models.chat import PromptInput
 from interp_widgets.models.engine.linearised import ActivationSlope, linearise
 from interp_widgets.models.soft_cap import soft_cap
 from interp_widgets.models.stopping import stopping
@@ -24,7 +25,7 @@ from interp_widgets.models.stopping import stopping
 @torch.no_grad()
 def decompose_logit(
     model: Model,
-    prompt: str | Sequence[int],
+    prompt: PromptInput,
     target: str | int | None = None,
     *,
     position: int = -1,
@@ -44,7 +45,7 @@ def decompose_logit(
 
     Args:
         model: what `load_model` returns.
-        prompt: text, or token ids (then nothing is added).
+        prompt: text, token ids (then nothing is added) or the messages of a chat (`chat_prompt`).
         target: the token whose logit it is (text of one token, or id); default: the one of the
             largest logit.
         position: whose next token is looked at, counted from 0 without a BOS, or from the end.

@@ -1,0 +1,185 @@
+"""Chats: messages that the tokenizer's own template writes as text, and which of its characters are whose."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeGuard
+
+from torch import Tensor
+
+Messages = Sequence[Mapping[str, str]]
+"""A chat: messages ``{"role": ..., "content": ...}`` in their order."""
+PromptInput = str | Sequence[int] | Messages
+"""What an analysis takes as a prompt: a text, token ids, or the messages of a chat."""
+
+TEMPLATE = "template"
+"""The role of what no message says: what the template writes around them."""
+
+_KEYS = {"role", "content"}
+_PROBE = [{"role": "user", "content": "a"}]
+
+
+def is_chat(prompt: object) -> TypeGuard[Messages]:
+    """Whether a prompt is a list of messages; an empty list is none."""
+    if isinstance(prompt, str | Tensor) or not isinstance(prompt, Sequence) or len(prompt) == 0:
+        return False
+    return isinstance(prompt[0], Mapping)
+
+
+def check_messages(messages: object) -> None:
+    """Raise a ValueError or TypeError in one sentence unless these are messages with a role and a content each."""
+    form = "a list of messages such as {'role': 'user', 'content': 'Hello'}"
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise TypeError(f"messages must be {form}, got {type(messages).__name__}")
+    if len(messages) == 0:
+        raise ValueError(f"messages must be {form}, got an empty list")
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TypeError(f"messages must be {form}, but message {number} is {type(message).__name__}")
+        unknown = [key for key in message if key not in _KEYS]
+        if unknown:
+            raise ValueError(f"message {number} may have the keys 'role' and 'content' only, got {unknown[0]!r}")
+        for key in ("role", "content"):
+            if key not in message:
+                raise ValueError(f"message {number} has no {key!r}: write {{'role': ..., 'content': ...}}")
+            if not isinstance(message[key], str):
+                raise TypeError(f"{key!r} of message {number} must be a str, got {type(message[key]).__name__}")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Characters [start, end) of a written chat, and the number of the message that they belong to."""
+
+    start: int
+    end: int
+    message: int
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Messages as a tokenizer's template writes them, up to where the model answers."""
+
+    messages: tuple[dict[str, str], ...]
+    text: str
+    """What the model reads, with whatever special tokens the template writes."""
+    tokenizer: Any
+
+    @cached_property
+    def _literals(self) -> tuple[list[str], list[int]]:
+        """What the template writes before, between and after the messages, and which of them it writes there."""
+        marks = [f"message{number}content9e3779b9" for number in range(len(self.messages))]
+        marked = [message | {"content": mark} for message, mark in zip(self.messages, marks, strict=True)]
+        pieces = re.split(f"({'|'.join(marks)})", _write(self.tokenizer, marked, answers=True))
+        return pieces[::2], [marks.index(mark) for mark in pieces[1::2]]
+
+    @property
+    def left_out(self) -> list[int]:
+        """Messages with a content that the template does not write."""
+        _, numbers = self._literals
+        return [n for n, message in enumerate(self.messages) if message["content"].strip() and n not in numbers]
+
+    @cached_property
+    def contents(self) -> tuple[Part, ...]:
+        """What of the text the messages say, in its order; the rest is the template's.
+
+        Raises ValueError where the template writes messages in a way that hides what is whose.
+        """
+        literals, numbers = self._literals
+        for loose in (False, True):  # a template may cut a content, such as thoughts before an answer
+            pattern = re.escape(literals[0])
+            for number, after in zip(numbers, literals[1:], strict=True):
+                pattern += f"({_forms(self.messages[number]['content'], loose=loose)}){re.escape(after)}"
+            found = re.fullmatch(pattern, self.text, re.DOTALL)
+            if found:
+                return tuple(Part(*found.span(i), number) for i, number in enumerate(numbers, 1))
+        raise ValueError("the chat template rewrites these messages, so that no role can be told from the text")
+
+    @cached_property
+    def turns(self) -> tuple[Part, ...]:
+        """The text cut into turns: each message with what the template writes around it, and the answer's opening,
+        whose number is one past the last message."""
+        contents = [part for part in self.contents if part.end > part.start]
+        last = len(self.messages)
+        starts = [part.end for part in contents]
+        ends = [part.start for part in contents[1:]] + [len(self.text)]
+        cuts = [self._end_of(part.message, low, high) for part, low, high in zip(contents, starts, ends, strict=True)]
+        turns = [Part(a, b, part.message) for part, a, b in zip(contents, [0, *cuts[:-1]], cuts, strict=True)]
+        rest = cuts[-1] if cuts else 0
+        return (*turns, Part(rest, len(self.text), last)) if rest < len(self.text) else tuple(turns)
+
+    def _end_of(self, message: int, low: int, high: int) -> int:
+        """Where in low..high a message's turn ends: as the template writes the chat up to it, else where it ends."""
+        try:
+            before = _write(self.tokenizer, self.messages[: message + 1], answers=False)
+        except ValueError:  # such as a system message alone
+            return low
+        return len(before) if low <= len(before) <= high and self.text.startswith(before) else low
+
+
+def _forms(content: str, *, loose: bool) -> str:
+    """A pattern of how a template may write a content: as it is, or without white space at its ends."""
+    forms = dict.fromkeys([content, content.strip(), content.lstrip(), content.rstrip()])
+    return "|".join(re.escape(form) for form in forms) + ("|.*?" if loose else "")
+
+
+def write_chat(tokenizer: Any, messages: Messages, name: str) -> Chat:
+    """The chat as the tokenizer's template writes it, with what opens the model's answer.
+
+    Raises a ValueError or TypeError in one sentence for bad messages, messages that the template refuses or leaves out,
+    or a tokenizer without a template; ``name`` is the model's.
+    """
+    check_messages(messages)
+    if tokenizer.chat_template is None:
+        raise ValueError(
+            f"the tokenizer of {name} has no chat template, which a list of messages needs: give the prompt as text, "
+            'or load the model with load_model(..., chat_template=...), such as "{% for message in messages %}'
+            "{{ message['role'] }}: {{ message['content'] }}\\n{% endfor %}assistant:\""
+        )
+    plain = tuple({"role": message["role"], "content": message["content"]} for message in messages)
+    chat = Chat(plain, _write(tokenizer, plain, answers=True), tokenizer)
+    if chat.left_out:
+        number = chat.left_out[0]
+        raise ValueError(
+            f"the chat template of {name} leaves message {number} out: it does not know the role "
+            f"{plain[number]['role']!r}"
+        )
+    return chat
+
+
+def with_template(tokenizer: Any, template: str, name: str) -> Any:
+    """A copy of a tokenizer that has this chat template; ValueError where it is none."""
+    if not isinstance(template, str):
+        raise TypeError(f"chat_template must be a str in Jinja's language, got {type(template).__name__}")
+    if tokenizer is None:
+        raise ValueError(f"{name} was loaded without a tokenizer: a chat template needs one, give tokenizer= too")
+    own = copy.copy(tokenizer)
+    own.chat_template = template
+    _check_syntax(own)
+    return own
+
+
+def _check_syntax(tokenizer: Any) -> None:
+    from jinja2 import TemplateError, TemplateSyntaxError
+
+    try:
+        tokenizer.apply_chat_template(_PROBE, tokenize=False)
+    except TemplateSyntaxError as error:
+        raise ValueError(f"chat_template is no Jinja template: {error.message} (line {error.lineno})") from error
+    except TemplateError:
+        return  # it wants other messages than one of a user
+
+
+def _write(tokenizer: Any, messages: Sequence[Mapping[str, str]], *, answers: bool) -> str:
+    """The text of messages, with the answer's opening if it ``answers``; ValueError where the template refuses them."""
+    from jinja2 import TemplateError
+
+    try:
+        text = tokenizer.apply_chat_template([*messages], add_generation_prompt=answers, tokenize=False)
+    except TemplateError as error:
+        reason = str(error.message or type(error).__name__).rstrip(".")
+        raise ValueError(f"the chat template refuses these messages: {reason}") from error
+    return str(text)
