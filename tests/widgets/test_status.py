@@ -18,7 +18,7 @@ def test_states(wire: Any) -> None:
     status.running("Computing")
     status.progress(Progress(3, 10, 1.5))
     assert (status.done_steps, status.total_steps, status.seconds_left) == (3, 10, 1.5)
-    status.done(0.0123, cached=True)
+    status.done(0.0123, source="from cache")
     assert status.text == "Done in 12 ms (from cache)"
     assert (status.busy, status.total_steps) == (False, 0)
     status.cancelled(partial=True)

@@ -15,12 +15,15 @@ from interp_widgets.models import Model
 from ...compute.cache import results as cache
 from ...compute.memory import Forecast, speedometer
 from ...compute.worker import Job
-from .identity import Identity
+from . import shipped
+from .identity import PATIENCE, Identity
 from .jobs import computing
 from .request import FromModel, Request
 
 _anew: ContextVar[set[Hashable] | None] = ContextVar("anew", default=None)
 """What a fresh run has computed so far; None within any other."""
+_taken: ContextVar[list[Hashable] | None] = ContextVar("taken", default=None)
+"""What a run has taken so far of what ships; None outside of runs."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,17 @@ class Outcome:
     results: tuple[Any, ...]
     seconds: float
     cached: bool = False
+    """Whether nothing was computed."""
+    shipped: bool = False
+    """Whether some of it ships with the package."""
     partial: bool = False
+
+    @property
+    def source(self) -> str:
+        """Where the results are from, in words."""
+        if self.shipped:
+            return f"{'' if self.cached else 'computed from what is '}shipped with the demo models"
+        return "from cache" if self.cached else "computed"
 
 
 class Answers:
@@ -47,16 +60,21 @@ class Answers:
         return _anew.get() is not None
 
     def once(self, request: Hashable, model: Model, compute: Callable[[], Any]) -> Any:
-        """The result of a request on one model: the one in the cache, or computed now and kept; in the worker.
+        """The result of a request on one model: the one in the cache, one that ships, or computed now and kept.
 
-        A fresh run takes only what it has computed itself. Nothing is kept of a model that changed meanwhile, or of
-        which it is not certain what it computes.
+        In the worker. A fresh run takes only what it has computed itself. Nothing is kept of a model that changed
+        meanwhile, or of which it is not certain what it computes.
         """
-        key, anew = self._key(request, model, self._identity.of), _anew.get()
+        key, anew, taken = self._key(request, model, self._identity.of), _anew.get(), _taken.get()
         value = cache.get(key) if anew is None or key in anew else None
+        if value is None and anew is None:
+            value = self._shipped(request, model)
+            if value is not None and taken is not None:
+                taken.append(key)
         if value is None:
             value = compute()
             self._keep(request, model, key, value)
+            shipped.note(*self._question(request, model), value)
             if anew is not None:
                 anew.add(key)
         return value
@@ -81,25 +99,36 @@ class Answers:
             computed.append(index)
             return self._compute(request, index, job, tuple(results), find)
 
-        mark = _anew.set(set() if fresh else None)
+        taken: list[Hashable] = []
+        marks = _anew.set(set() if fresh else None), _taken.set(taken)
         try:
             for index, model in enumerate(self._panel.asked_models):
                 job.check()
                 results.append(self.once(request, model, partial(compute, index)))
         finally:
-            _anew.reset(mark)
-        return Outcome(request, tuple(results), time.monotonic() - began, cached=not computed)
+            _anew.reset(marks[0])
+            _taken.reset(marks[1])
+        seconds = time.monotonic() - began
+        return Outcome(request, tuple(results), seconds, cached=not computed, shipped=bool(taken))
 
     def held(self, request: Hashable) -> Outcome | None:
-        """The answer in the cache, if it is certain without a long look that the models are what they were."""
-        results = tuple(
-            cache.get(self._key(request, model, self._identity.at_a_glance)) for model in self._panel.asked_models
-        )
-        return None if any(value is None for value in results) else Outcome(request, results, 0.0, cached=True)
+        """The answer in the cache, if it is certain without a long look that the models are what they were, or one
+        that ships."""
+        kept = [cache.get(self._key(request, model, self._identity.at_a_glance)) for model in self._panel.asked_models]
+        missing = [index for index, value in enumerate(kept) if value is None]
+        for index in missing:
+            kept[index] = self._shipped(request, self._panel.asked_models[index], wait=PATIENCE)
+            if kept[index] is None:
+                return None
+        return Outcome(request, tuple(kept), 0.0, cached=True, shipped=bool(missing))
 
     def expected(self, request: Hashable, model: Model) -> bool:
-        """Whether the worker will probably find the result in the cache, once it has read the model's weights."""
-        return self._panel.reuses and self._key(request, model, self._identity.probably) in cache
+        """Whether the worker will probably find the result in the cache, once it has read the model's weights, or
+        among those that ship."""
+        return self._panel.reuses and (
+            self._key(request, model, self._identity.probably) in cache
+            or self._shipped(request, model, wait=PATIENCE) is not None
+        )
 
     def forecast(self, request: Hashable) -> Forecast:
         """Time and memory that a request will take on all models, without the results that are in the cache."""
@@ -156,8 +185,16 @@ class Answers:
             cache.put(key, value)
 
     def _key(self, request: Hashable, model: Model, look: Callable[[Model], Hashable]) -> Hashable:
-        others = tuple(look(other) for other in self._panel.depends_on(request, model))
-        return (self._name, look(model), others, self._panel.asked_of(request, model))
+        name, asked, (own, *others) = self._question(request, model)
+        return (name, look(own), tuple(map(look, others)), asked)
+
+    def _question(self, request: Hashable, model: Model) -> tuple[str, Hashable, list[Any]]:
+        """Whose answer it is, what the model is asked, and what that depends on: the model, then others."""
+        return self._name, self._panel.asked_of(request, model), [model, *self._panel.depends_on(request, model)]
+
+    def _shipped(self, request: Hashable, model: Model, *, wait: float = -1) -> Any:
+        """The answer that ships with the package; None where there is none."""
+        return shipped.find(*self._question(request, model), wait=wait)
 
     def _kind(self, request: Hashable) -> Hashable:
         method = dict(getattr(request, "arguments", ())).get("method")  # another one has another speed

@@ -682,7 +682,7 @@ class Panel(Shell):
         self._run_failed = self._behind = False
         self.mark(stale=False)
         seconds = time.monotonic() - began if outcome.cached else outcome.seconds
-        self.status.done(seconds, cached=outcome.cached, channel=self.jobs.on_line())
+        self.status.done(seconds, source=outcome.source, channel=self.jobs.on_line())
         if self._asked_for or self._changed:  # what was chosen in the results before is no error in these
             self._check_chosen()
         refused, self._refused = self._refused, None

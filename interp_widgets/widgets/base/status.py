@@ -131,9 +131,9 @@ class StatusLine(View):
         self._runs.pop(channel, None)
         self._say("cancelled", "Cancelled: the part finished so far is shown" if partial else "Cancelled")
 
-    def done(self, seconds: float, *, cached: bool = False, title: str = "", channel: str = "main") -> None:
-        """The result is on the screen."""
-        source, begin = "from cache" if cached else "computed", f"{title}: done" if title else "Done"
+    def done(self, seconds: float, *, source: str = "computed", title: str = "", channel: str = "main") -> None:
+        """The result is on the screen; `source` says where it is from."""
+        begin = f"{title}: done" if title else "Done"
         self._runs.pop(channel, None)
         self._say("done", f"{begin} in {describe_seconds(seconds)} ({source})")
 

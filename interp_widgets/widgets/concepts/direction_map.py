@@ -88,6 +88,13 @@ class MapRequest:
         return path.with_name(f"{path.stem}.{self.map_method}{'-pair' if two else ''}-map.npz")
 
 
+@dataclass(frozen=True)
+class Places:
+    """The map alone, of the directions of all models of a panel."""
+
+    request: MapRequest
+
+
 def map_forecast(method: str, cost: Cost, count: int) -> Forecast:
     """What a map of so many directions will probably take; UMAP is compiled at its first use."""
     compiled = method != "umap" or "umap" in sys.modules
@@ -136,6 +143,8 @@ class DirectionMap(ConceptPanel):
         return MapRequest(self.source, self.map_method, self.seed)
 
     def prepare(self, request: MapRequest) -> None:
+        if self.answers.expected(Places(request), self.models[-1]):
+            return
         # takes a second, once: no map is as slow again
         RunOptions(check=stop_point).beside(lambda: import_module("sklearn.decomposition"))
 
@@ -148,16 +157,20 @@ class DirectionMap(ConceptPanel):
             return MappedConcepts(concepts=concepts, map=request.draft(concepts, check))
         base = concepts if first is last else self.directions(request.source, first, progress, check)
         apart = base.d_model != concepts.d_model
-        began = time.monotonic()
         other = None if first is last or apart else concepts
-        places = request.map_of(concepts if apart else base, other, check)
-        if places is not None:
-            cost = concept_map_cost(len(concepts.names), concepts.d_model, two=other is not None)
-            speedometer.learn(_map_kind(request.map_method), "cpu", cost.flops, time.monotonic() - began)
-        return MappedConcepts(concepts=concepts, map=places)
+
+        def compute() -> ConceptMap | None:
+            began = time.monotonic()
+            places = request.map_of(concepts if apart else base, other, check)
+            if places is not None:
+                cost = concept_map_cost(len(concepts.names), concepts.d_model, two=other is not None)
+                speedometer.learn(_map_kind(request.map_method), "cpu", cost.flops, time.monotonic() - began)
+            return places
+
+        return MappedConcepts(concepts=concepts, map=self.answers.once(Places(request), model, compute))
 
     def own_forecast(self, request: MapRequest, model: Model) -> Forecast:
-        if model is not self.models[-1]:
+        if model is not self.models[-1] or self.answers.expected(Places(request), model):
             return Forecast(0.0, 0)
         count, two = request.source.wanted or len(self.index_of), len(self.models) > 1
         cost = concept_map_cost(count, model.d_model, two=two)

@@ -358,7 +358,8 @@ class ConceptPanel(ConceptOptions, Panel):
         return ConceptRequest.of(type(self).analysis, self.arguments(), self.source, *self.asked_about())  # type: ignore[arg-type]
 
     def depends_on(self, request: Any, model: Model) -> tuple[Any, ...]:
-        return self.models  # the second model's map and dispersion need the first's directions too
+        # the second model's map and dispersion need the first's directions too
+        return () if isinstance(request, MadeSet) else self.models
 
     def compute(
         self, request: Any, model: Model, *, progress: Progress, check: Check, on_partial: Callable[[Any], None]

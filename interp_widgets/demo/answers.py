@@ -1,0 +1,98 @@
+"""Compute what takes long of the panels' opening answers with the demo models, and write it into the package.
+
+``python -m interp_widgets.demo.answers`` writes all of it, with names of widgets behind it only theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import interp_widgets
+from interp_widgets.analysis.concepts import ConceptMap, ConceptSet
+from interp_widgets.compute.cache import results
+from interp_widgets.models import load_demo_pair
+from interp_widgets.widgets.base.shipped import FOLDER, Recorder, ShippedAnswer, recording, shipped_names
+
+COMMAND = "python -m interp_widgets.demo.answers"
+
+
+def run(widget: Any) -> None:
+    """Have the tab that a widget opens on answer; raises what that raises."""
+    widget.run()
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A widget as it is opened on the demo models, and which of the answers that it needs ship."""
+
+    widget: str
+    """The class."""
+    ships: tuple[type, ...]
+    """Results of these classes, or what else a result may hold, as `Answers.once` keeps them."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    answer: Callable[[Any], None] = run
+    """Has the widget compute what ships."""
+
+
+OPENINGS = (
+    Opening("ConceptBrowser", (ConceptSet, ConceptMap)),
+    Opening("ConceptBrowser", (ConceptSet, ConceptMap), {"map_method": "umap"}),
+)
+"""What ships of which widgets."""
+
+
+def recorded(widgets: Collection[str] = (), *, takes: bool = False) -> Iterator[Recorder]:
+    """For every opening, on one demo model, on the other and on both: what it computes, and takes of what ships.
+
+    Of all widgets, or of these. With `takes`, what ships already is not computed.
+    """
+    pair = load_demo_pair()
+    results.clear()  # what was computed before is neither computed nor taken
+    for opening in OPENINGS:
+        if widgets and opening.widget not in widgets:
+            continue
+        for models in ((pair.base,), (pair.tuned,), (pair.base, pair.tuned)):
+            with (
+                recording(*opening.ships, takes=takes) as recorder,
+                contextlib.closing(getattr(interp_widgets, opening.widget)(*models, **opening.options)) as widget,
+            ):
+                opening.answer(widget)
+            yield recorder
+
+
+def computed(widgets: Collection[str] = ()) -> dict[str, ShippedAnswer]:
+    """All answers that ship, computed now, by the names of their files."""
+    return {name: answer for recorder in recorded(widgets) for name, answer in recorder.computed.items()}
+
+
+def write(widgets: Collection[str] = ()) -> int:
+    """Write the files anew, of all widgets or of these, and give their size in bytes."""
+    answers = computed(widgets)
+    panels = {answer.panel for answer in answers.values()}
+    FOLDER.mkdir(exist_ok=True)
+    for name in shipped_names() - set(answers):
+        if not widgets or name.partition("-")[0] in panels:
+            (FOLDER / f"{name}.npz").unlink()
+    for name, answer in answers.items():
+        answer.save(FOLDER / f"{name}.npz")
+    shipped_names.cache_clear()
+    return sum(path.stat().st_size for path in FOLDER.glob("*.npz"))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write the files and say how large they are."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    known = sorted({opening.widget for opening in OPENINGS})
+    parser.add_argument("widgets", nargs="*", help=f"of {', '.join(known)}; all without any")
+    widgets = parser.parse_args(arguments).widgets
+    if unknown := sorted(set(widgets) - set(known)):
+        parser.error(f"nothing ships of {unknown[0]}: choose from {', '.join(known)}")
+    print(f"{write(widgets) / 1e6:.2f} MB in {FOLDER}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""What ships of the panels' answers is what the code computes now, and is found by what the panels ask."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import pdist
+from scipy.stats import spearmanr
+
+from interp_widgets.analysis._core.result import Record
+from interp_widgets.analysis.concepts import ConceptMap
+from interp_widgets.demo.answers import COMMAND, OPENINGS, computed, main, recorded
+from interp_widgets.widgets.base.shipped import FOLDER, ShippedAnswer, shipped_names
+
+STALE = f"what ships is not what the panels compute: run {COMMAND}"
+NEAR = {"rtol": 2e-3, "atol": 2e-3}
+"""Two right computations on two processors; a test on few stimuli may change by one pair of them."""
+LARGEST = 2_000_000
+
+
+def differences(first: Any, second: Any, path: str = "") -> list[str]:
+    """Where two answers are not the same, but for rounding and for what says when and where they were computed."""
+    if isinstance(first, ConceptMap) and first.method == "umap" and isinstance(second, ConceptMap):
+        return unlike_maps(first, second, path)
+    if isinstance(first, Record):
+        names = [item.name for item in dataclasses.fields(first) if item.name not in ("provenance", "fingerprint")]  # type: ignore[arg-type]
+        return [
+            text
+            for name in names
+            for text in differences(getattr(first, name), getattr(second, name, None), f"{path}.{name}")
+        ]
+    if isinstance(first, tuple | list):
+        if not isinstance(second, tuple | list) or len(first) != len(second):
+            return [path]
+        return [text for i, part in enumerate(first) for text in differences(part, second[i], f"{path}.{i}")]
+    if isinstance(first, dict):
+        if not isinstance(second, dict) or first.keys() != second.keys():
+            return [path]
+        return [text for key in first for text in differences(first[key], second[key], f"{path}.{key}")]
+    if isinstance(first, np.ndarray | float):
+        one, other = np.asarray(first), np.asarray(second if second is not None else np.nan)
+        same = one.shape == other.shape and np.allclose(one, other, equal_nan=True, **NEAR)
+        return [] if same else [path]
+    return [] if first == second else [path]
+
+
+def unlike_maps(first: ConceptMap, second: ConceptMap, path: str) -> list[str]:
+    """UMAP multiplies rounding: on another processor the same directions lie elsewhere, but alike and as well."""
+    faults = [] if first.names == second.names and second.method == "umap" else [path]
+    faults += [] if abs(first.recall - second.recall) < 0.05 else [f"{path}.recall"]
+    return faults + ([] if spearmanr(pdist(first.xy), pdist(second.xy)).statistic > 0.7 else [f"{path}.xy"])
+
+
+def shipped(name: str) -> Any:
+    return ShippedAnswer.load(FOLDER / f"{name}.npz")
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("widget", sorted({opening.widget for opening in OPENINGS}))
+def test_widgets_find_what_ships_and_compute_nothing_of_it(widget: str) -> None:
+    taken: set[str] = set()
+    for recorder in recorded([widget], takes=True):
+        assert not recorder.computed, f"{STALE} {widget}"
+        assert recorder.taken, f"{STALE} {widget}"
+        taken |= recorder.taken
+    panels = {name.partition("-")[0] for name in taken}
+    assert {name for name in shipped_names() if name.partition("-")[0] in panels} == taken, f"{STALE} {widget}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("widget", sorted({opening.widget for opening in OPENINGS}))
+def test_what_ships_is_what_the_code_computes(widget: str) -> None:
+    for name, answer in computed([widget]).items():
+        assert not differences(shipped(name), answer), f"{STALE} {widget}"
+
+
+def test_two_answers_are_told_apart() -> None:
+    name = min(shipped_names())
+    answer = shipped(name)
+    assert not differences(answer, answer)
+    changed = dataclasses.replace(answer, answer=dataclasses.replace(answer.answer, layer=answer.answer.layer + 1))
+    assert differences(answer, changed) == [".answer.layer"]
+    first = answer.answer.directions + 0.01
+    moved = dataclasses.replace(answer, answer=dataclasses.replace(answer.answer, directions=first))
+    assert differences(answer, moved) == [".answer.directions"]
+
+
+def test_what_ships_is_small() -> None:
+    assert 0 < sum(path.stat().st_size for path in FOLDER.iterdir()) < LARGEST
+
+
+def test_the_command_refuses_widgets_of_which_nothing_ships(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["NoSuchWidget"])
+    assert "nothing ships of NoSuchWidget: choose from ConceptBrowser" in capsys.readouterr().err
