@@ -130,6 +130,95 @@ def test_marks_give_the_instruction_score(pair: Any, explore: Any, wire: Any) ->
     assert panel.marks == [], "marks of another prompt mean nothing here"
 
 
+LONG = "Mary gave a book to John. The sky is blue. Tom lives in Paris. " * 9 + "Tom lives in"
+
+
+def test_a_long_prompt_opens_by_sentence_and_a_sentence_is_looked_into(pair: Any, explore: Any, wire: Any) -> None:
+    panel = settle(explore(pair.tuned, prompt=LONG, response=" Paris"))
+    if panel.status.state != "done":  # a slow machine may wait for Run
+        panel.run()
+    result, part = panel.result, panel["map"]
+    wanted = prompt_saliency(pair.tuned, LONG, " Paris", spans="sentences")
+    assert len(wanted.prompt_ids) > 128
+    np.testing.assert_allclose(result.importance, wanted.importance, atol=1e-6)
+    assert part.heat.shape == [28, 1]
+    assert part.heat.row_labels[1] == " The sky is blue."
+    assert "sentence" in part.heat.title
+    assert "replaced together" in part.heat.title
+    # every token of the strip is shaded by its sentence, and says which that is
+    assert len(part.prompt_strip.tokens) == len(wanted.prompt_ids)
+    shades = np.frombuffer(part.prompt_strip.values, "<f4")
+    for row, (start, end) in enumerate(wanted.spans or ()):
+        assert np.unique(shades[start:end]).size == 1
+        assert all(f"sentence {row + 1} of 28" in said for said in part.prompt_strip.labels[start:end])
+    # a click on a row selects a token of it, and one on a token its row
+    start, end = (wanted.spans or ())[1]
+    wire.type(part.heat, pinned=[1, 0])
+    assert panel.prompt_token == start
+    wire.type(part.prompt_strip, selected=start + 2)
+    assert part.heat.cross == [1, 0]
+    wire.type(part.heat, pinned=[])
+    wire.type(part.heat, pinned=[1, 0])
+    assert panel.prompt_token == start + 2, "a token of that row is selected already"
+    wire.click(part.inside)
+    settle(panel)
+    inside = prompt_saliency(pair.tuned, LONG, " Paris", within=(start, end))
+    np.testing.assert_allclose(panel.result.importance, inside.importance, atol=1e-6)
+    assert part.heat.shape == [end - start, 1]
+    assert panel.prompt_token == start + 2
+    assert part.heat.cross == [2, 0]
+    assert part.table.rows[0][0] == start + int(scores(inside)[:, 0].argmax())
+    assert np.isnan(np.frombuffer(part.prompt_strip.values, "<f4")[:start]).all()
+    wire.click(part.outside)
+    assert settle(panel)["map"].heat.shape == [28, 1]
+    panel.prompt = "The sky is"
+    assert settle(panel)["map"].heat.shape[0] == len(panel.result.prompt_ids) < 10
+
+
+@pytest.mark.parametrize("rule", ["together", "sum", "mean", "maximum"])
+@pytest.mark.parametrize("kind", ["words", "sentences", "marks"])
+def test_rows_are_spans_replaced_or_put_together(pair: Any, explore: Any, wire: Any, kind: str, rule: str) -> None:
+    panel = explore(pair.tuned, marks=[[2, 9]])
+    tokens = panel.result
+    with panel.hold():
+        panel.rows, panel.span_rule = kind, rule
+    settle(panel)
+    spans: Any = [(0, 2), (2, 9), (9, len(tokens.prompt_ids))] if kind == "marks" else kind
+    together = prompt_saliency(pair.tuned, PROMPT, RESPONSE, spans=spans)
+    wanted = together if rule == "together" else tokens.by_spans(spans, how=rule)
+    heat = panel["map"].heat
+    np.testing.assert_allclose(heat.matrix, scores(wanted), atol=1e-5)
+    assert panel["map"].frame()["prompt_token"].tolist() == [
+        text for text in wanted.prompt_tokens for _ in wanted.response_tokens
+    ]
+    if rule != "together":
+        assert panel.result is tokens, "held results are put together without a run"
+        assert not np.allclose(together.importance, wanted.importance, atol=1e-3), "that is another quantity"
+    marked = [row for row, (a, b) in enumerate(wanted.spans or ()) if a < 9 and b > 2]
+    assert heat.row_marks == [[marked[0], marked[-1] + 1]]
+
+
+def test_rows_that_a_prompt_does_not_have_are_hints(pair: Any, explore: Any, wire: Any) -> None:
+    panel = explore(pair.tuned)
+    panel.rows = "roles"
+    assert "this prompt is a text" in settle(panel).hints["rows"]
+    panel.rows = "marks"
+    assert "mark spans of the prompt first" in settle(panel).hints["rows"]
+    wire.type(panel["map"].prompt_strip, marks=[[0, 2]])
+    settle(panel)
+    assert not panel.hints
+    assert panel["map"].heat.shape[0] == 2
+
+
+def test_copied_code_of_spans_gives_their_map(pair: Any, explore: Any) -> None:
+    for options in ({"rows": "words"}, {"rows": "sentences", "span_rule": "mean"}, {"within": [3, 7]}):
+        panel = settle(explore(pair.tuned, **options))
+        variables: dict[str, Any] = {}
+        exec(panel["map"].code(panel["map"].request()), variables)
+        made = variables["result"]
+        np.testing.assert_allclose(scores(made), panel["map"].heat.matrix, atol=1e-5)
+
+
 def scores(result: SaliencyResult, **options: Any) -> np.ndarray[Any, Any]:
     """(prompt, response) the scores that the map shows: none under the floor."""
     return np.where(result.under_floor(), np.nan, result.normalised(**options))
@@ -378,7 +467,7 @@ def test_a_saved_page_says_what_its_result_depends_on_and_nothing_else(pair: Any
     assert panel.current.question() == {
         "Prompt": PROMPT, "Response": RESPONSE, "Method": "exact: embedding replaced", "Target": "probability",
         "Replaced by": "the usual", "Floor": "0.01",
-        "Show": "scores 0 to L", "L, levels": "10",
+        "Rows": "automatic", "Show": "scores 0 to L", "L, levels": "10",
         "b, map": "0.0", "b, density": "7.0", "p, density": "4",
     }  # fmt: skip
     cases = [SaliencyCase(PROMPT, f" the {word}", (13, 48), True, word) for word in ("cats", "dogs")]

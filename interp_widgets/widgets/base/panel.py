@@ -300,6 +300,12 @@ class Panel(Shell):
         """The request that the picture on the screen answers; None before the first."""
         return None if self._shown is None else self._shown.request
 
+    def beside_run(self, controls: W.HBox) -> None:
+        """Put a row of controls into the row of Run, in front of the status line."""
+        *before, status, end = self.actions.children
+        controls.add_class("iw-beside-run")
+        self.actions.children = (*before, controls, status, end)
+
     def by_letter(self) -> dict[str, Any]:
         """The results looked at: of one model under no letter, else A, B, or both."""
         if len(self.models) == 1 or not self.results:

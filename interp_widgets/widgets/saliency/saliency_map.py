@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 import ipywidgets as W
@@ -11,23 +12,28 @@ import traitlets as T
 from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.saliency import SaliencyResult, prompt_saliency, saliency_cost, spans_to_mask
-from interp_widgets.figures.labels import visible
+from interp_widgets.analysis.saliency.spans import read_spans
+from interp_widgets.figures.labels import number, visible
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
+from interp_widgets.models.chat import is_chat
 
 from ..base import pair_view
 from ..base.code import call, cell
-from ..base.fields import Bounds, field
+from ..base.controls import shown_if
+from ..base.fields import Bounds, Incomplete, field
 from ..base.request import Request, result_variables
 from ..base.response import lengths
 from ..base.saving import as_one
 from ..views import Heatmap, Table, TokenStrip
 from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePanel
+from .rows import LONG, ROWS_LABELS, RULE_LABELS, Rows, one_line, with_gaps
 
 TABLE_ROWS = 60
-"""Most prompt tokens in the table below the map."""
+"""Most rows of the map in the table below it."""
 NOTED = 10_000
 """Most cells of which each says on hover what it is."""
 VALUE_LABELS = {"score": "scores 0 to L", "importance": "importance"}
@@ -46,6 +52,19 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         Annotated[float, Bounds(0.0, lambda panel: panel.levels, 0.5, slider=True, shown_as=".1f")], 0.0,
         label="b, map", redraws=True, help="Scores at or under it count as 0 in the map",
     )  # fmt: skip
+    rows = field(
+        ROWS_LABELS, "automatic", label="Rows", argument="spans",
+        help="What one row is: a token, word or sentence, a role or turn of a chat, or a span marked in the prompt; "
+        f"automatic: a token, in prompts of more than {LONG} tokens a sentence",
+    )  # fmt: skip
+    span_rule = field(
+        RULE_LABELS, "together", label="made by", argument="span_rule",
+        help="All tokens of a row are replaced in one run, or the importance of its single tokens is put together, "
+        "which is another quantity; first order and integrated gradients are summed instead of replaced",
+        shown_if=lambda panel: panel.rows not in ("automatic", "tokens"),
+    )  # fmt: skip
+    within = field(T.List(T.Int()), argument="within")
+    """Prompt tokens [start, end) whose rows are shown alone, such as those of one sentence; empty: all."""
     prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
     """The selected prompt token, -1 for none."""
     response_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
@@ -82,9 +101,14 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         marking = W.ToggleButton(description="Mark instruction", tooltip="Then drag over the prompt's words")
         clear = self.on_click(W.Button(description="Clear marks"), lambda: setattr(self, "marks", []))
         self.scores = W.HTML("")
-        above = self.controls.row("values", "min_importance", marking, clear)
-        scoring = self.controls.row("levels", "threshold", "density_threshold", "p")
-        self.inputs.children = [above, self.controls.fold(above, [scoring])]
+        self.inside = W.Button(description="Look inside", tooltip="Single tokens of the chosen row only")
+        self.outside = W.Button(description="Back to all rows", tooltip="Rows of the whole prompt again")
+        self.on_click(self.inside, self.look_inside)
+        self.on_click(self.outside, lambda: setattr(self, "within", []))
+        above = self.controls.row("rows", "span_rule", self.inside, self.outside, "values", marking)
+        scoring = self.controls.row("min_importance", "levels", "threshold", "density_threshold", "p", clear)
+        self.beside_run(above)
+        self.inputs.children = [self.controls.fold(above, [scoring])]
         self.strips = W.VBox([self.prompt_strips.box, self.response_strips.box])
         self.strips.add_class("iw-beside")
         self.plot.children = [self.scores, self.strips, self.maps.box, self.table]
@@ -100,24 +124,72 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         for heat in self.maps.views:
             self.watch(heat, "pinned", self._pinned)
         self.watch(self.table, "selected", self._picked)
-        self.watch(self, "prompt", lambda _: setattr(self, "instruction", None))
+        self.watch(self, "prompt", self._other_prompt)
+        self.watch(self, "marks", self._other_marks)
         self.watch(self, "instruction", lambda _: self._mark_instruction())
         self._axes: tuple[Any, ...] = ()
+        self._rows = Rows("tokens", (), (), ())
+        self._in_rows: tuple[SaliencyResult, ...] = ()
         self._matrices: tuple[NDArray[np.float64], ...] = ()
         self._densities: tuple[NDArray[np.float64], ...] = ()
         self._noted: dict[str, tuple[SaliencyResult, float, list[str]]] = {}
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 
+    def arguments(self) -> dict[str, Any]:
+        arguments = super().arguments()
+        for name in ("spans", "span_rule", "within"):
+            arguments.pop(name, None)  # `request` knows the prompt that they are of
+        return arguments
+
+    def request(self) -> Request:
+        request = super().request()
+        prompt = request.inputs[0].read_by(self.models[0])
+        if self.rows in ("roles", "turns") and not is_chat(prompt):
+            raise Incomplete("rows", "roles and turns are of a chat, this prompt is a text: choose other rows")
+        if self.rows == "marks" and not self.marks:
+            raise Incomplete("rows", "mark spans of the prompt first: press Mark and drag over its words")
+        asked = dict(request.arguments)
+        if self.within:
+            asked["within"] = tuple(self.within)
+        size = self._size(request)
+        kind = self._kind(size)
+        if kind != "tokens" and (self.rule == "together" or self.within):
+            asked["spans"] = with_gaps(self.marks, size) if kind == "marks" else kind
+        return replace(request, arguments=tuple(asked.items()))
+
+    def _size(self, request: Request) -> int:
+        """How many tokens of its prompt are on the axis."""
+        model = self.models[0]
+        ids = model.tokens(request.inputs[0].read_by(model))
+        return len(ids) - (ids[:1] == [model.bos_token_id])
+
+    def _kind(self, size: int) -> str:
+        """What the rows of a prompt of so many tokens are."""
+        if self.within and self.rows != "words":
+            return "tokens"
+        return self.rows if self.rows != "automatic" else "tokens" if size <= LONG else "sentences"
+
+    @property
+    def rule(self) -> str:
+        """How the importance of a row of several tokens is made."""
+        return "together" if self.rows == "automatic" else self.span_rule
+
     def cost(self, request: Request, model: Model) -> Cost:
         options = dict(request.arguments)
-        kept = {name: options[name] for name in ("steps", "draws") if name in options}
+        kept: dict[str, Any] = {name: options[name] for name in ("steps", "draws") if name in options}
+        spans, within = options.get("spans"), options.get("within")
+        if spans is not None or within is not None:
+            prompt = read_prompt(model, request.inputs[0].read_by(model))
+            kept["spans"] = len(
+                read_spans(spans, within, prompt.tokens(), prompt.special(), prompt.roles, prompt.turns)
+            )
         return saliency_cost(model, *lengths(request, model), options["method"], **kept)
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         first = self.results[0]
         return {
-            "prompt_token": (len(first.prompt_tokens), "the tokens of this prompt"),
+            "prompt_token": (len(first.prompt_ids), "the tokens of this prompt"),
             "response_token": (len(first.response_tokens), "the tokens of this response"),
         }
 
@@ -177,10 +249,10 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         """What each cell of one model's map says besides its number; nothing of a map too large to write all down."""
         if view == "difference" or self._matrices[0].size > NOTED:
             return []
-        result, floor = self.results[view == "B"], self.min_importance
+        result, floor = self._in_rows[view == "B"], self.min_importance
         kept = self._noted.get(view)
         if kept is None or kept[0] is not result or kept[1] != floor:  # most redraws change neither
-            self._noted[view] = kept = (result, floor, _cell_notes(result, floor))
+            self._noted[view] = kept = (result, floor, _cell_notes(result, floor, self._rows))
         return kept[2]
 
     def _range(self, view: str) -> tuple[float, float]:
@@ -198,9 +270,10 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     def draw(self, results: tuple[SaliencyResult, ...], request: Request) -> None:
         first = results[0]
         self.fill_in(first, request)
+        self._show_rows(results, request)
         self._show_texts(first, request.inputs[0].text)
-        self._matrices = tuple(map(self._matrix, results))
-        self._densities = tuple(result.density(**self.shape) for result in results)
+        self._matrices = tuple(map(self._matrix, self._in_rows))
+        self._densities = tuple(result.density(**self.shape) for result in self._in_rows)
         beside = self.shown == "beside"
         (self.strips.remove_class if beside else self.strips.add_class)("iw-beside")  # two of each are two rows
         for view, heat in self.maps.drawn():
@@ -208,16 +281,29 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             with heat.hold_sync():
                 heat.title = self._title(view, first)
                 heat.value_label = self._unit(view)
+                heat.row_name = heat.y_label = f"prompt {self._rows.name}"
                 heat.set_matrix(
-                    self._numbers(view), rows=list(first.prompt_tokens), columns=list(first.response_tokens),
+                    self._numbers(view), rows=self._rows.labels(), columns=list(first.response_tokens),
                     vmin=low, vmax=high, signed=self._signed(view), notes=self._notes(view),
                 )  # fmt: skip
                 bars = None if view == "difference" else self._density(view)
                 heat.set_row_bars(bars, maximum=self._largest_density())
-                heat.row_marks = [list(span) for span in self.marks]
         for view, strip in self.response_strips.drawn():
             strip.set_density(results[pair_view.models_of(view)[-1]].probability, maximum=1.0)
         self._mark_instruction()
+
+    def _show_rows(self, results: tuple[SaliencyResult, ...], request: Request) -> None:
+        """The rows of the map: those of the results, or single tokens put together to spans."""
+        first, size = results[0], len(results[0].prompt_ids)
+        kind = self._kind(size)
+        spans: Any = with_gaps(self.marks, size) if kind == "marks" else kind
+        self._in_rows = results
+        if first.spans is None and kind != "tokens":
+            self._in_rows = tuple(result.by_spans(spans, how=self.rule) for result in results)  # type: ignore[arg-type]
+        self._rows = Rows.of(self._in_rows[0], kind, self.models[0])
+        pairs = zip(self.maps.views, self.prompt_strips.views, self.response_strips.views, strict=True)
+        for heat, above, beside in pairs:  # in a saved page, rows that are tokens shade their strip
+            heat.strips = (above, beside) if self._rows.single else None
 
     def _show_texts(self, result: SaliencyResult, prompt: str) -> None:
         """Show the tokens; of other tokens than before, nothing is selected or marked."""
@@ -228,12 +314,13 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         # what was selected when the panel opened is of these texts
         prompt_token, response_token = (-1, -1) if before else (self.prompt_token, self.response_token)
         if axes[:2] != before[:2]:
-            marks = [] if before else [span for span in self.marks if span[1] <= len(result.prompt_tokens)]
+            tokens = self._rows.tokens
+            marks = [] if before else [span for span in self.marks if span[1] <= len(tokens)]
             self.prompt_token, self.brush = -1, []
             for strip in self.prompt_strips.views:
-                strip.set_tokens(result.prompt_tokens, special=result.prompt_special)
+                strip.set_tokens(tokens, special=self._rows.special)
             self.marks = marks
-            self.prompt_token = prompt_token if prompt_token < len(result.prompt_tokens) else -1
+            self.prompt_token = prompt_token if prompt_token < len(tokens) else -1
         self.response_token = -1
         for strip in self.response_strips.views:
             strip.set_tokens(result.response_tokens)
@@ -244,7 +331,8 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         """Mark the instruction that came with the prompt, once its tokens are on the screen."""
         if self.instruction is None or not self.results or self._axes[:1] != (self.prompt,):
             return
-        spans, instruction, self.instruction = self.results[0].prompt_spans, self.instruction, None
+        asked = self.shown_request.inputs[0].read_by(self.models[0])
+        spans, instruction, self.instruction = read_prompt(self.models[0], asked).spans, self.instruction, None
         inside = np.flatnonzero([] if spans is None else spans_to_mask(spans, [instruction]))
         self.marks = [[int(inside[0]), int(inside[-1]) + 1]] if inside.size else []
 
@@ -252,7 +340,12 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         method = METHOD_LABELS.get(result.method, result.method).split(":")[0]
         which, rest = pair_view.title_start(self, view), ", partial" if result.partial else ""
         method += f", baseline {result.baseline}" * (result.baseline != "zero")
-        return f"{which}Importance of each prompt token for each response token ({method}, {result.target}{rest})"
+        rule = self._in_rows[0].span_rule
+        made = f", {RULE_LABELS[rule].replace('its', 'their')}" if rule is not None and not self._rows.single else ""
+        name = self._rows.name
+        return (
+            f"{which}Importance of each prompt {name} for each response token ({method}, {result.target}{made}{rest})"
+        )
 
     def draw_selection(self) -> None:
         if not self._matrices:
@@ -263,13 +356,20 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         absent = column is None and line is None
         for heat in self.maps.shown:
             heat.cross = [] if absent else [-1 if line is None else line, -1 if column is None else column]
+        span = None if line is None else self._rows.spans[line]
+        shown_if(self.inside, span is not None and span[1] > span[0] + 1)
+        shown_if(self.outside, bool(self.within))
         self._list(column)
 
     def _score_marks(self) -> None:
         """Show the marked instruction and its scores."""
         for heat in self.maps.shown:
-            heat.row_marks = [list(span) for span in self.marks if span[1] <= heat.shape[0]]
+            heat.row_marks = [[a, b] for a, b in (self._rows.rows(*span) for span in self.marks) if a < b]
         mask = self.mask()
+        if self.results[0].spans is not None:
+            told = ["The instruction score is of single tokens, this map is not", *self._floor_text()]
+            self.scores.value = ". ".join(told) + "."
+            return
         if not mask.any():
             told = ["No instruction marked: its score needs the words that say what to do", *self._floor_text()]
             self.scores.value = ". ".join(told) + "."
@@ -290,7 +390,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def _floor_text(self) -> list[str]:
         """How many response tokens are under the floor, where any is."""
-        counts = [int(result.under_floor(self.min_importance).sum()) for result in self.results]
+        counts = [int(result.under_floor(self.min_importance).sum()) for result in self._in_rows]
         if not any(counts):
             return []
         numbers = ", ".join(f"{letter}{n}" for letter, n in zip(pair_view.letters(counts), counts, strict=True))
@@ -298,20 +398,19 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         return [f"under the floor of {self.min_importance:g} (hatched): {numbers} of {every} response tokens"]
 
     def _selected(self) -> tuple[int | None, int | None]:
-        """Selected response and prompt token, where they exist."""
-        rows, columns = self._matrices[0].shape
-        column, line = self.response_token, self.prompt_token
-        return (column if 0 <= column < columns else None), (line if 0 <= line < rows else None)
+        """Selected response token, and the row of the selected prompt token, where they exist."""
+        column, line = self.response_token, self._rows.row(self.prompt_token)
+        return (column if 0 <= column < self._matrices[0].shape[1] else None), (line if line >= 0 else None)
 
     def _shade(self) -> None:
         """Prompt by the chosen response token's column, response by the chosen prompt tokens' rows."""
         if not self._matrices:
             return
-        rows, columns = self._matrices[0].shape
+        columns = self._matrices[0].shape[1]
         column, line = self._selected()
         hovered = max(strip.hovered for strip in self.response_strips.shown)
         column = hovered if 0 <= hovered < columns else column
-        span = self._span(line, rows)
+        span = self._span(line)
         for view, strip in self.prompt_strips.drawn():
             self._shade_prompt(view, strip, column)
         for view, strip in self.response_strips.drawn():
@@ -326,12 +425,37 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         strip.value_label = "density" if column is None else unit
         if column is not None:
             low, high = self._range(view)
-            strip.label = f"{letter}Prompt, shaded by its {unit} for response token {column}"
-            strip.set_values(self._numbers(view)[:, column], vmin=low, vmax=high, signed=self._signed(view))
+            strip.label = f"{letter}Prompt, shaded by its {unit} for response token {column}{self._by()}"
+            self._shade_rows(strip, self._numbers(view)[:, column], low, high, signed=self._signed(view))
             return
         limit, difference = self._largest_density() or 1.0, view == "difference"
-        strip.label = f"{letter}Prompt, shaded by density" + (", B − A" if difference else "")
-        strip.set_values(self._density(view), vmin=-limit if difference else 0.0, vmax=limit, signed=difference)
+        strip.label = f"{letter}Prompt, shaded by density" + (", B − A" if difference else "") + self._by()
+        self._shade_rows(strip, self._density(view), -limit if difference else 0.0, limit, signed=difference)
+
+    def _by(self) -> str:
+        """What a strip's label says of rows that are no single tokens."""
+        if self._rows.single:
+            return ""
+        start, end = self._rows.spans[0][0], self._rows.spans[-1][1]
+        inside = f", tokens {start} to {end - 1}" if self.within else ""
+        return f", by {self._rows.name}{inside}"
+
+    def _shade_rows(
+        self, strip: TokenStrip, values: NDArray[np.float64], low: float, high: float, *, signed: bool
+    ) -> None:
+        """Shade each token by the number of its row, and say which row that is."""
+        per_token = self._rows.per_token(values)
+        strip.set_values(per_token, vmin=low, vmax=high, signed=signed)
+        if self._rows.single:
+            strip.labels = []
+            return
+        said = [
+            f"{self._rows.described(row)}: {number(value)} {strip.value_label}" if np.isfinite(value)
+            else f"{self._rows.described(row)}: no {strip.value_label}"
+            for row, value in enumerate(values)
+        ]  # fmt: skip
+        rows = (self._rows.row(token) for token in range(len(per_token)))
+        strip.labels = ["not among the rows" if row < 0 else said[row] for row in rows]
 
     def _shade_response(self, view: str, strip: TokenStrip, span: tuple[int, int] | None) -> None:
         letter, unit = self._letter(view), self._unit(view)
@@ -341,22 +465,25 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             strip.set_values(None)
             return
         low, high = self._range(view)
-        what = f"prompt token {span[0]}" if span[1] == span[0] + 1 else f"prompt tokens {span[0]} to {span[1] - 1}"
+        one, name = span[1] == span[0] + 1, self._rows.name
+        start, end = self._rows.spans[span[0]][0], self._rows.spans[span[1] - 1][1]
+        what = self._rows.described(span[0]) if one else f"the prompt {name}s of tokens {start} to {end - 1}"
         strip.label = f"{letter}Response, shaded by the mean {unit} of {what}"
         values = self._numbers(view)[span[0] : span[1]].mean(axis=0)
         strip.set_values(values, vmin=low, vmax=high, signed=self._signed(view))
 
-    def _span(self, line: int | None, rows: int) -> tuple[int, int] | None:
-        """The prompt tokens that shade the response: hovered, else brushed, else selected."""
-        hovered = max(strip.hovered for strip in self.prompt_strips.shown)
-        if 0 <= hovered < rows and not self.brush:
+    def _span(self, line: int | None) -> tuple[int, int] | None:
+        """The rows that shade the response: of the hovered prompt token, else the brushed ones, else the selected."""
+        hovered = self._rows.row(max(strip.hovered for strip in self.prompt_strips.shown))
+        if hovered >= 0 and not self.brush:
             return hovered, hovered + 1
-        if len(self.brush) == 2 and self.brush[1] <= rows:
-            return self.brush[0], self.brush[1]
+        if len(self.brush) == 2 and self.brush[1] <= len(self._rows.tokens):
+            first, last = self._rows.rows(*self.brush)
+            return (first, last) if first < last else None
         return None if line is None else (line, line + 1)
 
     def _list(self, column: int | None) -> None:
-        """The prompt tokens by the size of their number, for one response token or over all."""
+        """The rows by the size of their number, for one response token or over all."""
         first = self.results[0]
         letters = pair_view.letters(self._matrices)
         numbers = [
@@ -364,16 +491,20 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         ]
         name = self._unit("A") if column is not None else "density"
         ordered = np.argsort(-np.max([np.nan_to_num(np.abs(n)) for n in numbers], axis=0), kind="stable")[:TABLE_ROWS]
-        heads = [{"label": "position", "align": "right"}, {"label": "prompt token"}]
+        self._listed = list(map(int, ordered))
+        labels = self._rows.labels()
+        heads = [{"label": "position", "align": "right"}, {"label": f"prompt {self._rows.name}"}]
         heads += [{"label": f"{name} {letter}".strip(), "align": "right"} for letter in letters]
         if len(letters) > 1:
             heads.append({"label": f"{name}, B − A", "align": "right"})
         rows = []
-        for i in map(int, ordered):
+        for i in self._listed:
             values = [float(n[i]) if np.isfinite(n[i]) else None for n in numbers]
             if len(values) == 2:
                 values.append(None if None in values else float(numbers[1][i] - numbers[0][i]))
-            rows.append([i, visible(first.prompt_tokens[i]), *values])
+            start, end = self._rows.spans[i]
+            place = start if end == start + 1 else f"{start}–{end - 1}"
+            rows.append([place, visible(labels[i]) if end == start + 1 else one_line(labels[i]), *values])
         what = "all response tokens (density)"
         if column is not None:
             chances = ", ".join(f"{result.probability[column]:.3f}" for result in self.results)
@@ -381,7 +512,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         with self.table.hold_sync():
             self.table.selected, self.table.rows = -1, []
             self.table.columns, self.table.rows = heads, rows
-            self.table.caption = f"Prompt tokens by their {name} for {what}"
+            self.table.caption = f"Prompt {self._rows.name}s by their {name} for {what}"
 
     # what a user does -------------------------------------------------------------------------------------------------
 
@@ -391,32 +522,53 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def _pinned(self, change: Any) -> None:
         if change.new:
+            row, column = change.new
             with self.hold():
-                self.prompt_token, self.response_token = change.new
+                self.prompt_token = self._rows.token(row, self.prompt_token) if row >= 0 else row
+                self.response_token = column
 
     def _picked(self, change: Any) -> None:
         if change.new >= 0:
-            self.prompt_token = int(self.table.rows[change.new][0])
+            self.prompt_token = self._rows.token(self._listed[change.new], self.prompt_token)
+
+    def look_inside(self) -> None:
+        """Show the single tokens of the row of the selected prompt token, and of no other."""
+        row = self._rows.row(self.prompt_token)
+        if row >= 0:
+            self.within = list(self._rows.spans[row])
+
+    def _other_prompt(self, _: Any) -> None:
+        self.instruction, self.within = None, []
+
+    def _other_marks(self, change: Any) -> None:
+        if self.rows == "marks":
+            self._refresh_due(change)
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
     def code(self, request: Request) -> str:
         results = result_variables(self.models)
-        lines = [*request.lines(self.models), call(f"{results[-1]}.normalised", **self.map_shape)]
-        if self.marks:
+        lines = request.lines(self.models)
+        size = self._size(request)
+        if (kind := self._kind(size)) != "tokens" and "spans" not in dict(request.arguments):
+            spans = [list(span) for span in with_gaps(self.marks, size)] if kind == "marks" else kind
+            lines += [f"{name} = {call(f'{name}.by_spans', repr(spans), how=self.rule)}" for name in results]
+        lines.append(call(f"{results[-1]}.normalised", **self.map_shape))
+        if self.marks and kind == "tokens" and not self.within:
             inside = " or ".join(f"{start} <= i < {end}" for start, end in self.marks)
             lines.append(f"mask = [{inside} for i in range({len(self.mask())})]")
             lines += [call(f"{result}.instruction_score", "mask", **self.shape) for result in results]
         return cell([request.method], self.models, lines)
 
     def frame(self) -> Any:
-        return pair_view.joined(map(self._table, self.results))
+        return pair_view.joined(map(self._table, self._in_rows))
 
     def _table(self, result: SaliencyResult) -> Any:
         table, columns = result.to_frame(), result.importance.shape[1]
         table["score"] = result.normalised(**self.map_shape).ravel()
         table["density"] = np.repeat(result.density(**self.shape), columns)
-        table["marked"] = np.repeat(self.mask(), columns)
+        mask = self.mask()
+        table["marked"] = np.repeat([bool(mask[a:b].any()) for a, b in self._rows.spans], columns)
         return table
 
     def stored(self) -> Result:
@@ -431,7 +583,7 @@ def _score(score: float, sign: str = "") -> str:
     return format(score, f"{sign}.3f") if np.isfinite(score) else "none"
 
 
-def _cell_notes(result: SaliencyResult, floor: float) -> list[str]:
+def _cell_notes(result: SaliencyResult, floor: float, in_rows: Rows) -> list[str]:
     """The importance and probability of every cell in words, row by row, and why some have no score."""
     under = f"; no score: under the floor of {floor:g}"
     ends = [
@@ -443,6 +595,10 @@ def _cell_notes(result: SaliencyResult, floor: float) -> list[str]:
         for numbers, row in zip(result.importance.tolist(), result.below_rounding.tolist(), strict=True)
         for number, tiny, end in zip(numbers, row, ends, strict=True)
     ]
-    if result.method == "exact":
-        notes[-len(ends)] += "; this token is also the query that predicts this one, which goes with it"
+    if result.method == "exact" and in_rows.spans[-1][1] == len(in_rows.tokens):
+        what = "this token is" if in_rows.kind == "tokens" else "its last token is"
+        notes[-len(ends)] += f"; {what} also the query that predicts this one, which goes with it"
+    if in_rows.kind != "tokens":
+        places = [f"tokens {start} to {end - 1}; " for start, end in in_rows.spans]
+        notes = [places[i // len(ends)] + note if note else note for i, note in enumerate(notes)]
     return notes

@@ -1,0 +1,139 @@
+"""The rows of the saliency map: single tokens, or spans of the prompt such as its sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis.saliency import SaliencyResult
+from interp_widgets.figures.labels import visible
+from interp_widgets.models import Model
+
+LONG = 128
+"""Prompts of more tokens than this open by sentence."""
+ROWS_LABELS = {
+    "automatic": "automatic",
+    "tokens": "token",
+    "words": "word",
+    "sentences": "sentence",
+    "roles": "role of a chat",
+    "turns": "turn of a chat",
+    "marks": "marked span",
+}
+"""What one row of the map may be."""
+NAMES = {
+    "tokens": "token", "words": "word", "sentences": "sentence", "roles": "role", "turns": "turn", "marks": "span",
+}  # fmt: skip
+"""What it is called."""
+RULE_LABELS = {
+    "together": "all replaced together",
+    "sum": "sum over its tokens",
+    "mean": "mean over its tokens",
+    "maximum": "maximum over its tokens",
+}
+"""How the importance of a row of several tokens is made."""
+SHORT = 40
+"""Most letters of a span's name."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the rows of a map stand for: spans of the prompt's tokens, in their order."""
+
+    kind: str
+    """Of :data:`NAMES`."""
+    tokens: tuple[str, ...]
+    """All tokens of the prompt."""
+    special: tuple[bool, ...]
+    spans: tuple[tuple[int, int], ...]
+    """[start, end) tokens of each row."""
+    roles: tuple[str, ...] | None = None
+    """Of all tokens, in a chat."""
+
+    @classmethod
+    def of(cls, result: SaliencyResult, kind: str, model: Model) -> Rows:
+        """The rows of a result."""
+        ones = tuple((i, i + 1) for i in range(len(result.prompt_ids)))
+        spans = ones if result.spans is None else tuple((a, b) for a, b in result.spans)
+        if result.spans is None:
+            return cls("tokens", tuple(result.prompt_tokens), tuple(result.prompt_special), spans)
+        tokens, special = model.token_strings(result.prompt_ids), tuple(model.is_special(result.prompt_ids))
+        single = all(end == start + 1 for start, end in spans)
+        roles = None if result.roles is None else tuple(result.roles)
+        return cls("tokens" if single else kind, tokens, special, spans, roles)
+
+    @property
+    def single(self) -> bool:
+        """Whether every token of the prompt is a row."""
+        return len(self.spans) == len(self.tokens)
+
+    @property
+    def name(self) -> str:
+        """What a row is called."""
+        return NAMES[self.kind]
+
+    @cached_property
+    def _row_of(self) -> NDArray[np.int64]:
+        """(tokens,) the row that each token is in, -1 where it is in none; of two rows the first."""
+        rows = np.full(len(self.tokens), -1)
+        for row in range(len(self.spans) - 1, -1, -1):
+            start, end = self.spans[row]
+            rows[start:end] = row
+        return rows
+
+    def row(self, token: int) -> int:
+        """The row that a token is in; -1 for none."""
+        return int(self._row_of[token]) if 0 <= token < len(self.tokens) else -1
+
+    def token(self, row: int, chosen: int) -> int:
+        """The token that a click on a row selects: the chosen one if it is in there, else its first."""
+        start, end = self.spans[row]
+        return chosen if start <= chosen < end else start
+
+    def rows(self, start: int, end: int) -> tuple[int, int]:
+        """Rows [first, past-last) that share a token with [start, end); two equal numbers for none."""
+        inside = [row for row, (a, b) in enumerate(self.spans) if a < end and b > start]
+        return (inside[0], inside[-1] + 1) if inside else (0, 0)
+
+    def per_token(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(tokens,) the number of each token's row, NaN where it is in none."""
+        return np.where(self._row_of >= 0, np.asarray(values, dtype=np.float64)[self._row_of], np.nan)
+
+    def labels(self) -> list[str]:
+        """(rows,) what each row says, the role in front of it in a chat."""
+        texts = ["".join(self.tokens[start:end]).replace("⋯", "") or "⋯" for start, end in self.spans]
+        if self.roles is None or self.kind not in ("roles", "turns"):
+            return texts
+        if self.kind == "roles":
+            return [f"{self.roles[start]}: {text}" for (start, _), text in zip(self.spans, texts, strict=True)]
+        inside = [[role for role in self.roles[a:b] if role != "template"] for a, b in self.spans]
+        return [f"{names[0] if names else 'template'}: {text}" for names, text in zip(inside, texts, strict=True)]
+
+    def described(self, row: int) -> str:
+        """A row in words: its name, its tokens and how it begins."""
+        start, end = self.spans[row]
+        if self.kind == "tokens":
+            return f"prompt token {start}"
+        text = self.labels()[row].strip()
+        short = text if len(text) <= SHORT else text[: SHORT - 1].rstrip() + "…"
+        return f"{self.name} {row + 1} of {len(self.spans)}, tokens {start} to {end - 1}, “{one_line(short)}”"
+
+
+def one_line(text: str) -> str:
+    """A text on one line."""
+    return text.replace("\n", visible("\n"))
+
+
+def with_gaps(marks: Sequence[Sequence[int]], size: int) -> tuple[tuple[int, int], ...]:
+    """Marked spans and what lies between them, so that every token is in one.
+
+    >>> with_gaps([[4, 6], [1, 2]], 8)
+    ((0, 1), (1, 2), (2, 4), (4, 6), (6, 8))
+    """
+    cuts = sorted({0, size, *(min(end, size) for span in marks for end in span)})
+    return tuple(pairwise(cuts))
