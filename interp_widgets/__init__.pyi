@@ -46,10 +46,13 @@ from .analysis.ffn_concepts import neuron_tokens as neuron_tokens
 from .analysis.ffn_concepts import scenario_table as scenario_table
 from .analysis.ffn_concepts import subspace_angles as subspace_angles
 from .analysis.head_words import HeadComparison as HeadComparison
+from .analysis.head_words import HeadWordChance as HeadWordChance
 from .analysis.head_words import HeadWordResult as HeadWordResult
 from .analysis.head_words import compare_heads as compare_heads
+from .analysis.head_words import head_word_chance as head_word_chance
 from .analysis.head_words import head_word_pairs as head_word_pairs
 from .analysis.head_words import verb_table as verb_table
+from .analysis.head_words import words_read as words_read
 from .analysis.hidden_states import last_states as last_states
 from .analysis.logit_lens import LogitLensResult as LogitLensResult
 from .analysis.logit_lens import load_translators as load_translators

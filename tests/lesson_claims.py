@@ -211,6 +211,9 @@ lengths = table.embeddings.norm(dim=-1)
 assert 2.5 < float(lengths[six.copy()].mean() / lengths.mean()) < 3.5""",
         "The token ` While`, *with* its space, never occurs": """\
 assert read[model.tokens(" While", prepend_bos=False)[0]] == 0""",
+        "Here it leaves out the words that the embeddings gave away": """\
+given_away = {word for word, one in zip(table.words, like_while, strict=True) if one >= 0.9}
+assert set(table.words) - set(words_read(model)) == given_away""",
         "Most pairs in a list would be there in a head that knows nothing.": """\
 assert 0.5 < chance_pairs / real_pairs < 1""",
         "Dimension 15 of this head relates first names to first names.": """\

@@ -15,13 +15,14 @@ import pytest
 import torch
 import traitlets as T
 
-from interp_widgets import LogitLensExplorer, Workbench, compare_heads, head_word_pairs
+from interp_widgets import LogitLensExplorer, Workbench, compare_heads, head_word_chance, head_word_pairs
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.head_words import HeadComparison, HeadWordResult
 from interp_widgets.compute.cache import results as cache
 from interp_widgets.data.word_vectors import WordVectors, demo_word_vectors
 from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.head_words import HeadWordBrowser
+from interp_widgets.widgets.head_words import heads as heads_module
 from interp_widgets.widgets.head_words import word_pairs as module
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.shipped import demo_pair
@@ -31,6 +32,9 @@ from tests.widgets.trouble import complaint
 pytestmark = pytest.mark.slow
 
 VECTORS = demo_word_vectors()
+UNREAD = ("Friends", "Here", "I", "List", "Many", "My", "One", "Today", "While")
+"""Words of the list that only begin texts: written after a space, the base model has never read them."""
+READ = [word for word in VECTORS.words if word not in UNREAD]
 FEW = {"words": list(VECTORS.words[:120]), "top": 30, "keep": 20}
 """A list that is searched in milliseconds, and has pairs."""
 
@@ -62,7 +66,7 @@ def no_runs(panel: HeadWordBrowser, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_opens_with_the_demos_words_and_what_the_function_gives(pair: Any, browse: Any) -> None:
     panel = browse(pair.base)
-    expected = head_word_pairs(pair.base)
+    expected = head_word_pairs(pair.base, words=READ)
     assert (panel.status.state, panel.word_list) == ("done", "demo")
     np.testing.assert_array_equal(panel.result.head_pairs, expected.head_pairs)
     np.testing.assert_array_equal(panel["heads"].grid.heat.matrix, expected.n_pairs)
@@ -74,10 +78,9 @@ def test_opens_with_the_demos_words_and_what_the_function_gives(pair: Any, brows
     ]
     assert f"100 of {expected.n_pairs[best]:,} pairs" in panel["heads"].tables.pairs.caption
     assert [row[0] for row in panel["heads"].tables.dimensions.rows] == expected.dimensions(*best)
-    assert (
-        "1,674 words (the demo&#x27;s list, the demo&#x27;s word vectors); each dimension's top 100"
-        in panel["heads"].grid.about.value
-    )
+    about = panel["heads"].grid.about.value
+    assert "1,665 words (the demo&#x27;s list, the demo&#x27;s word vectors); each dimension's top 100" in about
+    assert "<b>9 words</b> that the models have never read are left out: One, Friends," in about
 
 
 def test_each_statistic_colours_the_grid(
@@ -115,6 +118,83 @@ def test_each_statistic_colours_the_grid(
         assert (heat.vmin, heat.vmax) == (0.0, 1.0)
         assert "A → B · Heads, coloured by change of the pairs" in heat.title
     assert panel.status.state == "done", panel.status.error
+
+
+def test_chance_stands_beside_the_pairs(pair: Any, few: Any, browse: Any, wire: Any) -> None:
+    panel = browse(pair, **FEW, shuffles=3)
+    settle(panel)
+    heads = panel["heads"]
+    options = {"words": FEW["words"], "top": FEW["top"], "shuffles": 3}
+    wanted = [head_word_chance(model, **options) for model in pair]
+    assert [line.split("</b> ")[1] for line in heads.grid.chance.value.split("<br>")] == [
+        one.in_words() for one in wanted
+    ]
+    panel.view = "B"
+    heads.look_at(3, 1)
+    assert heads.tables.chance.value == f"B: {wanted[1].head_in_words(3, 1)}"
+    column = [one["label"] for one in heads.tables.dimensions.columns].index("by chance")
+    rows = heads.tables.dimensions.rows
+    assert [row[column] for row in rows] == [
+        round(float(wanted[1].chance_dimension_counts[3, 1, row[0]])) for row in rows
+    ]
+    panel.color = "excess"
+    excess = [one.n_pairs - one.chance_pairs.mean(axis=0) for one in wanted]
+    np.testing.assert_allclose(heads.grid.heat.matrix, excess[1])
+    assert heads.grid.heat.vmax == -heads.grid.heat.vmin == max(np.abs(one).max() for one in excess)
+    panel.shuffles = 0
+    assert (heads.grid.chance.value, heads.tables.chance.value, heads.chance) == ("", "", ())
+    assert panel.status.state == "done", panel.status.error
+
+
+def test_a_long_search_for_chance_waits_for_its_button(
+    pair: Any, browse: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads_module, "FIRST_BACKGROUND_SECONDS", 0.0)
+    panel = browse(pair.base, **FEW, shuffles=2)
+    heads = panel["heads"]
+    assert "is not known yet: 2 shuffles take about" in heads.grid.chance.value
+    assert heads.chance == ()
+    assert not hidden(heads.chance_button)
+    wire.click(heads.chance_button)
+    settle(panel)
+    assert "Beside chance:" in heads.grid.chance.value
+    assert len(heads.chance) == 1
+    assert hidden(heads.chance_button)
+
+
+def test_the_change_of_two_models_is_one_map(pair: Any, browse: Any, few: Any) -> None:
+    panel = browse(pair, **FEW, view="beside")
+    maps = panel["heads"].grid.maps
+    assert len(maps.drawn()) == len(maps.shown) == 2
+    assert not any(map(hidden, maps.boxes))
+    panel.color = "change"
+    settle(panel)
+    assert len(maps.shown) == 1
+    assert [hidden(box) for box in maps.boxes] == [False, True]
+    np.testing.assert_allclose(maps.shown[0].matrix, compare_heads(*few).head_change, rtol=1e-6)
+    panel.color = "pairs"
+    assert len(maps.shown) == 2
+    assert not any(map(hidden, maps.boxes))
+
+
+def test_which_words_are_looked_up_is_said(pair: Any, browse: Any) -> None:
+    panel = browse(pair, top=30)
+    assert panel.only == "read"
+    assert set(panel.result[1].left_out) == set(UNREAD)
+    assert set(panel["heads"].controls["only"].options) == {
+        ("all of the list", "all"), ("that the models have read", "read"), ("of one token", "one_token")
+    }  # fmt: skip
+    code = panel.current.code(panel.current.request())
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    np.testing.assert_array_equal(scope["result_b"].head_pairs, panel.result[1].head_pairs)
+    assert scope["result_a"].vocabulary == panel.result[0].vocabulary
+    panel.only = "one_token"
+    settle(panel)
+    assert "that the tokenizer writes in several tokens are left out: Many," in panel["heads"].grid.about.value
+    unknown = browse(tiny_model("llama"), **FEW)
+    assert unknown.only == "all"
+    assert "read" not in [value for _, value in unknown["heads"].controls["only"].options]
 
 
 def test_a_click_lists_the_pairs_of_a_head_and_the_dimensions_behind_one(
@@ -208,7 +288,7 @@ def test_a_word_marks_and_lists_every_head_that_has_it(
 
 
 def test_a_word_is_found_in_any_capitals_and_near_ones_are_named(pair: Any, browse: Any, wire: Any) -> None:
-    panel = browse(pair.base)
+    panel = browse(pair.base, only="all")
     wire.type(panel["heads"].controls["word"], value=" while ")
     assert panel.word == "While"
     marked = panel["heads"].grid.heat.texts
@@ -352,7 +432,7 @@ def test_models_of_different_shape(browse: Any) -> None:
 
 
 def test_own_words_of_which_some_are_missing(pair: Any, browse: Any, wire: Any) -> None:
-    panel = browse(pair.base)
+    panel = browse(pair.base, only="all")
     words = [*VECTORS.words[:150], "zzyzx", "qwfp"]
     panel.word_list = "own"
     assert "there are no words yet: type some" in complaint(panel)

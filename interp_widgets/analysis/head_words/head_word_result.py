@@ -104,6 +104,9 @@ class HeadWordResult(Result):
     unknown: Sequence[str] = with_axes("unknown", default=())
     """Words that the model's tokenizer cannot write: left out of everything."""
 
+    left_out: Sequence[str] = with_axes("left out", default=())
+    """Words that were left out before the search, such as those that the model has never read."""
+
     top: int = 100
     """Words per dimension, for queries and for keys."""
 

@@ -22,7 +22,7 @@ from interp_widgets.analysis._core.result import provenance
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tensors import as_array, wide
 from interp_widgets.analysis._core.top_k import TopK
-from interp_widgets.analysis._core.word_embeddings import Words, word_list, word_table
+from interp_widgets.analysis._core.word_embeddings import Words, WordTable, word_list, word_table
 from interp_widgets.analysis.head_words.head_word_result import HeadWordResult
 from interp_widgets.analysis.head_words.word_cosines import Cosines, Vectors, cosines, vectors_of
 from interp_widgets.arguments import checked
@@ -34,6 +34,7 @@ FREQUENT = 1000
 """Most frequent words that a word's threshold is taken from."""
 MOST_TOP, MOST_KEEP = 1000, 100_000
 """Largest K, ten times that of the paper, and most pairs kept of a head."""
+ADVICE = "time and memory grow with top x top and keep"
 
 _WORDS = 16384
 """Most words per tile: their activations are reduced before the next tile."""
@@ -98,24 +99,17 @@ def head_word_pairs(
         >>> best.query, best.key, best.dimensions, round(best.score, 1)
         ('One', 'Friends', 11, 0.7)
     """
-    model.capabilities.require("head_weights", "head_word_pairs")
-    model.capabilities.require("input_norms", "head_word_pairs")
-    check_range("frequent", frequent, 2)
-    for name, value, most in (("top", top, MOST_TOP), ("keep", keep, MOST_KEEP)):
-        check_range(name, value, most=most, advice="time and memory grow with top x top and keep")
+    check_range("keep", keep, most=MOST_KEEP, advice=ADVICE)
     numbers = sorted(layer_indices(model, layers))
-    listed = word_list(words if words is not None else _own_words(vectors))
-    vector_rows, present = vectors_of(listed, vectors)
     run = RunOptions(progress, check)
-    table = word_table(model, listed, check=check)
+    listed, table, present, search = pair_search(
+        model, "head_word_pairs", words, vectors, top=top, keep=keep, frequent=frequent, run=run
+    )
     known = np.isin(listed, table.words) if table.unknown else np.ones(len(listed), dtype=bool)
-    near = cosines(vector_rows[known], present[known], frequent=frequent, device=table.embeddings.device)
-    log = ChunkLog()
-    search = PairSearch(model, table.embeddings, near, min(top, len(table.words)), keep, run, log=log)
     done: list[LayerPairs] = []
     options = {
         "words": len(listed),
-        "vectors": _describe(vectors),
+        "vectors": describe(vectors),
         "top": search.top,
         "keep": keep,
         "frequent": frequent,
@@ -130,7 +124,7 @@ def head_word_pairs(
             unknown=table.unknown,
             top=search.top,
             partial=partial,
-            provenance=provenance(model.provenance(), **options, chunk_halvings=log.halvings),
+            provenance=provenance(model.provenance(), **options, chunk_halvings=search.log.halvings),
         )
 
     def step(rows: int) -> None:
@@ -145,6 +139,24 @@ def head_word_pairs(
     return result()
 
 
+def pair_search(
+    model: Model, function: str, words: Words, vectors: Vectors, *, top: int, keep: int, frequent: int, run: RunOptions
+) -> tuple[tuple[str, ...], WordTable, NDArray[np.bool_], PairSearch]:
+    """The listed words, those that the model can write, (words listed,) which have a vector, and the search among
+    them; ValueError as in `head_word_pairs`."""
+    model.capabilities.require("head_weights", function)
+    model.capabilities.require("input_norms", function)
+    check_range("frequent", frequent, 2)
+    check_range("top", top, most=MOST_TOP, advice=ADVICE)
+    listed = word_list(words if words is not None else _own_words(vectors))
+    rows, present = vectors_of(listed, vectors)
+    table = word_table(model, listed, check=run.check)
+    known = np.isin(listed, table.words) if table.unknown else np.ones(len(listed), dtype=bool)
+    near = cosines(rows[known], present[known], frequent=frequent, device=table.embeddings.device)
+    best = min(top, len(table.words))
+    return listed, table, present, PairSearch(model, table.embeddings, near, best, keep, run)
+
+
 def _own_words(vectors: Vectors) -> Words:
     """The words that vectors bring themselves; None for the demo's, a file's path or an array."""
     if isinstance(vectors, WordVectors):
@@ -152,7 +164,8 @@ def _own_words(vectors: Vectors) -> Words:
     return tuple(vectors) if isinstance(vectors, Mapping) else None
 
 
-def _describe(vectors: Vectors) -> str:
+def describe(vectors: Vectors) -> str:
+    """Where vectors come from, for the provenance."""
     if vectors is None:
         return "demo"
     return str(vectors) if isinstance(vectors, str | os.PathLike) else type(vectors).__name__
@@ -194,6 +207,20 @@ LayerPairs = dict[str, NDArray[Any]]
 """The word pairs of one layer: the arrays of a `HeadWordResult` without their axis of layers, by name."""
 
 
+@dataclass(frozen=True, eq=False)
+class Reactions:
+    """The words that each dimension of a layer's heads reacts to most."""
+
+    words: Tensor
+    """(rows, top) words of each row: the dimensions of all queries, then those of all keys."""
+    values: Tensor
+    """(rows, top) how strongly."""
+    keys: Tensor
+    """(dimensions,) the row of each dimension's key words."""
+    energy: NDArray[np.float64]
+    """(dimensions,) sum over all words of the squared reactions, as query and as key."""
+
+
 @dataclass
 class PairSearch:
     """Finds the word pairs of a model's heads, layer by layer."""
@@ -209,7 +236,7 @@ class PairSearch:
     run: RunOptions = field(default_factory=RunOptions)
     step: Callable[[int], None] | None = None
     """Called with the rows done in a layer: those of queries and keys, then the dimensions."""
-    log: ChunkLog | None = None
+    log: ChunkLog = field(default_factory=ChunkLog)
     _buffers: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """Memory that all tiles use: allocating it anew costs as much time as reading it."""
 
@@ -221,6 +248,12 @@ class PairSearch:
     @torch.no_grad()
     def layer(self, layer: int) -> LayerPairs:
         """The pairs of one layer."""
+        reactions = self.reactions(layer)
+        return self._kept(*self.near(reactions, self.cosines), reactions.energy)
+
+    @torch.no_grad()
+    def reactions(self, layer: int) -> Reactions:
+        """What the dimensions of one layer react to."""
         model = self.model
         shared = model.n_heads // model.n_kv_heads
         scale = wide(model.weight("ln1_w", layer))
@@ -235,8 +268,7 @@ class PairSearch:
         keys = repeat(
             np.arange(n, len(rows)), "(key d_head) -> (key shared d_head)", shared=shared, d_head=model.d_head
         )
-        pairs, cosine = self._near(words, values, torch.from_numpy(keys).to(rows.device), start=len(rows))
-        return self._kept(pairs, cosine, energy[:n] + energy[keys])
+        return Reactions(words, values, torch.from_numpy(keys).to(rows.device), energy[:n] + energy[keys])
 
     def _top_words(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Top words (rows, top) of weight rows (rows, d_model), their activations, and each row's energy."""
@@ -271,12 +303,12 @@ class PairSearch:
             self._buffers[name] = like.new_empty(count)
         return self._buffers[name][:count].view(shape)
 
-    def _near(self, words: Tensor, values: Tensor, keys: Tensor, *, start: int) -> tuple[NDArray[np.int64], Floats]:
-        """(3, pairs) dimension, query word and key word of every pair, and (pairs,) their cosines; ``keys`` gives each
-        dimension's row of key words."""
-        units = self.cosines.units
+    @torch.no_grad()
+    def near(self, reactions: Reactions, cosines: Cosines) -> tuple[NDArray[np.int64], Floats]:
+        """(3, pairs) dimension, query word and key word of every pair, and (pairs,) their cosines."""
+        words, values, keys = reactions.words, reactions.values, reactions.keys
+        units, thresholds, start = cosines.units, cosines.thresholds, len(words)
         size = max(1, _COSINES[device_kind(units.device)] // self.top**2)
-        thresholds = self.cosines.thresholds
         # a word without a sign pairs with none; 2 is above all cosines, so that other signs are above no threshold
         query, key = words[: len(keys)], words[keys]
         sign, other_sign = values[: len(keys)].sign() * 2, -values[keys].sign()
@@ -286,7 +318,7 @@ class PairSearch:
 
         def work(begin: int, stop: int) -> None:
             at = slice(begin, stop)
-            cosine = self._cosines(query[at], key[at])
+            cosine = self._cosines(units, query[at], key[at])
             limit = torch.maximum(above[at, :, None], other_above[at, None, :])
             near = cosine > torch.maximum(limit, sign[at, :, None] * other_sign[at, None, :], out=limit)
             where = _true(near)  # few are left here
@@ -303,9 +335,8 @@ class PairSearch:
         different = pairs[1] != pairs[2]
         return pairs[:, different], as_array(cosine)[different]
 
-    def _cosines(self, query: Tensor, key: Tensor) -> Tensor:
+    def _cosines(self, units: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """(rows, top, top) cosines of the words ``query`` and ``key`` (rows, top), to be read before the next call."""
-        units = self.cosines.units
         count, width = query.numel(), units.shape[1]
         of_query, of_key = (self._buffer(name, units, count, width) for name in ("query", "key"))
         # index_select is several times as fast as units[query]

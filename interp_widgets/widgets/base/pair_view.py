@@ -102,7 +102,8 @@ def joined(tables: Iterable[Any]) -> Any:
 class SideBySide(Generic[V]):
     """One view (a map, a strip) of what is looked at, and with A beside B one of each model, as the width allows.
 
-    `make` makes one; they are in `views`, and `box` lays them out. The panel draws those that `drawn` gives.
+    `make` makes one; they are in `views`, and `box` lays them out. The panel draws those that `drawn` gives; while
+    `alike()` holds, one picture is about both models, and there is only that.
 
     Example:
         >>> from types import SimpleNamespace
@@ -116,8 +117,8 @@ class SideBySide(Generic[V]):
         (['A', 'B'], 2)
     """
 
-    def __init__(self, panel: Any, make: Callable[[], V]) -> None:
-        self.panel = panel
+    def __init__(self, panel: Any, make: Callable[[], V], *, alike: Callable[[], bool] = lambda: False) -> None:
+        self.panel, self.alike = panel, alike
         self.views: list[V] = [make() for _ in panel.models[:2]]
         # Each in a box of its own: a view that is on the page already cannot get a class itself
         self.boxes = [W.VBox([view]) for view in self.views]
@@ -128,10 +129,13 @@ class SideBySide(Generic[V]):
 
     def drawn(self) -> list[tuple[str, V]]:
         """Each view that is looked at ("A", "B" or "difference") with what draws it; the others are hidden."""
-        views = drawn(self.panel)
+        views = self._names()
         for index, box in enumerate(self.boxes):
             shown_if(box, index < len(views))
         return list(zip(views, self.views, strict=False))
+
+    def _names(self) -> tuple[str, ...]:
+        return drawn(self.panel)[:1] if self.alike() else drawn(self.panel)
 
     def follow(self, change: Any) -> None:
         """Set what has changed in one of them in the others on the screen too, such as the cursor."""
@@ -142,7 +146,7 @@ class SideBySide(Generic[V]):
     @property
     def shown(self) -> list[V]:
         """Those on the screen."""
-        return self.views[: len(drawn(self.panel))]
+        return self.views[: len(self._names())]
 
     def scene(self, **options: Any) -> Scene:
         """Those on the screen as a picture, next to each other."""

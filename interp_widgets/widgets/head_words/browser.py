@@ -12,7 +12,7 @@ from ..base.saved_result import opened_pair
 from ..base.word_source import WordStack
 from .comparison import VerbComparison
 from .heads import HeadWords
-from .word_pairs import SavedHeads
+from .word_pairs import SavedHeads, only_read
 
 
 class HeadWordBrowser(WordStack):
@@ -32,7 +32,7 @@ class HeadWordBrowser(WordStack):
     Example:
         >>> panel = HeadWordBrowser(model, layer=2, head=0)
         >>> panel.run().find("Paris").nearest[-1][:5]
-        (2, 1, 9, 'de', 'Paris')
+        (3, 4, 7, 'Paris', 'London')
         >>> panel.close()
     """
 
@@ -43,6 +43,9 @@ class HeadWordBrowser(WordStack):
         model, tuned = opened_pair(model, tuned, SavedHeads)
         paths = {name: os.fspath(value) for name, value in options.items() if isinstance(value, os.PathLike)}
         super().__init__(model, tuned, **{**options, **paths})
+
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        return only_read(self.models, keywords) | super().defaults(keywords)
 
     @property
     def comparison(self) -> HeadComparison | None:

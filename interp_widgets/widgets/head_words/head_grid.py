@@ -14,8 +14,10 @@ from interp_widgets.analysis.head_words import HeadWordResult
 from interp_widgets.analysis.head_words.head_word_result import FoundWord
 
 from ..base import pair_view
+from ..base.controls import row, shown_if
 from ..views import Heatmap, Table
 from ..views.heatmap import Colours
+from .word_pairs import LEFT_OUT
 from .word_rows import Matches, WordRow, common_words, counts_of, word_rows
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ LISTED = 300
 
 COLOURS = {
     "pairs": "number of pairs",
+    "excess": "pairs more than chance",
     "energy": "energy",
     "count": "dimensions per kept pair",
     "word": "dimensions with the word",
@@ -38,6 +41,7 @@ COLOURS = {
 }
 UNITS = {
     "pairs": "different pairs",
+    "excess": "pairs, less those of chance",
     "energy": "energy",
     "count": "mean dimensions",
     "word": "dimensions",
@@ -71,16 +75,26 @@ def colours(panel: Any, view: str, n_layers: Sequence[int]) -> Colours | str:
         if comparison is None:
             return "The change needs two results of one shape: see the Comparison tab"
         return Colours(whole(comparison.head_change, comparison.layers, max(n_layers)), 0.0, 1.0, UNITS[color])
-    arrays = [
-        whole(statistic(result, color, match), result.layers, layers)
-        for result, match, layers in zip(panel.results, panel.matches, n_layers, strict=False)
-    ]
+    if color == "excess":
+        if not panel.chance:
+            return "The chance level is not there yet"
+        arrays = [
+            whole(one.n_pairs - one.chance_pairs.mean(axis=0), one.layers, layers)
+            for one, layers in zip(panel.chance, n_layers, strict=False)
+        ]
+    else:
+        arrays = [
+            whole(statistic(result, color, match), result.layers, layers)
+            for result, match, layers in zip(panel.results, panel.matches, n_layers, strict=False)
+        ]
     matrix, largest = pair_view.of_view(view, arrays), pair_view.largest(view, [arrays])
     if matrix is None:
         a, b = (" × ".join(map(str, array.shape)) for array in arrays)
         return f"A difference needs two models of one shape, these have {a} and {b} heads: look at A beside B"
     if view == "difference":
         return Colours(matrix, -largest, largest, f"{UNITS[color]}, B − A", signed=True)
+    if color == "excess":
+        return Colours(matrix, -largest, largest, UNITS[color], signed=True)
     return Colours(matrix, 0.0, largest, UNITS[color])
 
 
@@ -109,13 +123,15 @@ class HeadGrid:
         self.maps = pair_view.SideBySide(
             panel, lambda: Heatmap(
                 row_name="layer", column_name="head", y_label="layer", x_label="head", empty="No grid yet: press Run"
-            )
+            ), alike=lambda: panel.color == "change",  # which is of both models
         )  # fmt: skip
         self.heat = self.maps.views[0]
         self.heads = Table(empty="No head has a pair.", height=300)
         both = W.VBox([*self.maps.boxes, W.VBox([self.heads])])
         both.add_class("iw-beside")
-        self.box = W.VBox([self.about, both])
+        self.chance = W.HTML("")
+        self.chance_row = row(self.chance, panel.chance_button)
+        self.box = W.VBox([self.about, self.chance_row, both])
         self.box.add_class("iw-column")
         self._filling = False
         self._rows: list[WordRow] = []
@@ -136,8 +152,19 @@ class HeadGrid:
             self._paint_heads()
         finally:
             self._filling = False
-        self.about.value = "<br>".join(_about(self.panel.results, self.panel.source_words))
+        self.about.value = "<br>".join(_about(self.panel.results, self.panel.source_words, self.panel.only_words))
+        self.paint_chance()
         self.paint_selection()
+
+    def paint_chance(self) -> None:
+        """Show what the pairs are worth beside chance."""
+        panel = self.panel
+        lines = [
+            f"{start}<b>Beside chance:</b> {escape(one.in_words())}"
+            for start, one in zip(pair_view.all_starts(panel.chance), panel.chance, strict=True)
+        ]
+        self.chance.value = "<br>".join(lines or ([escape(panel.chance_sentence)] if panel.chance_sentence else []))
+        shown_if(self.chance_row, bool(self.chance.value))
 
     def paint_selection(self) -> None:
         """Show the chosen head."""
@@ -244,13 +271,15 @@ class HeadGrid:
                 self.panel.dimension = line.dimension
 
 
-def _about(results: Sequence[HeadWordResult], source: str) -> list[str]:
+def _about(results: Sequence[HeadWordResult], source: str, only: str) -> list[str]:
     """Which words were looked at, and which could not be, as HTML."""
     first = results[-1]
     where = f" ({escape(source)})" if source else ""
     searched = f"{len(first.vocabulary):,} words{where}; each dimension's top {first.top} as query and as key; "
     lines = [f"{searched}the {first.keep} pairs that most dimensions have are kept of each head."]
+    why = LEFT_OUT.get(only, "are not looked up")
     for words, singular, plural in (
+        (first.left_out, f"that {why} is left out", f"that {why} are left out"),
         (first.missing, "has no word vector and is in no pair", "have no word vector and are in no pair"),
         (first.unknown, "cannot be written by the tokenizer and was left out",
          "cannot be written by the tokenizer and were left out"),

@@ -6,24 +6,29 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
+import ipywidgets as W
 import numpy as np
 import traitlets as T
 
 from interp_widgets.analysis._core.result import Result
-from interp_widgets.analysis.head_words import HeadWordResult
+from interp_widgets.analysis.head_words import HeadWordChance, HeadWordResult
+from interp_widgets.analysis.head_words.chance import MOST_SHUFFLES
 from interp_widgets.analysis.head_words.head_word_result import FoundWord
+from interp_widgets.compute.memory import describe_seconds
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
 from ..base import pair_view
-from ..base.controls import TypedList
+from ..base.controls import TypedList, shown_if
 from ..base.fields import Bounds, Incomplete, field
+from ..base.jobs import Derived
+from ..base.panel import FIRST_BACKGROUND_SECONDS
 from ..base.request import result_variables
 from ..base.saving import as_one
 from ..base.workbench import in_model
 from .head_grid import COLOURS, HeadGrid
 from .pair_tables import CHANGES, PairTables
-from .word_pairs import HeadWordRequest, WordPairPanel
+from .word_pairs import ChanceRequest, HeadWordRequest, WordPairPanel
 from .word_rows import dimension_rows, has
 
 
@@ -33,7 +38,10 @@ class HeadWords(WordPairPanel):
     title, of_both = "Head words", ("difference", "beside")
     color = field(
         COLOURS, "pairs", label="Colour", redraws=True, help="Which number colours the grid",
-        offers=lambda panel: [name for name in COLOURS if name != "change" or len(panel.models) > 1],
+        offers=lambda panel: [
+            name for name in COLOURS
+            if (name != "change" or len(panel.models) > 1) and (name != "excess" or panel.asks_words)
+        ],
     )  # fmt: skip
     word = field(
         str, label="Find word", placeholder="which heads have it?", redraws=True, chooses=True,
@@ -47,6 +55,11 @@ class HeadWords(WordPairPanel):
     """The chosen word pair [query, key] of the chosen head, or empty."""
     dimension = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True)
     """The chosen dimension of that head, -1 for none."""
+    shuffles = field(
+        Annotated[int, Bounds(0, MOST_SHUFFLES)], 10, label="Shuffles", group="words", width="short", redraws=True,
+        more=True, shown_if=lambda panel: panel.asks_words,
+        help="How often the word vectors are shuffled for the chance level; 0: no chance level",
+    )  # fmt: skip
     pair_change = field(
         CHANGES, "all", label="Pairs", group="pairs", selects=True, help="Which pairs of a head are listed",
         shown_if=lambda panel: len(panel.models) > 1 and panel.view not in ("A", "B"),
@@ -55,6 +68,8 @@ class HeadWords(WordPairPanel):
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.head_chosen = False
         """Whether a head has been chosen: until then none is marked."""
+        self.chance_sentence = ""
+        """Why there is no chance level, or that it is on its way."""
         self._matches: tuple[Any, str, tuple[FoundWord | None, ...]] = ((), "", ())
         super().__init__(model, tuned, **options)
 
@@ -66,6 +81,11 @@ class HeadWords(WordPairPanel):
         if self.color == "change" and len(self.models) < 2:
             raise ValueError("the colour 'change' compares two models: open the browser on two, or choose another")
         super().build()
+        self._beside_chance = Derived(self, self._chance_there, title="Chance level", channel="chance")
+        self.chance_button = self.on_click(
+            W.Button(description="Compute it", tooltip="Search again with the word vectors shuffled"),
+            lambda: self.ask_chance(whatever_it_takes=True),
+        )
         self.grid, self.tables = HeadGrid(self), PairTables(self)
         self.plot.children = [self.grid.box]
         self.details.children = self.tables.parts
@@ -81,6 +101,12 @@ class HeadWords(WordPairPanel):
             self.dimension = self.first_dimension
         self.grid.paint()
         self.compare()
+        self.ask_chance()
+
+    def appear(self) -> None:
+        super().appear()
+        if self.results:
+            self.ask_chance()  # again, if it was cancelled
 
     def draw_selection(self) -> None:
         if self.results:
@@ -95,6 +121,61 @@ class HeadWords(WordPairPanel):
         if self.comparison is not None:
             self.grid.paint()
             self.tables.paint()
+
+    # the chance level -------------------------------------------------------------------------------------------------
+
+    @property
+    def chance(self) -> tuple[HeadWordChance, ...]:
+        """What the pairs of each model are worth beside chance; empty while that is not known."""
+        return self._beside_chance.of(self._chance_key) or ()
+
+    @property
+    def _chance_key(self) -> Any:
+        return self.results, self.shuffles
+
+    def ask_chance(self, *, whatever_it_takes: bool = False) -> None:
+        """Search again with the word vectors shuffled, in the background; what takes long waits for its button."""
+        request, complete = self.shown_request, not any(result.partial for result in self.results)
+        self.chance_sentence = ""
+        shown_if(self.chance_button, False)
+        if not self.results or not isinstance(request, HeadWordRequest) or not self.shuffles or not complete:
+            self._beside_chance.forget()
+            self.grid.paint_chance()
+            return
+        asked, models = ChanceRequest(request, max(2, self.shuffles)), self.models
+        seconds = sum(self.answers.measured(asked, model).seconds for model in models)
+        if not (self.chance or whatever_it_takes) and seconds > FIRST_BACKGROUND_SECONDS:
+            self.chance_sentence = (
+                f"How many pairs there would be by chance is not known yet: {self.shuffles} shuffles take about "
+                f"{describe_seconds(seconds)}."
+            )
+            shown_if(self.chance_button, True)
+            self.grid.paint_chance()
+            return
+
+        def one(index: int, job: Any) -> HeadWordChance:
+            def progress(done: int, total: int) -> None:
+                job.progress(done + index * total, len(models) * total)
+
+            model = models[index]
+            found: HeadWordChance = self.answers.once(
+                asked, model, lambda: asked.answer(model, models, progress, job.check)
+            )
+            return found
+
+        def work(job: Any) -> tuple[HeadWordChance, ...]:
+            return tuple(one(index, job) for index in range(len(models)))
+
+        self._beside_chance.ask(self._chance_key, work, again=self.active)
+        if not self.chance:
+            self.chance_sentence = "Searching with shuffled word vectors: how many pairs are there by chance?"
+        self.grid.paint_chance()
+
+    def _chance_there(self) -> None:
+        if self._beside_chance.failure:
+            self.chance_sentence = self._beside_chance.failure
+        self.grid.paint()
+        self.tables.paint()
 
     def _choose_first(self, result: HeadWordResult) -> None:
         """A first look: at the head whose kept pairs have the most dimensions."""
@@ -138,6 +219,12 @@ class HeadWords(WordPairPanel):
         """Where the words on the screen come from."""
         request = self.shown_request
         return request.source.describe() if isinstance(request, HeadWordRequest) else "as saved"
+
+    @property
+    def only_words(self) -> str:
+        """Which words of the list were looked up."""
+        request = self.shown_request
+        return request.only if isinstance(request, HeadWordRequest) else ""
 
     @property
     def head_computed(self) -> bool:

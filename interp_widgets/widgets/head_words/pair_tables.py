@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as W
 
+from ..base import pair_view
 from ..base.controls import row, shown_if
 from ..views import Table
 from .word_rows import PairRow, dimension_rows, has, holding, pair_rows
@@ -30,7 +32,8 @@ class PairTables:
             lambda: panel.look_at_pair(()),
         )
         self.bar, self.every = panel.controls.row("pair_change"), row(every)
-        left, right = W.VBox([self.bar, self.pairs]), W.VBox([self.every, self.dimensions, self.inside])
+        self.chance = W.HTML("")
+        left, right = W.VBox([self.chance, self.bar, self.pairs]), W.VBox([self.every, self.dimensions, self.inside])
         for box in (left, right):
             box.add_class("iw-column")
         both = W.VBox([left, right])
@@ -48,10 +51,21 @@ class PairTables:
         """Bring the tables up to the panel's results and selection."""
         self._filling = True
         try:
+            self._paint_chance()
             self._paint_pairs()
             self._paint_dimensions()
         finally:
             self._filling = False
+
+    def _paint_chance(self) -> None:
+        """What the chosen head's pairs are worth beside chance."""
+        panel = self.panel
+        lines = []
+        for index, start in zip(pair_view.looked_at(panel), pair_view.starts(panel), strict=True):
+            if panel.head_computed and index < len(panel.chance):
+                lines.append(f"{start}{panel.chance[index].head_in_words(panel.layer, panel.head)}")
+        self.chance.value = "<br>".join(map(escape, lines))
+        shown_if(self.chance, bool(lines))
 
     def _paint_pairs(self) -> None:
         panel, table, two = self.panel, self.pairs, len(self.panel.looked_at) > 1
@@ -113,6 +127,10 @@ class PairTables:
         energy = "sum over all words of the squared query and key activations"
         columns += [{"label": f"energy{letter}", "title": energy, **RIGHT} for letter in letters]
         columns += [{"label": f"pairs{letter}", "title": "all its pairs", **RIGHT} for letter in letters]
+        luck = self._by_chance() if len(letters) == 1 else None
+        if luck is not None:
+            tip = "its pairs with the word vectors shuffled, on average"
+            columns.append({"label": "by chance", "title": tip, **RIGHT})
         shown_if(self.every, bool(panel.pair))
         with table.hold_sync():
             table.selected, table.rows = -1, []
@@ -124,12 +142,22 @@ class PairTables:
                     *(entry.word_counts if word else ()),
                     *(round(e, 1) for e in entry.energies),
                     *entry.counts,
+                    *(() if luck is None else (round(float(luck[entry.dimension])),)),
                 ]
                 for entry in rows
             ]
         if panel.dimension in self._numbers:
             table.selected = self._numbers.index(panel.dimension)
         self._paint_inside()
+
+    def _by_chance(self) -> Any:
+        """(d_head,) pairs that the dimensions of the chosen head have by chance; None while that is not known."""
+        panel = self.panel
+        index = pair_view.looked_at(panel)[-1]
+        if not panel.head_computed or index >= len(panel.chance):
+            return None
+        chance = panel.chance[index]
+        return chance.chance_dimension_counts[chance.row(panel.layer), panel.head]
 
     def _none_behind(self) -> str:
         return "No dimension has this pair among the nearest pairs that it keeps."

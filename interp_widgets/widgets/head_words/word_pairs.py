@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -11,12 +11,17 @@ import numpy as np
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis.head_words import (
     HeadComparison,
+    HeadWordChance,
     HeadWordResult,
     compare_heads,
+    head_word_chance,
     head_word_pairs,
     head_words_cost,
+    knows_what_it_read,
+    words_read,
 )
 from interp_widgets.analysis.head_words.word_pairs import MOST_KEEP, MOST_TOP
+from interp_widgets.data.word_vectors import WordVectors
 from interp_widgets.models import Model
 
 from ..base.answers import once_for
@@ -30,6 +35,10 @@ from ..base.word_source import WordPanel, WordSource
 RESAMPLES = 999
 QUIET_PAIRS = 2_000_000
 """Pairs of dimensions that are compared in a moment, without a word in the status line."""
+ONLY = {"all": "all of the list", "read": "that the models have read", "one_token": "of one token"}
+"""Which words of the list are looked up."""
+LEFT_OUT = {"read": "the models have never read", "one_token": "the tokenizer writes in several tokens"}
+"""Why the others are not: words that ..."""
 INCOMPLETE = "The comparison needs the complete results of both models."
 
 
@@ -40,23 +49,43 @@ class HeadWordRequest:
     source: WordSource
     top: int
     keep: int
+    only: str = "all"
+
+    def words_for(
+        self, models: Sequence[Model], check: Callable[[], None]
+    ) -> tuple[tuple[str, ...], tuple[str, ...], WordVectors]:
+        """The words that are looked up, those of the list that are left out, and the vectors; for two models the same
+        words, those that both have read."""
+        listed, vectors = self.source.read(check)
+        check()
+        words = listed
+        for model in models if self.only != "all" else ():
+            words = words_read(model, words, one_token=self.only == "one_token", check=check)
+        there = set(words)
+        return words, tuple(word for word in listed if word not in there), vectors
 
     def answer(
         self,
         model: Model,
         *,
+        models: Sequence[Model] = (),
         progress: Callable[[int, int], None],
         check: Callable[[], None],
         on_partial: Callable[[HeadWordResult], None],
     ) -> HeadWordResult:
         """Search one model."""
-        words, vectors = self.source.read(check)
-        check()
-        result = head_word_pairs(
-            model, words=words, vectors=vectors, top=self.top, keep=self.keep, progress=progress, check=check,
-            on_partial=on_partial,
+        words, left_out, vectors = self.words_for(models, check)
+        own = {"vectors": str(self.source.vectors or "demo"), "only": self.only}
+
+        def with_source(result: HeadWordResult) -> HeadWordResult:
+            return replace(result, left_out=left_out, provenance={**result.provenance, **own})
+
+        return with_source(
+            head_word_pairs(
+                model, words=words, vectors=vectors, top=self.top, keep=self.keep, progress=progress, check=check,
+                on_partial=lambda part: on_partial(with_source(part)),
+            )
         )  # fmt: skip
-        return replace(result, provenance={**result.provenance, "vectors": str(self.source.vectors or "demo")})
 
     def cost(self, model: Model) -> Cost:
         """Operations and bytes."""
@@ -66,10 +95,42 @@ class HeadWordRequest:
         """Names to import, and lines of a cell that repeat it."""
         imports, lines, words = self.source.code()
         options = {name: value for name, value in (("top", self.top), ("keep", self.keep)) if value != 100}
+        if self.only != "all":
+            listed = words.get("words", words.get("vectors") if self.source.kind == "vectors" else None)
+            for name in model_variables(models):
+                parts = [name, *([] if listed is None else [listed])]
+                lines.append(
+                    f"words = {call('words_read', *parts, **({'one_token': True} if self.only == 'one_token' else {}))}"
+                )
+                listed = words["words"] = "words"
+            imports = [*imports, "words_read"]
         arguments = [f"{name}={text}" for name, text in words.items()]
         for name, variable in zip(model_variables(models), result_variables(models), strict=True):
             lines.append(f"{variable} = {call('head_word_pairs', name, *arguments, **options)}")
         return ["head_word_pairs", *imports], lines
+
+
+@dataclass(frozen=True)
+class ChanceRequest:
+    """How many pairs the heads have by chance."""
+
+    asked: HeadWordRequest
+    shuffles: int
+
+    def answer(
+        self, model: Model, models: Sequence[Model], progress: Callable[[int, int], None], check: Callable[[], None]
+    ) -> HeadWordChance:
+        """Shuffle the word vectors for one model."""
+        words, _, vectors = self.asked.words_for(models, check)
+        return head_word_chance(
+            model, words=words, vectors=vectors, top=self.asked.top, shuffles=self.shuffles, progress=progress,
+            check=check,
+        )  # fmt: skip
+
+    def cost(self, model: Model) -> Cost:
+        """About that of a search for each shuffle."""
+        once = self.asked.cost(model)
+        return Cost(flops=once.flops * (self.shuffles + 1), bytes=once.bytes)
 
 
 @dataclass(frozen=True)
@@ -105,6 +166,11 @@ class WordPairPanel(WordPanel):
         Annotated[int, Bounds(1, MOST_KEEP)], 100, label="Keep", group="words", width="short",
         help="Pairs kept of each head and dimension", shown_if=lambda panel: panel.asks_words,
     )  # fmt: skip
+    only = field(
+        ONLY, "all", label="Only words", group="words", shown_if=lambda panel: panel.asks_words,
+        offers=lambda panel: [name for name in ONLY if name != "read" or all(map(knows_what_it_read, panel.models))],
+        help="Which words of the list are looked up; words that a model has never read have embeddings without meaning",
+    )  # fmt: skip
     groups = field(
         Annotated[int, Bounds(1, lambda panel: min(model.n_layers for model in panel.models))], 4,
         label="Layer groups", group="comparison", width="short", redraws=True,
@@ -117,10 +183,24 @@ class WordPairPanel(WordPanel):
             self.run_button.add_class("iw-hidden")
         self._comparing = Derived(self, self._compared, title="Comparing", channel="comparison")
 
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        return only_read(self.models, keywords) | super().defaults(keywords)
+
     def request(self) -> HeadWordRequest | SavedRequest:
         if not self.asks_words:
             return SavedRequest()
-        return HeadWordRequest(self.words_asked_for(), self.top, self.keep)
+        return HeadWordRequest(self.words_asked_for(), self.top, self.keep, self.only)
+
+    def compute(self, request: Any, model: Any, **reports: Any) -> HeadWordResult:
+        if isinstance(request, HeadWordRequest):
+            return request.answer(model, models=self.models, **reports)
+        return super().compute(request, model, **reports)
+
+    def depends_on(self, request: Any, model: Any) -> tuple[Any, ...]:
+        """What is left out for two models depends on both."""
+        asked = request.asked if isinstance(request, ChanceRequest) else request
+        chosen = isinstance(asked, HeadWordRequest) and asked.only != "all"
+        return tuple(other for other in self.models if other is not model) if chosen else ()
 
     # the comparison ---------------------------------------------------------------------------------------------------
 
@@ -188,6 +268,15 @@ class WordPairPanel(WordPanel):
     def last_lines(self) -> list[str]:
         """Lines of a cell that end with what the panel shows."""
         return []
+
+
+def only_read(models: Sequence[Any], keywords: set[str]) -> dict[str, Any]:
+    """Of the demo's list, models whose reading is known look up the words that they have read, unless another is said.
+
+    Of words that a user gives, all are looked up.
+    """
+    given = {"word_list", "words", "word_file", "vectors"} & keywords
+    return {"only": "read"} if not given and all(map(knows_what_it_read, models)) else {}
 
 
 def compared(results: tuple[HeadWordResult, ...], groups: int, check: Callable[[], None]) -> HeadComparison:
