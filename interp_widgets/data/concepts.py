@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from interp_widgets.arguments import checked
@@ -107,6 +108,11 @@ def demo_concepts() -> tuple[Concept, ...]:
         >>> concepts[0].name, concepts[0].group, len(concepts[0].stimuli), len(concepts[0].held_out)
         ('France', 'countries', 14, 6)
     """
+    return _of_the_demo()
+
+
+@cache
+def _of_the_demo() -> tuple[Concept, ...]:
     worded = [*_places_and_people(), *_things(), *_jobs_and_peoples()]
     return tuple(_split_wordings(name, group, texts) for name, group, texts in worded)
 

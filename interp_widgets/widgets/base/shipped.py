@@ -12,7 +12,7 @@ import hashlib
 import types
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from interp_widgets.analysis._core.result import Result, record
@@ -53,17 +53,12 @@ def file_name(panel: str, request: Hashable, models: Sequence[Any], *, wait: flo
     """The name of the file of an answer; None where none can ship."""
     if not all(_is_demo(model) for model in models):
         return None
-    digest = hashlib.sha256()
-    size = 0
-    try:
-        for part in _written((request, tuple(_facts(model, wait) for model in models))):
-            digest.update(part.encode())
-            size += len(part)
-            if size > LONGEST:
-                return None
-    except _OfThisProcess:
+    text = _text(request)
+    facts = {id(model): _facts(model, wait) for model in models} if text else {}
+    if not facts or None in facts.values():
         return None
-    return f"{panel}-{models[0].name}-{digest.hexdigest()[:16]}"
+    key = f"({text}{''.join(_written(tuple(facts[id(model)] for model in models)))})"
+    return f"{panel}-{models[0].name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 
 @cache
@@ -130,17 +125,31 @@ def _is_demo(model: Any) -> bool:
     return getattr(model, "source", None) in ("demo-base", "demo-tuned")
 
 
-def _facts(model: Any, wait: float) -> tuple[Any, ...]:
-    """What an answer depends on of a model that is as it was loaded."""
+def _facts(model: Any, wait: float) -> tuple[Any, ...] | None:
+    """What an answer depends on of a model that is as it was loaded; None of an edited one, or one that computes."""
     if not model.lock.acquire(timeout=wait):
-        raise _OfThisProcess("it computes")
+        return None
     try:
         facts = model.provenance()
     finally:
         model.lock.release()
-    if "edited" in facts:
-        raise _OfThisProcess(facts["edited"])
-    return (*(facts[name] for name in _MODEL_FACTS), model.prepend_bos)
+    return None if "edited" in facts else (*(facts[name] for name in _MODEL_FACTS), model.prepend_bos)
+
+
+@lru_cache(maxsize=8)
+def _text(request: Hashable) -> str:
+    """A request as text, the same in every process; empty for one that no other process can know, or a long one."""
+    parts: list[str] = []
+    size = 0
+    try:
+        for part in _written(request):
+            parts.append(part)
+            size += len(part)
+            if size > LONGEST:
+                return ""
+    except _OfThisProcess:
+        return ""
+    return "".join(parts)
 
 
 class _OfThisProcess(Exception):
