@@ -130,7 +130,7 @@ def test_the_concept_browser_says_where_its_answer_is_from() -> None:
     results.clear()
     panel = ConceptBrowser(demo_pair())
     assert panel.result is not None, "the answer is there when the panel is"
-    assert panel.status.text.endswith("(computed from what is shipped with the demo models)")
+    assert panel.status.text.endswith("(partly shipped with the demo)")
     assert len(panel.sets[0].names) == 222
     assert isinstance(panel.results[-1].map, ConceptMap)
     panel.close()

@@ -43,7 +43,7 @@ class Outcome:
     def source(self) -> str:
         """Where the results are from, in words."""
         if self.shipped:
-            return f"{'' if self.cached else 'computed from what is '}shipped with the demo models"
+            return "shipped with the demo models" if self.cached else "partly shipped with the demo"
         return "from cache" if self.cached else "computed"
 
 
