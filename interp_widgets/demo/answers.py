@@ -41,6 +41,7 @@ class Opening:
 OPENINGS = (
     Opening("ConceptBrowser", (ConceptSet, ConceptMap)),
     Opening("ConceptBrowser", (ConceptSet, ConceptMap), {"map_method": "umap"}),
+    Opening("ConceptBrowser", (ConceptSet, ConceptMap), {"map_method": "pca"}),
 )
 """What ships of which widgets."""
 

@@ -23,7 +23,7 @@ LARGEST = 2_000_000
 
 def differences(first: Any, second: Any, path: str = "") -> list[str]:
     """Where two answers are not the same, but for rounding and for what says when and where they were computed."""
-    if isinstance(first, ConceptMap) and first.method == "umap" and isinstance(second, ConceptMap):
+    if isinstance(first, ConceptMap) and first.method in ("umap", "tsne") and isinstance(second, ConceptMap):
         return unlike_maps(first, second, path)
     if isinstance(first, Record):
         names = [item.name for item in dataclasses.fields(first) if item.name not in ("provenance", "fingerprint")]  # type: ignore[arg-type]
@@ -48,8 +48,8 @@ def differences(first: Any, second: Any, path: str = "") -> list[str]:
 
 
 def unlike_maps(first: ConceptMap, second: ConceptMap, path: str) -> list[str]:
-    """UMAP multiplies rounding: on another processor the same directions lie elsewhere, but alike and as well."""
-    faults = [] if first.names == second.names and second.method == "umap" else [path]
+    """UMAP and t-SNE multiply rounding: on another processor points lie elsewhere, but alike and as well."""
+    faults = [] if first.names == second.names and second.method == first.method else [path]
     faults += [] if abs(first.recall - second.recall) < 0.05 else [f"{path}.recall"]
     return faults + ([] if spearmanr(pdist(first.xy), pdist(second.xy)).statistic > 0.7 else [f"{path}.xy"])
 

@@ -267,7 +267,10 @@ class ConceptOptions(T.HasTraits):
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         """What to start with."""
         usual: dict[str, Any] = {} if "prompt" in keywords else {"prompt": PROMPT}
-        return usual if "concepts" in keywords else usual | {"concepts": demo_concepts()}
+        if "concepts" in keywords:
+            return usual
+        # t-SNE keeps most neighbours, and of so few concepts takes a second
+        return usual | {"concepts": demo_concepts()} | ({} if "map_method" in keywords else {"map_method": "tsne"})
 
     @property
     def deepest(self) -> int:
