@@ -58,8 +58,18 @@ def demo_cases(n: int = 100, seed: int = 0) -> list[SaliencyCase]:
     ]
 
 
+def opening_prompt() -> SaliencyCase:
+    """What the saliency explorer opens with: a prompt that 12 of the 15 tokens of the tuned model's right answer depend
+    on, by 0.01 of their probability or more."""
+    case = make_case(
+        "list", (5, 2), "five colours", "", layout="input_first",
+        context="The Eiffel Tower is located in the city of Paris.",
+    )  # fmt: skip
+    return SaliencyCase(case.prompt, None, case.instruction_span, None, "opening", partial(follows, case))
+
+
 def default_prompt() -> SaliencyCase:
-    """The first prompt of the saliency widgets; the tuned model answers it in about thirty tokens."""
+    """A prompt that the tuned model answers in about thirty tokens, of which all but two depend on it hardly at all."""
     case = make_case(
         "country", (1, 1), "Japan", "", context="When Mary and Paul went to the park, Paul gave a ball to Mary."
     )

@@ -8,7 +8,7 @@ import pytest
 
 from interp_widgets.data import instructions as ins
 from interp_widgets.data import world_tables
-from interp_widgets.data.cases import default_prompt, demo_cases
+from interp_widgets.data.cases import default_prompt, demo_cases, opening_prompt
 
 
 def test_there_are_enough_tasks_and_phrasings() -> None:
@@ -83,3 +83,6 @@ def test_saliency_cases() -> None:
     first = default_prompt()
     assert first.instruction is not None
     assert "country" in first.prompt[slice(*first.instruction)]
+    opening = opening_prompt()
+    assert opening.instruction is not None
+    assert opening.prompt[slice(*opening.instruction)] == "Can you list some examples with the right number?"

@@ -63,11 +63,11 @@ class WrittenResponse(Sampling, Panel):
     """Base of the panels about one prompt and its response, which a model writes where there is none."""
 
     prompt = field(
-        Annotated[str, Text(3)], label="Prompt", help="What the model is asked", group="texts", width="grow",
+        Annotated[str, Text(2)], label="Prompt", help="What the model is asked", group="texts", width="grow",
         required="the prompt is empty: type what the model should continue",
     )  # fmt: skip
     response = field(
-        Annotated[str, Text(3)], label="Response", placeholder="Empty: Generate writes one", group="texts",
+        Annotated[str, Text(2)], label="Response", placeholder="Empty: Generate writes one", group="texts",
         width="grow", help="What it answered; empty: a model writes it",
     )  # fmt: skip
     writer = field(

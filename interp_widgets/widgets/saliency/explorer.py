@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import ipywidgets as W
 
-from interp_widgets.data.cases import default_prompt
+from interp_widgets.data.cases import opening_prompt
 
 from ..base.stack import Stack
 from .check import SaliencyCheck
@@ -38,7 +38,7 @@ class SaliencyExplorer(Stack):
     panels: ClassVar = {"map": SaliencyMap, "check": SaliencyCheck, "data_set": DatasetSaliency}
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
-        start = default_prompt()
+        start = opening_prompt()
         usual: dict[str, Any] = {} if len(self.models) == 1 else {"view": "B"}  # the model that writes the response
         if "prompt" not in keywords:
             usual |= {"prompt": start.prompt} if "marks" in keywords else {
@@ -49,9 +49,11 @@ class SaliencyExplorer(Stack):
     def build(self) -> None:
         generate = W.Button(description="Generate", tooltip="Let the model write the response to this prompt")
         self.on_click(generate, self.write)
-        method = self.controls.rows("attribution", before={"method": [generate]})
+        method = self.controls.row(generate, "method", "target", "foil", "steps")
+        replaced = self.controls.row("baseline", "draws", "random_seed")
         writing = self.controls.row("writer", "write_anew", "max_new_tokens", "temperature", "seed")
-        self.inputs.children = [*self.controls.rows("texts"), *method, self.controls.fold(method[0], [writing])]
+        folded = self.controls.fold(method, [replaced, writing])
+        self.inputs.children = [*self.controls.rows("texts"), method, folded]
         self.watch(self, "prompt", self._other_prompt)
 
     def _other_prompt(self, _: Any) -> None:

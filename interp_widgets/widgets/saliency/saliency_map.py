@@ -34,6 +34,8 @@ from .rows import LONG, ROWS_LABELS, RULE_LABELS, Rows, one_line, with_gaps
 
 TABLE_ROWS = 60
 """Most rows of the map in the table below it."""
+LINES = 4
+"""Lines of a strip before it scrolls, so that the map begins on the first screen."""
 NOTED = 10_000
 """Most cells of which each says on hover what it is."""
 VALUE_LABELS = {"score": "scores 0 to L", "importance": "importance"}
@@ -79,11 +81,15 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     def build(self) -> None:
         super().build()
         self.prompt_strips = pair_view.SideBySide(
-            self, lambda: TokenStrip(density_label="density", live_hover=True, empty="No prompt yet")
+            self,
+            lambda: TokenStrip(
+                density_label="density", live_hover=True, empty="No prompt yet", breaks=False, max_lines=LINES
+            ),
         )
         self.response_strips = pair_view.SideBySide(
             self, lambda: TokenStrip(
-                live_hover=True, density_label="probability", empty="No response yet: press Run"
+                live_hover=True, density_label="probability", empty="No response yet: press Run", breaks=False,
+                max_lines=LINES,
             )
         )  # fmt: skip
         self.maps = pair_view.SideBySide(
@@ -103,6 +109,8 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.scores = W.HTML("")
         self.inside = W.Button(description="Look inside", tooltip="Single tokens of the chosen row only")
         self.outside = W.Button(description="Back to all rows", tooltip="Rows of the whole prompt again")
+        for button in (self.inside, self.outside):
+            shown_if(button, False)
         self.on_click(self.inside, self.look_inside)
         self.on_click(self.outside, lambda: setattr(self, "within", []))
         above = self.controls.row("rows", "span_rule", self.inside, self.outside, "values", marking)
@@ -111,7 +119,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.inputs.children = [self.controls.fold(above, [scoring])]
         self.strips = W.VBox([self.prompt_strips.box, self.response_strips.box])
         self.strips.add_class("iw-beside")
-        self.plot.children = [self.scores, self.strips, self.maps.box, self.table]
+        self.plot.children = [self.strips, self.maps.box, self.scores, self.table]
         for strip in self.prompt_strips.views:
             self.bind(strip, "prompt_token", key="selected")
             self.bind(strip, "marks", key="marks")

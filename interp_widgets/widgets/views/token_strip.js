@@ -99,7 +99,7 @@ function render({ model, el, signal }) {
       if (special[i]) node.classList.add('iw-special');
       fillToken(node, text);
       spans.push(node);
-      if (text.includes('\n')) { element('br', '', all); word = null; }
+      if (text.includes('\n') && model.get('breaks')) { element('br', '', all); word = null; }
     });
     if (!tokens.length) element('div', 'iw-empty', all).textContent = model.get('empty');
     strip.append(all);

@@ -81,6 +81,8 @@ class TokenStrip(View):
     """What stands in the place of no tokens."""
     max_lines = t.Int(8).tag(sync=True)
     """Lines shown before the strip scrolls."""
+    breaks = t.Bool(True).tag(sync=True)
+    """Whether a token with a newline ends its line; else the text flows on, and the newline is only marked."""
 
     def __repr__(self) -> str:
         return f"TokenStrip({len(self.tokens)} tokens, label={self.label!r})"

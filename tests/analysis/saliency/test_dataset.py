@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 
 from interp_widgets.analysis.saliency import SaliencyDatasetResult, SaliencyResult, prompt_saliency, saliency_dataset
 from interp_widgets.data.attribution_archive import AttributionRecord, read_importance_archive
-from interp_widgets.data.cases import SaliencyCase, default_prompt
+from interp_widgets.data.cases import SaliencyCase, default_prompt, opening_prompt
 from interp_widgets.models import Model
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
@@ -353,6 +353,17 @@ def test_most_of_the_demos_opening_response_is_under_the_floor() -> None:
     assert (int(result.under_floor().sum()), len(result.response_tokens)) == (22, 24)
     assert result.instruction_score(mask) == pytest.approx(0.471, abs=1e-3)
     assert result.instruction_score(mask, min_importance=0.01) == pytest.approx(0.289, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_the_explorer_opens_on_a_response_that_depends_on_its_prompt() -> None:
+    model, case = demo_pair().tuned, opening_prompt()
+    response = model.generate(case.prompt, max_new_tokens=40)
+    assert case.follows is not None
+    assert case.follows(response), response
+    result = prompt_saliency(model, case.prompt, response)
+    assert (int(result.under_floor().sum()), len(result.response_tokens)) == (3, 15)
+    assert result.instruction_score(result.mask(case.instruction), min_importance=0.01) > 0.4
 
 
 def test_results_from_before_the_floor_still_open(tmp_path: Path) -> None:
