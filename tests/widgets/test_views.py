@@ -20,6 +20,7 @@ from traitlets import TraitError
 from interp_widgets.figures.static import render_png, render_svg
 from interp_widgets.figures.theme import DIVERGING256, DIVERGING_DARK256, lut
 from interp_widgets.widgets.base.export import export_html, html_page
+from interp_widgets.widgets.base.shell import Shell
 from interp_widgets.widgets.views import BokehFigure, Heatmap, Table, TokenStrip
 from interp_widgets.widgets.views.base import bytes_floats, check_spans, data_range, float_bytes
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
@@ -239,14 +240,53 @@ def plot() -> Any:
     return made
 
 
+def looked_at(wire: Any, plot: Any, **options: Any) -> BokehFigure:
+    """A host whose figure a page has asked for."""
+    host = BokehFigure(plot, **options)
+    wire.event(host, kind="want")
+    return host
+
+
 def from_page(wire: Any, host: BokehFigure, content: dict[str, Any]) -> None:
     wire.event(host, kind="events", contents=[content])
+
+
+def documents(wire: Any, host: BokehFigure) -> list[Any]:
+    """The figures that were sent whole."""
+    contents = [data.get("content", {}) for data in updates(wire, host)]
+    return [json.loads(content["document"]) for content in contents if content.get("kind") == "document"]
+
+
+def test_a_figure_is_written_out_when_somebody_looks_at_it(wire: Any, plot: Any) -> None:
+    host = BokehFigure(plot)
+    plot.title.text = "before"
+    assert plot.document is None
+    assert wire.states(host, "_document") == [""]
+    assert not documents(wire, host)
+    wire.event(host, kind="want")
+    plot.title.text = "behind"
+    assert "before" in json.dumps(documents(wire, host))
+    assert "behind" in updates(wire, host)[-1]["content"]["patch"]
+    wire.event(host, kind="want")  # another page
+    first, second = documents(wire, host)
+    assert "behind" not in json.dumps(first)
+    assert "behind" in json.dumps(second)
+    host.close()
+
+
+def test_charts_go_ahead_of_the_panel_that_is_displayed(wire: Any, plot: Any, model: Any) -> None:
+    panel, host = Shell(model, None, None, {}), BokehFigure(plot)
+    panel.children = [W.VBox([host])]
+    assert not documents(wire, host)
+    panel._repr_mimebundle_()
+    assert len(documents(wire, host)) == 1, "a page that asks waits for the kernel, which may run the next cell"
+    panel.close()
 
 
 def test_a_tap_calls_back_once_and_is_not_sent_back(wire: Any, plot: Any) -> None:
     source, hits = plot.tags[0], []
     source.selected.on_change("indices", lambda attr, old, new: hits.append(list(new)))
-    host = BokehFigure(plot)
+    host = looked_at(wire, plot)
     before = len(wire.sent)
     event = {"kind": "ModelChanged", "model": {"id": source.selected.id}, "attr": "indices", "new": [1]}
     from_page(wire, host, event)
@@ -305,7 +345,7 @@ def test_an_event_that_fails_does_not_swallow_those_behind_it(wire: Any, plot: A
         raise ValueError("from the callback")
 
     source.selected.on_change("indices", fail)
-    host = BokehFigure(plot, on_error=errors.append if told else None)
+    host = looked_at(wire, plot, on_error=errors.append if told else None)
     changed = {"kind": "ModelChanged", "model": {"id": source.selected.id}, "attr": "indices", "new": [1]}
     moved = {"kind": "ModelChanged", "model": {"id": plot.x_range.id}, "attr": "start", "new": -7.0}
     message = {"kind": "events", "contents": [changed, moved]}
@@ -327,7 +367,7 @@ def test_an_error_in_a_callback_reaches_its_owner(wire: Any, plot: Any) -> None:
         raise ValueError("from the callback")
 
     source.selected.on_change("indices", fail)
-    host = BokehFigure(plot, on_error=errors.append)
+    host = looked_at(wire, plot, on_error=errors.append)
     event = {"kind": "ModelChanged", "model": {"id": source.selected.id}, "attr": "indices", "new": [1]}
     from_page(wire, host, event)
     assert [str(error) for error in errors] == ["from the callback"]
@@ -340,7 +380,7 @@ def test_an_error_in_a_callback_reaches_its_owner(wire: Any, plot: Any) -> None:
 
 def test_threads_send_whole_patches(wire: Any, plot: Any) -> None:
     source = plot.tags[0]
-    host = BokehFigure(plot)
+    host = looked_at(wire, plot)
     before = len(wire.sent)
 
     def write(k: int) -> None:

@@ -13,6 +13,7 @@ import traitlets as T
 
 from interp_widgets.data.files import short
 from interp_widgets.models import Model
+from interp_widgets.widgets.views.bokeh_figure import BokehFigure
 
 from . import tidy
 from .fields import Field, fields_of
@@ -125,6 +126,13 @@ class Shell(W.VBox):
             layout = self.layout
             super().close()
             layout.close()
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """What Jupyter shows: charts go ahead, for a page that asks for them waits until the kernel is free."""
+        for view in tidy.descendants(self):
+            if isinstance(view, BokehFigure):
+                view.deliver()
+        return super()._repr_mimebundle_(**options)
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""

@@ -28,7 +28,7 @@ function repaint(views) {
 }
 
 export default () => {
-  const state = { queue: [], master: null, shown: new Set(), muted: false, Bokeh: null, ready: null };
+  const state = { queue: [], text: '', asked: false, master: null, shown: new Set(), muted: false, Bokeh: null, ready: null };
   const everyone = () => [state.master, ...state.shown].filter(Boolean);
 
   // Applies a patch to all documents but the one it came from, without sending it back.
@@ -66,7 +66,26 @@ export default () => {
   return {
     // Runs once per page and must not wait for long: anywidget gives a model up for good after 2 seconds.
     initialize({ model }) {
+      let started;
+      state.ready = new Promise(resolve => { started = resolve; });
+      const start = () => {
+        const { Document } = state.Bokeh.require('document');
+        state.master = Document.from_json(JSON.parse(state.text));
+        for (const held of state.queue.splice(0)) receive(...held);
+        started();
+      };
+      // The whole figure: patches that came before are in it.
+      const renew = text => {
+        state.text = text;
+        state.queue = [];
+        if (!state.Bokeh) return;
+        if (!state.master) { start(); return; }
+        state.muted = true;
+        try { for (const doc of everyone()) doc.replace_with_json(JSON.parse(text)); }
+        finally { state.muted = false; }
+      };
       const receive = (message, buffers) => {
+        if (message.kind === 'document') renew(message.document);
         if (message.kind !== 'patch') return;
         if (!state.master) { state.queue.push([message, buffers]); return; }
         const parts = (message.ids ?? []).map((id, k) => {
@@ -75,23 +94,17 @@ export default () => {
         });
         apply(JSON.parse(message.patch), new Map(parts));
       };
+      const changed = () => renew(model.get('_document'));  // Python sends the state where messages were lost
       model.on('msg:custom', receive);
-      // Python sends the whole figure where patches were lost
-      const renew = () => {
-        state.muted = true;
-        try { for (const doc of everyone()) doc.replace_with_json(JSON.parse(model.get('_document'))); }
-        finally { state.muted = false; }
-      };
-      model.on('change:_document', renew);
-      state.ready = bokehEntry(model.get('_version')).ready.then(Bokeh => {
+      model.on('change:_document', changed);
+      state.text = model.get('_document');
+      bokehEntry(model.get('_version')).ready.then(Bokeh => {
         state.Bokeh = Bokeh;
-        const { Document } = Bokeh.require('document');
-        state.master = Document.from_json(JSON.parse(model.get('_document')));
-        for (const held of state.queue.splice(0)) receive(...held);
+        if (state.text) start();
       });
       return () => {
         model.off('msg:custom', receive);
-        model.off('change:_document', renew);
+        model.off('change:_document', changed);
         const docs = everyone();
         state.shown.clear();
         state.master = null;
@@ -101,6 +114,7 @@ export default () => {
 
     async render({ model, el, signal }) {
       el.classList.add('iw-view', 'iw-bokeh');
+      if (!state.text && !state.asked) { state.asked = true; model.send({ kind: 'want' }); }
       const note = setTimeout(() => {
         el.textContent = '';
         if (model.get('_picture')) element('img', '', el).src = model.get('_picture');

@@ -24,7 +24,7 @@ from interp_widgets.figures.chart import TO_FILL
 from interp_widgets.widgets.base.guard import ui_lock
 from interp_widgets.widgets.views.base import View, view_source, view_style
 
-_HOSTED: weakref.WeakSet[Document] = weakref.WeakSet()  # documents that a BokehFigure shows
+_HOSTED: weakref.WeakSet[BokehModel] = weakref.WeakSet()  # figures and layouts that a BokehFigure shows
 
 
 # A legend is styled when it is made and would keep the colours of the theme of that moment.
@@ -83,7 +83,8 @@ class BokehFigure(View):
 
     Change the figure's sources and properties as usual, from any thread; what the reader does in the browser (taps,
     selections, ranges) reaches the figure's own Python callbacks once. A figure belongs to one host until it is closed.
-    Raises ValueError for a figure that another host shows.
+    It is written out when somebody looks at it (a page asks, the panel that holds it is displayed or saved): to make a
+    document of a figure takes longer than to make the figure. Raises ValueError for a figure that another host shows.
 
     >>> from bokeh.plotting import figure
     >>> host = BokehFigure(figure(height=120))
@@ -102,30 +103,24 @@ class BokehFigure(View):
     """Whether the browser keeps a small picture of the figure for pages opened without a kernel."""
 
     _doc: Document | None = None
+    _hosts = False
 
     def __init__(
         self, figure: BokehModel, *, on_error: Callable[[Exception], None] | None = None, **traits: Any
     ) -> None:
         if not isinstance(figure, BokehModel):
             raise TypeError(f"BokehFigure shows a Bokeh figure or layout, got {type(figure).__name__}")
-        doc = figure.document
-        if doc in _HOSTED:
+        whole = [figure] if figure.document is None else [figure, *figure.document.roots]
+        if any(part in _HOSTED for part in whole):
             raise ValueError("this Bokeh figure is already shown by a BokehFigure; close that one or make a new figure")
-        for legend in figure.select({"type": Legend}):  # before it is in a document, which would look through it again
-            if _LEGEND_STYLE not in legend.stylesheets:
-                legend.stylesheets = [*legend.stylesheets, _LEGEND_STYLE]
-        if doc is None:
-            doc = Document()
-            doc.add_root(figure)
         self.figure = figure
         self.on_error = on_error
         self.lock = ui_lock  # the panels' own: a second lock, taken in the other order, could stop both threads
-        self._doc = doc
         self._stale = False
         BokehSource.shared()
-        super().__init__(_document=self._json(), **traits)
-        _HOSTED.add(doc)
-        doc.on_change_dispatch_to(self)
+        super().__init__(**traits)
+        _HOSTED.add(figure)
+        self._hosts = True
         self.on_msg(self._receive)
 
     @property
@@ -141,17 +136,34 @@ class BokehFigure(View):
         """The figure as last seen in a browser, a ``data:image/png`` address; empty before it was shown."""
         return str(self._picture)
 
-    def _json(self) -> str:
-        doc = self._doc
-        return str(self._document) if doc is None else str(serialize_json(doc.to_json(deferred=False)))
+    def _write(self) -> None:
+        """Put the figure as it is now into the state; from the first time on, what changes in it is sent."""
+        if self._doc is None:
+            for legend in self.figure.select({"type": Legend}):  # before a document would look through it again
+                if _LEGEND_STYLE not in legend.stylesheets:
+                    legend.stylesheets = [*legend.stylesheets, _LEGEND_STYLE]
+            self._doc = self.figure.document or Document()
+            if self.figure.document is None:
+                self._doc.add_root(self.figure)
+            self._doc.on_change_dispatch_to(self)
+            self._stale = True
+        if self._stale:
+            self._stale = False
+            self._trait_values["_document"] = str(serialize_json(self._doc.to_json(deferred=False)))
+
+    def deliver(self) -> None:
+        """Send the figure to the page."""
+        with self.lock:
+            if self.comm is not None:
+                self._write()
+                self.send({"kind": "document", "document": self._document})  # in one row with the patches to it
 
     def get_state(self, key: Any = None, drop_defaults: bool = False) -> Any:
-        """The state for the page; a page that asks later gets the figure as it is now, not as it was made."""
+        """The state for the page: at the opening without the figure, later with the figure as it is then."""
         keys = None if key is None else {key} if isinstance(key, str) else set(key)
-        if getattr(self, "_stale", False) and (keys is None or "_document" in keys):
+        if self.comm is not None and (keys is None or "_document" in keys):
             with self.lock:
-                self._stale = False
-                self._trait_values["_document"] = self._json()
+                self._write()
         return super().get_state(key=key, drop_defaults=drop_defaults)
 
     def _document_patched(self, event: Any) -> None:
@@ -166,13 +178,15 @@ class BokehFigure(View):
             self.send(content, [buffer.to_bytes() for buffer in message._buffers])
 
     def _receive(self, _widget: Any, message: dict[str, Any], _buffers: Any) -> None:
+        if message.get("kind") == "want":  # somebody looks at it
+            self.deliver()
         if message.get("kind") != "events":
             return
         failed: Exception | None = None
         for content in message["contents"]:  # one that fails must not swallow the others
             try:
                 with self.lock, _current_document_kept():
-                    if self._doc is None:  # closed, maybe by the event before
+                    if self._doc is None:  # closed, maybe by the event before, or on no page yet
                         return
                     self._stale = True
                     self._apply(self._doc, content)
@@ -209,10 +223,12 @@ class BokehFigure(View):
 
     def close(self) -> None:
         """End the view; the figure is free to be shown by another host."""
-        if self._doc is not None:
+        if self._hosts:
             with self.lock:
+                self._hosts = False
+                _HOSTED.discard(self.figure)
                 doc, self._doc = self._doc, None
-                doc.remove_on_change(self)
-                _HOSTED.discard(doc)
-                doc.remove_root(self.figure)
+                if doc is not None:
+                    doc.remove_on_change(self)
+                    doc.remove_root(self.figure)
         super().close()
