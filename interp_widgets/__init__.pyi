@@ -36,6 +36,7 @@ from .analysis.ffn_concepts import ConceptComparison as ConceptComparison
 from .analysis.ffn_concepts import FFNConceptResult as FFNConceptResult
 from .analysis.ffn_concepts import NeuronEffectResult as NeuronEffectResult
 from .analysis.ffn_concepts import NeuronTokenResult as NeuronTokenResult
+from .analysis.ffn_concepts import TextActivations as TextActivations
 from .analysis.ffn_concepts import annotate_concepts as annotate_concepts
 from .analysis.ffn_concepts import compare_annotations as compare_annotations
 from .analysis.ffn_concepts import compare_concepts as compare_concepts
@@ -45,6 +46,7 @@ from .analysis.ffn_concepts import neuron_effects as neuron_effects
 from .analysis.ffn_concepts import neuron_tokens as neuron_tokens
 from .analysis.ffn_concepts import scenario_table as scenario_table
 from .analysis.ffn_concepts import subspace_angles as subspace_angles
+from .analysis.ffn_concepts import text_activations as text_activations
 from .analysis.head_words import HeadComparison as HeadComparison
 from .analysis.head_words import HeadWordChance as HeadWordChance
 from .analysis.head_words import HeadWordResult as HeadWordResult
@@ -93,6 +95,7 @@ from .data.cases import demo_cases as demo_cases
 from .data.concepts import Concept as Concept
 from .data.concepts import demo_concepts as demo_concepts
 from .data.concepts import read_concepts as read_concepts
+from .data.demo_texts import demo_texts as demo_texts
 from .data.problems import demo_problems as demo_problems
 from .data.problems import read_problems as read_problems
 from .data.word_vectors import WordVectors as WordVectors

@@ -22,10 +22,12 @@ from interp_widgets import (
     ffn_concepts,
     neuron_effects,
     neuron_tokens,
+    text_activations,
 )
 from interp_widgets.analysis.ffn_concepts.annotation_comparison import compare_annotations
 from interp_widgets.analysis.ffn_concepts.annotations import ConceptAnnotations, annotate_concepts
 from interp_widgets.data.annotators import Annotation, RuleAnnotator
+from interp_widgets.data.demo_texts import demo_texts
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.widgets.base.answers import Outcome
 from interp_widgets.widgets.ffn_concepts import FFNConceptBrowser, components, note_controls
@@ -132,7 +134,7 @@ def test_layer_list_line_and_slider_choose_the_layer_without_a_run(pair: Any, br
     assert panel.layer == 1
     assert panel.result is held
     assert panel.status.text == text
-    assert not panel.busy
+    assert not panel.jobs.runs("main")
 
 
 def test_words_of_each_side(pair: Any, browse: Any, found: Any) -> None:
@@ -623,6 +625,95 @@ def test_a_token_chosen_before_the_tab_is_opened_is_looked_at(pair: Any, browse:
     assert panel.result.effects.position == 4
 
 
+# ---- texts, and a neuron edited
+
+
+def listed(panel: Any, index: int = 0) -> tuple[list[str], list[float]]:
+    """Tokens and values of a strip of texts."""
+    strip = panel.top_texts.strips[index]
+    return list(strip.tokens), bytes_floats(strip.values).tolist()
+
+
+def test_the_texts_of_a_component_and_of_a_neuron(pair: Any, browse: Any, found: Any, wire: Any) -> None:
+    panel = browse(pair, layer=3, component=2)
+    settle(panel)
+    for view, model, result in (("A", pair.base, found[0]), ("B", pair.tuned, found[1])):
+        panel.view = view
+        settle(panel)
+        wanted = text_activations(model, demo_texts(), layer=3, directions=result.directions[3][2]).top(0)
+        shown = tab(panel).top_texts.found[0]  # texts of one activation may change places
+        np.testing.assert_allclose([one.value for one in shown], [one.value for one in wanted], rtol=1e-4)
+        first = shown[0]
+        tokens, values = listed(tab(panel))
+        assert tokens[0] == f"{wanted[0].value:+.2f}"
+        assert tokens[1:6] == [token.replace("\n", "↵") for token in first.tokens[:5]]
+        np.testing.assert_allclose(values[1:6], first.values[:5], rtol=1e-5)
+        assert tokens.count("\n") == 4, "one text below the other"
+        assert f"{view}: The 5 of {len(demo_texts())} texts with the highest activation of component 2 of layer 3" in (
+            tab(panel).top_texts.strips[0].label
+        )
+    wire.type(tab(panel).controls["texts_end"], index=1)
+    assert panel.texts_end == "lowest"
+    settle(panel)
+    lowest = text_activations(pair.tuned, demo_texts(), layer=3, directions=found[1].directions[3][2])
+    assert tab(panel).top_texts.found[0][0].value == pytest.approx(lowest.top(0, 1, lowest=True)[0].value, rel=1e-3)
+    own = ["a cat", "Paris is the capital of France."]
+    panel.sample_texts = own
+    panel.tab = "neurons"
+    panel.view = "difference"
+    panel.neuron = 7
+    settle(panel)
+    for index, model in enumerate(pair):
+        wanted = text_activations(model, own, layer=3, neurons=[7]).top(7, 2, lowest=True)
+        assert [one.text for one in neurons(panel).top_texts.found[index]] == [one.text for one in wanted]
+        assert listed(neurons(panel), index)[0][0] == f"{wanted[0].value:+.2f}"
+    assert panel.status.error == ""
+
+
+def test_saved_components_have_no_texts(found: Any, browse: Any) -> None:
+    panel = browse(found[0])
+    assert tab(panel).top_texts.found == []
+    assert "iw-hidden" in tab(panel).top_texts.box._dom_classes
+
+
+def test_a_neuron_is_set_to_a_value_and_the_next_token_is_beside(pair: Any, browse: Any, wire: Any) -> None:
+    panel = browse(pair.base, tab="neurons", prompt=PROMPT, target=TARGET, layer=4, neuron=11)
+    edit, effects = neurons(panel).edit, panel.result.effects
+    own = float(effects.activation[effects.position, 11])
+    assert edit.slider.value == pytest.approx(own, abs=1e-6)
+    assert (edit.table.rows, panel.coefficient) == ([], None)
+    for value in (edit.slider.max, edit.slider.min, own):
+        wire.type(edit.slider, value=value)
+        settle(panel)
+        ids = pair.base.tokens(PROMPT)
+
+        def change(post: torch.Tensor, value: float = value) -> torch.Tensor:
+            post = post.clone()
+            post[0, -1, 11] = value
+            return post
+
+        plain, changed = (
+            pair.base.run(ids, edit=edits).logits[0, -1].double().softmax(-1)
+            for edits in (None, {"blocks.4.mlp.hook_post": change})
+        )
+        token = int(plain.argmax())
+        row = edit.table.rows[0]
+        assert row[0] == pair.base.token_strings([token])[0].replace(" ", "·")
+        assert row[1:] == pytest.approx([float(part[token]) for part in (plain, changed, changed - plain)], abs=1e-5)
+        assert f"neuron 11 of layer 4 at {value:.2f} instead of {own:.2f}" in edit.table.caption
+    assert all(abs(row[3]) < 1e-5 for row in edit.table.rows), "set to what it is, nothing changes"
+    moved = {row[0]: row[3] for row in edit.table.rows}
+    wire.type(edit.slider, value=edit.slider.max)
+    settle(panel)
+    assert any(row[3] != moved.get(row[0]) for row in edit.table.rows)
+    wire.click(edit.back)
+    assert (panel.coefficient, edit.table.rows) == (None, [])
+    panel.coefficient = 1.0
+    panel.neuron = 12
+    assert panel.coefficient is None, "another neuron is as it is"
+    assert edit.slider.value == pytest.approx(float(effects.activation[effects.position, 12]), abs=1e-6)
+
+
 # ---- two models
 
 
@@ -644,6 +735,12 @@ def test_two_models_side_by_side(pair: Any, browse: Any, wire: Any, found: Any) 
     np.testing.assert_allclose(
         chart.chosen.data["ys"][0], 100 * (found[1].cumulative - found[0].cumulative)[LAST], atol=1e-9
     )
+    assert tab(panel).layers.caption == "Layers of A and of B"
+    first = [100 * one.explained_variance[:, 0] for one in found]
+    np.testing.assert_allclose([row[1:3] for row in tab(panel).layers.rows], np.transpose(first))
+    wire.type(tab(panel).layers, selected=2)
+    assert panel.layer == 2
+    assert tab(panel).top_texts.strips[0].label.startswith("A: "), "the components listed are those of A"
     assert [one.description(LAST, 0) for one in panel.annotations] == ["of A", "of B"]
     with pytest.raises(ValueError, match="choose A or B"):
         tab(panel).annotating.ask()

@@ -7,3 +7,4 @@ from .annotations import ConceptAnnotations, annotate_concepts
 from .components import FFNConceptResult, Sign, ffn_concepts
 from .concept_comparison import ConceptComparison, compare_concepts, subspace_angles
 from .neurons import NeuronEffectResult, NeuronTokenResult, neuron_effects, neuron_tokens
+from .text_activations import TextActivations, TopText, text_activations

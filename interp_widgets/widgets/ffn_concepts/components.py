@@ -170,8 +170,8 @@ class ComponentPanel(WordPanel):
 
     @property
     def letter(self) -> str:
-        """The model whose components are listed and noted: A or B; of a difference, B."""
-        return "B" if self.shown == "difference" else self.shown
+        """The model whose components are listed and noted: A or B; of a difference, A, each beside one of B."""
+        return "A" if self.shown == "difference" else self.shown
 
     @property
     def looked_at(self) -> FFNConceptResult:

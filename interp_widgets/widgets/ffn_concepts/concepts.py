@@ -15,7 +15,7 @@ from interp_widgets.figures.ffn_concepts import ComponentWords, CumulativeVarian
 from interp_widgets.figures.static import Scene, curves_scene, stack_scenes, table_scene
 
 from ..base import pair_view
-from ..base.controls import Typed, row
+from ..base.controls import Typed, row, shown_if
 from ..base.fields import field
 from ..base.guard import guarded, handling
 from ..base.request import result_variables
@@ -25,6 +25,7 @@ from ..views.table import Edit
 from .components import MATCHED, RIGHT, ComponentPanel, words_of
 from .note_controls import NoteControls
 from .notes import Cell, edited
+from .top_texts import Source, TextOptions, TopTexts
 
 SIDES = {
     "sides": "each side for itself",
@@ -45,7 +46,7 @@ NOTES: list[dict[str, Any]] = [
 _WORDS = {"+": "positive side", "-": "negative side", "both": "words, − for the negative side"}
 
 
-class PrincipalComponents(ComponentPanel):
+class PrincipalComponents(TextOptions, ComponentPanel):
     """Layer list, chart of the variance, component table with its notes, word search, words of the picked component."""
 
     title = "FFN concepts"
@@ -82,6 +83,7 @@ class PrincipalComponents(ComponentPanel):
         for table, pick in ((self.layers, self._layer_picked), (self.table, self._row_picked), (self.hits, self._hit)):
             self.watch(table, "selected", pick)
         self._hits: list[tuple[int, int, float]] = []
+        self._layers_listed: list[int] = []
         self._searched: Any = None
         """The word, the result and the number of components that the hits are listed of."""
         self._listed: list[int] = []
@@ -96,7 +98,9 @@ class PrincipalComponents(ComponentPanel):
         below = row(search, charts[1])
         for line in (above, below):
             line.layout.align_items = "flex-start"
-        self.plot.children = [above, self.summary, self.table, self.annotating.box, below]
+        self.top_texts = TopTexts(self, lambda component: f"component {component} of layer {self.layer}")
+        shown_if(self.top_texts.box, self.asks_words)  # a saved result has no model that could read
+        self.plot.children = [above, self.summary, self.table, self.top_texts.box, self.annotating.box, below]
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
@@ -133,6 +137,18 @@ class PrincipalComponents(ComponentPanel):
         name = pair_view.labels(self)[pair_view.LETTERS.index(self.letter)] if len(self.models) > 1 else ""
         self.bars.update(self.looked_at, self.layer, self.component, name=name)
         self.annotating.paint()
+        self.top_texts.paint(self._text_sources())
+
+    def _text_sources(self) -> list[Source]:
+        """The picked component as a direction that the model writes along."""
+        result, index = self.looked_at, pair_view.LETTERS.index(self.letter)
+        if not self.asks_words or self.layer not in result.layers or self.component >= result.rank:
+            return []
+        if result.directions is None or result.partial:
+            return []
+        first = np.asarray(result.directions[result.row(self.layer)])[: max(self.components, self.component + 1)]
+        name = self.letter if len(self.models) > 1 else ""
+        return [Source(name, self.models[index], result, self.layer, self.component, first)]
 
     def _of_letter(self) -> str:
         return f" of {self.letter}" if len(self.models) > 1 else ""
@@ -161,8 +177,8 @@ class PrincipalComponents(ComponentPanel):
                     self.table.columns, rows = self._component_rows(result) if computed else ([], [])
                     self.table.caption = f"Components of layer {self.layer}"
                 self.table.instruction = "" if matched else "description, scenarios and level can be written into"
-                letter = "A" if matched else self.letter
-                self.table.rows, self.table.row_keys = rows, [f"{letter}/{self.layer}/{cells[0]}" for cells in rows]
+                self.table.rows = rows
+                self.table.row_keys = [f"{self.letter}/{self.layer}/{cells[0]}" for cells in rows]
                 self._listed = self._to_list() if rows else []
                 # sent with the rows: the table does not scroll to a picked row that is the same still
                 self.table.selected = _index(self.component, self._listed)
@@ -182,28 +198,38 @@ class PrincipalComponents(ComponentPanel):
         )
 
     def _list_layers(self) -> None:
-        """One row per layer: where its variance goes, and how much is annotated."""
-        result, notes = self.looked_at, self.notes_of(self.letter)
-        count = min(self.components, result.rank)
-        rows = []
-        for path, layer in zip(result.cumulative, result.layers, strict=True):
-            half = int((path >= 0.5).argmax()) + 1 if path[-1] >= 0.5 else None
+        """One row per layer: where its variance goes, and how much is annotated; of a difference, A beside B."""
+        comparing, at = self.shown == "difference", pair_view.looked_at(self)
+        shown = [self.results[index] for index in at]
+        count = min(self.components, *(result.rank for result in shown))
+        layers = [layer for layer in shown[0].layers if all(layer in result.layers for result in shown)]
+        notes = self.notes_of(self.letter)
+        rows: list[list[Any]] = []
+        for layer in layers:
+            paths = [result.cumulative[result.row(layer)] for result in shown]
+            first = [100 * float(path[0]) for path in paths]
+            half = [int((path >= 0.5).argmax()) + 1 if path[-1] >= 0.5 else None for path in paths]
+            listed = [100 * float(path[count - 1]) for path in paths]
             noted = sum((layer, component) in notes for component in range(count))
-            rows.append([layer, 100 * float(path[0]), half, 100 * float(path[count - 1]), f"{noted} of {count}"])
+            rows.append([layer, *first, *half, *listed, *([] if comparing else [f"{noted} of {count}"])])
+        columns: list[dict[str, Any]] = [{"label": "layer", **RIGHT}]
+        for label, title in (
+            ("first %", "Variance that the first component explains"),
+            ("half by", "Components that explain half of the variance"),
+            (f"first {count} %", "Variance that those listed explain"),
+        ):
+            columns += [{"label": f"{label} {name}".strip(), "title": title, **RIGHT} for name in (
+                "AB" if comparing else ("",))]  # fmt: skip
+        if not comparing:
+            columns.append({"label": "noted", **RIGHT, "title": "Listed components that are annotated"})
+        self._layers_listed = layers
         self._filling = True
         try:
             with self.layers.hold_sync():
                 self.layers.rows = []
-                self.layers.columns = [
-                    {"label": "layer", **RIGHT},
-                    {"label": "first %", **RIGHT, "title": "Variance that the first component explains"},
-                    {"label": "half by", **RIGHT, "title": "Components that explain half of the variance"},
-                    {"label": f"first {count} %", **RIGHT, "title": "Variance that those listed explain"},
-                    {"label": "noted", **RIGHT, "title": "Listed components that are annotated"},
-                ]
-                self.layers.rows = rows
-                self.layers.selected = _index(self.layer, result.layers)
-                self.layers.caption = f"Layers{self._of_letter()}"
+                self.layers.columns, self.layers.rows = columns, rows
+                self.layers.selected = _index(self.layer, layers)
+                self.layers.caption = "Layers of A and of B" if comparing else f"Layers{self._of_letter()}"
         finally:
             self._filling = False
 
@@ -262,7 +288,7 @@ class PrincipalComponents(ComponentPanel):
 
     def _layer_picked(self, change: Any) -> None:
         if not self._filling and change.new >= 0:
-            self.layer = self.looked_at.layers[change.new]
+            self.layer = self._layers_listed[change.new]
 
     def _line_tapped(self, _attr: str, _old: Any, new: list[int]) -> None:
         if new:

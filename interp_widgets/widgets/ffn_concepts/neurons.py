@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import ipywidgets as W
 import numpy as np
+import traitlets as T
 
 from interp_widgets.analysis._core.cost import Cost, flops_per_token
 from interp_widgets.analysis._core.result import Result, Scalar
@@ -30,6 +31,8 @@ from ..base.saving import as_one
 from ..base.workbench import in_model
 from ..views import BokehFigure, Table, TokenStrip
 from .components import ComponentPanel
+from .neuron_edit import NeuronEdit
+from .top_texts import Source, TextOptions, TopTexts
 
 LISTED = 100
 """Neurons whose promoted tokens are read at once: those of the largest effects."""
@@ -58,7 +61,7 @@ class NeuronReading:
         return float(self.effects.activation[self.effects.position, neuron])
 
 
-class LayerNeurons(PredictionPanel):
+class LayerNeurons(TextOptions, PredictionPanel):
     """Prompt strip, scatter of all neurons, table of those with the largest effects, tokens of the picked one."""
 
     title = "FFN neurons"
@@ -67,6 +70,8 @@ class LayerNeurons(PredictionPanel):
     """Token at which neurons are looked at, from 0 without a BOS or from the end."""
     neuron = field(in_model(), selects=True)
     """The picked neuron."""
+    coefficient = field(T.Float(None, allow_none=True), selects=True)
+    """What the neuron's activation at that token is set to, with the next token beside; None for what it is."""
 
     def __init__(self, model: Model, tuned: Any = None, **options: Any) -> None:
         self.neuron_chosen = False
@@ -110,7 +115,10 @@ class LayerNeurons(PredictionPanel):
         right = W.VBox([row(self.number), self.tokens], layout={"flex": "1 1 360px"})
         above = row(chart, right)
         above.layout.align_items = "flex-start"
-        self.plot.children = [self.strip, self.summary, above, self.table]
+        self.top_texts = TopTexts(self, lambda neuron: f"neuron {neuron} of layer {self.layer}")
+        self.edit = NeuronEdit(self)
+        self.plot.children = [self.strip, self.summary, above, self.edit.box, self.top_texts.box, self.table]
+        self.watch(self, ["neuron", "layer", "position"], lambda _: setattr(self, "coefficient", None))
 
     # the question -----------------------------------------------------------------------------------------------------
 
@@ -190,6 +198,12 @@ class LayerNeurons(PredictionPanel):
         finally:
             self._filling = False
         self._list_tokens()
+        self.edit.paint()
+        names = pair_view.names(self)
+        self.top_texts.paint([
+            Source(name, self.models[index], self.results[index], reading.effects.layer, neuron)
+            for name, index, reading in zip(names, pair_view.looked_at(self), shown, strict=True)
+        ])  # fmt: skip
 
     def _list_neurons(self, shown: tuple[NeuronReading, ...], neuron: int) -> None:
         """The neurons of the largest effects (of two models: of the largest change), and the picked one."""

@@ -1,0 +1,31 @@
+"""Short texts of the demo's world of every kind that its models have read."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+from interp_widgets.data import world, world_tables
+from interp_widgets.data.instructions import instruction_cases
+from interp_widgets.data.stories import how_to_text, job_text, story
+
+
+@cache
+def demo_texts(n: int = 160, seed: int = 0) -> tuple[str, ...]:
+    """Facts, texts about gifts, stories, descriptions of jobs and instructions with their responses, mixed.
+
+    >>> texts = demo_texts(8)
+    >>> len(texts), len(set(texts))
+    (8, 8)
+    """
+    rng = random.Random(seed)
+    each = -(-n // 4)
+    facts = [f"{one.prompt} {one.answer}." for one in rng.sample(world.fact_prompts("train"), each)]
+    gifts = [f"{one.prompt} {one.answer}." for one in world.indirect_object_prompts(each, seed=seed, split="train")]
+    longer = [story(rng) for _ in range(each // 2)]
+    longer += [job_text(job) for job in rng.sample(list(world_tables.JOBS), min(each // 4, len(world_tables.JOBS)))]
+    how_to = list(world_tables.HOW_TO)
+    longer += [how_to_text(rng.choice(how_to)) for _ in range(each - len(longer))]
+    asked = [f"{case.prompt}{case.response}" for case in instruction_cases("train", each, seed=seed)]
+    texts = list(dict.fromkeys(text for several in zip(facts, gifts, longer, asked, strict=True) for text in several))
+    return tuple(texts[:n])

@@ -1,0 +1,137 @@
+"""A neuron's activation set to another value, and what the model would write next then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as W
+import numpy as np
+
+from interp_widgets.analysis.ablation import AblatedPrediction, Ablation, ablated_prediction
+from interp_widgets.figures.labels import visible
+
+from ..base import pair_view
+from ..base.controls import row
+from ..base.jobs import Derived
+from ..views import Table
+
+if TYPE_CHECKING:
+    from interp_widgets.models import Model
+
+    from .neurons import LayerNeurons, NeuronReading
+
+TOP = 8
+"""Tokens listed of before and of after."""
+
+
+class NeuronEdit:
+    """A slider for the activation of the picked neuron at the token looked at, beside the next token before and after.
+
+    The value takes the place of the model's own in every later layer too: the pass is run again.
+    """
+
+    def __init__(self, panel: LayerNeurons) -> None:
+        self.panel = panel
+        self.slider = W.FloatSlider(
+            description="Set its activation to", step=0.01, readout_format=".2f", continuous_update=True,
+            tooltip="The activation of the picked neuron at the token looked at",
+        )  # fmt: skip
+        self.slider.add_class("iw-grow")
+        self.back = panel.on_click(
+            W.Button(description="As it is", tooltip="Back to the activation that the model computes"),
+            lambda: setattr(panel, "coefficient", None),
+        )
+        self.table = Table(empty="Move the slider: the next token before and after is listed here.", height=300)
+        self.box = W.VBox([row(self.slider, self.back), self.table])
+        self.box.add_class("iw-column")
+        self._predicting = Derived(panel, self._draw, title="Next token", channel="edit", quiet=True)
+        self._filling = False
+        self.predictions: tuple[AblatedPrediction, ...] = ()
+        """What the table shows, one per model that is looked at."""
+        panel.watch(self.slider, "value", self._moved)
+
+    def _moved(self, change: Any) -> None:
+        if not self._filling:
+            self.panel.coefficient = float(change.new)
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def paint(self) -> None:
+        """Bring slider and table up to the picked neuron."""
+        panel, shown = self.panel, self.panel.looked_at
+        own = [reading.active(panel.chosen) for reading in shown]
+        reach = max(*(float(np.abs(one.effects.activation).max()) for one in shown), abs(panel.coefficient or 0.0), 0.1)
+        self._filling = True
+        try:
+            with self.slider.hold_trait_notifications():
+                self.slider.min, self.slider.max = -reach, reach
+                self.slider.step = reach / 100
+                self.slider.value = own[-1] if panel.coefficient is None else panel.coefficient
+        finally:
+            self._filling = False
+        self.back.disabled = panel.coefficient is None
+        if panel.coefficient is None:
+            self._predicting.forget()
+            self._draw()
+            return
+        models, neuron, value = [panel.models[i] for i in pair_view.looked_at(panel)], panel.chosen, panel.coefficient
+
+        def work(job: Any) -> tuple[AblatedPrediction, ...]:
+            found = []
+            for model, reading in zip(models, shown, strict=True):
+                job.check()
+                found.append(edited_prediction(model, reading, neuron, value))
+            return tuple(found)
+
+        self._predicting.ask(self._key(), work)
+
+    def _key(self) -> Any:
+        panel = self.panel
+        return panel.chosen, panel.coefficient, tuple(map(id, panel.looked_at))
+
+    def _draw(self) -> None:
+        read = None if self.panel.coefficient is None else self._predicting.of(self._key())
+        if read is None and self.panel.coefficient is not None and not self._predicting.failure:
+            return  # the numbers before stay until there are others
+        self.predictions = read or ()
+        names = pair_view.names(self.panel) if len(self.predictions) > 1 else [""]
+        heads: list[dict[str, Any]] = [{"label": "next token"}]
+        for name in names:
+            heads += [{"label": f"{name} {what}".strip(), "align": "right"} for what in ("before", "after", "change")]
+        with self.table.hold_sync():
+            self.table.rows = []
+            self.table.columns, self.table.rows = heads, rows_of(self.predictions) if self.predictions else []
+            self.table.caption = self._caption()
+
+    def _caption(self) -> str:
+        panel = self.panel
+        if not self.predictions:
+            return ""
+        first = panel.looked_at[0].effects
+        own = ", ".join(f"{reading.active(panel.chosen):.2f}" for reading in panel.looked_at)
+        kl = ", ".join(f"{one.kl:.3f}" for one in self.predictions)
+        return (
+            f"Next token after “{visible(first.tokens[first.position])}” with neuron {panel.chosen} of layer "
+            f"{first.layer} at {panel.coefficient:.2f} instead of {own}: KL {kl} nats"
+        )
+
+
+def edited_prediction(model: Model, reading: NeuronReading, neuron: int, value: float) -> AblatedPrediction:
+    """The next token after the token looked at, before and after the neuron's activation there is set to a value."""
+    effects = reading.effects
+    ids = [*([] if effects.bos_id is None else [effects.bos_id]), *effects.ids[: effects.position + 1]]
+    edit = Ablation("neuron", effects.layer, position=effects.position, index=neuron, value=value)
+    return ablated_prediction(model, ids, [edit], top=min(TOP, model.d_vocab))
+
+
+def rows_of(predictions: tuple[AblatedPrediction, ...]) -> list[list[Any]]:
+    """One row per token that a model lists: its probability before and after, and the change."""
+    texts = {i: visible(text) for one in reversed(predictions) for i, text in zip(one.ids, one.tokens, strict=True)}
+    ids = dict.fromkeys(i for one in predictions for i in one.ids)
+    cells = [
+        dict(zip(one.ids, zip(one.before, one.after, one.change, strict=True), strict=True)) for one in predictions
+    ]
+    return [
+        [texts[i], *(None if value is None else float(value) for own in cells for value in own.get(i, (None,) * 3))]
+        for i in ids
+    ]
