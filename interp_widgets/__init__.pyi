@@ -71,6 +71,8 @@ from .analysis.probe import ProbeResult as ProbeResult
 from .analysis.probe import Table as Table
 from .analysis.probe import TokenValues as TokenValues
 from .analysis.probe import train_probe as train_probe
+from .analysis.response import ResponseProbabilities as ResponseProbabilities
+from .analysis.response import response_probabilities as response_probabilities
 from .analysis.saliency import FaithfulnessResult as FaithfulnessResult
 from .analysis.saliency import SaliencyDatasetResult as SaliencyDatasetResult
 from .analysis.saliency import SaliencyResult as SaliencyResult
@@ -118,7 +120,6 @@ from .widgets.ablation import AblationPanel as AblationPanel
 from .widgets.base.fields import Bounds as Bounds
 from .widgets.base.fields import field as field
 from .widgets.base.panel import Panel as Panel
-from .widgets.base.workbench import Workbench as Workbench
 from .widgets.concepts import ConceptBrowser as ConceptBrowser
 from .widgets.ffn_concepts import FFNConceptBrowser as FFNConceptBrowser
 from .widgets.head_words import HeadWordBrowser as HeadWordBrowser
@@ -134,3 +135,4 @@ from .widgets.probe import Token as Token
 from .widgets.probe import probe as probe
 from .widgets.saliency import SaliencyExplorer as SaliencyExplorer
 from .widgets.token_decomposition import TokenDecompositionExplorer as TokenDecompositionExplorer
+from .widgets.workbench import Workbench as Workbench

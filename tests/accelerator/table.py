@@ -206,6 +206,11 @@ def faithfulness(setup: Setup) -> Any:
 # ---- logit lens
 
 
+@row("response_probabilities")
+def probabilities(setup: Setup) -> Any:
+    return iw.response_probabilities(setup.model, PROMPT, RESPONSE)
+
+
 @row("logit_lens")
 def lens(setup: Setup) -> Any:
     return iw.logit_lens(setup.model, PROMPT, target=7, top=5)

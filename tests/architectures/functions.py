@@ -28,6 +28,7 @@ from interp_widgets import (
     logit_lens,
     neuron_tokens,
     prompt_saliency,
+    response_probabilities,
     steer,
 )
 from tests.architectures.models import LAYERS, VOCABULARY, WIDTH, dtype_of, random_model
@@ -221,6 +222,14 @@ def _lens(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("top probabilities", own.top_probability, rows.exp().topk(3, -1).values, 1.0)
     yield Comparison("target's probability", own.target_probability, rows[..., TARGET].exp(), 1.0)
     yield Comparison("entropy", own.entropy, -(rows.exp() * rows).sum(-1))
+
+
+@_function("response probabilities", lambda model: response_probabilities(model, PROMPT, RESPONSE, top=3))
+def _response(naive: Naive, own: Any) -> Iterator[Comparison]:
+    rows = naive.logits([*PROMPT, *RESPONSE[:-1]])[len(PROMPT) - 1 :].softmax(-1)
+    ids = torch.tensor(RESPONSE)
+    yield Comparison("probabilities", own.probability, rows[torch.arange(len(ids)), ids], 1.0)
+    yield Comparison("top probabilities", own.top_probability, rows.topk(3, -1).values, 1.0)
 
 
 # ---- residual stream

@@ -162,7 +162,7 @@ def test_reference_texts_are_typed_line_by_line(pair: Any, ablate: Any, wire: An
 
 def test_an_example_brings_foil_subject_and_corrupted_prompt(pair: Any, ablate: Any, wire: Any) -> None:
     panel = ablate(pair.base)
-    wire.type(panel.texts.example, index=3)
+    wire.type(panel.texts.boxes.example, index=3)
     settle(panel)
     last = PRESETS[2]
     assert (panel.prompt, panel.foil, panel.subject, panel.corrupted) == (

@@ -239,14 +239,33 @@ def test_an_error_on_a_browser_message_is_shown(toy: Any, wire: Any) -> None:
     assert toy.status.state == "done"
 
 
+def test_what_is_within_the_budget_starts_by_itself(toy: Any) -> None:
+    toy.seconds = 9.5
+    toy.n = 5
+    assert toy.wait(120)
+    assert toy.result == 25
+    toy.live_seconds = 9.0
+    toy.n = 6
+    assert not toy.busy
+    assert toy.result == 25
+    assert toy.workbench.live_seconds == 9.0
+
+
+def test_what_needs_more_memory_than_there_should_be_waits(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interp_widgets.widgets.base.panel.budget", lambda _device: 299e6)
+    toy.n = 7
+    assert not toy.busy
+    assert toy.status.state == "waiting"
+
+
 def test_a_long_forecast_lights_the_run_button(toy: Any, wire: Any, model: Any) -> None:
-    toy.seconds = 1.26
+    toy.seconds = 12.6
     toy.n = 20
     assert not toy.busy
     assert toy.result == 9
     assert toy.run_button.button_style == "primary"
-    assert toy.forecast_label.value == "about 1.3 s, 300 MB"
-    assert toy.status.text == "Inputs changed: press Run (about 1.3 s, 300 MB)"
+    assert toy.forecast_label.value == "about 13 s, 300 MB"
+    assert toy.status.text == "Inputs changed: press Run (about 13 s, 300 MB)"
     assert "iw-stale" in toy.plot._dom_classes
     wire.click(toy.run_button)
     assert toy.wait(120)
@@ -259,7 +278,7 @@ def test_a_change_that_waits_for_run_stops_the_run_before_it(toy: Any, model: An
     model.hold()
     toy.n = 6
     assert model.entered.wait(120)
-    toy.seconds = 5.0
+    toy.seconds = 50.0
     toy.n = 7
     assert toy.wait(120)
     assert toy.status.state == "waiting"

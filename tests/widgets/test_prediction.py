@@ -65,13 +65,13 @@ def settled(panel: Told) -> Told:
 def test_it_opens_on_the_first_example(pair: Any, tell: Any) -> None:
     panel = settled(tell(pair.base))
     first = PRESETS[0]
-    assert (panel.prompt, panel.target, panel.texts.example.value) == (first.prompt, first.target, first.name)
+    assert (panel.prompt, panel.target, panel.texts.boxes.example.value) == (first.prompt, first.target, first.name)
     assert panel.result == (pair.base.tokens(first.prompt), first.target)
 
 
 def test_an_example_sets_prompt_and_target_with_one_run(pair: Any, tell: Any, wire: Any) -> None:
     panel = settled(tell(pair.base))
-    wire.type(panel.texts.example, index=2)
+    wire.type(panel.texts.boxes.example, index=2)
     settled(panel)
     assert (panel.prompt, panel.target) == (PRESETS[1].prompt, PRESETS[1].target)
     assert [one.prompt for one in panel.asked] == [PRESETS[0].prompt, PRESETS[1].prompt]
@@ -82,7 +82,7 @@ def test_a_typed_prompt_drops_the_examples_answer(pair: Any, tell: Any) -> None:
     panel.prompt = "The capital of Japan is"
     settled(panel)
     assert panel.target == ""
-    assert panel.texts.example.value == OWN
+    assert panel.texts.boxes.example.value == OWN
     assert panel.result == (pair.base.tokens(panel.prompt), None)
     panel.target = " Tokyo"
     panel.prompt = "In Japan, the capital is"
@@ -94,11 +94,11 @@ def test_a_response_token_is_looked_at_where_it_is_predicted(pair: Any, tell: An
     panel = settled(tell(model, prompt="The Eiffel Tower is located in", response=" the city of Paris"))
     ids, response = model.split(panel.prompt, panel.response)
     assert panel.result == (ids, response[0])
-    assert panel.texts.strip.tokens == list(model.token_strings(response))
+    assert panel.texts.boxes.strip.tokens == list(model.token_strings(response))
     panel.response_token = 3
     settled(panel)
     assert panel.result == ([*ids, *response[:3]], response[3])
-    assert panel.texts.strip.selected == 3
+    assert panel.texts.boxes.strip.selected == 3
     lines, sequence, target = panel.prediction().code("model")
     scope: dict[str, Any] = {"model": model}
     exec("\n".join([*lines, f"found = ({sequence}, {target})"]), scope)
@@ -141,4 +141,4 @@ def test_a_workbench_decides_over_defaults(pair: Any, tell: Any) -> None:
     for panel in (one, other):
         settled(panel)
     assert other.result == one.result
-    assert other.texts.strip.selected == 1
+    assert other.texts.boxes.strip.selected == 1

@@ -281,9 +281,9 @@ def test_every_kind_of_parameter_has_its_control(pair: Any, show: Any, wire: Any
         "share": "0.5", "deep": "False", "note": "''", "words": "('a', 'b')", "file": repr(file),
     }  # fmt: skip
     kinds = {
-        "Prompt": "Textarea", "Response": "Textarea", "Token": "Text", "Layer": "IntSlider", "From layer": "IntSlider",
+        "Prompt": "TextBox", "Response": "TextBox", "Token": "Text", "Layer": "IntSlider", "From layer": "IntSlider",
         "Neuron": "BoundedIntText", "Kind": "Dropdown", "How many": "BoundedIntText", "Deep": "Checkbox",
-        "Words": "Textarea",
+        "Words": "TextBox",
     }  # fmt: skip
     assert {label: type(control_of(panel, label)).__name__ for label in kinds} == kinds
     assert control_of(panel, "How many").tooltip == "how many there are"

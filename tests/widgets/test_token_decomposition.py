@@ -261,7 +261,7 @@ def test_spread_biases_are_still_a_share_of_the_logit(explore: Any) -> None:
 def test_an_example_brings_its_target_and_drops_the_foil(pair: Any, explore: Any, wire: Any) -> None:
     panel = explore(pair.base, foil=" Rome")
     assert panel.result.logit.foil_token == " Rome"
-    wire.type(panel.texts.example, index=2)
+    wire.type(panel.texts.boxes.example, index=2)
     settle(panel)
     assert (panel.prompt, panel.target, panel.foil) == (PRESETS[1].prompt, PRESETS[1].target, "")
     assert panel.result.logit.target_token == PRESETS[1].target

@@ -12,6 +12,7 @@ import traitlets as T
 import interp_widgets
 from interp_widgets.models import Model
 from interp_widgets.widgets.base.controls import LONGEST_TEXT, Typed, TypedList, checked_path
+from interp_widgets.widgets.views import TextBox
 from tests.shipped import demo_pair
 
 KINDS = [
@@ -124,7 +125,7 @@ def test_a_layer_that_the_model_does_not_have_is_refused(kind: str, value: int, 
 def test_boxes_of_names_and_stimuli(panel_of: Callable[[str], Any], tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     panel = panel_of("ConceptBrowser")
-    boxes = [box for box in _inside(panel) if isinstance(box, W.Text | W.Textarea)]
+    boxes = [box for box in _inside(panel) if isinstance(box, W.Text | W.Textarea | TextBox)]
     assert len(boxes) > 4
     library = panel.library
     for box, press in ((library.stimuli, library.add), (library.name, library.add), (library.path, library.open)):

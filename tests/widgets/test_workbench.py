@@ -11,7 +11,7 @@ import traitlets as T
 
 from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.stack import Stack
-from interp_widgets.widgets.base.workbench import Workbench
+from interp_widgets.widgets.workbench import Workbench
 
 pytestmark = pytest.mark.slow
 

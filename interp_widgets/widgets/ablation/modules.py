@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from html import escape
+import re
+from html import escape, unescape
 from typing import Any
 
 import numpy as np
 
 from interp_widgets.analysis.ablation import AblationResult, ablate_modules, ablation_cost
+from interp_widgets.figures.labels import visible
 from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.request import Request
+from ..base.words import Words, decimals
 from .ablation_spec import KIND_LABELS, AblationSpec
 from .maps import UNITS, Maps, amount
 from .removal import Removal
+
+_STRIP = re.compile("<[^>]*>")
 
 
 class ModuleAblation(Removal):
@@ -40,6 +45,25 @@ class ModuleAblation(Removal):
         row = self.layer if self.layer_chosen or self.kind in KIND_LABELS else -1
         self.maps.select(row, self.position, self.kind)
         super().draw_selection()
+
+    def in_words(self) -> Words | None:
+        if not self.results:
+            return None
+        at, rows = self.position, []
+        inside = -1 <= at < len(self.results[0].tokens)
+        layer = self.layer if self.layer < self.models[0].n_layers else 0
+        letters = pair_view.letters(self.results)
+        for kind, label in KIND_LABELS.items() if inside else ():
+            values = [decimals(float(result.of(kind)[layer, at])) for result in self.results]
+            rows.append((label, *values))
+        where = f"“{visible(self.results[0].tokens[at])}”" if inside else ""
+        strongest = _STRIP.sub("", _strongest(self.results))
+        return Words(
+            f"Without a module of layer {layer} at {where}",
+            (unescape(strongest),),
+            ("module", *(letter.strip() or "effect" for letter in letters)),
+            tuple(rows),
+        )
 
     @property
     def picked(self) -> AblationSpec | None:

@@ -15,6 +15,7 @@ import traitlets as T
 
 from interp_widgets.arguments import checked
 
+from ..views.text_box import TextBox
 from .controls import Number, Typed, TypedList, row, shown_if
 
 _order = itertools.count()
@@ -175,8 +176,9 @@ def field(
 
     Without a `label` there is no control. `help` is its tooltip, `group` says which box of controls it is in, `new_row`
     that a row of them begins with it, and `more` that it is under *More*, as what is seldom changed; `width` is
-    ``short``, ``grow`` or empty. A text counts when the user leaves its box, and a fraction while its slider moves,
-    unless `live` says otherwise. The control, and the argument with it, is there while `shown_if(panel)` holds. Where
+    ``short``, ``grow`` or empty. A text of several lines counts 400 ms after the last key, at Ctrl+Enter and when its
+    box is left, one of a line at Enter and when it is left, and a fraction while its slider moves, unless `live` says
+    otherwise. The control, and the argument with it, is there while `shown_if(panel)` holds. Where
     the option is empty and `required`, nothing runs, and that sentence says what to fill in. `offers` says which values
     of a choice a panel has, and `control(panel)` makes a control that no kind has.
 
@@ -297,7 +299,7 @@ class Controls:
 
     def row(self, *parts: Any) -> W.HBox:
         """A row of fields by their names and of other widgets; it is there while anything in it is."""
-        box = row(*(self[part] if isinstance(part, str) else part for part in parts))
+        box = row(*(self[part] if isinstance(part, str) else part for part in parts if part not in self._panel.above))
         self._rows.append(box)
         self._fit_row(box)
         return box
@@ -310,7 +312,11 @@ class Controls:
         after: Mapping[str, Iterable[Any]] | None = None,
     ) -> list[W.HBox]:
         """The rows of a group's fields, with other widgets before and after some of them, and what is under *More*."""
-        fields = {name: made for name, made in self._fields.items() if made.label and made.group == group}
+        fields = {
+            name: made
+            for name, made in self._fields.items()
+            if made.label and made.group == group and name not in self._panel.above
+        }
 
         def lines_of(more: bool) -> list[list[Any]]:
             lines: list[list[Any]] = []
@@ -444,7 +450,7 @@ def _control(panel: Any, made: Field) -> Any:
     if made.kind is bool:
         return W.Checkbox(indent=False, **common)
     if text is not None:
-        return W.Textarea(continuous_update=bool(made.live), rows=text.rows, placeholder=made.placeholder, **common)
+        return TextBox(description=made.label, hint=made.help, rows=text.rows, placeholder=made.placeholder)
     if made.kind in (int, float):
         return _number(panel, made, bounds or Bounds(), common)
     return W.Text(continuous_update=bool(made.live), placeholder=made.placeholder, **common)

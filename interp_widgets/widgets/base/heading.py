@@ -11,15 +11,17 @@ from interp_widgets.models import Model
 from .workbench import model_name
 
 
-def heading(title: str, models: Sequence[Any]) -> str:
-    """The title line as HTML, everything in it escaped."""
+def heading(title: str, models: Sequence[Any], *, brief: bool = False) -> str:
+    """The title line as HTML, everything in it escaped; a `brief` one has the facts of a model in its tooltip."""
     named = zip(("A", "B"), models, strict=False) if len(models) > 1 else [("", models[0])]
-    chips = (f"<span class='iw-model iw-model-{letter}'>{_model(letter, model)}</span>" for letter, model in named)
+    chips = (
+        f"<span class='iw-model iw-model-{letter}'>{_model(letter, model, brief)}</span>" for letter, model in named
+    )
     what = f"<span class='iw-what' role='heading' aria-level='3'>{escape(title)}</span>"
     return f"<div class='iw-heading'>{what}{''.join(chips)}</div>"
 
 
-def _model(letter: str, model: Model) -> str:
+def _model(letter: str, model: Model, brief: bool) -> str:
     facts = [
         str(getattr(model, name)).removeprefix("torch.")
         for name in ("device", "dtype", "backend")
@@ -28,7 +30,10 @@ def _model(letter: str, model: Model) -> str:
     if getattr(model, "processed", False):
         facts.append("processed weights")
     label = f"{letter}: " if letter else ""
-    return f"{escape(label)}<b>{escape(model_name(model))}</b> {escape(' · '.join(facts))}{_badge(model)}"
+    name, about = f"<b>{escape(model_name(model))}</b>", " · ".join(facts)
+    if brief:
+        return f"<span title='{escape(about, quote=True)}'>{escape(label)}{name}{_badge(model)}</span>"
+    return f"{escape(label)}{name} {escape(about)}{_badge(model)}"
 
 
 def _badge(model: Model) -> str:

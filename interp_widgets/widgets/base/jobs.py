@@ -98,9 +98,7 @@ class Jobs:
 
     def on_line(self, channel: str = MAIN) -> str:
         """What the status line calls a channel; where panels share a line, each has channels of its own."""
-        stack = self._panel.stack
-        shared = stack is not None and stack.status_line is not None
-        return f"{type(self._panel).__qualname__} {channel}" if shared else channel
+        return f"{type(self._panel).__qualname__} {channel}" if self._panel.shares_status else channel
 
     def named(self, title: str) -> str:
         """A run as those on other panels know it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import ipywidgets as W
@@ -124,8 +125,13 @@ class SideBySide(Generic[V]):
         self.boxes = [W.VBox([view]) for view in self.views]
         for second in self.boxes[1:]:
             shown_if(second, False)
-        self.box = W.VBox(self.boxes)
-        self.box.add_class("iw-beside")
+
+    @cached_property
+    def box(self) -> W.VBox:
+        """All of them next to each other."""
+        box = W.VBox(self.boxes)
+        box.add_class("iw-beside")
+        return box
 
     def drawn(self) -> list[tuple[str, V]]:
         """Each view that is looked at ("A", "B" or "difference") with what draws it; the others are hidden."""

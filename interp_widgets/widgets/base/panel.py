@@ -17,10 +17,11 @@ import traitlets as T
 
 from interp_widgets.models import Model
 
-from ...compute.memory import Cost, Forecast
+from ...compute.memory import Cost, Forecast, budget
 from ...compute.worker import Cancelled, Progress, State
+from ..views import TokenStrip
 from . import tidy
-from .answers import Answers, Outcome
+from .answers import Answers, Outcome, device_of
 from .code import CodeBox
 from .controls import shown_if
 from .fields import Controls, Field, Incomplete, Refused
@@ -31,10 +32,9 @@ from .request import FromModel, Request
 from .saving import SaveMenu, save
 from .shell import Shell, column
 from .status import StatusLine
-from .workbench import Workbench
+from .words import Words
+from .workbench import WorkbenchState
 
-QUICK_SECONDS = 0.3
-"""A run that is forecast to take less starts by itself, unless a panel says another time."""
 FIRST_SECONDS = 1.0
 """The first run is done before the panel appears if it takes less,"""
 FIRST_BACKGROUND_SECONDS = 30.0
@@ -96,8 +96,6 @@ class Panel(Shell):
     and there are no views."""
     waits: ClassVar[bool] = False
     """Whether it computes only when Run is pressed, however quick that is forecast to be."""
-    live_seconds: ClassVar[float] = QUICK_SECONDS
-    """A run that is forecast to take no longer starts by itself."""
     cached_as: ClassVar[str] = ""
     """Panels of one name take each other's answers from the cache; empty: those of one class."""
     reuses: ClassVar[bool] = True
@@ -110,7 +108,14 @@ class Panel(Shell):
     """The last good result (a tuple of two with two models); None before the first."""
 
     def __init__(
-        self, model: Model, tuned: Any = None, *, workbench: Workbench | None = None, stack: Any = None, **traits: Any
+        self,
+        model: Model,
+        tuned: Any = None,
+        *,
+        workbench: WorkbenchState | None = None,
+        stack: Any = None,
+        screen: Any = None,
+        **traits: Any,
     ) -> None:
         self.stack = stack
         """The stack that the panel is a tab of; None for a panel by itself."""
@@ -119,7 +124,7 @@ class Panel(Shell):
         self.jobs, self.answers = Jobs(self), Answers(self)
         self.usual: dict[str, Any] = {}
         """What it starts with where the user and the workbench say nothing."""
-        self.active = stack is None
+        self.active = stack is None and screen is None
         """Whether the panel can be seen; one that cannot answers when it is."""
         self._shown: Outcome | None = None
         self._good: Outcome | None = None
@@ -135,7 +140,7 @@ class Panel(Shell):
         self._accepted: dict[str, Any] = {}
         self._refused: Refused | None = None
         self._asked: dict[str, str] = {}
-        super().__init__(model, tuned, workbench, traits)
+        super().__init__(model, tuned, workbench, traits, screen)
         try:
             self._asked_for = {
                 name: traits[name] for name, one in self.fields().items() if one.chooses and name in traits
@@ -151,7 +156,7 @@ class Panel(Shell):
         except BaseException:
             self.close()
             raise
-        if stack is None:
+        if self.active:
             tidy.register(self)
             self.appear()
 
@@ -232,6 +237,14 @@ class Panel(Shell):
     def draw_selection(self) -> None:
         """Show what is selected, after `draw` and whenever a field that `selects` changes."""
 
+    def in_words(self) -> Words | None:
+        """What is selected, in words, for the side of a workbench's screen; None where there is nothing to say."""
+        return None
+
+    def shade_texts(self, prompt: TokenStrip, response: TokenStrip) -> bool:
+        """Shade the tokens above all panels of a screen by what is selected; False where they stay as they are."""
+        return False
+
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         """For traits that choose: how many or which ones the results on the screen have, and what to call them."""
         return {}
@@ -281,6 +294,11 @@ class Panel(Shell):
     # for subclasses ---------------------------------------------------------------------------------------------------
 
     @property
+    def current_panel(self) -> Panel:
+        """The panel that is looked at: itself, as no stack is."""
+        return self
+
+    @property
     def asked_models(self) -> tuple[Any, ...]:
         """The models that are asked one after the other, a result for each: all, unless one question is about both."""
         return self.models
@@ -302,9 +320,10 @@ class Panel(Shell):
 
     def beside_run(self, controls: W.HBox) -> None:
         """Put a row of controls into the row of Run, in front of the status line."""
-        *before, status, end = self.actions.children
+        *before, end = self.actions.children
+        shown = [one for one in before if one is self.status]
         controls.add_class("iw-beside-run")
-        self.actions.children = (*before, controls, status, end)
+        self.actions.children = (*(one for one in before if one is not self.status), controls, *shown, end)
 
     def by_letter(self) -> dict[str, Any]:
         """The results looked at: of one model under no letter, else A, B, or both."""
@@ -357,8 +376,10 @@ class Panel(Shell):
                 self._settled -= 1
 
     @guard
-    def refresh(self, limit: float = QUICK_SECONDS) -> None:
-        """Bring the picture up to the inputs: from the cache, by a run of at most `limit` seconds, else light Run."""
+    def refresh(self, limit: float | None = None) -> None:
+        """Bring the picture up to the inputs: from the cache, by a run within the budget of `limit` seconds (None:
+        `live_seconds`) and of memory, else light Run."""
+        limit = self.live_seconds if limit is None else limit
         self._clear_hints()
         self._behind = True
         request = self._question()
@@ -370,7 +391,8 @@ class Panel(Shell):
             self._show(held)
             return
         forecast = self.forecast(request)
-        if forecast.seconds <= limit and (limit == float("inf") or not self.waits):
+        quick = forecast.seconds <= limit and forecast.bytes <= budget(device_of(self.models[0]))
+        if limit == float("inf") or (quick and not self.waits):
             self.mark(stale=True)
             self._submit(request)
         else:
@@ -388,7 +410,12 @@ class Panel(Shell):
         """Draw the results on the screen again, after a change that needs no run."""
         if self._shown is not None:
             self.draw(self._shown.results, self._shown.request)
-            self.draw_selection()
+            self._draw_selection()
+
+    def _draw_selection(self) -> None:
+        self.draw_selection()
+        if self.screen is not None:
+            self.screen.follow(self)
 
     def forget_results(self) -> None:
         """Let go of the results on the screen; a panel that does so clears its picture."""
@@ -486,8 +513,10 @@ class Panel(Shell):
     def end(self) -> None:
         self.jobs.close()
 
+    def hide(self) -> None:
+        self.active = False
+
     def appear(self) -> None:
-        """The panel can be seen: show a result at once if it is quick, else as soon as it is there."""
         self.active = True
         if self._opened:
             self._settle()
@@ -498,7 +527,7 @@ class Panel(Shell):
             return
         try:
             seconds = self.forecast(self._question()).seconds
-            quick = seconds <= FIRST_SECONDS and not self.waits
+            quick = seconds <= FIRST_SECONDS and not self.waits and not self.above
             if quick and not self.jobs.owner().worker.busy and not inside_handler():
                 self.run()
                 return
@@ -507,13 +536,16 @@ class Panel(Shell):
         except Exception as error:
             self.show_error(error)
             return
-        self.refresh(limit=FIRST_BACKGROUND_SECONDS)
+        self.refresh(limit=max(FIRST_BACKGROUND_SECONDS, float(self.live_seconds)))
 
     # inside: the layout -----------------------------------------------------------------------------------------------
 
     def _assemble(self) -> None:
         """Lay the panel out: title line, inputs, actions with the status line, plot, details."""
-        shared = None if self.stack is None else self.stack.status_line
+        above = self.screen if self.stack is None else self.stack
+        shared = None if above is None else above.status_line
+        self.shares_status = shared is not None
+        """Whether other panels speak on the same status line."""
         self.status = StatusLine(on_cancel=self._cancelled_by_user) if shared is None else shared
         self.controls = Controls(self)
         self.inputs, self.plot, self.details = map(column, ("iw-inputs", "iw-plot", "iw-details"))
@@ -523,7 +555,7 @@ class Panel(Shell):
         for name in ("iw-hint", "iw-hidden"):
             self.forecast_label.add_class(name)
         actions: list[Any] = [self.run_button, self.forecast_label]
-        if len(self.asked_models) > 1 and self.asks and self.of_both:
+        if len(self.asked_models) > 1 and self.asks and self.of_both and self.screen is None:
             views = W.ToggleButtons(options=view_options(self.models, self.of_both), value=self.offered_view)
             actions.append(self.bind(views, "view", write=lambda _: self.offered_view))
         self.code_box = CodeBox()
@@ -534,13 +566,26 @@ class Panel(Shell):
             take_away.insert(0, self.on_click(copy, self._show_code))
         end = W.HBox(take_away)
         end.add_class("iw-end")
-        self.actions = W.HBox([*actions, self.status, end])
-        self.actions.add_class("iw-row")
-        above = (self.inputs, self.actions, self.save_menu.row, self.code_box)
-        self.heading = None if self.stack is not None else W.HTML(heading(self.title, self.models))
+        self.heading = None if above is not None else W.HTML(heading(self.title, self.models))
         title = () if self.heading is None else (self.heading,)
-        self.children = (*title, *above, self.plot, self.details)
+        if self.screen is None:
+            actions.append(self.status)
+        else:
+            actions.remove(self.run_button)
+            end.children = (self.run_button, self._details_button(), *end.children)
+        self.actions = W.HBox([*actions, end])
+        self.actions.add_class("iw-row")
+        self.children = (
+            *title, self.inputs, self.actions, self.save_menu.row, self.code_box, self.plot, self.details,
+        )  # fmt: skip
         self.build()
+
+    def _details_button(self) -> W.ToggleButton:
+        """On a screen, where room is short, what is below the picture is shown on demand."""
+        button = W.ToggleButton(description="Details", tooltip="Tables and charts of what is selected in the picture")
+        button.add_class("iw-more")
+        shown_if(self.details, False)
+        return self.watch(button, "value", lambda change: shown_if(self.details, change.new))
 
     def _observe(self) -> None:
         declared = self.fields()
@@ -555,8 +600,8 @@ class Panel(Shell):
                 self.observe(handler, names)
 
     def _all_controls(self) -> tuple[Controls, ...]:
-        """The panel's controls, and those of the stack it is in."""
-        return (self.controls,) if self.stack is None else (self.controls, self.stack.controls)
+        """The panel's controls, and those of the stack and of the screen it is on."""
+        return tuple(one.controls for one in (self, self.stack, self.screen) if one is not None)
 
     def _hint(self, missing: Incomplete) -> bool:
         return any(controls.hint(missing.name, str(missing)) for controls in self._all_controls())
@@ -610,11 +655,11 @@ class Panel(Shell):
         if "redraw" in due and self._shown is None:
             due.add("refresh")  # there may be a result that could not be drawn as it was asked for
         if "refresh" in due:
-            self.refresh(self.live_seconds)
+            self.refresh()
         if "redraw" in due and self._drawn is drawn:
             self.redraw()
         elif "selection" in due and self._drawn is drawn:
-            self.draw_selection()
+            self._draw_selection()
         if "chosen" in due:
             self._check_chosen()
 
@@ -704,7 +749,7 @@ class Panel(Shell):
         self._shown, self.results, self._drawn = outcome, outcome.results, None
         try:
             self.draw(outcome.results, outcome.request)
-            self.draw_selection()
+            self._draw_selection()
         except BaseException:
             self._shown, self.results = before
             raise

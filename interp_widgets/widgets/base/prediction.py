@@ -290,26 +290,17 @@ class TextInputs:
         """Which of them are special tokens."""
         self.in_prompt = 0
         """How many of them are tokens of the prompt; the rest are the response's."""
-        names = [OWN, *(one.name for one in PRESETS)]
-        self.example = W.Dropdown(description="Example", options=names, value=self._example_name())
-        owner.watch(self.example, "value", self._example_chosen)
-        write = W.Button(description="Write", tooltip="Let the model write a response to this prompt")
-        owner.on_click(write, self.write)
-        self.strip = TokenStrip(
-            label="Response", instruction="click the token whose prediction to look at", max_lines=3
-        )
-        owner.bind(self.strip, "response_token", key="selected")
-        self._answer = W.VBox([self.strip])
-        shown_if(self._answer, False)
-        owner.watch(owner, ["prompt", "target"], lambda _: self._name_example())
+        self.response_tokens: tuple[str, ...] = ()
+        """Readable tokens of the response."""
+        self.boxes = None if owner.screen is not None else TextBoxes(self, owner)
+        """The boxes; None on a screen, which has its own."""
         owner.watch(owner, ["prompt", "response"], self._texts_changed)
         owner.watch(owner, "response_token", self._token_chosen)
         chosen = owner.response_token
-        self._fill_strip()
+        self._read_response()
         if owner.response_token != chosen:
             raise ValueError(self._no_token(chosen))
-        beside = {"before": {"target": [self.example]}, "after": {"target": [write]}}
-        self.rows = [*owner.controls.rows("prediction", **beside), self._answer]
+        self.rows = owner.controls.rows("prediction") if self.boxes is None else self.boxes.rows
         """The inputs, to be laid out."""
         self._from_preset("")
         self._read()
@@ -341,25 +332,7 @@ class TextInputs:
 
         owner.jobs.start(work, done, title="Writing", channel="write")
 
-    # examples ---------------------------------------------------------------------------------------------------------
-
-    def _example_name(self) -> str:
-        owner = self._owner
-        return next((one.name for one in PRESETS if one.prompt == owner.prompt and one.target == owner.target), OWN)
-
-    def _name_example(self) -> None:
-        name = self._example_name()
-        if self.example.value != name:
-            self.example.value = name
-
-    def _example_chosen(self, change: Any) -> None:
-        if change.new == OWN or change.new == self._example_name():
-            return
-        owner, chosen = self._owner, preset(change.new)
-        with owner.hold():
-            owner.workbench.select(prompt=chosen.prompt, response="", response_token=-1, prompt_token=-1)
-            for name, value in {"target": chosen.target, **owner.preset_values(chosen)}.items():
-                setattr(owner, name, value)
+    # examples and the response ----------------------------------------------------------------------------------------
 
     def _from_preset(self, before: str) -> None:
         """Take what belongs to an example's prompt, and drop what belonged to the one before."""
@@ -371,8 +344,6 @@ class TextInputs:
                 if not own or (old is not None and own == getattr(old, name)):
                     setattr(owner, name, "" if new is None else getattr(new, name))
 
-    # the response -----------------------------------------------------------------------------------------------------
-
     def _texts_changed(self, change: Any) -> None:
         """Another text has other tokens: a selection in the old one means nothing, nor does an example's answer."""
         owner = self._owner
@@ -381,7 +352,7 @@ class TextInputs:
             if any(one.prompt == change.old and one.target == owner.target for one in PRESETS):
                 owner.target = ""
         owner.response_token = -1
-        self._fill_strip()
+        self._read_response()
 
     def _token_chosen(self, change: Any) -> None:
         """A chosen token of the response is the one to look at, whatever was typed before."""
@@ -389,22 +360,21 @@ class TextInputs:
             self._owner.target = ""
 
     def _no_token(self, chosen: int) -> str:
-        count = len(self.strip.tokens)
+        count = len(self.response_tokens)
         if not count:
             return f"response_token {chosen} needs a response, and there is none: give one, or leave response_token out"
         return f"response_token must be in 0..{count - 1} for this response, got {chosen}"
 
-    def _fill_strip(self) -> None:
-        owner = self._owner
-        tokens: Sequence[str] = ()
+    def _read_response(self) -> None:
+        """Other tokens of the response; the chosen one stays where there is one."""
+        owner, selected = self._owner, self._owner.response_token
+        self.response_tokens = ()
         if owner.response:
             model = owner.models[0]
-            tokens = model.token_strings(model.split(owner.prompt, owner.response)[1])
-        selected = owner.response_token
-        self.strip.set_tokens(list(tokens))
-        if 0 <= selected < len(tokens):
-            owner.response_token = self.strip.selected = selected
-        shown_if(self._answer, bool(tokens))
+            self.response_tokens = tuple(model.token_strings(model.split(owner.prompt, owner.response)[1]))
+        if self.boxes is not None:
+            self.boxes.show(self.response_tokens)
+        owner.response_token = selected if 0 <= selected < len(self.response_tokens) else -1
 
     # what the model has read ------------------------------------------------------------------------------------------
 
@@ -452,3 +422,47 @@ class TextInputs:
             owner.position = owner.prompt_token
         elif 0 <= owner.position < self.in_prompt:
             owner.position = -1
+
+
+class TextBoxes:
+    """The boxes of the texts of a panel or a stack, the examples, *Write*, and the tokens of the response."""
+
+    def __init__(self, texts: TextInputs, owner: Any) -> None:
+        self._owner = owner
+        names = [OWN, *(one.name for one in PRESETS)]
+        self.example = W.Dropdown(description="Example", options=names, value=self._example_name())
+        owner.watch(self.example, "value", self._example_chosen)
+        write = W.Button(description="Write", tooltip="Let the model write a response to this prompt")
+        owner.on_click(write, texts.write)
+        self.strip = TokenStrip(
+            label="Response", instruction="click the token whose prediction to look at", max_lines=3
+        )
+        owner.bind(self.strip, "response_token", key="selected")
+        self._answer = W.VBox([self.strip])
+        shown_if(self._answer, False)
+        owner.watch(owner, ["prompt", "target"], lambda _: self._name_example())
+        beside = {"before": {"target": [self.example]}, "after": {"target": [write]}}
+        self.rows = [*owner.controls.rows("prediction", **beside), self._answer]
+
+    def show(self, tokens: Sequence[str]) -> None:
+        """Show the tokens of the response."""
+        self.strip.set_tokens(list(tokens))
+        shown_if(self._answer, bool(tokens))
+
+    def _example_name(self) -> str:
+        owner = self._owner
+        return next((one.name for one in PRESETS if one.prompt == owner.prompt and one.target == owner.target), OWN)
+
+    def _name_example(self) -> None:
+        name = self._example_name()
+        if self.example.value != name:
+            self.example.value = name
+
+    def _example_chosen(self, change: Any) -> None:
+        if change.new == OWN or change.new == self._example_name():
+            return
+        owner, chosen = self._owner, preset(change.new)
+        with owner.hold():
+            owner.workbench.select(prompt=chosen.prompt, response="", response_token=-1, prompt_token=-1)
+            for name, value in {"target": chosen.target, **owner.preset_values(chosen)}.items():
+                setattr(owner, name, value)

@@ -16,9 +16,10 @@ from interp_widgets.models import Model
 from interp_widgets.widgets.views.bokeh_figure import BokehFigure
 
 from . import tidy
+from .controls import Number
 from .fields import Field, fields_of
 from .guard import guarded, ui_lock
-from .workbench import Workbench, model_name
+from .workbench import LIVE_SECONDS, WorkbenchState, model_name
 
 
 class Shell(W.VBox):
@@ -29,11 +30,18 @@ class Shell(W.VBox):
     closed = True
     """Whether it is closed; True until there is something to close."""
 
+    live_seconds = Number(LIVE_SECONDS, min=0.0)
+    """The budget of a change: what is forecast to take no longer, and to fit into 60 % of the free memory, is computed
+    at once, in the background; for more, Run is to be pressed."""
     view = T.Enum(("A", "B", "difference", "beside"), default_value="A")
     """With two models: the first, the second, the second minus the first, or the first beside the second."""
 
-    def __init__(self, model: Model, tuned: Any, workbench: Workbench | None, traits: dict[str, Any]) -> None:
+    def __init__(
+        self, model: Model, tuned: Any, workbench: WorkbenchState | None, traits: dict[str, Any], screen: Any = None
+    ) -> None:
         self._check_keywords(traits)
+        self.screen = screen
+        """The workbench's screen that it is shown on, which has texts, views and status for all; None outside one."""
         self.workbench = _workbench(model, tuned, workbench)
         self.models = self.workbench.models
         super().__init__(**({"layout": traits.pop("layout")} if "layout" in traits else {}))
@@ -54,10 +62,23 @@ class Shell(W.VBox):
         """Change several traits and answer once at the end."""
         raise NotImplementedError
 
+    def appear(self) -> None:
+        """It can be seen: show a result at once if it is quick, else as soon as it is there."""
+        raise NotImplementedError
+
+    def hide(self) -> None:
+        """It cannot be seen any more: it answers to what changes when it appears again."""
+        raise NotImplementedError
+
     def end(self) -> None:
         """End what runs, before the widgets are closed."""
 
     # for subclasses ---------------------------------------------------------------------------------------------------
+
+    @property
+    def above(self) -> tuple[str, ...]:
+        """Options whose controls stand above all panels of the screen."""
+        return () if self.screen is None else self.screen.texts_above
 
     def bind(
         self,
@@ -177,15 +198,15 @@ def _refusal(trait: Any, label: str, value: Any) -> str:
     return f"{label} must be {f'{low:g} or more' if high is None else f'in {low:g}..{high:g}'}, got {value:g}"
 
 
-def _workbench(model: Model, tuned: Any, workbench: Workbench | None) -> Workbench:
+def _workbench(model: Model, tuned: Any, workbench: WorkbenchState | None) -> WorkbenchState:
     """The workbench that a widget belongs to: the one given, or one of its own."""
-    if isinstance(model, Workbench):
+    if isinstance(model, WorkbenchState):
         if tuned is not None or workbench is not None:
             raise TypeError("a workbench has its models already: open the widget as Explorer(workbench)")
         return model
     if workbench is not None:
-        models = Workbench(model, tuned).models
+        models = WorkbenchState(model, tuned).models
         if [id(one) for one in models] != [id(one) for one in workbench.models]:
             raise ValueError("the workbench was opened on other models: leave the model out, Explorer(workbench)")
         return workbench
-    return Workbench(model, tuned)
+    return WorkbenchState(model, tuned)

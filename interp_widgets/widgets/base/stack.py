@@ -24,7 +24,7 @@ from .panel import Panel
 from .prediction import PredictionPanel, TextInputs
 from .shell import Shell, column
 from .status import StatusLine
-from .workbench import Workbench
+from .workbench import WorkbenchState
 
 
 class Stack(Shell):
@@ -78,11 +78,21 @@ class Stack(Shell):
                 setattr(cls, name, trait)
                 trait.class_init(cls, name)
 
-    def __init__(self, model: Model, tuned: Any = None, *, workbench: Workbench | None = None, **traits: Any) -> None:
+    def __init__(
+        self,
+        model: Model,
+        tuned: Any = None,
+        *,
+        workbench: WorkbenchState | None = None,
+        screen: Any = None,
+        **traits: Any,
+    ) -> None:
         self._opened: dict[str, Panel] = {}
-        self.status_line: StatusLine | None = None
+        self.active = screen is None
+        """Whether it can be seen."""
+        self.status_line: StatusLine | None = None if screen is None else screen.status_line
         """The status line of all tabs, where they have one."""
-        super().__init__(model, tuned, workbench, traits)
+        super().__init__(model, tuned, workbench, traits, screen)
         try:
             self.fitting = {name: kind for name, kind in self.panels.items() if not kind.lacks(self.models)}
             """The panels that fit the models, under the names of their tabs."""
@@ -91,14 +101,15 @@ class Stack(Shell):
                 setattr(self, name, value)
             self.workbench.join(self, given=self._start_values)
             self.controls = Controls(self)
-            if self.one_status:
+            if self.one_status and self.status_line is None:
                 self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
             self._assemble()
         except BaseException:
             self.close()
             raise
-        tidy.register(self)
-        self.current.appear()
+        if self.active:
+            tidy.register(self)
+            self.appear()
 
     # hooks ------------------------------------------------------------------------------------------------------------
 
@@ -128,6 +139,11 @@ class Stack(Shell):
     def current(self) -> Panel:
         """The panel that is looked at."""
         return self[self.tab]
+
+    @property
+    def current_panel(self) -> Panel:
+        """The panel that is looked at."""
+        return self.current
 
     @property
     def jobs(self) -> Jobs:
@@ -208,10 +224,21 @@ class Stack(Shell):
                     held.enter_context(panel.hold())
             yield
 
+    def appear(self) -> None:
+        self.active = True
+        self.current.appear()
+
+    def hide(self) -> None:
+        self.active = False
+        for panel in self._opened.values():
+            panel.hide()
+
     def end(self) -> None:
         for panel in tuple(self._opened.values()):
             panel.close()
-        if self.status_line is not None and self.status_line.comm is not None:  # no tab has shown it yet
+        if (
+            self.screen is None and self.status_line is not None and self.status_line.comm is not None
+        ):  # no tab has shown it yet
             tidy.close_one(self.status_line)
 
     def notify_change(self, change: Any) -> None:
@@ -229,7 +256,8 @@ class Stack(Shell):
             if len(names) > 1
             else W.VBox(boxes)  # a bar of one tab would say nothing
         )
-        self.children = (W.HTML(heading(self.title, self.models)), self.inputs, self.tabs)
+        title = () if self.screen is not None else (W.HTML(heading(self.title, self.models)),)
+        self.children = (*title, self.inputs, self.tabs)
         self._make(self.tab)
         self.observe(self._changed, [name for name in self.options() if name != "tab"])
         self.watch(self.tabs, "selected_index", lambda change: setattr(self, "tab", names[change.new or 0]))
@@ -247,8 +275,11 @@ class Stack(Shell):
     def _open_tab(self, _: Any = None) -> None:
         current = self.current
         self.tabs.selected_index = tuple(self.fitting).index(self.tab)
+        if not self.active:
+            return
         for panel in self._opened.values():
-            panel.active = panel is current
+            if panel is not current:
+                panel.hide()
         line = self.status_line
         if line is not None and line.state == "waiting":
             line.idle()  # that was said of the tab before
@@ -268,7 +299,7 @@ class Stack(Shell):
             or getattr(self, option) != usual[option]
             or any(panel.has_trait(option) for panel in self._opened.values())
         }
-        panel = kind(self.workbench, stack=self, **chosen)
+        panel = kind(self.workbench, stack=self, screen=self.screen, **chosen)
         self._opened[name] = panel
         for option in shared:
             if option not in chosen:

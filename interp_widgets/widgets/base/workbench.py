@@ -11,29 +11,24 @@ import traitlets as T
 from interp_widgets.models import Model
 
 from .announced import Announced
-from .controls import Typed
+from .controls import Number, Typed
 from .guard import handling
 
-SHARED = ("prompt", "response", "prompt_token", "response_token", "layer", "head", "neuron")
+SELECTED = ("prompt", "response", "prompt_token", "response_token", "layer", "head", "neuron")
+"""What is looked at."""
+SHARED = (*SELECTED, "live_seconds")
 """Traits that a panel shares with its workbench if it has them."""
 
+LIVE_SECONDS = 10.0
+"""Seconds that a change may take to compute, unless the user sets another budget."""
 _BOUNDS = {"layer": "n_layers", "head": "n_heads", "neuron": "d_mlp"}
 
 
-class Workbench(T.HasTraits):
+class WorkbenchState(T.HasTraits):
     """One model, or a base model and its tuned version, and the selection that all panels opened on it share.
 
-    Open widgets on it: ``bench = Workbench(model)``, then ``SaliencyExplorer(bench)`` in one cell, another in the next.
     A change in one panel shows in all the others. Raises ValueError if the two models have different vocabularies, or a
     layer, head or neuron that the model does not have is chosen.
-
-    Example:
-        >>> bench = Workbench(model, prompt="The Eiffel Tower is in the city of")
-        >>> lens, parts = LogitLensExplorer(bench), TokenDecompositionExplorer(bench)
-        >>> bench.select(prompt="Paris is the capital of", layer=3)
-        >>> lens.prompt, parts.prompt
-        ('Paris is the capital of', 'Paris is the capital of')
-        >>> bench.close()
     """
 
     prompt = Typed("")
@@ -50,11 +45,15 @@ class Workbench(T.HasTraits):
     """The selected head of that layer."""
     neuron = T.Int(0, min=0)
     """The selected MLP neuron of that layer."""
+    live_seconds = Number(LIVE_SECONDS, min=0.0)
+    """What is forecast to take no longer is computed at every change, without a press of Run."""
 
     def __init__(self, model: Model, tuned: Any = None, **traits: Any) -> None:
         unknown = sorted(set(traits) - set(SHARED))
         if unknown:
-            raise TypeError(f"Workbench got an unknown keyword {unknown[0]!r}; allowed: {', '.join(SHARED)}")
+            raise TypeError(
+                f"{type(self).__name__} got an unknown keyword {unknown[0]!r}; allowed: {', '.join(SHARED)}"
+            )
         self.models = as_models(model, tuned)
         """The model, or the base model and the tuned one."""
         self._panels: list[Any] = []
@@ -99,10 +98,10 @@ class Workbench(T.HasTraits):
         if names:
             panel.observe(self._panel_changed, names)
 
-    def start(self, panel: Any, names: Iterable[str] = SHARED) -> None:
+    def start(self, panel: Any, names: Iterable[str] = SELECTED) -> None:
         """Take what a panel starts with, where nobody has set anything."""
         for name in names:
-            if name in SHARED and panel.has_trait(name) and name not in self._given:
+            if name in SELECTED and panel.has_trait(name) and name not in self._given:
                 self._take(panel, name)
 
     def _take(self, panel: Any, name: str) -> None:
@@ -134,7 +133,7 @@ class Workbench(T.HasTraits):
             panel.close()
 
     def __repr__(self) -> str:
-        return f"Workbench({', '.join(model_name(model) for model in self.models)})"
+        return f"{type(self).__name__}({', '.join(model_name(model) for model in self.models)})"
 
     @T.validate("layer", "head", "neuron")
     def _in_model(self, proposal: Any) -> int:
@@ -197,7 +196,7 @@ def as_models(model: Model, tuned: Any = None) -> tuple[Any, ...]:
 
     Raises TypeError if there is no model in it, and ValueError for two different vocabularies.
     """
-    if isinstance(model, Workbench):
+    if isinstance(model, WorkbenchState):
         if tuned is not None:
             raise TypeError("a workbench has its models already: open it as Workbench(model, tuned)")
         return model.models

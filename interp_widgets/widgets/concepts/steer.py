@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import ipywidgets as W
 import traitlets as T
@@ -78,7 +78,6 @@ class Steering(Sampling, ConceptPanel):
 
     tab_name, of_both = "Steer", ("beside",)
     analysis = staticmethod(steered)
-    live_seconds: ClassVar[float] = 3.0
     concept = variant(ConceptOptions.concept, argument="", selects=False)
     prompt = variant(
         ConceptOptions.prompt, label="Prompt", width="grow", argument="",

@@ -16,9 +16,11 @@ from ..base.fields import Bounds, Share, field, hint_at
 from ..base.prediction import Likeliest, PredictionPanel
 from ..base.request import File, Request
 from ..base.saving import as_one
+from ..base.words import Words
 from .cell_details import CellDetails
 from .cells import COLOR_LABELS
 from .lens_map import LensMap
+from .sentences import story
 
 LEAST_TOP = 10
 """Tokens kept per cell at least, so that shorter lists need no run."""
@@ -56,11 +58,11 @@ class LogitLensExplorer(PredictionPanel):
         help="The likeliest token is written into its cell from this probability on",
     )  # fmt: skip
     top = field(
-        Annotated[int, Bounds(1, 50)], 10, label="Top k", width="short",
+        Annotated[int, Bounds(1, 50)], 10, label="Top k", width="short", more=True,
         help="Number of likeliest tokens listed of the chosen cell",
     )  # fmt: skip
     translators = field(
-        str, label="Translators", placeholder="tuned-lens .safetensors",
+        str, label="Translators", placeholder="tuned-lens .safetensors", more=True,
         help="Path of one affine map per layer, for the tuned lens; empty: the logit lens",
     )  # fmt: skip
     position = field(Annotated[int, Bounds(low=-1)], -1, redraws=True, chooses=True)
@@ -117,6 +119,14 @@ class LogitLensExplorer(PredictionPanel):
         self.in_prompt = len(prompt) - (results[0].bos_id is not None)
         self.map.paint()
         self.about.paint()
+
+    def in_words(self) -> Words | None:
+        if not self.results:
+            return None
+        starts = pair_view.all_starts(self.results)
+        column = self.cell[1]
+        lines = (f"{start}{story(result, column)}" for start, result in zip(starts, self.results, strict=True))
+        return Words(self.title, tuple(lines))
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         columns, last = self.results[0].n_positions, max(result.n_layers for result in self.results)

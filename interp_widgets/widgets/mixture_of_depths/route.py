@@ -20,7 +20,7 @@ from interp_widgets.models import Model
 from ..base import pair_view
 from ..base.controls import shown_if
 from ..base.fields import Bounds, Refused, Text, field
-from ..base.panel import FIRST_BACKGROUND_SECONDS, QUICK_SECONDS
+from ..base.panel import FIRST_BACKGROUND_SECONDS
 from ..base.saving import as_one
 from ..views import Heatmap, Table, TokenStrip
 from .mixtures import Untrained
@@ -137,11 +137,12 @@ class MixtureRouting(MixtureReading):
                 )
         return question
 
-    def refresh(self, limit: float = QUICK_SECONDS) -> None:
+    def refresh(self, limit: float | None = None) -> None:
         """As every panel does; a mixture that was tuned or opened is read by itself, unless that takes long."""
         before = () if self.shown_request is None else self.shown_request.mixtures
         read = {key[0] for key in before if not isinstance(key, Untrained)}
         fresh = {self.mixtures[slot][index].serial for slot, index in enumerate(self.chosen) if index} - read
+        limit = self.live_seconds if limit is None else limit
         super().refresh(max(limit, FIRST_BACKGROUND_SECONDS) if fresh else limit)
 
     def cost(self, request: MixtureQuestion, model: Model) -> Cost:

@@ -22,7 +22,6 @@ from interp_widgets.models import Model
 from interp_widgets.tuning.mixture_of_depths import ABLATIONS, ModGrid, late_layer_losses, mod_ablations, mod_grid
 
 from ..base.fields import Bounds, Incomplete, field, variant
-from ..base.panel import QUICK_SECONDS
 from ..base.request import Request
 from ..base.workbench import model_name
 from ..probe import ProbePanel, ValueView, probe
@@ -108,7 +107,7 @@ class StudyPanel(MixturePanel, ProbePanel):
         self.words.add_class("iw-hint")
         self.inputs.children = [*self.inputs.children, *self.controls.rows("grid"), self.words]
 
-    def refresh(self, limit: float = QUICK_SECONDS) -> None:
+    def refresh(self, limit: float | None = None) -> None:
         """As every panel does, and say what is taken from the Tune tab."""
         if self.dataset is not None:
             learned = f"{len(self.dataset):,} examples as given"

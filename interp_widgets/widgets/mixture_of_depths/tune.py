@@ -26,7 +26,6 @@ from interp_widgets.tuning.mixture_of_depths import ModReport, ModStep, tune_mod
 
 from ..base.code import call
 from ..base.controls import checked_path, instruction, row
-from ..base.panel import QUICK_SECONDS
 from ..base.saving import file_stem, free_name
 from ..base.status import describe_error
 from ..base.workbench import model_name
@@ -103,7 +102,7 @@ class MixtureTuning(MixturePanel):
         self.forget_button.disabled = mixture is self.mixtures[self.slot][0]
         self.resume_button.disabled = mixture.model is None or not mixture.model.state.training
 
-    def refresh(self, limit: float = QUICK_SECONDS) -> None:
+    def refresh(self, limit: float | None = None) -> None:
         """Bring the forecast beside the buttons up to the inputs."""
         try:
             self.check_numbers(self.slot)

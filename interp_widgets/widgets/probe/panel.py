@@ -32,7 +32,8 @@ from .views import ValueView, looked_at
 
 TAKEN = {
     "actions", "active", "answers", "closed", "code_box", "controls", "details", "forecast_label", "heading", "inputs",
-    "jobs", "models", "picture", "plot", "results", "run_button", "save_menu", "stack", "status", "usual", "workbench",
+    "jobs", "models", "picture", "plot", "results", "run_button", "save_menu", "screen", "shares_status", "stack",
+    "status", "usual", "workbench",
 }  # fmt: skip
 """Names that a panel uses for itself, besides those of its class."""
 
@@ -87,10 +88,11 @@ class ProbePanel(Panel):
 
     def build(self) -> None:
         about = (type(self).__doc__ or "").strip().splitlines()[:1]
-        hint = W.HTML("".join(map(escape, about)))
-        hint.add_class("iw-hint")
+        hints = [W.HTML(escape(line)) for line in about]
+        for hint in hints:
+            hint.add_class("iw-hint")
         rows = [row for group in ("texts", "position", "") for row in self.controls.rows(group)]
-        self.inputs.children = [*([hint] if about else []), *rows]
+        self.inputs.children = [*hints, *rows]
         self.picture = self.view_of(self)
         self.plot.children = self.picture.parts
         if self.has_trait("prompt") and self.has_trait("prompt_token"):

@@ -47,13 +47,14 @@ class SaliencyExplorer(Stack):
         return {name: value for name, value in usual.items() if name not in keywords}
 
     def build(self) -> None:
-        generate = W.Button(description="Generate", tooltip="Let the model write the response to this prompt")
-        self.on_click(generate, self.write)
-        method = self.controls.row(generate, "method", "target", "foil", "steps")
-        replaced = self.controls.row("baseline", "draws", "random_seed")
-        writing = self.controls.row("writer", "write_anew", "max_new_tokens", "temperature", "seed")
-        folded = self.controls.fold(method, [replaced, writing])
-        self.inputs.children = [*self.controls.rows("texts"), method, folded]
+        method = self.controls.row("method", "target", "foil", "steps")
+        folded = [self.controls.row("baseline", "draws", "random_seed")]
+        if self.screen is None:  # else the texts are written above all panels
+            generate = W.Button(description="Generate", tooltip="Let the model write the response to this prompt")
+            method.children = (self.on_click(generate, self.write), *method.children)
+            folded.append(self.controls.row("writer", "write_anew", "max_new_tokens", "temperature", "seed"))
+        fold = self.controls.fold(method, folded)
+        self.inputs.children = [*self.controls.rows("texts"), method, fold]
         self.watch(self, "prompt", self._other_prompt)
 
     def _other_prompt(self, _: Any) -> None:

@@ -28,10 +28,13 @@ from ..base.fields import Bounds, Incomplete, field
 from ..base.request import Request, result_variables
 from ..base.response import lengths
 from ..base.saving import as_one
+from ..base.words import Words
 from ..views import Heatmap, Table, TokenStrip
 from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePanel
 from .rows import LONG, ROWS_LABELS, RULE_LABELS, Rows, one_line, with_gaps
 
+IN_WORDS = 5
+"""Prompt tokens listed at the side of a screen."""
 TABLE_ROWS = 60
 """Most rows of the map in the table below it."""
 LINES = 4
@@ -119,7 +122,9 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.inputs.children = [self.controls.fold(above, [scoring])]
         self.strips = W.VBox([self.prompt_strips.box, self.response_strips.box])
         self.strips.add_class("iw-beside")
-        self.plot.children = [self.strips, self.maps.box, self.scores, self.table]
+        shown_if(self.strips, self.screen is None)  # a screen has them above all panels
+        self.plot.children = [self.strips, self.maps.box, self.scores]
+        self.details.children = [self.table]
         for strip in self.prompt_strips.views:
             self.bind(strip, "prompt_token", key="selected")
             self.bind(strip, "marks", key="marks")
@@ -489,6 +494,39 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             first, last = self._rows.rows(*self.brush)
             return (first, last) if first < last else None
         return None if line is None else (line, line + 1)
+
+    def shade_texts(self, prompt: TokenStrip, response: TokenStrip) -> bool:
+        if not self._matrices or self._axes[0] != self.prompt:
+            return False
+        rows, columns = self._matrices[0].shape
+        if len(prompt.tokens) != rows or len(response.tokens) != columns:
+            return False
+        view = "B" if self.shown == "beside" else self.shown
+        column, line = self._selected()
+        self._shade_prompt(view, prompt, column)
+        self._shade_response(view, response, None if line is None else (line, line + 1))
+        return True
+
+    def in_words(self) -> Words | None:
+        if not self._matrices:
+            return None
+        first, (column, _) = self.results[0], self._selected()
+        letters = pair_view.letters(self.results)
+        if column is None:
+            return Words("Saliency", ("Click a response token: what it depends on stands here.",))
+        numbers = [result.importance[:, column] for result in self.results]
+        order = np.argsort(-np.max(np.nan_to_num(numbers), axis=0), kind="stable")
+        kept = [int(i) for i in order if max(np.nan_to_num([each[i] for each in numbers])) >= self.min_importance]
+        rows = [
+            (visible(first.prompt_tokens[i]), *(number(float(each[i])) for each in numbers)) for i in kept[:IN_WORDS]
+        ]
+        if len(kept) <= IN_WORDS:
+            sentence = f"No {'other ' if rows else ''}prompt token matters by {self.min_importance:g} or more."
+        else:
+            sentence = f"{len(kept) - IN_WORDS} more matter by {self.min_importance:g} or more."
+        heads = ("prompt token", *(letter.strip() or "importance" for letter in letters))
+        what = f"Importance for “{visible(first.response_tokens[column])}”"
+        return Words(what, (sentence,), heads, tuple(rows))
 
     def _list(self, column: int | None) -> None:
         """The rows by the size of their number, for one response token or over all."""

@@ -18,6 +18,7 @@ from ..base.fields import Bounds, Share, field, hint_at
 from ..base.prediction import PredictionPanel, check_foil, checked, position_in
 from ..base.request import FromResult, Request, Steps
 from ..base.saving import as_one
+from ..base.words import Words
 from .position import PositionControl
 from .rows import COLOR_LABELS, Decomposed, Rows, decomposed
 from .source_details import SourceDetails
@@ -85,6 +86,9 @@ class TokenDecompositionExplorer(PredictionPanel):
         super().__init__(model, tuned, **options)
 
     # what the panel asks for ------------------------------------------------------------------------------------------
+
+    def in_words(self) -> Words | None:
+        return self.about.in_words() if self.rows else None
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         return {

@@ -14,6 +14,7 @@ from interp_widgets.figures.token_decomposition import PartTrajectories
 
 from ..base import pair_view
 from ..base.controls import row
+from ..base.words import Words, decimals
 from ..views import BokehFigure, Table
 from .rows import Array, Rows
 from .source_map import after, aims, signed
@@ -73,6 +74,15 @@ class SourceDetails:
         self._list_sources()
         self._read_part()
         self._draw_charts()
+
+    def in_words(self) -> Words:
+        """The sources with the largest shares, for the side of a screen."""
+        shares = [rows.logit_share() for rows in self.panel.rows]
+        labels = self.panel.looked_at[-1].labels
+        rows = [(visible(labels[i]), *(decimals(float(share[i]), 2) for share in shares)) for i in self._listed[:5]]
+        heads = ("part of", *(letter.strip() or "share" for letter in pair_view.letters(shares)))
+        about = f"Shares of the {aims(self.panel.looked_at)}"
+        return Words(about, (f"All shares: {self._sums(shares)}.",), heads, tuple(rows))
 
     def _list_sources(self) -> None:
         """The sources by the size of their shares, and what each part alone would predict at the chosen layer."""

@@ -1,0 +1,42 @@
+"""What a panel says in words of what is selected in it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from html import escape
+
+
+@dataclass(frozen=True)
+class Words:
+    """A heading, sentences below it, and a small table."""
+
+    heading: str = ""
+    sentences: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    """The cells, as they are printed; the first column is text, the others are numbers."""
+
+    def html(self) -> str:
+        """As HTML, everything escaped."""
+        parts = [f"<div class='iw-words-heading'>{escape(self.heading)}</div>"] if self.heading else []
+        if self.rows:
+            head = "".join(f"<th>{escape(one)}</th>" for one in self.columns)
+            body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows)
+            parts.append(f"<table class='iw-words'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        parts += [f"<p>{escape(sentence)}</p>" for sentence in self.sentences]
+        return "".join(parts)
+
+
+def decimals(value: float, digits: int = 3) -> str:
+    """A number as it is printed in words; what is smaller than its last digit is not printed as a value.
+
+    >>> decimals(0.93), decimals(0.00004), decimals(-0.5), decimals(-0.0001), decimals(0.0)
+    ('0.930', '< 0.001', '-0.500', '> -0.001', '0.000')
+    """
+    if math.isnan(value):
+        return "no value"
+    least = 10.0**-digits
+    if 0 < abs(value) < least / 2:
+        return f"< {least:.{digits}f}" if value > 0 else f"> -{least:.{digits}f}"
+    return f"{value:.{digits}f}"

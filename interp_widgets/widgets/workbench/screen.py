@@ -1,0 +1,241 @@
+"""The screen of a workbench: the texts above, panels as tabs, up to two beside each other, the selection in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from html import escape
+from typing import Any, ClassVar
+
+import ipywidgets as W
+import traitlets as T
+
+from ..base import tidy
+from ..base.controls import row, shown_if
+from ..base.fields import Controls
+from ..base.guard import guard, guarded, handling
+from ..base.heading import heading
+from ..base.shell import Shell
+from ..base.status import StatusLine
+from ..base.workbench import SELECTED, WorkbenchState
+from .selected import Selected
+from .texts import Texts
+from .tools import TOOLS, Tool, probe_tool
+
+BESIDE = 2
+"""Most panels beside each other."""
+VIEWS = [("A", "A"), ("B", "B"), ("B − A", "difference"), ("A beside B", "beside")]
+FIRST = ("saliency", "logit_lens")
+"""What a new screen shows."""
+
+
+class Screen(Shell):
+    """All about one prediction on one screen; `Workbench` makes it.
+
+    The panels share prompt, response, selection, the view of two models and the status line. A panel is made when its
+    tab is first opened; one that is not shown answers to what has changed when it is shown again.
+    """
+
+    title = "Workbench"
+    texts_above: ClassVar[tuple[str, ...]] = ("prompt", "response")
+    """Options that have their controls here, and not in the panels."""
+
+    shown = T.Tuple()
+    """The names of the tabs that are shown, the one opened last at the end."""
+
+    def __init__(self, workbench: WorkbenchState, tools: Mapping[str, Tool] | None = None, **traits: Any) -> None:
+        self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
+        """What runs, of all panels."""
+        self.tools = dict(TOOLS if tools is None else tools)
+        """The tabs by their names."""
+        self._opened: dict[str, Any] = {}
+        self._cards: dict[str, W.VBox] = {}
+        self._tabs: dict[str, W.ToggleButton] = {}
+        start = {"shown": FIRST, **({"view": "B"} if len(workbench.models) > 1 else {}), **traits}
+        super().__init__(workbench, None, None, {})
+        try:
+            self.view = start.get("view", "A")
+            self.texts = Texts(workbench, screen=self, view=self.view)
+            self._assemble()
+            self.observe(self._view_changed, "view")
+            self.observe(self._shown_changed, "shown")
+            workbench.observe(self._selection_changed, SELECTED)
+        except BaseException:
+            self.close()
+            raise
+        tidy.register(self)
+        self.texts.appear()
+        self.shown = tuple(start["shown"])
+
+    # what the panels share --------------------------------------------------------------------------------------------
+
+    @property
+    def controls(self) -> Controls:
+        """The controls above all panels."""
+        return self.texts.controls
+
+    @property
+    def panels(self) -> dict[str, Any]:
+        """The panels that have been opened, by the names of their tabs."""
+        return dict(self._opened)
+
+    def __getitem__(self, name: str) -> Any:
+        """The panel of a tab, which is made when it is first asked for; KeyError for a tab that is not there."""
+        if name not in self.tools:
+            raise KeyError(f"there is no tab {name!r}: {', '.join(self.tools)}")
+        with handling():
+            if name not in self._opened:
+                kind: Any = self.tools[name].load()
+                options = {"write_anew": False} if "write_anew" in kind.options() else {}
+                self._opened[name] = kind(self.workbench, screen=self, view=self.view, **options)
+                self._cards[name] = self._card(name)
+            return self._opened[name]
+
+    def show(self, *names: str) -> None:
+        """Show these tabs beside each other; of one, beside the one that is shown last."""
+        for name in names:
+            self[name]  # a panel that cannot be made leaves everything as it was
+        kept = names if len(names) > 1 else tuple(name for name in self.shown if name not in names) + names
+        self.shown = kept[-BESIDE:]
+
+    def add(self, name: str, kind: Any) -> None:
+        """One more tab, of a panel class such as `@probe` makes."""
+        self.tools[name] = probe_tool(name, lambda: kind)
+        self._add_tab(name)
+
+    def follow(self, panel: Any) -> None:
+        """A panel has drawn, or what is selected in it: texts and words follow."""
+        self.say()
+
+    @guard
+    def say(self) -> None:
+        """Shade the texts and say in words what is selected, from what the panels show."""
+        if not hasattr(self, "selected"):
+            return
+        shown = [self._opened[name].current_panel for name in self.shown if name in self._opened]
+        if not any(panel.shade_texts(self.texts.prompt_strip, self.texts.response_strip) for panel in shown):
+            self.texts.label_strips()
+        words = [panel.in_words() for panel in (self.texts, *shown) if panel.results]
+        self.selected.show([one for one in words if one is not None], self.shown)
+
+    # what every shell does --------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Ask everything that runs to stop."""
+        for panel in self._every():
+            panel.cancel()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing runs; False if `timeout` seconds passed first, of each panel."""
+        return all(panel.wait(timeout) for _ in range(2) for panel in self._every())
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs or waits."""
+        return any(panel.busy for panel in self._every())
+
+    def show_error(self, error: BaseException) -> None:
+        self.texts.show_error(error)
+
+    def forget_refusal(self) -> None:
+        self.texts.forget_refusal()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        with ExitStack() as held:
+            for panel in self._every():
+                held.enter_context(panel.hold())
+            yield
+
+    def appear(self) -> None:
+        for name in self.shown:
+            self[name].appear()
+
+    def hide(self) -> None:
+        for panel in self._opened.values():
+            panel.hide()
+
+    def end(self) -> None:
+        self.workbench.unobserve(self._selection_changed, SELECTED)
+        for panel in self._every():
+            panel.close()
+
+    # inside -----------------------------------------------------------------------------------------------------------
+
+    def _every(self) -> tuple[Any, ...]:
+        return (*((self.texts,) if hasattr(self, "texts") else ()), *self._opened.values())
+
+    def _assemble(self) -> None:
+        self.add_class("iw-screen")
+        head: list[Any] = [W.HTML(heading(self.title, self.models, brief=True))]
+        if len(self.models) > 1:
+            views = W.ToggleButtons(options=VIEWS, value=self.view)
+            head.append(self.bind(views, "view"))
+        self.head = row(*head, self.status_line)
+        self.head.add_class("iw-screen-head")
+        self.tab_row = W.HBox([])
+        self.tab_row.add_class("iw-tabs")
+        self.selected = Selected(self.tools, guarded(self, self.show))
+        self.cards = W.HBox([self.selected.box])
+        self.cards.add_class("iw-cards")
+        self.children = (self.head, self.texts, self.tab_row, self.cards)
+        for name in self.tools:
+            self._add_tab(name)
+
+    def _add_tab(self, name: str) -> None:
+        tab = W.ToggleButton(description=self.tools[name].title, tooltip=self.tools[name].question)
+        tab.add_class("iw-tab")
+        self._tabs[name] = self.watch(tab, "value", lambda change: self._tab_pressed(name, change.new))
+        self.tab_row.children = tuple(self._tabs.values())
+
+    def _card(self, name: str) -> W.VBox:
+        question = escape(self.tools[name].question)
+        title = W.HTML(f"<div class='iw-card-title' role='heading' aria-level='4'>{question}</div>")
+        card = W.VBox([title, self._opened[name]])
+        card.add_class("iw-card")
+        shown_if(card, False)
+        cards = {**self._cards, name: card}
+        self.cards.children = (*(cards[one] for one in self.tools if one in cards), self.selected.box)
+        return card
+
+    def _tab_pressed(self, name: str, pressed: bool) -> None:
+        if pressed and name not in self.shown:
+            self.show(name)
+        elif not pressed and name in self.shown:
+            rest = tuple(one for one in self.shown if one != name)
+            self.shown = rest or self.shown
+            self._tabs[name].value = name in self.shown
+
+    @T.validate("shown")
+    def _tabs_there(self, proposal: Any) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(proposal.value))
+        unknown = [name for name in names if name not in self.tools]
+        if unknown or not 0 < len(names) <= BESIDE:
+            what = f"got {unknown[0]!r}" if unknown else f"got {len(names)} of them"
+            raise T.TraitError(f"shown must be one or two of {', '.join(self.tools)}, {what}")
+        return names
+
+    @guard
+    def _shown_changed(self, _: Any) -> None:
+        panels = {name: self[name] for name in self.shown}
+        for name, tab in self._tabs.items():
+            tab.value = name in panels
+        for name, card in self._cards.items():
+            shown_if(card, name in panels)
+        for name, panel in self._opened.items():
+            if name not in panels:
+                panel.hide()
+        (self.cards.add_class if len(panels) == 1 else self.cards.remove_class)("iw-cards-1")
+        for panel in panels.values():
+            panel.appear()
+        self.say()
+
+    @guard
+    def _selection_changed(self, _: Any) -> None:
+        self.say()
+
+    @guard
+    def _view_changed(self, _: Any) -> None:
+        for panel in self._every():
+            panel.view = self.view
+        self.say()

@@ -1,0 +1,158 @@
+"""The prompt and the response above all panels of the screen: boxes to write in, and the tokens that were read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any
+
+import ipywidgets as W
+
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis.response import ResponseProbabilities, response_cost, response_probabilities
+from interp_widgets.data.cases import default_prompt
+from interp_widgets.data.presets import PRESETS
+from interp_widgets.figures.labels import visible
+from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.models import Model
+
+from ..base import pair_view
+from ..base.controls import row, shown_if
+from ..base.fields import Bounds, field
+from ..base.request import Request
+from ..base.response import WrittenResponse, lengths
+from ..base.saving import as_one
+from ..base.words import Words, decimals
+from ..views import TokenStrip
+
+OWN = "own text"
+
+
+class Texts(WrittenResponse):
+    """How likely each response token is, for the prompt and response of all panels on the screen."""
+
+    title = "Prompt and response"
+    analysis = staticmethod(response_probabilities)
+    prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
+    """The selected prompt token, -1 for none."""
+    response_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True, argument=None)
+    """The selected response token, -1 for none."""
+    above = ()
+    """It is what stands above the others."""
+
+    def defaults(self, keywords: set[str]) -> dict[str, Any]:
+        return {} if "prompt" in keywords else {"prompt": default_prompt().prompt}
+
+    def build(self) -> None:
+        super().build()
+        self._axes: tuple[Any, ...] = ()
+        examples = {"default": default_prompt().prompt, **{one.name: one.prompt for one in PRESETS}}
+        self.example = W.Dropdown(description="Example", options=[OWN, *examples])
+        self.write_button = W.Button(description="Write again", tooltip="Let the model write the response anew")
+        self.on_click(self.write_button, self.write)
+        written = self.controls.row("writer", "write_anew", "max_new_tokens", "temperature", "seed")
+        beside = row(self.example, self.write_button)
+        beside.add_class("iw-end")
+        self.add_class("iw-texts")
+        self.inputs.children = [beside, self.controls.row("prompt", "response"), self.controls.fold(beside, [written])]
+        self.prompt_strip = TokenStrip(label="Prompt", empty="No prompt yet")
+        self.response_strip = TokenStrip(label="Response", density_label="probability", empty="No response yet")
+        shown_if(self.actions, False)
+        self.strips = W.HBox([self.prompt_strip, self.response_strip])
+        self.strips.add_class("iw-beside")
+        self.plot.children = [self.strips]
+        self.bind(self.prompt_strip, "prompt_token", key="selected")
+        self.bind(self.response_strip, "response_token", key="selected")
+        self.watch(self, "prompt", self._other_prompt)
+        self.watch(self.example, "value", lambda change: self._choose(examples.get(change.new, "")))
+        self._name_example(examples)
+        self.watch(self, "prompt", lambda _: self._name_example(examples))
+
+    # what it asks -----------------------------------------------------------------------------------------------------
+
+    def cost(self, request: Request, model: Model) -> Cost:
+        return response_cost(model, *lengths(request, model))
+
+    def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
+        first = self.results[0]
+        return {
+            "prompt_token": (len(first.prompt_tokens), "the tokens of this prompt"),
+            "response_token": (len(first.response_tokens), "the tokens of this response"),
+        }
+
+    def write(self) -> None:
+        """Let the model write a response, whatever stands there."""
+        with self.hold():
+            self.response_token, self.response = -1, ""
+        self.go()
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def draw(self, results: tuple[ResponseProbabilities, ...], request: Request) -> None:
+        first = results[0]
+        self.fill_in(first, request)
+        axes = (tuple(first.prompt_ids), tuple(first.response_ids))
+        if axes != self._axes:
+            self._show_tokens(first, axes)
+        shown = results[pair_view.models_of(self._one_view)[-1]] if len(results) > 1 else first
+        self.response_strip.set_density(shown.probability, maximum=1.0)
+        if self.response_token < 0:
+            self.response_token = 0  # the prediction that the prompt leads to
+
+    @property
+    def _one_view(self) -> str:
+        """Whose probabilities are drawn: of a view of both models B's."""
+        return self.view if self.view in ("A", "B") else "B"
+
+    def _show_tokens(self, result: ResponseProbabilities, axes: tuple[Any, ...]) -> None:
+        before, self._axes = self._axes, axes
+        prompt_token, response_token = self.prompt_token, self.response_token
+        if axes[:1] != before[:1]:
+            self.prompt_strip.set_tokens(result.prompt_tokens, special=result.prompt_special)
+            self.prompt_token = prompt_token if prompt_token < len(result.prompt_tokens) else -1
+        self.response_strip.set_tokens(result.response_tokens)
+        self.response_token = response_token if response_token < len(result.response_tokens) else -1
+
+    def label_strips(self) -> None:
+        """What the strips say while no panel shades them."""
+        whose = f" under {self._one_view}" if len(self.models) > 1 else ""
+        self.prompt_strip.label, self.response_strip.label = "Prompt", f"Response · bar: probability{whose}"
+        for strip in (self.prompt_strip, self.response_strip):
+            strip.set_values(None)
+
+    def in_words(self) -> Words | None:
+        if not self.results or not 0 <= self.response_token < len(self.results[0].response_tokens):
+            return None
+        at, letters = self.response_token, pair_view.letters(self.results)
+        chances = ", ".join(
+            f"{letter}{decimals(r.probability[at])}" for letter, r in zip(letters, self.results, strict=True)
+        )
+        lines = [f"Response token {at}, probability {chances}."]
+        for letter, result in zip(letters, self.results, strict=True):
+            if result.rank[at] > 0:
+                best, chance = visible(result.top_tokens[at][0]), decimals(result.top_probability[at, 0])
+                lines.append(f"{letter}Likeliest instead: {best} ({chance}); this one is number {result.rank[at] + 1}.")
+        return Words(visible(self.results[0].response_tokens[at]), sentences=tuple(lines))
+
+    # what a user does -------------------------------------------------------------------------------------------------
+
+    def _other_prompt(self, _: Any) -> None:
+        self.prompt_token = self.response_token = -1
+
+    def _choose(self, prompt: str) -> None:
+        if prompt and prompt != self.prompt:
+            self.workbench.select(prompt=prompt, response="", prompt_token=-1, response_token=-1)
+
+    def _name_example(self, examples: Mapping[str, str]) -> None:
+        self.example.value = next((name for name, prompt in examples.items() if prompt == self.prompt), OWN)
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def frame(self) -> Any:
+        return pair_view.joined(result.to_frame() for result in self.results)
+
+    def stored(self) -> Result:
+        return as_one(self.by_letter())
+
+    def scene(self) -> Scene:
+        return stack_scenes([self.prompt_strip.scene(), self.response_strip.scene()])

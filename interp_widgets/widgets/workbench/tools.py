@@ -1,0 +1,62 @@
+"""The panels that the workbench's screen offers, one per tab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import interp_widgets
+
+from ..base.shell import Shell
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tab of the screen."""
+
+    title: str
+    """The name of the tab."""
+    question: str
+    """What its panel answers, above it."""
+    load: Callable[[], type[Shell]] = field(repr=False)
+    """Its class; loaded when the tab is first opened."""
+    step: str = ""
+    """The button that opens it for what is selected; empty: there is none."""
+
+
+def _public(name: str) -> Callable[[], type[Shell]]:
+    def load() -> type[Shell]:
+        kind: type[Shell] = getattr(interp_widgets, name)
+        return kind
+
+    return load
+
+
+TOOLS: Mapping[str, Tool] = {
+    "saliency": Tool(
+        "Saliency", "What it depends on", _public("SaliencyExplorer"), "What does it depend on?"
+    ),
+    "logit_lens": Tool(
+        "Logit lens", "What each layer would say", _public("LogitLensExplorer"), "What would each layer say?"
+    ),
+    "ablation": Tool(
+        "Ablation", "Which parts it needs", _public("AblationPanel"), "Which parts does it need?"
+    ),
+    "decomposition": Tool(
+        "Decomposition", "What it is made of", _public("TokenDecompositionExplorer"),
+        "Which tokens is it made of?",
+    ),
+    "concepts": Tool("Concepts", "Concepts in the states", _public("ConceptBrowser")),
+    "head_words": Tool("Head words", "Words that heads relate", _public("HeadWordBrowser")),
+    "ffn_concepts": Tool("FFN concepts", "What the MLPs write", _public("FFNConceptBrowser")),
+    "mixture_of_depths": Tool(
+        "Mixture of Depths", "Layers it is read from", _public("MoDRoutingViewer")
+    ),
+}  # fmt: skip
+
+
+def probe_tool(name: str, load: Callable[[], Any]) -> Tool:
+    """The tab of a user's own panel."""
+    title = name[:1].upper() + name[1:].replace("_", " ")
+    return Tool(title, "Your probe", load)

@@ -1,0 +1,56 @@
+"""`Workbench`: the models, and the selection that all panels on them share, as one screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..base.workbench import WorkbenchState
+from .screen import Screen
+
+
+class Workbench(WorkbenchState):
+    """One model, or a base model and its tuned version, on one screen: texts above, panels as tabs, side by side.
+
+    As the last expression of a cell it is the screen: a click on a token, a layer or a head moves every panel on it.
+    Panels can also be opened on it in cells of their own, ``SaliencyExplorer(bench)``, and follow too. Raises
+    ValueError if the two models have different vocabularies, or a layer, head or neuron that the model does not have
+    is chosen.
+
+    Example:
+        >>> bench = Workbench(model, prompt="The Eiffel Tower is in the city of")
+        >>> lens, parts = LogitLensExplorer(bench), TokenDecompositionExplorer(bench)
+        >>> bench.select(prompt="Paris is the capital of", layer=3)
+        >>> lens.prompt, parts.prompt
+        ('Paris is the capital of', 'Paris is the capital of')
+        >>> bench.close()
+    """
+
+    def __init__(self, model: Any, tuned: Any = None, **traits: Any) -> None:
+        self._screen: Screen | None = None
+        super().__init__(model, tuned, **traits)
+
+    @property
+    def screen(self) -> Screen:
+        """The screen, which is made when it is first asked for, and anew once it has been closed."""
+        if self._screen is None or self._screen.closed:
+            self._screen = Screen(self)
+        return self._screen
+
+    def show(self, *names: str) -> Screen:
+        """The screen with these tabs, one or two, such as "saliency" and "ablation"."""
+        self.screen.show(*names)
+        return self.screen
+
+    def add(self, name: str, kind: Any) -> None:
+        """Give the screen one more tab: a panel class, such as `@probe` makes of a function."""
+        self.screen.add(name, kind)
+
+    def close(self) -> None:
+        """Close the screen and all panels."""
+        if self._screen is not None:
+            self._screen.close()
+        super().close()
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """How a notebook shows it: as its screen."""
+        return self.screen._repr_mimebundle_(**options)

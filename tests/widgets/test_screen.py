@@ -1,0 +1,250 @@
+"""The workbench's screen: texts above, panels as tabs beside each other, the selection in words, one status line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from html import escape
+from typing import Annotated, Any
+
+import ipywidgets as W
+import numpy as np
+import pytest
+import traitlets as T
+
+from interp_widgets import Bounds, LogitLensExplorer, TokenValues, Workbench, probe, response_probabilities
+from interp_widgets.models import Model
+from interp_widgets.widgets.base.controls import shown_if
+from interp_widgets.widgets.base.fields import hidden
+from interp_widgets.widgets.base.tidy import descendants
+from interp_widgets.widgets.base.words import Words, decimals
+from interp_widgets.widgets.probe import Prompt
+from interp_widgets.widgets.views.bokeh_figure import BokehSource
+from interp_widgets.widgets.workbench.screen import Screen
+from tests.shipped import demo_pair
+
+pytestmark = pytest.mark.slow
+
+PROMPT, RESPONSE = "The Eiffel Tower is in the city of", " Paris."
+
+
+@pytest.fixture(scope="module")
+def pair() -> Any:
+    return demo_pair()
+
+
+@pytest.fixture
+def show(wire: Any) -> Iterator[Callable[..., Screen]]:
+    """Opens screens; afterwards every comm that they opened must be gone."""
+    benches: list[Workbench] = []
+    BokehSource.shared()  # one for all figures of a kernel, which stays
+    before = wire.open()
+
+    def build(*models: Any, tabs: tuple[str, ...] = ("saliency", "logit_lens"), **traits: Any) -> Screen:
+        bench = Workbench(*models, **{"prompt": PROMPT, "response": RESPONSE, "live_seconds": float("inf"), **traits})
+        benches.append(bench)
+        screen = bench.show(*tabs)
+        assert screen.wait(120)
+        return screen
+
+    yield build
+    for bench in benches:
+        bench.close()
+    assert wire.open() == before
+
+
+def text_of(screen: Screen) -> str:
+    return str(screen.selected.text.value)
+
+
+def visible_controls(widget: Any) -> list[Any]:
+    """The controls in a widget that are not hidden, nor in something hidden."""
+    if hidden(widget):
+        return []
+    inside = [one for child in getattr(widget, "children", ()) for one in visible_controls(child)]
+    return [widget, *inside]
+
+
+def test_texts_stand_above_and_the_panels_answer_for_them(pair: Any, show: Any) -> None:
+    screen = show(pair)
+    assert (screen.shown, screen.view) == (("saliency", "logit_lens"), "B")
+    assert list(screen.texts.prompt_strip.tokens) == list(screen["saliency"].result[0].prompt_tokens)
+    wanted = response_probabilities(pair.tuned, PROMPT, RESPONSE)
+    assert [result.equals(one) for result, one in zip(screen.texts.result, [None, wanted], strict=True)][1]
+    labels = [getattr(one, "description", "") for one in visible_controls(screen)]
+    assert labels.count("Prompt") == labels.count("Response") == 1, "no panel has boxes of its own"
+    assert not {"Write", "Generate"} & set(labels)
+    status = [one for one in descendants(screen) if type(one).__name__ == "StatusLine"]
+    assert len(status) == 1
+    assert {panel.status for panel in (screen.texts, screen["saliency"], screen["logit_lens"])} == set(status)
+
+
+def test_another_prompt_is_written_and_answered_by_all(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair)
+    wire.type(screen.texts.controls["prompt"], value="The capital of Japan is")
+    assert screen.wait(120)
+    written = pair.tuned.generate("The capital of Japan is", max_new_tokens=40)
+    assert screen.workbench.response == written
+    for name in ("saliency", "logit_lens"):
+        assert screen[name].prompt == "The capital of Japan is"
+        assert screen[name].response == written
+    asked = screen["saliency"].results[1]
+    assert "".join(asked.response_tokens) == "".join(pair.tuned.token_strings(asked.response_ids))
+    assert len(asked.prompt_tokens) == len(screen.texts.prompt_strip.tokens)
+
+
+def test_a_click_on_a_token_moves_every_panel_and_the_words(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair, response=" Paris. Paris is")
+    wire.type(screen.texts.response_strip, selected=2)
+    assert screen.wait(120)
+    assert screen["saliency"].response_token == screen["logit_lens"].response_token == 2
+    chances = [result.probability[2] for result in screen.texts.results]
+    said = f"Response token 2, probability A {decimals(chances[0])}, B {decimals(chances[1])}."
+    assert escape(said) in text_of(screen)
+    importance = screen["saliency"].results[1].importance
+    best = int(importance.max(axis=0).argmax())
+    assert best != 2
+    wire.type(screen.texts.response_strip, selected=best)
+    assert screen.wait(120)
+    assert importance[:, best].max() > 0.01
+    assert decimals(float(importance[:, best].max())) in text_of(screen)
+    shades = np.frombuffer(screen.texts.prompt_strip.values, dtype="<f4")
+    np.testing.assert_allclose(shades, screen["saliency"]["map"]._numbers("B")[:, best].astype(np.float32))
+    screen["logit_lens"].look_at(3, 1)
+    assert screen.workbench.prompt_token == screen.texts.prompt_token == 1
+
+
+def test_two_panels_at_most_and_a_step_opens_the_next(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair)
+    steps = {button.description: button for button in screen.selected.steps.values() if not hidden(button)}
+    wire.click(steps["Which parts does it need?"])
+    assert screen.wait(120)
+    assert screen.shown == ("logit_lens", "ablation")
+    assert hidden(screen._cards["saliency"])
+    assert not hidden(screen._cards["ablation"])
+    assert screen["ablation"].result is not None
+    assert "module" in text_of(screen)
+    wire.type(screen._tabs["ablation"], value=False)
+    assert screen.shown == ("logit_lens",)
+    wire.type(screen._tabs["logit_lens"], value=False)
+    assert screen.shown == ("logit_lens",), "one is always there"
+    assert screen._tabs["logit_lens"].value
+    with pytest.raises(T.TraitError, match=r"shown must be one or two of saliency, .*got 'lens'"):
+        screen.shown = ("lens",)
+    with pytest.raises(KeyError, match="there is no tab 'lens'"):
+        screen.show("lens")
+
+
+def test_a_panel_that_is_not_shown_computes_when_it_is_shown_again(pair: Any, show: Any) -> None:
+    screen = show(pair, tabs=("saliency", "logit_lens"))
+    screen.shown = ("logit_lens",)
+    before = screen["saliency"].result
+    screen.workbench.select(prompt="The capital of Japan is", response=" Tokyo", response_token=-1)
+    assert screen.wait(120)
+    assert screen["saliency"].result is before
+    assert screen["logit_lens"].result[0].tokens[0] == "The"
+    screen.show("saliency")
+    assert screen.wait(120)
+    assert len(screen["saliency"].results[0].response_tokens) == 1
+
+
+def test_one_view_for_all(pair: Any, show: Any) -> None:
+    screen = show(pair, tabs=("logit_lens", "ablation"))
+    for view in ("A", "difference", "beside"):
+        screen.view = view
+        assert {screen.texts.view, screen["logit_lens"].view, screen["ablation"].view} == {view}
+        assert screen["ablation"]["modules"].view == view
+    assert screen["ablation"]["modules"].shown == "beside"
+
+
+def test_one_model(pair: Any, show: Any) -> None:
+    screen = show(pair.base)
+    assert not [one for one in descendants(screen.head) if isinstance(one, W.ToggleButtons)]
+    assert "probability 0." in text_of(screen) or "probability 1." in text_of(screen)
+    assert screen.workbench.response_token == 0
+
+
+def test_a_hint_about_the_prompt_is_at_its_box(pair: Any, show: Any) -> None:
+    screen = show(pair)
+    screen.workbench.prompt = ""
+    assert screen.wait(120)
+    assert screen.controls.hints == {"prompt": "the prompt is empty: type what the model should continue"}
+    assert screen.status_line.error == ""
+    screen.workbench.prompt = PROMPT
+    assert screen.wait(120)
+    assert screen.controls.hints == {}
+
+
+def test_cancel_stops_every_panel(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair)
+    stopped = []
+    for panel in (screen.texts, *screen.panels.values()):
+        panel.cancel = lambda panel=panel: stopped.append(panel)
+    wire.event(screen.status_line, event="cancel")
+    assert stopped == [screen.texts, *screen.panels.values()]
+
+
+def test_details_are_shown_on_demand(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair.base, tabs=("logit_lens",))
+    lens = screen["logit_lens"]
+    button = next(one for one in descendants(lens.actions) if getattr(one, "description", "") == "Details")
+    assert hidden(lens.details)
+    wire.type(button, value=True)
+    assert not hidden(lens.details)
+
+
+def test_every_tab_opens_and_answers_or_says_what_it_waits_for(pair: Any, show: Any) -> None:
+    screen = show(pair)
+    for name in screen.tools:
+        screen.show(name)
+        assert screen.wait(300), name
+        assert screen.status_line.error == "", name
+        panel = screen[name].current_panel
+        assert panel.result is not None or panel.run_button.button_style == "primary" or not panel.asks, name
+
+
+def test_a_probe_is_a_tab(pair: Any, show: Any) -> None:
+    @probe
+    def lengths(model: Model, prompt: Prompt, times: Annotated[int, Bounds(1, 5)] = 2) -> TokenValues:
+        tokens = model.token_strings(model.tokens(prompt, prepend_bos=False))
+        return TokenValues([float(times * len(token)) for token in tokens], tokens, "letters")
+
+    screen = show(pair.base)
+    screen.workbench.add("lengths", lengths)
+    screen.show("lengths")
+    assert screen.wait(120)
+    assert screen["lengths"].result.values[0] == 6.0
+    assert screen["lengths"].prompt == PROMPT
+
+
+def test_panels_of_other_cells_follow_the_screen(pair: Any, show: Any) -> None:
+    screen = show(pair.base)
+    lens = LogitLensExplorer(screen.workbench, live_seconds=float("inf"))
+    screen.workbench.prompt = "The capital of Japan is"
+    assert screen.wait(120)
+    assert lens.wait(120)
+    assert lens.prompt == "The capital of Japan is"
+    lens.prompt = PROMPT
+    assert screen.texts.prompt == PROMPT
+    assert screen.wait(120)
+
+
+def test_the_bench_is_its_screen_in_a_notebook(pair: Any, show: Any) -> None:
+    screen = show(pair.base)
+    bundle = screen.workbench._repr_mimebundle_()
+    assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == screen.model_id
+    screen.close()
+    assert screen["logit_lens"].closed
+    again = screen.workbench.screen
+    assert again is not screen
+    assert again.wait(120)
+    assert again.texts.prompt == PROMPT
+
+
+def test_words_are_escaped_and_small_numbers_are_no_values() -> None:
+    words = Words("<b>", ("a < b",), ("token", "p"), (("<script>", "1"),))
+    assert "<script>" not in words.html()
+    assert "&lt;script&gt;" in words.html()
+    assert (decimals(0.0004), decimals(0.0006), decimals(float("nan"))) == ("< 0.001", "0.001", "no value")
+    box = W.HTML("")
+    shown_if(box, False)
+    assert hidden(box)
