@@ -10,9 +10,9 @@ from bokeh.events import SelectionGeometry
 from bokeh.models import GlyphRenderer
 
 from interp_widgets.analysis.concepts import ConceptMap
-from interp_widgets.figures.chart import QUIET
-from interp_widgets.figures.concepts import ConceptMapFigure, concept_map_scene, group_colours
-from interp_widgets.figures.concepts.glyphs import MANY_POINTS
+from interp_widgets.figures.concepts import LOOKS, ConceptMapFigure, concept_map_scene, group_looks
+from interp_widgets.figures.concepts.glyphs import EQUAL_ASPECT, MANY_POINTS, NAMES
+from interp_widgets.figures.concepts.names import MOST_NAMES, name_order, placed_names
 from interp_widgets.figures.static import render_png, render_svg
 from interp_widgets.figures.theme import MARK, PALETTE8, SELECT, rgba
 from tests.pictures import image, pieces, texts
@@ -56,23 +56,62 @@ def test_points_are_the_maps() -> None:
     assert MANY_POINTS in renderer.tags
 
 
-def test_the_page_knows_the_tag() -> None:
+def test_the_page_knows_the_tags() -> None:
     from interp_widgets.widgets.views.base import view_source
 
     assert f"MANY_POINTS = '{MANY_POINTS}'" in view_source("bokeh_points")
+    assert f"NAMES = '{NAMES}'" in view_source("bokeh_map")
+    assert f"EQUAL_ASPECT = '{EQUAL_ASPECT}'" in view_source("bokeh_map")
+    assert f"MOST_NAMES = {MOST_NAMES}," in view_source("bokeh_map")
+    chart = ConceptMapFigure(a_map())
+    assert EQUAL_ASPECT in chart.figure.tags
+    assert NAMES in chart.figure.select_one({"type": GlyphRenderer, "name": "marks"}).tags
 
 
-def test_eight_groups_have_a_colour_and_the_rest_is_one() -> None:
-    groups = [f"g{i}" for i in range(12) for _ in range(20 - i)] + ["", ""]
-    kinds, labels = group_colours(groups)
-    assert labels == [*(f"g{i}" for i in range(8)), "4 other groups"]
-    assert kinds[0] == 0
-    assert set(kinds[[i for i, group in enumerate(groups) if group in ("g9", "")]]) == {8}
-    assert group_colours(["a", ""])[1] == ["a", *[""] * 7, "no group"]
-    assert group_colours(["a"])[1][8] == ""
-    long = group_colours(["a very long name of a group"])[1][0]
+def test_groups_are_told_apart_by_colour_and_shape() -> None:
+    groups = [f"g{i:02}" for i in range(36) for _ in range(40 - i)] + ["", ""]
+    looks, labels = group_looks(groups)
+    assert len(set(LOOKS)) == len(LOOKS) == 33
+    assert {LOOKS[i].shape for i in range(8)} == {"circle"}
+    assert labels == [*(f"g{i:02}" for i in range(32)), "4 other groups"]
+    assert looks[0] == 0
+    assert set(looks[[i for i, group in enumerate(groups) if group in ("g33", "")]]) == {32}
+    assert group_looks(["a", ""])[1] == ["a", *[""] * 31, "no group"]
+    assert group_looks(["a"])[1][32] == ""
+    long = group_looks(["a very long name of a group"])[1][0]
     assert long.endswith("…")
     assert len(long) <= 18
+    chart = ConceptMapFigure(a_map(kinds=14))
+    data = chart.source.data
+    assert len({(*color, shape) for color, shape in zip(data["color"].tolist(), data["shape"], strict=True)}) == 14
+    assert sum(item.visible for item in chart._groups) == 14
+
+
+def test_every_group_is_named_before_any_is_named_twice() -> None:
+    looks = np.array([0, 0, 0, 2, 2, 1])
+    assert name_order(looks).tolist() == [0, 5, 3, 1, 4, 2]
+    chart = ConceptMapFigure(a_map(kinds=3))
+    assert chart.source.data["rank"][:4].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.2])
+def test_names_cover_no_point_and_no_name(spread: float) -> None:
+    rng = np.random.default_rng(0)
+    at = 400 + spread * rng.uniform(-400, 400, size=(300, 2))
+    names = [f"concept {i}" for i in range(300)]
+    placed = placed_names(at, names, range(300), (800, 800))
+    boxes = [(one.left, one.middle - 7, one.left + 6.0 * len(names[one.concept]), one.middle + 7) for one in placed]
+    for number, (left, top, right, bottom) in enumerate(boxes):
+        assert not ((at > [left, top]) & (at < [right, bottom])).all(axis=1).any()
+        assert left >= 0
+        assert top >= 0
+        assert all(
+            right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top for other in boxes[:number]
+        )
+    assert len(placed) > 15
+    apart = placed_names(np.array([[100.0, 100.0], [100.0, 130.0]]), ["a", "b"], [1, 0], (200, 200))
+    assert [one.concept for one in apart] == [1, 0], "the first is placed first"
+    assert placed_names(np.full((40, 2), 50.0), ["a"] * 40, range(1), (200, 200)), "its own point is no obstacle"
 
 
 def test_a_tap_chooses_and_a_lasso_selects() -> None:
@@ -99,18 +138,12 @@ def test_a_tap_chooses_and_a_lasso_selects() -> None:
 
 
 def test_marks_ring_and_name() -> None:
-    xy = np.array([[0, 0], [1, 1], [1.001, 1.001], [5, 5], [-5, -5]], dtype=float)
-    chart = ConceptMapFigure(a_map(5, xy=xy))
+    chart = ConceptMapFigure(a_map(5))
     chart.mark(1, [2, 3, 1])
     marks = chart.marks.data
-    assert marks["name"] == ["concept 2", "concept 3", "concept 1"]
+    assert marks["name"] == ["concept 2", "concept 3", "concept 1"], "the chosen one last, above the others"
     assert marks["color"] == [SELECT, SELECT, MARK]
-    assert marks["label"] == ["", "concept 3", "concept 1"], "a name that would cover another is left out"
-    assert marks["align"] == ["left", "right", "left"], "at the right edge a name goes to the left"
-    chart.figure.x_range.update(start=0.9995, end=1.0015)
-    chart._fill_marks()
-    assert marks != chart.marks.data
-    assert chart.marks.data["label"][0] == "concept 2", "closer up there is room"
+    assert marks["x"] == chart.xy[[2, 3, 1], 0].tolist()
     chart.mark()
     assert chart.marks.data["x"] == []
     with pytest.raises(ValueError, match="counted from 0 to 4, got 5"):
@@ -188,8 +221,17 @@ def test_a_picture_holds_what_the_page_shows() -> None:
         x, y = axes.transData.transform(chart.xy[index])
         assert (dot.left, dot.top) == pytest.approx((x, scene.height - y), abs=0.01)
     chart.figure.x_range.update(start=0.0, end=1.0)
-    inside = (chart.xy[:, 0] >= 0) & (chart.xy[:, 0] <= 1)
-    assert len(pieces(chart.scene())) == inside.sum()
+    chart.figure.y_range.update(start=0.0, end=1.0)
+    scene = chart.scene()
+    (axes,) = scene.figure().axes
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    box = axes.get_window_extent()
+    assert (right - left) / box.width == pytest.approx((high - low) / box.height), "one scale across and up"
+    assert (left + right) / 2 == pytest.approx(0.5)
+    assert (low, high) == (0.0, 1.0)
+    inside = ((chart.xy >= [left, low]) & (chart.xy <= [right, high])).all(axis=1)
+    assert len(pieces(scene)) == inside.sum()
+    assert {f"concept {i}" for i in np.flatnonzero(inside)[:1]} & set(texts(scene)) or not inside.any()
 
 
 @pytest.mark.seconds
@@ -204,8 +246,8 @@ def test_a_picture_of_forty_thousand_is_one_image() -> None:
     # the selected one is drawn last, where it belongs, in its own colour
     (axes,) = scene.figure().axes
     x, y = axes.transData.transform(places.xy[5])
-    kinds, _ = group_colours(places.groups)
+    looks, _ = group_looks(places.groups)
     pixel = image(scene, 2).getpixel((round(2 * x), round(2 * (scene.height - y))))
-    assert pixel == rgba((*PALETTE8, QUIET)[kinds[5]])[:3]
+    assert pixel == rgba(LOOKS[looks[5]].colour)[:3]
     with pytest.raises(ValueError, match="a name and a group each"):
         concept_map_scene(places.xy, places.names[1:], places.groups)

@@ -166,9 +166,9 @@ def concept_map(
     near = min(n_neighbors, len(directions) - 1)
     match method:
         case "umap":
-            xy = run.beside(lambda: umap_places(parts, near, seed))
+            xy = lying(run.beside(lambda: umap_places(parts, near, seed)))
         case "tsne":
-            xy = run.beside(lambda: tsne_places(parts, near, seed))
+            xy = lying(run.beside(lambda: tsne_places(parts, near, seed)))
         case "pca":
             xy = parts[:, :2]
     run.report(2, 3)
@@ -298,6 +298,18 @@ def components(directions: Floats, width: int, seed: int) -> tuple[Floats, Float
 def projected(directions: Floats, axes: Floats, middle: Floats) -> Floats:
     """(directions, axes) components, by one product for mapped and added ones alike; no centred copy is made."""
     return np.asarray(directions @ axes.T - middle @ axes.T)
+
+
+def lying(xy: Floats) -> Floats:
+    """Places turned so that they are farthest apart across; directions in the plane of UMAP and t-SNE mean nothing.
+
+    >>> np.abs(lying(np.array([[1.0, 0.0], [1.0, 4.0], [1.5, 2.0]]))).round(1).tolist()
+    [[2.0, 0.2], [2.0, 0.2], [0.0, 0.3]]
+    """
+    middle = xy.mean(axis=0)
+    _, _, (along, _) = np.linalg.svd(xy - middle, full_matrices=False)
+    along = along * np.sign(along[np.abs(along).argmax()])
+    return np.asarray((xy - middle) @ np.array([along, [-along[1], along[0]]]).T)
 
 
 def umap_places(parts: Floats, near: int, seed: int) -> Floats:

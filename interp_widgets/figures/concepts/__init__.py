@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .groups import group_colours
+from .groups import LOOKS, group_looks
 from .map import ConceptMapFigure
 from .picture import concept_map_scene
 
-__all__ = ["ConceptMapFigure", "concept_map_scene", "group_colours"]
+__all__ = ["LOOKS", "ConceptMapFigure", "concept_map_scene", "group_looks"]

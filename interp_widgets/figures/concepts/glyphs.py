@@ -23,12 +23,16 @@ from interp_widgets.figures.chart import empty_source
 
 MANY_POINTS = "many points"
 """Tag of a scatter that the page draws as one picture instead of dot by dot; `views/bokeh_points.js` knows it."""
+NAMES = "names where there is room"
+"""Tag of the rings, above which the page writes the points' names; `views/bokeh_map.js` knows it, and"""
+EQUAL_ASPECT = "equal aspect"
+"""the tag of a figure one of whose lengths is as many pixels across as up."""
 
 
 def draw_points(figure: Any, source: ColumnDataSource) -> Any:
     """A dot for each concept."""
     points = figure.scatter(
-        x="x", y="y", size=6, source=source, fill_color="color", line_color=None, fill_alpha=0.75,
+        x="x", y="y", size=6, source=source, marker="shape", fill_color="color", line_color=None, fill_alpha=0.75,
         selection_fill_alpha=1.0, nonselection_fill_alpha=0.2, name="points",
     )  # fmt: skip
     points.tags = [MANY_POINTS]
@@ -45,16 +49,12 @@ def draw_arrows(figure: Any) -> ColumnDataSource:
 
 
 def draw_marks(figure: Any) -> ColumnDataSource:
-    """Rings, with names where `label` has one; their source."""
-    source = empty_source("concept_map_marks", ("x", "y", "size", "color", "name", "group", "label", "align", "shift"))
-    figure.scatter(
+    """Rings, and all names above them; their source."""
+    source = empty_source("concept_map_marks", ("x", "y", "size", "color", "name"))
+    rings = figure.scatter(
         x="x", y="y", size="size", source=source, fill_color=None, line_color="color", line_width=2.5, name="marks"
     )
-    # glyphs cannot take a page's text colour: names wear that of their ring, which holds in the light and the dark
-    figure.text(
-        x="x", y="y", text="label", text_color="color", source=source, x_offset="shift", y_offset=-5,
-        text_align="align", text_font_size="12px", text_font_style="bold", name="mark_names",
-    )  # fmt: skip
+    rings.tags = [NAMES]
     return source
 
 
@@ -70,8 +70,8 @@ def add_tools(figure: Any, points: Any, tooltips: list[tuple[str, str]]) -> None
     figure.toolbar.autohide = False
 
 
-def legend_item(figure: Any, color: str) -> LegendItem:
+def legend_item(figure: Any, color: str, shape: str) -> LegendItem:
     """An entry of the legend, hidden until it has a label."""
     nowhere = [float("nan")]  # a legend draws no glyph without a row
-    dot = figure.scatter(x=nowhere, y=nowhere, size=9, fill_color=color, line_color=None)
+    dot = figure.scatter(x=nowhere, y=nowhere, size=9, marker=shape, fill_color=color, line_color=None)
     return LegendItem(label="", renderers=[dot], visible=False)

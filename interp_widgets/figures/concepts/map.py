@@ -6,18 +6,25 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-from bokeh.events import RangesUpdate, SelectionGeometry
+from bokeh.events import SelectionGeometry
 from bokeh.models import Range1d
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.concepts import ConceptMap
 from interp_widgets.figures.chart import Chart, plain_label
-from interp_widgets.figures.concepts.glyphs import add_tools, draw_arrows, draw_marks, draw_points, legend_item
-from interp_widgets.figures.concepts.groups import GROUP_COLOURS, group_colours, room_for_names
+from interp_widgets.figures.concepts.glyphs import (
+    EQUAL_ASPECT,
+    add_tools,
+    draw_arrows,
+    draw_marks,
+    draw_points,
+    legend_item,
+)
+from interp_widgets.figures.concepts.groups import LOOKS, group_looks
+from interp_widgets.figures.concepts.names import name_order
 from interp_widgets.figures.concepts.picture import concept_map_scene
 from interp_widgets.figures.labels import axis_name
 from interp_widgets.figures.static import Scene
-from interp_widgets.figures.static.scene import text_width
 from interp_widgets.figures.theme import MARK, SELECT, rgba
 
 Side = Literal["a", "b", "both"]
@@ -26,14 +33,14 @@ Side = Literal["a", "b", "both"]
 Floats = NDArray[np.floating[Any]]
 
 _MOST_ARROWS = 200
-_NARROW = (560, 340)  # pixels of a narrow map
 
 
 class ConceptMapFigure(Chart):
-    """Concept directions in the plane, coloured by group (the 8 largest, all others grey).
+    """Concept directions in the plane, the 32 largest groups told apart by colour and shape, all others grey.
 
-    The pointer on a point shows its name; a tap chooses it, the lasso and the box select many. Both reach Python
-    through `on_click` and `on_select`. `mark` rings a chosen concept and its neighbours; `centre` moves the map to one.
+    Names stand where there is room, more of them closer up. The pointer on a point shows its name; a tap chooses it,
+    the lasso and the box select many. Both reach Python through `on_click` and `on_select`. `mark` rings a chosen
+    concept and its neighbours; `centre` moves the map to one.
 
     Args:
         places: a map, or None for a sentence in its place.
@@ -66,17 +73,17 @@ class ConceptMapFigure(Chart):
         self.neighbours: tuple[int, ...] = ()
         self._selected: tuple[int, ...] = ()
         self.start(
-            "concept_map", self.TITLE, ("", ""), columns=("x", "y", "name", "group", "color"),
+            "concept_map", self.TITLE, ("", ""), columns=("x", "y", "name", "group", "color", "shape", "rank"),
             tooltips=[("", "@name"), ("group", "@group")], height=480, tools="", x_range=Range1d(0, 1),
             y_range=Range1d(0, 1), lod_threshold=3000, lod_factor=16, lod_timeout=200,
         )  # fmt: skip
+        self.figure.tags = [EQUAL_ASPECT]
         self._points = draw_points(self.figure, self.source)
         self.arrows, self.marks = draw_arrows(self.figure), draw_marks(self.figure)
         add_tools(self.figure, self._points, self.tooltips)
-        self._groups = [legend_item(self.figure, color) for color in GROUP_COLOURS]
+        self._groups = [legend_item(self.figure, *look) for look in LOOKS]
         self.legend(self._groups, columns=5)
         self.figure.on_event(SelectionGeometry, self._picked)
-        self.figure.on_event(RangesUpdate, lambda _: self._fill_marks())  # closer up there is room for more names
         self.show(places, **options)
 
     # ---- what is shown
@@ -135,15 +142,18 @@ class ConceptMapFigure(Chart):
         return self.places.xy if second is None else second
 
     def _fill_points(self, places: ConceptMap) -> None:
-        kinds, labels = group_colours(places.groups)
-        table = np.array([rgba(color) for color in GROUP_COLOURS], dtype=np.uint8)
+        looks, labels = group_looks(places.groups)
+        table = np.array([rgba(look.colour) for look in LOOKS], dtype=np.uint8)
+        rank = np.empty(len(looks), dtype=np.int32)
+        rank[name_order(looks)] = np.arange(len(looks))
         selected, count = self._selected, len(places.names)
         self._points.glyph.size = 9 if count <= 500 else 6 if count <= 5000 else 4
         self.fill(
             {
                 "x": np.ascontiguousarray(self.xy[:, 0]), "y": np.ascontiguousarray(self.xy[:, 1]),
                 "name": [axis_name(name) for name in places.names], "group": list(places.groups),
-                "color": np.ascontiguousarray(table[kinds]),
+                "color": np.ascontiguousarray(table[looks]), "shape": [LOOKS[i].shape for i in looks.tolist()],
+                "rank": rank,
             },
             subtitle=self._summary(places),
         )  # fmt: skip
@@ -164,41 +174,23 @@ class ConceptMapFigure(Chart):
                 chosen = np.argsort(-places.moved, kind="stable")[: min(moved, _MOST_ARROWS)].tolist()
             else:
                 chosen = self._checked(moved)[:_MOST_ARROWS]
-            kinds, _ = group_colours(places.groups)
+            looks, _ = group_looks(places.groups)
             for i in chosen:
                 (x0, y0), (x1, y1) = places.xy[i].tolist(), places.other_xy[i].tolist()
-                color = GROUP_COLOURS[kinds[i]]
+                color = LOOKS[looks[i]].colour
                 for column, entry in {"x0": x0, "y0": y0, "x1": x1, "y1": y1, "color": color}.items():
                     rows[column].append(entry)
         self.arrows.data = rows
 
     def _fill_marks(self) -> None:
-        rows: dict[str, list[Any]] = {column: [] for column in self.marks.data}
         wanted = [(i, 13, SELECT) for i in self.neighbours]
         wanted += [] if self.chosen is None else [(self.chosen, 18, MARK)]
-        named = self._named([i for i, _, _ in reversed(wanted)])
-        for i, size, color in wanted:
-            point = {"x": float(self.xy[i, 0]), "y": float(self.xy[i, 1]), "size": size, "color": color}
-            texts = {"name": self.source.data["name"][i], "group": self.source.data["group"][i]}
-            left = self._ends_right(i)
-            label = {"label": texts["name"] if i in named else "", "align": "right" if left else "left"}
-            for column, value in (point | texts | label | {"shift": -9 if left else 9}).items():
-                rows[column].append(value)
-        self.marks.data = rows
-
-    def _named(self, order: Sequence[int]) -> set[int]:
-        """Which of the marked concepts have room for their names; the page's width is not known: a narrow one."""
-        wide = np.array([reach.end - reach.start for reach in (self.figure.x_range, self.figure.y_range)])
-        names = [self.source.data["name"][i] for i in order]
-        at = self.xy[list(order)] / wide * _NARROW
-        at[:, 0] -= [text_width(name) + 30 if self._ends_right(i) else 0 for i, name in zip(order, names, strict=True)]
-        free = room_for_names(at, names)
-        return {i for i, room in zip(order, free, strict=True) if room}
-
-    def _ends_right(self, index: int) -> bool:
-        """Whether a concept lies so far to the right that its name goes to the left of it."""
-        reach = self.figure.x_range
-        return bool(self.xy[index, 0] > reach.start + 0.85 * (reach.end - reach.start))
+        indices = [i for i, _, _ in wanted]
+        self.marks.data = {
+            "x": self.xy[indices, 0].tolist(), "y": self.xy[indices, 1].tolist(),
+            "size": [size for _, size, _ in wanted], "color": [color for _, _, color in wanted],
+            "name": [self.source.data["name"][i] for i in indices],
+        }  # fmt: skip
 
     def _set_axes(self, places: ConceptMap) -> None:
         figure = self.figure

@@ -81,7 +81,8 @@ class ConceptBrowser(ConceptOptions, Stack):
         self.inputs.children = [*self.controls.rows("directions", after={"map_method": [more]}), self.library.box]
         self.listing.box.layout.flex, self.tabs.layout.flex = "1 1 248px", "4 1 560px"
         both = row(self.listing.box, self.tabs)
-        both.layout.align_items = "flex-start"
+        # where there is no room beside each other, the tabs stand above the list
+        both.layout.flex_flow, both.layout.align_items = "row wrap-reverse", "flex-end"
         self.children = tuple(both if child is self.tabs else child for child in self.children)
         self.watch(self, ["concept", "concepts", "path", "search", "view", "tab"], self._say)
         self._say()

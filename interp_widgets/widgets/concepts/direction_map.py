@@ -123,19 +123,18 @@ class DirectionMap(ConceptPanel):
         self.chart = ConceptMapFigure()
         self.chart.on_click(guarded(self, self._clicked))
         self.chart.on_select(guarded(self, self._lassoed))
-        host = W.VBox([BokehFigure(self.chart.figure, on_error=self.show_error)])
-        host.layout.flex = "3 1 420px"
-        self.near = ConceptTable(self, empty="Click a concept: its nearest neighbours are listed here.", height=264)
-        self.selected = ConceptTable(self, empty="Nothing selected: draw around points with the lasso.", height=200)
+        host = BokehFigure(self.chart.figure, on_error=self.show_error)
+        self.near = ConceptTable(self, empty="Click a concept: its nearest neighbours are listed here.", height=220)
+        self.selected = ConceptTable(self, empty="Nothing selected: draw around points with the lasso.", height=180)
         self.clear = self.on_click(
             W.Button(description="Let go", tooltip="Select nothing"), lambda: setattr(self, "chosen", [])
         )
-        beside = W.VBox([self.near.view, self.selected.view, self.clear])
-        beside.add_class("iw-column")
-        beside.layout.flex = "1 1 264px"
-        both = row(host, beside)
-        both.layout.align_items = "flex-start"
-        self.plot.children = [both]
+        boxes = [W.VBox([self.near.view]), W.VBox([self.selected.view, self.clear])]
+        for box in boxes:
+            box.layout.flex = "1 1 320px"
+        below = row(*boxes)
+        below.layout.align_items = "flex-start"
+        self.plot.children = [host, below]
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ class BokehFigure(View):
     >>> host.close()
     """
 
-    _esm = view_source("bokeh_page", "bokeh_points", "bokeh_figure")
+    _esm = view_source("bokeh_page", "bokeh_map", "bokeh_points", "bokeh_figure")
     _css = view_style("bokeh_figure")
     exported = True
 

@@ -9,16 +9,24 @@ const FEWEST_POINTS = 2000;  // below, Bokeh's own drawing is as fast and smooth
 const SUBPIXELS = 4;  // places within a pixel, each way, that a dot is drawn for
 const STAMPS = new Map();
 
+// How far a place is outside of a shape of this radius, in pixels; shapes as Bokeh draws them.
+const OUTSIDE = {
+  circle: (x, y, r) => Math.hypot(x, y) - r,
+  square: (x, y, r) => Math.max(Math.abs(x), Math.abs(y)) - r,
+  diamond: (x, y, r) => (Math.abs(x) * 1.5 + Math.abs(y)) / 1.8 - r / 1.8,
+  triangle: (x, y, r) => Math.max(y - r / Math.sqrt(3), (Math.abs(x) * Math.sqrt(3) - y) / 2 - r / Math.sqrt(3)),
+};
+
 // Which pixels a dot covers and how much of each (0..255), for every place of its middle within a pixel.
-function stampsOf(radius) {
-  const key = radius.toFixed(2);
+function stampsOf(radius, shape) {
+  const outside = OUTSIDE[shape] ?? OUTSIDE.circle, key = `${shape} ${radius.toFixed(2)}`;
   if (STAMPS.has(key)) return STAMPS.get(key);
-  const reach = Math.ceil(radius) + 1, made = [];
+  const reach = Math.ceil(1.2 * radius) + 1, made = [];
   for (let v = 0; v < SUBPIXELS; v++) for (let u = 0; u < SUBPIXELS; u++) {
     const dx = [], dy = [], part = [];
     for (let y = -reach; y <= reach; y++) for (let x = -reach; x <= reach; x++) {
-      const off = Math.hypot(x + 0.5 - (u + 0.5) / SUBPIXELS, y + 0.5 - (v + 0.5) / SUBPIXELS);
-      const covered = Math.round(255 * Math.max(0, Math.min(1, radius + 0.5 - off)));
+      const off = outside(x + 0.5 - (u + 0.5) / SUBPIXELS, y + 0.5 - (v + 0.5) / SUBPIXELS, radius);
+      const covered = Math.round(255 * Math.max(0, Math.min(1, 0.5 - off)));
       if (covered > 4) { dx.push(x); dy.push(y); part.push(covered); }
     }
     made.push({ dx, dy, part });
@@ -28,11 +36,17 @@ function stampsOf(radius) {
 }
 
 // Lays dots over one another in `pixels` (w × h, colours times their opacity, alpha in the highest byte).
-function stampDots({ pixels, w, h }, { sx, sy, colors, opacity, radius, scale, left, top, indices }) {
-  const { reach, made } = stampsOf(radius), full = Math.round(opacity * 256);
-  const offsets = made.map(({ dx, dy }) => Int32Array.from(dx, (x, k) => dy[k] * w + x));
+function stampDots({ pixels, w, h }, { sx, sy, colors, shapes, opacity, radius, scale, left, top, indices }) {
+  const full = Math.round(opacity * 256), stamps = new Map();
+  const stampOf = shape => {
+    if (!stamps.has(shape)) {
+      const { reach, made } = stampsOf(radius, shape);
+      stamps.set(shape, { reach, made, offsets: made.map(({ dx, dy }) => Int32Array.from(dx, (x, k) => dy[k] * w + x)) });
+    }
+    return stamps.get(shape);
+  };
   for (const i of indices) {
-    const x = sx[i] * scale - left, y = sy[i] * scale - top;
+    const x = sx[i] * scale - left, y = sy[i] * scale - top, { reach, made, offsets } = stampOf(shapes.get(i));
     if (!(x > -reach && y > -reach && x < w + reach && y < h + reach)) continue;
     const px = Math.floor(x), py = Math.floor(y), which = Math.floor((y - py) * SUBPIXELS) * SUBPIXELS + Math.floor((x - px) * SUBPIXELS);
     const { dx, dy, part } = made[which], offset = offsets[which], middle = py * w + px, color = colors.get(i);
@@ -85,7 +99,7 @@ function drawManyPoints(view) {
     const { sx, sy } = view.glyph, selected = view.model.data_source.selected.indices;
     const dots = (glyph, indices) => stampDots(sheet, {
       sx, sy, indices, scale, left, top, radius: glyph.size.get(0) / 2 * scale,
-      colors: glyph.visuals.fill.fill_color, opacity: glyph.visuals.fill.fill_alpha.get(0),
+      colors: glyph.visuals.fill.fill_color, shapes: glyph.marker, opacity: glyph.visuals.fill.fill_alpha.get(0),
     });
     const all = Array.from({ length: sx.length }, (_, i) => i);
     if (selected.length) {
@@ -106,7 +120,7 @@ function drawManyPoints(view) {
     const x0 = xscale.compute(0), y0 = yscale.compute(0);
     const now = { x0: x0 * scale + e, y0: y0 * scale + f, x: (xscale.compute(1) - x0) * scale, y: (yscale.compute(1) - y0) * scale };
     const state = [scale, frame.left, frame.top, frame.width, frame.height, glyph.x, glyph.y, glyph.visuals.fill.fill_color,
-      view.model.data_source.selected.indices, glyph.size.get(0), glyph.visuals.fill.fill_alpha.get(0)];
+      view.model.data_source.selected.indices, glyph.size.get(0), glyph.visuals.fill.fill_alpha.get(0), glyph.marker];
     const resting = !(view.model.document?.interactive_duration() >= 0);
     const same = made && state.every((value, k) => value === made.state[k]);
     let place = same && placeOf(now);
@@ -133,7 +147,7 @@ function drawManyPoints(view) {
   }
 
   const able = ctx => ctx instanceof CanvasRenderingContext2D && view.all_indices?.count > FEWEST_POINTS
-    && view.all_indices.count === view.glyph.sx?.length && view.glyph.visuals?.fill && !view.model.muted && !view.hover_glyph;
+    && view.all_indices.count === view.glyph.sx?.length && view.glyph.marker && view.glyph.visuals?.fill && !view.model.muted && !view.hover_glyph;
 
   view._paint = ctx => { if (able(ctx)) paint(ctx); else own.call(view, ctx); };
   paintEachFrame(view.plot_view);
@@ -215,6 +229,8 @@ function viewsBelow(views) {
 function improveViews(views) {
   for (const view of viewsBelow(views)) {
     if (view.model.type === 'GlyphRenderer' && view.model.tags.includes(MANY_POINTS)) drawManyPoints(view);
+    if (view.model.type === 'GlyphRenderer' && view.model.tags.includes(NAMES)) drawNames(view);
+    if (view.frame && view.model.tags?.includes(EQUAL_ASPECT)) keepAspect(view);
     if (view.model.type === 'HoverTool') dressTooltips(view);
   }
 }
