@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from html import escape
+from pathlib import Path
 from typing import Annotated, Any
 
 import ipywidgets as W
@@ -12,14 +13,17 @@ import pytest
 import traitlets as T
 
 from interp_widgets import Bounds, LogitLensExplorer, TokenValues, Workbench, probe, response_probabilities
+from interp_widgets.compute.cache import results as cache
 from interp_widgets.models import Model
 from interp_widgets.widgets.base.controls import shown_if
 from interp_widgets.widgets.base.fields import hidden
+from interp_widgets.widgets.base.panel import Panel
 from interp_widgets.widgets.base.tidy import descendants
 from interp_widgets.widgets.base.words import Words, decimals
 from interp_widgets.widgets.probe import Prompt
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from interp_widgets.widgets.workbench.screen import Screen
+from interp_widgets.widgets.workbench.session import unpacked
 from tests.shipped import demo_pair
 
 pytestmark = pytest.mark.slow
@@ -238,6 +242,118 @@ def test_the_bench_is_its_screen_in_a_notebook(pair: Any, show: Any) -> None:
     assert again is not screen
     assert again.wait(120)
     assert again.texts.prompt == PROMPT
+
+
+# ---- sessions and pages
+
+
+def numbers(panel: Any) -> Any:
+    """What the results of a panel hold."""
+    return [np.asarray(result.importance) for result in panel.results]
+
+
+def test_a_session_opens_with_the_same_results_without_computing(
+    pair: Any, show: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = show(pair, tabs=("saliency", "logit_lens"), response=" Paris. Paris is")
+    for name in ("ablation", "decomposition"):
+        screen.show(name)
+        assert screen.wait(120)
+    screen.shown = ("saliency", "ablation")
+    screen["saliency"].method = "first_order"
+    screen.workbench.response_token = 1
+    screen.view = "A"
+    assert screen.wait(120)
+    for shown in (("logit_lens", "decomposition"), ("saliency", "ablation")):
+        screen.shown = shown  # what is not shown is not brought up to the selection
+        assert screen.wait(120)
+    before = numbers(screen["saliency"]), screen["ablation"].results[1].effect, text_of(screen)
+    path = screen.workbench.save(tmp_path / "story.npz")
+    cache.clear()
+    monkeypatch.setattr(Panel, "compute", lambda *_, **__: pytest.fail("the model ran"))
+    again = Workbench.load(path, pair.base, pair.tuned)
+    try:
+        opened = again.screen
+        assert opened.wait(120)
+        assert opened.status_line.error == ""
+        assert (opened.shown, opened.view, opened["saliency"].method) == (("saliency", "ablation"), "A", "first_order")
+        assert (again.prompt, again.response, again.response_token) == (PROMPT, " Paris. Paris is", 1)
+        for one, other in zip(numbers(opened["saliency"]), before[0], strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(opened["ablation"].results[1].effect, before[1])
+        assert text_of(opened) == before[2]
+        opened.shown = ("logit_lens", "decomposition")
+        assert opened.wait(120)
+        assert opened.status_line.error == ""
+        assert all(opened[name].result is not None for name in opened.shown)
+        assert hidden(opened.note)
+    finally:
+        again.close()
+
+
+def test_results_of_other_weights_are_computed_anew(pair: Any, show: Any, tmp_path: Path) -> None:
+    screen = show(pair.base, tabs=("logit_lens",))
+    path = screen.workbench.save(tmp_path / "base.npz")
+    other = Workbench.load(path, pair.tuned)
+    try:
+        assert other.screen.wait(120)
+        assert "Computed anew" in other.screen.note.value
+        assert "weight hash" in other.screen.note.value
+        wanted = response_probabilities(pair.tuned, PROMPT, RESPONSE).probability
+        np.testing.assert_allclose(other.screen.texts.result.probability, wanted, atol=1e-6)
+    finally:
+        other.close()
+    with pytest.raises(ValueError, match="saved with 1 model, got 2: give as many"):
+        Workbench.load(path, pair.base, pair.tuned)
+
+
+def test_a_session_finds_its_models(pair: Any, show: Any, tmp_path: Path) -> None:
+    path = show(pair.base, tabs=("logit_lens",)).workbench.save(tmp_path / "base.npz")
+    again = Workbench.load(path)
+    try:
+        assert again.models[0].name == pair.base.name
+        assert again.screen.wait(120)
+        assert hidden(again.screen.note)
+    finally:
+        again.close()
+
+
+def test_what_is_no_session_is_refused(pair: Any, show: Any, tmp_path: Path) -> None:
+    screen = show(pair.base, tabs=("logit_lens",))
+    with pytest.raises(FileNotFoundError, match="there is no result file"):
+        Workbench.load(tmp_path / "nothing.npz")
+    with pytest.raises(ValueError, match="not a Session"):
+        Workbench.load(screen["logit_lens"].save(tmp_path / "lens.npz"))
+    with pytest.raises(ValueError, match=r"the name must end in .npz, .html"):
+        screen.save(tmp_path / "session.txt")
+    with pytest.raises(ValueError, match="make it or choose another"):
+        screen.save(tmp_path / "nowhere" / "session.npz")
+    with pytest.raises(ValueError, match="no class of this package"):
+        unpacked({"class of interp_widgets": "os:system"})
+    with pytest.raises(ValueError, match="no class of this package"):
+        unpacked({"class of interp_widgets": "interp_widgets.models:load_model"})
+
+
+def test_one_page_holds_all_open_panels(pair: Any, show: Any, tmp_path: Path) -> None:
+    screen = show(pair, tabs=("saliency", "logit_lens"))
+    screen.show("decomposition")
+    assert screen.wait(120)
+    page = screen.save(tmp_path / "page.html").read_text(encoding="utf-8")
+    for title in ("What it depends on", "What each layer would say", "What it is made of"):
+        assert title in page
+    assert "<textarea" not in page.partition("<script")[0]
+    assert PROMPT in page
+
+
+def test_saving_from_the_screen(
+    pair: Any, show: Any, wire: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    screen = show(pair.base, tabs=("logit_lens",))
+    wire.click(screen.save_menu.button)
+    wire.click(screen.save_menu.write)
+    assert (tmp_path / "workbench.npz").exists()
+    assert screen.status_line.text.startswith("Saved ")
 
 
 def test_words_are_escaped_and_small_numbers_are_no_values() -> None:

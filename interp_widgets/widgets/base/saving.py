@@ -122,13 +122,12 @@ def file_stem(title: str) -> str:
 class SaveMenu:
     """The Save button of a panel and the row it opens: format, name, and the button that writes."""
 
-    def __init__(self, panel: Any) -> None:
+    def __init__(self, panel: Any, labels: Mapping[str, str] | None = None) -> None:
         self._panel = panel
+        offered = {suffix: _LABELS[suffix] for suffix in formats(panel)} if labels is None else labels
         self.button = W.Button(description="Save", tooltip="Save the numbers, the picture or the whole panel")
-        offered = formats(panel)
-        self.format = W.Dropdown(
-            options=[(_LABELS[suffix], suffix) for suffix in offered], value=offered[0], description="Format"
-        )
+        options = [(label, suffix) for suffix, label in offered.items()]
+        self.format = W.Dropdown(options=options, value=options[0][1], description="Format")
         self.name = W.Text(value=file_stem(panel.title), description="File name", continuous_update=False)
         self.write = W.Button(description="Save file", tooltip="Write the file beside the notebook")
         self.row = W.HBox([self.format, self.name, self.write])
@@ -149,5 +148,5 @@ class SaveMenu:
         for suffix in _LABELS:
             name = name.removesuffix(suffix)
         name = checked_path(name + self.format.value, "the file name")
-        target = save(self._panel, free_name(Path.cwd() / name))
+        target = self._panel.save(free_name(Path.cwd() / name))
         self._panel.status.idle(f"Saved {target} ({describe_bytes(target.stat().st_size)})")

@@ -136,6 +136,11 @@ class Stack(Shell):
             return self._opened[name]
 
     @property
+    def opened_panels(self) -> dict[str, Panel]:
+        """The panels that have been made, by the names of their tabs."""
+        return dict(self._opened)
+
+    @property
     def current(self) -> Panel:
         """The panel that is looked at."""
         return self[self.tab]

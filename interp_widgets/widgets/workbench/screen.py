@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from html import escape
+from pathlib import Path
 from typing import Any, ClassVar
 
 import ipywidgets as W
@@ -12,16 +13,20 @@ import traitlets as T
 
 from ..base import tidy
 from ..base.controls import row, shown_if
+from ..base.export import export_html
 from ..base.fields import Controls
 from ..base.guard import guard, guarded, handling
 from ..base.heading import heading
+from ..base.saving import SaveMenu
 from ..base.shell import Shell
 from ..base.status import StatusLine
-from ..base.workbench import SELECTED, WorkbenchState
+from ..base.workbench import SELECTED, WorkbenchState, model_name
 from .selected import Selected
+from .session import Session, options_of, restore, session_of
 from .texts import Texts
-from .tools import TOOLS, Tool, probe_tool
+from .tools import TOOLS, probe_tool
 
+FORMATS = {".npz": "NPZ: the session, to be opened again", ".html": "HTML: one page of all open panels"}
 BESIDE = 2
 """Most panels beside each other."""
 VIEWS = [("A", "A"), ("B", "B"), ("B − A", "difference"), ("A beside B", "beside")]
@@ -43,20 +48,23 @@ class Screen(Shell):
     shown = T.Tuple()
     """The names of the tabs that are shown, the one opened last at the end."""
 
-    def __init__(self, workbench: WorkbenchState, tools: Mapping[str, Tool] | None = None, **traits: Any) -> None:
+    def __init__(self, workbench: WorkbenchState, session: Session | None = None, note: str = "") -> None:
         self.status_line = StatusLine(on_cancel=guarded(self, self.cancel))
         """What runs, of all panels."""
-        self.tools = dict(TOOLS if tools is None else tools)
+        self.tools = dict(TOOLS)
         """The tabs by their names."""
         self._opened: dict[str, Any] = {}
         self._cards: dict[str, W.VBox] = {}
         self._tabs: dict[str, W.ToggleButton] = {}
-        start = {"shown": FIRST, **({"view": "B"} if len(workbench.models) > 1 else {}), **traits}
+        self._saved = {} if session is None else {tool.name: tool for tool in session.tools}
         super().__init__(workbench, None, None, {})
         try:
-            self.view = start.get("view", "A")
-            self.texts = Texts(workbench, screen=self, view=self.view)
+            usual = "A" if len(self.models) == 1 else "B"  # the model that writes the response
+            self.view = usual if session is None else session.view
+            self.texts = self._made("texts", Texts)
             self._assemble()
+            self.note.value = escape(note)
+            shown_if(self.note, bool(note))
             self.observe(self._view_changed, "view")
             self.observe(self._shown_changed, "shown")
             workbench.observe(self._selection_changed, SELECTED)
@@ -65,7 +73,8 @@ class Screen(Shell):
             raise
         tidy.register(self)
         self.texts.appear()
-        self.shown = tuple(start["shown"])
+        shown = () if session is None else tuple(name for name in session.shown if name in self.tools)
+        self.shown = shown or FIRST
 
     # what the panels share --------------------------------------------------------------------------------------------
 
@@ -85,9 +94,7 @@ class Screen(Shell):
             raise KeyError(f"there is no tab {name!r}: {', '.join(self.tools)}")
         with handling():
             if name not in self._opened:
-                kind: Any = self.tools[name].load()
-                options = {"write_anew": False} if "write_anew" in kind.options() else {}
-                self._opened[name] = kind(self.workbench, screen=self, view=self.view, **options)
+                self._opened[name] = self._made(name, self.tools[name].load())
                 self._cards[name] = self._card(name)
             return self._opened[name]
 
@@ -117,6 +124,11 @@ class Screen(Shell):
             self.texts.label_strips()
         words = [panel.in_words() for panel in (self.texts, *shown) if panel.results]
         self.selected.show([one for one in words if one is not None], self.shown)
+
+    @property
+    def status(self) -> StatusLine:
+        """The status line."""
+        return self.status_line
 
     # what every shell does --------------------------------------------------------------------------------------------
 
@@ -160,10 +172,48 @@ class Screen(Shell):
         for panel in self._every():
             panel.close()
 
+    # taking away ------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> Path:
+        """Write the session (.npz), to be opened by `Workbench.load`, or one page of all open panels (.html).
+
+        Raises ValueError for another suffix, a folder that does not exist, or a page of nothing.
+        """
+        target = Path(path).expanduser().absolute()
+        if target.suffix.lower() not in FORMATS:
+            raise ValueError(f"cannot save as {target.name!r}: the name must end in {', '.join(FORMATS)}")
+        if not target.parent.is_dir():
+            raise ValueError(f"the folder {target.parent} does not exist: make it or choose another")
+        if target.suffix.lower() == ".npz":
+            return session_of(self).save(target)
+        views: list[Any] = [self.texts.plot]
+        for name, tool in self._opened.items():
+            panel = tool.current_panel
+            if panel.results:
+                views += [self._cards[name].children[0], panel.plot, panel.details]
+        question = {"Prompt": self.texts.prompt, "Response": self.texts.response}
+        if len(self.models) > 1:
+            question["View"] = next(label for label, value in VIEWS if value == self.view)
+        facts = self.texts.results[0].provenance if self.texts.results else None
+        title = f"{self.title}: {', '.join(model_name(model) for model in self.models)}"
+        return export_html(title, [*views, self.selected.text], target, question=question, provenance=facts)
+
     # inside -----------------------------------------------------------------------------------------------------------
 
     def _every(self) -> tuple[Any, ...]:
         return (*((self.texts,) if hasattr(self, "texts") else ()), *self._opened.values())
+
+    def _made(self, name: str, kind: Any) -> Any:
+        """A panel or stack on this screen: as the session has it, else as it opens."""
+        saved = self._saved.pop(name, None)
+        options: dict[str, Any] = {"view": self.view}
+        if kind is not Texts and "write_anew" in kind.options():
+            options["write_anew"] = False  # the texts above do
+        if saved is None:
+            return kind(self.workbench, screen=self, **options)
+        tool = kind(self.workbench, screen=self, **{**options, **options_of(saved, kind)})
+        restore(tool, saved)
+        return tool
 
     def _assemble(self) -> None:
         self.add_class("iw-screen")
@@ -171,14 +221,21 @@ class Screen(Shell):
         if len(self.models) > 1:
             views = W.ToggleButtons(options=VIEWS, value=self.view)
             head.append(self.bind(views, "view"))
-        self.head = row(*head, self.status_line)
+        self.save_menu = SaveMenu(self, FORMATS)
+        end = W.HBox([self.save_menu.button])
+        end.add_class("iw-end")
+        self.head = row(*head, self.status_line, end)
         self.head.add_class("iw-screen-head")
         self.tab_row = W.HBox([])
         self.tab_row.add_class("iw-tabs")
         self.selected = Selected(self.tools, guarded(self, self.show))
         self.cards = W.HBox([self.selected.box])
         self.cards.add_class("iw-cards")
-        self.children = (self.head, self.texts, self.tab_row, self.cards)
+        self.note = W.HTML("")
+        """What is to be known of how the screen came about, such as results that could not be taken."""
+        self.note.add_class("iw-hint")
+        shown_if(self.note, False)
+        self.children = (self.head, self.save_menu.row, self.note, self.texts, self.tab_row, self.cards)
         for name in self.tools:
             self._add_tab(name)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from ..base.workbench import WorkbenchState
+from ..base.workbench import WorkbenchState, as_models
 from .screen import Screen
+from .session import SavedTool, Session, differences, opened_models, unpacked
 
 
 class Workbench(WorkbenchState):
@@ -45,6 +48,31 @@ class Workbench(WorkbenchState):
         """Give the screen one more tab: a panel class, such as `@probe` makes of a function."""
         self.screen.add(name, kind)
 
+    def save(self, path: str | Path) -> Path:
+        """Write the screen as it is: a session (.npz) that `load` opens again, or one page of its panels (.html).
+
+        The file holds texts, selection, the options of every open panel and their results; not the models.
+        """
+        return self.screen.save(path)
+
+    @classmethod
+    def load(cls, path: str | Path, model: Any = None, tuned: Any = None) -> Workbench:
+        """Open a session again, with the same results and without computing them.
+
+        Without models those of the session are loaded from where they came from. Where the weights, the dtype or the
+        backend are others than at the time, everything is computed anew, and the screen says so.
+
+        Raises FileNotFoundError, or ValueError for a file that is no session, or models that cannot be found.
+        """
+        session = Session.load(path)
+        models = opened_models(session, list(as_models(model, tuned)) if model is not None else [])
+        bench = cls(*models, **{name: unpacked(value) for name, value in session.shared.items()})
+        others = differences(session, bench.models)
+        kept = session if not others else replace(session, tools=[_without_answers(tool) for tool in session.tools])
+        note = f"Computed anew: the models are not those of the session ({'; '.join(others)})" if others else ""
+        bench._screen = Screen(bench, kept, note)
+        return bench
+
     def close(self) -> None:
         """Close the screen and all panels."""
         if self._screen is not None:
@@ -54,3 +82,7 @@ class Workbench(WorkbenchState):
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """How a notebook shows it: as its screen."""
         return self.screen._repr_mimebundle_(**options)
+
+
+def _without_answers(tool: SavedTool) -> SavedTool:
+    return replace(tool, panels=[])

@@ -1,0 +1,191 @@
+"""A session: what a workbench's screen shows, in one file, to be opened again with the same results."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from interp_widgets.analysis._core.result import Record, Result, record
+from interp_widgets.models import load_model
+
+from ..base.panel import Panel
+from ..base.stack import Stack
+from ..base.workbench import SHARED
+
+_CLASS = "class of interp_widgets"
+_SAME = ("weight_hash", "dtype", "backend", "processed")
+"""What has to be the same of a model for its results to be taken."""
+
+
+@record
+class SavedPanel(Record):
+    """One panel of a tab."""
+
+    tab: str
+    """The name of its tab in a stack; empty for a panel that is no stack."""
+    answers: Sequence[Any]
+    """Its results, one per model that was asked; none where they are to be computed again."""
+
+
+@record
+class SavedTool(Record):
+    """One tab of the screen."""
+
+    name: str
+    options: Mapping[str, Any]
+    """Its options by their names."""
+    left_out: Sequence[str]
+    """Options whose values no file can hold, such as models."""
+    panels: Sequence[SavedPanel]
+
+
+@record
+class Session(Result):
+    """The screen of a workbench, as `Workbench.save` writes it."""
+
+    models: Sequence[Any]
+    """Of each model, what loads it again and what tells it from others."""
+    shared: Mapping[str, Any]
+    """Prompt, response and selection."""
+    view: str
+    """Which of two models is looked at."""
+    shown: Sequence[str]
+    """The tabs that are shown."""
+    tools: Sequence[SavedTool]
+    """The tabs that have been opened; the first one is the texts."""
+
+
+def session_of(screen: Any) -> Session:
+    """The session of a screen as it is now."""
+    bench = screen.workbench
+    opened = {"texts": screen.texts, **screen.panels}
+    return Session(
+        models=[_facts(model) for model in screen.models],
+        shared={name: getattr(bench, name) for name in SHARED},
+        view=screen.view,
+        shown=screen.shown,
+        tools=[_saved(name, tool) for name, tool in opened.items()],
+        provenance={"prompt": bench.prompt},
+    )
+
+
+def opened_models(session: Session, given: Sequence[Any]) -> tuple[Any, ...]:
+    """The models of a session: those given, else loaded from where they came from.
+
+    Raises ValueError for another number of models than the session has, or one that came from memory and is not given.
+    """
+    count = len(session.models)
+    if given and len(given) != count:
+        raise ValueError(f"the session was saved with {count} model{'s' * (count > 1)}, got {len(given)}: give as many")
+    if given:
+        return tuple(given)
+    for facts in session.models:
+        if not facts["source"]:
+            raise ValueError(
+                f"the model {facts['model']} came from memory: load it and give it, Workbench.load(path, model)"
+            )
+    return tuple(
+        load_model(facts["source"], dtype=facts["dtype"], backend=facts["backend"], processed=facts["processed"])
+        for facts in session.models
+    )
+
+
+def differences(session: Session, models: Sequence[Any]) -> list[str]:
+    """In what the models differ from those that the session was saved with, in words; empty where results hold."""
+    found = []
+    for facts, model in zip(session.models, models, strict=True):
+        now = _facts(model)
+        other = [name.replace("_", " ") for name in _SAME if now[name] != facts[name]]
+        other += ["edits"] * bool(now["edited"] or facts["edited"])
+        if other:
+            found.append(f"{facts['model']}: other {', '.join(other)}")
+    return found
+
+
+def restore(tool: Any, saved: SavedTool) -> None:
+    """Give the panels of a tab the results that they had, for the questions that their options ask."""
+    for one in saved.panels:
+        if one.tab and one.tab not in tool.fitting:
+            continue
+        panel: Panel = tool[one.tab] if one.tab else tool
+        request = panel.request()
+        for model, answer in zip(panel.asked_models, one.answers, strict=True):
+            panel.answers.once(request, model, partial(unpacked, answer))
+
+
+def options_of(saved: SavedTool, kind: Any) -> dict[str, Any]:
+    """The options to open a tab with: those that it still has."""
+    known = set(kind.options())
+    return {name: unpacked(value) for name, value in saved.options.items() if name in known}
+
+
+# inside ---------------------------------------------------------------------------------------------------------------
+
+
+def _facts(model: Any) -> dict[str, Any]:
+    known = model.provenance()
+    source = model.source
+    facts = {name: known.get(name) for name in ("model", *_SAME)}
+    return {**facts, "source": None if source is None else str(source), "edited": str(known.get("edited", ""))}
+
+
+def _saved(name: str, tool: Any) -> SavedTool:
+    options, left_out = {}, []
+    for option in tool.options():
+        try:
+            options[option] = packed(getattr(tool, option))
+        except TypeError:
+            left_out.append(option)
+    panels = tool.opened_panels if isinstance(tool, Stack) else {"": tool}
+    # what an option that is left out brings cannot be told to be the answer to what is asked without it
+    kept = [SavedPanel(tab, [] if left_out else _answers(panel)) for tab, panel in panels.items()]
+    return SavedTool(name, options, left_out, [one for one in kept if one.answers])
+
+
+def _answers(panel: Panel) -> list[Any]:
+    """The results of a panel, packed; none where they are incomplete or answer other settings."""
+    if not panel.asks or len(panel.results) != len(panel.asked_models) or panel.shown_request is None:
+        return []
+    try:
+        if panel.shown_request != panel.request() or any(getattr(result, "partial", False) for result in panel.results):
+            return []
+        return [packed(result) for result in panel.results]
+    except (TypeError, ValueError):  # the settings ask for nothing, or no file can hold the result
+        return []
+
+
+def packed(value: Any) -> Any:
+    """A value as a result can hold it; TypeError for one that none can."""
+    if value is None or isinstance(value, bool | int | float | str | Record) or hasattr(value, "dtype"):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): packed(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [packed(part) for part in value]
+    kind = type(value)
+    if dataclasses.is_dataclass(value) and kind.__module__.startswith("interp_widgets."):
+        inside = {one.name: packed(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {_CLASS: f"{kind.__module__}:{kind.__qualname__}", **inside}
+    raise TypeError(f"no file can hold a {kind.__name__}")
+
+
+def unpacked(value: Any) -> Any:
+    """The value that was packed; ValueError for a class that is none of the package's."""
+    if isinstance(value, tuple | list):
+        return tuple(unpacked(part) for part in value)
+    if not isinstance(value, Mapping):
+        return value
+    parts = {key: unpacked(part) for key, part in value.items() if key != _CLASS}
+    if _CLASS not in value:
+        return parts
+    module, _, name = str(value[_CLASS]).partition(":")
+    kind = getattr(importlib.import_module(module), name, None) if module.startswith("interp_widgets.") else None
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        raise ValueError(f"the session holds a {value[_CLASS]!r:.80}, which is no class of this package")
+    return kind(**parts)
