@@ -310,7 +310,9 @@ same_state = last_states(pair.tuned, ["A cat.\\nAnswer:", "Some red coats.\\nAns
 assert np.allclose(same_state[0], same_state[1])""",
         "A list of words does better than either model's directions.": """\
 assert np.mean(word_auc >= 0.9) > told(tuned) > told(base) and np.median(word_auc) > np.median(tuned.auc)
-assert 0.95 < np.mean(named) < 0.98""",
+assert 0.95 < np.mean(named) < 0.98
+from interp_widgets.analysis.concepts import word_aucs
+assert np.allclose(word_auc, word_aucs(concepts))""",
         "the tuned model's directions tell 23 % of the concepts instead of 89 %": """\
 assert abs(np.mean(hidden_auc >= 0.9) - 0.23) < 0.01 and abs(told(tuned) - 0.89) < 0.01
 assert all(name.lower() not in text.lower().split() for name, text in zip(name_of, hidden))""",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,6 +31,7 @@ from interp_widgets.analysis.concepts import (
     neighbours,
     read_prompt_concepts,
     steer,
+    word_aucs,
 )
 from interp_widgets.analysis.concepts.auc import auc, concept_aucs
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, directions_of
@@ -614,3 +618,45 @@ def test_small_sets_and_bad_input_of_maps() -> None:
         concept_map(a_set(rng.normal(size=(3, 8))))
     with pytest.raises(ValueError, match="n_neighbors"):
         concept_map(a_set(rng.normal(size=(5, 8))), n_neighbors=1)
+
+
+# ---- words alone
+
+
+def test_words_alone_against_loops() -> None:
+    concepts = [
+        Concept("cat", ("A cat, here.", "The CAT sleeps.", "a cat"), ("my cat is here", "cats sleep")),
+        Concept("dog", ("A dog, here.", "The dog barks.", "a dog"), ("dog", "it barks here")),
+        Concept("sun", ("The sun.", "sun and rain", "a sun"), ()),
+    ]
+
+    def words(text: str) -> set[str]:
+        return set(re.findall(r"\w+", text.lower()))
+
+    def share(word: str, texts: Sequence[str]) -> float:
+        return sum(word in words(text) for text in texts) / len(texts)
+
+    found = word_aucs(concepts)
+    for i, concept in enumerate(concepts[:2]):
+        others = [text for other in concepts if other is not concept for text in other.stimuli]
+        vocabulary = set().union(*(words(text) for each in concepts for text in each.stimuli))
+        direction = {word: share(word, concept.stimuli) - share(word, others) for word in vocabulary}
+
+        def score(text: str, direction: dict[str, float] = direction) -> float:
+            return sum(direction.get(word, 0.0) for word in words(text))
+
+        foreign = [text for other in concepts if other is not concept for text in other.held_out]
+        pairs = [(score(own), score(other)) for own in concept.held_out for other in foreign]
+        wins = [1.0 if a > b + 1e-12 else 0.5 if abs(a - b) < 1e-12 else 0.0 for a, b in pairs]
+        assert found[i] == pytest.approx(np.mean(wins))
+    assert np.isnan(found[2])
+    assert np.isnan(word_aucs([replace(one, held_out=()) for one in concepts])).all()
+
+
+def test_words_alone_are_at_chance_where_only_the_order_differs() -> None:
+    texts = [" ".join(order) for order in itertools.permutations(["red", "cat", "sat", "on"])]
+    concepts = [
+        Concept("even", tuple(texts[0:8]), tuple(texts[8:12])),
+        Concept("odd", tuple(texts[12:20]), tuple(texts[20:])),
+    ]
+    np.testing.assert_array_equal(word_aucs(concepts), [0.5, 0.5])

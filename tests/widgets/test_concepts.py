@@ -19,6 +19,7 @@ from interp_widgets.analysis.concepts import (
     dispersion,
     neighbours,
     read_prompt_concepts,
+    word_aucs,
 )
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE
 from interp_widgets.analysis.concepts.steered import compare_steering
@@ -176,7 +177,7 @@ def test_the_layer_to_start_with(pair: Any, browse: Any, keywords: Any, layer: i
     if layer:
         assert panel.result.concepts.layer == layer
     else:
-        assert "no direction at this layer" in panel.status.error, "the token read last is the same in every stimulus"
+        assert "the last token is the same in every one" in panel.hints["stream"]
 
 
 def test_drafts_come_before_the_whole(pair: Any, browse: Any, wire: Any) -> None:
@@ -280,9 +281,43 @@ def test_quality_says_shares_and_the_control(pair: Any, browse: Any, own: Concep
     assert f"Shuffled labels: {own.shuffled_auc.mean():.2f} on average" in words
     row = panel["quality"].table.view.rows[own.index("lion")]
     at = own.index("lion")
-    expected = [own.auc[at], own.group_auc[at], own.shuffled_auc[at], own.gap[at]]
+    counted = word_aucs(FEW)
+    expected = [own.auc[at], own.group_auc[at], own.shuffled_auc[at], counted[at], own.gap[at]]
     assert row[:2] == ["lion", "animals"]
     assert row[2:] == pytest.approx([float(value) for value in expected], rel=1e-4)
+    assert f"A list of words alone: <b>{(counted >= 0.9).mean():.0%}</b>" in words
+    np.testing.assert_array_equal(panel.current.frame()["word_auc"], counted)
+    assert "word_aucs(concepts)" in code_of(panel)
+
+
+def test_words_alone_are_one_column_for_two_models(pair: Any, browse: Any) -> None:
+    panel = look(browse(pair, view="difference"), "quality")
+    heads = [head["label"] for head in panel["quality"].table.view.columns]
+    assert heads.count("words alone") == 1
+    assert [head for head in heads if head.startswith("gap")] == ["gap A", "gap B"]
+    assert all(len(row) == len(heads) for row in panel["quality"].table.view.rows)
+
+
+def test_layer_0_is_a_hint(pair: Any, browse: Any) -> None:
+    panel = browse(pair.tuned)
+    shown = panel.result
+    panel.stream = 0
+    assert panel.wait(60)
+    assert "the last token is the same in every one" in panel.hints["stream"]
+    assert (panel.status.error, panel.result is shown) == ("", True)
+    panel.stream = 3
+    assert settle(panel).hints == {}
+
+
+def test_base_and_tuned_follows_the_search(pair: Any, browse: Any) -> None:
+    panel = look(browse(pair), "compare")
+    assert len(names_of(panel["compare"].table)) == len(FEW)
+    panel.search = "colours"
+    assert {row[1] for row in panel["compare"].table.view.rows} == {"colours"}
+    assert len(panel.current.frame()) == len(FEW), "what is saved is all"
+    panel.search = "zzz"
+    assert names_of(panel["compare"].table) == []
+    assert panel["compare"].table.view.empty == "No concept matches."
 
 
 # ---- read

@@ -8,3 +8,4 @@ from .projection import ConceptReading, SparseReading, decompose_prompt, decompo
 from .state_cache import KeptStates
 from .steered import SteeringComparison, compare_steering
 from .steering import erase, steer
+from .word_baseline import word_aucs

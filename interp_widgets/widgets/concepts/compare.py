@@ -16,10 +16,10 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.code import call
-from ..base.fields import field
+from ..base.fields import field, variant
 from ..base.saving import as_one
-from .directions import ConceptPanel, Directions, OpenedSet
-from .table import MOST_LISTED, ConceptTable, number
+from .directions import ConceptOptions, ConceptPanel, Directions, OpenedSet
+from .table import MOST_LISTED, ConceptTable, matching, number
 
 RESAMPLES, FEWER_RESAMPLES, MANY = 2000, 200, 2000
 """Bootstrap samples, and how many for more concepts than `MANY`."""
@@ -42,6 +42,7 @@ class DirectionComparison(ConceptPanel):
 
     tab_name, of_both = "Base and tuned", ()
     analysis = staticmethod(dispersion)
+    search = variant(ConceptOptions.search, label="Search", group="list", redraws=True)
     pairs = field(PAIR_LABELS, "group", label="Distance between", help="Which pairs of concepts dispersion is over")
 
     @classmethod
@@ -86,7 +87,8 @@ class DirectionComparison(ConceptPanel):
             else _sentence(last.dispersion)
         )
         heads = [{"label": name} | ({"align": "right"} if i > 1 else {}) for i, name in enumerate(COLUMNS)]
-        rows = self._rows()[:MOST_LISTED]
+        self.table.view.empty = "No concept matches." if self.search else "Waiting for the second model."
+        rows = self._rows(self.search)[:MOST_LISTED]
         caption = "Moved: 1 − cosine of a concept's two directions; 0 is the same one, 1 an unrelated one"
         self.table.show([line[0] for line in rows], heads, rows, caption if rows else "")
 
@@ -94,15 +96,17 @@ class DirectionComparison(ConceptPanel):
         super().draw_selection()
         self.table.mark()
 
-    def _rows(self) -> list[list[Any]]:
-        """A row per concept, those that moved most first; none for models of two widths."""
+    def _rows(self, search: str = "") -> list[list[Any]]:
+        """A row per concept that matches, those that moved most first; none for models of two widths."""
         first, second = self.sets
         moved = self.results[-1].moved
         if moved is None:
             return []
+        matches = set(matching(first, search))
         return [
             [first.names[i], first.groups[i], float(moved[i]), number(first.auc[i]), number(second.auc[i])]
-            for i in np.argsort(-moved, kind="stable")
+            for i in np.argsort(-moved, kind="stable").tolist()
+            if i in matches
         ]
 
     # what is saved ----------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from ..base import pair_view
 from ..base.answers import device_of
 from ..base.code import call, cell
 from ..base.controls import ListOf, TypedList
-from ..base.fields import Bounds, Text, field
+from ..base.fields import Bounds, Incomplete, Text, field
 from ..base.panel import Panel
 from ..base.request import Request, model_variables
 from ..base.workbench import in_model
@@ -32,6 +32,7 @@ from ..base.workbench import in_model
 PROMPT = "One day, the doctor in a red coat saw a"
 CONCEPT = "lion"
 """The concept to start with, where there is one of this name."""
+NOTHING_YET = "no block has read the text before layer 0: there the last token is the same in every one; take 1 or more"
 METHOD_LABELS = {
     "mean_difference": "mean difference",
     "pca": "first component of paired differences",
@@ -346,6 +347,8 @@ class ConceptPanel(ConceptOptions, Panel):
         """What the directions are to come from; ValueError where none can be made."""
         if self.path:
             return OpenedSet.at(self.path)
+        if self.stream == 0:
+            raise Incomplete("stream", NOTHING_YET)
         return MadeSet(self.store.listed(self.concepts), self.stream, self.method, self.seed)
 
     def arguments(self) -> dict[str, Any]:

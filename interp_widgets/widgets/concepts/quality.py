@@ -9,8 +9,9 @@ from typing import Any
 import ipywidgets as W
 import numpy as np
 
+from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.result import Result
-from interp_widgets.analysis.concepts import ConceptSet, neighbour_agreement
+from interp_widgets.analysis.concepts import ConceptSet, neighbour_agreement, word_aucs
 from interp_widgets.figures.static import Scene
 from interp_widgets.models import Model
 
@@ -18,18 +19,19 @@ from ..base import pair_view
 from ..base.fields import variant
 from ..base.saving import as_one
 from ..base.workbench import model_name
-from .directions import METHOD_LABELS, ConceptOptions, ConceptPanel, Directions
+from .directions import METHOD_LABELS, ConceptOptions, ConceptPanel, Directions, Listed, list_lines
 from .table import MOST_LISTED, ConceptTable, matching, number
 
 GOOD = 0.9
 """An AUC from which on a direction is called good."""
 NEAR = 5
 MOST_COMPARED = 3000
-"""Concepts of which all pairs are compared for the share of neighbours in one group."""
+"""Concepts of which all pairs are compared for the share of neighbours in one group, and words are counted."""
 COLUMNS = {
     "AUC": ("auc", "Chance that one of the concept's held-out stimuli has a larger projection than one of another's"),
     "in its group": ("group_auc", "The same against the stimuli of the concept's own group alone: the harder question"),
     "shuffled": ("shuffled_auc", "The control: directions made and tested with labels dealt at random; 0.5 is chance"),
+    "words alone": ("words", "The same from a list of the words in its stimuli: what needs no model at all"),
     "gap": ("gap", "Mean projection of its states less that of all others, in the residual stream's units"),
 }
 
@@ -40,12 +42,19 @@ class ConceptQuality(Directions):
 
     agreement: tuple[float, float] | None
     """Share of the nearest concepts that are of the same group, and by chance; None where that was not measured."""
+    words: Floats | None
+    """(concepts,) AUC of a list of words alone; None where the stimuli are not at hand, or too many."""
 
 
-def quality(model: Model, concepts: ConceptSet) -> ConceptQuality:
-    """How good directions are."""
-    measured = any(concepts.groups) and NEAR < len(concepts.names) <= MOST_COMPARED
-    return ConceptQuality(concepts=concepts, agreement=neighbour_agreement(concepts, NEAR) if measured else None)
+def quality(model: Model, concepts: ConceptSet, listed: Listed | None) -> ConceptQuality:
+    """How good directions are, beside what the words of their stimuli can tell, where these are at hand."""
+    few = len(concepts.names) <= MOST_COMPARED
+    measured = any(concepts.groups) and len(concepts.names) > NEAR and few
+    return ConceptQuality(
+        concepts=concepts,
+        agreement=neighbour_agreement(concepts, NEAR) if measured else None,
+        words=None if listed is None or not few else word_aucs(listed.concepts),
+    )
 
 
 class DirectionQuality(ConceptPanel):
@@ -60,25 +69,32 @@ class DirectionQuality(ConceptPanel):
         self.table = ConceptTable(self, empty="No concept matches.", height=460)
         self.plot.children = [self.words, self.table.view]
 
+    def asked_about(self) -> tuple[Any, ...]:
+        return (None if self.path else self.store.listed(self.concepts),)
+
     def draft(self, request: Any, concepts: ConceptSet, check: Any) -> ConceptQuality:
-        return quality(self.models[0], concepts)
+        return quality(self.models[0], concepts, None)
 
     def draw(self, results: tuple[ConceptQuality, ...], request: Any) -> None:
         super().draw(results, request)
         at, first = pair_view.looked_at(self), self.sets[0]
         self.words.value = "<br>".join(self._sentence(i, result) for i, result in enumerate(results))
         heads: list[dict[str, Any]] = [{"label": "concept"}, {"label": "group"}]
-        heads += [
-            {"label": f"{label} {letter}".strip(), "align": "right", "title": title}
-            for label, (_, title) in COLUMNS.items()
-            for letter in pair_view.names(self)
-        ]
+        columns: list[Floats] = []
+        for label, (name, title) in COLUMNS.items():
+            for letter, k in zip(pair_view.names(self), at, strict=True):
+                values = results[k].words if name == "words" else getattr(self.sets[k], name)
+                if values is None or (name == "words" and k != at[0]):  # words are the same for both models
+                    continue
+                head = f"{label} {letter}".strip() if name != "words" else label
+                heads.append({"label": head, "align": "right", "title": title})
+                columns.append(values)
         if len(at) > 1:
             heads.append({"label": "AUC B − A", "align": "right"})
         listed = matching(first, self.search)[:MOST_LISTED]
         rows = []
         for i in listed:
-            cells = [number(getattr(self.sets[k], name)[i]) for name, _ in COLUMNS.values() for k in at]
+            cells = [number(values[i]) for values in columns]
             change = [number(self.sets[1].auc[i] - self.sets[0].auc[i])] if len(at) > 1 else []
             rows.append([first.names[i], first.groups[i], *cells, *change])
         caption = "Held-out stimuli in a template without the concept's name; a heading sorts"
@@ -104,10 +120,29 @@ class DirectionQuality(ConceptPanel):
             text += f"Shuffled labels: {control.mean():.2f} on average, {control.min():.2f} to {control.max():.2f}. "
         else:
             text += "There is no shuffled control yet. "
+        if result.words is not None:
+            words = result.words[np.isfinite(result.words)]
+            text += f"A list of words alone: <b>{(words >= GOOD).mean():.0%}</b> (median {np.median(words):.2f}). "
         if result.agreement is not None:
             own, chance = result.agreement
             text += f"Of the {NEAR} nearest concepts {own:.0%} are of the same group, {chance:.0%} by chance."
         return text
+
+    def own_lines(self, model: str, concepts: str) -> tuple[list[str], list[str]]:
+        if self.path:
+            return super().own_lines(model, concepts)
+        _, _, listed = list_lines(self.concepts, self.store.folders)
+        return ([] if listed else ["demo_concepts"]), [
+            "",
+            "from interp_widgets.analysis.concepts import word_aucs",
+            "",
+            f"{concepts}.to_frame().assign(word_auc=word_aucs({listed[0] if listed else 'demo_concepts()'}))",
+        ]
+
+    def frame(self) -> Any:
+        tables = [result.concepts.to_frame() for result in self.results]
+        words = [{} if result.words is None else {"word_auc": result.words} for result in self.results]
+        return pair_view.joined(table.assign(**more) for table, more in zip(tables, words, strict=True))
 
     def scene(self) -> Scene:
         return self.table.scene()
