@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from interp_widgets import SaliencyCase, SaliencyExplorer, SaliencyResult, Workbench
-from interp_widgets.analysis.saliency import FLOOR, prompt_saliency
+from interp_widgets.analysis.saliency import FLOOR, faithfulness, prompt_saliency, rank_agreement
 from interp_widgets.widgets.saliency.saliency_map import SaliencyMap
+from interp_widgets.widgets.views import TokenStrip
 from tests.models.tiny import HALF_SEED, tiny_model
 from tests.shipped import demo_pair
 from tests.widgets.opening import hooks_on, opening, settle
@@ -169,6 +170,12 @@ def test_a_long_prompt_opens_by_sentence_and_a_sentence_is_looked_into(pair: Any
     assert part.heat.cross == [2, 0]
     assert part.table.rows[0][0] == start + int(scores(inside)[:, 0].argmax())
     assert np.isnan(np.frombuffer(part.prompt_strip.values, "<f4")[:start]).all()
+    # strips of a screen are shaded like those of the panel
+    strips = TokenStrip(tokens=part.prompt_strip.tokens), TokenStrip(tokens=part.response_strip.tokens)
+    assert part.shade_texts(*strips)
+    assert strips[0].values == part.prompt_strip.values
+    wire.type(part.response_strip, selected=0)
+    assert part.in_words().columns[0] == "prompt token"
     wire.click(part.outside)
     assert settle(panel)["map"].heat.shape == [28, 1]
     panel.prompt = "The sky is"
@@ -217,6 +224,40 @@ def test_copied_code_of_spans_gives_their_map(pair: Any, explore: Any) -> None:
         exec(panel["map"].code(panel["map"].request()), variables)
         made = variables["result"]
         np.testing.assert_allclose(scores(made), panel["map"].heat.matrix, atol=1e-5)
+
+
+def test_the_map_says_what_its_check_found(pair: Any, explore: Any) -> None:
+    panel = settle(explore(pair.tuned, method="first_order"))
+    part, exact = panel["map"], prompt_saliency(pair.tuned, PROMPT, RESPONSE)
+    agreement = rank_agreement(panel.result, exact).mean
+    measured = faithfulness(pair.tuned, panel.result)
+    spoken = f"{agreement:.2f}".replace("-", "−")
+    assert f"(rank correlation {spoken})" in part.verdict.text.value
+    verdict = measured.verdict.split(":")[0]
+    assert f"It is {verdict}" in part.verdict.text.value
+    warned = agreement < 0.4
+    assert ("agrees poorly with exact" in part.heat.title) == warned
+    assert ("agrees poorly with exact" in part.verdict.text.value) == warned
+    panel.method = "exact"
+    settle(panel)
+    best = faithfulness(pair.tuned, panel.result).verdict.split(":")[0]
+    assert part.verdict.text.value.startswith(f"Exact is {best}")
+    assert "agrees" not in part.heat.title
+    panel.method = "random"
+    settle(panel)
+    assert "Random agrees poorly with exact here" in part.verdict.text.value
+    assert "agrees poorly with exact: rank correlation" in part.heat.title
+    panel.rows = "words"
+    assert "these rows are not" in settle(panel)["map"].verdict.text.value
+
+
+def test_a_long_check_is_a_button_away(pair: Any, explore: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interp_widgets.widgets.saliency.verdict.QUICK_SECONDS", 0.0)
+    panel = settle(explore(pair.base, pair.tuned))
+    part = panel["map"]
+    assert "has not been checked" in part.verdict.text.value
+    wire.click(part.verdict.button)
+    assert panel.tab == "check"
 
 
 def scores(result: SaliencyResult, **options: Any) -> np.ndarray[Any, Any]:
@@ -573,6 +614,26 @@ def test_check_tab_compares_the_methods(pair: Any, explore: Any) -> None:
     panel.go()
     assert panel.wait(120)
     assert panel["check"].table.caption == "Faithfulness, target logit"
+
+
+def test_the_check_removes_by_the_baseline_chosen(pair: Any, explore: Any) -> None:
+    panel = explore(pair.tuned, baseline="mean")
+    panel.tab = "check"
+    panel.go()
+    assert panel.wait(120)
+    assert panel.status.state == "done", panel.status.error
+    part, found = panel["check"], panel.result
+    assert "embedding set to the mean one" in part.about.value
+    assert found["exact"].baseline == "mean"
+    assert {found[f"{method} faithfulness"].baseline for method in ("exact", "first_order", "random")} == {"mean"}
+    variables: dict[str, Any] = {}
+    exec(part.code(part.shown_request), variables)
+    for method, measured in variables["faithful"].items():
+        assert measured.aopc_comprehensiveness == pytest.approx(
+            found[f"{method} faithfulness"].aopc_comprehensiveness, abs=1e-6
+        )
+    same = faithfulness(pair.tuned, found["exact"])
+    assert same.aopc_comprehensiveness != pytest.approx(found["exact faithfulness"].aopc_comprehensiveness, abs=1e-6)
 
 
 def test_a_tab_that_opens_during_a_change_is_no_error(pair: Any, explore: Any, monkeypatch: pytest.MonkeyPatch) -> None:

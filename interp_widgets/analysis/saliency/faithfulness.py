@@ -10,6 +10,7 @@ import numpy as np
 import scipy  # scipy.stats takes a second to import: scipy itself loads it on first use
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats, Ints, ratio
 from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index
@@ -20,6 +21,7 @@ from interp_widgets.analysis._core.targets import read
 from interp_widgets.analysis._core.tensors import to_numpy
 from interp_widgets.analysis._core.top_k import largest
 from interp_widgets.analysis.saliency.case import Case, make_case
+from interp_widgets.analysis.saliency.methods import Baseline, replacements
 from interp_widgets.analysis.saliency.saliency_result import SaliencyResult
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
@@ -38,8 +40,8 @@ PERCENTS = (1.0, 5.0, 10.0, 20.0, 50.0)
 class FaithfulnessResult(Result):
     """How the response's target falls and rises as prompt tokens are taken away in the order of a saliency map.
 
-    A token is taken away as in exact saliency: its embedding is set to zero, its row stays. Values are means over the
-    response tokens, in units of the target. Arrays that begin with (orders, ...) belong to random orders.
+    A token is taken away as in exact saliency: its embedding is replaced by the baseline, its row stays. Values are
+    means over the response tokens, in units of the target. Arrays that begin with (orders, ...) are of random orders.
     Source: ERASER: A Benchmark to Evaluate Rationalized NLP Models (DeYoung et al. 2020), section 4.1; deletion and
     insertion: RISE (Petsiuk et al. 2018), section 4.3.
 
@@ -95,6 +97,9 @@ class FaithfulnessResult(Result):
 
     token: int | None = None
     """Response token that order and target belong to; None: all of them."""
+
+    baseline: str = "zero"
+    """What the embedding of a token that is taken away is replaced by, as in `prompt_saliency`."""
 
     @property
     def aopc_comprehensiveness(self) -> float:
@@ -186,6 +191,8 @@ def faithfulness(
     steps: int = 10,
     random_orders: int = 5,
     token: int | None = None,
+    baseline: Baseline = "zero",
+    draws: int = 8,
     seed: int = 0,
     batch_size: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -203,7 +210,9 @@ def faithfulness(
         steps: of the deletion and insertion curves.
         random_orders: number of random orders.
         token: index of one response token to judge, negative from the end; None for all.
-        seed: of the random orders.
+        baseline, draws: what the embedding of a token that is taken away is replaced by, as in `prompt_saliency`: to
+            judge a map by what made it, the map's own.
+        seed: of the random orders, and of drawn tokens.
         batch_size, progress, check: as in `prompt_saliency`.
 
     Raises:
@@ -227,6 +236,8 @@ def faithfulness(
         raise ValueError(f"percent must be one or more shares above 0 and up to 100, got {shares.tolist()}")
     check_range("steps", steps)
     check_range("random_orders", random_orders)
+    check_range("draws", draws)
+    check_choice("baseline", baseline, Baseline)
     if token is not None:
         token = index(token, len(result.response_ids), "token", f"response of {len(result.response_ids)} tokens")
     case = _case(model, result, check)
@@ -237,7 +248,8 @@ def faithfulness(
     at_share = np.maximum(1, np.ceil(shares / 100 * count)).astype(int)
     at_step = np.unique(np.rint(np.linspace(0, count, steps + 1)).astype(int))
     sizes = np.union1d(at_share, at_step)
-    without = _measure(case, orders, sizes, token, Runner(model, case.n_fed, batch_size, check, progress))
+    replaced = replacements(case, baseline, draws, seed)
+    without = _measure(case, orders, sizes, token, replaced, Runner(model, case.n_fed, batch_size, check, progress))
     deletion, insertion = without[:, 0], without[:, 1]
     full = deletion[0, np.searchsorted(sizes, 0)]
     share, step = np.searchsorted(sizes, at_share), np.searchsorted(sizes, at_step)
@@ -256,8 +268,15 @@ def faithfulness(
         method=result.method,
         target=result.target,
         token=token,
+        baseline=baseline,
         provenance=provenance(
-            model.provenance(), method=result.method, target=result.target, seed=seed, random_orders=random_orders
+            model.provenance(),
+            method=result.method,
+            target=result.target,
+            seed=seed,
+            random_orders=random_orders,
+            baseline=baseline,
+            **({"draws": draws} if baseline == "resample" else {}),
         ),
     )
 
@@ -284,25 +303,33 @@ def _scores(result: SaliencyResult, token: int | None) -> NDArray[np.float64]:
 
 
 @torch.no_grad()
-def _measure(case: Case, orders: Ints, sizes: Ints, token: int | None, runner: Runner) -> NDArray[np.float64]:
-    """(orders, 2, sizes) mean target without, and with only, the first tokens of every order."""
+def _measure(
+    case: Case, orders: Ints, sizes: Ints, token: int | None, replaced: Tensor, runner: Runner
+) -> NDArray[np.float64]:
+    """(orders, 2, sizes) mean target without, and with only, the first tokens of every order.
+
+    ``replaced`` (draws, prompt, d_model) takes the place of tokens; the targets are means over the draws.
+    """
     rank = np.empty_like(orders)
     np.put_along_axis(rank, orders, np.arange(orders.shape[1])[None], axis=1)
     first = rank[:, None, :] < sizes[None, :, None]
     keep = np.stack([~first, first], axis=1)
     masks, mask_of = np.unique(keep.reshape(-1, orders.shape[1]), axis=0, return_inverse=True)
-    values = np.empty((len(masks), case.n_response))
-    runner.total = len(masks)
+    draws = len(replaced)
+    values = np.empty((len(masks) * draws, case.n_response))
+    runner.total = len(values)
     positions, rows = slice(case.first, None), case.rows
 
     def work(start: int, stop: int) -> None:
         batch = case.embeddings.repeat(stop - start, 1, 1)
-        kept = torch.from_numpy(masks[start:stop]).to(batch.device)
-        batch[:, rows].masked_fill_(~kept[..., None], 0)
+        mask, draw = np.divmod(np.arange(start, stop), draws)
+        kept = torch.from_numpy(masks[mask]).to(batch.device)
+        batch[:, rows] = torch.where(kept[..., None], batch[:, rows], replaced[draw])
         values[start:stop] = to_numpy(read(case.model, encode(case.model, batch, positions=positions), case.aim))
 
-    runner.run(len(masks), lambda start: case.n_fed, work)
-    check_finite(values, lambda mask, token: f"the target of response token {token} with zeroed prompt tokens")
+    runner.run(len(values), lambda start: case.n_fed, work)
+    check_finite(values, lambda mask, token: f"the target of response token {token} with replaced prompt tokens")
+    values = values.reshape(len(masks), draws, -1).mean(axis=1)
     chosen = values.mean(axis=1) if token is None else values[:, token]
     return np.asarray(chosen[mask_of.reshape(-1)].reshape(keep.shape[:3]))
 

@@ -37,6 +37,12 @@ def resamples(panel: Any) -> bool:
     return panel.baseline == "resample" and panel.method in ("exact", "integrated_gradients")
 
 
+def own_baseline(panel: Any) -> tuple[str, int]:
+    """What the check replaces embeddings by, and how many tokens it draws: the panel's choice, usually zero."""
+    baseline = "zero" if panel.baseline == "usual" else panel.baseline
+    return baseline, panel.draws if baseline == "resample" else 1
+
+
 class Attribution(Panel):
     """Base of the panels that attribute responses to their prompts."""
 

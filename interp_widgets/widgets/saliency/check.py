@@ -18,6 +18,7 @@ from interp_widgets.analysis.saliency import (
     rank_agreement,
     saliency_cost,
 )
+from interp_widgets.analysis.saliency.methods import Baseline
 from interp_widgets.figures.saliency import FaithfulnessCurves
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
@@ -32,6 +33,13 @@ from ..base.saving import as_one
 from ..views import BokehFigure, Table
 from .attribution import METHOD_LABELS, Attribution, ResponsePanel
 
+REPLACING = ("exact", "integrated_gradients")
+"""The methods that replace embeddings."""
+TAKEN_AWAY = {
+    "zero": "embedding set to zero",
+    "mean": "embedding set to the mean one",
+    "resample": "embedding set to those of drawn tokens",
+}
 CURVES = ("deletion", "insertion", "comprehensiveness", "sufficiency")
 COLUMNS = {
     "method": "How the importance was found",
@@ -53,25 +61,41 @@ def check_methods(
     *,
     steps: int,
     seed: int,
+    baseline: Baseline | None = None,
+    draws: int = 8,
     progress: Callable[[int, int], None],
     check: Callable[[], None],
     **options: Any,
 ) -> Results:
-    """The map of every method and how faithful it is, by their names; `options` are the target and its foil."""
+    """The map of every method and how faithful it is, by their names; `options` are the target and its foil.
+
+    All orders are judged by one baseline, zero unless another is given, which makes the maps too where it can.
+    """
     parts: dict[str, Result] = {}
     seconds: dict[str, float] = {}
     for number, method in enumerate(METHOD_LABELS):
         began = time.perf_counter()
         parts[method] = result = prompt_saliency(
             model, prompt, response, method=method, steps=steps, seed=seed, check=check,  # type: ignore[arg-type]
-            progress=_part(progress, 2 * number), **options,
+            progress=_part(progress, 2 * number), **_own(method, baseline, draws), **options,
         )  # fmt: skip
         seconds[f"seconds of {method}"] = time.perf_counter() - began
         parts[faithful_name(method)] = faithfulness(
-            model, result, seed=seed, check=check, progress=_part(progress, 2 * number + 1)
+            model,
+            result,
+            baseline=baseline or "zero",
+            draws=draws,
+            seed=seed,
+            check=check,
+            progress=_part(progress, 2 * number + 1),
         )
     made = {name: value for name, value in parts["exact"].provenance.items() if name != "method"}
     return Results(tuple(parts), tuple(parts.values()), provenance={**made, **seconds})
+
+
+def _own(method: str, baseline: str | None, draws: int) -> dict[str, Any]:
+    """Keywords of a method's map for a baseline that was chosen."""
+    return {} if baseline is None or method not in REPLACING else {"baseline": baseline, "draws": draws}
 
 
 def faithful_name(method: str) -> str:
@@ -89,15 +113,12 @@ class SaliencyCheck(ResponsePanel):
     method = variant(Attribution.method, argument=None)
     steps = variant(Attribution.steps, shown_if=None)
     random_seed = variant(Attribution.random_seed, shown_if=None)
-    baseline = variant(Attribution.baseline, argument=None)
-    draws = variant(Attribution.draws, argument=None)
+    baseline = variant(Attribution.baseline, shown_if=None)
+    draws = variant(Attribution.draws, shown_if=lambda panel: panel.baseline == "resample")
 
     def build(self) -> None:
         super().build()
-        about = W.HTML(
-            "A map is faithful if the response suffers when its top tokens are taken away (embedding set to zero), "
-            "more than for tokens in a random order."
-        )
+        self.about = W.HTML(_about("zero"))
         self.table = Table(
             columns=[{"label": label, "title": title, "align": "right" if i else "left"}
                      for i, (label, title) in enumerate(COLUMNS.items())],
@@ -106,7 +127,7 @@ class SaliencyCheck(ResponsePanel):
         )  # fmt: skip
         self.curves = [[FaithfulnessCurves(kind=kind) for kind in CURVES] for _ in self.models]  # type: ignore[arg-type]
         self.charts = [self._charts(index) for index in range(len(self.models))]
-        self.plot.children = [about, self.table, *self.charts]
+        self.plot.children = [self.about, self.table, *self.charts]
 
     def _charts(self, index: int) -> W.VBox:
         charts = row(*(BokehFigure(curves.figure, on_error=self.show_error) for curves in self.curves[index]))
@@ -120,10 +141,16 @@ class SaliencyCheck(ResponsePanel):
 
     def cost(self, request: Request, model: Model) -> Cost:
         n_prompt, n_response = lengths(request, model)
-        steps = dict(request.arguments)["steps"]
-        maps = [saliency_cost(model, n_prompt, n_response, method, steps=steps) for method in METHOD_LABELS]
+        options = dict(request.arguments)
+        draws = options["draws"] if options.get("baseline") == "resample" else 1
+        maps = [
+            saliency_cost(
+                model, n_prompt, n_response, method, steps=options["steps"], draws=draws if method in REPLACING else 1
+            )
+            for method in METHOD_LABELS
+        ]
         # each order, the map's and five random ones, is a pass per number of tokens taken away and per number kept
-        orders = 12 * len(METHOD_LABELS) * saliency_cost(model, n_prompt, n_response, "exact").flops
+        orders = 12 * len(METHOD_LABELS) * saliency_cost(model, n_prompt, n_response, "exact", draws=draws).flops
         return Cost(sum(cost.flops for cost in maps) + orders, max(cost.bytes for cost in maps))
 
     def mark(self, *, stale: bool, forecast: str | None = None) -> None:
@@ -137,6 +164,7 @@ class SaliencyCheck(ResponsePanel):
 
     def draw(self, results: tuple[Results, ...], request: Request) -> None:
         self.fill_in(results[0]["exact"], request)
+        self.about.value = _about(results[0][faithful_name("exact")].baseline)
         models = pair_view.looked_at(self)
         names = pair_view.names(self) if len(models) > 1 else ("",)
         rows = [_rows(results[index], name) for index, name in zip(models, names, strict=True)]
@@ -151,12 +179,17 @@ class SaliencyCheck(ResponsePanel):
     def code(self, request: Request) -> str:
         options = dict(request.arguments)
         seed = {"seed": options["seed"]} if options["seed"] else {}
+        own = {name: options.pop(name) for name in ("baseline", "draws") if name in options}
         arguments = ["prompt", "response", "method=method", *(f"{name}={value!r}" for name, value in options.items())]
+        arguments += ["**own.get(method, {})"] if own else []
         lines = {line: None for text in request.inputs for line in text.code("")[0]}
         lines[f"methods = {list(METHOD_LABELS)}"] = None
+        if own:
+            lines[f"own = {dict.fromkeys(REPLACING, own)}"] = None
         for name in model_variables(self.models):
             end = "" if len(self.models) == 1 else f"_{name}"
-            saliency, measured = call("prompt_saliency", name, *arguments), call("faithfulness", name, "result", **seed)
+            saliency = call("prompt_saliency", name, *arguments)
+            measured = call("faithfulness", name, "result", **own, **seed)
             lines[f"results{end} = {{method: {saliency} for method in methods}}"] = None
             lines[f"faithful{end} = {{method: {measured} for method, result in results{end}.items()}}"] = None
         lines[f"{{method: measured.aopc_comprehensiveness for method, measured in faithful{end}.items()}}"] = None
@@ -178,6 +211,13 @@ class SaliencyCheck(ResponsePanel):
 
     def stored(self) -> Result:
         return as_one(self.by_letter(), "Check")
+
+
+def _about(baseline: str) -> str:
+    return (
+        f"A map is faithful if the response suffers when its top tokens are taken away ({TAKEN_AWAY[baseline]}), "
+        "more than for tokens in a random order."
+    )
 
 
 def _rows(results: Results, model: str = "") -> list[list[Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp_widgets.analysis.saliency import SaliencyResult
-from interp_widgets.figures.labels import visible
+from interp_widgets.figures.labels import axis_name, visible
 from interp_widgets.models import Model
 
 LONG = 128
@@ -37,8 +37,6 @@ RULE_LABELS = {
     "maximum": "maximum over its tokens",
 }
 """How the importance of a row of several tokens is made."""
-SHORT = 40
-"""Most letters of a span's name."""
 
 
 @dataclass(frozen=True)
@@ -114,19 +112,17 @@ class Rows:
         inside = [[role for role in self.roles[a:b] if role != "template"] for a, b in self.spans]
         return [f"{names[0] if names else 'template'}: {text}" for names, text in zip(inside, texts, strict=True)]
 
+    def in_words(self) -> list[str]:
+        """(rows,) the same in a table: blanks of a token are marks, a longer text stands on one line."""
+        marked = visible if self.kind == "tokens" else axis_name
+        return [marked(label) for label in self.labels()]
+
     def described(self, row: int) -> str:
-        """A row in words: its name, its tokens and how it begins."""
+        """A row in words: its name and its tokens."""
         start, end = self.spans[row]
         if self.kind == "tokens":
             return f"prompt token {start}"
-        text = self.labels()[row].strip()
-        short = text if len(text) <= SHORT else text[: SHORT - 1].rstrip() + "…"
-        return f"{self.name} {row + 1} of {len(self.spans)}, tokens {start} to {end - 1}, “{one_line(short)}”"
-
-
-def one_line(text: str) -> str:
-    """A text on one line."""
-    return text.replace("\n", visible("\n"))
+        return f"{self.name} {row + 1} of {len(self.spans)}, tokens {start} to {end - 1}"
 
 
 def with_gaps(marks: Sequence[Sequence[int]], size: int) -> tuple[tuple[int, int], ...]:

@@ -31,7 +31,8 @@ from ..base.saving import as_one
 from ..base.words import Words
 from ..views import Heatmap, Table, TokenStrip
 from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePanel
-from .rows import LONG, ROWS_LABELS, RULE_LABELS, Rows, one_line, with_gaps
+from .rows import LONG, ROWS_LABELS, RULE_LABELS, Rows, with_gaps
+from .verdict import VerdictLine
 
 IN_WORDS = 5
 """Prompt tokens listed at the side of a screen."""
@@ -109,7 +110,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.table = Table(empty="Click a response token: the prompt tokens it depends on are listed here.", height=240)
         marking = W.ToggleButton(description="Mark instruction", tooltip="Then drag over the prompt's words")
         clear = self.on_click(W.Button(description="Clear marks"), lambda: setattr(self, "marks", []))
-        self.scores = W.HTML("")
+        self.scores, self.verdict = W.HTML(""), VerdictLine(self, self._title_maps)
         self.inside = W.Button(description="Look inside", tooltip="Single tokens of the chosen row only")
         self.outside = W.Button(description="Back to all rows", tooltip="Rows of the whole prompt again")
         for button in (self.inside, self.outside):
@@ -123,7 +124,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.strips = W.VBox([self.prompt_strips.box, self.response_strips.box])
         self.strips.add_class("iw-beside")
         shown_if(self.strips, self.screen is None)  # a screen has them above all panels
-        self.plot.children = [self.strips, self.maps.box, self.scores]
+        self.plot.children = [self.strips, self.maps.box, self.verdict.box, self.scores]
         self.details.children = [self.table]
         for strip in self.prompt_strips.views:
             self.bind(strip, "prompt_token", key="selected")
@@ -304,6 +305,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         for view, strip in self.response_strips.drawn():
             strip.set_density(results[pair_view.models_of(view)[-1]].probability, maximum=1.0)
         self._mark_instruction()
+        self.verdict.ask(results)
 
     def _show_rows(self, results: tuple[SaliencyResult, ...], request: Request) -> None:
         """The rows of the map: those of the results, or single tokens put together to spans."""
@@ -355,10 +357,12 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         method += f", baseline {result.baseline}" * (result.baseline != "zero")
         rule = self._in_rows[0].span_rule
         made = f", {RULE_LABELS[rule].replace('its', 'their')}" if rule is not None and not self._rows.single else ""
-        name = self._rows.name
-        return (
-            f"{which}Importance of each prompt {name} for each response token ({method}, {result.target}{made}{rest})"
-        )
+        what = f"Importance of each prompt {self._rows.name} for each response token"
+        return f"{which}{what} ({method}, {result.target}{made}{rest}){self.verdict.warning(view)}"
+
+    def _title_maps(self) -> None:
+        for view, heat in self.maps.drawn():
+            heat.title = self._title(view, self.results[0])
 
     def draw_selection(self) -> None:
         if not self._matrices:
@@ -481,7 +485,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         one, name = span[1] == span[0] + 1, self._rows.name
         start, end = self._rows.spans[span[0]][0], self._rows.spans[span[1] - 1][1]
         what = self._rows.described(span[0]) if one else f"the prompt {name}s of tokens {start} to {end - 1}"
-        strip.label = f"{letter}Response, shaded by the mean {unit} of {what}"
+        strip.label = f"{letter}Response, shaded by the {unit if one else f'mean {unit}'} of {what}"
         values = self._numbers(view)[span[0] : span[1]].mean(axis=0)
         strip.set_values(values, vmin=low, vmax=high, signed=self._signed(view))
 
@@ -498,8 +502,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     def shade_texts(self, prompt: TokenStrip, response: TokenStrip) -> bool:
         if not self._matrices or self._axes[0] != self.prompt:
             return False
-        rows, columns = self._matrices[0].shape
-        if len(prompt.tokens) != rows or len(response.tokens) != columns:
+        if len(prompt.tokens) != len(self._rows.tokens) or len(response.tokens) != self._matrices[0].shape[1]:
             return False
         view = "B" if self.shown == "beside" else self.shown
         column, line = self._selected()
@@ -510,21 +513,21 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     def in_words(self) -> Words | None:
         if not self._matrices:
             return None
-        first, (column, _) = self.results[0], self._selected()
+        first, (column, _) = self._in_rows[0], self._selected()
         letters = pair_view.letters(self.results)
         if column is None:
             return Words("Saliency", ("Click a response token: what it depends on stands here.",))
-        numbers = [result.importance[:, column] for result in self.results]
+        numbers = [result.importance[:, column] for result in self._in_rows]
         order = np.argsort(-np.max(np.nan_to_num(numbers), axis=0), kind="stable")
         kept = [int(i) for i in order if max(np.nan_to_num([each[i] for each in numbers])) >= self.min_importance]
-        rows = [
-            (visible(first.prompt_tokens[i]), *(number(float(each[i])) for each in numbers)) for i in kept[:IN_WORDS]
-        ]
+        names = self._rows.in_words()
+        rows = [(names[i], *(number(float(each[i])) for each in numbers)) for i in kept[:IN_WORDS]]
+        floor = f"{self.min_importance:g} or more"
         if len(kept) <= IN_WORDS:
-            sentence = f"No {'other ' if rows else ''}prompt token matters by {self.min_importance:g} or more."
+            sentence = f"No {'other ' if rows else ''}prompt {self._rows.name} matters by {floor}."
         else:
-            sentence = f"{len(kept) - IN_WORDS} more matter by {self.min_importance:g} or more."
-        heads = ("prompt token", *(letter.strip() or "importance" for letter in letters))
+            sentence = f"{len(kept) - IN_WORDS} more matter by {floor}."
+        heads = (f"prompt {self._rows.name}", *(letter.strip() or "importance" for letter in letters))
         what = f"Importance for “{visible(first.response_tokens[column])}”"
         return Words(what, (sentence,), heads, tuple(rows))
 
@@ -538,7 +541,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         name = self._unit("A") if column is not None else "density"
         ordered = np.argsort(-np.max([np.nan_to_num(np.abs(n)) for n in numbers], axis=0), kind="stable")[:TABLE_ROWS]
         self._listed = list(map(int, ordered))
-        labels = self._rows.labels()
+        names = self._rows.in_words()
         heads = [{"label": "position", "align": "right"}, {"label": f"prompt {self._rows.name}"}]
         heads += [{"label": f"{name} {letter}".strip(), "align": "right"} for letter in letters]
         if len(letters) > 1:
@@ -550,7 +553,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
                 values.append(None if None in values else float(numbers[1][i] - numbers[0][i]))
             start, end = self._rows.spans[i]
             place = start if end == start + 1 else f"{start}–{end - 1}"
-            rows.append([place, visible(labels[i]) if end == start + 1 else one_line(labels[i]), *values])
+            rows.append([place, names[i], *values])
         what = "all response tokens (density)"
         if column is not None:
             chances = ", ".join(f"{result.probability[column]:.3f}" for result in self.results)

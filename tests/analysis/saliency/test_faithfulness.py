@@ -73,6 +73,18 @@ def test_every_number_by_hand(model: Model, exact: SaliencyResult, token: int | 
     )
 
 
+def test_tokens_are_replaced_by_the_baseline_asked_for(model: Model, exact: SaliencyResult) -> None:
+    """Of a map by one baseline the first token's comprehensiveness is its own importance, but by that baseline only."""
+    for baseline in ("zero", "mean", "resample"):
+        options: Any = {"baseline": baseline, "draws": 3, "seed": 5}
+        result = prompt_saliency(model, PROMPT, RESPONSE, **options)
+        found = faithfulness(model, result, token=0, percent=(10,), random_orders=1, **options)
+        assert found.baseline == baseline
+        assert found.comprehensiveness[0] == pytest.approx(result.importance[:, 0].max(), abs=limit(model))
+    other = faithfulness(model, result, token=0, percent=(10,), random_orders=1)
+    assert other.comprehensiveness[0] != pytest.approx(result.importance[:, 0].max(), abs=1e-6)
+
+
 def test_curves_share_their_ends(model: Model, exact: SaliencyResult) -> None:
     error = limit(model)
     found = faithfulness(model, exact, percent=(100,))

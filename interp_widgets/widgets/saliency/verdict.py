@@ -1,0 +1,200 @@
+"""Whether a saliency map can be trusted, in words beside it: its agreement with the exact one, and with chance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from typing import Any
+
+import ipywidgets as W
+
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis.saliency import (
+    FaithfulnessResult,
+    SaliencyResult,
+    faithfulness,
+    prompt_saliency,
+    rank_agreement,
+    saliency_cost,
+)
+from interp_widgets.models import Model
+
+from ...compute.memory import speedometer
+from ...compute.worker import Job
+from ..base import pair_view
+from ..base.answers import device_of
+from ..base.controls import row, shown_if
+from ..base.jobs import Derived
+from .attribution import METHOD_LABELS, own_baseline
+from .rows import LONG
+
+ORDERS = 5
+"""Random orders that a map is compared with, as in the check."""
+KIND = "check of a saliency map"
+"""What the speed of checks is learned under."""
+SLOW = 1e10
+"""Operations per second of a slow processor."""
+QUICK_SECONDS = 10.0
+"""A map is checked by itself where that is forecast to take no longer."""
+WELL, PARTLY = 0.7, 0.4
+"""Rank correlations with exact from which on a map agrees well, and in part."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one map."""
+
+    method: str
+    agreement: float | None
+    """Mean rank correlation with exact; None for the exact map, NaN where no response token has one."""
+    faithful: FaithfulnessResult
+
+    @property
+    def warning(self) -> str:
+        """A few words on a map that is not to be trusted; empty for another."""
+        if self.agreement is not None and not self.agreement >= PARTLY:
+            return f"agrees poorly with exact: rank correlation {_signed(self.agreement)}"
+        return {True: "", False: "worse than a random order", None: "no better than a random order"}[
+            self.faithful.beats_random
+        ]
+
+    @property
+    def sentences(self) -> str:
+        """What was found, in full."""
+        name = METHOD_LABELS[self.method].split(":")[0].capitalize()
+        order = f"is {self.faithful.verdict}".replace("-", "−").replace("log−", "log-")
+        if self.agreement is None:
+            return f"{name} {order}."
+        words = "well" if self.agreement >= WELL else "in part" if self.agreement >= PARTLY else "poorly"
+        return f"{name} agrees {words} with exact here (rank correlation {_signed(self.agreement)}). It {order}."
+
+
+def judge(
+    model: Model,
+    result: SaliencyResult,
+    *,
+    baseline: str,
+    draws: int,
+    seed: int,
+    progress: Callable[[int, int], None],
+    check: Callable[[], None],
+) -> Verdict:
+    """Compare a map of single tokens with the exact one and with random orders, all by one baseline."""
+    reports: dict[str, Any] = {"progress": progress, "check": check}
+    by: dict[str, Any] = {"baseline": baseline, "draws": draws, "seed": seed}
+    agreement = None
+    if result.method != "exact":
+        front = [] if result.bos_id is None else [result.bos_id]
+        exact = prompt_saliency(
+            model, [*front, *result.prompt_ids], list(result.response_ids),
+            target=result.target, foil=result.foil, **by, **reports,  # type: ignore[arg-type]
+        )  # fmt: skip
+        agreement = rank_agreement(result, exact).mean
+    return Verdict(
+        result.method, agreement, faithfulness(model, result, steps=1, random_orders=ORDERS, **by, **reports)
+    )
+
+
+def judging_cost(model: Model, result: SaliencyResult, draws: int) -> Cost:
+    """Operations and bytes of `judge`."""
+    exact = saliency_cost(model, len(result.prompt_ids), len(result.response_ids), "exact", draws=draws)
+    # five shares of the prompt, taken away and kept, by the map's order and the random ones
+    passes = 10 * (1 + ORDERS) / (len(result.prompt_ids) / 2)
+    return Cost(exact.flops * (passes + (result.method != "exact")), exact.bytes)
+
+
+class VerdictLine:
+    """What the check found of the maps on the screen, in a line with a button that leads to all of it.
+
+    It is found in the background where the prompt is short and the check quick; `changed()` is called once it is there.
+    """
+
+    def __init__(self, panel: Any, changed: Callable[[], object]) -> None:
+        self._panel, self._changed = panel, changed
+        self.text = W.HTML("")
+        self.text.add_class("iw-hint")
+        self.button = W.Button(description="Check", tooltip="Every method beside exact and beside random orders")
+        panel.on_click(self.button, lambda: panel.stack.open_tab("check"))
+        self.box = row(self.text, self.button)
+        shown_if(self.box, False)
+        self._judging = Derived(
+            panel, self._judged, title="Checking the map", channel="verdict", quiet=True, gives_way=True
+        )
+
+    def ask(self, results: tuple[SaliencyResult, ...]) -> None:
+        """Have maps judged, unless they are partial or that would take long, and say what is known."""
+        panel = self._panel
+        shown_if(self.box, True)
+        shown_if(self.button, panel.stack is not None)
+        if self._wanted(results):
+            self._judging.ask(self._key(), partial(self._work, results, *own_baseline(panel), panel.random_seed))
+        self._say()
+
+    def warning(self, view: str) -> str:
+        """A few words for the title of a map that is not to be trusted."""
+        verdicts = self._verdicts()
+        shown = [verdicts[index] for index in pair_view.models_of(view)] if verdicts else []
+        starts = pair_view.all_starts(shown)
+        said = [start + verdict.warning for start, verdict in zip(starts, shown, strict=True) if verdict.warning]
+        return f" · {', '.join(said)}" if said else ""
+
+    def _wanted(self, results: tuple[SaliencyResult, ...]) -> bool:
+        if any(result.partial or result.spans is not None for result in results):
+            return False
+        if len(results) < len(self._panel.models) or len(results[0].prompt_ids) > LONG:
+            return False
+        _, draws = own_baseline(self._panel)
+        pairs = zip(self._panel.models, results, strict=True)
+        return sum(_seconds(model, judging_cost(model, result, draws)) for model, result in pairs) <= QUICK_SECONDS
+
+    def _key(self) -> Hashable:
+        """What verdicts are of: the maps on the screen."""
+        return tuple(map(id, self._panel.results)), own_baseline(self._panel), self._panel.random_seed
+
+    def _work(
+        self, results: tuple[SaliencyResult, ...], baseline: str, draws: int, seed: int, job: Job
+    ) -> tuple[Verdict, ...]:
+        reports: dict[str, Any] = {"progress": lambda done, total: job.give_way(), "check": job.check}
+        verdicts = []
+        for model, result in zip(self._panel.models, results, strict=True):
+            began = time.monotonic() - job.given_away
+            verdicts.append(judge(model, result, baseline=baseline, draws=draws, seed=seed, **reports))
+            flops = judging_cost(model, result, draws).flops
+            speedometer.learn(KIND, device_of(model), flops, time.monotonic() - job.given_away - began)
+        return tuple(verdicts)
+
+    def _verdicts(self) -> tuple[Verdict, ...]:
+        return self._judging.of(self._key()) or ()
+
+    def _judged(self) -> None:
+        if self._panel.results:
+            self._say()
+            self._changed()
+
+    def _say(self) -> None:
+        verdicts, results = self._verdicts(), self._panel.results
+        if verdicts:
+            starts = pair_view.all_starts(verdicts)
+            text = " ".join(start + verdict.sentences for start, verdict in zip(starts, verdicts, strict=True))
+        elif any(result.spans is not None for result in results):
+            text = "The check is of single tokens, these rows are not."
+        elif self._panel.jobs.runs("verdict"):
+            text = "Checking whether this map can be trusted…"
+        else:
+            text = "Whether this map can be trusted has not been checked."
+        self.text.value = escape(text)
+
+
+def _seconds(model: Model, cost: Cost) -> float:
+    """What a check takes, by the ones before it; the first as on a slow processor."""
+    device = device_of(model)
+    if not speedometer.knows(KIND, device):
+        return float(cost.flops) / SLOW
+    return speedometer.forecast(KIND, device, cost).seconds
+
+
+def _signed(number: float) -> str:
+    return "none" if number != number else f"{number:.2f}".replace("-", "−")
