@@ -21,6 +21,8 @@ from .memory import is_out_of_memory
 
 DEMO = Path(__file__).resolve().parents[1] / "assets" / "demo"
 DEMO_NAMES = {"demo-base": "base", "demo-tuned": "tuned"}
+DEMO_MIXTURES = {f"{name}-mixture": DEMO / f"{name}-mixture" for name in DEMO_NAMES}
+"""Names and folders of the mixtures of depths that ship, one for each demo model."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 CONVERSION = (

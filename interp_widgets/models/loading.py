@@ -60,10 +60,11 @@ def load_model(
     Args:
         source: ``"demo-base"`` or ``"demo-tuned"`` (shipped), the path of a local Hugging Face folder, a hub name, a
             transformers model, a HookedTransformer or TransformerBridge (used as it is), or a folder that
-            `ModModel.save` wrote (gives a `ModModel`). A transformers model stays usable and as it was, but its weights
-            are not copied: unless ``dtype``, ``device`` or ``processed`` ask for others, an edit of one model's weights
-            is an edit of both (`Model.shares_weights`). The weights of a folder stay mapped from its file: save
-            another model there with `save_pretrained`, but do not overwrite the file's bytes while it is in use.
+            `ModModel.save` wrote (gives a `ModModel`), such as the shipped
+            ``"demo-base-mixture"``. A transformers model stays usable and as it was, but its weights are not copied:
+            unless ``dtype``, ``device`` or ``processed`` ask for others, an edit of one model's weights is an edit of
+            both (`Model.shares_weights`). The weights of a folder stay mapped from its file: save another model there
+            with `save_pretrained`, but do not overwrite the file's bytes while it is in use.
         tokenizer: the tokenizer of a transformers model or of a folder without one; else the one beside the model.
         chat_template: what writes a list of messages as text, in Jinja's language; else the tokenizer's own.
         device: ``"cuda"`` where there is one, else ``"cpu"``; a transformers model stays on its own device.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -180,12 +181,45 @@ def test_speed_is_measured_for_every_number_of_routes(tmp_path: Path, family: st
 def test_the_first_text_of_every_number_of_routes_is_not_counted() -> None:
     """It fills caches; and with different times each is where it belongs."""
     model = tiny_mixture("llama", "bridge", 2)
-    lengths = [100.0, 100.0, 1.0, 3.0, 2.0, 8.0]  # of the texts in turn: one route, two routes, one route, ..
+    lengths = [
+        100.0,
+        100.0,
+        3.0,
+        1.0,
+        2.0,
+        8.0,
+    ]  # of one route, two routes, two, one, one, two
     clock = iter([tick for length in lengths for tick in (0.0, length)])
     found = routing_speed(model, IDS, max_new_tokens=6, repeats=2, clock=lambda: next(clock))
     assert found.seconds.tolist() == [[1, 2], [3, 8]]
-    assert found.tokens_per_second.tolist() == [6 / 1.5, 6 / 5.5]
-    assert found.speed_up.tolist() == [3.5, 1]
+    np.testing.assert_allclose(found.tokens_per_second, [6 / np.sqrt(2), 6 / np.sqrt(24)])
+    np.testing.assert_allclose(found.speed_up, [np.sqrt(12), 1])
+    half = 12.7062 * (np.log(4) - np.log(3)) / 2  # Student's t with one degree of freedom
+    np.testing.assert_allclose(
+        found.speed_up_interval, [[np.sqrt(12) / np.exp(half), 1], [np.sqrt(12) * np.exp(half), 1]], rtol=1e-4
+    )
+    assert found.told_apart == (False, False)
+
+
+def test_a_ratio_of_speeds_has_an_interval_and_agrees_with_tokens_per_second() -> None:
+    model, rng = tiny_mixture("llama", "bridge", 2), np.random.default_rng(0)
+    found = routing_speed(model, IDS, max_new_tokens=2, repeats=2)
+    held, apart = [], []
+    for true in (1.0, 1.6):
+        for _ in range(400):
+            seconds = np.exp(rng.normal(0, 0.1, size=(2, 6)) + rng.normal(0, 1, size=6)) / [[true], [1]]
+            one = replace(found, seconds=seconds)
+            low, high = one.speed_up_interval[:, 0]
+            assert one.speed_up[0] == pytest.approx(one.tokens_per_second[0] / one.tokens_per_second[1])
+            assert low < one.speed_up[0] < high
+            held.append(low <= true <= high)
+            apart.append((true, one.told_apart[0]))
+    assert abs(np.mean(held) - 0.95) < 0.03
+    assert np.mean([told for true, told in apart if true > 1]) > 0.99, "a difference is told"
+    assert np.mean([told for true, told in apart if true == 1]) < 0.08, "and none is not"
+    single = replace(found, seconds=found.seconds[:, :1])
+    assert np.isnan(single.speed_up_interval[:, 0]).all()
+    assert single.told_apart == (False, False)
 
 
 def test_speed_of_what_cannot_be_measured() -> None:

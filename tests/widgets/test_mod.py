@@ -24,9 +24,11 @@ from interp_widgets.tuning.mixture_of_depths import ModGrid, ModReport, mod_grid
 from interp_widgets.tuning.mixture_of_depths import trainer as trainer_module
 from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 from interp_widgets.widgets.mixture_of_depths import MoDRoutingViewer
+from interp_widgets.widgets.views.base import bytes_floats
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.mixtures import tiny_mixture
 from tests.models.tiny import byte_level_tokenizer, tiny_folder, tiny_hf
+from tests.shipped import demo_pair
 from tests.widgets.opening import opening, settle
 
 pytestmark = pytest.mark.slow
@@ -87,6 +89,54 @@ def test_a_plain_model_opens_untrained(base: Any, view: Any) -> None:
     assert panel["route"].heat.shape == [2, expected.n_positions]
     np.testing.assert_allclose(panel["route"].heat.matrix, expected.weights.T, atol=1e-6)
     assert panel.status.state == "done"
+
+
+def test_a_demo_model_opens_on_the_mixture_that_ships(wire: Any) -> None:
+    pair = demo_pair()
+    with opening(MoDRoutingViewer) as build:
+        panel = build(pair)
+        for one, base in zip(panel.result, pair, strict=True):
+            shipped = load_model(f"{base.name}-mixture")
+            same(one, routing(shipped, one_prompt(panel), top=8))
+        route = panel["route"]
+        assert panel.chosen == [1, 1]
+        assert "<b>shipped: k 3, 600 steps</b>: 3 routes over layers 3 to 5. Tuned for 600 steps" in route.state.value
+        assert "untrained" not in route.state.value + route.heat.title
+        assert isinstance(panel.mixture, ModModel)
+        for view in ("A", "B", "difference"):  # one number has one colour
+            panel.view = view
+            settle(panel)
+            np.testing.assert_allclose(bytes_floats(route.strip.values), route.heat.matrix[-1], atol=1e-6)
+            seen = [(one.vmin, one.vmax, one.lut, one.lut_dark) for one in (route.strip, route.heat)]
+            assert seen[0] == seen[1]
+        panel.tab = "tune"
+        assert len(panel["tune"].curves.task) == 600
+        assert (panel.k, panel.learning_rate, panel.seed) == (3, 3e-3, 0)
+        assert "12% are solved (13%)" in panel["tune"].words.value
+        panel.tab, panel.view = "route", "A"
+        scope: dict[str, Any] = {}
+        exec(panel.current.code(panel.current.request()), scope)
+        same(scope["result_a"], panel.result[0])
+        panel.chosen = [0, 0]
+        settle(panel)
+        assert "Random weight (untrained)" in route.heat.title
+        same(panel.result[0], routing(untrained_mod(pair.base, 3), one_prompt(panel), top=8))
+        own = build(pair.base, k=2)
+        assert own.chosen == [0], "who says how to tune looks at what that begins with"
+        same(own.result, routing(untrained_mod(pair.base, 2), one_prompt(own), top=8))
+
+
+def one_prompt(panel: MoDRoutingViewer) -> str:
+    return str(panel.prompt)
+
+
+def test_the_shipped_mixture_is_of_the_model_as_it_was_loaded(wire: Any) -> None:
+    edited = load_model("demo-base", dtype=torch.float64)
+    with torch.no_grad():
+        edited.tl_model.blocks[0].mlp.W_out.mul_(2)
+    with opening(MoDRoutingViewer) as build:
+        panel = build(edited)
+        assert "demo-base was edited after it was loaded" in panel.status.error
 
 
 def test_untrained_is_what_tuning_starts_from(base: Any) -> None:
@@ -159,7 +209,7 @@ def test_speed_is_measured(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row[0] for row in speed.picture.tables[0].rows] == [1, 2]
     assert speed.picture.tables[0].rows[-1][-1] == "dense"
     assert speed.picture.tables[0].columns[0]["title"].startswith("Routes per token")
-    assert "measured on this machine: 3 tokens, median of 3 texts each" in speed.picture.tables[0].caption
+    assert "measured on this machine: 3 tokens, mean of 8 texts each" in speed.picture.tables[0].caption
     assert panel.result is panel["route"].result, "the viewer's result is the routing still"
 
 

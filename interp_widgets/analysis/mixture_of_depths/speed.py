@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import scipy  # scipy.special takes a while to import: scipy itself loads it on first use
 import torch
 
 from interp_widgets.analysis._core.arrays import Floats
@@ -50,18 +51,38 @@ class RoutingSpeed(Result):
 
     @property
     def tokens_per_second(self) -> Floats:
-        """(n,) written tokens over the median of the seconds."""
-        return np.asarray(self.n_tokens / np.median(self.seconds, axis=1))
+        """(n,) written tokens over the geometric mean of the seconds."""
+        return np.asarray(self.n_tokens / np.exp(np.log(self.seconds).mean(axis=1)))
 
     @property
     def speed_up(self) -> Floats:
-        """(n,) median over the repeats of the dense model's seconds over these; 1 in the last row."""
-        return np.asarray(np.median(self.seconds[-1] / self.seconds, axis=1))
+        """(n,) these tokens per second over those of the dense model; 1 in the last row."""
+        return np.asarray(self.tokens_per_second / self.tokens_per_second[-1])
+
+    @property
+    def speed_up_interval(self) -> Floats:
+        """(2, n) ends of the 95 % interval of `speed_up` over the repeats, from Student's t of the logarithms of the
+        ratios of each turn; 1 in the last row, and in the others NaN from fewer than two repeats."""
+        logs = np.log(self.seconds[-1] / self.seconds)
+        n = logs.shape[1]
+        spread = logs.std(axis=1, ddof=1) if n > 1 else np.where(np.arange(len(logs)) < len(logs) - 1, np.nan, 0.0)
+        half = (scipy.special.stdtrit(n - 1, 0.975) if n > 1 else 1.0) * spread / np.sqrt(n)
+        ends: Floats = np.exp(np.stack([logs.mean(axis=1) - half, logs.mean(axis=1) + half]))
+        return ends
+
+    @property
+    def told_apart(self) -> Sequence[bool]:
+        """(n,) whether the interval of the speed-up is clear of 1, so that it can be told from none."""
+        low, high = self.speed_up_interval
+        return tuple(bool(one > 1 or other < 1) for one, other in zip(low, high, strict=True))
 
     def to_frame(self) -> DataFrame:
         """One row per number of routes."""
-        columns = {name: getattr(self, name) for name in ("tokens_per_second", "speed_up", "computed", "runs")}
-        return table({"top_k": self.top_k}, {**columns, "text": self.texts})
+        low, high = self.speed_up_interval
+        columns = {"tokens_per_second": self.tokens_per_second, "speed_up": self.speed_up, "low": low, "high": high}
+        return table(
+            {"top_k": self.top_k}, {**columns, "computed": self.computed, "runs": self.runs, "text": self.texts}
+        )
 
 
 @checked
@@ -70,7 +91,7 @@ def routing_speed(
     prompt: PromptInput,
     *,
     max_new_tokens: int = 48,
-    repeats: int = 3,
+    repeats: int = 5,
     prepend_bos: bool | None = None,
     clock: Callable[[], float] = time.perf_counter,
     progress: Callable[[int, int], None] | None = None,
@@ -78,7 +99,7 @@ def routing_speed(
 ) -> RoutingSpeed:
     """Write one text with 1, 2, .. k routes per token and take the time of each; greedy, to the full length.
 
-    The numbers of routes take turns, so that other work on the machine meets all of them.
+    The numbers of routes take turns, there and back, so that other work on the machine meets all of them.
 
     Args:
         model: a `ModModel`.
@@ -113,7 +134,8 @@ def routing_speed(
     computed, runs, texts = np.ones(len(counts)), np.ones(len(counts)), [""] * len(counts)
     skips, run = model.skips_layers, RunOptions(progress, check)
     for turn in range(repeats + 1):
-        for row, count in enumerate(counts):
+        # every other turn backwards: what grows or falls with time then meets all of them alike
+        for done, (row, count) in enumerate(list(enumerate(counts))[:: -1 if turn % 2 else 1]):
             with model.lock, model.with_top_k(count):
                 write = EarlyExit(model, model.mixture, count) if skips else None
                 started = clock()
@@ -128,7 +150,7 @@ def routing_speed(
                 computed[row] = sum(write.computed) / (len(write.computed) * write.length)
                 runs[row] = write.runs / (len(write.computed) * len(write.exits))
             texts[row] = model.decode(new) if model.tokenizer is not None else " ".join(map(str, new))
-            run.report(turn * len(counts) + row + 1, (repeats + 1) * len(counts))
+            run.report(turn * len(counts) + done + 1, (repeats + 1) * len(counts))
     return RoutingSpeed(
         top_k=counts,
         seconds=seconds[:, 1:],

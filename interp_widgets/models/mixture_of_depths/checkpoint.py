@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...atomic import whole_file
 from ...data.files import read_tensors, short
-from ..hub_files import LoadError
+from ..hub_files import DEMO_MIXTURES, LoadError
 from ..weights import weight_hash
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "base_hash",
     "is_mixture_folder",
     "load_state",
+    "mixture_folder",
     "save_state",
 ]
 
@@ -81,9 +82,14 @@ def base_hash(hf_model: Any) -> str:
     return weight_hash(hf_model, wide=True)
 
 
+def mixture_folder(source: str | os.PathLike[str]) -> Path:
+    """The folder of a mixture: of one that ships by its name, such as ``demo-base-mixture``."""
+    return DEMO_MIXTURES.get(os.fspath(source)) or Path(os.path.expanduser(source))
+
+
 def is_mixture_folder(source: object) -> bool:
-    """Whether ``source`` is the path of a folder that `ModModel.save` wrote."""
-    return isinstance(source, str | os.PathLike) and os.path.isfile(Path(os.path.expanduser(source)) / HEADER)
+    """Whether ``source`` names a folder that `ModModel.save` wrote."""
+    return isinstance(source, str | os.PathLike) and os.path.isfile(mixture_folder(source) / HEADER)
 
 
 def save_state(state: MixtureState, folder: str | os.PathLike[str]) -> Path:
@@ -146,7 +152,7 @@ def _header(state: MixtureState) -> dict[str, Any]:
 
 def load_state(folder: str | os.PathLike[str]) -> MixtureState:
     """Read what `save_state` wrote; LoadError says what is wrong with a folder."""
-    path = Path(os.path.expanduser(folder))
+    path = mixture_folder(folder)
     if not (path / HEADER).is_file():
         raise LoadError(f"{path} has no {HEADER}: give a folder that ModModel.save wrote")
     try:

@@ -13,12 +13,12 @@ import torch
 
 from ..build import BackendChoice, build
 from ..devices import device_of
-from ..hub_files import LoadError, Source, address, open_source
+from ..hub_files import DEMO_MIXTURES, LoadError, Source, address, open_source
 from ..model import Model
 from ..state import check_as_loaded
 from ..threads import few_threads
 from .assemble import apply_state
-from .checkpoint import MixtureState, is_mixture_folder, load_state
+from .checkpoint import MixtureState, is_mixture_folder, load_state, mixture_folder
 from .graft import graft, grafted, late_parts
 from .mixture import Mixture
 from .model import ModModel
@@ -33,7 +33,7 @@ class MixtureFolders:
         return is_mixture_folder(source)
 
     def open(self, source: Any, **options: Any) -> Model:
-        return open_mixture(Path(source), **options)
+        return open_mixture(source, **options)
 
 
 class _MixtureAddition:
@@ -58,7 +58,7 @@ class _MixtureAddition:
 
 
 def open_mixture(
-    folder: Path,
+    folder: str | Path,
     *,
     base: Any,
     tokenizer: Any,
@@ -89,7 +89,8 @@ def open_mixture(
             "or give the base as base="
         ) from error
     return build_mixture(
-        hf_model, state, tokenizer=own, name=folder.expanduser().resolve().name, source=address(folder),
+        hf_model, state, tokenizer=own, name=mixture_folder(folder).resolve().name,
+        source=str(folder) if str(folder) in DEMO_MIXTURES else address(folder),
         device=device, dtype=dtype, backend=backend, processed=processed,
     )  # fmt: skip
 

@@ -14,11 +14,13 @@ import numpy as np
 import traitlets as T
 
 from interp_widgets.arguments import short
+from interp_widgets.data.files import read_table
 from interp_widgets.data.problems import demo_problems, read_problems
 from interp_widgets.models import Model, ModModel, load_model
-from interp_widgets.models.mixture_of_depths.checkpoint import is_mixture_folder
+from interp_widgets.models.hub_files import DEMO_MIXTURES
+from interp_widgets.models.mixture_of_depths.checkpoint import MixtureState, is_mixture_folder, load_state
 from interp_widgets.models.mixture_of_depths.model import check_k, check_top_k
-from interp_widgets.models.state import State, state_key
+from interp_widgets.models.state import State, check_as_loaded, state_key
 from interp_widgets.tuning.mixture_of_depths import ModReport
 from interp_widgets.tuning.mixture_of_depths.untrained import untrained_mod
 
@@ -66,6 +68,12 @@ class Mixture:
     """The line of a cell that makes the data it was tuned on; empty where that is not known."""
     failure: str = ""
     """What ended its tuning before its time; empty for nothing."""
+    about: str = ""
+    """What it reaches, in a sentence; empty where that was not measured."""
+    state: MixtureState | None = None
+    """What was learned, of one that ships with the package: its model is made when it is needed."""
+    layers: tuple[int, ...] = ()
+    """The layers of its routes."""
     serial: int = dataclasses.field(default_factory=lambda: next(_SERIALS))
     """Distinguishes it from all others in this kernel."""
     _untrained: tuple[Untrained, State, ModModel] | None = None
@@ -73,10 +81,15 @@ class Mixture:
 
     @property
     def trained(self) -> ModModel:
-        """The mixture itself; ValueError for the untrained one."""
+        """The mixture itself; ValueError for the untrained one, and one that is not made yet."""
         if self.model is None:
             raise ValueError(f"the mixture “{self.name}” is untrained: tune it first")
         return self.model
+
+    @property
+    def learned(self) -> MixtureState | None:
+        """What was learned; None for the untrained one."""
+        return self.state if self.model is None else self.model.state
 
     def untrained(self, model: Model, key: Untrained) -> ModModel:
         """The untrained mixture of these numbers, made anew where the model has changed; in the worker."""
@@ -88,7 +101,9 @@ class Mixture:
 
     def has_made(self, key: Any) -> bool:
         """Whether the mixture of a request needs not be made first."""
-        return not isinstance(key, Untrained) or (self._untrained is not None and self._untrained[0] == key)
+        if not isinstance(key, Untrained):
+            return self.model is not None
+        return self._untrained is not None and self._untrained[0] == key
 
     def base(self) -> Model:
         """The model that it was made on; in the worker. ValueError where that is not known."""
@@ -106,9 +121,9 @@ class Mixture:
         """The curves of its tuning; None where they are not known."""
         if self.report is not None:
             return self.report
-        if self.model is not None and self.model.state.training:
+        if self.learned is not None and self.learned.training:
             with contextlib.suppress(KeyError):  # of an older checkpoint
-                return SavedCurves(self.model)
+                return SavedCurves(self.learned, self.layers if self.model is None else self.model.route_layers)
         return None
 
     @property
@@ -119,7 +134,7 @@ class Mixture:
     @property
     def options(self) -> dict[str, Any]:
         """How it was tuned, as options of the viewer; nothing where it does not say."""
-        held = {} if self.model is None else self.model.state.settings
+        held = {} if self.learned is None else self.learned.settings
         names = ("k", "distill", "batch_size", "learning_rate", "seed")
         if any(name not in held for name in (*names, "top_k")) or held.get("only") is not None:
             return {}
@@ -132,9 +147,9 @@ class Mixture:
 class SavedCurves:
     """The curves that a checkpoint keeps for going on."""
 
-    def __init__(self, model: ModModel) -> None:
-        held = model.state.training
-        self.layers = model.route_layers
+    def __init__(self, state: MixtureState, layers: tuple[int, ...]) -> None:
+        held = state.training
+        self.layers = layers
         self.task, self.distillation, self.routes, self.sparsity, self.mean, self.variance = (
             held[f"curves.{name}"].numpy()
             for name in ("task", "distillation", "routes", "sparsity", "mean", "variance")
@@ -195,9 +210,23 @@ class Examples(PerModel):
         return [self.line], self.variable
 
 
-def opened_on(model: Model) -> Mixture:
-    """The first mixture of a model: an untrained one, or the model itself."""
-    return Mixture(f"{model_name(model)} (as given)", model) if isinstance(model, ModModel) else Mixture("untrained")
+def opened_on(model: Model) -> tuple[Mixture, ...]:
+    """The first mixtures of a model: an untrained one and, of a demo model, the one that ships; or the model itself."""
+    if isinstance(model, ModModel):
+        return (Mixture(f"{model_name(model)} (as given)", model),)
+    name = f"{model.source}-mixture"
+    if name not in DEMO_MIXTURES:
+        return (Mixture("untrained"),)
+    state, told = load_state(name), read_table(DEMO_MIXTURES[name] / "report.json")
+    before, after, problems = told["base"], told["mixture"], told["held_out_problems"]
+    about = (
+        f"Tuned for {told['steps']:,} steps on the demo's tasks. Of {problems} held-out tasks, the loss of a response "
+        f"token is {after['loss']:.2f} (the model without it: {before['loss']:.2f}), and {after['solved']:.0%} are "
+        f"solved ({before['solved']:.0%})."
+    )
+    layers = tuple(range(model.n_layers - state.k, model.n_layers))
+    title = f"shipped: k {state.k}, {told['steps']:,} steps"
+    return Mixture("untrained"), Mixture(title, folder=name, about=about, state=state, layers=layers)
 
 
 def base_box(panel: Any) -> Any:
@@ -327,9 +356,12 @@ class MixturePanel(MixtureOptions, Panel):
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         if len(self.models) == 2 and self.models[0] is self.models[1]:
             raise ValueError("both models are the same object, which has one list of mixtures: load the model twice")
-        mixtures = tuple((opened_on(model),) for model in self.models)
+        mixtures = tuple(opened_on(model) for model in self.models)
         k = min(USUAL_K, *(int(getattr(model, "n_layers", USUAL_K)) for model in self.models))
-        options = {"mixtures": mixtures, "chosen": [0] * len(self.models), "k": k, **mixtures[0][0].options}
+        # who says how a mixture is to be tuned looks at the one that this begins with
+        own = {"k", "top_k", "distill", "lora", "rank", "lora_layers", "batch_size", "learning_rate", "seed"} & keywords
+        chosen = [0 if own else len(held) - 1 for held in mixtures]
+        options = {"mixtures": mixtures, "chosen": chosen, "k": k, **mixtures[0][chosen[0]].options}
         return super().defaults(keywords) | {name: value for name, value in options.items() if name not in keywords}
 
     # the mixtures -----------------------------------------------------------------------------------------------------
@@ -369,6 +401,8 @@ class MixturePanel(MixtureOptions, Panel):
         mixture = self.looked_at(slot)
         if mixture.model is not None:
             return mixture.serial, mixture.model.top_k
+        if mixture.state is not None:
+            return mixture.serial, mixture.state.top_k
         self.check_numbers(slot)
         return Untrained(self.k, self.top_k or self.k, self.seed)
 
@@ -383,10 +417,17 @@ class MixturePanel(MixtureOptions, Panel):
         if isinstance(key, Untrained):
             made: ModModel = self.mixtures[slot][0].untrained(self.models[slot], key)
             return made
-        held = self.by_key(slot, key)
-        if held is None:
+        mixture = next((one for one in self.mixtures[slot] if one.serial == key[0]), None)
+        if mixture is None:
             raise ValueError("this mixture was forgotten meanwhile: look at another one")
-        return held
+        return self.made(slot, mixture)
+
+    def made(self, slot: int, mixture: Mixture) -> ModModel:
+        """A mixture that was given, tuned or opened; one that ships is made now. In the worker."""
+        if mixture.model is None and mixture.state is not None:
+            check_as_loaded(self.models[slot], "the mixture that ships with it")
+            mixture.model = self.read_folder(slot, mixture.folder)
+        return mixture.trained
 
     def check_numbers(self, slot: int) -> None:
         """ValueError unless a model can have so many routes."""

@@ -49,8 +49,7 @@ class MixtureReading(MixturePanel):
 
     def prepare(self, request: MixtureQuestion) -> None:
         for slot, key in enumerate(request.mixtures):
-            if isinstance(key, Untrained):
-                self.model_of(slot, key)
+            self.model_of(slot, key)
 
     def asked_of(self, request: MixtureQuestion, model: Model) -> MixtureQuestion:
         return replace(request, mixtures=(request.mixtures[self.slot_of(model)],))
@@ -63,7 +62,10 @@ class MixtureReading(MixturePanel):
     def forecast_on(self, request: MixtureQuestion, model: Model) -> Forecast:
         slot = self.slot_of(model)
         forecast = super().forecast_on(request, model)
-        if self.mixtures[slot][0].has_made(request.mixtures[slot]):
+        key: Any = request.mixtures[slot]
+        held = self.mixtures[slot]
+        asked = held[0] if isinstance(key, Untrained) else next(one for one in held if one.serial == key[0])
+        if asked.has_made(key):
             return forecast
         parameters = int(getattr(model, "parameter_count", 0))
         return forecast + Forecast(_BUILD_SECONDS_PER_PARAMETER * parameters, 4 * parameters)
@@ -94,7 +96,7 @@ class MixtureReading(MixturePanel):
 
     def _lines_of(self, slot: int) -> list[str]:
         mixture, name = self.looked_at(slot), self.variable(slot)
-        if mixture.model is None:
+        if mixture.learned is None:
             options = {"top_k": self.top_k, "seed": self.seed}
             used = {key: value for key, value in options.items() if value}
             return [f"{name}_mixture = {call('untrained_mod', name, repr(self.k), **used)}"]

@@ -54,7 +54,7 @@ class MixtureRouting(MixtureReading):
     of_both = ("difference", "beside")
 
     prompt = field(
-        Annotated[str, Text(3)], label="Prompt", width="grow", help="What the model reads",
+        Annotated[str, Text(2)], label="Prompt", width="grow", help="What the model reads",
         required="the prompt is empty: type what the model should read",
     )  # fmt: skip
     prompt_token = field(Annotated[int, Bounds(low=-1)], -1, selects=True, chooses=True)
@@ -91,7 +91,7 @@ class MixtureRouting(MixtureReading):
         for second in self.table_boxes[1:]:
             shown_if(second, False)
         self.plot.children = [
-            self.state, self.strips.box, self.maps.box, self.key_line, self.story, *self.table_boxes
+            self.strips.box, self.maps.box, self.key_line, self.state, self.story, *self.table_boxes
         ]  # fmt: skip
         self._filling = False  # what the program fills in is not the user's doing
         self._list_mixtures()
@@ -155,7 +155,7 @@ class MixtureRouting(MixtureReading):
     def k_of(self, slot: int) -> int:
         """Routes of the mixture of a model that is looked at."""
         mixture = self.looked_at(slot)
-        return self.k if mixture.model is None else int(mixture.model.k)
+        return self.k if mixture.learned is None else mixture.learned.k
 
     def choices(self) -> Mapping[str, tuple[int | Collection[str], str]]:
         return {"prompt_token": (max(one.n_positions for one in self.results), "the tokens of this prompt")}
@@ -228,7 +228,9 @@ class MixtureRouting(MixtureReading):
                 f"final norm, over {where}. The weights below mean nothing yet; tune it on the Tune tab."
             )
         else:
-            text = f"<b>{escape(self.looked_at(slot).name)}</b>: {one.k} routes over {where}."
+            mixture = self.looked_at(slot)
+            text = f"<b>{escape(mixture.name)}</b>: {one.k} routes over {where}."
+            text += f" {escape(mixture.about)}" if mixture.about else ""
         used = f"{one.top_k} of {one.k} routes per token" if one.top_k < one.k else "Dense: all routes"
         text += (
             f" {used}; the ensemble and the last layer alone disagree at {int((~one.agreement[-1]).sum())} of "
@@ -248,7 +250,11 @@ class MixtureRouting(MixtureReading):
             return
         with heat.hold_sync():
             which = pair_view.title_start(self, view)
-            heat.title = f"{which}Weight of each route at each token, with the route's likeliest next token"
+            random = any(isinstance(key, Untrained) for key in self._keys_of(view))
+            heat.title = (
+                f"{which}{'Random weight (untrained)' if random else 'Weight'} of each route at each token, with the "
+                "route's likeliest next token"
+            )
             heat.value_label = "weight, B − A" if difference else "weight"
             bounds: dict[str, Any] = {"signed": True} if difference else {"vmin": 0.0, "vmax": 1.0}
             unused = (matrix == 0) & (not difference and one.top_k < one.k)
@@ -264,18 +270,28 @@ class MixtureRouting(MixtureReading):
             else:
                 heat.set_row_bars(matrix.mean(axis=1), maximum=1.0, label="mean")
 
+    def _keys_of(self, view: str) -> list[Hashable]:
+        """The mixtures that a view shows, as they were asked for."""
+        return [self.shown_request.mixtures[slot] for slot in pair_view.models_of(view)]
+
     def _draw_strip(self, view: str, strip: TokenStrip) -> None:
         one: RoutingResult = self.results[pair_view.models_of(view)[-1]]
         letter = f"{view}: " if self.shown == "beside" else ""
+        heat = next(heat for name, heat in self.maps.drawn() if name == view)
         with strip.hold_sync():
             strip.set_tokens(list(one.tokens), special=list(one.special))
             if one.top_k < one.k:
                 skipped = (one.n_layers - 1 - one.exit_layer).astype(np.float64)
                 strip.set_values(skipped, vmin=0.0, vmax=float(max(one.k - 1, 1)))
                 strip.label = f"{letter}Prompt, shaded by the number of layers not needed"
-            else:
-                strip.set_values(1.0 - one.weights[:, -1], vmin=0.0, vmax=1.0)
-                strip.label = f"{letter}Prompt, shaded by the weight of earlier layers"
+            elif heat.is_empty:
+                strip.set_values(None)
+                strip.label = f"{letter}Prompt"
+            else:  # the map's last row, in the map's colours
+                strip.set_values(heat.matrix[-1], vmin=heat.vmin, vmax=heat.vmax)
+                strip.lut, strip.lut_dark = heat.lut, heat.lut_dark
+                what = "B − A of the last layer's weight" if view == "difference" else "the last layer's weight"
+                strip.label = f"{letter}Prompt, shaded by {what} as in the map"
             strip.labels = [_tip(one, at) for at in range(one.n_positions)]
             strip.marks = _spans(~one.agreement[-1])
 

@@ -13,6 +13,8 @@ from .reading import PROMPT, MixtureQuestion, MixtureReading
 
 TOKENS = 24
 """Tokens written to take the time of."""
+REPEATS = 8
+"""Texts written with each number of routes."""
 
 
 class SpeedView(TableView):
@@ -20,9 +22,10 @@ class SpeedView(TableView):
 
     tips: ClassVar[Mapping[str, str]] = {
         "routes": "Routes per token; the last line is dense",
-        "tokens/s": "Written tokens over the median time, the prompt included",
-        "× dense": "Median of the dense time over this one's, text by text",
-        "range": "Smallest and largest of these; far apart where other programs use the processor",
+        "tokens/s": "Written tokens over the (geometric) mean time, the prompt included",
+        "× dense": "These tokens/s over those of the dense line",
+        "95 % interval": "Of × dense, over the texts; wide where other programs use the processor",
+        "beside dense": "Cannot tell: the interval contains 1, no difference",
         "layers run": "Times that a layer ran, over layers times passes",
         "text": "Beside the dense text",
     }
@@ -30,10 +33,17 @@ class SpeedView(TableView):
     def frame_of(self, result: RoutingSpeed) -> Any:
         import pandas as pd
 
-        ratios, texts = result.seconds[-1] / result.seconds, result.texts
+        texts, dense = result.texts, len(result.texts) - 1
+        verdicts = [
+            "" if row == dense else "cannot tell" if not apart else "faster" if ratio > 1 else "slower"
+            for row, (apart, ratio) in enumerate(zip(result.told_apart, result.speed_up, strict=True))
+        ]
         cells = (
             result.top_k, [f"{speed:.1f}" for speed in result.tokens_per_second],
-            [f"{ratio:.2f}" for ratio in result.speed_up], [f"{line.min():.1f}–{line.max():.1f}" for line in ratios],
+            [f"{ratio:.2f}" for ratio in result.speed_up],
+            ["" if row == dense else f"{low:.2f} to {high:.2f}"
+             for row, (low, high) in enumerate(result.speed_up_interval.T)],
+            verdicts,
             [f"{share:.0%}" for share in result.runs],
             [*("same" if text == texts[-1] else "differs" for text in texts[:-1]), "dense"],
         )  # fmt: skip
@@ -42,7 +52,7 @@ class SpeedView(TableView):
     def caption(self, result: RoutingSpeed, letter: str) -> str:
         start = f"{letter}: " if len(self.tables) > 1 else ""
         how = (
-            f"{result.n_tokens} tokens, median of {result.seconds.shape[1]} texts each"
+            f"{result.n_tokens} tokens, mean of {result.seconds.shape[1]} texts each, taken in turns"
             if result.skips_layers
             else "no layers are skipped: the model's own modules write, because of its backend or a hook on it"
         )
@@ -56,7 +66,9 @@ def speed(
     room = model.n_ctx - len(model.tokens(prompt))
     if room < 1:
         raise ValueError(f"the prompt fills the model's context of {model.n_ctx} tokens: shorten it")
-    return routing_speed(model, prompt, max_new_tokens=min(TOKENS, room), progress=progress, check=check)
+    return routing_speed(
+        model, prompt, max_new_tokens=min(TOKENS, room), repeats=REPEATS, progress=progress, check=check
+    )
 
 
 class MixtureSpeed(MixtureReading, probe(speed, view=SpeedView)):  # type: ignore[misc]
@@ -65,4 +77,4 @@ class MixtureSpeed(MixtureReading, probe(speed, view=SpeedView)):  # type: ignor
     waits, reuses = True, False
 
     def code(self, request: MixtureQuestion) -> str:
-        return self.reading_cell(request, "routing_speed", max_new_tokens=TOKENS)
+        return self.reading_cell(request, "routing_speed", max_new_tokens=TOKENS, repeats=REPEATS)

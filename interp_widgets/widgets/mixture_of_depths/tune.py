@@ -98,9 +98,9 @@ class MixtureTuning(MixturePanel):
         self.refresh()
         self.words.value = _words(mixture)
         self._unsaved = None
-        self.save_button.disabled = mixture.model is None
+        self.save_button.disabled = mixture.learned is None
         self.forget_button.disabled = mixture is self.mixtures[self.slot][0]
-        self.resume_button.disabled = mixture.model is None or not mixture.model.state.training
+        self.resume_button.disabled = mixture.learned is None or not mixture.learned.training
 
     def refresh(self, limit: float | None = None) -> None:
         """Bring the forecast beside the buttons up to the inputs."""
@@ -145,7 +145,7 @@ class MixtureTuning(MixturePanel):
     def resume(self) -> None:
         """Go on with the mixture that is looked at."""
         mixture = self.looked_at(self.slot)
-        if mixture.model is None or not mixture.model.state.training:
+        if mixture.learned is None or not mixture.learned.training:
             raise ValueError("there is nothing to go on from: tune a mixture first, or open one that was saved")
         if mixture.steps >= self.steps:
             raise ValueError(f"all {self.steps} steps are made: ask for more than {mixture.steps} steps to go on")
@@ -190,7 +190,7 @@ class MixtureTuning(MixturePanel):
             try:
                 base, began = self.base(slot), time.monotonic()
                 tuned = tune_mod(
-                    base, dataset, resume=True if before is None else before.model,
+                    base, dataset, resume=True if before is None else self.made(slot, before),
                     progress=job.progress, check=check, on_step=on_step, on_partial=kept.append, **options,
                 )  # fmt: skip
                 speedometer.learn(TUNING, str(base.device), flops, time.monotonic() - began - job.given_away)
@@ -254,7 +254,7 @@ class MixtureTuning(MixturePanel):
     def save_checkpoint(self) -> None:
         """Write the mixture that is looked at into a folder."""
         mixture = self.looked_at(self.slot)
-        if mixture.model is None:
+        if mixture.learned is None:
             raise ValueError("an untrained mixture is not worth a file: tune it first")
         typed = checked_path(self.folder.value, "the checkpoint folder")
         if typed:
@@ -263,7 +263,7 @@ class MixtureTuning(MixturePanel):
                 raise ValueError(f"{target} is there already and not empty: give another folder, nothing was written")
         else:
             target = free_name(Path.cwd() / file_stem(f"{model_name(self.models[self.slot])} {mixture.name}"))
-        mixture.folder = str(mixture.model.save(target))
+        mixture.folder = str(self.made(self.slot, mixture).save(target))
         self.words.value = _words(mixture)
         self.status.idle(f"Saved {mixture.folder}")
 
@@ -348,9 +348,11 @@ def _words(mixture: Mixture) -> str:
     report = mixture.report
     saved = f" Saved in {escape(mixture.folder)}." if mixture.folder else ""
     if report is None:
-        if mixture.model is None:
+        if mixture.learned is None:
             return f"This mixture is untrained{instruction(': press Tune')}."
-        added = f"{mixture.model.added_parameters:,} parameters beside the base's own"
+        if mixture.about:
+            return f"<b>{escape(mixture.name)}</b>. {escape(mixture.about)}"
+        added = f"{mixture.trained.added_parameters:,} parameters beside the base's own"
         return f"<b>{escape(mixture.name)}</b>: {added}.{saved}"
     parts = [
         f"{name} {count:,}"

@@ -21,7 +21,8 @@ class MoDRoutingViewer(MixtureOptions, Stack):
     norms and the distillation are worth. *Late layers*: what each of them loses, itself tuned or not. *Speed*: tokens
     per second with few routes per token.
 
-    ``MoDRoutingViewer(model)`` starts with an untrained mixture on the model, ``(mod_model)`` with the one given;
+    ``MoDRoutingViewer(model)`` starts with an untrained mixture on the model, on a demo model with the tuned one that
+    ships (unless an option such as `k` says how to tune another), ``(mod_model)`` with the one given;
     ``(a, b)``, ``(pair)`` compare two; ``(workbench)`` shares prompt and token. Every trait of its panels is a keyword
     too. `run()` computes the routing, whichever tab is open, and returns a :class:`RoutingResult` (a pair of them with
     two models), which `result` keeps; `mixture` is the `ModModel` that is looked at and `report` how it was tuned.
