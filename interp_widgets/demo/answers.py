@@ -13,6 +13,7 @@ from typing import Any
 
 import interp_widgets
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet
+from interp_widgets.analysis.saliency import SaliencyResult
 from interp_widgets.compute.cache import results
 from interp_widgets.models import load_demo_pair
 from interp_widgets.widgets.base.shipped import FOLDER, Recorder, ShippedAnswer, recording, shipped_names
@@ -23,6 +24,12 @@ COMMAND = "python -m interp_widgets.demo.answers"
 def run(widget: Any) -> None:
     """Have the tab that a widget opens on answer; raises what that raises."""
     widget.run()
+
+
+def open_only(widget: Any) -> None:
+    """Have the tab that a widget opens on answer, unless it has; raises what that raises."""
+    if widget.result is None:
+        widget.run()
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,9 @@ OPENINGS = (
     Opening("ConceptBrowser", (ConceptSet, ConceptMap)),
     Opening("ConceptBrowser", (ConceptSet, ConceptMap), {"map_method": "umap"}),
     Opening("ConceptBrowser", (ConceptSet, ConceptMap), {"map_method": "pca"}),
+    Opening(
+        "SaliencyExplorer", (SaliencyResult,), answer=open_only
+    ),  # with the response written, it asks something else
 )
 """What ships of which widgets."""
 

@@ -78,7 +78,7 @@ def test_what_ships_is_what_the_code_computes(widget: str) -> None:
 
 
 def test_two_answers_are_told_apart() -> None:
-    name = min(shipped_names())
+    name = min(name for name in shipped_names() if name.startswith("concepts-"))
     answer = shipped(name)
     assert not differences(answer, answer)
     changed = dataclasses.replace(answer, answer=dataclasses.replace(answer.answer, layer=answer.answer.layer + 1))
