@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from interp_widgets.analysis.concepts import ConceptSet, concept_directions, state_cache, steer
+from interp_widgets.analysis.concepts import ConceptSet, concept_directions, erase, state_cache, steer
 from interp_widgets.analysis.concepts.state_cache import KeptStates
-from interp_widgets.analysis.concepts.steered import SteeringComparison, compare_steering
+from interp_widgets.analysis.concepts.steered import SteeringComparison, SteeringSweep, compare_steering, steering_sweep
 from interp_widgets.data.concepts import Concept, demo_concepts
 from tests.models.tiny import tiny_model
 from tests.shipped import demo_pair
@@ -150,6 +150,55 @@ def test_erasing_takes_the_word_away() -> None:
     assert after < 0.5 * before
     assert random > 0.5 * before
     assert (result.strength, result.mode, result.layers.tolist()) == (0.0, "erase", [3, 4, 5, 6])
+
+
+def test_several_concepts_mixed() -> None:
+    model, found = demo()
+    lion, saw = (2.0 * float(found.gap[found.index(name)]) for name in ("lion", "saw"))
+    result = compare_steering(model, found, "lion", PROMPT, strength=2.0, mixed=[("saw", -2.0)], max_new_tokens=5)
+    assert result.mixed == pytest.approx({"saw": -saw})
+    with (
+        steer(model, found.direction("lion"), layer=3, strength=lion),
+        steer(model, found.direction("saw"), layer=3, strength=-saw),
+    ):
+        assert result.text(1) == model.generate(PROMPT, max_new_tokens=5)
+    added = lion * found.direction("lion") - saw * found.direction("saw")
+    random = np.random.default_rng(0).standard_normal((2, found.d_model))[0]
+    with steer(model, random, layer=3, strength=float(np.linalg.norm(added))):
+        assert result.text(2) == model.generate(PROMPT, max_new_tokens=5), "as long as the sum"
+    alone = compare_steering(model, found, "lion", PROMPT, strength=2.0, max_new_tokens=0)
+    assert alone.word_probability[1] != pytest.approx(result.word_probability[1], rel=1e-3), "the other one counts"
+    erased = compare_steering(model, found, "lion", PROMPT, mode="erase", mixed=[("saw", 1.0)], max_new_tokens=5)
+    rows = np.stack([found.direction("lion"), found.direction("saw")])
+    with erase(model, rows, layer=3):
+        assert erased.text(1) == model.generate(PROMPT, max_new_tokens=5)
+    with pytest.raises(ValueError, match="there is no concept 'zebra'"):
+        compare_steering(model, found, "lion", PROMPT, mixed=[("zebra", 1.0)])
+    with pytest.raises(TypeError, match="mixed must be a list of tuples of str, numbers"):
+        compare_steering(model, found, "lion", PROMPT, mixed=[("saw", float("nan"))])
+
+
+def test_a_sweep_is_one_comparison_per_strength(tmp_path: Path) -> None:
+    model, found = demo()
+    options: dict[str, Any] = {"mixed": [("saw", 1.0)], "layer": [3, 4], "max_new_tokens": 4}
+    told: list[tuple[int, int]] = []
+    sweep = steering_sweep(
+        model, found, "lion", PROMPT, strengths=(-2, 0, 3), progress=lambda *step: told.append(step), **options
+    )
+    for i, strength in enumerate((-2, 0, 3)):
+        one = compare_steering(model, found, "lion", PROMPT, strength=strength, **options)
+        assert sweep.text(i) == one.text(1)
+        assert (sweep.word_probability[i], sweep.random_probability[i]) == pytest.approx(
+            tuple(one.word_probability[1:])
+        )
+    assert sweep.word_probability[2] > sweep.word_probability[1] > sweep.word_probability[0]
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert SteeringSweep.load(sweep.save(tmp_path / "sweep")).equals(sweep)
+    assert sweep.to_frame()["text"].tolist() == [sweep.text(i) for i in range(3)]
+    plain = steering_sweep(model, found, "lion", PROMPT, strengths=[0.0], max_new_tokens=4)
+    assert plain.text(0) == model.generate(PROMPT, max_new_tokens=4)
+    with pytest.raises(ValueError, match="at least one number"):
+        steering_sweep(model, found, "lion", PROMPT, strengths=())
 
 
 @pytest.mark.parametrize("backend", ["hooked", "bridge"])

@@ -22,12 +22,13 @@ from interp_widgets.analysis.concepts import (
     word_aucs,
 )
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE
-from interp_widgets.analysis.concepts.steered import compare_steering
+from interp_widgets.analysis.concepts.steered import compare_steering, steering_sweep
 from interp_widgets.compute.cache import results as cache
 from interp_widgets.compute.memory import Forecast
 from interp_widgets.data.concepts import Concept, demo_concepts
 from interp_widgets.widgets.concepts import ConceptBrowser
 from interp_widgets.widgets.concepts.directions import PROMPT
+from interp_widgets.widgets.concepts.steer import Mixed
 from interp_widgets.widgets.views.base import bytes_floats
 from interp_widgets.widgets.views.bokeh_figure import BokehSource
 from tests.models.tiny import HALF_SEED, tiny_model
@@ -399,6 +400,48 @@ def test_steering_beside_its_controls(pair: Any, browse: Any, own: ConceptSet, w
     panel.concept = "red"
     assert panel.wait(60)
     assert written(panel)[0].concept == "red"
+
+
+def test_several_concepts_mixed(pair: Any, browse: Any, own: ConceptSet, wire: Any) -> None:
+    panel = look(browse(pair.tuned, max_new_tokens=4), "steer")
+    steering = panel["steer"]
+    wire.click(steering.add_button)
+    assert panel.mixed == (Mixed("lion", 1.0),)
+    assert steering.add_button.disabled
+    panel.concept = "red"
+    assert settle(panel).mixed == (Mixed("lion", 1.0),)
+    expected = compare_steering(pair.tuned, own, "red", PROMPT, strength=1.0, mixed=[("lion", 1.0)], max_new_tokens=4)
+    assert written(panel)[0].written == expected.written
+    assert "“red” +1.00 gaps, “lion” +1.00" in steering.strips[1].label
+    assert panel.current.question()["Mixed with"] == "lion +1"
+    assert "mixed=(('lion', 1.0),)" in code_of(panel)
+    wire.type(steering.list.children[0].children[1], value=-2.0)
+    assert written(settle(panel))[0].mixed == pytest.approx({"lion": -2 * own.gap[own.index("lion")]})
+    wire.type(steering.list.children[0].children[0], value=False)
+    alone = compare_steering(pair.tuned, own, "red", PROMPT, strength=1.0, max_new_tokens=4)
+    assert written(settle(panel))[0].written == alone.written
+    wire.click(steering.list.children[0].children[2])
+    assert (panel.mixed, steering.list.children) == ((), ())
+    assert not steering.add_button.disabled
+
+
+def test_a_sweep_is_a_row_of_texts(pair: Any, browse: Any, own: ConceptSet, tmp_path: Path) -> None:
+    panel = look(browse(pair.tuned, max_new_tokens=3), "steer")
+    panel.mode = "sweep"
+    sweep = steering_sweep(pair.tuned, own, "lion", PROMPT, max_new_tokens=3)
+    assert written(settle(panel))[0].written == sweep.written
+    steering = panel["steer"]
+    strips = [box.children[0] for box in steering.sweeps[0].children]
+    assert [strip.tokens for strip in strips] == [list(text) for text in sweep.written]
+    assert strips[0].label.startswith("α -4 · P(·lion)")
+    assert "iw-hidden" in steering.grids[0]._dom_classes
+    assert "steering_sweep(" in code_of(panel)
+    assert len(panel.current.frame()) == len(sweep.strengths)
+    assert panel.save(tmp_path / "sweep.svg").stat().st_size > 1000
+    panel.mode = "add"
+    settle(panel)
+    assert "iw-hidden" not in steering.grids[0]._dom_classes
+    assert "iw-hidden" in steering.sweeps[0]._dom_classes
 
 
 def test_slow_writing_waits_for_run(pair: Any, browse: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,10 @@
-"""`compare_steering`: what a model writes as it is, steered along a concept, and along a random direction."""
+"""What a model writes steered along concepts, beside a random direction: `compare_steering`, `steering_sweep`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import field
 from typing import Literal, SupportsIndex
 
 import numpy as np
@@ -66,6 +67,9 @@ class SteeringComparison(Result):
     layers: Ints = with_axes("layers")
     """The residual streams that were changed."""
 
+    mixed: Mapping[str, float] = field(default_factory=dict, kw_only=True)
+    """Other concepts that took part, and what was added of each, in the residual stream's units."""
+
     def text(self, run: int) -> str:
         """What one run wrote, 0 as it is, 1 steered, 2 along the random direction."""
         return "".join(self.written[run])
@@ -86,6 +90,7 @@ def compare_steering(
     strength: float = 2.0,
     layer: SupportsIndex | Sequence[SupportsIndex] | None = None,
     mode: Mode = "add",
+    mixed: Sequence[tuple[str, float]] = (),
     max_new_tokens: int = 20,
     temperature: float = 0.0,
     seed: int = 0,
@@ -108,6 +113,8 @@ def compare_steering(
         strength: in units of the concept's `ConceptSet.gap`, negative to steer away; not used by "erase".
         layer: the streams that are changed, by default the one that the directions were made in.
         mode: "add" `strength` times the direction, or "erase" it.
+        mixed: other concepts whose directions are added too (or erased), each with a strength in its own gaps. The
+            random direction is as long as the sum (of several that are erased, there are as many random ones).
         max_new_tokens: most tokens to write; 0 for the probabilities alone.
         temperature, seed: of the writing, as in `Model.generate`.
         control_seed: of the random direction.
@@ -134,18 +141,22 @@ def compare_steering(
     check_choice("mode", mode, Mode)
     check_top(top, model)
     shown = read_prompt(model, prompt)
-    at = concepts.index(name)
+    parts = [(name, strength), *mixed]
     layers = stream_indices(model, concepts.layer if layer is None else layer)
-    amount = float(strength * concepts.gap[at]) if mode == "add" else 0.0
-    random = np.random.default_rng(control_seed).standard_normal(concepts.d_model)
+    for _, gaps in parts:
+        if not np.isfinite(gaps):
+            raise ValueError(f"strength must be a finite number, got {gaps}")
+    amounts = [float(gaps * concepts.gap[concepts.index(part)]) if mode == "add" else 0.0 for part, gaps in parts]
+    directions = np.stack([concepts.direction(part) for part, _ in parts])
+    random = np.random.default_rng(control_seed).standard_normal(directions.shape)
     word = model.tokens(f" {name}", prepend_bos=False)[0]
+    added = np.asarray(amounts) @ directions
+    control = random[0] / np.linalg.norm(random[0]) * np.copysign(np.linalg.norm(added), amounts[0])
 
-    def under(direction: Floats | None) -> AbstractContextManager[None]:
-        if direction is None:
+    def under(rows: Floats | None, vector: Floats) -> AbstractContextManager[None]:
+        if rows is None:
             return nullcontext()
-        if mode == "erase":
-            return erase(model, direction, layer=layers)
-        return steer(model, direction, layer=layers, strength=amount)
+        return erase(model, rows, layer=layers) if mode == "erase" else _along(model, vector, layers)
 
     room = min(max_new_tokens, model.n_ctx - len(shown.ids))
     run, done = RunOptions(progress, check), 0
@@ -156,9 +167,9 @@ def compare_steering(
         run.report(done, len(RUNS) * max_new_tokens)
 
     next_token, written = [], []
-    for number, direction in enumerate((None, concepts.directions[at], random)):
+    for number, (rows, vector) in enumerate(((None, added), (directions, added), (random, control))):
         done = number * max_new_tokens
-        with under(direction):
+        with under(rows, vector):
             run.stop_if_cancelled()
             next_token.append(_next_token(model, shown))
             new = [] if room <= 0 else model.generate_ids(
@@ -177,14 +188,132 @@ def compare_steering(
         top_tokens=model.token_strings(order.tolist()),
         top_ids=order,
         top_probability=probability[:, order],
-        strength=amount,
+        strength=amounts[0],
         mode=mode,
         layers=np.array(layers),
+        mixed={part: amount for (part, _), amount in zip(parts[1:], amounts[1:], strict=True)},
         provenance=provenance(
             model.provenance(), concept=name, mode=mode, gaps=float(strength), temperature=temperature, seed=seed,
-            control_seed=control_seed,
+            control_seed=control_seed, **({"mixed": dict(mixed)} if mixed else {}),
         ),
     )  # fmt: skip
+
+
+@record
+class SteeringSweep(Result):
+    """One prompt continued with a concept's direction added at several strengths."""
+
+    concept: str
+    """Whose direction."""
+
+    strengths: Floats = with_axes("strengths", nan=False)
+    """In units of the concept's gap."""
+
+    written: Sequence[Sequence[str]] = with_axes("strengths")
+    """Readable tokens that are written at each strength."""
+
+    word: str
+    """The concept's name as the next token would begin it."""
+
+    word_probability: Floats = with_axes("strengths")
+    """Probability that the next token is `word`, 0..1."""
+
+    random_probability: Floats = with_axes("strengths")
+    """The same with a random direction of the same length."""
+
+    layers: Ints = with_axes("layers")
+    """The residual streams that were changed."""
+
+    def text(self, index: int) -> str:
+        """What was written at one strength."""
+        return "".join(self.written[index])
+
+    def to_frame(self) -> DataFrame:
+        """One row per strength: text and probabilities of the concept's word."""
+        columns = {"text": [self.text(i) for i in range(len(self.strengths))]}
+        probabilities = {f"probability of {self.word}": self.word_probability, "random": self.random_probability}
+        return table({"strength": self.strengths}, {**columns, **probabilities})
+
+
+@checked
+def steering_sweep(
+    model: Model,
+    concepts: ConceptSet,
+    name: str,
+    prompt: PromptInput,
+    *,
+    strengths: Sequence[float] = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0),
+    mixed: Sequence[tuple[str, float]] = (),
+    layer: SupportsIndex | Sequence[SupportsIndex] | None = None,
+    max_new_tokens: int = 20,
+    temperature: float = 0.0,
+    seed: int = 0,
+    control_seed: int = 0,
+    other_weights: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> SteeringSweep:
+    """What a model writes with a concept's direction added at each of several strengths.
+
+    Args:
+        model: the model that the set was made from.
+        concepts: from `concept_directions`.
+        name: of a concept in the set.
+        prompt: as of `compare_steering`.
+        strengths: in units of the concept's `ConceptSet.gap`.
+        mixed: other concepts, whose strengths stay.
+        layer, max_new_tokens, temperature, seed, control_seed, other_weights: as of `compare_steering`.
+        progress: called with (done, total) strengths.
+        check: called before every token; raises to cancel.
+
+    Raises:
+        ValueError: no strength, or what `compare_steering` refuses.
+
+    >>> from interp_widgets import concept_directions, demo_concepts
+    >>> few = [c for c in demo_concepts() if c.name in ("Paris", "London", "red", "blue")]
+    >>> concepts = concept_directions(model, few, layer=3)
+    >>> prompt = "The Eiffel Tower is located in the city of"
+    >>> sweep = steering_sweep(model, concepts, "London", prompt, strengths=(0, 4), layer=range(3, 6), max_new_tokens=1)
+    >>> [sweep.text(0), sweep.text(1)]
+    [' Paris', ' London']
+    """
+    if not len(strengths):
+        raise ValueError("strengths must hold at least one number, got none")
+    run, found, written = RunOptions(progress, check), [], []
+    for number, strength in enumerate(strengths):
+        run.stop_if_cancelled()
+        one = compare_steering(
+            model, concepts, name, prompt, strength=strength, mixed=mixed, layer=layer, max_new_tokens=0,
+            control_seed=control_seed, other_weights=other_weights,
+        )  # fmt: skip
+        ids = read_prompt(model, prompt).ids
+        room = min(max_new_tokens, model.n_ctx - len(ids))
+        parts = {name: 0.0, **one.mixed}
+        parts[name] += one.strength
+        added = np.sum([amount * concepts.direction(part) for part, amount in parts.items()], axis=0)
+        with _along(model, added, one.layers.tolist()):
+            new = [] if room <= 0 else model.generate_ids(
+                ids, max_new_tokens=room, temperature=temperature, seed=seed, check=check
+            )  # fmt: skip
+        found.append(one)
+        written.append(model.token_strings(new))
+        run.report(number + 1, len(strengths))
+    return SteeringSweep(
+        concept=name,
+        strengths=np.asarray(strengths, dtype=float),
+        written=written,
+        word=found[0].word,
+        word_probability=np.array([one.word_probability[1] for one in found]),
+        random_probability=np.array([one.word_probability[2] for one in found]),
+        layers=found[0].layers,
+        provenance={**found[0].provenance, "gaps": str(list(strengths)), "temperature": temperature, "seed": seed},
+    )
+
+
+def _along(model: Model, vector: Floats, layers: Sequence[int]) -> AbstractContextManager[None]:
+    """A vector added to the streams; one of no length changes nothing."""
+    length = float(np.linalg.norm(vector))
+    return steer(model, vector, layer=layers, strength=length) if length else nullcontext()
 
 
 def _next_token(model: Model, shown: Prompt) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Annotated, Any
 
@@ -14,16 +14,22 @@ import traitlets as T
 from interp_widgets.analysis._core.cost import flops_per_token
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.concepts import ConceptSet
-from interp_widgets.analysis.concepts.steered import RUNS, SteeringComparison, compare_steering
+from interp_widgets.analysis.concepts.steered import (
+    RUNS,
+    SteeringComparison,
+    SteeringSweep,
+    compare_steering,
+    steering_sweep,
+)
 from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
-from ..base import pair_view
+from ..base import pair_view, tidy
 from ..base.answers import device_of
 from ..base.code import call
-from ..base.controls import row, shown_if
+from ..base.controls import ListOf, row, shown_if
 from ..base.fields import Bounds, Seed, field, variant
 from ..base.sampling import Sampling
 from ..base.saving import as_one
@@ -32,14 +38,27 @@ from .directions import ConceptOptions, ConceptPanel, Directions, first_look
 
 STEERING = ("ConceptBrowser", "steering")
 """What the speedometer calls writing under steering."""
-MODE_LABELS = {"add": "added", "erase": "erased"}
+MODE_LABELS = {"add": "added", "sweep": "added at several strengths", "erase": "erased"}
+SWEEP = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0)
+"""Strengths of a sweep, in gaps."""
+MOST_STRENGTH = 10.0
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A concept in the list of those that are added beside the one that is looked at."""
+
+    concept: str
+    strength: float = 1.0
+    """In units of its gap."""
+    on: bool = True
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SteeredConcepts(Directions):
-    """What one model writes: as it is, along a concept's direction, along a random one."""
+    """What one model writes: as it is, along a concept's direction, along a random one; or at several strengths."""
 
-    comparison: SteeringComparison
+    comparison: SteeringComparison | SteeringSweep
 
 
 def changed_streams(layer: int, steer_from: int, steer_on: bool, deepest: int) -> list[int]:
@@ -67,7 +86,11 @@ def steered(
     """`compare_steering` along a concept, or without it the first to look at, in the streams that are asked for."""
     name = concept if concept in concepts.names else first_look(concepts.names)
     layer: Any = changed_streams(concepts.layer, steer_from, steer_on, deepest)
-    comparison = compare_steering(
+    ask: Callable[..., Any] = compare_steering
+    if options["mode"] == "sweep":
+        ask, options = steering_sweep, {key: value for key, value in options.items() if key != "mode"}
+        options["strengths"] = SWEEP
+    comparison = ask(
         model, concepts, name, prompt, layer=layer, seed=sample_seed, progress=progress, check=check, **options
     )
     return SteeredConcepts(concepts=concepts, comparison=comparison)
@@ -92,6 +115,8 @@ class Steering(Sampling, ConceptPanel):
         shown_if=lambda panel: panel.mode == "add",
         help="How much is added, in units of the concept's gap; below 0 it steers away",
     )  # fmt: skip
+    mixed = field(ListOf(Mixed))
+    """Other concepts that are added (or erased) as well, as :class:`Mixed`."""
     steer_from = field(T.Int(-1, min=-1))
     """The first stream that is changed; -1 for that of the directions."""
     steer_on = field(bool, label="and all later ones", help="Whether all later streams are changed too")
@@ -105,10 +130,17 @@ class Steering(Sampling, ConceptPanel):
         self.watch(self, ["steer_from", "stream"], lambda _: self._fit_start())
         self._fit_start()
         self.watch(self.start, "value", self._start_moved)
+        self.add_button = self.on_click(W.Button(description="Add to the mix"), self._add_to_mix)
+        self.list = W.VBox()
         self.inputs.children = [
-            self.controls.row("prompt"), self.controls.row("mode", "strength", self.start, "steer_on"),
+            self.controls.row("prompt"),
+            self.controls.row("mode", "strength", self.start, "steer_on", self.add_button),
+            self.list,
             self.controls.row("max_new_tokens", "temperature", "sample_seed", "control_seed"),
         ]  # fmt: skip
+        self.watch(self, ["mixed", "mode"], lambda _: self._list_mix())
+        self.watch(self, "concept", lambda _: self._list_mix())
+        self._list_mix()
         self.words = W.HTML("")
         self.strips = [
             TokenStrip(empty="The model ends its text at once", max_lines=8) for _ in range(3 * len(self.models))
@@ -126,7 +158,50 @@ class Steering(Sampling, ConceptPanel):
         self.table_boxes = [W.VBox([table]) for table in self.tables]
         tables = W.VBox(self.table_boxes)
         tables.add_class("iw-maps")
-        self.plot.children = [self.words, *self.grids, tables]
+        self.sweeps = [W.HBox() for _ in self.models]
+        for box in self.sweeps:
+            box.add_class("iw-row")
+            box.layout.align_items = "flex-start"
+        self.plot.children = [self.words, *self.grids, *self.sweeps, tables]
+
+    # the mix ----------------------------------------------------------------------------------------------------------
+
+    def _list_mix(self) -> None:
+        """Show the concepts that are added beside the one that is looked at, whose strength is α."""
+        old, self.list.children = self.list.children, [self._line(one) for one in self.mixed]
+        for line in old:
+            tidy.close_tree(line)
+            tidy.close_one(line)
+        listed = any(one.concept == self.concept for one in self.mixed)
+        self.add_button.disabled = listed or not self.concept
+        self.add_button.tooltip = (
+            f"“{self.concept}” is in the list" if listed else f"Keep “{self.concept}” when another concept is looked at"
+        )
+
+    def _line(self, one: Mixed) -> W.HBox:
+        """One concept of the mix: a checkbox with its name, its strength, and a button that takes it out."""
+        leads = one.concept == self.concept
+        on = W.Checkbox(value=one.on, indent=False, disabled=leads,
+                        description=f"{one.concept} (looked at: α)" if leads else one.concept)  # fmt: skip
+        strength = W.BoundedFloatText(value=one.strength, min=-MOST_STRENGTH, max=MOST_STRENGTH, step=0.25,
+                                      description="α", disabled=leads or self.mode == "erase")  # fmt: skip
+        strength.layout.width = "140px"
+        remove = W.Button(description="Remove", tooltip=f"Take “{one.concept}” out of the mix")
+        self.watch(on, "value", lambda change: self._change_mix(one, on=change.new))
+        self.watch(strength, "value", lambda change: self._change_mix(one, strength=change.new))
+        self.on_click(remove, lambda: self._change_mix(one))
+        line = row(on, strength, remove)
+        line.add_class("iw-line")
+        return line
+
+    def _change_mix(self, one: Mixed, **values: Any) -> None:
+        """Change one concept of the mix, or without values take it out."""
+        index = self.mixed.index(one)
+        changed = [replace(one, **values)] if values else []
+        self.mixed = (*self.mixed[:index], *changed, *self.mixed[index + 1 :])
+
+    def _add_to_mix(self) -> None:
+        self.mixed = (*self.mixed, Mixed(self.concept, self.strength))
 
     @property
     def _own_layer(self) -> int:
@@ -144,7 +219,8 @@ class Steering(Sampling, ConceptPanel):
     # what the panel asks for ------------------------------------------------------------------------------------------
 
     def arguments(self) -> dict[str, Any]:
-        return super().arguments() | {"deepest": self.deepest, "other_weights": bool(self.path)}
+        mixed = tuple((one.concept, one.strength) for one in self.mixed if one.on and one.concept != self.concept)
+        return super().arguments() | {"deepest": self.deepest, "other_weights": bool(self.path), "mixed": mixed}
 
     def asked_about(self) -> tuple[Any, ...]:
         if self.concept and not self.path and self.concept not in self.known:
@@ -167,16 +243,28 @@ class Steering(Sampling, ConceptPanel):
         super().draw(results, request)
         self._fit_start()
         shown = self.looked_at
-        for number, boxes in enumerate(zip(self.grids, self.table_boxes, strict=True)):
-            for box in boxes:
-                shown_if(box, number < len(shown))
+        swept = bool(shown) and isinstance(shown[0].comparison, SteeringSweep)
+        for number, (grid, table, sweep) in enumerate(zip(self.grids, self.table_boxes, self.sweeps, strict=True)):
+            for box in (grid, table):
+                shown_if(box, number < len(shown) and not swept)
+            shown_if(sweep, number < len(shown) and swept)
         lines = []
-        gaps = dict(request.arguments).get("strength", 0.0)
+        arguments = dict(request.arguments)
+        with_others = "".join(f", “{name}” {gaps:+.2f}" for name, gaps in arguments["mixed"])
         for number, (answer, start) in enumerate(zip(shown, pair_view.starts(self), strict=True)):
             comparison = answer.comparison
+            if isinstance(comparison, SteeringSweep):
+                self._draw_sweep(number, comparison, start)
+                lines.append(
+                    f"{start}“{escape(comparison.concept)}” at several strengths, in gaps{escape(with_others)}."
+                )
+                continue
             erased = comparison.mode == "erase"
-            change = f"“{comparison.concept}” erased" if erased else f"“{comparison.concept}” {gaps:+.2f} gaps"
-            titles = ("as it is", change, "random one erased" if erased else "random direction")
+            names = "”, “".join([comparison.concept, *comparison.mixed])
+            gaps = f"{arguments.get('strength', 0.0):+.2f} gaps{with_others}"
+            change = f"“{names}” erased" if erased else f"“{comparison.concept}” {gaps}"
+            titles = ("as it is", change, "random ones erased" if erased and comparison.mixed else
+                      "random one erased" if erased else "random direction")  # fmt: skip
             for strip, title, text in zip(self.strips[3 * number :], titles, comparison.written, strict=False):
                 strip.set_tokens(list(text))
                 strip.label = f"{start}{title}"
@@ -184,6 +272,23 @@ class Steering(Sampling, ConceptPanel):
             lines.append(start + _sentence(comparison))
             self._list_tokens(self.tables[number], comparison, start)
         self.words.value = "<br>".join(lines)
+
+    def _draw_sweep(self, number: int, sweep: SteeringSweep, start: str) -> None:
+        """A text for each strength, beside each other."""
+        old, boxes = self.sweeps[number].children, []
+        for i, strength in enumerate(sweep.strengths.tolist()):
+            strip = TokenStrip(empty="The model ends its text at once", max_lines=8)
+            strip.set_tokens(list(sweep.written[i]))
+            strip.set_marks(_word_spans(sweep.written[i], sweep.word))
+            share, chance = sweep.word_probability[i], sweep.random_probability[i]
+            strip.label = f"{start}α {strength:+g} · P({visible(sweep.word)}) {share:.2g}, random {chance:.2g}"
+            box = W.VBox([strip])
+            box.layout.flex = "1 1 180px"
+            boxes.append(box)
+        self.sweeps[number].children = boxes
+        for box in old:
+            tidy.close_tree(box)
+            tidy.close_one(box)
 
     def _list_tokens(self, table: Table, comparison: SteeringComparison, start: str) -> None:
         names = (RUNS[0], "erased" if comparison.mode == "erase" else RUNS[1], RUNS[2])
@@ -201,7 +306,9 @@ class Steering(Sampling, ConceptPanel):
 
     def question(self) -> dict[str, str]:
         layers = self.results[0].comparison.layers.tolist() if self.results else []
-        return super().question() | ({"Into layers": ", ".join(map(str, layers))} if layers else {})
+        mixed = dict(self.shown_request.arguments)["mixed"] if self.results else ()
+        more = {"Into layers": ", ".join(map(str, layers)), "Mixed with": ", ".join(f"{n} {g:+g}" for n, g in mixed)}
+        return super().question() | {label: text for label, text in more.items() if text}
 
     def own_lines(self, model: str, concepts: str) -> tuple[list[str], list[str]]:
         options = self.arguments()
@@ -210,11 +317,17 @@ class Steering(Sampling, ConceptPanel):
         options |= {"seed": seed} if seed else {}
         options |= {"layer": changed_streams(self._own_layer, *streams)} | ({"other_weights": True} if other else {})
         concept = self.shown_concept or first_look(self.known)
+        function = "compare_steering"
+        if options["mode"] == "sweep":
+            function = "steering_sweep"
+            options = {name: value for name, value in options.items() if name != "mode"} | {"strengths": SWEEP}
+        if not options["mixed"]:
+            del options["mixed"]
         return [], [
             "",
-            "from interp_widgets.analysis.concepts.steered import compare_steering",
+            f"from interp_widgets.analysis.concepts import {function}",
             "",
-            f"texts = {call('compare_steering', model, concepts, repr(concept), repr(self.prompt), **options)}",
+            f"texts = {call(function, model, concepts, repr(concept), repr(self.prompt), **options)}",
             "texts.to_frame()",
         ]
 
@@ -222,6 +335,9 @@ class Steering(Sampling, ConceptPanel):
         return pair_view.joined(result.comparison.to_frame() for result in self.results)
 
     def scene(self) -> Scene:
+        if isinstance(self.results[0].comparison, SteeringSweep):
+            boxes = [box for number, _ in enumerate(self.looked_at) for box in self.sweeps[number].children]
+            return stack_scenes([box.children[0].scene(width=360) for box in boxes], columns=3)
         shown = 3 * len(self.looked_at)
         return stack_scenes([strip.scene(width=560) for strip in self.strips[:shown]], columns=3)
 
@@ -230,8 +346,10 @@ class Steering(Sampling, ConceptPanel):
 
 
 def _flops(request: Any, model: Model) -> float:
-    """Operations of writing three texts."""
-    return 3.0 * dict(request.arguments)["max_new_tokens"] * flops_per_token(model)
+    """Operations of writing three texts, or one for each strength of a sweep."""
+    arguments = dict(request.arguments)
+    texts = len(SWEEP) if arguments["mode"] == "sweep" else 3
+    return float(texts * arguments["max_new_tokens"] * flops_per_token(model))
 
 
 def _sentence(comparison: SteeringComparison) -> str:
