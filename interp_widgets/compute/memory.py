@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Protocol, runtime_checkable
 
 BUDGET_SHARE = 0.6
@@ -120,14 +121,15 @@ def budget(device: str = "cpu", *, share: float = BUDGET_SHARE) -> int:
 class Speedometer:
     """How fast a device gets through each kind of run, learned from the runs that finished.
 
-    The time of a run is modelled as a start-up time plus operations over speed, fitted to the last runs of its kind
-    with relative errors weighing equally. A kind without a finished run takes the speed of a quick trial.
+    The time of a run is modelled as a start-up time plus operations over speed. The speed depends on the device more
+    than on the kind: the first run of a kind tells its start-up time, and until its own runs tell a speed, that of the
+    other kinds and of a quick trial is taken.
     """
 
     def __init__(self, memory: int = 16) -> None:
         self._lock = threading.Lock()
         self._memory = memory
-        self._runs: dict[Hashable, deque[tuple[float, float]]] = {}
+        self._runs: dict[tuple[Hashable, str], deque[tuple[float, float]]] = {}
         self._trials: dict[str, float] = {}
 
     def learn(self, kind: Hashable, device: str, flops: float, seconds: float) -> None:
@@ -140,13 +142,23 @@ class Speedometer:
         """Whether a run of this kind has finished."""
         return (kind, device) in self._runs
 
-    def seconds(self, kind: Hashable, device: str, flops: float) -> float:
-        """Seconds that a run of this kind will probably take."""
+    def seconds(self, kind: Hashable, device: str, flops: float, *, own_speed: bool = False) -> float:
+        """Seconds that a run of this kind will probably take.
+
+        With `own_speed`, the speed of other kinds says nothing: writing and training go in many small steps that wait
+        for Python, a layout multiplies no matrices. Twice the operations then take twice the time after one run.
+        """
         with self._lock:
-            runs = list(self._runs.get((kind, device), ()))
+            all_runs = {key: list(runs) for key, runs in self._runs.items() if key[1] == device}
+        runs = all_runs.pop((kind, device), [])
+        trial = 1 / self._trial(device)
+        slopes = [_fit_line(others, trial)[1] for others in all_runs.values() if _tell_speed(others)]
+        expected = math.exp(median(map(math.log, [trial, *slopes])))
         if not runs:
-            return flops / self._trial(device)
-        start, slope = _fit_line(runs)
+            return flops * expected
+        if own_speed:
+            expected = sum(seconds for _, seconds in runs) / max(1.0, sum(done for done, _ in runs))
+        start, slope = _fit_line(runs, expected)
         return start + slope * flops
 
     def forecast(self, kind: Hashable, device: str, cost: Cost) -> Forecast:
@@ -154,26 +166,43 @@ class Speedometer:
         return Forecast(self.seconds(kind, device, float(cost.flops)), int(cost.bytes))
 
     def _trial(self, device: str) -> float:
-        """Operations per second in a small matrix product, at a third because real models do more than multiply."""
+        """Operations per second: four tenths of a small matrix product, because real models do more than multiply."""
         if device not in self._trials:
-            self._trials[device] = _matmul_speed(device) / 3
+            self._trials[device] = 0.4 * _matmul_speed(device)
         return self._trials[device]
 
 
-def _fit_line(runs: list[tuple[float, float]]) -> tuple[float, float]:
-    """Start-up seconds and seconds per operation, neither negative, of least squared relative error."""
+START, SPEED_ERROR = 0.5, 0.4
+"""Seconds of start-up that are usual, and how far a kind's speed usually lies from the device's, as a share."""
+
+
+def _tell_speed(runs: list[tuple[float, float]]) -> bool:
+    """Whether the runs are so far apart, in size and in time, that they tell a speed rather than noise."""
+    sizes, times = zip(*runs, strict=True)
+    return bool(max(sizes) > 3 * min(sizes) and max(times) > 2 * min(times))
+
+
+def _fit_line(runs: list[tuple[float, float]], expected: float) -> tuple[float, float]:
+    """Start-up seconds and seconds per operation, neither negative, of least squared relative error.
+
+    Runs that do not tell a speed are taken for one: what it took beyond the expected seconds per operation is start-up
+    time where that is likelier than another speed.
+    """
     weights = [1 / (seconds * seconds) for _, seconds in runs]
     total = sum(weights)
     mean_x = sum(w * x for w, (x, _) in zip(weights, runs, strict=True)) / total
     mean_y = sum(w * y for w, (_, y) in zip(weights, runs, strict=True)) / total
-    spread = sum(w * (x - mean_x) ** 2 for w, (x, _) in zip(weights, runs, strict=True))
-    if spread <= 1e-6 * total * mean_x**2:
-        return (0.0, mean_y / mean_x) if mean_x > 0 else (mean_y, 0.0)
-    slope = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, runs, strict=True)) / spread
-    if slope <= 0:
-        return mean_y, 0.0
-    start = mean_y - slope * mean_x
-    return (start, slope) if start >= 0 else (0.0, mean_y / mean_x)
+    if mean_x == 0:
+        return mean_y, expected
+    if _tell_speed(runs):
+        spread = sum(w * (x - mean_x) ** 2 for w, (x, _) in zip(weights, runs, strict=True))
+        slope = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, runs, strict=True)) / spread
+        start = mean_y - slope * mean_x
+        if slope > 0:
+            return (start, slope) if start >= 0 else (0.0, mean_y / mean_x)
+    beyond = max(0.0, mean_y - expected * mean_x)
+    start = min(beyond * START**2 / (START**2 + (SPEED_ERROR * expected * mean_x) ** 2), 2 * START)
+    return start, (mean_y - start) / mean_x
 
 
 def _matmul_speed(device: str) -> float:

@@ -310,7 +310,7 @@ def test_tune_gives_what_the_library_gives(base: Any, view: Any, monkeypatch: py
     assert panel.chosen == [1]
     assert "untrained" not in panel["route"].state.value
     assert f"{report.trained_parameters:,}" in panel["tune"].words.value
-    assert len(seen) >= 3, "drawn at the beginning, while it was tuned and at the end"
+    assert 0 < seen[0] < seen[-1], "drawn while it was tuned and at the end"
     panel.chosen = [0]
     settle(panel)
     assert "untrained" in panel["route"].state.value, "the untrained one is still there"

@@ -99,7 +99,7 @@ def map_forecast(method: str, cost: Cost, count: int) -> Forecast:
     """What a map of so many directions will probably take; UMAP is compiled at its first use."""
     compiled = method != "umap" or "umap" in sys.modules
     if compiled and speedometer.knows(_map_kind(method), "cpu"):
-        seconds = speedometer.seconds(_map_kind(method), "cpu", cost.flops)
+        seconds = speedometer.seconds(_map_kind(method), "cpu", cost.flops, own_speed=True)
     else:
         start, each = {"pca": (0.0, 2e-4), "tsne": (0.0, 4e-3), "umap": (0.0 if compiled else 15.0, 1e-3)}[method]
         seconds = start + each * count

@@ -235,7 +235,7 @@ class Steering(Sampling, ConceptPanel):
         return answer
 
     def own_forecast(self, request: Any, model: Model) -> Forecast:
-        return Forecast(speedometer.seconds(STEERING, device_of(model), _flops(request, model)), 0)
+        return Forecast(speedometer.seconds(STEERING, device_of(model), _flops(request, model), own_speed=True), 0)
 
     # drawing ----------------------------------------------------------------------------------------------------------
 

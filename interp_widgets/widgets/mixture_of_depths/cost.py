@@ -52,6 +52,6 @@ def _tokens(example: Any) -> int:
 def study_seconds(panel: StudyPanel, tunings: int, solvers: int, k: int) -> float:
     """Seconds of so many tunings, and of so many models that solve the held-out problems."""
     model = panel.models[panel.slot]
-    tuning = speedometer.seconds(TUNING, str(model.device), tuning_flops(panel, panel.grid_steps, k))
+    tuning = speedometer.seconds(TUNING, str(model.device), tuning_flops(panel, panel.grid_steps, k), own_speed=True)
     solving = panel.n_problems * _ANSWER * model.n_layers * _SECONDS_PER_LAYER
     return tunings * (tuning + _BUILD_SECONDS) + solvers * solving

@@ -110,7 +110,7 @@ class MixtureTuning(MixturePanel):
             self.hint.value = escape(f"cannot run yet: {error}")
             return
         flops = tuning_flops(self, self.steps, self.k)
-        seconds = speedometer.seconds(TUNING, str(self.models[self.slot].device), flops)
+        seconds = speedometer.seconds(TUNING, str(self.models[self.slot].device), flops, own_speed=True)
         self.hint.value = f"{self.steps:,} steps: about {describe_seconds(seconds)}; curves and Stop as it goes"
 
     def appear(self) -> None:
