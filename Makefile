@@ -94,6 +94,7 @@ bench: $(VENV)/.tested
 	$(PY) benchmarks/operations.py
 	$(PY) benchmarks/state_key.py
 	$(PY) benchmarks/before_after.py
+	$(PY) benchmarks/forecasts.py
 
 doctor: $(VENV)/.installed
 	$(PY) -m interp_widgets.doctor

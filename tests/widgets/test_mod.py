@@ -655,7 +655,7 @@ def test_a_refused_number_does_not_stay_in_its_box(base: Any, view: Any, wire: A
 def test_only_the_routes_wait_for_run(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Routes that are behind the inputs dim; the tabs beside them stay clear and do not ask for a button they lack."""
     panel = view(base)
-    monkeypatch.setattr(type(panel["route"]), "forecast", lambda self, request: Forecast(5.0, 1))
+    monkeypatch.setattr(type(panel["route"]), "forecast", lambda self, request: Forecast(50.0, 1))
     panel.prompt = "One two three"
     assert panel.status.state == "waiting"
     hidden = {}
