@@ -13,6 +13,8 @@ from typing import Any
 
 import interp_widgets
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet
+from interp_widgets.analysis.head_words import HeadWordChance
+from interp_widgets.analysis.mixture_of_depths import RoutingResult
 from interp_widgets.analysis.saliency import SaliencyResult
 from interp_widgets.compute.cache import results
 from interp_widgets.models import load_demo_pair
@@ -30,6 +32,13 @@ def open_only(widget: Any) -> None:
     """Have the tab that a widget opens on answer, unless it has; raises what that raises."""
     if widget.result is None:
         widget.run()
+
+
+def run_with_chance(widget: Any) -> None:
+    """Have the head word browser search, and search with shuffled word vectors, however long that takes."""
+    widget.run()
+    widget.current.ask_chance(whatever_it_takes=True)
+    widget.wait()
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,8 @@ OPENINGS = (
     Opening(
         "SaliencyExplorer", (SaliencyResult,), answer=open_only
     ),  # with the response written, it asks something else
+    Opening("HeadWordBrowser", (HeadWordChance,), answer=run_with_chance),
+    Opening("MoDRoutingViewer", (RoutingResult,)),
 )
 """What ships of which widgets."""
 

@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 
 from interp_widgets.analysis._core.result import Record
 from interp_widgets.analysis.concepts import ConceptMap
+from interp_widgets.analysis.head_words import HeadWordChance
 from interp_widgets.demo.answers import COMMAND, OPENINGS, computed, main, recorded
 from interp_widgets.widgets.base.shipped import FOLDER, ShippedAnswer, shipped_names
 
@@ -25,6 +26,8 @@ def differences(first: Any, second: Any, path: str = "") -> list[str]:
     """Where two answers are not the same, but for rounding and for what says when and where they were computed."""
     if isinstance(first, ConceptMap) and first.method in ("umap", "tsne") and isinstance(second, ConceptMap):
         return unlike_maps(first, second, path)
+    if isinstance(first, HeadWordChance) and isinstance(second, HeadWordChance):
+        return unlike_counts(first, second, path)
     if isinstance(first, Record):
         names = [item.name for item in dataclasses.fields(first) if item.name not in ("provenance", "fingerprint")]  # type: ignore[arg-type]
         return [
@@ -45,6 +48,16 @@ def differences(first: Any, second: Any, path: str = "") -> list[str]:
         same = one.shape == other.shape and np.allclose(one, other, equal_nan=True, **NEAR)
         return [] if same else [path]
     return [] if first == second else [path]
+
+
+def unlike_counts(first: HeadWordChance, second: HeadWordChance, path: str) -> list[str]:
+    """Rounding lets a few of a dimension's top words change places, which adds and takes some of its pairs."""
+    parts = ("n_pairs", "cosine", "dimension_counts", "chance_pairs", "chance_cosine", "chance_dimension_counts")
+    return [
+        f"{path}.{name}"
+        for name in parts
+        if not np.allclose(getattr(first, name), getattr(second, name), rtol=0.02, atol=0.02 if "cosine" in name else 5)
+    ]
 
 
 def unlike_maps(first: ConceptMap, second: ConceptMap, path: str) -> list[str]:

@@ -126,6 +126,20 @@ def test_a_demo_model_opens_on_the_mixture_that_ships(wire: Any) -> None:
         same(own.result, routing(untrained_mod(pair.base, 2), one_prompt(own), top=8))
 
 
+def test_an_edited_shipped_mixture_is_read_anew(wire: Any) -> None:
+    base = demo_pair().base
+    with opening(MoDRoutingViewer) as build:
+        panel = build(base)
+        before = panel.result
+        model = panel.mixture  # made now: the first answer ships
+        with torch.no_grad():
+            model.mixture.router.zero_()
+        panel.run()
+        np.testing.assert_allclose(panel.result.weights, 1 / 3, atol=1e-6)
+        assert np.ptp(before.weights) > 0.5
+        same(build(base).result, before)
+
+
 def one_prompt(panel: MoDRoutingViewer) -> str:
     return str(panel.prompt)
 

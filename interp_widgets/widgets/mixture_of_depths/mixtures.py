@@ -78,6 +78,7 @@ class Mixture:
     """Distinguishes it from all others in this kernel."""
     _untrained: tuple[Untrained, State, ModModel] | None = None
     _base: Model | None = None
+    _as_made: dict[str, Any] | None = None
 
     @property
     def trained(self) -> ModModel:
@@ -85,6 +86,20 @@ class Mixture:
         if self.model is None:
             raise ValueError(f"the mixture “{self.name}” is untrained: tune it first")
         return self.model
+
+    @property
+    def identity(self) -> str | int:
+        """What distinguishes it from all others in a request: of one that ships its name, in every kernel."""
+        return self.serial if self.state is None else self.folder
+
+    @property
+    def as_shipped(self) -> bool:
+        """Whether it ships, and nobody has changed its model."""
+        return self.state is not None and (self.model is None or self.model.provenance() == self._as_made)
+
+    def put(self, model: ModModel) -> None:
+        """Hold the model of one that ships, as it was just read."""
+        self._as_made, self.model = model.provenance(), model
 
     @property
     def learned(self) -> MixtureState | None:
@@ -400,24 +415,30 @@ class MixturePanel(MixtureOptions, Panel):
         """What distinguishes the chosen mixture from others, in a request; ValueError where it cannot be made."""
         mixture = self.looked_at(slot)
         if mixture.model is not None:
-            return mixture.serial, mixture.model.top_k
+            return mixture.identity, mixture.model.top_k
         if mixture.state is not None:
-            return mixture.serial, mixture.state.top_k
+            return mixture.identity, mixture.state.top_k
         self.check_numbers(slot)
         return Untrained(self.k, self.top_k or self.k, self.seed)
 
     def by_key(self, slot: int, key: Any) -> ModModel | None:
-        """The mixture of this key that was given, tuned or opened, which users can edit; None if there is none."""
+        """The mixture of this key that was given, tuned or opened, which users can edit; None if there is none, or as
+        long as it is the one that ships."""
+        mixture = self.named_by(slot, key)
+        return None if mixture is None or mixture.as_shipped else mixture.model
+
+    def named_by(self, slot: int, key: Any) -> Mixture | None:
+        """The mixture of this key; None for an untrained one, and one that was forgotten."""
         if isinstance(key, Untrained):
             return None
-        return next((one.model for one in self.mixtures[slot] if one.serial == key[0]), None)
+        return next((one for one in self.mixtures[slot] if one.identity == key[0]), None)
 
     def model_of(self, slot: int, key: Any) -> ModModel:
         """The mixture that a request names; in the worker."""
         if isinstance(key, Untrained):
             made: ModModel = self.mixtures[slot][0].untrained(self.models[slot], key)
             return made
-        mixture = next((one for one in self.mixtures[slot] if one.serial == key[0]), None)
+        mixture = self.named_by(slot, key)
         if mixture is None:
             raise ValueError("this mixture was forgotten meanwhile: look at another one")
         return self.made(slot, mixture)
@@ -426,7 +447,7 @@ class MixturePanel(MixtureOptions, Panel):
         """A mixture that was given, tuned or opened; one that ships is made now. In the worker."""
         if mixture.model is None and mixture.state is not None:
             check_as_loaded(self.models[slot], "the mixture that ships with it")
-            mixture.model = self.read_folder(slot, mixture.folder)
+            mixture.put(self.read_folder(slot, mixture.folder))
         return mixture.trained
 
     def check_numbers(self, slot: int) -> None:

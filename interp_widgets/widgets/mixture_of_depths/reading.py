@@ -48,8 +48,9 @@ class MixtureReading(MixturePanel):
         return super().compute(request, self.model_of(slot, request.mixtures[slot]), **reports)
 
     def prepare(self, request: MixtureQuestion) -> None:
-        for slot, key in enumerate(request.mixtures):
-            self.model_of(slot, key)
+        for slot, (model, key) in enumerate(zip(self.models, request.mixtures, strict=True)):
+            if isinstance(key, Untrained) or not self.answers.expected(request, model):
+                self.model_of(slot, key)
 
     def asked_of(self, request: MixtureQuestion, model: Model) -> MixtureQuestion:
         return replace(request, mixtures=(request.mixtures[self.slot_of(model)],))
@@ -62,10 +63,8 @@ class MixtureReading(MixturePanel):
     def forecast_on(self, request: MixtureQuestion, model: Model) -> Forecast:
         slot = self.slot_of(model)
         forecast = super().forecast_on(request, model)
-        key: Any = request.mixtures[slot]
-        held = self.mixtures[slot]
-        asked = held[0] if isinstance(key, Untrained) else next(one for one in held if one.serial == key[0])
-        if asked.has_made(key):
+        key = request.mixtures[slot]
+        if (self.named_by(slot, key) or self.mixtures[slot][0]).has_made(key):
             return forecast
         parameters = int(getattr(model, "parameter_count", 0))
         return forecast + Forecast(_BUILD_SECONDS_PER_PARAMETER * parameters, 4 * parameters)

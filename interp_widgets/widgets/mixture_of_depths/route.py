@@ -141,7 +141,7 @@ class MixtureRouting(MixtureReading):
         """As every panel does; a mixture that was tuned or opened is read by itself, unless that takes long."""
         before = () if self.shown_request is None else self.shown_request.mixtures
         read = {key[0] for key in before if not isinstance(key, Untrained)}
-        fresh = {self.mixtures[slot][index].serial for slot, index in enumerate(self.chosen) if index} - read
+        fresh = {self.mixtures[slot][index].identity for slot, index in enumerate(self.chosen) if index} - read
         limit = self.live_seconds if limit is None else limit
         super().refresh(max(limit, FIRST_BACKGROUND_SECONDS) if fresh else limit)
 

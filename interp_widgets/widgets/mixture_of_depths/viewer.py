@@ -68,7 +68,9 @@ class MoDRoutingViewer(MixtureOptions, Stack):
         if mixture.model is not None:
             return mixture.model
         key = panel.key(self.slot)
-        return panel.model_of(self.slot, key) if mixture.has_made(key) else None
+        if mixture.learned is None and not mixture.has_made(key):
+            return None
+        return panel.model_of(self.slot, key)  # one that ships is made now
 
     @property
     def report(self) -> Any:
