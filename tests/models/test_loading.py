@@ -163,28 +163,31 @@ def test_rotary_frequencies_of_a_half_precision_model_are_those_of_transformers(
 
 MEASURE = """
 import sys
-sys.path.insert(0, "benchmarks")
-import json, loading, pathlib, torch
-import multiprocessing, transformer_lens
-from transformer_lens.model_bridge.sources import build_bridge_from_module
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
-folder, backends = pathlib.Path(sys.argv[1]), sys.argv[2:]
+sys.path.insert(0, {benchmarks!r})
+import json, loading, multiprocessing, pathlib, torch
+folder = pathlib.Path({folder!r})
 with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:  # a process for each, imports done
     pool.apply(loading.write_model, (folder, 24, torch.float32))
-    ask = lambda kind, backend: (f"{kind}:{folder}", {"backend": backend, "dtype": "float32"})
-    measured = {b: [pool.apply(loading.measure, ask(kind, b)) for kind in ("folder", "memory")] for b in backends}
+    ask = lambda kind, backend: (f"{{kind}}:{{folder}}", {{"backend": backend, "dtype": "float32"}})
+    measured = {{b: [pool.apply(loading.measure, ask(kind, b)) for kind in ("folder", "memory")] for b in {backends!r}}}
 print(json.dumps(measured))
 """
 
 
 @pytest.fixture(scope="module")
-def loads(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, float]]]:
+def loads(tmp_path_factory: pytest.TempPathFactory, warm_kernel: str) -> dict[str, list[dict[str, float]]]:
     """What a load from a folder and one from memory take, by backend."""
+    import nbformat
+    from nbclient import NotebookClient
+
     root = Path(__file__).resolve().parents[2]
     backends = ["bridge"] if metadata.version("transformer-lens") >= "4" else ["hooked", "bridge"]
-    command = [sys.executable, "-c", MEASURE, str(tmp_path_factory.mktemp("loads")), *backends]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root)
-    found: dict[str, list[dict[str, float]]] = json.loads(done.stdout.splitlines()[-1])
+    folder, benchmarks = tmp_path_factory.mktemp("loads"), root / "benchmarks"
+    code = MEASURE.format(benchmarks=str(benchmarks), folder=str(folder), backends=backends)
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    NotebookClient(book, timeout=240, kernel_name=warm_kernel, resources={"metadata": {"path": str(root)}}).execute()
+    printed = "".join(output.text for output in book.cells[0].outputs if output.get("name") == "stdout")
+    found: dict[str, list[dict[str, float]]] = json.loads(printed.splitlines()[-1])
     return found
 
 
