@@ -170,6 +170,8 @@ def test_a_long_prompt_opens_by_sentence_and_a_sentence_is_looked_into(pair: Any
     assert part.heat.cross == [2, 0]
     assert part.table.rows[0][0] == start + int(scores(inside)[:, 0].argmax())
     assert np.isnan(np.frombuffer(part.prompt_strip.values, "<f4")[:start]).all()
+    assert part.heat.notes[0].startswith(f"prompt token {start}; ")
+    assert "replaced together" not in part.heat.title
     # strips of a screen are shaded like those of the panel
     strips = TokenStrip(tokens=part.prompt_strip.tokens), TokenStrip(tokens=part.response_strip.tokens)
     assert part.shade_texts(*strips)
@@ -243,6 +245,7 @@ def test_the_map_says_what_its_check_found(pair: Any, explore: Any) -> None:
     best = faithfulness(pair.tuned, panel.result).verdict.split(":")[0]
     assert part.verdict.text.value.startswith(f"Exact is {best}")
     assert "agrees" not in part.heat.title
+    assert part.prompt_strip.legend
     panel.method = "random"
     settle(panel)
     assert "Random agrees poorly with exact here" in part.verdict.text.value

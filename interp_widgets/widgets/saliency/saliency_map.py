@@ -84,18 +84,13 @@ class SaliencyMap(ResponsePanel, DensityPanel):
 
     def build(self) -> None:
         super().build()
+        shared: dict[str, Any] = {"live_hover": True, "breaks": False, "legend": True, "max_lines": LINES}
         self.prompt_strips = pair_view.SideBySide(
-            self,
-            lambda: TokenStrip(
-                density_label="density", live_hover=True, empty="No prompt yet", breaks=False, max_lines=LINES
-            ),
+            self, lambda: TokenStrip(density_label="density", empty="No prompt yet", **shared)
         )
         self.response_strips = pair_view.SideBySide(
-            self, lambda: TokenStrip(
-                live_hover=True, density_label="probability", empty="No response yet: press Run", breaks=False,
-                max_lines=LINES,
-            )
-        )  # fmt: skip
+            self, lambda: TokenStrip(density_label="probability", empty="No response yet: press Run", **shared)
+        )
         self.maps = pair_view.SideBySide(
             self, lambda: Heatmap(
                 row_name="prompt token", column_name="response token", x_label="response token",
@@ -356,7 +351,9 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         which, rest = pair_view.title_start(self, view), ", partial" if result.partial else ""
         method += f", baseline {result.baseline}" * (result.baseline != "zero")
         rule = self._in_rows[0].span_rule
-        made = f", {RULE_LABELS[rule].replace('its', 'their')}" if rule is not None and not self._rows.single else ""
+        made = (
+            f", {RULE_LABELS[rule].replace('its', 'their')}" if rule is not None and self._rows.kind != "tokens" else ""
+        )
         what = f"Importance of each prompt {self._rows.name} for each response token"
         return f"{which}{what} ({method}, {result.target}{made}{rest}){self.verdict.warning(view)}"
 
@@ -384,7 +381,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             heat.row_marks = [[a, b] for a, b in (self._rows.rows(*span) for span in self.marks) if a < b]
         mask = self.mask()
         if self.results[0].spans is not None:
-            told = ["The instruction score is of single tokens, this map is not", *self._floor_text()]
+            told = ["The instruction score is of all single tokens, this map is not", *self._floor_text()]
             self.scores.value = ". ".join(told) + "."
             return
         if not mask.any():
@@ -442,7 +439,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         strip.value_label = "density" if column is None else unit
         if column is not None:
             low, high = self._range(view)
-            strip.label = f"{letter}Prompt, shaded by its {unit} for response token {column}{self._by()}"
+            strip.label = f"{letter}Prompt: {unit} for response token {column}{self._by()}"
             self._shade_rows(strip, self._numbers(view)[:, column], low, high, signed=self._signed(view))
             return
         limit, difference = self._largest_density() or 1.0, view == "difference"
@@ -485,7 +482,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         one, name = span[1] == span[0] + 1, self._rows.name
         start, end = self._rows.spans[span[0]][0], self._rows.spans[span[1] - 1][1]
         what = self._rows.described(span[0]) if one else f"the prompt {name}s of tokens {start} to {end - 1}"
-        strip.label = f"{letter}Response, shaded by the {unit if one else f'mean {unit}'} of {what}"
+        strip.label = f"{letter}Response: {unit if one else f'mean {unit}'} of {what}"
         values = self._numbers(view)[span[0] : span[1]].mean(axis=0)
         strip.set_values(values, vmin=low, vmax=high, signed=self._signed(view))
 
@@ -647,7 +644,7 @@ def _cell_notes(result: SaliencyResult, floor: float, in_rows: Rows) -> list[str
     if result.method == "exact" and in_rows.spans[-1][1] == len(in_rows.tokens):
         what = "this token is" if in_rows.kind == "tokens" else "its last token is"
         notes[-len(ends)] += f"; {what} also the query that predicts this one, which goes with it"
-    if in_rows.kind != "tokens":
-        places = [f"tokens {start} to {end - 1}; " for start, end in in_rows.spans]
+    if not in_rows.single:
+        places = [f"{in_rows.described(row)}; " for row in range(len(in_rows.spans))]
         notes = [places[i // len(ends)] + note if note else note for i, note in enumerate(notes)]
     return notes

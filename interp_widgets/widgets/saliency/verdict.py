@@ -115,7 +115,8 @@ class VerdictLine:
     def __init__(self, panel: Any, changed: Callable[[], object]) -> None:
         self._panel, self._changed = panel, changed
         self.text = W.HTML("")
-        self.text.add_class("iw-hint")
+        for style in ("iw-hint", "iw-grow"):
+            self.text.add_class(style)
         self.button = W.Button(description="Check", tooltip="Every method beside exact and beside random orders")
         panel.on_click(self.button, lambda: panel.stack.open_tab("check"))
         self.box = row(self.text, self.button)
@@ -180,7 +181,7 @@ class VerdictLine:
             starts = pair_view.all_starts(verdicts)
             text = " ".join(start + verdict.sentences for start, verdict in zip(starts, verdicts, strict=True))
         elif any(result.spans is not None for result in results):
-            text = "The check is of single tokens, these rows are not."
+            text = "The check is of all single tokens of the prompt, these rows are not."
         elif self._panel.jobs.runs("verdict"):
             text = "Checking whether this map can be trusted…"
         else:

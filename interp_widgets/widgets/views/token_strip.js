@@ -46,7 +46,8 @@ function fillToken(node, text) {
 function render({ model, el, signal }) {
   el.classList.add('iw-view');
   const head = element('div', 'iw-head', el);
-  const title = element('div', 'iw-title', head), readout = element('div', 'iw-readout', head);
+  const title = element('div', 'iw-title', head), legend = element('div', 'iw-shades', head);
+  const readout = element('div', 'iw-readout', head);
   readout.setAttribute('aria-live', 'polite');
   const strip = element('div', 'iw-strip', el);
   strip.setAttribute('role', 'listbox');
@@ -145,10 +146,22 @@ function render({ model, el, signal }) {
     barTop = heights.length ? model.get('density_max') || heights.reduce((most, v) => v > most ? v : most, 0) || 1 : 0;
     strip.classList.toggle('iw-dense', barTop > 0 && spans.length > 0);
     fit();
+    drawLegend();
     const [first, last] = inView();
     paintSome(first, last);
     pending = [[0, first], [last, spans.length]].filter(([a, b]) => b > a);
     if (pending.length) paintRest();
+  }
+  // The ends of the shades and what they count.
+  function drawLegend() {
+    const shown = model.get('legend') && values.some(v => !Number.isNaN(v));
+    legend.hidden = !shown;
+    legend.textContent = '';
+    if (!shown) return;
+    legend.title = model.get('value_label');
+    element('span', '', legend).textContent = digits(model.get('vmin'));
+    element('i', '', legend).style.background = `linear-gradient(to right, ${[0, 64, 128, 192, 255].map(k => backs[k]).join(', ')})`;
+    element('span', '', legend).textContent = digits(model.get('vmax'));
   }
   const paintRest = perFrame(() => {
     let left = CHUNK;
@@ -370,7 +383,7 @@ function render({ model, el, signal }) {
 
   const stops = [
     onTraits(model, 'tokens special empty', mark('build')),
-    onTraits(model, 'values vmin vmax labels value_label', mark('paint')),
+    onTraits(model, 'values vmin vmax labels value_label legend', mark('paint')),
     onTraits(model, 'lut lut_dark', mark('colours')),
     onTraits(model, 'density density_max density_label', mark('paint')),
     onTraits(model, 'max_lines', fit),

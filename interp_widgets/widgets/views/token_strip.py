@@ -81,6 +81,8 @@ class TokenStrip(View):
     """What stands in the place of no tokens."""
     max_lines = t.Int(8).tag(sync=True)
     """Lines shown before the strip scrolls."""
+    legend = t.Bool(False).tag(sync=True)
+    """Whether a colour bar behind the label says what the shades stand for, while there are any."""
     breaks = t.Bool(True).tag(sync=True)
     """Whether a token with a newline ends its line; else the text flows on, and the newline is only marked."""
 
