@@ -28,7 +28,7 @@ from ..base.fields import Bounds, Incomplete, field
 from ..base.request import Request, result_variables
 from ..base.response import lengths
 from ..base.saving import as_one
-from ..base.words import Words
+from ..base.words import Words, decimals
 from ..views import Heatmap, Table, TokenStrip
 from .attribution import METHOD_LABELS, TARGET_LABELS, DensityPanel, ResponsePanel
 from .rows import LONG, ROWS_LABELS, RULE_LABELS, Rows, with_gaps
@@ -382,11 +382,11 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         mask = self.mask()
         if self.results[0].spans is not None:
             told = ["The instruction score is of all single tokens, this map is not", *self._floor_text()]
-            self.scores.value = ". ".join(told) + "."
+            self.scores.value = ". ".join(line[0].upper() + line[1:] for line in told) + "."
             return
         if not mask.any():
             told = ["No instruction marked: its score needs the words that say what to do", *self._floor_text()]
-            self.scores.value = ". ".join(told) + "."
+            self.scores.value = ". ".join(line[0].upper() + line[1:] for line in told) + "."
             return
         texts = []
         for name in ("instruction_score", "context_score"):
@@ -518,7 +518,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         order = np.argsort(-np.max(np.nan_to_num(numbers), axis=0), kind="stable")
         kept = [int(i) for i in order if max(np.nan_to_num([each[i] for each in numbers])) >= self.min_importance]
         names = self._rows.in_words()
-        rows = [(names[i], *(number(float(each[i])) for each in numbers)) for i in kept[:IN_WORDS]]
+        rows = [(names[i], *(decimals(float(each[i])) for each in numbers)) for i in kept[:IN_WORDS]]
         floor = f"{self.min_importance:g} or more"
         if len(kept) <= IN_WORDS:
             sentence = f"No {'other ' if rows else ''}prompt {self._rows.name} matters by {floor}."

@@ -14,6 +14,7 @@ from interp_widgets.analysis.token_decomposition import LogitShareResult
 from interp_widgets.figures.labels import visible
 
 from ..base import pair_view
+from ..base.controls import shown_if
 from ..views import Heatmap, TokenStrip
 from .rows import COLOR_LABELS, Rows, cell_notes, cell_texts
 
@@ -42,6 +43,7 @@ class SourceMap:
         )  # fmt: skip
         self.strip, self.heat = self.strips.views[0], self.maps.views[0]
         self.sums = W.HTML("")
+        shown_if(self.strips.box, panel.screen is None)  # a screen has the tokens above all panels
         self.parts = [self.strips.box, self.maps.box, self.sums]
         for strip in self.strips.views:
             panel.watch(strip, "selected", self._token_clicked)

@@ -10,7 +10,7 @@ import ipywidgets as W
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.response import ResponseProbabilities, response_cost, response_probabilities
-from interp_widgets.data.cases import default_prompt
+from interp_widgets.data.cases import opening_prompt
 from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.static import Scene, stack_scenes
@@ -41,12 +41,12 @@ class Texts(WrittenResponse):
     """It is what stands above the others."""
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
-        return {} if "prompt" in keywords else {"prompt": default_prompt().prompt}
+        return {} if "prompt" in keywords else {"prompt": opening_prompt().prompt}
 
     def build(self) -> None:
         super().build()
         self._axes: tuple[Any, ...] = ()
-        examples = {"default": default_prompt().prompt, **{one.name: one.prompt for one in PRESETS}}
+        examples = {"opening": opening_prompt().prompt, **{one.name: one.prompt for one in PRESETS}}
         self.example = W.Dropdown(description="Example", options=[OWN, *examples])
         self.write_button = W.Button(description="Write again", tooltip="Let the model write the response anew")
         self.on_click(self.write_button, self.write)
@@ -123,15 +123,15 @@ class Texts(WrittenResponse):
     def in_words(self) -> Words | None:
         if not self.results or not 0 <= self.response_token < len(self.results[0].response_tokens):
             return None
-        at, letters = self.response_token, pair_view.letters(self.results)
-        chances = ", ".join(
-            f"{letter}{decimals(r.probability[at])}" for letter, r in zip(letters, self.results, strict=True)
-        )
+        at, named = self.response_token, list(zip(pair_view.letters(self.results), self.results, strict=True))
+        chances = ", ".join(f"{letter}{decimals(result.probability[at])}" for letter, result in named)
         lines = [f"Response token {at}, probability {chances}."]
-        for letter, result in zip(letters, self.results, strict=True):
+        for start, result in zip(pair_view.all_starts(self.results), self.results, strict=True):
             if result.rank[at] > 0:
                 best, chance = visible(result.top_tokens[at][0]), decimals(result.top_probability[at, 0])
-                lines.append(f"{letter}Likeliest instead: {best} ({chance}); this one is number {result.rank[at] + 1}.")
+                lines.append(
+                    f"{start}“{best}” would be likelier ({chance}); this token is number {result.rank[at] + 1}."
+                )
         return Words(visible(self.results[0].response_tokens[at]), sentences=tuple(lines))
 
     # what a user does -------------------------------------------------------------------------------------------------
