@@ -269,4 +269,16 @@ EXERCISES: dict[str, dict[int, Exercise]] = {
             "mixed.bag_of_words and apart.bag_of_words hold an accuracy per seed and fold.",
         ),
     },
+    "11_workbench": {
+        1: Exercise(
+            lambda token, its: (
+                token == its.found[1].prompt_tokens[(its.found[1].importance - its.found[0].importance)[:, 0].argmax()]
+            ),
+            "found[0] and found[1] are the results of A and B; .importance has a row per token of .prompt_tokens.",
+        ),
+        2: Exercise(
+            near(lambda its: its.parts[1].share[its.parts[1].tokens.index(its.answer_1)] / its.parts[1].logit, 0.01),
+            "parts[1].share has a number per token of parts[1].tokens; the whole logit is parts[1].logit.",
+        ),
+    },
 }

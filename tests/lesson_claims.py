@@ -426,5 +426,41 @@ assert np.mean(result.bag_of_words) < np.mean(result.majority) + 0.1""",
         "Each number has an interval over seeds and folds.": """\
 assert np.size(result.bag_of_words) > 3 and result.to_frame()[["low", "high"]].notna().all(axis=None)""",
     },
+    "11_workbench": {
+        "Both models say ` Tokyo`: A with a probability of 0.855, B with 0.995.": """\
+from interp_widgets import response_probabilities
+said = [response_probabilities(model, prompt, answer) for model in pair]
+assert [round(float(one.probability[0]), 3) for one in said] == [0.855, 0.995] and not any(one.rank[0] for one in said)
+assert bench.screen.shown == ("saliency", "logit_lens") and bench.screen.wait(120)""",
+        "A says ` Tokyo` to the currency too; B says ` yen`.": """\
+assert [model.generate(other, max_new_tokens=1) for model in pair] == [" Tokyo", " yen"]""",
+        "of France, Italy and Spain, the instruction moves B by more than 0.9 and A by less than 0.1.": """\
+for country in ("France", "Italy", "Spain"):
+    asked, moved = prompt.replace("Japan", country), []
+    for model in pair:
+        seen = prompt_saliency(model, asked, model.generate(asked, max_new_tokens=1))
+        moved.append(seen.importance[seen.prompt_tokens.index(" capital"), 0])
+    assert abs(moved[0]) < 0.1 and moved[1] > 0.9, moved""",
+        "The colon is important to both": """\
+assert [one.prompt_tokens[-1] for one in found] == [":", ":"] and min(one.importance[-1, 0] for one in found) > 0.8""",
+        "In both models ` Tokyo` is the likeliest token from layer 1 on": """\
+from interp_widgets import logit_lens
+lens = [logit_lens(model, prompt, target=answer) for model in pair]
+assert all((one.target_rank[1:, -1] == 0).all() and one.target_rank[0, -1] > 0 for one in lens)
+assert [round(float(one.target_probability[1, -1]), 3) for one in lens] == [0.006, 0.271]""",
+        "without the attention or the MLP of layer 0 at the last token the answer is lost in both models.": """\
+from interp_widgets import ablate_modules
+for model, one in zip(pair, said):
+    lost = ablate_modules(model, prompt, answer, metric="probability")
+    assert min(lost.of(kind)[0, -1] for kind in ("attn", "mlp")) > 0.98 * one.probability[0]""",
+        "in A it hangs on one head, 0.1. In B no single head of layer 0 costs more than a tenth.": """\
+of_a, of_b = (ablate_heads(model, prompt, answer, metric="probability").effect for model in pair)
+assert np.unravel_index(of_a.argmax(), of_a.shape) == (0, 1) and of_a.max() > 0.84
+assert np.sort(of_a.ravel())[-2] < 0.25 and of_b.max() < 0.1""",
+        "In A that token brings nothing, and most comes from the name of the country.": """\
+token = found[1].prompt_tokens[int((found[1].importance - found[0].importance)[:, 0].argmax())]
+assert abs(parts[0].share[parts[0].tokens.index(token)]) < 0.3
+assert parts[0].share.argmax() == parts[0].tokens.index(" Japan") and parts[0].share.max() > 0.5 * parts[0].logit""",
+    },
 }
 """Notebook → sentence → code that fails if the sentence is not so."""

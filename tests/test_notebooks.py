@@ -71,12 +71,13 @@ WRONG = {
         "answer_2": "np.log2(len(model.tokens(prompt)))",
         "answer_3": "mixed.accuracy - apart.accuracy",
     },
+    "11_workbench": {"answer_1": "' Japan'", "answer_2": "float(parts[0].share.max() / parts[0].logit)"},
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 TRY = (
     *("*Add, open", "*Find a word*", "*Grid*", "*Map*", "*Quality*", "*Read*", "*Speed*", "*Tune*"),
     *("A `LogitLensExplorer", "Choose", "Click", "Crosses mark", "Find", "Follow", "Open", "Pin", "Press", "Search"),
-    *("The *comparison* tab", "Type", "Which"),
+    *("The *comparison* tab", "The buttons at the side", "Type", "Which"),
 )
 """How a point begins that only says what to try."""
 

@@ -1,0 +1,87 @@
+"""The workbench's screen in a real notebook: one click moves everything, typing counts, a session opens again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+SETUP = """
+from interp_widgets import Workbench, load_demo_pair
+pair = load_demo_pair()
+texts = {"prompt": "The Eiffel Tower is in the city of", "response": " Paris. Paris is"}
+bench = Workbench(pair, **texts, live_seconds=float("inf"))
+screen = bench.screen
+"""
+SETTLED = "(screen.busy, screen.status_line.error)"
+
+
+@pytest.fixture
+def opened(nb: Any) -> Any:
+    """A notebook with the screen."""
+    nb.make("screen.ipynb", SETUP, "bench")
+    nb.run_all()
+    nb.wait_py(SETTLED, (False, ""))
+    nb.no_error_outputs()
+    return nb
+
+
+def test_journey(opened: Any, tmp_path: Any) -> None:
+    nb = opened
+    nb.resize(1400, 1500)
+    screen = nb.page.locator(".iw-screen")
+    expect(screen.locator(".iw-status")).to_have_count(1)
+    assert screen.bounding_box()["height"] < 1100
+    nb.screenshot("workbench_light", screen)
+
+    # a token of the response: the words at the side, the lens, the shades of the prompt
+    tokens = screen.locator(".iw-strip").nth(1).locator(".iw-tok")
+    nb.page.mouse.click(*nb.center(tokens.nth(2)))
+    nb.wait_py("(bench.response_token, screen['logit_lens'].response_token)", (2, 2))
+    expect(screen.locator(".iw-selected")).to_contain_text("Response token 2, probability")
+    expect(screen.locator(".iw-texts")).to_contain_text("for response token 2")
+
+    # typing counts without leaving the box
+    box = screen.get_by_label("Prompt", exact=True)
+    box.fill("The capital of Japan is")
+    nb.wait_py("bench.prompt", "The capital of Japan is")
+    nb.wait_py(SETTLED, (False, ""))
+    assert nb.py("bench.response") == nb.py("pair.tuned.generate(bench.prompt, max_new_tokens=40)")
+    box.press("End")
+    box.type("?")
+    box.press("Control+Enter")
+    nb.wait_py("bench.prompt", "The capital of Japan is?")
+    nb.wait_py(SETTLED, (False, ""))
+
+    # the next step, and a third tab takes the place of the first
+    screen.get_by_role("button", name="Which parts does it need?").click()
+    nb.wait_py("screen.shown", ("logit_lens", "ablation"))
+    screen.get_by_role("button", name="Decomposition", exact=True).click()
+    nb.wait_py("screen.shown", ("ablation", "decomposition"))
+    nb.wait_py(SETTLED, (False, ""))
+    cards = screen.locator(".iw-card:visible")
+    expect(cards).to_have_count(3)
+    left, right = (cards.nth(i).bounding_box() for i in range(2))
+    assert left["y"] == right["y"], "beside each other"
+
+    # one view for all
+    screen.get_by_role("button", name="B − A", exact=True).click()
+    nb.wait_py("{panel.view for panel in screen.panels.values()}", {"difference"})
+    nb.wait_py(SETTLED, (False, ""))
+
+    # narrow and dark: below each other, nothing cut
+    nb.resize(700, 1500)
+    left, right = (cards.nth(i).bounding_box() for i in range(2))
+    assert left["y"] < right["y"]
+    nb.screenshot("workbench_narrow", screen)
+    nb.resize(1400, 1500)
+
+    # saved, closed, opened again: the same numbers on the screen
+    nb.py(code=f"file = bench.save({str(tmp_path / 'session.npz')!r})")
+    said = nb.py("screen.selected.text.value")
+    nb.py(code="bench.close(); bench = Workbench.load(file, *pair); screen = bench.screen")
+    nb.wait_py(SETTLED, (False, ""))
+    assert nb.py("(screen.shown, screen.view)") == (("ablation", "decomposition"), "difference")
+    assert nb.py("screen.selected.text.value") == said
+    nb.no_error_outputs()
