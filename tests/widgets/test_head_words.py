@@ -149,7 +149,7 @@ def test_chance_stands_beside_the_pairs(pair: Any, few: Any, browse: Any, wire: 
 def test_a_long_search_for_chance_waits_for_its_button(
     pair: Any, browse: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heads_module, "FIRST_BACKGROUND_SECONDS", 0.0)
+    monkeypatch.setattr(heads_module, "CHANCE_SECONDS", 0.0)
     panel = browse(pair.base, **FEW, shuffles=2)
     heads = panel["heads"]
     assert "is not known yet: 2 shuffles take about" in heads.grid.chance.value

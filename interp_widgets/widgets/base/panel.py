@@ -37,7 +37,7 @@ from .workbench import WorkbenchState
 
 FIRST_SECONDS = 1.0
 """The first run is done before the panel appears if it takes less,"""
-FIRST_BACKGROUND_SECONDS = 30.0
+FIRST_BACKGROUND_SECONDS = 300.0
 """and starts in the background if it takes less than this."""
 WAITING = "Waiting for a setting: see the hint beside it"
 """What the status line says of a setting that is not filled in."""

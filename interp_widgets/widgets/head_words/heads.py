@@ -22,7 +22,6 @@ from ..base import pair_view
 from ..base.controls import TypedList, shown_if
 from ..base.fields import Bounds, Incomplete, field
 from ..base.jobs import Derived
-from ..base.panel import FIRST_BACKGROUND_SECONDS
 from ..base.request import result_variables
 from ..base.saving import as_one
 from ..base.workbench import in_model
@@ -30,6 +29,9 @@ from .head_grid import COLOURS, HeadGrid
 from .pair_tables import CHANGES, PairTables
 from .word_pairs import ChanceRequest, HeadWordRequest, WordPairPanel
 from .word_rows import dimension_rows, has
+
+CHANCE_SECONDS = 30.0
+"""A search for the chance level that is forecast to take longer waits for its button."""
 
 
 class HeadWords(WordPairPanel):
@@ -144,7 +146,7 @@ class HeadWords(WordPairPanel):
             return
         asked, models = ChanceRequest(request, max(2, self.shuffles)), self.models
         seconds = self.answers.forecast(asked).seconds  # nothing for what is known or ships
-        if not (self.chance or whatever_it_takes) and seconds > FIRST_BACKGROUND_SECONDS:
+        if not (self.chance or whatever_it_takes) and seconds > CHANCE_SECONDS:
             self.chance_sentence = (
                 f"How many pairs there would be by chance is not known yet: {self.shuffles} shuffles take about "
                 f"{describe_seconds(seconds)}."
