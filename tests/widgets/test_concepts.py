@@ -433,7 +433,10 @@ def test_a_sweep_is_a_row_of_texts(pair: Any, browse: Any, own: ConceptSet, tmp_
     steering = panel["steer"]
     strips = [box.children[0] for box in steering.sweeps[0].children]
     assert [strip.tokens for strip in strips] == [list(text) for text in sweep.written]
-    assert strips[0].label.startswith("α -4 · P(·lion)")
+    assert [strip.label for strip in strips] == ["α −4", "α −2", "α −1", "α 0", "α +1", "α +2", "α +4"]
+    rows = steering.tables[0].rows
+    assert [row[1] for row in rows] == pytest.approx(sweep.word_probability.tolist(), rel=1e-3)
+    assert [row[2] for row in rows] == pytest.approx(sweep.random_probability.tolist(), rel=1e-3)
     assert "iw-hidden" in steering.grids[0]._dom_classes
     assert "steering_sweep(" in code_of(panel)
     assert len(panel.current.frame()) == len(sweep.strengths)

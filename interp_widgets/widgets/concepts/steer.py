@@ -245,8 +245,8 @@ class Steering(Sampling, ConceptPanel):
         shown = self.looked_at
         swept = bool(shown) and isinstance(shown[0].comparison, SteeringSweep)
         for number, (grid, table, sweep) in enumerate(zip(self.grids, self.table_boxes, self.sweeps, strict=True)):
-            for box in (grid, table):
-                shown_if(box, number < len(shown) and not swept)
+            shown_if(table, number < len(shown))
+            shown_if(grid, number < len(shown) and not swept)
             shown_if(sweep, number < len(shown) and swept)
         lines = []
         arguments = dict(request.arguments)
@@ -280,8 +280,7 @@ class Steering(Sampling, ConceptPanel):
             strip = TokenStrip(empty="The model ends its text at once", max_lines=8)
             strip.set_tokens(list(sweep.written[i]))
             strip.set_marks(_word_spans(sweep.written[i], sweep.word))
-            share, chance = sweep.word_probability[i], sweep.random_probability[i]
-            strip.label = f"{start}α {strength:+g} · P({visible(sweep.word)}) {share:.2g}, random {chance:.2g}"
+            strip.label = f"{start}α {_signed(strength)}"
             box = W.VBox([strip])
             box.layout.flex = "1 1 180px"
             boxes.append(box)
@@ -289,6 +288,15 @@ class Steering(Sampling, ConceptPanel):
         for box in old:
             tidy.close_tree(box)
             tidy.close_one(box)
+
+        word = visible(sweep.word)
+        numbers = zip(sweep.strengths, sweep.word_probability, sweep.random_probability, strict=True)
+        table = self.tables[number]
+        with table.hold_sync():
+            table.selected, table.rows = -1, []
+            table.columns = [{"label": "α"}, *({"label": name, "align": "right"} for name in RUNS[1:])]
+            table.rows = [[_signed(strength), float(own), float(random)] for strength, own, random in numbers]
+            table.caption = f"{start}Probability that the next token is “{word}”"
 
     def _list_tokens(self, table: Table, comparison: SteeringComparison, start: str) -> None:
         names = (RUNS[0], "erased" if comparison.mode == "erase" else RUNS[1], RUNS[2])
@@ -350,6 +358,11 @@ def _flops(request: Any, model: Model) -> float:
     arguments = dict(request.arguments)
     texts = len(SWEEP) if arguments["mode"] == "sweep" else 3
     return float(texts * arguments["max_new_tokens"] * flops_per_token(model))
+
+
+def _signed(strength: float) -> str:
+    """A strength as text: −2, 0, +1."""
+    return f"{strength:+g}".replace("-", "−") if strength else "0"
 
 
 def _sentence(comparison: SteeringComparison) -> str:
