@@ -682,8 +682,14 @@ def test_a_neuron_is_set_to_a_value_and_the_next_token_is_beside(pair: Any, brow
     own = float(effects.activation[effects.position, 11])
     assert edit.slider.value == pytest.approx(own, abs=1e-6)
     assert (edit.table.rows, panel.coefficient) == ([], None)
+    wire.type(edit.slider, value=own + 0.4 * edit.slider.step)
+    assert panel.coefficient is None, "the page has only moved it onto a step"
     for value in (edit.slider.max, edit.slider.min, own):
-        wire.type(edit.slider, value=value)
+        if value == own:
+            panel.coefficient = own
+        else:
+            wire.type(edit.slider, value=value)
+            assert panel.coefficient == value
         settle(panel)
         ids = pair.base.tokens(PROMPT)
 

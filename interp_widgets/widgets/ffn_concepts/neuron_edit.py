@@ -46,12 +46,14 @@ class NeuronEdit:
         self.box.add_class("iw-column")
         self._predicting = Derived(panel, self._draw, title="Next token", channel="edit", quiet=True)
         self._filling = False
+        self._put = 0.0
         self.predictions: tuple[AblatedPrediction, ...] = ()
         """What the table shows, one per model that is looked at."""
         panel.watch(self.slider, "value", self._moved)
 
     def _moved(self, change: Any) -> None:
-        if not self._filling:
+        # a page moves a value that lies between two steps onto one of them: nobody has asked for that
+        if not self._filling and abs(change.new - self._put) > self.slider.step / 2:
             self.panel.coefficient = float(change.new)
 
     # drawing ----------------------------------------------------------------------------------------------------------
@@ -64,9 +66,11 @@ class NeuronEdit:
         self._filling = True
         try:
             with self.slider.hold_trait_notifications():
-                self.slider.min, self.slider.max = -reach, reach
-                self.slider.step = reach / 100
-                self.slider.value = own[-1] if panel.coefficient is None else panel.coefficient
+                step = 10.0 ** (np.floor(np.log10(reach)) - 2)
+                end = float(np.ceil(reach / step) * step)
+                self.slider.min, self.slider.max, self.slider.step = -end, end, step
+                self._put = own[-1] if panel.coefficient is None else panel.coefficient
+                self.slider.value = self._put
         finally:
             self._filling = False
         self.back.disabled = panel.coefficient is None

@@ -131,7 +131,7 @@ class HeadGrid:
         both.add_class("iw-beside")
         self.chance = W.HTML("")
         self.chance_row = row(self.chance, panel.chance_button)
-        self.box = W.VBox([self.about, self.chance_row, both])
+        self.box = W.VBox([both, self.chance_row, self.about])
         self.box.add_class("iw-column")
         self._filling = False
         self._rows: list[WordRow] = []
