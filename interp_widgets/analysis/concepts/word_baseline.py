@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,17 +30,15 @@ def word_aucs(concepts: Sequence[Concept], *, seed: int = 0) -> Floats:
     >>> float(np.median(word_aucs(demo_concepts()[::20])).round(2))
     1.0
     """
-    from sklearn.feature_extraction.text import CountVectorizer
-
     check_concepts(concepts)
-    counter = CountVectorizer(token_pattern=r"\w+", binary=True, dtype=np.float64)
-    made = counter.fit_transform(text for concept in concepts for text in concept.stimuli)
+    vocabulary: dict[str, int] = {}
+    made = _bags([text for concept in concepts for text in concept.stimuli], vocabulary, grow=True)
     sizes = np.array([len(concept.stimuli) for concept in concepts])
     tests = [text for concept in concepts for text in concept.held_out]
     owner = np.repeat(np.arange(len(concepts)), [len(concept.held_out) for concept in concepts])
     if not tests:
         return np.full(len(concepts), np.nan)
-    tested = counter.transform(tests)
+    tested = _bags(tests, vocabulary)
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     total = np.asarray(made.sum(axis=0))[0]
     everything = np.asarray(tested @ total)
@@ -53,3 +53,18 @@ def word_aucs(concepts: Sequence[Concept], *, seed: int = 0) -> Floats:
             score = scores[:, i - start] / sizes[i] - (everything - scores[:, i - start]) / others
             result[i] = auc(score[owner == i], score[(owner != i) & picked])
     return result
+
+
+def _bags(texts: Sequence[str], vocabulary: dict[str, int], *, grow: bool = False) -> Any:
+    """(texts, words) 1 where a text has a word, sparse; words are added to the vocabulary if it may grow."""
+    from scipy.sparse import csr_matrix
+
+    at: list[tuple[int, int]] = []
+    for row, text in enumerate(texts):
+        for word in sorted(set(re.findall(r"\w+", text.lower()))):
+            if grow:
+                vocabulary.setdefault(word, len(vocabulary))
+            if word in vocabulary:
+                at.append((row, vocabulary[word]))
+    rows, columns = np.array(at, dtype=int).reshape(-1, 2).T
+    return csr_matrix((np.ones(len(at)), (rows, columns)), shape=(len(texts), len(vocabulary)))
