@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from interp_widgets.analysis.saliency.methods import (
     replacements,
 )
 from interp_widgets.analysis.saliency.saliency_result import Method, SaliencyResult
-from interp_widgets.analysis.saliency.spans import SpanKind, read_spans, span_fields
+from interp_widgets.analysis.saliency.spans import SpanKind, Spans, read_spans, span_fields
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
@@ -112,6 +113,33 @@ def prompt_saliency(
         >>> prompt_saliency(model, "Add 1 and 2. Now say it.", " 3", spans="sentences").prompt_tokens
         ('Add 1 and 2.', ' Now say it.')
     """
+    kind = _check_method(model, method, target, baseline, steps=steps, draws=draws)
+    case = make_case(
+        model, prompt, response,
+        target=target, foil=foil, max_new_tokens=max_new_tokens, prepend_bos=prepend_bos, check=check,
+    )  # fmt: skip
+    options = {"steps": steps, "baseline": kind, "draws": draws, "seed": seed}
+    replaced = replacements(case, kind, draws, seed)
+    made = _Map.begun(case, method, kind, spans, within, len(replaced))
+    runner = Runner(model, case.n_fed, batch_size, check, progress)
+    if on_partial is not None and method != "integrated_gradients":  # a part of the steps is not a part of the matrix
+        runner.deliver = lambda: on_partial(made.result(made.facts(**options), partial=True))
+    match method:
+        case "exact":
+            occlusion(case, runner, made.effects, replaced, made.pieces)
+        case "first_order":
+            first_order(case, runner, made.effects[:, 0])
+        case "integrated_gradients":
+            made.gap = integrated_gradients(case, runner, made.effects, replaced, steps=steps)
+        case "random":
+            made.effects = torch.from_numpy(np.random.default_rng(seed).random(made.effects.shape))
+    result = made.result(made.facts(**options) | runner.log.facts())
+    _check_finite(result)
+    return result
+
+
+def _check_method(model: Model, method: str, target: str, baseline: str | None, *, steps: int, draws: int) -> Baseline:
+    """Raise a ValueError where the model, the method and its options do not go together; the baseline to use."""
     if method in ("first_order", "integrated_gradients"):
         model.capabilities.require("gradients", f"prompt_saliency(method={method!r})", "use method='exact'")
     check_choice("method", method, Method)
@@ -119,59 +147,89 @@ def prompt_saliency(
     check_choice("baseline", baseline, Baseline, none=True)
     check_range("steps", steps)
     check_range("draws", draws)
-    replaces = method in ("exact", "integrated_gradients")
     kind = baseline if baseline is not None else default_baseline(model, method)
-    if kind != "zero" and not replaces:
+    if kind != "zero" and method not in ("exact", "integrated_gradients"):
         raise ValueError(
             f"baseline {kind!r} is for method='exact' and 'integrated_gradients', got method={method!r}: leave it out"
         )
-    case = make_case(
-        model, prompt, response,
-        target=target, foil=foil, max_new_tokens=max_new_tokens, prepend_bos=prepend_bos, check=check,
-    )  # fmt: skip
-    options: dict[str, Any] = {"method": method, "target": target, "bos": case.prompt.offset == 1}
-    options |= {"foil": case.foil} if case.foil is not None else {}
-    options |= {"steps": steps} if method == "integrated_gradients" else {}
-    options |= {"baseline": kind} if replaces else {}
-    options |= {"draws": draws} if kind == "resample" else {}
-    options |= {"seed": seed} if method == "random" or kind == "resample" else {}
-    tokens, special = case.prompt.tokens(), case.prompt.special()
-    pieces = read_spans(spans, within, tokens, special, case.prompt.roles, case.prompt.turns)
-    rows: dict[str, Any] = {"prompt_tokens": tokens, "prompt_special": special, "prompt_spans": case.prompt.spans}
-    if spans is not None or within is not None:
-        rows = span_fields(pieces, tokens, special, case.prompt.spans)
-        rows |= {"span_rule": "together" if method in ("exact", "random") else "sum"}
-    replaced = replacements(case, kind, draws, seed)
-    # gradients are of all tokens at once, and summed
-    summed = method in ("first_order", "integrated_gradients") and "spans" in rows
-    count = len(pieces) if method in ("exact", "random") else case.n_prompt
-    shape = (count, len(replaced), case.n_response)
-    effects = torch.full(shape, math.nan, dtype=wide_type(model.dtype), device=model.device)
-    clean = case.clean()
-    probability = case.probability(clean)
-    rounding = None if method == "random" else case.rounding(clean)
-    runner = Runner(model, case.n_fed, batch_size, check, progress)
+    return cast(Baseline, kind)
+
+
+@dataclass
+class _Map:
+    """A map under way: its rows, and what is computed of it so far."""
+
+    case: Case
+    method: Method
+    baseline: Baseline
+    pieces: Spans
+    """[start, end) tokens of each row."""
+    rows: dict[str, Any]
+    """The fields of the result that say what its rows are."""
+    effects: Tensor
+    """(rows, draws, response), of gradients (prompt, draws, response), which are of all tokens at once; NaN where
+    nothing is computed yet."""
+    probability: Floats
+    rounding: Floats | None
     gap: Tensor | None = None
 
-    def result(*, partial: bool = False) -> SaliencyResult:
-        of_rows = torch.stack([effects[a:b].sum(0) for a, b in pieces]) if summed else effects
-        return _result(case, of_rows, rows, probability, rounding, method, kind, gap, options, partial=partial)
+    @classmethod
+    def begun(cls, case: Case, method: Method, baseline: Baseline, spans: Any, within: Any, draws: int) -> _Map:
+        """The map of a case before anything is computed."""
+        prompt, by_row = case.prompt, method in ("exact", "random")
+        tokens, special = prompt.tokens(), prompt.special()
+        pieces = read_spans(spans, within, tokens, special, prompt.roles, prompt.turns)
+        rows: dict[str, Any] = {"prompt_tokens": tokens, "prompt_special": special, "prompt_spans": prompt.spans}
+        if spans is not None or within is not None:
+            rows = span_fields(pieces, tokens, special, prompt.spans) | {"span_rule": "together" if by_row else "sum"}
+        shape = (len(pieces) if by_row else case.n_prompt, draws, case.n_response)
+        clean = case.clean()
+        return cls(
+            case, method, baseline, pieces, rows,
+            effects=torch.full(shape, math.nan, dtype=wide_type(case.model.dtype), device=case.model.device),
+            probability=case.probability(clean),
+            rounding=None if method == "random" else case.rounding(clean),
+        )  # fmt: skip
 
-    if on_partial is not None and method != "integrated_gradients":  # a part of the steps is not a part of the matrix
-        runner.deliver = lambda: on_partial(result(partial=True))
-    match method:
-        case "exact":
-            occlusion(case, runner, effects, replaced, pieces)
-        case "first_order":
-            first_order(case, runner, effects[:, 0])
-        case "integrated_gradients":
-            gap = integrated_gradients(case, runner, effects, replaced, steps=steps)
-        case "random":
-            effects = torch.from_numpy(np.random.default_rng(seed).random(shape))
-    options |= runner.log.facts()
-    made = result()
-    _check_finite(made)
-    return made
+    def facts(self, **options: Scalar) -> dict[str, Scalar]:
+        """What of the options the map depends on, for its provenance."""
+        draws = self.baseline == "resample"
+        used = {
+            "steps": self.method == "integrated_gradients",
+            "baseline": self.method in ("exact", "integrated_gradients"),
+            "draws": draws,
+            "seed": self.method == "random" or draws,
+        }
+        facts: dict[str, Any] = {"method": self.method, "target": self.case.aim.target}
+        facts |= {"bos": self.case.prompt.offset == 1}
+        facts |= {"foil": self.case.foil} if self.case.foil is not None else {}
+        return facts | {name: options[name] for name, is_used in used.items() if is_used}
+
+    def result(self, facts: Mapping[str, Scalar], *, partial: bool = False) -> SaliencyResult:
+        """The result so far: the mean of the effects over the draws, and how they spread; gradients summed by row."""
+        case, prompt, effects = self.case, self.case.prompt, self.effects
+        if self.method in ("first_order", "integrated_gradients") and "spans" in self.rows:
+            effects = torch.stack([effects[a:b].sum(0) for a, b in self.pieces])
+        return SaliencyResult(
+            importance=to_numpy(effects.mean(1)),
+            response_tokens=case.model.token_strings(case.response_ids),
+            prompt_ids=prompt.shown_ids,
+            response_ids=case.response_ids,
+            probability=self.probability,
+            method=self.method,
+            target=case.aim.target,
+            foil=case.foil,
+            baseline=self.baseline,
+            completeness_gap=None if self.gap is None else to_numpy(self.gap),
+            spread=to_numpy(effects.std(1)) if effects.shape[1] > 1 else None,
+            rounding=self.rounding,
+            bos_id=prompt.bos_id,
+            roles=prompt.roles,
+            turns=prompt.turns,
+            partial=partial,
+            provenance=provenance(case.model.provenance(), **facts),
+            **self.rows,
+        )
 
 
 def _check_finite(result: SaliencyResult) -> None:
@@ -180,43 +238,6 @@ def _check_finite(result: SaliencyResult) -> None:
     check_finite(
         importance,
         lambda n, m: f"the importance of prompt token {n} ({prompt[n]!r}) for response token {m} ({response[m]!r})",
-    )
-
-
-def _result(
-    case: Case,
-    effects: Tensor,
-    rows: Mapping[str, Any],
-    probability: Floats,
-    rounding: Floats | None,
-    method: str,
-    baseline: str,
-    gap: Tensor | None,
-    options: Mapping[str, Scalar],
-    *,
-    partial: bool = False,
-) -> SaliencyResult:
-    """The result of ``effects`` (rows, draws, response): their mean over the draws, and how they spread."""
-    model, prompt = case.model, case.prompt
-    return SaliencyResult(
-        importance=to_numpy(effects.mean(1)),
-        response_tokens=model.token_strings(case.response_ids),
-        prompt_ids=prompt.shown_ids,
-        response_ids=case.response_ids,
-        probability=probability,
-        method=method,
-        target=case.aim.target,
-        foil=case.foil,
-        baseline=baseline,
-        completeness_gap=None if gap is None else to_numpy(gap),
-        spread=to_numpy(effects.std(1)) if effects.shape[1] > 1 else None,
-        rounding=rounding,
-        bos_id=prompt.bos_id,
-        roles=prompt.roles,
-        turns=prompt.turns,
-        partial=partial,
-        provenance=provenance(model.provenance(), **options),
-        **rows,
     )
 
 
