@@ -24,7 +24,9 @@ _PROBE = [{"role": "user", "content": "a"}]
 
 
 def is_chat(prompt: object) -> TypeGuard[Messages]:
-    """Whether a prompt is a list of messages; an empty list is none."""
+    """Whether a prompt is a list of messages, or the text of one that knows them; an empty list is none."""
+    if isinstance(prompt, ChatText):
+        return True
     if isinstance(prompt, str | Tensor) or not isinstance(prompt, Sequence) or len(prompt) == 0:
         return False
     return isinstance(prompt[0], Mapping)
@@ -118,6 +120,38 @@ class Chat:
         except ValueError:  # such as a system message alone
             return low
         return len(before) if low <= len(before) <= high and self.text.startswith(before) else low
+
+
+class ChatText(str):
+    """The text of a chat, which knows the messages that it was written from.
+
+    A model reads it as it stands, without a BOS in front of it, and tells whose each token is. It equals no plain text,
+    and is printed as its messages.
+    """
+
+    chat: Chat
+
+    def __new__(cls, chat: Chat) -> ChatText:
+        made = super().__new__(cls, chat.text)
+        made.chat = chat
+        return made
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The messages, each with its role and content."""
+        return [dict(message) for message in self.chat.messages]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChatText) and str(self) == str(other) and self.messages == other.messages
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((ChatText, str(self)))
+
+    def __repr__(self) -> str:
+        return repr(self.messages)
 
 
 def _forms(content: str, *, loose: bool) -> str:

@@ -14,7 +14,7 @@ from interp_widgets.arguments import checked
 from interp_widgets.version import __version__
 
 from . import engine, generation, tokens
-from .chat import Chat, Messages, PromptInput, is_chat, write_chat
+from .chat import Chat, ChatText, Messages, PromptInput, is_chat, write_chat
 from .network import Backend, Network
 from .self_check import SelfCheck
 from .state import edits
@@ -154,13 +154,13 @@ class Model(Network):
 
     def _written(self, prompt: str | Messages, prepend_bos: bool | None) -> tuple[str, bool | None]:
         """A prompt as text, and whether it gets a BOS in front: a chat has what its template writes."""
-        if isinstance(prompt, str):
+        if isinstance(prompt, str) and not isinstance(prompt, ChatText):
             return prompt, prepend_bos
         if prepend_bos is not None:
             raise ValueError(
                 "prepend_bos is for text: in a list of messages the chat template writes the BOS; leave it out"
             )
-        return self.chat(prompt).text, False
+        return str(prompt) if isinstance(prompt, ChatText) else self.chat(prompt).text, False
 
     @checked
     def token_lists(self, texts: Sequence[str]) -> list[list[int]]:

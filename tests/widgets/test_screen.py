@@ -15,6 +15,7 @@ import traitlets as T
 from interp_widgets import Bounds, LogitLensExplorer, TokenValues, Workbench, probe, response_probabilities
 from interp_widgets.compute.cache import results as cache
 from interp_widgets.models import Model
+from interp_widgets.models.chat import ChatText
 from interp_widgets.widgets.base.controls import shown_if
 from interp_widgets.widgets.base.fields import hidden
 from interp_widgets.widgets.base.panel import Panel
@@ -354,6 +355,78 @@ def test_saving_from_the_screen(
     wire.click(screen.save_menu.write)
     assert (tmp_path / "workbench.npz").exists()
     assert screen.status_line.text.startswith("Saved ")
+
+
+# ---- chats
+
+MESSAGES = [{"role": "user", "content": "Name the capital of Japan."}]
+
+
+def test_a_prompt_of_messages_is_read_as_the_template_writes_it(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair, tabs=("saliency", "logit_lens"), prompt=MESSAGES, response=" Tokyo")
+    ids = [*pair.tuned.tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)]
+    for result in (*screen.texts.results, *screen["saliency"].results):
+        front = [] if result.bos_id is None else [result.bos_id]
+        assert [*front, *result.prompt_ids] == ids, "no second BOS"
+    chat = screen.texts.chat
+    assert chat.messages == MESSAGES
+    assert not hidden(chat.box)
+    assert hidden(screen.controls["prompt"])
+    screen["saliency"].rows = "roles"
+    assert screen.wait(120)
+    assert screen.status_line.error == ""
+    assert any("user" in str(label) for label in screen["saliency"]["map"].heat.row_labels)
+    code = screen["saliency"]["map"].code(screen["saliency"]["map"].request())
+    assert repr(MESSAGES) in code
+
+
+def test_messages_are_edited_added_and_taken_out(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair.tuned, tabs=("logit_lens",))
+    texts = screen.texts
+    before = texts.prompt
+    wire.type(texts.chat_button, value=True)
+    assert screen.wait(120)
+    assert isinstance(screen.workbench.prompt, ChatText)
+    assert screen.workbench.prompt.messages == [{"role": "user", "content": before}]
+    wire.type(texts.chat.lines[0][1], value="Name the capital of Italy.")
+    assert screen.wait(120)
+    assert "Italy" in screen.workbench.prompt
+    assert screen["logit_lens"].prompt == screen.workbench.prompt
+    wire.click(texts.chat.add)
+    assert len(texts.chat.lines) == 2
+    assert len(screen.workbench.prompt.messages) == 1, "an empty message says nothing"
+    wire.click(texts.chat.lines[1][2])
+    assert len(texts.chat.lines) == 1
+    text = str(screen.workbench.prompt)
+    wire.type(texts.chat_button, value=False)
+    assert screen.wait(120)
+    assert (screen.workbench.prompt, type(screen.workbench.prompt)) == (text, str)
+    assert hidden(texts.chat.box)
+    assert not hidden(screen.controls["prompt"])
+
+
+def test_a_chat_needs_a_template(pair: Any, show: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = show(pair.tuned, tabs=("logit_lens",))
+    monkeypatch.setattr(pair.tuned.tokenizer, "chat_template", None)
+    wire.type(screen.texts.chat_button, value=True)
+    assert "has no chat template" in screen.controls.hints["prompt"]
+    assert not screen.texts.chat_button.value
+    assert screen.status_line.error == ""
+    with pytest.raises(T.TraitError, match="has no chat template"):
+        screen.workbench.prompt = MESSAGES
+
+
+def test_a_session_keeps_a_chat(pair: Any, show: Any, tmp_path: Path) -> None:
+    path = show(pair.tuned, tabs=("logit_lens",), prompt=MESSAGES, response=" Tokyo").workbench.save(
+        tmp_path / "chat.npz"
+    )
+    again = Workbench.load(path, pair.tuned)
+    try:
+        assert again.prompt.messages == MESSAGES
+        assert again.screen.wait(120)
+        assert again.screen.status_line.error == ""
+    finally:
+        again.close()
 
 
 def test_words_are_escaped_and_small_numbers_are_no_values() -> None:

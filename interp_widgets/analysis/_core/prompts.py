@@ -14,7 +14,7 @@ from interp_widgets.analysis._core.checks import check_range, check_span, index,
 from interp_widgets.analysis._core.result import Result, record, with_axes
 from interp_widgets.analysis._core.run import Check
 from interp_widgets.models import Model
-from interp_widgets.models.chat import TEMPLATE, Chat, Part, PromptInput, is_chat
+from interp_widgets.models.chat import TEMPLATE, Chat, ChatText, Part, PromptInput, is_chat
 
 
 @record
@@ -200,6 +200,8 @@ def _prompt_of(model: Model, prompt: PromptInput, ids: Sequence[int], what: str)
     if all(model.is_special(ids)):
         raise ValueError(f"the {what} holds only special tokens, which have no words to look at: add some text")
     offset = int(model.bos_token_id is not None and ids[0] == model.bos_token_id)
+    if isinstance(prompt, ChatText):
+        return Prompt(model, tuple(ids), offset, str(prompt), prompt.chat)
     if is_chat(prompt):
         chat = model.chat(prompt)
         return Prompt(model, tuple(ids), offset, chat.text, chat)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
@@ -10,6 +10,7 @@ import ipywidgets as W
 import traitlets as T
 
 from interp_widgets.arguments import short
+from interp_widgets.models.chat import ChatText, is_chat
 
 
 class Number(T.Float):
@@ -55,12 +56,23 @@ def checked_path(text: str, what: str) -> str:
     return path
 
 
+def chat_text(models: Sequence[Any], messages: Any) -> ChatText:
+    """The messages as the template of the models writes them: the last one's that has a template, as tuned ones do.
+
+    Raises ValueError in one sentence where none has one, or it refuses the messages.
+    """
+    if isinstance(messages, ChatText):
+        return messages
+    writer = next((model for model in reversed(models) if model.chat_template is not None), models[-1])
+    return ChatText(writer.chat(messages))
+
+
 class Typed(T.Unicode[str, str]):
-    """A trait for a text that a user types or pastes; see `checked_text`."""
+    """A trait for a text that a user types or pastes; see `checked_text`. The messages of a chat become their text."""
 
     def validate(self, obj: Any, value: Any) -> str:
-        text: str = super().validate(obj, value)
         try:
+            text: str = super().validate(obj, chat_text(obj.models, value) if is_chat(value) else value)
             return checked_text(text, str(self.name))
         except ValueError as error:
             raise T.TraitError(str(error)) from error

@@ -11,12 +11,14 @@ from typing import Any
 
 from interp_widgets.analysis._core.result import Record, Result, record
 from interp_widgets.models import load_model
+from interp_widgets.models.chat import ChatText
 
 from ..base.panel import Panel
 from ..base.stack import Stack
 from ..base.workbench import SHARED
 
 _CLASS = "class of interp_widgets"
+_CHAT = "messages of a chat"
 _SAME = ("weight_hash", "dtype", "backend", "processed")
 """What has to be the same of a model for its results to be taken."""
 
@@ -65,11 +67,11 @@ def session_of(screen: Any) -> Session:
     opened = {"texts": screen.texts, **screen.panels}
     return Session(
         models=[_facts(model) for model in screen.models],
-        shared={name: getattr(bench, name) for name in SHARED},
+        shared={name: packed(getattr(bench, name)) for name in SHARED},
         view=screen.view,
         shown=screen.shown,
         tools=[_saved(name, tool) for name, tool in opened.items()],
-        provenance={"prompt": bench.prompt},
+        provenance={"prompt": str(bench.prompt)},
     )
 
 
@@ -119,7 +121,7 @@ def restore(tool: Any, saved: SavedTool) -> None:
 
 def options_of(saved: SavedTool, kind: Any) -> dict[str, Any]:
     """The options to open a tab with: those that it still has."""
-    known = set(kind.options())
+    known = set(kind.options()) - set(SHARED)  # which the workbench has
     return {name: unpacked(value) for name, value in saved.options.items() if name in known}
 
 
@@ -160,6 +162,8 @@ def _answers(panel: Panel) -> list[Any]:
 
 def packed(value: Any) -> Any:
     """A value as a result can hold it; TypeError for one that none can."""
+    if isinstance(value, ChatText):
+        return {_CHAT: value.messages}
     if value is None or isinstance(value, bool | int | float | str | Record) or hasattr(value, "dtype"):
         return value
     if isinstance(value, Path):
@@ -181,6 +185,8 @@ def unpacked(value: Any) -> Any:
         return tuple(unpacked(part) for part in value)
     if not isinstance(value, Mapping):
         return value
+    if _CHAT in value:
+        return [dict(message) for message in value[_CHAT]]
     parts = {key: unpacked(part) for key, part in value.items() if key != _CLASS}
     if _CLASS not in value:
         return parts

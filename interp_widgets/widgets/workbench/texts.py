@@ -15,15 +15,18 @@ from interp_widgets.data.presets import PRESETS
 from interp_widgets.figures.labels import visible
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
+from interp_widgets.models.chat import ChatText
 
 from ..base import pair_view
-from ..base.controls import row, shown_if
-from ..base.fields import Bounds, field
+from ..base.controls import chat_text, row, shown_if
+from ..base.fields import Bounds, field, hint_at
+from ..base.guard import guarded
 from ..base.request import Request
 from ..base.response import WrittenResponse, lengths
 from ..base.saving import as_one
 from ..base.words import Words, decimals
 from ..views import TokenStrip
+from .chat_box import ChatBox
 
 OWN = "own text"
 
@@ -51,10 +54,16 @@ class Texts(WrittenResponse):
         self.write_button = W.Button(description="Write again", tooltip="Let the model write the response anew")
         self.on_click(self.write_button, self.write)
         written = self.controls.row("writer", "write_anew", "max_new_tokens", "temperature", "seed")
-        beside = row(self.example, self.write_button)
+        self.chat_button = W.ToggleButton(
+            description="Chat", tooltip="Write the prompt as messages, which the tokenizer's own template puts together"
+        )
+        self.chat = ChatBox(guarded(self, self._messages_changed))
+        beside = row(self.chat_button, self.example, self.write_button)
         beside.add_class("iw-end")
         self.add_class("iw-texts")
-        self.inputs.children = [beside, self.controls.row("prompt", "response"), self.controls.fold(beside, [written])]
+        boxes = self.controls.row("prompt", self.chat.box, "response")
+        self.inputs.children = [beside, boxes, self.controls.fold(beside, [written])]
+        self.watch(self.chat_button, "value", lambda change: self._chat_pressed(change.new))
         self.prompt_strip = TokenStrip(label="Prompt", empty="No prompt yet")
         self.response_strip = TokenStrip(label="Response", density_label="probability", empty="No response yet")
         shown_if(self.actions, False)
@@ -65,8 +74,8 @@ class Texts(WrittenResponse):
         self.bind(self.response_strip, "response_token", key="selected")
         self.watch(self, "prompt", self._other_prompt)
         self.watch(self.example, "value", lambda change: self._choose(examples.get(change.new, "")))
-        self._name_example(examples)
-        self.watch(self, "prompt", lambda _: self._name_example(examples))
+        self.watch(self, "prompt", lambda _: self._show_kind(examples))
+        self._show_kind(examples)
 
     # what it asks -----------------------------------------------------------------------------------------------------
 
@@ -143,6 +152,31 @@ class Texts(WrittenResponse):
         if prompt and prompt != self.prompt:
             self.workbench.select(prompt=prompt, response="", prompt_token=-1, response_token=-1)
 
+    def _chat_pressed(self, pressed: bool) -> None:
+        """From text to a chat of one message, and from a chat to the text that its template wrote."""
+        if pressed == isinstance(self.prompt, ChatText):
+            return
+        try:
+            with hint_at("prompt"):
+                self.prompt = chat_text(self.models, _one_message(self.prompt)) if pressed else str(self.prompt)
+        finally:
+            self.chat_button.value = isinstance(self.prompt, ChatText)
+
+    def _messages_changed(self, messages: list[dict[str, str]]) -> None:
+        self.controls.clear_hints()
+        with hint_at("response"):  # the box beside the messages
+            self.prompt = chat_text(self.models, messages)
+
+    def _show_kind(self, examples: Mapping[str, str]) -> None:
+        """The box of a text or those of a chat's messages, by what the prompt is."""
+        chat = isinstance(self.prompt, ChatText)
+        if chat:
+            self.chat.fill(self.prompt.messages)
+        self.chat_button.value = chat
+        shown_if(self.chat.box, chat)
+        shown_if(self.controls["prompt"], not chat)
+        self._name_example(examples)
+
     def _name_example(self, examples: Mapping[str, str]) -> None:
         self.example.value = next((name for name, prompt in examples.items() if prompt == self.prompt), OWN)
 
@@ -156,3 +190,7 @@ class Texts(WrittenResponse):
 
     def scene(self) -> Scene:
         return stack_scenes([self.prompt_strip.scene(), self.response_strip.scene()])
+
+
+def _one_message(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt.strip() or "Hello"}]

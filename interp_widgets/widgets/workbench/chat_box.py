@@ -1,0 +1,90 @@
+"""The messages of a chat: a role and a box for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ipywidgets as W
+
+from ..base import tidy
+from ..base.controls import row
+from ..views import TextBox
+
+ROLES = ("system", "user", "assistant")
+
+
+class ChatBox:
+    """Boxes of messages; `changed(messages)` is called when one of them is edited, added or taken out."""
+
+    def __init__(self, changed: Callable[[list[dict[str, str]]], object]) -> None:
+        self._changed = changed
+        self._filling = False
+        self.lines: list[tuple[Any, TextBox, W.Button]] = []
+        self.add = W.Button(description="Add message")
+        self.add.on_click(lambda _: self._add())
+        self.rows = W.VBox([])
+        self.box = W.VBox([W.Label("Prompt · chat"), self.rows, self.add])
+        for name in ("iw-chat", "iw-grow"):
+            self.box.add_class(name)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """What stands in the boxes."""
+        return [{"role": role.value, "content": content.value} for role, content, _ in self.lines]
+
+    def fill(self, messages: Sequence[Any]) -> None:
+        """Show these messages."""
+        if messages == self.messages:
+            return
+        self._filling = True
+        try:
+            while len(self.lines) > len(messages):
+                self._drop(self.lines[-1])
+            while len(self.lines) < len(messages):
+                self._make()
+            for (role, content, _), message in zip(self.lines, messages, strict=True):
+                if message["role"] not in role.options:
+                    role.options = (*role.options, message["role"])
+                role.value, content.value = message["role"], message["content"]
+            self._lay_out()
+        finally:
+            self._filling = False
+
+    def _make(self) -> None:
+        role = W.Dropdown(options=ROLES, value="user", tooltip="Who says it")
+        content = TextBox(rows=1, hint="What is said")
+        out = W.Button(description="×", tooltip="Take this message out")
+        line = (role, content, out)
+        content.add_class("iw-grow")
+        for control in (role, content):
+            control.observe(lambda _: self._tell(), "value")
+        out.on_click(lambda _: self._take_out(line))
+        self.lines.append(line)
+
+    def _drop(self, line: tuple[Any, TextBox, W.Button]) -> None:
+        self.lines.remove(line)
+        self._lay_out()
+        for control in line:
+            tidy.close_one(control)
+
+    def _lay_out(self) -> None:
+        before = self.rows.children
+        self.rows.children = [row(*line) for line in self.lines]
+        for old in before:
+            tidy.close_one(old)
+
+    def _add(self) -> None:
+        self._make()
+        last = self.lines[-2][0].value if len(self.lines) > 1 else "assistant"
+        self.lines[-1][0].value = "user" if last == "assistant" else "assistant" if last == "user" else "user"
+        self._lay_out()
+
+    def _take_out(self, line: tuple[Any, TextBox, W.Button]) -> None:
+        if len(self.lines) > 1:
+            self._drop(line)
+            self._tell()
+
+    def _tell(self) -> None:
+        if not self._filling and all(message["content"].strip() for message in self.messages):
+            self._changed(self.messages)
