@@ -45,9 +45,9 @@ TUNING: dict[str, Any] = {"k": 2, "steps": 2, "batch_size": 2, "learning_rate": 
 
 ARRAYS_ONLY = {
     "add_to_map", "annotate_concepts", "compare_annotations", "concept_map", "decompose_state", "demo_cases",
-    "demo_concepts", "demo_problems", "demo_word_vectors", "dispersion", "field", "importance_density",
+    "demo_concepts", "demo_problems", "demo_texts", "demo_word_vectors", "dispersion", "field", "importance_density",
     "instruction_score", "load_demo_pair", "neighbours", "normalise_importance", "position_profile", "read_concepts",
-    "read_problems", "read_word_vectors", "subspace_angles",
+    "read_problems", "read_word_vectors", "subspace_angles", "words_read",
 }  # fmt: skip
 """Public functions that never touch a model's device: they take results and arrays, or read files. `load_demo_pair` is
 `load_pair` of two names."""
@@ -317,6 +317,11 @@ def head_words(setup: Setup) -> Any:
     return iw.head_word_pairs(setup.model, words=WORDS, vectors=VECTORS, top=20, keep=9)
 
 
+@row("head_word_chance")
+def head_words_by_chance(setup: Setup) -> Any:
+    return iw.head_word_chance(setup.model, words=WORDS, vectors=VECTORS, top=20, shuffles=3)
+
+
 @row("compare_heads", "verb_table")
 def heads_compared(setup: Setup) -> Any:
     options = {"words": WORDS, "vectors": VECTORS, "top": 20, "keep": 9, "resamples": 99}
@@ -347,6 +352,15 @@ def neuron_tokens(setup: Setup) -> Any:
 @row("neuron_effects")
 def neuron_effects(setup: Setup) -> Any:
     return iw.neuron_effects(setup.model, QUESTION, 7, layer=1)
+
+
+@row("text_activations")
+def texts_of_neurons_and_directions(setup: Setup) -> Any:
+    directions = np.random.default_rng(0).normal(size=(2, setup.model.d_model))
+    texts = [QUESTION, QUESTION]
+    return iw.text_activations(setup.model, texts, layer=1), iw.text_activations(
+        setup.model, texts, layer=1, directions=directions
+    )
 
 
 # ---- concept directions

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 @pytest.fixture
 def opened(nb: Any) -> Any:
     """A browser of the demo pair on the demo's words."""
-    return nb.show("HeadWordBrowser(pair)", name="heads")
+    return nb.show("HeadWordBrowser(pair, only='all')", name="heads")
 
 
 def cell(nb: Any, row: int, column: int) -> tuple[float, float]:
