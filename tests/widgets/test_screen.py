@@ -371,7 +371,7 @@ def test_a_prompt_of_messages_is_read_as_the_template_writes_it(pair: Any, show:
     chat = screen.texts.chat
     assert chat.messages == MESSAGES
     assert not hidden(chat.box)
-    assert hidden(screen.controls["prompt"])
+    assert hidden(screen.texts.text)
     screen["saliency"].rows = "roles"
     assert screen.wait(120)
     assert screen.status_line.error == ""
@@ -402,7 +402,7 @@ def test_messages_are_edited_added_and_taken_out(pair: Any, show: Any, wire: Any
     assert screen.wait(120)
     assert (screen.workbench.prompt, type(screen.workbench.prompt)) == (text, str)
     assert hidden(texts.chat.box)
-    assert not hidden(screen.controls["prompt"])
+    assert not hidden(screen.texts.text)
 
 
 def test_a_chat_needs_a_template(pair: Any, show: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,8 +61,11 @@ class Texts(WrittenResponse):
         beside = row(self.chat_button, self.example, self.write_button)
         beside.add_class("iw-end")
         self.add_class("iw-texts")
-        boxes = self.controls.row("prompt", self.chat.box, "response")
-        self.inputs.children = [beside, boxes, self.controls.fold(beside, [written])]
+        self.text = W.VBox([self.controls.row("prompt")])  # a row by itself is shown whenever its control is
+        sides = W.VBox([self.text, self.chat.box]), self.controls.row("response")
+        for side in sides:
+            side.add_class("iw-grow")
+        self.inputs.children = [beside, row(*sides), self.controls.fold(beside, [written])]
         self.watch(self.chat_button, "value", lambda change: self._chat_pressed(change.new))
         self.prompt_strip = TokenStrip(label="Prompt", empty="No prompt yet")
         self.response_strip = TokenStrip(label="Response", density_label="probability", empty="No response yet")
@@ -174,7 +177,7 @@ class Texts(WrittenResponse):
             self.chat.fill(self.prompt.messages)
         self.chat_button.value = chat
         shown_if(self.chat.box, chat)
-        shown_if(self.controls["prompt"], not chat)
+        shown_if(self.text, not chat)
         self._name_example(examples)
 
     def _name_example(self, examples: Mapping[str, str]) -> None:
