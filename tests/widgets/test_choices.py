@@ -205,7 +205,7 @@ def test_what_was_chosen_in_results_before_is_no_error(view: Callable[..., Any])
         (MoDRoutingViewer, {"learning_rate": float("nan")}, "learning_rate of MoDRoutingViewer must be a number, got"),
         (MoDRoutingViewer, {"dataset": -5}, "dataset must be a list of examples or None, got -5: demo_problems"),
         (MoDRoutingViewer, {"problems": "arc.json"}, "problems must be a list of examples or None, got 'arc.json'"),
-        (MoDRoutingViewer, {"chosen": [3]}, r"chosen must be in 0\.\.0 for the mixtures of A, got 3"),
+        (MoDRoutingViewer, {"chosen": [3]}, r"chosen must be in 0\.\.1 for the mixtures of A, got 3"),
         (MoDRoutingViewer, {"chosen": []}, r"chosen must name one mixture per model, 1 in all, got \[\]"),
         (HeadWordBrowser, {"top": 1001}, "'top' trait of a HeadWordBrowser instance should not be greater than 1000"),
         (HeadWordBrowser, {"keep": 10**9}, "'keep' trait of a HeadWordBrowser .* not be greater than 100000"),

@@ -106,7 +106,7 @@ class TopTexts:
 
     def _key(self) -> Any:
         about = tuple((id(one.held), one.layer, self._numbers(one)) for one in self._sources)
-        return about, self.texts
+        return about, self.texts if self._sources else ()  # a saved result has no model that could read
 
     def _numbers(self, source: Source) -> tuple[int, ...] | None:
         """The neurons that are read: all of the layer where they are not too many."""
