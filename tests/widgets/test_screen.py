@@ -245,6 +245,21 @@ def test_the_bench_is_its_screen_in_a_notebook(pair: Any, show: Any) -> None:
     assert again.texts.prompt == PROMPT
 
 
+def test_the_instruction_is_marked_in_the_tokens_above(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair)
+    explorer = screen["saliency"]["map"]
+    button = next(one for one in descendants(explorer) if getattr(one, "description", "") == "Mark instruction")
+    wire.type(button, value=True)
+    assert screen.texts.prompt_strip.marking
+    wire.type(screen.texts.prompt_strip, marks=[[1, 3]])
+    assert explorer.marks == [[1, 3]]
+    assert explorer.mask().tolist() == [False, True, True, False, False, False, False, False]
+    assert "Instruction score" in explorer.scores.value
+    screen.workbench.prompt = "The capital of Japan is"
+    assert screen.wait(120)
+    assert explorer.marks == list(screen.texts.prompt_strip.marks) == []
+
+
 # ---- sessions and pages
 
 

@@ -123,6 +123,10 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.details.children = [self.table]
         for strip in self.prompt_strips.views:
             self.bind(strip, "prompt_token", key="selected")
+        on_screen = [] if self.screen is None else [self.screen.texts.prompt_strip]
+        self.marked_strips = [*self.prompt_strips.views, *on_screen]
+        """Where the instruction is marked."""
+        for strip in self.marked_strips:
             self.bind(strip, "marks", key="marks")
             self.watch(strip, "brush", lambda change: setattr(self, "brush", list(change.new)))
         for strip in self.response_strips.views:
@@ -563,7 +567,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
     # what a user does -------------------------------------------------------------------------------------------------
 
     def _marking(self, change: Any) -> None:
-        for strip in self.prompt_strips.views:
+        for strip in self.marked_strips:
             strip.marking = change.new
 
     def _pinned(self, change: Any) -> None:
