@@ -119,7 +119,7 @@ def test_journey(opened: Any) -> None:
     nb.wait_py("panel.tab", "neurons")
     nb.done()
     nb.bokeh_idle()
-    rows = panel.locator(".iw-table:visible").nth(1).locator("tbody tr")
+    rows = panel.locator(".iw-table:visible").last.locator("tbody tr")
     expect(rows).to_have_count(100)
     rows.nth(2).click()
     nb.wait_py("panel.neuron == panel['neurons'].table.rows[2][0]", True)

@@ -26,6 +26,8 @@ function render({ model, el }) {
     area.placeholder = model.get('placeholder');
     area.rows = model.get('rows');
     label.title = area.title = model.get('hint');
+    // anywidget leaves classes that change later to the view
+    el.classList.toggle('iw-hidden', model.get('_dom_classes').includes('iw-hidden'));
     // what is being typed is newer than what the kernel says
     if (timer === null && area.value !== model.get('value')) area.value = model.get('value');
   };
