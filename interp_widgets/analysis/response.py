@@ -31,8 +31,8 @@ class ResponseProbabilities(Result):
 
     Example:
         >>> read = response_probabilities(model, "The Eiffel Tower is in the city of", " Rome")
-        >>> read.rank[0] > 0, read.top_tokens[0][0]
-        (True, ' Paris')
+        >>> int(read.rank[0]), read.top_tokens[0][0]
+        (13, ' Paris')
     """
 
     prompt_tokens: Sequence[str] = with_axes("prompt")

@@ -151,6 +151,8 @@ class Speedometer:
         with self._lock:
             all_runs = {key: list(runs) for key, runs in self._runs.items() if key[1] == device}
         runs = all_runs.pop((kind, device), [])
+        if not flops and not any(done for done, _ in runs):  # of a kind that counts no operations
+            return _fit_line(runs, 0.0)[0] if runs else 0.0
         trial = 1 / self._trial(device)
         slopes = [_fit_line(others, trial)[1] for others in all_runs.values() if _tell_speed(others)]
         expected = math.exp(median(map(math.log, [trial, *slopes])))

@@ -111,9 +111,9 @@ def test_run_cancel_errors_and_forecast(nb: Any) -> None:
     nb.screenshot("panel_error", panel)
     expect(panel.get_by_text("A: (16,)")).to_be_visible()
 
-    nb.py(code="SECONDS = 4.2")
+    nb.py(code="SECONDS = 42")
     slide(nb, panel, "ArrowRight")
-    expect(status).to_have_text("Inputs changed: press Run (about 4.2 s, 300 MB)")
+    expect(status).to_have_text("Inputs changed: press Run (about 42 s, 300 MB)")
     expect(panel.locator(".jupyter-button.mod-primary", has_text="Run")).to_be_visible()
     nb.screenshot("panel_waiting", panel)
     assert nb.py("toy.n") == 5

@@ -18,6 +18,7 @@ IDS = [5, 17, 300, 44, 8, 9]
 HOOK = "blocks.0.hook_resid_pre"
 RIGHT: dict[str, Callable[[Model], dict[str, Any]]] = {
     "tokens": lambda model: {"text": "a b"},
+    "chat": lambda model: {"messages": [{"role": "user", "content": "a b"}]},
     "token_lists": lambda model: {"texts": ["a", "b"]},
     "split": lambda model: {"prompt": "a b", "response": "c"},
     "token_strings": lambda model: {"ids": IDS},
@@ -38,8 +39,9 @@ WITHOUT_ARGUMENTS = {"provenance", "free_memory", "frozen"}
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("method", RIGHT)
-def test_odd_arguments_of_methods(method: str, family: str) -> None:
+def test_odd_arguments_of_methods(method: str, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(family, "bridge" if family == "llama" else "auto")
+    monkeypatch.setattr(model.tokenizer, "chat_template", "{{ messages[0]['content'] }}")
     right = RIGHT[method](model)
     function = getattr(model, method)
     function(**right)

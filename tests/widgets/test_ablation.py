@@ -723,7 +723,7 @@ def test_cancel_keeps_partial_maps_and_closing_ends_the_run(pair: Any, ablate: A
 def test_a_dear_run_waits_for_run(pair: Any, ablate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.clear()  # other tests have asked the same of this model
     panel = ablate(pair.base)
-    monkeypatch.setattr(panel["heads"], "forecast", lambda request: Forecast(42.0, 300_000_000))
+    monkeypatch.setattr(panel["heads"], "forecast", lambda request: Forecast(420.0, 300_000_000))
     panel.tab = "heads"
     assert panel.status.state == "waiting"
     assert "300 MB" in panel.current.forecast_label.value

@@ -659,7 +659,7 @@ def test_a_tab_that_waits_shows_what_is_chosen_beside_it(
 ) -> None:
     from interp_widgets.widgets.concepts.steer import Steering
 
-    monkeypatch.setattr(Steering, "own_forecast", lambda *_: Forecast(60.0, 0))
+    monkeypatch.setattr(Steering, "own_forecast", lambda *_: Forecast(600.0, 0))
     panel = browse(pair.tuned)
     panel.tab = "steer"
     assert (panel.status.state, panel.result) == ("waiting", None)
