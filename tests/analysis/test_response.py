@@ -43,7 +43,7 @@ def test_equal_to_a_whole_pass(family: str, backend: str, dtype: torch.dtype, mo
 
 
 def test_it_is_saved_and_tabulated(tmp_path: Any) -> None:
-    model = tiny_model("gpt2", "hooked")
+    model = tiny_model("gpt2", "auto")
     found = response_probabilities(model, PROMPT, RESPONSE)
     assert Result.load(found.save(tmp_path / "found")).equals(found)
     table = found.to_frame()
@@ -52,14 +52,14 @@ def test_it_is_saved_and_tabulated(tmp_path: Any) -> None:
 
 
 def test_without_a_response_the_model_writes_one() -> None:
-    model = tiny_model("gpt2", "hooked")
+    model = tiny_model("gpt2", "auto")
     found = response_probabilities(model, PROMPT, max_new_tokens=4)
     assert found.response_ids == tuple(model.generate_ids(model.tokens(PROMPT), max_new_tokens=4))
     assert (found.rank == 0).all(), "greedy"
 
 
 def test_bad_input_is_refused_in_a_sentence() -> None:
-    model = tiny_model("gpt2", "hooked")
+    model = tiny_model("gpt2", "auto")
     with pytest.raises(ValueError, match="the prompt is empty"):
         response_probabilities(model, "", RESPONSE)
     with pytest.raises(ValueError, match="the response is empty"):

@@ -16,7 +16,7 @@ MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Any:
-    one = tiny_model("llama", "hooked")
+    one = tiny_model("llama", "auto")
     monkeypatch.setattr(one.tokenizer, "chat_template", TEMPLATE)
     return one
 
