@@ -44,13 +44,13 @@ PROBLEMS = [Problem("The capital of France is", " Paris", "true", "truth"), Prob
 TUNING: dict[str, Any] = {"k": 2, "steps": 2, "batch_size": 2, "learning_rate": 1e-2}
 
 ARRAYS_ONLY = {
-    "add_to_map", "annotate_concepts", "compare_annotations", "concept_map", "decompose_state", "demo_cases",
-    "demo_concepts", "demo_problems", "demo_texts", "demo_word_vectors", "dispersion", "field", "importance_density",
-    "instruction_score", "load_demo_pair", "neighbours", "normalise_importance", "position_profile", "read_concepts",
-    "read_problems", "read_word_vectors", "subspace_angles", "words_read",
+    "add_to_map", "annotate_concepts", "chat_prompt", "compare_annotations", "concept_map", "decompose_state",
+    "demo_cases", "demo_concepts", "demo_problems", "demo_texts", "demo_word_vectors", "dispersion", "field",
+    "importance_density", "instruction_score", "load_demo_pair", "neighbours", "normalise_importance",
+    "position_profile", "read_concepts", "read_problems", "read_word_vectors", "subspace_angles", "words_read",
 }  # fmt: skip
-"""Public functions that never touch a model's device: they take results and arrays, or read files. `load_demo_pair` is
-`load_pair` of two names."""
+"""Public functions that never touch a model's device: they take results, arrays and messages, or read files.
+`load_demo_pair` is `load_pair` of two names."""
 
 
 @dataclass(frozen=True)
