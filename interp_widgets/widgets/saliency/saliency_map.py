@@ -119,12 +119,14 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.strips = W.VBox([self.prompt_strips.box, self.response_strips.box])
         self.strips.add_class("iw-beside")
         shown_if(self.strips, self.screen is None)  # a screen has them above all panels
-        self.plot.children = [self.strips, self.maps.box, self.verdict.box, self.scores]
-        self.details.children = [self.table]
+        below = [self.verdict.box, self.scores]
+        on_screen = self.screen is not None  # where room is short, and the map's title warns
+        self.plot.children = [self.strips, self.maps.box, *([] if on_screen else below)]
+        self.details.children = [*(below if on_screen else []), self.table]
         for strip in self.prompt_strips.views:
             self.bind(strip, "prompt_token", key="selected")
-        on_screen = [] if self.screen is None else [self.screen.texts.prompt_strip]
-        self.marked_strips = [*self.prompt_strips.views, *on_screen]
+        texts_above = [] if self.screen is None else [self.screen.texts.prompt_strip]
+        self.marked_strips = [*self.prompt_strips.views, *texts_above]
         """Where the instruction is marked."""
         for strip in self.marked_strips:
             self.bind(strip, "marks", key="marks")
