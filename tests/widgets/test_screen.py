@@ -420,6 +420,27 @@ def test_messages_are_edited_added_and_taken_out(pair: Any, show: Any, wire: Any
     assert not hidden(screen.texts.text)
 
 
+def test_messages_that_cannot_be_read_are_a_hint_at_them(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair.tuned, tabs=("logit_lens",), prompt=MESSAGES, response=" Tokyo")
+    chat, before = screen.texts.chat, screen.workbench.prompt
+    wire.type(chat.lines[0][1], value="a\ud800")
+    assert "one half of a surrogate pair: remove it" in chat.hint.sentence
+    assert (screen.workbench.prompt, screen.status_line.error) == (before, "")
+    wire.type(chat.lines[0][1], value="Name the capital of Italy.")
+    assert chat.hint.sentence == ""
+    assert screen.wait(120)
+    assert "Italy" in screen.workbench.prompt
+
+
+def test_what_is_no_panel_is_no_tab(pair: Any, show: Any) -> None:
+    screen = show(pair.base, tabs=("logit_lens",))
+    with pytest.raises(TypeError, match="a tab needs a panel class, got 3: decorate the function with @probe"):
+        screen.workbench.add("three", 3)
+    with pytest.raises(ValueError, match="there is a tab 'saliency' already: choose another name"):
+        screen.workbench.add("saliency", LogitLensExplorer)
+    assert "three" not in screen.tools
+
+
 def test_a_chat_needs_a_template(pair: Any, show: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = show(pair.tuned, tabs=("logit_lens",))
     monkeypatch.setattr(pair.tuned.tokenizer, "chat_template", None)

@@ -9,6 +9,7 @@ import ipywidgets as W
 
 from ..base import tidy
 from ..base.controls import row
+from ..base.fields import Hint
 from ..views import TextBox
 
 ROLES = ("system", "user", "assistant")
@@ -24,7 +25,9 @@ class ChatBox:
         self.add = W.Button(description="Add message")
         self.add.on_click(lambda _: self._add())
         self.rows = W.VBox([])
-        self.box = W.VBox([W.Label("Prompt · chat"), self.rows, self.add])
+        self.hint = Hint()
+        """What is wrong with the messages."""
+        self.box = W.VBox([W.Label("Prompt · chat"), self.rows, self.hint, self.add])
         for name in ("iw-chat", "iw-grow"):
             self.box.add_class(name)
 
@@ -86,5 +89,6 @@ class ChatBox:
             self._tell()
 
     def _tell(self) -> None:
+        self.hint.say("")
         if not self._filling and all(message["content"].strip() for message in self.messages):
             self._changed(self.messages)

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 import ipywidgets as W
 import traitlets as T
 
+from interp_widgets.arguments import short
+
 from ..base import tidy
 from ..base.controls import row, shown_if
 from ..base.export import export_html
@@ -106,7 +108,14 @@ class Screen(Shell):
         self.shown = kept[-BESIDE:]
 
     def add(self, name: str, kind: Any) -> None:
-        """One more tab, of a panel class such as `@probe` makes."""
+        """One more tab, of a panel class such as `@probe` makes.
+
+        Raises TypeError for what is no such class, ValueError for the name of a tab that is there.
+        """
+        if not (isinstance(kind, type) and issubclass(kind, Shell)):
+            raise TypeError(f"a tab needs a panel class, got {short(kind)}: decorate the function with @probe")
+        if name in self.tools:
+            raise ValueError(f"there is a tab {name!r} already: choose another name")
         self.tools[name] = probe_tool(name, lambda: kind)
         self._add_tab(name)
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import ipywidgets as W
+import traitlets as T
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import Result
@@ -166,9 +167,10 @@ class Texts(WrittenResponse):
             self.chat_button.value = isinstance(self.prompt, ChatText)
 
     def _messages_changed(self, messages: list[dict[str, str]]) -> None:
-        self.controls.clear_hints()
-        with hint_at("response"):  # the box beside the messages
+        try:
             self.prompt = chat_text(self.models, messages)
+        except (ValueError, T.TraitError) as error:
+            self.chat.hint.say(str(error))
 
     def _show_kind(self, examples: Mapping[str, str]) -> None:
         """The box of a text or those of a chat's messages, by what the prompt is."""
