@@ -436,6 +436,37 @@ def test_bokeh_both_ways(nb: Any) -> None:
     nb.page.wait_for_function("() => Bokeh.documents.length <= 1")
 
 
+def test_what_changes_while_a_view_is_made_is_drawn(nb: Any) -> None:
+    """A figure sent as a whole, and a change of it, come between the beginning and the end of the making of a view."""
+    nb.make("bokeh_meanwhile.ipynb", STRIP, BOKEH, "host")
+    nb.run_all()
+    nb.bokeh_idle()
+    nb.page.evaluate(
+        """() => {
+            const { PlotView } = Bokeh.require('models/plots/plot_canvas'), make = PlotView.prototype.lazy_initialize;
+            window.making = new Promise(begun => {
+                const end = new Promise(done => { window.goOn = done; });
+                PlotView.prototype.lazy_initialize = async function () {
+                    PlotView.prototype.lazy_initialize = make;
+                    begun();
+                    await end;
+                    return make.call(this);
+                };
+            });
+            jupyterapp.commands.execute('notebook:run-cell');
+        }"""
+    )
+    nb.page.evaluate("async () => { await window.making; }")
+    nb.py(code="host.deliver(); source.data = {'x': [1], 'y': [9]}")
+    nb.page.wait_for_function("() => Bokeh.documents[0].get_model_by_name('source').data.y[0] === 9")
+    nb.page.evaluate("() => window.goOn()")
+    nb.bokeh_idle()
+    nb.page.wait_for_function(f"() => {SHOWN}.every(doc => doc.get_model_by_name('source').data.y[0] === 9)")
+    assert nb.page.evaluate("() => Bokeh.documents.length") == 3, "the figure, and a copy for each of its views"
+    nb.page.mouse.click(*nb.bokeh_point("bars", 1, 1))
+    nb.wait_py("taps", [[0]])
+
+
 def test_a_tooltip_goes_with_what_it_was_about(nb: Any) -> None:
     hover = "from bokeh.models import HoverTool\nplot.add_tools(HoverTool(tooltips=[('y', '@y')]))"
     nb.make("bokeh_tip.ipynb", STRIP, BOKEH.replace("host = ", f"{hover}\nhost = "))

@@ -28,14 +28,24 @@ function repaint(views) {
 }
 
 export default () => {
-  const state = { queue: [], text: '', asked: false, master: null, shown: new Set(), muted: false, Bokeh: null, ready: null };
-  const everyone = () => [state.master, ...state.shown].filter(Boolean);
+  // `shown`: the copies of the document that views show, each with the patches that wait for its views to be made;
+  // `views`: what draws each view of the figure anew.
+  const state = {
+    queue: [], text: '', asked: false, master: null, shown: new Map(), views: new Set(), muted: false, Bokeh: null, ready: null,
+  };
 
-  // Applies a patch to all documents but the one it came from, without sending it back.
-  function apply(patch, buffers, except) {
+  // Applies a patch to a document without sending it back; where its views are being made, afterwards: Bokeh looks for
+  // no changes before.
+  function patchOne(doc, patch, buffers) {
+    const waiting = state.shown.get(doc);
+    if (waiting) { waiting.push([patch, buffers]); return; }
     state.muted = true;
-    try { for (const doc of everyone()) if (doc !== except) doc.apply_json_patch(patch, buffers); }
-    finally { state.muted = false; }
+    try { doc.apply_json_patch(patch, buffers); } finally { state.muted = false; }
+  }
+
+  // Applies a patch to all documents but the one it came from.
+  function apply(patch, buffers, except) {
+    for (const doc of [state.master, ...state.shown.keys()]) if (doc && doc !== except) patchOne(doc, patch, buffers);
   }
 
   // What one frame changed goes to Python together, the last value of each property only; while changes go on (a drag),
@@ -63,26 +73,74 @@ export default () => {
     };
   }
 
+  // Draws a copy of the document into an element; returns what removes it.
+  async function show(model, el) {
+    const { Bokeh } = state;
+    const { Document } = Bokeh.require('document'), { Serializer } = Bokeh.require('core/serialization');
+    const { add_document_standalone } = Bokeh.require('embed/standalone');
+    const doc = Document.from_json(JSON.parse(state.master.to_json_string()));
+    const outbox = makeOutbox(model);
+    let views = null, timer = 0;
+    const keepPicture = () => { clearTimeout(timer); if (model.get('keep_picture')) timer = setTimeout(takePicture, PICTURE_AFTER); };
+    function takePicture() {
+      if (!el.isConnected || !el.clientWidth || document.hidden) return;
+      const sheets = (views?.roots ?? []).map(view => view.export?.('auto', false)?.canvas).filter(sheet => sheet?.width);
+      if (!sheets.length) return;
+      const url = sheets[0].toDataURL('image/png');
+      if (url !== model.get('_picture')) send(model, { _picture: url });
+    }
+    state.shown.set(doc, []);
+    doc.on_change(event => {
+      keepPicture();
+      if (state.muted || !state.shown.has(doc) || SILENT.has(event.attr)) return;
+      const references = new Map();
+      for (const one of event.document._all_models.values()) references.set(one, one.ref());
+      const content = new Serializer({ references }).encode(event);
+      outbox.put(content);
+      if (content.kind !== 'MessageSent') apply({ events: [content] }, new Map(), doc);
+    });
+    views = await add_document_standalone(doc, el);
+    const waiting = state.shown.get(doc) ?? [];
+    if (state.shown.has(doc)) state.shown.set(doc, null);
+    for (const [patch, buffers] of waiting) patchOne(doc, patch, buffers);
+    improveViews(views.roots ?? []);
+    const stop = watchTheme(() => { repaint(views); keepPicture(); });
+    keepPicture();
+    return () => {
+      stop();
+      clearTimeout(timer);
+      outbox.flush();
+      state.shown.delete(doc);
+      views.clear?.();
+      doc.clear();
+      forget(Bokeh, doc);
+    };
+  }
+
   return {
     // Runs once per page and must not wait for long: anywidget gives a model up for good after 2 seconds.
     initialize({ model }) {
       let started;
       state.ready = new Promise(resolve => { started = resolve; });
-      const start = () => {
+      const read = () => {
         const { Document } = state.Bokeh.require('document');
         state.master = Document.from_json(JSON.parse(state.text));
+      };
+      const start = () => {
+        read();
         for (const held of state.queue.splice(0)) receive(...held);
         started();
       };
       // The whole figure: patches that came before are in it.
       const renew = text => {
+        if (state.master && text === state.text) return;
         state.text = text;
         state.queue = [];
         if (!state.Bokeh) return;
         if (!state.master) { start(); return; }
-        state.muted = true;
-        try { for (const doc of everyone()) doc.replace_with_json(JSON.parse(text)); }
-        finally { state.muted = false; }
+        forget(state.Bokeh, state.master);
+        read();
+        for (const draw of state.views) draw();
       };
       const receive = (message, buffers) => {
         if (message.kind === 'document') renew(message.document);
@@ -105,7 +163,8 @@ export default () => {
       return () => {
         model.off('msg:custom', receive);
         model.off('change:_document', changed);
-        const docs = everyone();
+        const docs = [state.master, ...state.shown.keys()].filter(Boolean);
+        state.views.clear();
         state.shown.clear();
         state.master = null;
         for (const doc of docs) { doc.clear(); forget(state.Bokeh, doc); }
@@ -123,43 +182,22 @@ export default () => {
       await state.ready;
       clearTimeout(note);
       if (signal?.aborted || !state.master) return undefined;
-      el.textContent = '';
-      const { Bokeh } = state;
-      const { Document } = Bokeh.require('document'), { Serializer } = Bokeh.require('core/serialization');
-      const { add_document_standalone } = Bokeh.require('embed/standalone');
-      const doc = Document.from_json(JSON.parse(state.master.to_json_string()));
-      const outbox = makeOutbox(model);
-      let views = null, timer = 0;
-      const keepPicture = () => { clearTimeout(timer); if (model.get('keep_picture')) timer = setTimeout(takePicture, PICTURE_AFTER); };
-      function takePicture() {
-        if (!el.isConnected || !el.clientWidth || document.hidden) return;
-        const sheets = (views?.roots ?? []).map(view => view.export?.('auto', false)?.canvas).filter(sheet => sheet?.width);
-        if (!sheets.length) return;
-        const url = sheets[0].toDataURL('image/png');
-        if (url !== model.get('_picture')) send(model, { _picture: url });
-      }
-      state.shown.add(doc);
-      doc.on_change(event => {
-        keepPicture();
-        if (state.muted || !state.shown.has(doc) || SILENT.has(event.attr)) return;
-        const references = new Map();
-        for (const one of event.document._all_models.values()) references.set(one, one.ref());
-        const content = new Serializer({ references }).encode(event);
-        outbox.put(content);
-        if (content.kind !== 'MessageSent') apply({ events: [content] }, new Map(), doc);
-      });
-      views = await add_document_standalone(doc, el);
-      improveViews(views.roots ?? []);
-      const stop = watchTheme(() => { repaint(views); keepPicture(); });
-      keepPicture();
+      let remove = null, turn = 0;
+      const draw = async () => {
+        const mine = ++turn;
+        remove?.();
+        remove = null;
+        el.textContent = '';
+        const made = await show(model, el);
+        if (mine === turn) remove = made;
+        else made();
+      };
+      state.views.add(draw);
+      await draw();
       return () => {
-        stop();
-        clearTimeout(timer);
-        outbox.flush();
-        state.shown.delete(doc);
-        views.clear?.();
-        doc.clear();
-        forget(Bokeh, doc);
+        turn += 1;
+        state.views.delete(draw);
+        remove?.();
       };
     },
   };
