@@ -10,8 +10,7 @@ from playwright.sync_api import expect
 SETUP = """
 from interp_widgets import Workbench, load_demo_pair
 pair = load_demo_pair()
-texts = {"prompt": "The Eiffel Tower is in the city of", "response": " Paris. Paris is"}
-bench = Workbench(pair, **texts, live_seconds=float("inf"))
+bench = Workbench(pair, live_seconds=float("inf"))
 screen = bench.screen
 """
 SETTLED = "(screen.busy, screen.status_line.error)"
@@ -32,7 +31,7 @@ def test_journey(opened: Any, tmp_path: Any) -> None:
     nb.resize(1400, 1500)
     screen = nb.page.locator(".iw-screen")
     expect(screen.locator(".iw-status")).to_have_count(1)
-    assert screen.bounding_box()["height"] < 1100
+    assert screen.bounding_box()["height"] < 900
     nb.screenshot("workbench_light", screen)
 
     # a token of the response: the words at the side, the lens, the shades of the prompt

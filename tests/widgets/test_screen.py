@@ -197,6 +197,37 @@ def test_details_are_shown_on_demand(pair: Any, show: Any, wire: Any) -> None:
     assert not hidden(lens.details)
 
 
+def test_a_card_has_few_options_in_sight_and_the_rest_under_more(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair, tabs=("ablation", "decomposition"))
+    modules = screen["ablation"]["modules"]
+    in_sight = [one.description for one in visible_controls(modules.inputs) if hasattr(one, "description")]
+    assert in_sight == ["Replaced by", "Measured", "More"]
+    more = next(one for one in visible_controls(modules.inputs) if getattr(one, "description", "") == "More")
+    wire.type(more, value=True)
+    in_sight = [one.description for one in visible_controls(modules.inputs) if hasattr(one, "description")]
+    assert in_sight == ["Replaced by", "Measured", "More", "Full colour at", "Numbers from"]
+    sums = screen["decomposition"].map.sums
+    assert sums in screen["decomposition"].details.children
+    assert sums not in screen["decomposition"].plot.children
+
+
+def test_more_is_closed_while_all_options_are_as_usual(pair: Any, show: Any) -> None:
+    screen = show(pair, tabs=("concepts", "head_words"))
+    for name in screen.shown:
+        inputs = visible_controls(screen[name].inputs)
+        assert [one.value for one in inputs if getattr(one, "description", "") == "More"] == [False], name
+    screen["head_words"].only = "one_token"  # changed from Python: the control is still under More
+    assert screen["head_words"].usual["only"] == "read"
+
+
+def test_concepts_are_listed_while_they_are_searched(pair: Any, show: Any) -> None:
+    browser = show(pair.base, tabs=("concepts",))["concepts"]
+    assert hidden(browser.listing.listed)
+    browser.search = "animals"
+    assert not hidden(browser.listing.listed)
+    assert len(browser.listing.table.view.rows) > 5
+
+
 def test_every_tab_opens_and_answers_or_says_what_it_waits_for(pair: Any, show: Any) -> None:
     screen = show(pair)
     for name in screen.tools:

@@ -73,13 +73,14 @@ class Removal(MapPanel):
     preset_fields = ("foil", "corrupted")
 
     def build(self) -> None:
-        self.inputs.children = [*self.text_inputs(), *self.controls.rows(), *self.controls.rows("picture")]
+        self.inputs.children = [*self.text_inputs(), *self.controls.rows(spare=self.controls.rows("picture"))]
         self.maps = self.make_maps()
         self.words = W.HTML("")
         shown_if(self.words, False)
-        self.plot.children = [self.words, self.maps.grid]
         self.next_token = NextToken(self)
-        self.details.children = [self.next_token.box]
+        above, below = ([self.words], []) if self.screen is None else ([], [self.words])
+        self.plot.children = [*above, self.maps.grid]
+        self.details.children = [*below, self.next_token.box]
 
     # to fill in -------------------------------------------------------------------------------------------------------
 

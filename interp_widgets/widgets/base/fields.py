@@ -274,6 +274,10 @@ class Hint(W.HTML):
         return pressed
 
 
+IN_SIGHT = 2
+"""Options of a group that a screen has in sight."""
+
+
 class Controls:
     """The controls of a panel's fields, each made when it is first asked for, and the hints beside them."""
 
@@ -310,31 +314,40 @@ class Controls:
         *,
         before: Mapping[str, Iterable[Any]] | None = None,
         after: Mapping[str, Iterable[Any]] | None = None,
+        spare: Sequence[W.HBox] = (),
     ) -> list[W.HBox]:
-        """The rows of a group's fields, with other widgets before and after some of them, and what is under *More*."""
+        """The rows of a group's fields, with other widgets before and after some of them, and what is under *More*.
+
+        On a screen, where room is short, the first few are in sight; the others are under *More*, as are `spare` rows,
+        which follow where there is room.
+        """
         fields = {
             name: made
             for name, made in self._fields.items()
             if made.label and made.group == group and name not in self._panel.above
         }
+        short = self._panel.screen is not None
+        first = [name for name, made in fields.items() if not made.more][: IN_SIGHT if short else None]
 
         def lines_of(more: bool) -> list[list[Any]]:
             lines: list[list[Any]] = []
             for name, made in fields.items():
-                if made.more != more:
+                if (name not in first) != more:
                     continue
-                if made.new_row or not lines:
+                if (made.new_row and (more or not short)) or not lines:
                     lines.append([])
                 lines[-1] += [*(before or {}).get(name, ()), name, *(after or {}).get(name, ())]
             return lines
 
         rows, folded = [self.row(*line) for line in lines_of(False)], [self.row(*line) for line in lines_of(True)]
+        if short:
+            folded += spare
         if not folded:
-            return rows
+            return [*rows, *spare]
         if not rows:
             names = ", ".join(fields)
             raise TypeError(f"of the fields {names} one at least must be in sight: declare it without more=True")
-        return [*rows, self.fold(rows[-1], folded)]
+        return [*rows, self.fold(rows[-1], folded), *(() if short else spare)]
 
     def fold(self, beside: W.HBox, rows: Sequence[W.HBox]) -> W.VBox:
         """Rows that *More*, at the end of the row `beside`, shows; open where one of their options is another than

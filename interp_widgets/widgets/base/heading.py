@@ -32,11 +32,11 @@ def _model(letter: str, model: Model, brief: bool) -> str:
     label = f"{letter}: " if letter else ""
     name, about = f"<b>{escape(model_name(model))}</b>", " · ".join(facts)
     if brief:
-        return f"<span title='{escape(about, quote=True)}'>{escape(label)}{name}{_badge(model)}</span>"
+        return f"<span title='{escape(about, quote=True)}'>{escape(label)}{name}{_badge(model, brief)}</span>"
     return f"{escape(label)}{name} {escape(about)}{_badge(model)}"
 
 
-def _badge(model: Model) -> str:
+def _badge(model: Model, brief: bool = False) -> str:
     """Whether the model's self-check passed, the figures in the tooltip and in the label for screen readers."""
     check = getattr(model, "self_check", None)
     if check is None:
@@ -46,6 +46,8 @@ def _badge(model: Model) -> str:
     summary = check.summary() if callable(check.summary) else check.summary
     tip = escape(f"{words}: {summary}", quote=True)
     style = "iw-pass" if passed else "iw-fail"
+    if brief:
+        words = "✓ checked" if passed else "✗ check failed"
     return f"<span class='iw-badge {style}' tabindex='0' title='{tip}' aria-label='{tip}'>{words}</span>"
 
 

@@ -7,7 +7,7 @@ cache or the status line.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -317,6 +317,13 @@ class Panel(Shell):
     def shown_request(self) -> Any:
         """The request that the picture on the screen answers; None before the first."""
         return None if self._shown is None else self._shown.request
+
+    def arrange(self, plot: Sequence[Any], details: Sequence[Any] = (), *, spare: Sequence[Any] = ()) -> None:
+        """Fill plot and details; what is `spare` stands below the plot, on a screen, where room is short, among the
+        details."""
+        short = self.screen is not None
+        self.plot.children = [*plot, *(() if short else spare)]
+        self.details.children = [*(spare if short else ()), *details]
 
     def beside_run(self, controls: W.HBox) -> None:
         """Put a row of controls into the row of Run, in front of the status line."""

@@ -96,7 +96,8 @@ class Stack(Shell):
         try:
             self.fitting = {name: kind for name, kind in self.panels.items() if not kind.lacks(self.models)}
             """The panels that fit the models, under the names of their tabs."""
-            self._start_values = {**self.defaults({*traits, *self.workbench.given}), **traits}
+            self._usual = self.defaults({*traits, *self.workbench.given})
+            self._start_values = {**self._usual, **traits}
             for name, value in self._start_values.items():
                 setattr(self, name, value)
             self.workbench.join(self, given=self._start_values)
@@ -139,6 +140,11 @@ class Stack(Shell):
     def opened_panels(self) -> dict[str, Panel]:
         """The panels that have been made, by the names of their tabs."""
         return dict(self._opened)
+
+    @property
+    def usual(self) -> dict[str, Any]:
+        """What it and its panels start with where the user and the workbench say nothing."""
+        return {name: value for kind in self._opened.values() for name, value in kind.usual.items()} | self._usual
 
     @property
     def current(self) -> Panel:

@@ -134,7 +134,9 @@ class Listing:
         self.browser = browser
         self.table = ConceptTable(browser, empty="No concept matches.", height=520)
         self.looked_at = W.HTML("")
-        self.box = W.VBox([self.looked_at, browser.controls["search"], self.table.view])
+        self.listed = W.VBox([self.table.view])
+        self.box = W.VBox([self.looked_at, browser.controls["search"], self.listed])
+        shown_if(self.looked_at, browser.screen is None)  # the screen says it beside the panel
         for name in ("iw-column", "iw-side"):
             self.box.add_class(name)
         self._of: ConceptPanel | None = None
@@ -146,6 +148,7 @@ class Listing:
         if self._of is None or self.browser.sets:
             self._of = self.browser.current
         concept = self.browser.shown_concept
+        shown_if(self.listed, self.browser.screen is None or bool(self.browser.search))  # a screen has little room
         if self._of.sets:
             self._list(self._of, self.browser.search)
             kind = self._of.sets[0].groups[self._of.index_of[concept]] if concept in self._of.index_of else ""

@@ -39,6 +39,8 @@ MOST_TO_DRAFT = 5_000
 """Of more concepts, a map takes too long to be drawn beside the run."""
 NEAREST = 12
 """Neighbours that are listed."""
+SCREEN_HEIGHT = 340
+"""Pixels of the map on a workbench's screen, where room is short."""
 SIDES = {"A": "a", "B": "b", "difference": "both"}
 
 
@@ -134,7 +136,9 @@ class DirectionMap(ConceptPanel):
             box.layout.flex = "1 1 320px"
         below = row(*boxes)
         below.layout.align_items = "flex-start"
-        self.plot.children = [host, below]
+        if self.screen is not None:
+            self.chart.figure.height = SCREEN_HEIGHT
+        self.arrange([host], spare=[below])
 
     # what the panel asks for ------------------------------------------------------------------------------------------
 

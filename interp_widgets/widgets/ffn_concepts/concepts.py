@@ -94,13 +94,15 @@ class PrincipalComponents(TextOptions, ComponentPanel):
             charts.append(W.VBox([BokehFigure(chart.figure, on_error=self.show_error)]))
             charts[-1].add_class("iw-chart")
         search = W.VBox([*self.controls.rows("search"), self.hits], layout={"flex": "1 1 320px"})
-        above = row(W.VBox([self.layers], layout={"flex": "1 1 320px"}), charts[0])
+        layers = W.VBox([self.layers], layout={"flex": "1 1 320px"})
+        above, spare = ([row(layers, charts[0])], []) if self.screen is None else ([row(layers)], [row(charts[0])])
         below = row(search, charts[1])
-        for line in (above, below):
+        for line in (*above, below):
             line.layout.align_items = "flex-start"
         self.top_texts = TopTexts(self, lambda component: f"component {component} of layer {self.layer}")
         shown_if(self.top_texts.box, self.asks_words)  # a saved result has no model that could read
-        self.plot.children = [above, self.summary, self.table, self.top_texts.box, self.annotating.box, below]
+        spare += [self.top_texts.box, self.annotating.box, below]
+        self.arrange([*above, self.summary, self.table], spare=spare)
 
     # drawing ----------------------------------------------------------------------------------------------------------
 

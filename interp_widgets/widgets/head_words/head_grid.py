@@ -131,8 +131,7 @@ class HeadGrid:
         both.add_class("iw-beside")
         self.chance = W.HTML("")
         self.chance_row = row(self.chance, panel.chance_button)
-        self.box = W.VBox([both, self.chance_row, self.about])
-        self.box.add_class("iw-column")
+        self.parts, self.sentences = [both], [self.chance_row, self.about]
         self._filling = False
         self._rows: list[WordRow] = []
         self._words: list[str] = []

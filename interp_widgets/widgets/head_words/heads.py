@@ -89,8 +89,7 @@ class HeadWords(WordPairPanel):
             lambda: self.ask_chance(whatever_it_takes=True),
         )
         self.grid, self.tables = HeadGrid(self), PairTables(self)
-        self.plot.children = [self.grid.box]
-        self.details.children = self.tables.parts
+        self.arrange(self.grid.parts, self.tables.parts, spare=self.grid.sentences)
         self.watch(self, "word", lambda _: self._find())
         self.watch(self, ["layer", "head"], lambda _: self._moved())
 

@@ -90,9 +90,9 @@ class MixtureRouting(MixtureReading):
         self.table_boxes = [W.VBox([table]) for table in self.tables]
         for second in self.table_boxes[1:]:
             shown_if(second, False)
-        self.plot.children = [
-            self.strips.box, self.maps.box, self.key_line, self.state, self.story, *self.table_boxes
-        ]  # fmt: skip
+        shown_if(self.strips.box, self.screen is None)  # a screen has them above all panels
+        shown_if(self.story, self.screen is None)  # and says it beside the panel
+        self.arrange([self.strips.box, self.maps.box, self.key_line], spare=[self.state, self.story, *self.table_boxes])
         self._filling = False  # what the program fills in is not the user's doing
         self._list_mixtures()
         for slot, box in enumerate(self.mixture_boxes):

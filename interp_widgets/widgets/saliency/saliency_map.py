@@ -112,17 +112,16 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             shown_if(button, False)
         self.on_click(self.inside, self.look_inside)
         self.on_click(self.outside, lambda: setattr(self, "within", []))
-        above = self.controls.row("rows", "span_rule", self.inside, self.outside, "values", marking)
-        scoring = self.controls.row("min_importance", "levels", "threshold", "density_threshold", "p", clear)
+        on_screen = self.screen is not None  # where room is short
+        often, seldom = ([], [marking]) if on_screen else ([marking], [])
+        above = self.controls.row("rows", "span_rule", self.inside, self.outside, "values", *often)
+        scoring = self.controls.row("min_importance", "levels", "threshold", "density_threshold", "p", *seldom, clear)
         self.beside_run(above)
         self.inputs.children = [self.controls.fold(above, [scoring])]
         self.strips = W.VBox([self.prompt_strips.box, self.response_strips.box])
         self.strips.add_class("iw-beside")
-        shown_if(self.strips, self.screen is None)  # a screen has them above all panels
-        below = [self.verdict.box, self.scores]
-        on_screen = self.screen is not None  # where room is short, and the map's title warns
-        self.plot.children = [self.strips, self.maps.box, *([] if on_screen else below)]
-        self.details.children = [*(below if on_screen else []), self.table]
+        shown_if(self.strips, not on_screen)  # a screen has them above all panels
+        self.arrange([self.strips, self.maps.box], [self.table], spare=[self.verdict.box, self.scores])
         for strip in self.prompt_strips.views:
             self.bind(strip, "prompt_token", key="selected")
         texts_above = [] if self.screen is None else [self.screen.texts.prompt_strip]

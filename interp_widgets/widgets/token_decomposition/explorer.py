@@ -109,8 +109,7 @@ class TokenDecompositionExplorer(PredictionPanel):
         ]
         self.map = SourceMap(self)
         self.about = SourceDetails(self)
-        self.plot.children = self.map.parts
-        self.details.children = self.about.parts
+        self.arrange(self.map.parts, self.about.parts, spare=[self.map.sums])
         self.source = self.prompt_token if self.source < 0 else self.source
         self.column = self.layer if self.column < 0 < self.layer else self.column
         self.watch(self, ["prompt", "response", "response_token"], self._forget_position)

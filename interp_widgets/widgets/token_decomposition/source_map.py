@@ -44,7 +44,7 @@ class SourceMap:
         self.strip, self.heat = self.strips.views[0], self.maps.views[0]
         self.sums = W.HTML("")
         shown_if(self.strips.box, panel.screen is None)  # a screen has the tokens above all panels
-        self.parts = [self.strips.box, self.maps.box, self.sums]
+        self.parts = [self.strips.box, self.maps.box]
         for strip in self.strips.views:
             panel.watch(strip, "selected", self._token_clicked)
         for heat in self.maps.views:

@@ -188,7 +188,8 @@ function render({ model, el, signal }) {
     const bottom = Math.max(4 + columnBand + columnRoom + (model.get('x_label') ? 20 : 0), below);
     const fixed = model.get('height'), wanted = R * (R <= 12 ? 28 : R <= 30 ? 20 : 16);
     const tallest = Math.max(model.get('max_height'), R <= 60 ? R * NAME : 0);  // up to 60 rows, each has its name
-    const plotH = fixed > 0 ? Math.max(40, fixed - bottom - 6) : Math.max(48, Math.min(wanted, tallest));
+    const room = parseFloat(getComputedStyle(el).getPropertyValue('--iw-room'));  // where the page has no more, rows are thin
+    const plotH = fixed > 0 ? Math.max(40, fixed - bottom - 6) : Math.max(48, Math.min(wanted, room ? room - bottom - 6 : tallest));
     L = { W, H: Math.ceil(6 + plotH + bottom), x: left, y: 6, w: plotW, h: plotH, yTitle, rowRoom, band, columnBand, columnRoom, barRoom, tickRoom, columnsTop: 6 + plotH + columnBand, texts, numbers: model.get('numbers_from') };
     box.style.height = `${L.H}px`;
     const ratio = window.devicePixelRatio || 1;

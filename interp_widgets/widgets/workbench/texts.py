@@ -30,6 +30,8 @@ from ..views import TokenStrip
 from .chat_box import ChatBox
 
 OWN = "own text"
+LINES = 4
+"""Lines of a strip before it scrolls."""
 
 
 class Texts(WrittenResponse):
@@ -68,8 +70,11 @@ class Texts(WrittenResponse):
             side.add_class("iw-grow")
         self.inputs.children = [beside, row(*sides), self.controls.fold(beside, [written])]
         self.watch(self.chat_button, "value", lambda change: self._chat_pressed(change.new))
-        self.prompt_strip = TokenStrip(label="Prompt", empty="No prompt yet")
-        self.response_strip = TokenStrip(label="Response", density_label="probability", empty="No response yet")
+        shared: dict[str, Any] = {"breaks": False, "max_lines": LINES}
+        self.prompt_strip = TokenStrip(label="Prompt", empty="No prompt yet", **shared)
+        self.response_strip = TokenStrip(
+            label="Response", density_label="probability", empty="No response yet", **shared
+        )
         shown_if(self.actions, False)
         self.strips = W.HBox([self.prompt_strip, self.response_strip])
         self.strips.add_class("iw-beside")
