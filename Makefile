@@ -42,6 +42,8 @@ lab: $(VENV)/.installed
 browser: $(VENV)/.tested
 	@$(PY) tests/e2e/browser.py
 
+# what one process compiles of the source, the others need not
+test test-all check: export PYTHONDONTWRITEBYTECODE =
 test: CASES = and not case_between
 test test-all: $(VENV)/.tested browser
 	$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile -m 'not architectures $(CASES)' $(TEST_OPTIONS)

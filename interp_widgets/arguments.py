@@ -59,6 +59,8 @@ class Kind:
     """How to get a value of this kind."""
     right_type: Callable[[Any], bool] = lambda value: False
     """Whether a value that does not fit has the right type all the same: it raises a ValueError, not a TypeError."""
+    always: type | None = None
+    """A type of which every value fits, so that the entries of a long list need not be looked at one by one."""
 
 
 def checked(function: C) -> C:
@@ -183,6 +185,7 @@ def _list_of(entries: tuple[Kind, ...], *, sized: bool) -> Kind:
     """A list, or what can be read like a list; the entries of an iterator are not checked, since reading uses it up."""
     of = f" of {' or '.join(kind.entry for kind in entries)}" if entries else ""
     advice = next((kind.advice for kind in entries if kind.advice), "")
+    always = {kind.always for kind in entries}
 
     def fits(value: Any) -> bool:
         if isinstance(value, (str, bytes, Mapping)):
@@ -193,7 +196,9 @@ def _list_of(entries: tuple[Kind, ...], *, sized: bool) -> Kind:
                 len(value)
         except TypeError:
             return False
-        return not sized or not entries or all(_fits(entry, entries) for entry in value)
+        if not sized or not entries or always.issuperset(map(type, value)):
+            return True
+        return all(_fits(entry, entries) for entry in value)
 
     return Kind(f"a list{of}", f"lists{of}", fits, entries, advice)
 
@@ -246,9 +251,9 @@ def _is_array(value: Any) -> bool:
 def _integer(argument: str) -> Kind:
     """What an int means in an argument of this name."""
     if argument in _TOKEN_IDS:
-        return Kind("a token id", "token ids", _is_integer)
+        return Kind("a token id", "token ids", _is_integer, always=int)
     if argument not in _LEAST:
-        return Kind("an int", "int", _is_integer)
+        return Kind("an int", "int", _is_integer, always=int)
     least = _LEAST[argument]
     return Kind(
         f"an int >= {least}",
@@ -262,6 +267,6 @@ _PLAIN: dict[Any, Kind] = {
     NoneType: Kind("None", "None", lambda value: value is None),
     float: Kind("a number", "numbers", _is_number, right_type=lambda value: isinstance(value, float)),
     bool: Kind("True or False", "True or False", lambda value: type(value).__name__ in ("bool", "bool_")),
-    str: Kind("a str", "str", lambda value: isinstance(value, str)),
+    str: Kind("a str", "str", lambda value: isinstance(value, str), always=str),
     Callable: Kind("a callable", "callables", callable),
 }

@@ -10,7 +10,7 @@ import os
 import sys
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -90,12 +90,29 @@ def cases_between(items: list[pytest.Item]) -> list[pytest.Function]:
     return [item for some in cases.values() for item in some[1:-1]]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Every second worker begins with the last files: what one has compiled with its asserts, the other only reads."""
+    report = yield
+    worker = getattr(collector.config, "workerinput", {}).get("workerid", "gw0")
+    if int(worker.removeprefix("gw")) % 2 and isinstance(collector, pytest.Directory):
+        report.result.reverse()
+    return report
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in cases_between([item for item in items if not is_long(item)]):
         item.add_marker("case_between")
     if hasattr(config, "workerinput"):  # one of several processes: what is short comes last
         tests = Counter(item.path for item in items)
-        items.sort(key=lambda item: (BROWSER not in item.nodeid, not is_long(item), -tests[item.path]))
+        items.sort(
+            key=lambda item: (
+                BROWSER not in item.nodeid, not is_long(item), -tests[item.path],
+                item.path, isinstance(item, pytest.Function),
+            )
+        )  # fmt: skip
     if ONLY_BRIDGE:
         left_out = [item for item in items if needs_hooked(item)]
         items[:] = [item for item in items if not needs_hooked(item)]
