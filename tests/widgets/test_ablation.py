@@ -218,6 +218,16 @@ def test_a_click_selects_and_another_lets_go(pair: Any, ablate: Any, wire: Any) 
     assert panel.current.next_token.add.disabled
 
 
+def test_of_two_models_the_next_tokens_are_those_of_the_one_looked_at(pair: Any, ablate: Any, wire: Any) -> None:
+    panel = ablate(*pair, view="B")
+    pin(wire, panel, maps(panel)["mlp"], 0, LAST)
+    assert panel.status.error == ""
+    caption = panel.current.next_token.table.caption
+    effect = float(panel.result[1].of("mlp")[0, LAST])
+    assert f"B: logit {'falls' if effect >= 0 else 'rises'} by {abs(effect):.3g}" in caption
+    assert "A: " not in caption
+
+
 def test_a_known_cell_is_not_computed_again(pair: Any, ablate: Any, wire: Any, monkeypatch: Any) -> None:
     panel = ablate(pair.base)
     pin(wire, panel, maps(panel)["mlp"], 3, 4)

@@ -118,6 +118,90 @@ def test_a_click_on_a_token_moves_every_panel_and_the_words(pair: Any, show: Any
     assert screen.workbench.prompt_token == screen.texts.prompt_token == 1
 
 
+def steps_of(screen: Screen) -> dict[str, W.Button]:
+    return {button.description: button for button in screen.selected.steps.values() if not hidden(button)}
+
+
+def test_a_head_is_told_in_words_and_a_step_takes_it_out(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair, tabs=("head_words",))
+    screen.workbench.select(layer=2, head=3)
+    assert screen.wait(120)
+    heads = screen["head_words"]["heads"]
+    assert "Words of head 3 of layer 2" in text_of(screen)
+    most = max((pair for pair in heads.results[1].pairs(2, 3)), key=lambda one: one[2])
+    assert f"{most[0]} → {most[1]}</td>" in escape(text_of(screen), quote=False).replace("&lt;", "<").replace(
+        "&gt;", ">"
+    )
+    assert escape(heads.chance[1].head_in_words(2, 3)) in text_of(screen)
+    wire.click(steps_of(screen)["Does it need this head?"])
+    assert screen.wait(120)
+    assert screen.status_line.error == ""
+    assert (screen.shown, screen["ablation"].tab, screen["ablation"].kind) == (
+        ("head_words", "ablation"),
+        "heads",
+        "head",
+    )
+    effects = [decimals(float(result.effect[2, 3])) for result in screen["ablation"].results]
+    assert f"<td>{escape(effects[0])}</td><td>{escape(effects[1])}</td>" in text_of(screen)
+    assert "Does it need this head?" not in steps_of(screen), "it is there already"
+    wire.type(screen._tabs["head_words"], value=False)
+    wire.click(steps_of(screen)["Which words does it relate?"])
+    assert screen.shown == ("ablation", "head_words")
+
+
+def test_components_and_neurons_are_told_in_words(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair, tabs=("ffn_concepts",))
+    browser = screen["ffn_concepts"]
+    browser.component = 2
+    result = browser["concepts"].looked_at
+    share = 100 * result.explained_variance[0, 2]
+    assert f"Component 2, layer 0 of B</div><p>{share:.1f} % of what the MLP writes" in text_of(screen)
+    assert f"Positive side: {', '.join(result.words(0, 2, sign='+')[:6])}." in text_of(screen)
+    browser.open_tab("neurons", neuron=5, layer=1)
+    assert screen.wait(120)
+    effects = [decimals(float(reading.effects.effect[5])) for reading in browser["neurons"].results]
+    assert "Neuron 5 of layer 1 at “of” (7)" in text_of(screen).replace("·", "")
+    assert f"adds to the logit</td><td>{escape(effects[0])}</td><td>{escape(effects[1])}</td>" in text_of(screen)
+    wire.click(steps_of(screen)["Does it need this MLP?"])
+    assert screen.wait(120)
+    assert (screen["ablation"].tab, screen["ablation"].kind, screen["ablation"].layer) == ("modules", "mlp", 1)
+
+
+def test_concepts_and_routes_are_told_in_words(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair, tabs=("concepts", "mixture_of_depths"))
+    browser, route = screen["concepts"], screen["mixture_of_depths"].current
+    browser.concept = "dog"
+    assert screen.wait(120)
+    made = browser.sets[1]
+    names = list(made.names)
+    cosines = made.directions @ made.directions[names.index("dog")]
+    best = max((name for name in names if name != "dog"), key=lambda name: cosines[names.index(name)])
+    assert "Concept “dog” (animals)" in text_of(screen)
+    assert f"<tr><td>{best}</td>" in text_of(screen)
+    assert f"B {decimals(float(made.auc[names.index('dog')]))}." in text_of(screen)
+    screen.workbench.prompt_token = 2
+    assert screen.wait(120)
+    for result in route.results:
+        assert f"Exit layer: {int(result.exit_layer[2])} of" in text_of(screen)
+    assert "After “·Tower”" in text_of(screen) or "After “Tower”" in text_of(screen)
+    wire.click(steps_of(screen)["What if it were stronger?"])
+    assert browser.tab == "steer"
+    assert screen.shown == ("concepts", "mixture_of_depths")
+    assert "What if it were stronger?" not in steps_of(screen)
+
+
+def test_a_token_that_the_texts_do_not_have_is_refused_for_all(pair: Any, show: Any) -> None:
+    screen = show(pair, response=" Paris. Paris is")
+    bench = screen.workbench
+    bench.response_token = 2
+    bench.response_token = 99
+    assert screen.status_line.error.endswith("response_token must be in 0..3 for this response, got 99")
+    assert {bench.response_token, *(panel.response_token for panel in screen.panels.values())} == {2}
+    bench.prompt_token = 99
+    assert "prompt_token must be in 0..7" in screen.status_line.error
+    assert bench.prompt_token == screen.texts.prompt_token == -1
+
+
 def test_two_panels_at_most_and_a_step_opens_the_next(pair: Any, show: Any, wire: Any) -> None:
     screen = show(pair)
     steps = {button.description: button for button in screen.selected.steps.values() if not hidden(button)}
@@ -369,6 +453,9 @@ def test_what_is_no_session_is_refused(pair: Any, show: Any, tmp_path: Path) -> 
     screen = show(pair.base, tabs=("logit_lens",))
     with pytest.raises(FileNotFoundError, match="there is no result file"):
         Workbench.load(tmp_path / "nothing.npz")
+    for use in (Workbench.load, screen.workbench.save):
+        with pytest.raises(TypeError, match="path must be a str or a Path, got None"):
+            use(None)
     with pytest.raises(ValueError, match="not a Session"):
         Workbench.load(screen["logit_lens"].save(tmp_path / "lens.npz"))
     with pytest.raises(ValueError, match=r"the name must end in .npz, .html"):

@@ -17,6 +17,7 @@ from ..base import pair_view
 from ..base.fields import field
 from ..base.prediction import checked, position_in
 from ..base.request import Request
+from ..base.words import Step, Words, decimals, plain
 from .ablation_spec import AblationSpec, at_token
 from .maps import UNITS, Maps, amount
 from .removal import Removal
@@ -106,6 +107,24 @@ class HeadAblation(Removal):
             self.where.value = escape(at_token(at if at >= 0 else len(axis) - 1, axis))
         self.maps.select(self.layer if self.layer_chosen or picked else -1, self.head if picked else -1, self.kind)
         super().draw_selection()
+
+    def in_words(self) -> Words | None:
+        if not self.results:
+            return None
+        where = self.results[0].position
+        at = "every token" if where is None else at_token(where, self.results[0].prompt_tokens)
+        strongest = plain(_strongest(self.results))
+        if not (self.layer_chosen or self.kind == "head"):
+            return Words("Heads", (strongest, "Click a head: what the prediction loses without it stands here."))
+        values = [decimals(value) for value in self.effect_of(AblationSpec("head", self.layer, None, self.head))]
+        letters = [letter.strip() or "effect" for letter in pair_view.letters(self.results)]
+        return Words(
+            f"Without head {self.head} of layer {self.layer}",
+            (f"Removed at {at}.", strongest),
+            ("", *letters),
+            ((UNITS[self.results[0].metric], *values),),
+            (Step("head_words", "Which words does it relate?", {"tab": "heads"}),),
+        )
 
     @property
     def picked(self) -> AblationSpec | None:

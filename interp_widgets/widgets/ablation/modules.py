@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from html import escape, unescape
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,10 @@ from interp_widgets.models import Model
 
 from ..base import pair_view
 from ..base.request import Request
-from ..base.words import Words, decimals
+from ..base.words import Words, decimals, plain
 from .ablation_spec import KIND_LABELS, AblationSpec
 from .maps import UNITS, Maps, amount
 from .removal import Removal
-
-_STRIP = re.compile("<[^>]*>")
 
 
 class ModuleAblation(Removal):
@@ -57,10 +54,9 @@ class ModuleAblation(Removal):
             values = [decimals(float(result.of(kind)[layer, at])) for result in self.results]
             rows.append((label, *values))
         where = f"“{visible(self.results[0].tokens[at])}”" if inside else ""
-        strongest = _STRIP.sub("", _strongest(self.results))
         return Words(
             f"Without a module of layer {layer} at {where}",
-            (unescape(strongest),),
+            (plain(_strongest(self.results)),),
             ("module", *(letter.strip() or "effect" for letter in letters)),
             tuple(rows),
         )

@@ -125,7 +125,7 @@ class NextToken:
         """Which part, what the maps say of it, and how far the distribution moves."""
         panel, lines = self.panel, []
         metric = getattr(panel.results[0], "metric", "kl") if panel.results else "kl"
-        effects = panel.effect_of(spec) or (float("nan"),) * len(predictions)
+        effects = panel.effects_shown(spec) or (float("nan"),) * len(predictions)
         for name, prediction, effect in zip(pair_view.names(panel), predictions, effects, strict=True):
             moved = ""
             if np.isfinite(effect) and metric != "kl":

@@ -694,6 +694,7 @@ class Panel(Shell):
         usual, value = self.traits()[name].default(self), getattr(self, name)
         kept = self._accepted.pop(name, usual)  # once: if that is refused by now, it is no answer
         setattr(self, name, usual if kept == value else kept)
+        self.workbench.refused(name, getattr(self, name))
 
     # inside: the panel's question -------------------------------------------------------------------------------------
 

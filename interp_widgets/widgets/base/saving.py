@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import ipywidgets as W
 
 from ...analysis._core.result import Result, Results
 from ...analysis._core.tables import csv_text
+from ...arguments import short
 from ...atomic import whole_file
 from ...compute.memory import describe_bytes
 from ...figures.static import save_scene
@@ -46,12 +48,20 @@ def _has(panel: Any, hook: str) -> bool:
     return getattr(type(panel), hook) is not getattr(Panel, hook)
 
 
+def file_path(path: Any) -> Path:
+    """A path that a user gives; TypeError for what is none."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be a str or a Path, got {short(path)}")
+    return Path(path).expanduser()
+
+
 def save(panel: Any, path: str | Path) -> Path:
     """Write what a panel shows to a file whose suffix says how, and return its absolute path.
 
-    Raises ValueError for a suffix that the panel does not offer, a folder that does not exist, or without a result.
+    Raises TypeError for what is no path, ValueError for a suffix that the panel does not offer, a folder that does not
+    exist, or without a result.
     """
-    target = Path(path).expanduser().absolute()
+    target = file_path(path).absolute()
     allowed = formats(panel)
     suffix = target.suffix.lower()
     if suffix not in allowed:

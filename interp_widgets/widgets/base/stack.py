@@ -297,6 +297,8 @@ class Stack(Shell):
         current.appear()
         if line is not None and line.state == "idle" and current.forecast_label.value:
             line.waiting(current.forecast_label.value)
+        if self.screen is not None:
+            self.screen.follow(current)
 
     def _make(self, name: str) -> None:
         """Make the panel of a tab: what was given or chosen counts, else what the panel starts with."""

@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from html import escape
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape, unescape
+from typing import Any
+
+IN_WORDS = 5
+"""Lines of a table."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to look at next: a tab of the screen, with these options."""
+
+    tool: str
+    """The name of the tab."""
+    label: str
+    """What its button says."""
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -16,6 +33,8 @@ class Words:
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     """The cells, as they are printed; the first column is text, the others are numbers."""
+    steps: tuple[Step, ...] = ()
+    """What to look at next; a tab that is not named is offered for the selected token."""
 
     def html(self) -> str:
         """As HTML, everything escaped."""
@@ -40,3 +59,12 @@ def decimals(value: float, digits: int = 3) -> str:
     if 0 < abs(value) < least / 2:
         return f"< {least:.{digits}f}" if value > 0 else f"> -{least:.{digits}f}"
     return f"{value:.{digits}f}"
+
+
+def plain(html: str) -> str:
+    """A sentence of HTML without its marks.
+
+    >>> plain("<b>0.9</b>, layer 1 at “&lt;s&gt;”")
+    '0.9, layer 1 at “<s>”'
+    """
+    return unescape(re.sub("<[^>]*>", "", html))

@@ -58,6 +58,7 @@ class WorkbenchState(T.HasTraits):
         """The model, or the base model and the tuned one."""
         self._panels: list[Any] = []
         self._pushing: set[str] = set()
+        self._refused: dict[str, Any] = {}
         self._given: set[str] = set(traits)
         super().__init__(**traits)
         self.observe(self._changed, SHARED)
@@ -116,6 +117,11 @@ class WorkbenchState(T.HasTraits):
             if names:
                 panel.unobserve(self._panel_changed, names)
 
+    def refused(self, name: str, kept: Any) -> None:
+        """A value that is being handed to the panels is one that the texts do not have: it goes back for all."""
+        if name in self._pushing:
+            self._refused[name] = kept
+
     def probes(self) -> Announced:
         """The panels that installed packages announce, by name; each is loaded when it is asked for."""
         return Announced()
@@ -157,6 +163,8 @@ class WorkbenchState(T.HasTraits):
                     self._push(panel, change.name, change.new)
             finally:
                 self._pushing.discard(change.name)
+            if change.name in self._refused:
+                setattr(self, change.name, self._refused.pop(change.name))
 
     def _push(self, panel: Any, name: str, value: Any) -> None:
         """Set a panel's trait; a value that it refuses is its own business and must not keep it from the others."""

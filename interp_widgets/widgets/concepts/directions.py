@@ -14,7 +14,7 @@ import numpy as np
 import traitlets as T
 
 from interp_widgets.analysis._core.result import Scalar
-from interp_widgets.analysis.concepts import ConceptSet, KeptStates, concept_directions
+from interp_widgets.analysis.concepts import ConceptSet, KeptStates, concept_directions, neighbours
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, concept_directions_cost
 from interp_widgets.compute.memory import Forecast, speedometer
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts
@@ -27,6 +27,7 @@ from ..base.controls import ListOf, TypedList
 from ..base.fields import Bounds, Incomplete, Text, field
 from ..base.panel import Panel
 from ..base.request import Request, model_variables
+from ..base.words import IN_WORDS, Step, Words, decimals
 from ..base.workbench import in_model
 
 PROMPT = "One day, the doctor in a red coat saw a"
@@ -451,6 +452,33 @@ class ConceptPanel(ConceptOptions, Panel):
         if self.concept not in known:
             with self.settled():
                 self.concept = self.shown_concept
+
+    def in_words(self) -> Words | None:
+        sets, name = self.sets, self.shown_concept
+        if not sets or name not in self.index_of:
+            return None
+        index, letters = self.index_of[name], pair_view.letters(sets)
+        group = sets[0].groups[index]
+        last = sets[pair_view.looked_at(self)[-1]]
+        near = neighbours(last, name, min(IN_WORDS, len(self.index_of) - 1))
+        rows = []
+        for other, _ in near:
+            there = self.index_of[other]
+            rows.append((other, *(decimals(float(one.directions[there] @ one.directions[index])) for one in sets)))
+        aucs = ", ".join(
+            f"{letter}{decimals(float(one.auc[index]))}" for letter, one in zip(letters, sets, strict=True)
+        )
+        return Words(
+            f"Concept “{name}”" + (f" ({group})" if group else ""),
+            (*self.about_concept(index), f"It tells stimuli that it was not made from with an AUC of {aucs}."),
+            ("nearest", *(letter.strip() or "cosine" for letter in letters)),
+            tuple(rows),
+            (Step("concepts", "What if it were stronger?", {"tab": "steer"}),),
+        )
+
+    def about_concept(self, index: int) -> tuple[str, ...]:
+        """What the tab says of the concept that is looked at, in sentences."""
+        return ()
 
     # what is saved ----------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from ..base.code import call
 from ..base.controls import row, shown_if
 from ..base.fields import Bounds, Incomplete, field, variant
 from ..base.saving import as_one
+from ..base.words import decimals
 from ..views import Heatmap, TokenStrip
 from .directions import ConceptOptions, ConceptPanel, ConceptRequest, Directions, filled
 from .table import ConceptTable
@@ -255,6 +256,14 @@ class PromptReading(ConceptPanel):
             lines.append("Directions were made at the template's last token: elsewhere, compare tokens, not concepts.")
         lines.append("A gap is how far a concept's own stimuli lie from all others along its direction; 0 is the mean.")
         return "<br>".join(lines)
+
+    def about_concept(self, index: int) -> tuple[str, ...]:
+        at, tokens = self.results[0].position, self.results[0].reading.tokens
+        gaps = ", ".join(
+            f"{letter}{decimals(float(read.gaps[at, index]), 2)}"
+            for letter, read in zip(pair_view.letters(self.results), self.results, strict=True)
+        )
+        return (f"At “{visible(tokens[at])}” ({at}) the state lies {gaps} gaps along it.",)
 
     # what a user does -------------------------------------------------------------------------------------------------
 

@@ -35,9 +35,12 @@ from ..base.pair_view import LETTERS
 from ..base.request import PerModel, result_variables
 from ..base.saved_result import SavedAnswer, SavedResult
 from ..base.word_source import WordPanel, WordSource
+from ..base.words import Step
 from ..base.workbench import in_model
 from .notes import Cell, Notes, Owner, as_annotations, notes_in
 
+STEP = Step("ablation", "Does it need this MLP?", {"tab": "modules", "kind": "mlp"})
+"""What to look at after a component or a neuron."""
 KEPT = 2**23
 """Numbers of directions that the result of a single model keeps, for a comparison later; two models keep theirs."""
 RIGHT = {"align": "right"}

@@ -20,9 +20,10 @@ from ..base.fields import field
 from ..base.guard import guarded, handling
 from ..base.request import result_variables
 from ..base.saving import as_one
+from ..base.words import Words
 from ..views import BokehFigure, Table
 from ..views.table import Edit
-from .components import MATCHED, RIGHT, ComponentPanel, words_of
+from .components import MATCHED, RIGHT, STEP, ComponentPanel, words_of
 from .note_controls import NoteControls
 from .notes import Cell, edited
 from .top_texts import Source, TextOptions, TopTexts
@@ -43,6 +44,8 @@ NOTES: list[dict[str, Any]] = [
     {"label": "by", "title": "Who says so"},
 ]  # fmt: skip
 """Columns that can be written into, and who wrote."""
+NAMED = 6
+"""Words of each side of a component that are named beside it."""
 _WORDS = {"+": "positive side", "-": "negative side", "both": "words, − for the negative side"}
 
 
@@ -140,6 +143,26 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         self.bars.update(self.looked_at, self.layer, self.component, name=name)
         self.annotating.paint()
         self.top_texts.paint(self._text_sources())
+
+    def in_words(self) -> Words | None:
+        if not self.results or self.layer not in self.looked_at.layers or self.component >= self.looked_at.rank:
+            return None
+        result, cell = self.looked_at, (self.layer, self.component)
+        share = 100 * float(result.explained_variance[result.row(self.layer), self.component])
+        note = self.notes_of(self.letter).get(cell)
+        above, below = result.words(*cell, sign="+")[:NAMED], result.words(*cell, sign="-")[:NAMED]
+        described = [f"Described as “{note.description}”."] if note is not None and note.description else []
+        name = self.name_of(self.letter, cell)
+        return Words(
+            f"{name[:1].upper()}{name[1:]}",
+            (
+                f"{share:.1f} % of what the MLP writes varies along it.",
+                f"Positive side: {', '.join(above)}.",
+                f"Negative side: {', '.join(below)}.",
+                *described,
+            ),
+            steps=(STEP,),
+        )
 
     def _text_sources(self) -> list[Source]:
         """The picked component as a direction that the model writes along."""

@@ -28,9 +28,10 @@ from ..base.prediction import PredictionPanel, checked, position_in
 from ..base.request import FromResult, Request, Steps
 from ..base.saved_result import SavedResult
 from ..base.saving import as_one
+from ..base.words import Words, decimals
 from ..base.workbench import in_model
 from ..views import BokehFigure, Table, TokenStrip
-from .components import ComponentPanel
+from .components import STEP, ComponentPanel
 from .neuron_edit import NeuronEdit
 from .top_texts import Source, TextOptions, TopTexts
 
@@ -204,6 +205,30 @@ class LayerNeurons(TextOptions, PredictionPanel):
             Source(name, self.models[index], self.results[index], reading.effects.layer, neuron)
             for name, index, reading in zip(names, pair_view.looked_at(self), shown, strict=True)
         ])  # fmt: skip
+
+    def in_words(self) -> Words | None:
+        if not self.results:
+            return None
+        neuron, first = self.chosen, self.results[0].effects
+        inside = [reading for reading in self.results if neuron < len(reading.effects.effect)]
+        if len(inside) < len(self.results):
+            return None
+        raised = [
+            f"{start}It raises {named}."
+            for start, reading in zip(pair_view.all_starts(self.results), self.results, strict=True)
+            if (named := _raised(reading, neuron))
+        ]
+        where = f"“{visible(first.tokens[first.position])}” ({first.position})"
+        return Words(
+            f"Neuron {neuron} of layer {first.layer} at {where}",
+            tuple(raised),
+            ("", *(letter.strip() or "value" for letter in pair_view.letters(self.results))),
+            (
+                ("activation", *(decimals(reading.active(neuron)) for reading in self.results)),
+                ("adds to the logit", *(decimals(float(reading.effects.effect[neuron])) for reading in self.results)),
+            ),
+            (STEP,),
+        )
 
     def _list_neurons(self, shown: tuple[NeuronReading, ...], neuron: int) -> None:
         """The neurons of the largest effects (of two models: of the largest change), and the picked one."""

@@ -24,11 +24,12 @@ from ..base.fields import Bounds, Incomplete, field
 from ..base.jobs import Derived
 from ..base.request import result_variables
 from ..base.saving import as_one
+from ..base.words import IN_WORDS, Step, Words
 from ..base.workbench import in_model
 from .head_grid import COLOURS, HeadGrid
 from .pair_tables import CHANGES, PairTables
 from .word_pairs import ChanceRequest, HeadWordRequest, WordPairPanel
-from .word_rows import dimension_rows, has
+from .word_rows import dimension_rows, has, pair_rows
 
 CHANCE_SECONDS = 30.0
 """A search for the chance level that is forecast to take longer waits for its button."""
@@ -114,6 +115,28 @@ class HeadWords(WordPairPanel):
             self.grid.paint_selection()
             self.tables.paint()
 
+    def in_words(self) -> Words | None:
+        if not self.results:
+            return None
+        if not self.head_computed:
+            return Words("Heads", ("Click a head of the grid: the words that it relates stand here.",))
+        rows = pair_rows(self.results, self.layer, self.head, self.matched_word)
+        lines = [
+            f"{start}{chance.head_in_words(self.layer, self.head)}."
+            for start, chance in zip(pair_view.all_starts(self.chance), self.chance, strict=True)
+            if self.layer in chance.layers
+        ] or [f"{len(rows)} pairs are kept."]
+        names = [letter.strip() or "dimensions" for letter in pair_view.letters(self.results)]
+        return Words(
+            f"Words of head {self.head} of layer {self.layer}",
+            ("Query → key, and how many dimensions have the pair.", *lines),
+            ("pair", *names),
+            tuple(
+                (f"{row.query} → {row.key}", *(str(count or "–") for count in row.counts)) for row in rows[:IN_WORDS]
+            ),
+            (Step("ablation", "Does it need this head?", {"tab": "heads", "kind": "head"}),),
+        )
+
     @property
     def shows_comparison(self) -> bool:
         return self.color == "change"
@@ -176,7 +199,7 @@ class HeadWords(WordPairPanel):
         if self._beside_chance.failure:
             self.chance_sentence = self._beside_chance.failure
         self.grid.paint()
-        self.tables.paint()
+        self._draw_selection()
 
     def _choose_first(self, result: HeadWordResult) -> None:
         """A first look: at the head whose kept pairs have the most dimensions."""

@@ -22,6 +22,7 @@ from ..base.controls import shown_if
 from ..base.fields import Bounds, Refused, Text, field
 from ..base.panel import FIRST_BACKGROUND_SECONDS
 from ..base.saving import as_one
+from ..base.words import Words, decimals, plain
 from ..views import Heatmap, Table, TokenStrip
 from .mixtures import Untrained
 from .reading import PROMPT, MixtureQuestion, MixtureReading
@@ -202,6 +203,24 @@ class MixtureRouting(MixtureReading):
             if index < len(shown):
                 letter, one, at = shown[index]
                 _fill(table, one, at, letter)
+
+    def in_words(self) -> Words | None:
+        if not self.results:
+            return None
+        at, first = self.position, self.results[0]
+        if any(one.n_positions <= at for one in self.results):
+            return None
+        starts = pair_view.all_starts(self.results)
+        lines = tuple(f"{start}{plain(_story(one, at))}" for start, one in zip(starts, self.results, strict=True))
+        heading = f"Layers that “{visible(first.tokens[at])}” is read from"
+        if any(one.layers != first.layers for one in self.results):
+            return Words(heading, lines)
+        rows = tuple(
+            (f"layer {layer}", *(decimals(float(one.weights[at, route])) for one in self.results))
+            for route, layer in enumerate(first.layers)
+        )
+        names = [letter.strip() or "weight" for letter in pair_view.letters(self.results)]
+        return Words(heading, lines, ("weight of", *names), rows)
 
     @property
     def position(self) -> int:

@@ -19,9 +19,10 @@ from ..base.export import export_html
 from ..base.fields import Controls
 from ..base.guard import guard, guarded, handling
 from ..base.heading import heading
-from ..base.saving import SaveMenu
+from ..base.saving import SaveMenu, file_path
 from ..base.shell import Shell
 from ..base.status import StatusLine
+from ..base.words import Step
 from ..base.workbench import SELECTED, WorkbenchState, model_name
 from .selected import Selected
 from .session import Session, options_of, restore, session_of
@@ -132,7 +133,7 @@ class Screen(Shell):
         if not any(panel.shade_texts(self.texts.prompt_strip, self.texts.response_strip) for panel in shown):
             self.texts.label_strips()
         words = [panel.in_words() for panel in (self.texts, *shown) if panel.results]
-        self.selected.show([one for one in words if one is not None], self.shown)
+        self.selected.show([one for one in words if one is not None], self._is_there)
 
     @property
     def status(self) -> StatusLine:
@@ -186,9 +187,10 @@ class Screen(Shell):
     def save(self, path: str | Path) -> Path:
         """Write the session (.npz), to be opened by `Workbench.load`, or one page of all open panels (.html).
 
-        Raises ValueError for another suffix, a folder that does not exist, or a page of nothing.
+        Raises TypeError for what is no path, ValueError for another suffix, a folder that does not exist, or a page of
+        nothing.
         """
-        target = Path(path).expanduser().absolute()
+        target = file_path(path).absolute()
         if target.suffix.lower() not in FORMATS:
             raise ValueError(f"cannot save as {target.name!r}: the name must end in {', '.join(FORMATS)}")
         if not target.parent.is_dir():
@@ -237,7 +239,7 @@ class Screen(Shell):
         self.head.add_class("iw-screen-head")
         self.tab_row = W.HBox([])
         self.tab_row.add_class("iw-tabs")
-        self.selected = Selected(self.tools, guarded(self, self.show))
+        self.selected = Selected(self.tools, guarded(self, self._take))
         self.cards = W.HBox([self.selected.box])
         self.cards.add_class("iw-cards")
         self.note = W.HTML("")
@@ -263,6 +265,21 @@ class Screen(Shell):
         cards = {**self._cards, name: card}
         self.cards.children = (*(cards[one] for one in self.tools if one in cards), self.selected.box)
         return card
+
+    def _is_there(self, step: Step) -> bool:
+        """Whether what a button at the side opens is on the screen."""
+        return step.tool in self.shown and all(
+            getattr(self[step.tool], name) == value for name, value in step.options.items()
+        )
+
+    def _take(self, step: Step) -> None:
+        """What a button at the side does."""
+        panel = self[step.tool]
+        with panel.hold():
+            for name, value in step.options.items():
+                setattr(panel, name, value)
+        if step.tool not in self.shown:
+            self.show(step.tool)
 
     def _tab_pressed(self, name: str, pressed: bool) -> None:
         if pressed and name not in self.shown:

@@ -7,30 +7,34 @@ from collections.abc import Callable, Iterable, Mapping
 import ipywidgets as W
 
 from ..base.controls import shown_if
-from ..base.words import Words
+from ..base.words import Step, Words
 from .tools import Tool
 
 
 class Selected:
     """A box of words and of buttons that open another panel for the same selection."""
 
-    def __init__(self, offered: Mapping[str, Tool], show: Callable[[str], object]) -> None:
+    def __init__(self, offered: Mapping[str, Tool], take: Callable[[Step], object]) -> None:
         self.text = W.HTML("")
-        self.steps = {
-            name: W.Button(description=tool.step, tooltip=f"{tool.title}: {tool.question}")
-            for name, tool in offered.items()
-            if tool.step
-        }
+        self.steps = {name: W.Button(tooltip=f"{tool.title}: {tool.question}") for name, tool in offered.items()}
+        """The buttons, by the names of the tabs that they open."""
+        self._usual = {name: Step(name, tool.step) for name, tool in offered.items() if tool.step}
+        self._steps: dict[str, Step] = {}
         for name, button in self.steps.items():
-            button.on_click(lambda _button, name=name: show(name))
+            button.on_click(lambda _button, name=name: take(self._steps[name]))
         title = W.HTML("<div class='iw-card-title' role='heading' aria-level='4'>Selected</div>")
         self.box = W.VBox([title, self.text, *self.steps.values()])
         for name in ("iw-card", "iw-selected"):
             self.box.add_class(name)
 
-    def show(self, words: Iterable[Words], shown: Iterable[str]) -> None:
-        """Say what the panels say, and offer the panels that are not shown."""
-        html = "".join(one.html() for one in words)
+    def show(self, words: Iterable[Words], there: Callable[[Step], bool]) -> None:
+        """Say what the panels say, and offer what they name, else every panel; but for what is `there` already."""
+        said = list(words)
+        html = "".join(one.html() for one in said)
         self.text.value = html or "<p class='iw-hint'>Click a token: what the panels say of it stands here.</p>"
+        steps = self._usual | {step.tool: step for one in said for step in one.steps}
+        self._steps = {name: step for name, step in steps.items() if not there(step)}
         for name, button in self.steps.items():
-            shown_if(button, name not in shown)
+            shown_if(button, name in self._steps)
+            if name in self._steps:
+                button.description = self._steps[name].label

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..base.saving import file_path
 from ..base.workbench import WorkbenchState, as_models
 from .screen import Screen
 from .session import SavedTool, Session, differences, opened_models, unpacked
@@ -62,9 +63,10 @@ class Workbench(WorkbenchState):
         Without models those of the session are loaded from where they came from. Where the weights, the dtype or the
         backend are others than at the time, everything is computed anew, and the screen says so.
 
-        Raises FileNotFoundError, or ValueError for a file that is no session, or models that cannot be found.
+        Raises TypeError for what is no path, FileNotFoundError, or ValueError for a file that is no session, or models
+        that cannot be found.
         """
-        session = Session.load(path)
+        session = Session.load(file_path(path))
         models = opened_models(session, list(as_models(model, tuned)) if model is not None else [])
         bench = cls(*models, **{name: unpacked(value) for name, value in session.shared.items()})
         others = differences(session, bench.models)
