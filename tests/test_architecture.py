@@ -39,6 +39,7 @@ DISTRIBUTIONS = {
     "PIL": "pillow",
     "IPython": "ipython",
     "yaml": "pyyaml",
+    "lm_eval": "lm-eval",
 }
 USED_WITHOUT_AN_IMPORT = {"jupyterlab", "ipykernel", "pyarrow"}
 """What opens the notebooks, and what pandas writes Parquet with."""
@@ -275,7 +276,7 @@ def test_every_dependency_is_imported_and_every_import_is_a_dependency() -> None
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["annotate"], *extras["tuning"]]
+    lines = [*project["dependencies"], *extras["annotate"], *extras["lm-eval"], *extras["tuning"]]
     declared = {Requirement(line).name for line in lines}
     imported = {
         name.split(".")[0]

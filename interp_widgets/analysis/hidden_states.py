@@ -19,7 +19,7 @@ from interp_widgets.analysis._core.tensors import as_array
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
-from interp_widgets.models.engine import Beginnings, beginnings, has_hooks, streams_at
+from interp_widgets.models.engine import Beginnings, beginnings, pads, streams_at
 
 _SHORTEST_BEGINNING = 4
 """A common beginning of fewer tokens is not worth its own pass."""
@@ -80,7 +80,7 @@ def last_states(
     kind = np.float64 if model.dtype == torch.float64 else np.float32
     hidden = np.empty((len(ids), len(set(wanted)), model.d_model), dtype=kind)
     work = _Work(model, ids, tuple(sorted(set(wanted))), runner, hidden)
-    work.whole() if has_hooks(model.tl_model) else work.shared(members)
+    work.shared(members) if pads(model) else work.whole()
     check_finite(hidden, lambda prompt, layer, _: f"the hidden state of prompt {prompt} at layer {work.layers[layer]}")
     return hidden[:, [work.layers.index(layer) for layer in wanted]] if wanted != work.layers else hidden
 

@@ -93,9 +93,9 @@ def parse_rows(
     elif suffix == ".jsonl":
         # not splitlines, which also splits at a Unicode line separator inside a text
         lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-        rows = [_json(line, f"line {number} of {name}") for number, line in lines]
+        rows = [parse_json(line, f"line {number} of {name}") for number, line in lines]
     else:
-        rows = _json(text, name)
+        rows = parse_json(text, name)
     if not isinstance(rows, list) or not rows:
         kind = "an empty list" if rows == [] else f"a {type(rows).__name__}"
         raise ValueError(f"{name} must hold a list of at least one {row}, got {kind}")
@@ -105,7 +105,8 @@ def parse_rows(
     return rows
 
 
-def _json(text: str, name: str) -> Any:
+def parse_json(text: str, name: str) -> Any:
+    """What a JSON text holds; ValueError, naming it, for one that is not valid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -58,7 +58,7 @@ _KNOWN_CODE = {
 _NO_SETTINGS = {"alibi", "bwd_hooks", "ctx", "fwd_hooks", "is_caching", "name", "tokenizer"}
 """Attributes of modules that are names, hooks (read from PyTorch's tables) or memory of earlier passes."""
 _NO_CONFIG = {"device", "dtype", "model_name", "name_or_path", "seed", "tokenizer_name", "torch_dtype"}
-_SELF_SCALING = {"dynamic", "longrope"}
+SELF_SCALING = {"dynamic", "longrope"}
 """Kinds of rotary embeddings that make their table anew in every pass."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, np.generic)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
@@ -399,7 +399,7 @@ class _Look:
                 if parameter is not None:
                     self.parameters.append((f"{path}.{name}", kept.get(id(parameter), parameter)))
             for name, buffer in held["_buffers"].items():
-                if buffer is not None and not (name == "inv_freq" and held.get("rope_type") in _SELF_SCALING):
+                if buffer is not None and not (name == "inv_freq" and held.get("rope_type") in SELF_SCALING):
                     self.buffers.append((f"{path}.{name}", buffer))
 
     @cached_property
@@ -448,7 +448,7 @@ def _names(module: nn.Module) -> list[str]:
     held = vars(module)
     kinds = held.get("rope_type")  # one, or one for each kind of layer
     listed = kinds.values() if isinstance(kinds, dict) else [kinds]
-    scales = {"max_seq_len_cached"} if _SELF_SCALING.intersection(listed) else set()
+    scales = {"max_seq_len_cached"} if SELF_SCALING.intersection(listed) else set()
     own = _MODULE_OWN | _NO_SETTINGS | scales
     return ["training", *(name for name in held if name not in own and name[0] != "_")]
 

@@ -39,15 +39,24 @@ CASES = [
     iw.SaliencyCase("Write a short story about a small dog.", " Once there was a dog.", (0, 38), True),
     iw.SaliencyCase("Translate the word into French. Input: house.", " maison, one two three four", (0, 31), False),
 ]
+INTRASENTENCE = iw.StereoSetExample(
+    "a", "intrasentence", "jobs", "nurse", "A nurse BLANK people.", "A nurse helps people.", "A nurse flies people.",
+    "A nurse plane people.",
+)  # fmt: skip
+INTERSENTENCE = iw.StereoSetExample(
+    "b", "intersentence", "jobs", "pilot", "A pilot came", "A pilot flies.", "A pilot helps.", "A plane Mary."
+)
 EXAMPLES = [("The capital of France is", " Paris"), ("One two", " three"), ("A pilot flies a", " plane")]
 PROBLEMS = [Problem("The capital of France is", " Paris", "true", "truth"), Problem("One two", " 3", "3", "number")]
 TUNING: dict[str, Any] = {"k": 2, "steps": 2, "batch_size": 2, "learning_rate": 1e-2}
 
 ARRAYS_ONLY = {
-    "add_to_map", "annotate_concepts", "chat_prompt", "compare_annotations", "concept_map", "decompose_state",
-    "demo_cases", "demo_concepts", "demo_problems", "demo_texts", "demo_word_vectors", "dispersion", "field",
-    "importance_density", "instruction_score", "load_demo_pair", "neighbours", "normalise_importance",
-    "position_profile", "read_concepts", "read_problems", "read_word_vectors", "subspace_angles", "words_read",
+    "add_to_map", "annotate_concepts", "bbq_metrics", "chat_prompt", "compare_annotations", "concept_map",
+    "decompose_state", "demo_cases", "demo_concepts", "demo_problems", "demo_stereoset", "demo_texts",
+    "demo_word_vectors", "dispersion", "field", "importance_density", "instruction_score", "load_demo_pair",
+    "neighbours", "normalise_importance", "position_profile", "read_bbq", "read_concepts", "read_crows_pairs",
+    "read_problems", "read_relation", "read_sentence_pairs", "read_stereoset", "read_word_vectors",
+    "stereoset_metrics", "subspace_angles", "words_read",
 }  # fmt: skip
 """Public functions that never touch a model's device: they take results, arrays and messages, or read files.
 `load_demo_pair` is `load_pair` of two names."""
@@ -201,6 +210,37 @@ def saliency_dataset(setup: Setup) -> Any:
 def faithfulness(setup: Setup) -> Any:
     found = iw.prompt_saliency(setup.model, PROMPT, " Mary.")
     return iw.faithfulness(setup.model, found, percent=(10, 50), steps=3, random_orders=2)
+
+
+# ---- data sets about bias
+
+
+@row("score_stereoset", "sentence_score")
+def stereoset(setup: Setup) -> Any:
+    found = [
+        iw.score_stereoset(setup.model, [INTRASENTENCE, INTERSENTENCE], intersentence=rule, resamples=20)
+        for rule in ("conditional", "official")
+    ]
+    return found, iw.sentence_score(setup.model, INTRASENTENCE.stereotype)
+
+
+@row("score_crows")
+def crows(setup: Setup) -> Any:
+    return iw.score_crows(setup.model, [iw.CrowsPair(RESPONSE, PROMPT, "stereo", "gender")], resamples=20)
+
+
+@row("score_bbq")
+def bbq(setup: Setup) -> Any:
+    answers, groups = ("The pilot", "Not known", "A nurse"), (("pilot",), ("unknown",), ("nurse",))
+    question = iw.BBQQuestion(
+        RESPONSE, "Who flies a plane?", answers, groups, 0, "neg", "disambig", "Jobs", ("pilot",), "1"
+    )
+    return iw.score_bbq(setup.model, [question], resamples=20)
+
+
+@row("as_lm_eval")
+def harness(setup: Setup) -> Any:
+    return iw.as_lm_eval(setup.model)._loglikelihood_tokens([(None, setup.tokens, [7, 8]), (None, [5], [9])])
 
 
 # ---- logit lens

@@ -96,7 +96,7 @@ def test_stops_at_the_last_layer_and_never_unembeds(backend: str, monkeypatch: p
     ]
     try:
         monkeypatch.setattr(engine, "has_hooks", lambda tl_model: False)
-        monkeypatch.setattr(hidden_states, "has_hooks", lambda tl_model: False)
+        monkeypatch.setattr(hidden_states, "pads", lambda tl_model: True)
         last_states(model, TEXTS, 1)  # compared with the model's own logits on first use
         touched.clear()
         found = last_states(model, TEXTS, 2)
@@ -191,3 +191,19 @@ def test_cost_grows_with_layers_and_prompts() -> None:
     one, two = last_states_cost(model, [10] * 5, 1), last_states_cost(model, [10] * 5, 3)
     assert two.flops == pytest.approx(3 * one.flops)
     assert last_states_cost(model, [10] * 50, 3).flops == pytest.approx(10 * two.flops)
+
+
+def test_texts_on_both_sides_of_a_scaled_context_are_read_alone() -> None:
+    """Padding a short text beyond the original context would change the scale of its positions."""
+    from interp_widgets.models import load_model
+    from tests.architectures.models import BOUNDARY, VOCABULARY, random_model
+
+    model = load_model(random_model("phi3_longrope"), backend="bridge")
+    ids = torch.randint(2, VOCABULARY, (BOUNDARY + 9,), generator=torch.Generator().manual_seed(3)).tolist()
+    texts = [ids, ids[: BOUNDARY - 5], ids[:7]]
+    found = last_states(model, texts, [1, model.n_layers])
+    wanted = [
+        model.run(text, capture=["blocks.1.hook_resid_pre"]).activations["blocks.1.hook_resid_pre"][0, -1]
+        for text in texts
+    ]
+    assert error(found[:, 0], torch.stack(wanted).double().numpy()) <= limit(model, single=1e-5)

@@ -31,6 +31,7 @@ from interp_widgets import (
     response_probabilities,
     steer,
 )
+from interp_widgets.analysis.continuations import Continuation, score_continuations
 from tests.architectures.models import LAYERS, VOCABULARY, WIDTH, dtype_of, random_model
 from tests.architectures.naive import Naive, names_of, noise
 
@@ -232,6 +233,22 @@ def _response(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("top probabilities", own.top_probability, rows.topk(3, -1).values, 1.0)
 
 
+CONTINUATIONS = [(LONG[:66], LONG[66:69]), (LONG[:20], LONG[20:28]), (FEW[:1], FEW[1:2])]
+"""Contexts and what is scored behind them; of different lengths, so that they share a padded batch."""
+
+
+def _scored(model: Any) -> list[Any]:
+    wanted = [Continuation(tuple(context), tuple(own)) for context, own in CONTINUATIONS]
+    return [one.log_probability for one in score_continuations(model, wanted)]
+
+
+@_function("scored texts", _scored)
+def _scores(naive: Naive, own: Any) -> Iterator[Comparison]:
+    for (context, ids), found in zip(CONTINUATIONS, own, strict=True):
+        rows = naive.logits([*context, *ids[:-1]])[len(context) - 1 :].log_softmax(-1)
+        yield Comparison(f"{len(ids)} tokens", found, rows[torch.arange(len(ids)), torch.tensor(ids)])
+
+
 # ---- residual stream
 
 
@@ -242,9 +259,9 @@ def _streams(naive: Naive) -> Tensor:
 
 @_function("states", lambda model: last_states(model, [LONG, MIDDLE, SHORT], list(range(LAYERS + 1))))
 def _states(naive: Naive, own: Any) -> Iterator[Comparison]:
-    streams = _streams(naive)
+    ends = [_streams(naive)[:, -1], *(naive.streams(prompt)[:, -1] for prompt in (MIDDLE, SHORT))]
     for layer in range(LAYERS + 1):
-        wanted = torch.stack([streams[layer, len(prompt) - 1] for prompt in (LONG, MIDDLE, SHORT)])
+        wanted = torch.stack([end[layer] for end in ends])
         yield Comparison(f"stream entering layer {layer}", own[:, layer], wanted)
 
 

@@ -252,14 +252,14 @@ def holm(comparisons: Sequence[C]) -> tuple[C, ...]:
     return tuple(corrected)
 
 
-def bootstrap_mean(
+def resampled_means(
     rows: ArrayLike,
     *,
     clusters: ArrayLike | None = None,
     resamples: int = 9999,
     seed: int = 0,
 ) -> NDArray[np.float64]:
-    """The 95 % bootstrap interval of the mean row: (2, columns), low and high.
+    """(resamples, columns) the mean row of bootstrap draws.
 
     `rows` is (n, columns). `clusters` (n,) names what each row belongs to; whole clusters are then drawn, since rows of
     one cluster (sentences of one prompt, say) are not independent. Raises ValueError when there is no row.
@@ -277,6 +277,18 @@ def bootstrap_mean(
     for start in range(0, resamples, step):
         drawn = rng.integers(count, size=(min(step, resamples - start), count))
         means[start : start + step] = total[drawn].sum(axis=1) / size[drawn].sum(axis=1, keepdims=True)
+    return means
+
+
+def bootstrap_mean(
+    rows: ArrayLike,
+    *,
+    clusters: ArrayLike | None = None,
+    resamples: int = 9999,
+    seed: int = 0,
+) -> NDArray[np.float64]:
+    """The 95 % bootstrap interval of the mean row: (2, columns), low and high; arguments as in `resampled_means`."""
+    means = resampled_means(rows, clusters=clusters, resamples=resamples, seed=seed)
     tail = (1 - 0.95) / 2
     return np.quantile(means, [tail, 1 - tail], axis=0)
 

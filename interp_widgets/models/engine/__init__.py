@@ -26,7 +26,7 @@ from ..patching import Patch, site_hook
 from . import modules, native, unembed
 from .equations import Equations, KeysValues
 from .jacobian import AutogradJacobian, Jacobian, NativeJacobian, NoForwardMode
-from .routes import Verdict, last_verdict, verdict
+from .routes import Verdict, last_verdict, scaled_by_length, verdict
 from .traces import Trace
 from .unembed import ReadOut
 
@@ -46,6 +46,7 @@ __all__ = [
     "in_blocks",
     "jacobian_at",
     "mean_embedding",
+    "pads",
     "patched",
     "prefix",
     "read_out",
@@ -94,6 +95,15 @@ def _route(network: Network, tokens: int, *, looks: bool = True) -> _Route:
         return _Route(False, find(network, tokens))
     with scopes_left(network.tl_model):
         return _Route(True, find(network, 0))
+
+
+def pads(network: Network) -> bool:
+    """Whether sequences of different lengths may lie in one batch, padded behind their end.
+
+    Not while the user has hooks on the model, which would see the padding; and not where rotary positions are scaled by
+    the length of a pass, which the padding would change.
+    """
+    return not has_hooks(network.tl_model) and not scaled_by_length(network)
 
 
 # ---- whole passes

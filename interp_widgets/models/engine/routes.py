@@ -20,7 +20,7 @@ from ..memory import is_out_of_memory
 from ..mixture_of_depths.graft import dense_routes
 from ..network import Network
 from ..patching import Patch, Site
-from ..state import last_remembered, remembered
+from ..state import SELF_SCALING, last_remembered, remembered
 from ..stopping import unstoppable
 from . import modules, native
 from .equations import Equations
@@ -80,6 +80,14 @@ def _boundaries(network: Network) -> list[int]:
         rope = getattr(config, "rope_parameters", None) or {}
         lengths = [getattr(config, "sliding_window", None), rope.get("original_max_position_embeddings")]
     return sorted({int(length) for length in lengths if isinstance(length, int) and 0 < length < network.n_ctx})
+
+
+def scaled_by_length(network: Network) -> bool:
+    """Whether rotary positions are scaled by the length of a pass (longrope and dynamic scaling)."""
+    config = getattr(getattr(network.tl_model, "original_model", None), "config", None)
+    rope = getattr(config and config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [rope, *(part for part in rope.values() if isinstance(part, dict))]  # one for each kind of layer, or one
+    return any(kind.get("rope_type") in SELF_SCALING for kind in kinds)
 
 
 def _passes_boundary(network: Network, compared: int, tokens: int) -> bool:

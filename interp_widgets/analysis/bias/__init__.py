@@ -1,0 +1,13 @@
+"""What a model prefers in published sets of sentences and questions about groups of people."""
+
+from .bbq import BBQMetrics as BBQMetrics
+from .bbq import BBQResult as BBQResult
+from .bbq import bbq_metrics as bbq_metrics
+from .bbq import score_bbq as score_bbq
+from .crows import CrowsResult as CrowsResult
+from .crows import score_crows as score_crows
+from .stereoset import StereoSetMetrics as StereoSetMetrics
+from .stereoset import StereoSetResult as StereoSetResult
+from .stereoset import score_stereoset as score_stereoset
+from .stereoset import sentence_score as sentence_score
+from .stereoset import stereoset_metrics as stereoset_metrics

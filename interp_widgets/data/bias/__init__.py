@@ -1,0 +1,13 @@
+"""Readers of published data sets about social bias, and the demo's own."""
+
+from .bbq import BBQQuestion as BBQQuestion
+from .bbq import read_bbq as read_bbq
+from .crows_pairs import CrowsPair as CrowsPair
+from .crows_pairs import read_crows_pairs as read_crows_pairs
+from .demo import demo_stereoset as demo_stereoset
+from .pairs import SentencePair as SentencePair
+from .pairs import read_sentence_pairs as read_sentence_pairs
+from .relations import Relation as Relation
+from .relations import read_relation as read_relation
+from .stereoset import StereoSetExample as StereoSetExample
+from .stereoset import read_stereoset as read_stereoset

@@ -1,0 +1,69 @@
+"""CrowS-Pairs (Nangia et al. 2020) and its repaired English edition (Névéol et al. 2022)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from interp_widgets.arguments import checked
+from interp_widgets.data.bias.fields import one_of, text
+from interp_widgets.data.files import read_rows
+
+Edition = Literal["original", "repaired"]
+_DIRECTIONS = ("stereo", "antistereo")
+_ANNOTATIONS = "anon_writer"
+"""A column of the original edition alone, which the repaired one has not."""
+
+
+@dataclass(frozen=True)
+class CrowsPair:
+    """Two sentences that differ in the group they are about.
+
+    Example:
+        >>> CrowsPair("She is weak.", "He is weak.", "stereo", "gender").edition
+        'original'
+    """
+
+    more: str
+    """The sentence about the disadvantaged group."""
+    less: str
+    """The same about a group with advantages."""
+    direction: Literal["stereo", "antistereo"]
+    """Whether `more` shows a stereotype of its group, or goes against one."""
+    domain: str
+    """The kind of bias, such as ``race-color``."""
+    edition: Edition = "original"
+
+
+@checked
+def read_crows_pairs(path: str | os.PathLike[str]) -> tuple[CrowsPair, ...]:
+    """Read CrowS-Pairs: a CSV with ``sent_more``, ``sent_less``, ``stereo_antistereo`` and ``bias_type``.
+
+    The columns of the annotators tell the original edition from the repaired one, which has none. Raises
+    FileNotFoundError where there is no file, and ValueError with the row and the field where it has another layout.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/pairs.csv"
+        >>> head = "sent_more,sent_less,stereo_antistereo,bias_type"
+        >>> with open(path, "w") as file:
+        ...     n = file.write(f"{head}\\nShe is weak.,He is weak.,stereo,gender\\n")
+        >>> pair = read_crows_pairs(path)[0]
+        >>> pair.more, pair.edition
+        ('She is weak.', 'repaired')
+    """
+    pairs = []
+    for number, row in enumerate(read_rows(path, "pair", suffixes=(".csv",))):
+        where = f"pair {number} of {path}"
+        direction = one_of(text(row, "stereo_antistereo", where), _DIRECTIONS, "stereo_antistereo", where)
+        pairs.append(
+            CrowsPair(
+                text(row, "sent_more", where),
+                text(row, "sent_less", where),
+                "stereo" if direction == "stereo" else "antistereo",
+                text(row, "bias_type", where),
+                "original" if _ANNOTATIONS in row else "repaired",
+            )
+        )
+    return tuple(pairs)

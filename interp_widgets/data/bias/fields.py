@@ -1,0 +1,43 @@
+"""Fields of rows of published files, told of by file, row and field where they are not what they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from interp_widgets.data.files import short
+
+T = TypeVar("T")
+_KINDS = {str: "text", list: "a list", dict: "an object with named fields", int: "a whole number"}
+
+
+def part(row: Any, name: str, kind: type[T], where: str) -> T:
+    """The value of a field that must be there; ``where`` names the row and its file.
+
+    >>> part({"context": 3}, "context", str, "example 0 of dev.json")
+    Traceback (most recent call last):
+    ValueError: example 0 of dev.json: 'context' must be text, got 3
+    """
+    if not isinstance(row, Mapping):
+        raise ValueError(f"{where} must be an object with named fields, got {short(row)}")
+    if name not in row:
+        raise ValueError(f"{where} has no {name!r}: its fields are {', '.join(map(repr, row)) or 'none'}")
+    value = row[name]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"{where}: {name!r} must be {_KINDS[kind]}, got {short(value)}")
+    return value
+
+
+def text(row: Any, name: str, where: str) -> str:
+    """A field of words; ValueError where it is empty."""
+    value = part(row, name, str, where).strip()
+    if not value:
+        raise ValueError(f"{where}: {name!r} is empty")
+    return value
+
+
+def one_of(value: str, allowed: Sequence[str], name: str, where: str) -> str:
+    """A field with few values."""
+    if value not in allowed:
+        raise ValueError(f"{where}: {name!r} must be {' or '.join(map(repr, allowed))}, got {short(repr(value))}")
+    return value

@@ -1,0 +1,114 @@
+"""The adapter to lm-evaluation-harness: one of its tasks on local data, edits included, and its parts by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lm_eval import simple_evaluate
+from lm_eval.api.instance import Instance
+from lm_eval.tasks import TaskManager
+
+from interp_widgets import Ablation, ablation, as_lm_eval
+from tests.models.tiny import tiny_model
+from tests.shipped import demo_pair
+
+QUESTIONS = [
+    ("The capital of France is", ["Paris", "London"], 0),
+    ("The capital of Japan is", ["Rome", "Tokyo"], 1),
+    ("The Eiffel Tower is in the city of", ["Dubai", "Paris"], 1),
+]
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> dict[str, Any]:
+    """A multiple-choice task of the harness on a file."""
+    rows = [{"question": question, "choices": choices, "answer": answer} for question, choices, answer in QUESTIONS]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return {
+        "task": "capitals", "dataset_path": "json", "test_split": "test", "output_type": "multiple_choice",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "rows.jsonl")}},
+        "doc_to_text": "question", "doc_to_choice": "choices", "doc_to_target": "answer",
+        "metric_list": [{"metric": "acc"}],
+    }  # fmt: skip
+
+
+def judged(model: Any, task: dict[str, Any]) -> tuple[float, list[float]]:
+    """Accuracy, and the log-likelihoods of all choices."""
+    found = simple_evaluate(
+        as_lm_eval(model), tasks=[task], bootstrap_iters=0, task_manager=TaskManager(include_defaults=False)
+    )
+    assert found is not None
+    samples = sorted(found["samples"]["capitals"], key=lambda sample: sample["doc_id"])
+    return found["results"]["capitals"]["acc,none"], [float(value[0]) for s in samples for value in s["filtered_resps"]]
+
+
+def test_a_task_of_the_harness_judges_the_demo_model_and_an_ablated_one(
+    task: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    model = demo_pair().base
+    accuracy, values = judged(model, task)
+    assert accuracy == 1, "the demo model knows its capitals"
+    wanted = [
+        model.run([*before, *own]).logits[0, len(before) - 1 : -1].double().log_softmax(-1)[range(len(own)), own].sum()
+        for question, choices, _ in QUESTIONS
+        for before, own in (model.split(question, f" {choice}") for choice in choices)
+    ]
+    np.testing.assert_allclose(values, wanted, atol=1e-3)
+    with ablation(model, [Ablation("mlp", layer) for layer in range(model.n_layers)]):
+        _, without = judged(model, task)
+    assert np.abs(np.subtract(without, values)).max() > 1, "the ablation was not in force"
+
+
+def request(kind: Any, *arguments: Any) -> Instance:
+    return Instance(request_type=kind, doc={}, arguments=arguments, idx=0)
+
+
+def test_whole_texts_are_scored_in_windows() -> None:
+    model = tiny_model("gpt2", "auto")
+    text = "The dog was happy. " * 60
+    ids = model.token_lists([text])[0]
+    assert len(ids) > 2 * model.n_ctx
+    own = as_lm_eval(model)
+    found = own.loglikelihood_rolling([request("loglikelihood_rolling", text)])[0]
+    total, start = 0.0, 0
+    while start < len(ids):
+        part = ids[start : start + model.n_ctx]
+        before = [own.prefix_token_id] if start == 0 else ids[start - 1 : start]
+        if start and len(part) < model.n_ctx:  # the last window is as long as the others
+            before = ids[len(ids) - model.n_ctx - 1 : start]
+        logits = model.run([*before, *part][:-1]).logits[0].double().log_softmax(-1)[-len(part) :]
+        total += float(logits[range(len(part)), part].sum())
+        start += len(part)
+    assert found == pytest.approx(total, rel=1e-4)
+
+
+def test_writing_stops_where_the_task_says() -> None:
+    own = as_lm_eval(demo_pair().base)
+    prompt = "The capital of France is"
+    whole = own.generate_until([request("generate_until", prompt, {"until": [], "max_gen_toks": 8})])[0]
+    assert whole.startswith(" Paris")
+    until = own.generate_until([request("generate_until", prompt, {"until": ["."], "max_gen_toks": 8})])[0]
+    assert until == whole.split(".")[0]
+
+
+def test_a_long_context_loses_its_beginning() -> None:
+    model = tiny_model("gpt2", "auto")
+    own = as_lm_eval(model)
+    long = np.random.default_rng(0).integers(3, 200, size=model.n_ctx + 20).tolist()
+    cut = own._loglikelihood_tokens([(None, long, [7, 8])])[0][0]
+    assert cut == pytest.approx(own._loglikelihood_tokens([(None, long[-(model.n_ctx - 1) :], [7, 8])])[0][0])
+
+
+def test_without_the_harness_the_way_to_install_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "interp_widgets.analysis.harness_model", raising=False)
+    for name in [name for name in sys.modules if name.split(".")[0] == "lm_eval"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    with pytest.raises(ImportError, match=r"needs lm-evaluation-harness: run pip install 'interp-widgets\[lm-eval\]'"):
+        as_lm_eval(tiny_model("gpt2", "auto"))

@@ -1,0 +1,251 @@
+"""Readers of the data sets about bias: the official layouts, and one sentence for every other one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interp_widgets.data import world
+from interp_widgets.data.bias import (
+    demo_stereoset,
+    read_bbq,
+    read_crows_pairs,
+    read_relation,
+    read_sentence_pairs,
+    read_stereoset,
+)
+
+SENTENCES = [
+    {"sentence": "The nurse cares.", "gold_label": "stereotype"},
+    {"sentence": "The nurse flies.", "gold_label": "anti-stereotype"},
+    {"sentence": "The nurse green.", "gold_label": "unrelated"},
+]
+EXAMPLE = {
+    "id": "a",
+    "target": "nurse",
+    "bias_type": "profession",
+    "context": "The nurse BLANK.",
+    "sentences": SENTENCES,
+}
+QUESTION = {
+    "context": "A Dane and a Finn met.", "question": "Who stole?", "ans0": "The Dane", "ans1": "Not known",
+    "ans2": "The Finn", "label": 1, "question_polarity": "neg", "context_condition": "ambig", "category": "Nationality",
+    "question_index": "7", "additional_metadata": {"stereotyped_groups": ["Finn"]},
+    "answer_info": {"ans0": ["Dane", "Dane"], "ans1": ["Not known", "unknown"], "ans2": ["Finn", "Finn"]},
+}  # fmt: skip
+RELATION = {
+    "name": "gender", "prompt_templates": ["{}s are mostly"], "samples": [{"subject": "nurse", "object": "women"}],
+}  # fmt: skip
+
+
+def written(path: Path, content: Any) -> Path:
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def without(row: dict[str, Any], *names: str, **other: Any) -> dict[str, Any]:
+    return {**{name: value for name, value in row.items() if name not in names}, **other}
+
+
+# ---- StereoSet
+
+
+def stereoset(path: Path, *rows: Any, task: str = "intrasentence") -> Path:
+    return written(path / "dev.json", {"version": "1.0", "data": {task: list(rows)}})
+
+
+def test_both_tasks_of_stereoset_are_read(tmp_path: Path) -> None:
+    both = {"data": {"intersentence": [{**EXAMPLE, "id": "b"}], "intrasentence": [EXAMPLE]}}
+    first, second = read_stereoset(written(tmp_path / "dev.json", both))
+    assert (first.id, first.task, second.id, second.task) == ("a", "intrasentence", "b", "intersentence")
+    assert first.sentences == ("The nurse cares.", "The nurse flies.", "The nurse green.")
+    assert (first.target, first.domain, first.context, first.rate) == ("nurse", "profession", "The nurse BLANK.", None)
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        (without(EXAMPLE, "target"), "intrasentence example 0 of .* has no 'target': its fields are 'id'"),
+        (without(EXAMPLE, target=3), "intrasentence example 0 of .*: 'target' must be text, got 3"),
+        (without(EXAMPLE, target=" "), "intrasentence example 0 of .*: 'target' is empty"),
+        (without(EXAMPLE, "id"), "intrasentence example 0 of .* has no 'id'"),
+        (without(EXAMPLE, sentences=SENTENCES[:2]), "example 0 of .* has no sentence with the gold_label 'unrelated'"),
+        (without(EXAMPLE, sentences=[*SENTENCES, SENTENCES[0]]), "two sentences with the gold_label 'stereotype'"),
+        (without(EXAMPLE, sentences="x"), "'sentences' must be a list, got x"),
+        (without(EXAMPLE, sentences=["x"]), "sentence 0 of intrasentence example 0 of .* must be an object"),
+        ("x", "intrasentence example 0 of .* must be an object with named fields, got x"),
+    ],
+)
+def test_an_example_of_another_layout_is_named(row: Any, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_stereoset(stereoset(tmp_path, row))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"rows": []}, "has no 'data'"),
+        ({"data": {"train": []}}, "'data' must hold 'intrasentence' or 'intersentence', got 'train'"),
+        ({"data": {"intrasentence": []}}, "holds no StereoSet example"),
+        ([EXAMPLE], "must be an object with named fields"),
+        ("{", "is not valid JSON"),
+    ],
+)
+def test_another_file_than_stereoset_is_refused(content: Any, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_stereoset(written(tmp_path / "dev.json", content))
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    for read in (read_stereoset, read_crows_pairs, read_bbq, read_relation, read_sentence_pairs):
+        with pytest.raises(FileNotFoundError, match="check the path"):
+            read(tmp_path / "none.json")
+
+
+def test_the_published_stereoset_is_read(reference_data: Path) -> None:
+    examples = read_stereoset(reference_data / "stereoset_dev.json")
+    assert [sum(example.task == task for example in examples) for task in ("intrasentence", "intersentence")] == [
+        2106,
+        2123,
+    ]
+    assert {example.domain for example in examples} == {"gender", "profession", "race", "religion"}
+    assert sum(example.domain == "gender" and example.task == "intrasentence" for example in examples) == 255
+
+
+def test_the_planted_groups_are_in_the_layout_of_stereoset() -> None:
+    held_out, train = demo_stereoset(), demo_stereoset("train")
+    assert not {example.id for example in held_out} & {example.id for example in train}
+    assert len(held_out) + len(train) == len(demo_stereoset(None))
+    prompts = {prompt.prompt: prompt for prompt in world.bias_prompts()}
+    for example in demo_stereoset(None):
+        assert (example.rate or 0) > 50, "there is a stereotype in every example"
+        prompt = prompts[example.context.partition(" BLANK")[0]]
+        usual = prompt.first if prompt.rate > 50 else prompt.second
+        assert example.rate == max(prompt.rate, 100 - prompt.rate)
+        assert example.stereotype == example.context.replace("BLANK", usual)
+        assert len(set(example.sentences)) == 3
+
+
+# ---- CrowS-Pairs
+
+
+HEAD = "sent_more,sent_less,stereo_antistereo,bias_type"
+
+
+def test_the_edition_of_crows_pairs_is_told_by_its_columns(tmp_path: Path) -> None:
+    row = "She is weak.,He is weak.,stereo,gender"
+    pair = read_crows_pairs(written(tmp_path / "a.csv", f",{HEAD},annotations,anon_writer\n0,{row},[],a0\n"))[0]
+    assert (pair.more, pair.less, pair.direction, pair.domain, pair.edition) == (
+        "She is weak.", "He is weak.", "stereo", "gender", "original",
+    )  # fmt: skip
+    assert read_crows_pairs(written(tmp_path / "b.csv", f"{HEAD}\n{row}\n"))[0].edition == "repaired"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (
+            f"{HEAD}\na,b,other,gender\n",
+            "pair 0 of .*: 'stereo_antistereo' must be 'stereo' or 'antistereo', got 'other'",
+        ),
+        (f"{HEAD}\na,,stereo,gender\n", "pair 0 of .*: 'sent_less' is empty"),
+        ("sent_more\na\n", "pair 0 of .* has no 'stereo_antistereo': its fields are 'sent_more'"),
+        (HEAD, "at least one pair"),
+    ],
+)
+def test_other_pairs_are_refused(content: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_crows_pairs(written(tmp_path / "pairs.csv", content))
+
+
+def test_the_published_crows_pairs_are_read(reference_data: Path) -> None:
+    pairs = read_crows_pairs(reference_data / "crows_pairs.csv")
+    assert len(pairs) == 1508
+    assert {pair.edition for pair in pairs} == {"original"}
+    assert sum(pair.direction == "antistereo" for pair in pairs) == 218
+
+
+# ---- BBQ
+
+
+def test_who_is_biased_follows_from_the_question(tmp_path: Path) -> None:
+    rows = [QUESTION, {**QUESTION, "question_polarity": "nonneg"}]
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    negative, other = read_bbq(path)
+    assert [negative.is_biased(answer) for answer in range(3)] == [False, False, True]
+    assert [other.is_biased(answer) for answer in range(3)] == [True, False, False]
+    assert (negative.template, negative.right, negative.condition) == ("7", 1, "ambig")
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        (without(QUESTION, "ans1"), "question 0 of .* has no 'ans1'"),
+        (without(QUESTION, label=3), "question 0 of .*: 'label' must be 0, 1 or 2, got 3"),
+        (without(QUESTION, label=True), "question 0 of .*: 'label' must be a whole number, got True"),
+        (without(QUESTION, question_polarity="bad"), "'question_polarity' must be 'neg' or 'nonneg', got 'bad'"),
+        (without(QUESTION, answer_info={"ans0": ["Dane"]}), "answer_info of question 0 of .* has no 'ans1'"),
+        (
+            without(QUESTION, answer_info={"ans0": ["Dane"], "ans1": ["x"], "ans2": ["Finn"]}),
+            "'answer_info' must mark one of the three answers as 'unknown'",
+        ),
+        (
+            without(QUESTION, additional_metadata={}),
+            "additional_metadata of question 0 of .* has no 'stereotyped_groups'",
+        ),
+    ],
+)
+def test_other_questions_are_refused(row: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_bbq(written(tmp_path / "a.jsonl", row))
+
+
+def test_a_broken_archive_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.gz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match="cannot be unpacked by gzip"):
+        read_bbq(tmp_path / "a.jsonl.gz")
+
+
+# ---- relations, and your own pairs
+
+
+def test_a_relation_gives_prompts_and_their_objects(tmp_path: Path) -> None:
+    relation = read_relation(written(tmp_path / "a.json", {**RELATION, "properties": {"relation_type": "bias"}}))
+    assert (relation.name, relation.kind, relation.prompts()) == ("gender", "bias", (("nurses are mostly", " women"),))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (
+            without(RELATION, prompt_templates=["nurses are"]),
+            r"prompt_templates 0 of .* must be text with \{\} for the subject",
+        ),
+        (without(RELATION, samples=[]), "must hold at least one prompt_template and one sample"),
+        (without(RELATION, samples=[{"subject": "nurse"}]), "sample 0 of .* has no 'object'"),
+    ],
+)
+def test_other_relations_are_refused(content: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read_relation(written(tmp_path / "a.json", content))
+
+
+def test_the_published_relations_are_read(reference_data: Path) -> None:
+    relations = [read_relation(path) for path in sorted((reference_data / "relations_bias").glob("*.json"))]
+    assert len(relations) == 7
+    assert all(relation.kind == "bias" and len(relation.prompts()) == len(relation.pairs) for relation in relations)
+
+
+def test_own_pairs_have_a_group_each_unless_they_name_one(tmp_path: Path) -> None:
+    first, second = read_sentence_pairs(
+        written(tmp_path / "a.csv", "biased,benign,group,domain\na,b,,\nc,d,jobs,gender\n")
+    )
+    assert (first.biased, first.benign, first.group, first.domain) == ("a", "b", "0", "")
+    assert (second.group, second.domain) == ("jobs", "gender")
+    with pytest.raises(ValueError, match=r"pair 0 of .* has no 'benign'"):
+        read_sentence_pairs(written(tmp_path / "b.csv", "biased\na\n"))
