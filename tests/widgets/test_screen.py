@@ -155,7 +155,7 @@ def test_components_and_neurons_are_told_in_words(pair: Any, show: Any, wire: An
     browser.component = 2
     result = browser["concepts"].looked_at
     share = 100 * result.explained_variance[0, 2]
-    assert f"Component 2, layer 0 of B</div><p>{share:.1f} % of what the MLP writes" in text_of(screen)
+    assert f"Component 2, layer 0 of B</div><p>It explains {share:.1f} % of the variance" in text_of(screen)
     assert f"Positive side: {', '.join(result.words(0, 2, sign='+')[:6])}." in text_of(screen)
     browser.open_tab("neurons", neuron=5, layer=1)
     assert screen.wait(120)
@@ -200,6 +200,50 @@ def test_a_token_that_the_texts_do_not_have_is_refused_for_all(pair: Any, show: 
     bench.prompt_token = 99
     assert "prompt_token must be in 0..7" in screen.status_line.error
     assert bench.prompt_token == screen.texts.prompt_token == -1
+
+
+def shades(strip: Any) -> Any:
+    return np.frombuffer(strip.values, dtype="<f4")
+
+
+def test_what_is_under_the_pointer_shades_the_texts(pair: Any, show: Any, wire: Any) -> None:
+    screen = show(pair, response=" Paris. Paris is")
+    texts, saliency = screen.texts, screen["saliency"]["map"]
+    numbers = saliency._numbers("B").astype(np.float32)
+    np.testing.assert_allclose(shades(texts.prompt_strip), numbers[:, 0])
+    wire.type(texts.response_strip, hovered=3)
+    np.testing.assert_allclose(shades(texts.prompt_strip), numbers[:, 3])
+    wire.type(texts.response_strip, hovered=-1)
+    wire.type(saliency.heat, hovered=[2, 1])
+    np.testing.assert_allclose(shades(texts.prompt_strip), numbers[:, 1])
+    np.testing.assert_allclose(shades(texts.response_strip), numbers[2])
+    wire.type(saliency.heat, hovered=[])
+    np.testing.assert_allclose(shades(texts.prompt_strip), numbers[:, 0])
+    assert shades(texts.response_strip).size == 0
+    assert screen.workbench.response_token == 0, "nothing is selected by it"
+
+
+def test_shares_and_concepts_shade_the_texts(pair: Any, show: Any) -> None:
+    screen = show(pair, tabs=("decomposition",), response=" Paris. Paris is")
+    screen.workbench.response_token = 2
+    assert screen.wait(120)
+    shares = screen["decomposition"].rows[1].logit_share()[:-1].astype(np.float32)
+    count = len(screen.texts.prompt_strip.tokens)
+    assert len(shares) == count + 2, "the prompt and what has been written of the response"
+    np.testing.assert_allclose(shades(screen.texts.prompt_strip), shares[:count])
+    np.testing.assert_allclose(shades(screen.texts.response_strip), [*shares[count:], np.nan, np.nan])
+    screen.shown = ("concepts",)
+    screen["concepts"].open_tab("read")
+    assert screen.wait(120)
+    read = screen["concepts"]["read"]
+    column = read.index_of[read.shown_concept]
+    wanted = read.results[1].gaps[slice(*read.results[1].span), column]
+    np.testing.assert_allclose(shades(screen.texts.prompt_strip), wanted, rtol=1e-6)
+    assert shades(screen.texts.response_strip).size == 0
+    screen["concepts"].tab = "quality"
+    assert screen.wait(120)
+    assert shades(screen.texts.prompt_strip).size == 0
+    assert screen.texts.prompt_strip.label == "Prompt"
 
 
 def test_two_panels_at_most_and_a_step_opens_the_next(pair: Any, show: Any, wire: Any) -> None:
@@ -503,6 +547,10 @@ def test_a_prompt_of_messages_is_read_as_the_template_writes_it(pair: Any, show:
         assert [*front, *result.prompt_ids] == ids, "no second BOS"
     chat = screen.texts.chat
     assert chat.messages == MESSAGES
+    strip = screen.texts.prompt_strip
+    said = {name: strip.tokens[at] for at, name in enumerate(strip.captions) if name}
+    assert said["user"].strip() == "N"
+    assert [name for name in strip.captions if name] == ["template", "user", "template"]
     assert not hidden(chat.box)
     assert hidden(screen.texts.text)
     screen["saliency"].rows = "roles"

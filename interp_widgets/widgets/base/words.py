@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape, unescape
 from typing import Any
 
-IN_WORDS = 5
+IN_WORDS = 3
 """Lines of a table."""
 
 

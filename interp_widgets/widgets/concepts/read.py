@@ -257,6 +257,19 @@ class PromptReading(ConceptPanel):
         lines.append("A gap is how far a concept's own stimuli lie from all others along its direction; 0 is the mean.")
         return "<br>".join(lines)
 
+    def shade_texts(self, prompt: TokenStrip, response: TokenStrip) -> bool:
+        read = self.results[0] if self.results else None
+        if read is None or len(prompt.tokens) != read.span[1] - read.span[0]:
+            return False
+        view, column = "B" if self.shown in ("beside", "difference") else self.shown, self.index_of[self.shown_concept]
+        gaps = [one.gaps[slice(*one.span), column] for one in self.results]
+        largest = pair_view.largest("A", [gaps])
+        letter = "" if len(gaps) == 1 else f" under {view}"
+        prompt.label, prompt.value_label, prompt.labels = f"Prompt: “{self.shown_concept}”, in gaps{letter}", "gaps", []
+        prompt.set_values(pair_view.of_view(view, gaps), vmin=-largest, vmax=largest, signed=True)
+        self.screen.texts.label_response()
+        return True
+
     def about_concept(self, index: int) -> tuple[str, ...]:
         at, tokens = self.results[0].position, self.results[0].reading.tokens
         gaps = ", ".join(

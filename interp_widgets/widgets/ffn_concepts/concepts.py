@@ -156,7 +156,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         return Words(
             f"{name[:1].upper()}{name[1:]}",
             (
-                f"{share:.1f} % of what the MLP writes varies along it.",
+                f"It explains {share:.1f} % of the variance of the MLP's output weights.",
                 f"Positive side: {', '.join(above)}.",
                 f"Negative side: {', '.join(below)}.",
                 *described,

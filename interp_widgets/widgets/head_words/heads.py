@@ -123,7 +123,8 @@ class HeadWords(WordPairPanel):
         rows = pair_rows(self.results, self.layer, self.head, self.matched_word)
         lines = [
             f"{start}{chance.head_in_words(self.layer, self.head)}."
-            for start, chance in zip(pair_view.all_starts(self.chance), self.chance, strict=True)
+            for index, start in zip(pair_view.looked_at(self), pair_view.starts(self), strict=True)
+            for chance in self.chance[index : index + 1]
             if self.layer in chance.layers
         ] or [f"{len(rows)} pairs are kept."]
         names = [letter.strip() or "dimensions" for letter in pair_view.letters(self.results)]

@@ -137,6 +137,9 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.watch(marking, "value", self._marking)
         for heat in self.maps.views:
             self.watch(heat, "pinned", self._pinned)
+            if on_screen:  # the texts above are shaded by the cell under the pointer
+                heat.live_hover = True
+                self.watch(heat, "hovered", lambda _: self.screen.shade())
         self.watch(self.table, "selected", self._picked)
         self.watch(self, "prompt", self._other_prompt)
         self.watch(self, "marks", self._other_marks)
@@ -508,6 +511,12 @@ class SaliencyMap(ResponsePanel, DensityPanel):
             return False
         view = "B" if self.shown == "beside" else self.shown
         column, line = self._selected()
+        for row, at in [heat.hovered for heat in self.maps.shown if heat.hovered]:
+            column, line = at, row
+        if 0 <= response.hovered < self._matrices[0].shape[1]:
+            column = response.hovered
+        if (row := self._rows.row(prompt.hovered)) >= 0:
+            line = row
         self._shade_prompt(view, prompt, column)
         self._shade_response(view, response, None if line is None else (line, line + 1))
         return True

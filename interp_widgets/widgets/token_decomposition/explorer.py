@@ -19,6 +19,7 @@ from ..base.prediction import PredictionPanel, check_foil, checked, position_in
 from ..base.request import FromResult, Request, Steps
 from ..base.saving import as_one
 from ..base.words import Words
+from ..views import TokenStrip
 from .position import PositionControl
 from .rows import COLOR_LABELS, Decomposed, Rows, decomposed
 from .source_details import SourceDetails
@@ -160,6 +161,9 @@ class TokenDecompositionExplorer(PredictionPanel):
 
     def scene(self) -> Scene:
         return stack_scenes([self.map.strips.scene(), self.map.maps.scene()])
+
+    def shade_texts(self, prompt: TokenStrip, response: TokenStrip) -> bool:
+        return bool(self.rows) and self.map.shade_texts(prompt, response)
 
     # selection --------------------------------------------------------------------------------------------------------
 

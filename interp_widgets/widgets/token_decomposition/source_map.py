@@ -129,6 +129,27 @@ class SourceMap:
         density = None if view == "difference" else pair_view.of_view(view, norms)
         strip.set_density(density, maximum=pair_view.largest(view, [norms]))
 
+    def shade_texts(self, prompt: TokenStrip, response: TokenStrip) -> bool:
+        """Shade the tokens of a screen by their shares of the logit; False where they are not those that were read."""
+        rows, view = self.panel.rows, "B" if self.panel.shown == "beside" else self.panel.shown
+        shares = [each.logit_share()[:-1] for each in rows]
+        values = pair_view.of_view(view, shares) if rows else None
+        names = [*prompt.tokens, *response.tokens]
+        if values is None or tuple(names[: len(values)]) != tuple(rows[0].result.tokens.tokens[: len(values)]):
+            return False
+        largest, cut = pair_view.largest(view, [shares]), len(prompt.tokens)
+        all_values = np.concatenate([values, np.full(len(names) - len(values), np.nan)])
+        for strip, what, part in (
+            (prompt, "Prompt", all_values[:cut]), (response, "Response", all_values[cut:]),
+        ):  # fmt: skip
+            strip.label = (
+                f"{what}: share of the {aims(rows[index] for index in pair_view.models_of(view))}{after(view)}"
+            )
+            strip.value_label = f"share of the logit{after(view)}"
+            strip.labels = []
+            strip.set_values(part, vmin=-largest, vmax=largest, signed=True)
+        return True
+
     def _paint_bars(self, view: str, heat: Heatmap, rows: tuple[Rows, ...]) -> None:
         kind = self.panel.bars
         if kind == "none":

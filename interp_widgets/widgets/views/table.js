@@ -51,7 +51,7 @@ function render({ model, el, signal }) {
     const top = row.offsetTop - (body.parentNode.tHead?.offsetHeight ?? 0);
     const end = row.offsetTop + row.offsetHeight;
     if (top < scroll.scrollTop) scroll.scrollTop = top;
-    else if (end > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = end - scroll.clientHeight / 2;
+    else if (end > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = Math.min(top, end - scroll.clientHeight / 2);
   }
 
   // Rows may change under a reader's hands: what has the focus, or is being written, is found again by its key.

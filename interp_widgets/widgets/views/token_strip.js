@@ -84,9 +84,10 @@ function render({ model, el, signal }) {
     strip.textContent = '';
     strip.dir = direction(tokens);
     strip.classList.toggle('iw-many', tokens.length > 300);
-    const special = model.get('special'), all = document.createDocumentFragment();
+    const special = model.get('special'), captions = model.get('captions'), all = document.createDocumentFragment();
     let word = null, size = 0;
     tokens.forEach((text, i) => {
+      if (captions[i]) { element('span', 'iw-caption', all).textContent = captions[i]; word = null; }
       if (!word || special[i] || special[i - 1] || size > 24 || /^\s/.test(text) || /\s$/.test(tokens[i - 1])) {
         word = element('span', 'iw-word', all); size = 0;
       }
@@ -382,7 +383,7 @@ function render({ model, el, signal }) {
   strip.addEventListener('focusout', () => { if (!strip.matches(':hover')) hover(-1); }, opt);
 
   const stops = [
-    onTraits(model, 'tokens special empty', mark('build')),
+    onTraits(model, 'tokens special captions empty', mark('build')),
     onTraits(model, 'values vmin vmax labels value_label legend', mark('paint')),
     onTraits(model, 'lut lut_dark', mark('colours')),
     onTraits(model, 'density density_max density_label', mark('paint')),

@@ -44,6 +44,8 @@ class TokenStrip(View):
     """One readable string per token."""
     special = t.List(t.Bool()).tag(sync=True)
     """Which tokens are special (outlined); may be empty."""
+    captions = t.List(t.Unicode()).tag(sync=True)
+    """What is written before each token, such as the role that speaks from there on; "" for most; may be empty."""
     values = t.Bytes(b"").tag(sync=True)
     """float32 number of each token, NaN for none; see `set_values`."""
     vmin = t.Float(0.0).tag(sync=True)
@@ -93,15 +95,18 @@ class TokenStrip(View):
     def is_empty(self) -> bool:
         return not self.tokens
 
-    def set_tokens(self, tokens: Sequence[str], *, special: Sequence[bool] = ()) -> None:
+    def set_tokens(self, tokens: Sequence[str], *, special: Sequence[bool] = (), captions: Sequence[str] = ()) -> None:
         """Show other tokens; numbers, bars, marks, brush and selection of the old ones go."""
         if special and len(special) != len(tokens):
             raise ValueError(f"special must have one flag for each of the {len(tokens)} tokens, got {len(special)}")
+        if captions and len(captions) != len(tokens):
+            raise ValueError(f"captions must have one text for each of the {len(tokens)} tokens, got {len(captions)}")
         with self.hold_sync():
             self.values = self.density = b""
             self.labels, self.brush, self.marks = [], [], []
             self.selected = self.hovered = -1
             self.tokens, self.special = list(tokens), [bool(flag) for flag in special]
+            self.captions = list(captions)
 
     def set_values(
         self, values: ArrayLike | None, *, vmin: float | None = None, vmax: float | None = None, signed: bool = False

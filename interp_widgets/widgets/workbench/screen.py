@@ -129,11 +129,22 @@ class Screen(Shell):
         """Shade the texts and say in words what is selected, from what the panels show."""
         if not hasattr(self, "selected"):
             return
-        shown = [self._opened[name].current_panel for name in self.shown if name in self._opened]
-        if not any(panel.shade_texts(self.texts.prompt_strip, self.texts.response_strip) for panel in shown):
-            self.texts.label_strips()
+        self.shade()
+        shown = self._shown_panels()
         words = [panel.in_words() for panel in (self.texts, *shown) if panel.results]
         self.selected.show([one for one in words if one is not None], self._is_there)
+
+    @guard
+    def shade(self) -> None:
+        """Shade the texts by what is under the pointer or selected, from what the panels show."""
+        if not hasattr(self, "selected"):
+            return
+        strips = self.texts.prompt_strip, self.texts.response_strip
+        if not any(panel.shade_texts(*strips) for panel in self._shown_panels()):
+            self.texts.label_strips()
+
+    def _shown_panels(self) -> list[Any]:
+        return [self._opened[name].current_panel for name in self.shown if name in self._opened]
 
     @property
     def status(self) -> StatusLine:

@@ -10,6 +10,9 @@ from ..base.controls import shown_if
 from ..base.words import Step, Words
 from .tools import Tool
 
+STEPS = 3
+"""Most buttons: those that the panels name come first."""
+
 
 class Selected:
     """A box of words and of buttons that open another panel for the same selection."""
@@ -32,8 +35,9 @@ class Selected:
         said = list(words)
         html = "".join(one.html() for one in said)
         self.text.value = html or "<p class='iw-hint'>Click a token: what the panels say of it stands here.</p>"
-        steps = self._usual | {step.tool: step for one in said for step in one.steps}
-        self._steps = {name: step for name, step in steps.items() if not there(step)}
+        steps = {step.tool: step for one in said for step in one.steps}
+        steps |= {name: step for name, step in self._usual.items() if name not in steps}
+        self._steps = dict([(name, step) for name, step in steps.items() if not there(step)][:STEPS])
         for name, button in self.steps.items():
             shown_if(button, name in self._steps)
             if name in self._steps:

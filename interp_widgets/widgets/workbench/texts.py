@@ -9,6 +9,7 @@ import ipywidgets as W
 import traitlets as T
 
 from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.response import ResponseProbabilities, response_cost, response_probabilities
 from interp_widgets.data.cases import opening_prompt
@@ -70,7 +71,7 @@ class Texts(WrittenResponse):
             side.add_class("iw-grow")
         self.inputs.children = [beside, row(*sides), self.controls.fold(beside, [written])]
         self.watch(self.chat_button, "value", lambda change: self._chat_pressed(change.new))
-        shared: dict[str, Any] = {"breaks": False, "max_lines": LINES}
+        shared: dict[str, Any] = {"breaks": False, "max_lines": LINES, "live_hover": True, "legend": True}
         self.prompt_strip = TokenStrip(label="Prompt", empty="No prompt yet", **shared)
         self.response_strip = TokenStrip(
             label="Response", density_label="probability", empty="No response yet", **shared
@@ -81,6 +82,8 @@ class Texts(WrittenResponse):
         self.plot.children = [self.strips]
         self.bind(self.prompt_strip, "prompt_token", key="selected")
         self.bind(self.response_strip, "response_token", key="selected")
+        for strip in (self.prompt_strip, self.response_strip):
+            self.watch(strip, "hovered", lambda _: self.screen.shade())
         self.watch(self, "prompt", self._other_prompt)
         self.watch(self.example, "value", lambda change: self._choose(examples.get(change.new, "")))
         self.watch(self, "prompt", lambda _: self._show_kind(examples))
@@ -126,17 +129,32 @@ class Texts(WrittenResponse):
         before, self._axes = self._axes, axes
         prompt_token, response_token = self.prompt_token, self.response_token
         if axes[:1] != before[:1]:
-            self.prompt_strip.set_tokens(result.prompt_tokens, special=result.prompt_special)
+            captions = self._roles(len(result.prompt_tokens))
+            self.prompt_strip.set_tokens(result.prompt_tokens, special=result.prompt_special, captions=captions)
             self.prompt_token = prompt_token if prompt_token < len(result.prompt_tokens) else -1
         self.response_strip.set_tokens(result.response_tokens)
         self.response_token = response_token if response_token < len(result.response_tokens) else -1
 
+    def _roles(self, count: int) -> list[str]:
+        """Before each token of a chat where another role begins, its name; nothing for a text."""
+        if not isinstance(self.prompt, ChatText):
+            return []
+        roles = read_prompt(self.models[0], self.prompt).roles or ()
+        if len(roles) != count:
+            return []
+        return [role if at == 0 or roles[at - 1] != role else "" for at, role in enumerate(roles)]
+
     def label_strips(self) -> None:
         """What the strips say while no panel shades them."""
+        self.prompt_strip.label, self.prompt_strip.labels = "Prompt", []
+        self.prompt_strip.set_values(None)
+        self.label_response()
+
+    def label_response(self) -> None:
+        """What the response's strip says while no panel shades it."""
         whose = f" under {self._one_view}" if len(self.models) > 1 else ""
-        self.prompt_strip.label, self.response_strip.label = "Prompt", f"Response · bar: probability{whose}"
-        for strip in (self.prompt_strip, self.response_strip):
-            strip.set_values(None)
+        self.response_strip.label = f"Response · bar: probability{whose}"
+        self.response_strip.set_values(None)
 
     def in_words(self) -> Words | None:
         if not self.results or not 0 <= self.response_token < len(self.results[0].response_tokens):
