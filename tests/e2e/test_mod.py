@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import expect
+
+from tests.models.tiny import metaspace_tokenizer, tiny_hf
 
 STEPS = 1_000_000
 """More than any machine makes before Stop is pressed."""
@@ -21,12 +24,12 @@ def open_tab(nb: Any, name: str) -> None:
     expect(tab).to_have_attribute("aria-selected", "true")
 
 
-def opened(nb: Any, **options: Any) -> Any:
+def opened(nb: Any, model: str = "demo-base", **options: Any) -> Any:
     told = ", ".join(f"{name}={value!r}" for name, value in options.items())
     nb.make(
         "mod.ipynb",
         "from interp_widgets import load_model\nfrom interp_widgets.widgets.mixture_of_depths import MoDRoutingViewer\n"
-        f"panel = MoDRoutingViewer(load_model('demo-base'), {told})\npanel",
+        f"panel = MoDRoutingViewer(load_model({model!r}), {told})\npanel",
     )
     nb.run_all()
     nb.resize(1400, 1700)
@@ -98,8 +101,12 @@ def test_journey(nb: Any) -> None:
     nb.looks("mod_speed", panel_of(nb), height=2200)
 
 
-def test_studies_and_a_long_prompt(nb: Any) -> None:
-    panel = opened(nb, batch_size=4, examples=100, grid_ks=[1, 2], grid_steps=3, n_problems=2, k=2)
+def test_studies_and_a_long_prompt(nb: Any, tmp_path: Path) -> None:
+    tiny_hf("llama", n_layers=2, n_ctx=1024).save_pretrained(tmp_path)  # tuned eight times
+    metaspace_tokenizer().save_pretrained(tmp_path)
+    panel = opened(
+        nb, str(tmp_path), batch_size=4, examples=100, grid_ks=[1, 2], grid_steps=3, n_problems=1, k=2,
+    )  # fmt: skip
     for tab in ("Grid", "Variants", "Late layers"):
         open_tab(nb, tab)
         panel.get_by_role("button", name="Run", exact=True).click()
