@@ -15,6 +15,7 @@ from .analysis.ablation import mean_ablation as mean_ablation
 from .analysis.ablation import resample_ablation as resample_ablation
 from .analysis.bias import BBQMetrics as BBQMetrics
 from .analysis.bias import BBQResult as BBQResult
+from .analysis.bias import BiasProbes as BiasProbes
 from .analysis.bias import CrowsResult as CrowsResult
 from .analysis.bias import StereoSetMetrics as StereoSetMetrics
 from .analysis.bias import StereoSetResult as StereoSetResult
@@ -24,6 +25,7 @@ from .analysis.bias import score_crows as score_crows
 from .analysis.bias import score_stereoset as score_stereoset
 from .analysis.bias import sentence_score as sentence_score
 from .analysis.bias import stereoset_metrics as stereoset_metrics
+from .analysis.bias import train_bias_probes as train_bias_probes
 from .analysis.chat import ChatPrompt as ChatPrompt
 from .analysis.chat import chat_prompt as chat_prompt
 from .analysis.concepts import ConceptMap as ConceptMap
@@ -106,10 +108,13 @@ from .data.annotators import RuleAnnotator as RuleAnnotator
 from .data.annotators import UserAnnotator as UserAnnotator
 from .data.bias import BBQQuestion as BBQQuestion
 from .data.bias import CrowsPair as CrowsPair
+from .data.bias import LabelledTexts as LabelledTexts
 from .data.bias import Relation as Relation
 from .data.bias import SentencePair as SentencePair
 from .data.bias import StereoSetExample as StereoSetExample
+from .data.bias import demo_bias_texts as demo_bias_texts
 from .data.bias import demo_stereoset as demo_stereoset
+from .data.bias import labelled_texts as labelled_texts
 from .data.bias import read_bbq as read_bbq
 from .data.bias import read_crows_pairs as read_crows_pairs
 from .data.bias import read_relation as read_relation

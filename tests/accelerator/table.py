@@ -52,11 +52,11 @@ TUNING: dict[str, Any] = {"k": 2, "steps": 2, "batch_size": 2, "learning_rate": 
 
 ARRAYS_ONLY = {
     "add_to_map", "annotate_concepts", "bbq_metrics", "chat_prompt", "compare_annotations", "concept_map",
-    "decompose_state", "demo_cases", "demo_concepts", "demo_problems", "demo_stereoset", "demo_texts",
-    "demo_word_vectors", "dispersion", "field", "importance_density", "instruction_score", "load_demo_pair",
-    "neighbours", "normalise_importance", "position_profile", "read_bbq", "read_concepts", "read_crows_pairs",
-    "read_problems", "read_relation", "read_sentence_pairs", "read_stereoset", "read_word_vectors",
-    "stereoset_metrics", "subspace_angles", "words_read",
+    "decompose_state", "demo_bias_texts", "demo_cases", "demo_concepts", "demo_problems", "demo_stereoset",
+    "demo_texts", "demo_word_vectors", "dispersion", "field", "importance_density", "instruction_score",
+    "labelled_texts", "load_demo_pair", "neighbours", "normalise_importance", "position_profile", "read_bbq",
+    "read_concepts", "read_crows_pairs", "read_problems", "read_relation", "read_sentence_pairs",
+    "read_stereoset", "read_word_vectors", "stereoset_metrics", "subspace_angles", "words_read",
 }  # fmt: skip
 """Public functions that never touch a model's device: they take results, arrays and messages, or read files.
 `load_demo_pair` is `load_pair` of two names."""
@@ -236,6 +236,14 @@ def bbq(setup: Setup) -> Any:
         RESPONSE, "Who flies a plane?", answers, groups, 0, "neg", "disambig", "Jobs", ("pilot",), "1"
     )
     return iw.score_bbq(setup.model, [question], resamples=20)
+
+
+@row("train_bias_probes")
+def bias_probes(setup: Setup) -> Any:
+    texts = [f"{one} {two}." for one in ("A pilot", "A nurse", "John", "Mary", "The dog") for two in ("flies", "helps")]
+    return iw.train_bias_probes(
+        setup.model, [iw.SentencePair(text, f"{text} Paris.", text) for text in texts], splits=2
+    )
 
 
 @row("as_lm_eval")

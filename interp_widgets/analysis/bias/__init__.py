@@ -6,6 +6,8 @@ from .bbq import bbq_metrics as bbq_metrics
 from .bbq import score_bbq as score_bbq
 from .crows import CrowsResult as CrowsResult
 from .crows import score_crows as score_crows
+from .probes import BiasProbes as BiasProbes
+from .probes import train_bias_probes as train_bias_probes
 from .stereoset import StereoSetMetrics as StereoSetMetrics
 from .stereoset import StereoSetResult as StereoSetResult
 from .stereoset import score_stereoset as score_stereoset

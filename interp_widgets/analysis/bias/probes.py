@@ -1,0 +1,332 @@
+"""Linear probes of every layer for whether a text shows a bias: accuracy with controls, geometry, generalisation."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from interp_widgets.analysis._core.arrays import Bools, Floats
+from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index
+from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.prompts import Prompt, read_prompt
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tables import DataFrame
+from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.arguments import checked
+from interp_widgets.data.bias.labelled import BiasData, LabelledTexts, labelled_texts
+from interp_widgets.models import Model
+from interp_widgets.models.engine import trace
+
+Pool = Literal["mean", "last"]
+
+LEAST_GROUPS = 10
+"""Of fewer groups no accuracy is given."""
+
+
+@record
+class BiasProbes(Result):
+    """What `train_bias_probes` returns: a probe of every layer, and what its accuracy has to be held against.
+
+    Axis `layers` counts the layers of the model: the probe of layer l reads the stream that leaves block l. Accuracies
+    and AUC are of texts that the probe was not fitted to, one number for each split.
+
+    Example:
+        >>> probes = train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
+        >>> probes.accuracy.shape, probes.direction.shape
+        ((6, 2), (6, 192))
+    """
+
+    accuracy: Floats = with_axes("layers", "splits", nan=False)
+    """(layers, splits) share of right labels."""
+    auc: Floats = with_axes("layers", "splits", nan=False)
+    """(layers, splits) area under the ROC curve: the chance that a biased text scores above one that is not."""
+    control_accuracy: Floats = with_axes("layers", "splits", nan=False)
+    """(layers, splits) accuracy of the same probe where the labels are shuffled among the texts."""
+    control_auc: Floats = with_axes("layers", "splits", nan=False)
+    """(layers, splits) and its AUC."""
+    second_accuracy: Floats = with_axes("layers", "splits", nan=False)
+    """(layers, splits) accuracy of a second probe at right angles to the first."""
+    second_auc: Floats = with_axes("layers", "splits", nan=False)
+    """(layers, splits) and its AUC."""
+    bag_of_words: Floats = with_axes("splits", nan=False)
+    """(splits,) AUC of a linear reader of how often each token occurs."""
+    embedding: Floats = with_axes("splits", nan=False)
+    """(splits,) AUC of the same probe on the stream entering layer 0: the tokens without context."""
+    generalisation: Floats = with_axes("layers", "layers", nan=False)
+    """(layers, layers) mean AUC of the probe of the first layer on the states of the second."""
+    direction: Floats = with_axes("layers", "d_model", nan=False)
+    """(layers, d_model) direction of each probe, of unit length, towards biased; fitted to all texts."""
+    second: Floats = with_axes("layers", "d_model", nan=False)
+    """(layers, d_model) direction of each second probe, of unit length and at right angles to the first."""
+    projection: Floats = with_axes("layers", "texts", 2, nan=False)
+    """(layers, texts, 2) the texts' states along both directions, from their mean."""
+    biased: Bools = with_axes("texts")
+    """(texts,) the labels."""
+    texts: Sequence[str] = with_axes("texts")
+    """The texts."""
+    groups: Sequence[str] = with_axes("texts")
+    """What each belongs to; no group is on both sides of a split."""
+
+    @property
+    def n_layers(self) -> int:
+        """Layers of the model."""
+        return len(self.accuracy)
+
+    @property
+    def selectivity(self) -> Floats:
+        """(layers,) mean accuracy of the probe minus that with shuffled labels."""
+        return np.asarray((self.accuracy - self.control_accuracy).mean(axis=1))
+
+    def generalising(self, layer: int, threshold: float = 0.9) -> tuple[int, ...]:
+        """S_l: the layers whose probes tell biased texts apart on the states of ``layer``, with an AUC above
+        ``threshold``."""
+        number = index(layer, self.n_layers, "layer", f"{self.n_layers}-layer model")
+        check_range("threshold", threshold, 0.0, 1.0)
+        return tuple(np.flatnonzero(self.generalisation[:, number] > threshold).tolist())
+
+    def to_frame(self) -> DataFrame:
+        """A row per layer: means over the splits."""
+        import pandas as pd
+
+        names = ("accuracy", "auc", "control_accuracy", "control_auc", "second_accuracy", "second_auc")
+        means = {name: getattr(self, name).mean(axis=1) for name in names}
+        return pd.DataFrame({"layer": range(self.n_layers), **means, "selectivity": self.selectivity})
+
+
+@checked
+def train_bias_probes(
+    model: Model,
+    data: BiasData | LabelledTexts,
+    *,
+    pool: Pool = "mean",
+    held_out: float = 0.2,
+    splits: int = 5,
+    penalty: float = 1.0,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> BiasProbes:
+    """Fit a linear probe to every layer that tells texts that show a bias from texts that do not.
+
+    A logistic regression on the residual stream that leaves each block, on its mean over the tokens of a text or on its
+    last token. Beside it stand the same with shuffled labels, a second probe at right angles to the first, the tokens'
+    counts, and the stream entering layer 0: what these reach too says nothing about the layer.
+
+    Args:
+        model: what `load_model` returns.
+        data: texts with labels and groups, from `labelled_texts` or `demo_bias_texts`; or what a reader gives
+            (`read_stereoset`, `read_crows_pairs`, `read_sentence_pairs`), whose pairs are then a group each.
+        pool: ``mean`` over the tokens, without a BOS; or the ``last`` one.
+        held_out: share of the groups that a probe is tested on.
+        splits: how often the groups are split anew, at least 2.
+        penalty: weight of the squared norm of the coefficients, on standardised states (1 / C of scikit-learn).
+        seed: of the splits and of the shuffling.
+        batch_size: most texts in one pass of the model; by default what work and memory allow.
+        progress: called with (done, total) texts and fits.
+        check: called before every pass and fit; raises to cancel.
+
+    Raises:
+        ValueError: fewer than 10 groups, texts of one label only on a side of a split, or states that are not finite.
+
+    Source: Explainability in Large Language Models (Luo 2024), section 4.3.1; Hewitt and Liang 2019 for the control.
+
+    Example:
+        >>> probes = train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
+        >>> bool(probes.auc[-1].mean() > 0.95), bool(abs(probes.control_auc.mean() - 0.5) < 0.1)
+        (True, True)
+    """
+    model.capabilities.require("residual_stream", "train_bias_probes")
+    check_choice("pool", pool, Pool)
+    check_range("splits", splits, 2, 100)
+    check_range("penalty", penalty, 1e-9)
+    if not 0 < held_out < 1:
+        raise ValueError(f"held_out must be above 0 and below 1, got {held_out}")
+    labelled = data if isinstance(data, LabelledTexts) else labelled_texts(data)
+    count = labelled.n_groups
+    if count < LEAST_GROUPS:
+        raise ValueError(f"an accuracy of {count} groups says nothing: give at least {LEAST_GROUPS}")
+    read = [read_prompt(model, text, what="text") for text in labelled.texts]
+    run = RunOptions(progress, check, batch_size)
+    total = len(read) + splits * (model.n_layers + 1)
+    states = _states(model, read, pool, run.after(0, total))
+    target = np.array(labelled.biased, dtype=int)
+    fits = _Fits(states, target, np.array(labelled.groups), penalty, run, len(read), total)
+    measured: dict[str, Any] = fits.measure(_token_counts(read), held_out, splits, seed)
+    first = np.stack([fits.direction(layer) for layer in range(1, model.n_layers + 1)])
+    second = np.stack([fits.direction(layer, across=first[layer - 1]) for layer in range(1, model.n_layers + 1)])
+    centred = states[:, 1:] - states[:, 1:].mean(axis=0)
+    along = np.stack([np.einsum("tld,ld->lt", centred, first), np.einsum("tld,ld->lt", centred, second)], axis=-1)
+    return BiasProbes(
+        **measured,
+        direction=first,
+        second=second,
+        projection=along,
+        biased=target.astype(bool),
+        texts=labelled.texts,
+        groups=labelled.groups,
+        provenance=provenance(
+            model.provenance(), pool=pool, held_out=held_out, splits=splits, penalty=penalty, seed=seed
+        ),
+    )
+
+
+# ---- states
+
+
+def _states(model: Model, read: Sequence[Prompt], pool: Pool, run: RunOptions) -> NDArray[np.float64]:
+    """(texts, layers + 1, d_model) the stream entering layer 0 and leaving every block, pooled over the tokens."""
+    states = np.empty((len(read), model.n_layers + 1, model.d_model))
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for number, prompt in enumerate(read):
+        by_length[len(prompt.ids)].append(number)
+    longest = max(by_length)
+    runner = Runner(model, longest, run.batch_size, run.check, run.progress, total=len(read))
+    for length, numbers in sorted(by_length.items()):
+
+        def work(start: int, stop: int, numbers: Sequence[int] = numbers) -> None:
+            chosen = numbers[start:stop]
+            ids = torch.tensor([read[i].ids for i in chosen], device=model.device)
+            streams = trace(model, model.embed(ids)).resid
+            first = read[chosen[0]].offset
+            for layer, stream in enumerate(streams):
+                own = stream[:, first:].float().mean(dim=1) if pool == "mean" else stream[:, -1]
+                states[chosen, layer] = to_numpy(own)
+
+        runner.run(len(numbers), partial(_same, length), work)
+    check_finite(states, lambda text, layer, _: f"the hidden state of text {text} at layer {layer}")
+    return states
+
+
+def _same(length: int, _: int) -> int:
+    return length
+
+
+def _token_counts(read: Sequence[Prompt]) -> NDArray[np.float64]:
+    """(texts, different tokens) how often each token occurs in each text."""
+    tokens = sorted({token for prompt in read for token in prompt.shown_ids})
+    column = {token: number for number, token in enumerate(tokens)}
+    counts = np.zeros((len(read), len(tokens)))
+    for row, prompt in zip(counts, read, strict=True):
+        np.add.at(row, [column[token] for token in prompt.shown_ids], 1)
+    return counts
+
+
+# ---- fits
+
+
+@dataclass
+class _Fits:
+    """The fits of one call."""
+
+    states: NDArray[np.float64]
+    """(texts, layers + 1, d_model)"""
+    target: NDArray[np.int64]
+    groups: NDArray[Any]
+    penalty: float
+    run: RunOptions
+    done: int
+    total: int
+
+    def measure(self, counts: NDArray[np.float64], held_out: float, splits: int, seed: int) -> dict[str, Floats]:
+        """The accuracies and AUC of all splits, by the names of the fields of `BiasProbes`."""
+        layers = self.states.shape[1] - 1
+        names = ("accuracy", "auc", "control_accuracy", "control_auc", "second_accuracy", "second_auc")
+        found = {name: np.empty((layers, splits)) for name in names}
+        found |= {"bag_of_words": np.empty(splits), "embedding": np.empty(splits)}
+        across = np.zeros((layers, layers))
+        for split, (train, test) in enumerate(self._splits(held_out, splits, seed)):
+            shuffled = np.random.default_rng([seed, split]).permutation(self.target)
+            found["bag_of_words"][split] = self._score(counts, train, test)[1]
+            found["embedding"][split] = self._score(self.states[:, 0], train, test)[1]
+            for layer in range(layers):
+                values = self.states[:, layer + 1]
+                weights = self._fit(values, self.target, train)
+                found["accuracy"][layer, split], found["auc"][layer, split] = _judge(
+                    values[test], weights, self.target[test]
+                )
+                found["control_accuracy"][layer, split], found["control_auc"][layer, split] = self._score(
+                    values, train, test, shuffled
+                )
+                rest = _without(values, weights[0])
+                found["second_accuracy"][layer, split], found["second_auc"][layer, split] = self._score(
+                    rest, train, test
+                )
+                across[layer] += [
+                    _auc(self.states[test, other + 1] @ weights[0], self.target[test]) for other in range(layers)
+                ]
+            self._step(layers + 1)
+        return {**found, "generalisation": across / splits}
+
+    def direction(self, layer: int, *, across: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """(d_model,) unit direction of a fit on all texts; at right angles to ``across`` where that is given."""
+        every = np.arange(len(self.target))
+        values = self.states[:, layer] if across is None else _without(self.states[:, layer], across)
+        weights, _ = self._fit(values, self.target, every)
+        if across is not None:
+            weights = weights - across * (weights @ across)
+        return np.asarray(weights / max(float(np.linalg.norm(weights)), 1e-300))
+
+    def _step(self, count: int) -> None:
+        self.done += count
+        self.run.report(self.done, self.total)
+
+    def _splits(self, held_out: float, splits: int, seed: int) -> Iterator[tuple[Any, Any]]:
+        from sklearn.model_selection import GroupShuffleSplit
+
+        drawn = GroupShuffleSplit(splits, test_size=held_out, random_state=seed)
+        for train, test in drawn.split(self.target, groups=self.groups):
+            for side, what in ((train, "fitted to"), (test, "tested on")):
+                if len(np.unique(self.target[side])) < 2:
+                    raise ValueError(f"the texts that a probe is {what} all have one label: give more groups")
+            yield train, test
+
+    def _fit(
+        self, values: NDArray[np.float64], target: NDArray[np.int64], train: Any
+    ) -> tuple[NDArray[np.float64], float]:
+        """Weights for values as they are, and the bias."""
+        from sklearn.linear_model import LogisticRegression
+
+        self.run.stop_if_cancelled()
+        mean, deviation = values[train].mean(axis=0), values[train].std(axis=0)
+        spread = np.where(deviation > 1e-9 * (1 + np.abs(mean)), deviation, np.inf)
+        model = LogisticRegression(C=1 / self.penalty, max_iter=2000).fit(
+            (values[train] - mean) / spread, target[train]
+        )
+        weights = model.coef_[0] / spread
+        return weights, float(model.intercept_[0] - weights @ mean)
+
+    def _score(
+        self, values: NDArray[np.float64], train: Any, test: Any, labels: NDArray[np.int64] | None = None
+    ) -> tuple[float, float]:
+        """Accuracy and AUC of a fit."""
+        target = self.target if labels is None else labels
+        return _judge(values[test], self._fit(values, target, train), target[test])
+
+
+def _judge(
+    values: NDArray[np.float64], fit: tuple[NDArray[np.float64], float], target: NDArray[np.int64]
+) -> tuple[float, float]:
+    """Accuracy and AUC of weights and a bias."""
+    scores = values @ fit[0] + fit[1]
+    return float(np.mean((scores > 0) == target)), _auc(scores, target)
+
+
+def _without(values: NDArray[np.float64], direction: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The values (n, d) without their part along a direction (d,)."""
+    unit = direction / max(float(np.linalg.norm(direction)), 1e-300)
+    return np.asarray(values - np.outer(values @ unit, unit))
+
+
+def _auc(scores: NDArray[np.float64], target: NDArray[np.int64]) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(target, scores))
