@@ -145,7 +145,7 @@ class SourceMap:
             strip.label = (
                 f"{what}: share of the {aims(rows[index] for index in pair_view.models_of(view))}{after(view)}"
             )
-            strip.value_label = f"share of the logit{after(view)}"
+            strip.value_label = f"logit share{after(view)}"
             strip.labels = []
             strip.set_values(part, vmin=-largest, vmax=largest, signed=True)
         return True

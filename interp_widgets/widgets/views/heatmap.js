@@ -408,7 +408,9 @@ function render({ model, el, signal }) {
       const [x0, x1] = [Math.max(L.x, xOf(a)), Math.min(L.x + L.w, xOf(b))];
       if (x1 > x0) pen.fillRect(snap(x0), L.y + L.h + 4, Math.max(1, snap(x1 - x0)), 4);
     }
-    axisTitle(model.get('x_label'), L.x + L.w / 2, L.H - 10, Math.max(L.w, 160), false);
+    const title = model.get('x_label'), room = Math.max(L.w, 160), half = Math.min(wide(title), room) / 2;
+    const middle = L.x + L.w / 2;  // under a narrow map it ends where the name of the bars begins
+    axisTitle(title, bars.length ? Math.min(middle, L.x + L.w - half) : middle, L.H - 10, room, false);
   }
 
   // Bars beside the rows from 0 at the left; where some may be negative, to both sides of a 0 in the middle.
