@@ -167,6 +167,8 @@ def launched_chromium() -> Iterator[Any]:
 
 
 VIEWPORT = {"width": 1400, "height": 1100}
+TALL = 1700
+"""Height of the page in which a journey goes on after a look: as high before, it need not be laid out once more."""
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 
 
@@ -379,14 +381,14 @@ class Notebook:
                 break
             self.set_theme(theme)
             for width in widths:
-                self.resize(width, height if self.pictures is not None else VIEWPORT["height"])  # tall ones take long
+                self.resize(width, height if self.pictures is not None else TALL)
                 if self.page.evaluate("() => (window.Bokeh?.documents ?? []).some(doc => doc.views_manager)"):
                     self.bokeh_idle()
                 self.screenshot(f"{name}_{theme.split()[-1].lower()}_{width}", panel)
                 over = panel.evaluate("panel => panel.scrollWidth - panel.clientWidth")
                 assert over <= 1, f"the panel is {over} pixels wider than its cell at {width}"
         self.set_theme(LIGHT)
-        self.resize(1400, 1700)
+        self.resize(1400, TALL)
 
     def center(self, locator: Any, x: float = 0.5, y: float = 0.5) -> tuple[float, float]:
         """A point of an element in page pixels, by shares of its width and height, scrolled into view first."""
