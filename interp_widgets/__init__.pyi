@@ -15,11 +15,15 @@ from .analysis.ablation import mean_ablation as mean_ablation
 from .analysis.ablation import resample_ablation as resample_ablation
 from .analysis.bias import BBQMetrics as BBQMetrics
 from .analysis.bias import BBQResult as BBQResult
+from .analysis.bias import BiasActivity as BiasActivity
+from .analysis.bias import BiasNeurons as BiasNeurons
 from .analysis.bias import BiasProbes as BiasProbes
 from .analysis.bias import CrowsResult as CrowsResult
 from .analysis.bias import StereoSetMetrics as StereoSetMetrics
 from .analysis.bias import StereoSetResult as StereoSetResult
 from .analysis.bias import bbq_metrics as bbq_metrics
+from .analysis.bias import bias_neuron_activity as bias_neuron_activity
+from .analysis.bias import rank_bias_neurons as rank_bias_neurons
 from .analysis.bias import score_bbq as score_bbq
 from .analysis.bias import score_crows as score_crows
 from .analysis.bias import score_stereoset as score_stereoset

@@ -238,7 +238,7 @@ def bbq(setup: Setup) -> Any:
     return iw.score_bbq(setup.model, [question], resamples=20)
 
 
-@row("train_bias_probes")
+@row("train_bias_probes", "rank_bias_neurons", "bias_neuron_activity")
 def bias_probes(setup: Setup) -> Any:
     texts = [f"{one} {two}." for one in ("A pilot", "A nurse", "John", "Mary", "The dog") for two in ("flies", "helps")]
     return iw.train_bias_probes(

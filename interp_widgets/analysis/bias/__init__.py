@@ -6,6 +6,10 @@ from .bbq import bbq_metrics as bbq_metrics
 from .bbq import score_bbq as score_bbq
 from .crows import CrowsResult as CrowsResult
 from .crows import score_crows as score_crows
+from .neurons import BiasActivity as BiasActivity
+from .neurons import BiasNeurons as BiasNeurons
+from .neurons import bias_neuron_activity as bias_neuron_activity
+from .neurons import rank_bias_neurons as rank_bias_neurons
 from .probes import BiasProbes as BiasProbes
 from .probes import train_bias_probes as train_bias_probes
 from .stereoset import StereoSetMetrics as StereoSetMetrics

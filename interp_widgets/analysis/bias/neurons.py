@@ -1,0 +1,222 @@
+"""Bias neurons: the neurons whose value vectors point along probes of bias, and how active they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from interp_widgets.analysis._core.arrays import Floats, Ints
+from interp_widgets.analysis._core.checks import check_range, layer_index
+from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
+from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.tables import DataFrame, table
+from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis.bias.probes import BiasProbes
+from interp_widgets.analysis.ffn_concepts.neurons import value_vectors
+from interp_widgets.analysis.ffn_concepts.text_activations import text_activations
+from interp_widgets.arguments import checked
+from interp_widgets.data.bias.labelled import BiasData, LabelledTexts, labelled_texts
+from interp_widgets.models import Model
+
+_RANDOM_DIRECTIONS = 16
+
+
+@record
+class BiasNeurons(Result):
+    """What `rank_bias_neurons` returns: for each probe the neurons, of all layers, that write most along it.
+
+    Example:
+        >>> probes = train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
+        >>> neurons = rank_bias_neurons(base, probes, k=5)
+        >>> neurons.cosine.shape, (neurons.cosine[-1] > neurons.chance[-1]).tolist()  # one is more than chance
+        ((6, 5), [True, False, False, False, False])
+    """
+
+    layer: Ints = with_axes("probes", "k")
+    """(probes, k) layer of each neuron, the one most alike first."""
+    neuron: Ints = with_axes("probes", "k")
+    """(probes, k) its number in the layer."""
+    cosine: Floats = with_axes("probes", "k", nan=False)
+    """(probes, k) cosine of its value vector with the probe's direction."""
+    chance: Floats = with_axes("probes", nan=False)
+    """(probes,) the largest cosine of any value vector with a random direction, the mean of 16 of them."""
+    n_layers: int = field(kw_only=True)
+    """Layers of the model."""
+
+    def of_layer(self, layer: int) -> tuple[int, ...]:
+        """The neurons of one layer that any probe names, in rising order."""
+        return tuple(sorted({int(number) for number in self.neuron[self.layer == layer]}))
+
+    def to_frame(self) -> DataFrame:
+        """One row per probe and rank."""
+        probes, k = self.cosine.shape
+        columns = {"layer": self.layer, "neuron": self.neuron, "cosine": self.cosine}
+        return table({"probe": range(probes), "rank": range(k)}, columns)
+
+
+@checked
+@torch.no_grad()
+def rank_bias_neurons(
+    model: Model,
+    probes: BiasProbes,
+    *,
+    k: int = 10,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> BiasNeurons:
+    """The k neurons of all layers whose value vectors are most alike to each probe's direction, by cosine.
+
+    A neuron's value vector is what it writes into the residual stream per unit of activation. Beside the cosines stands
+    what a random direction reaches in the same model: a neuron below that is no bias neuron.
+
+    Args:
+        model: what `load_model` returns; the one that the probes were made from.
+        probes: from `train_bias_probes`.
+        k: neurons per probe.
+        seed: of the random directions.
+        progress: called with (done, total) layers.
+        check: called before every layer; raises to cancel.
+
+    Raises:
+        ValueError: probes of a model of another shape, more neurons than there are, or a model without single neurons.
+
+    Source: Explainability in Large Language Models (Luo 2024), section 4.3.1, figure 4.10.
+
+    Example:
+        >>> probes = train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
+        >>> rank_bias_neurons(base, probes, k=3).to_frame().shape
+        (18, 5)
+    """
+    model.capabilities.require("mlp_neurons", "rank_bias_neurons", using="mlp")
+    _check_fits(model, probes)
+    check_range("k", k, 1, model.n_layers * model.d_mlp)
+    run = RunOptions(progress, check)
+    random = np.random.default_rng(seed).standard_normal((_RANDOM_DIRECTIONS, model.d_model))
+    rows = np.concatenate([probes.direction, random / np.linalg.norm(random, axis=1, keepdims=True)])
+    wide = torch.promote_types(model.dtype, torch.float32)
+    directions = torch.tensor(rows, dtype=wide, device=model.device)
+    cosines: list[NDArray[np.float64]] = []
+    for layer in range(model.n_layers):
+        run.stop_if_cancelled()
+        values = value_vectors(model, layer)
+        lengths = values.norm(dim=1, keepdim=True).clamp(min=1e-30)
+        cosines.append(to_numpy((values / lengths) @ directions.T).astype(np.float64))
+        run.report(layer + 1, model.n_layers)
+    widths = np.cumsum([0, *(len(each) for each in cosines)])
+    every = np.concatenate(cosines).T
+    own, chance = every[: probes.n_layers], every[probes.n_layers :].max(axis=1).mean()
+    best = np.argsort(-own, axis=1, kind="stable")[:, :k]
+    layers = np.searchsorted(widths, best, side="right") - 1
+    return BiasNeurons(
+        layer=layers,
+        neuron=best - widths[layers],
+        cosine=np.take_along_axis(own, best, axis=1),
+        chance=np.full(probes.n_layers, chance),
+        n_layers=model.n_layers,
+        provenance=provenance(model.provenance(), k=k, seed=seed),
+    )
+
+
+def _check_fits(model: Model, probes: BiasProbes) -> None:
+    """ValueError where probes were made from a model of another shape."""
+    if probes.direction.shape != (model.n_layers, model.d_model):
+        layers, width = probes.direction.shape
+        raise ValueError(
+            f"the probes are of a model with {layers} layers of width {width}, {model.name} has {model.n_layers} of "
+            f"width {model.d_model}: train them on this model"
+        )
+
+
+@record
+class BiasActivity(Result):
+    """What `bias_neuron_activity` returns: how active the bias neurons of each layer are on biased and benign texts.
+
+    A layer without bias neurons has NaN.
+
+    Example:
+        >>> probes = train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
+        >>> activity = bias_neuron_activity(base, rank_bias_neurons(base, probes, k=5), demo_bias_texts())
+        >>> activity.mean.shape, list(activity.to_frame().columns)
+        ((6, 2), ['layer', 'texts', 'neurons', 'share_active', 'mean'])
+    """
+
+    share_active: Floats = with_axes("layers", 2)
+    """(layers, 2) share of activations above zero, over tokens and neurons: biased texts, then benign ones."""
+    mean: Floats = with_axes("layers", 2)
+    """(layers, 2) mean activation."""
+    neurons: Ints = with_axes("layers")
+    """(layers,) bias neurons of each layer."""
+
+    def to_frame(self) -> DataFrame:
+        """One row per layer and kind of text."""
+        axes = {"layer": range(len(self.neurons)), "texts": ["biased", "benign"]}
+        counts = np.repeat(self.neurons[:, None], 2, axis=1)
+        return table(axes, {"neurons": counts, "share_active": self.share_active, "mean": self.mean})
+
+
+@checked
+def bias_neuron_activity(
+    model: Model,
+    neurons: BiasNeurons,
+    data: BiasData | LabelledTexts,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> BiasActivity:
+    """How active bias neurons are on biased and on benign texts, layer by layer.
+
+    Args:
+        model: the model that the neurons are of.
+        neurons: from `rank_bias_neurons`.
+        data: texts with labels, or what a reader gives; see `labelled_texts`.
+        progress: called with (done, total) layers.
+        check: called before every pass; raises to cancel.
+
+    Raises:
+        ValueError: neurons of a model with other layers, texts of one label only, or activations that are not finite.
+
+    Source: Explainability in Large Language Models (Luo 2024), section 5.2.2, figures 5.6 and 5.7.
+
+    Example:
+        >>> probes = train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
+        >>> activity = bias_neuron_activity(base, rank_bias_neurons(base, probes), demo_bias_texts())
+        >>> int(activity.neurons.sum()) > 0
+        True
+    """
+    if neurons.n_layers != model.n_layers:
+        raise ValueError(
+            f"the neurons are of a model with {neurons.n_layers} layers, {model.name} has {model.n_layers}"
+        )
+    labelled = data if isinstance(data, LabelledTexts) else labelled_texts(data)
+    sides = [[text for text, biased in zip(labelled.texts, labelled.biased, strict=True) if biased == side]
+             for side in (True, False)]  # fmt: skip
+    if not all(sides):
+        raise ValueError("data must hold biased and benign texts, got one kind only")
+    run = RunOptions(progress, check)
+    shape = model.n_layers, 2
+    share, mean = np.full(shape, np.nan), np.full(shape, np.nan)
+    chosen = [neurons.of_layer(layer) for layer in range(model.n_layers)]
+    for layer, numbers in enumerate(chosen):
+        if numbers:
+            for side, texts in enumerate(sides):
+                share[layer, side], mean[layer, side] = _activity(model, texts, layer, numbers, check)
+        run.report(layer + 1, model.n_layers)
+    return BiasActivity(
+        share_active=share,
+        mean=mean,
+        neurons=np.array([len(numbers) for numbers in chosen]),
+        provenance=provenance(model.provenance(), texts=len(labelled.texts)),
+    )
+
+
+def _activity(
+    model: Model, texts: Sequence[str], layer: int, numbers: Sequence[int], check: Callable[[], None] | None
+) -> tuple[float, float]:
+    """Share of activations above zero, and their mean."""
+    found = text_activations(model, texts, layer=layer_index(model, layer), neurons=numbers, check=check).values
+    return float((found > 0).mean()), float(found.mean(dtype=np.float64))
