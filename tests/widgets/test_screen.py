@@ -513,10 +513,15 @@ def test_what_is_no_session_is_refused(pair: Any, show: Any, tmp_path: Path) -> 
 
 
 def test_one_page_holds_all_open_panels(pair: Any, show: Any, tmp_path: Path) -> None:
-    screen = show(pair, tabs=("saliency", "logit_lens"))
+    screen = show(pair, tabs=("saliency", "logit_lens"), response=" Paris. Paris is")
     screen.show("decomposition")
     assert screen.wait(120)
+    screen.workbench.response_token = 2
+    assert screen.wait(120)
+    hidden_map = screen["saliency"]["map"].heat
+    assert hidden_map.cross != [-1, 2]
     page = screen.save(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert hidden_map.cross == [-1, 2], "as the others"
     for title in ("What it depends on", "What each layer would say", "What it is made of"):
         assert title in page
     assert "<textarea" not in page.partition("<script")[0]

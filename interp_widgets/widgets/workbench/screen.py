@@ -210,9 +210,12 @@ class Screen(Shell):
             return session_of(self).save(target)
         views: list[Any] = [self.texts.plot]
         for name, tool in self._opened.items():
+            tool.appear()  # what is not shown answers to what has been selected since, or is left out
             panel = tool.current_panel
-            if panel.results:
+            if panel.results and (name in self.shown or not panel.busy):
                 views += [self._cards[name].children[0], panel.plot, panel.details]
+            if name not in self.shown:
+                tool.hide()
         question = {"Prompt": self.texts.prompt, "Response": self.texts.response}
         if len(self.models) > 1:
             question["View"] = next(label for label, value in VIEWS if value == self.view)
