@@ -42,7 +42,7 @@ class PartTrajectories(Chart):
 
     EMPTY: ClassVar[str] = "No parts yet: run the decomposition first."
     TITLES: ClassVar[dict[str, str]] = {
-        "norm_share": "Share of each token in the norms of the parts",
+        "norm_share": "Share of each token in the norms",
         "target_logit": "Share of each token in the logit of",
     }
     AXES: ClassVar[dict[str, str]] = {"norm_share": "share of the norms (%)", "target_logit": "logits"}
@@ -76,7 +76,7 @@ class PartTrajectories(Chart):
             self.figure.line(x=nowhere, y=nowhere, line_color=QUIET, line_dash=dash, line_width=2.5) for dash in _DASHES
         ]
         self._models = [LegendItem(label="", renderers=[dash], visible=False) for dash in dashes]
-        self.legend([self._sources, *self._models], columns=5)
+        self.legend([self._sources, *self._models], columns=4)
         self.hover(points, drawn)
         self.update(results, **options)
 

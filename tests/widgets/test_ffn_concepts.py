@@ -180,7 +180,9 @@ def test_more_components_are_listed_without_a_run(pair: Any, browse: Any) -> Non
 
 def test_a_word_is_found_wherever_it_is(pair: Any, browse: Any, wire: Any, found: Any) -> None:
     panel = browse(pair.base)
+    assert "iw-hidden" in tab(panel).found._dom_classes
     panel.search = "sad"
+    assert "iw-hidden" not in tab(panel).found._dom_classes
     hits = found[0].components_with("sad")
     assert [tuple(row[:2]) for row in tab(panel).hits.rows] == [hit[:2] for hit in hits]
     later = next(place for place, hit in enumerate(hits) if hit[1] >= 20)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import ipywidgets as W
 import pytest
 import traitlets as T
 
@@ -650,3 +651,25 @@ def test_a_panel_about_both_models_has_no_views(classes: Any, make: Callable[...
         for panel in (make(pair), make(pair, kind=About))
     ]
     assert views == [(True, True), (False, False)]
+
+
+def test_what_is_beside_a_picture_goes_below_one_of_many_columns(classes: Any, make: Callable[..., Any]) -> None:
+    def build(panel: Any) -> None:
+        classes.Toy.build(panel)
+        panel.story, panel.table = W.Label("story"), W.Label("table")
+        panel.arrange([panel.story, panel.label], [panel.slider], spare=[panel.box], beside=[panel.table])
+
+    toy = make(classes.FakeModel(), kind=type("Beside", (classes.Toy,), {"build": build}))
+    above, both, box = toy.plot.children
+    assert (above.value, box) == ("story", toy.box)
+    assert both.children[0] is toy.label
+    assert both.children[1].children == (toy.table,)
+    assert toy.details.children == (toy.slider,)
+    toy.fit_side(33)
+    assert "iw-wide" in both._dom_classes
+    toy.fit_side(32)
+    assert "iw-wide" not in both._dom_classes
+    screen = SimpleNamespace(screen=object(), plot=SimpleNamespace(), details=SimpleNamespace())
+    Panel.arrange(screen, ["map"], ["charts"], spare=["sentence"], beside=["table"])  # type: ignore[arg-type]
+    assert screen.plot.children == ["map"]
+    assert screen.details.children == ["sentence", "table", "charts"], "on a screen there is no room at the side"

@@ -49,8 +49,7 @@ class ComponentWords(Chart):
         self.figure.x_range.update(start=-1.7 * most, end=1.7 * most, reset_start=-1.7 * most, reset_end=1.7 * most)
         count = max(rows["row"], default=1)
         self.figure.y_range.update(start=count + 0.6, end=0.4, reset_start=count + 0.6, reset_end=0.4)
-        self.figure.title.text = plain_label(
-            f"Words along component {component} of layer {layer}" + (f", {name}" if name else "")
-        )
+        self.figure.title.text = plain_label(f"Words along component {component} of layer {layer}")
         share = float(result.explained_variance[result.row(layer), component])
-        self.fill(rows, subtitle=f"{100 * share:.1f} % of the layer's variance")
+        whose = f"{name} · " if name else ""
+        self.fill(rows, subtitle=f"{whose}{100 * share:.1f} % of the layer's variance")

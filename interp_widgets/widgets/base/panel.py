@@ -23,7 +23,7 @@ from ..views import TokenStrip
 from . import tidy
 from .answers import Answers, Outcome, device_of
 from .code import CodeBox
-from .controls import shown_if
+from .controls import row, shown_if
 from .fields import Controls, Field, Incomplete, Refused
 from .guard import guard, handling, inside_handler, ui_lock
 from .heading import heading, view_options
@@ -39,6 +39,8 @@ FIRST_SECONDS = 1.0
 """The first run is done before the panel appears if it takes less,"""
 FIRST_BACKGROUND_SECONDS = 300.0
 """and starts in the background if it takes less than this."""
+MOST_BESIDE = 32
+"""Most columns of a map that leaves room for what is at its side."""
 WAITING = "Waiting for a setting: see the hint beside it"
 """What the status line says of a setting that is not filled in."""
 
@@ -136,6 +138,7 @@ class Panel(Shell):
         self._holds = self._settled = 0
         self._due: set[str] = set()
         self._changed: set[str] = set()
+        self._with_side: W.HBox | None = None
         self._behind = False  # the results on the screen answer other settings
         self._accepted: dict[str, Any] = {}
         self._refused: Refused | None = None
@@ -318,12 +321,30 @@ class Panel(Shell):
         """The request that the picture on the screen answers; None before the first."""
         return None if self._shown is None else self._shown.request
 
-    def arrange(self, plot: Sequence[Any], details: Sequence[Any] = (), *, spare: Sequence[Any] = ()) -> None:
-        """Fill plot and details; what is `spare` stands below the plot, on a screen, where room is short, among the
-        details."""
-        short = self.screen is not None
-        self.plot.children = [*plot, *(() if short else spare)]
-        self.details.children = [*(spare if short else ()), *details]
+    def arrange(
+        self, plot: Sequence[Any], details: Sequence[Any] = (), *, spare: Sequence[Any] = (),
+        beside: Sequence[Any] = (), width: int = 460,
+    ) -> None:  # fmt: skip
+        """Fill plot and details.
+
+        What is `spare` stands below the plot, what is `beside` at the side of its last view, `width` pixels wide, where
+        that leaves room for it; on a screen, where room is short, both are among the details.
+        """
+        if self.screen is not None:
+            self.plot.children, self.details.children = plot, [*spare, *beside, *details]
+            return
+        if beside:
+            side = column("iw-compact")
+            side.children, side.layout.flex = beside, f"1 1 {width}px"
+            self._with_side = row(plot[-1], side)
+            self._with_side.add_class("iw-with-side")
+            plot = [*plot[:-1], self._with_side]
+        self.plot.children, self.details.children = [*plot, *spare], details
+
+    def fit_side(self, columns: int) -> None:
+        """Leave the whole width to a map of many columns: what is at its side goes below it."""
+        if self._with_side is not None:
+            (self._with_side.add_class if columns > MOST_BESIDE else self._with_side.remove_class)("iw-wide")
 
     def beside_run(self, controls: W.HBox) -> None:
         """Put a row of controls into the row of Run, in front of the status line."""

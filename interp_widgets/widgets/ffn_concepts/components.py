@@ -116,12 +116,12 @@ class ComponentPanel(WordPanel):
         help="How many of the first components are listed, annotated and compared",
     )  # fmt: skip
     rank = field(
-        Annotated[int, Bounds(1, 100_000)], 300, label="Rank", width="short", group="words", new_row=True,
+        Annotated[int, Bounds(1, 100_000)], 300, label="Rank", width="short", group="words", more=True,
         help="Components computed per layer; at most as many as the model has directions",
         shown_if=lambda panel: panel.asks_words,
     )  # fmt: skip
     top = field(
-        Annotated[int, Bounds(1, 1000)], 15, label="Words each", width="short", group="words",
+        Annotated[int, Bounds(1, 1000)], 15, label="Words each", width="short", group="words", more=True,
         help="Nearest words of a component, on either side", shown_if=lambda panel: panel.asks_words,
     )  # fmt: skip
     component = field(Annotated[int, Bounds(low=0)], selects=True, chooses=True)

@@ -46,6 +46,8 @@ NOTES: list[dict[str, Any]] = [
 """Columns that can be written into, and who wrote."""
 NAMED = 6
 """Words of each side of a component that are named beside it."""
+CHART_HEIGHT = 280
+"""Pixels of the charts, so that they end where the list beside them does."""
 _WORDS = {"+": "positive side", "-": "negative side", "both": "words, − for the negative side"}
 
 
@@ -55,7 +57,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
     title = "FFN concepts"
     sides = field(SIDES, "sides", label="Words of", redraws=True, help="Which words of a component the table lists")
     search = field(
-        str, label="Find a word", placeholder="as in the word list", group="search", selects=True,
+        str, label="Find a word", placeholder="as in the word list", selects=True,
         help="The components that have this word are listed",
     )  # fmt: skip
     scope = field(SCOPES, "layer", label="Annotate", group="annotating", argument=None, help="About which layers")
@@ -74,15 +76,15 @@ class PrincipalComponents(TextOptions, ComponentPanel):
 
     def build(self) -> None:
         super().build()
-        self.layers = Table(caption="Layers", empty="No layers yet: press Run", height=320)
+        self.layers = Table(caption="Layers", empty="No layers yet: press Run", height=232)
         self.variance, self.bars = CumulativeVariance(), ComponentWords()
         self.variance.lines.selected.on_change("indices", guarded(self, self._line_tapped))
         self.summary = W.HTML("")
         self.summary.add_class("iw-hint")
-        self.table = Table(empty="No components yet: press Run", height=520, on_error=self.show_error)
+        self.table = Table(empty="No components yet: press Run", height=256, on_error=self.show_error)
         self.table.on_edit(self._edited)
         self.annotating = NoteControls(self)
-        self.hits = Table(empty="Type a word: the components that have it are listed here.", height=320)
+        self.hits = Table(empty="Type a word: the components that have it are listed here.", height=140)
         for table, pick in ((self.layers, self._layer_picked), (self.table, self._row_picked), (self.hits, self._hit)):
             self.watch(table, "selected", pick)
         self._hits: list[tuple[int, int, float]] = []
@@ -94,18 +96,21 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         self._filling = False
         charts = []
         for chart in (self.variance, self.bars):
-            charts.append(W.VBox([BokehFigure(chart.figure, on_error=self.show_error)]))
-            charts[-1].add_class("iw-chart")
-        search = W.VBox([*self.controls.rows("search"), self.hits], layout={"flex": "1 1 320px"})
-        layers = W.VBox([self.layers], layout={"flex": "1 1 320px"})
-        above, spare = ([row(layers, charts[0])], []) if self.screen is None else ([row(layers)], [row(charts[0])])
-        below = row(search, charts[1])
-        for line in (*above, below):
-            line.layout.align_items = "flex-start"
+            chart.figure.height = CHART_HEIGHT
+            host = BokehFigure(chart.figure, on_error=self.show_error)
+            charts.append(W.VBox([host], layout={"flex": "2 1 380px"}))
+        self.found = W.VBox([self.hits])
+        shown_if(self.found, False)
+        listed = W.VBox([self.layers, self.found], layout={"flex": "1 1 280px"})
+        listed.add_class("iw-compact")
+        above, spare = (row(listed, *charts), []) if self.screen is None else (row(listed), [row(*charts)])
         self.top_texts = TopTexts(self, lambda component: f"component {component} of layer {self.layer}")
         shown_if(self.top_texts.box, self.asks_words)  # a saved result has no model that could read
-        spare += [self.top_texts.box, self.annotating.box, below]
-        self.arrange([*above, self.summary, self.table], spare=spare)
+        self.top_texts.box.layout.flex, self.annotating.box.layout.flex = "3 1 480px", "2 1 400px"
+        below = row(self.top_texts.box, self.annotating.box)
+        for line in (above, below):
+            line.layout.align_items = "flex-start"
+        self.arrange([above, self.summary, self.table], spare=[*spare, below])
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
@@ -281,6 +286,7 @@ class PrincipalComponents(TextOptions, ComponentPanel):
     def _list_hits(self) -> None:
         """List the components that have the word that was typed."""
         word, result = self.search.strip(), self.looked_at
+        shown_if(self.found, bool(word))
         self._hits, self.hits.rows = [], []
         if not word:
             self.hits.caption = ""

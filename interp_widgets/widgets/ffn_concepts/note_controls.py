@@ -74,8 +74,14 @@ class NoteControls:
             [
                 *controls.rows("annotating", after={"annotator": [self.ask_button, self.count]}),
                 *controls.rows("endpoint", after={"base_url": [self.key]}),
-                row(self.delete_button, self.undo_button),
-                row(self.file, self.save_button, self.open_button, self.keep_button),
+                row(
+                    self.delete_button,
+                    self.undo_button,
+                    self.file,
+                    self.save_button,
+                    self.open_button,
+                    self.keep_button,
+                ),
             ]
         )
         self.box.add_class("iw-column")

@@ -37,7 +37,7 @@ class TextOptions(T.HasTraits):
 
     sample_texts = field(
         Annotated[list, Lines(3)], label="Texts, one per line", placeholder="empty: texts of the demo's world",
-        group="texts", width="grow", argument=None, selects=True,
+        group="texts", width="grow", argument=None, selects=True, more=True,
     )  # fmt: skip
     texts_end = field(
         ENDS, "highest", label="Activation", group="texts", argument=None, selects=True,

@@ -24,7 +24,7 @@ class PairTables:
 
     def __init__(self, panel: HeadWords) -> None:
         self.panel = panel
-        self.pairs = Table(empty="Click a head of the grid: its word pairs are listed here.", height=380)
+        self.pairs = Table(empty="Click a head of the grid: its word pairs are listed here.", height=340)
         self.dimensions = Table(empty="Click a head of the grid: its dimensions are listed here.", height=170)
         self.inside = Table(empty="Click a dimension: its own pairs are listed here, the nearest first.", height=170)
         every = panel.on_click(

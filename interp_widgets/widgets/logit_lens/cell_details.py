@@ -30,14 +30,14 @@ class CellDetails:
         self.panel = panel
         self.numbers = W.HTML("")
         self.numbers.add_class("iw-hint")
-        self.table = Table(instruction="click one to follow it", empty="No reading yet: press Run", height=340)
+        self.table = Table(instruction="click one to follow it", empty="No reading yet: press Run", height=224)
         self.charts = tuple(LensTrajectory(kind=kind) for kind in CHARTS)
         hosts = [BokehFigure(chart.figure, on_error=panel.show_error) for chart in self.charts]
         boxes = [W.VBox([host]) for host in hosts]
-        listed = W.VBox([self.table, self.numbers])
-        for box in (listed, *boxes):
-            box.add_class("iw-chart")  # two beside each other where there is room
-        self.parts = [row(listed, *boxes)]
+        for box in boxes:
+            box.layout.flex = "1 1 352px"  # all beside each other where there is room
+        self.listed = [self.table, self.numbers]
+        self.parts = [row(*boxes)]
         self.parts[0].layout.align_items = "flex-start"
         for heat in panel.map.maps.views:
             panel.watch(heat, ["hovered", "cross"], lambda _: self._list())

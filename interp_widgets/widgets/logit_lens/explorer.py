@@ -81,8 +81,7 @@ class LogitLensExplorer(PredictionPanel):
         self.inputs.children = [*self.text_inputs(), *self.controls.rows()]
         self.map = LensMap(self)
         self.about = CellDetails(self)
-        self.plot.children = self.map.parts
-        self.details.children = self.about.parts
+        self.arrange(self.map.parts, self.about.parts, spare=[self.map.key], beside=self.about.listed)
         if self.position < 0 and self.response_token < 0:
             self.position = self.prompt_token
         if self.reading < 0 < self.layer:
@@ -117,6 +116,7 @@ class LogitLensExplorer(PredictionPanel):
         texts = request.inputs[0]
         prompt, _ = self.models[0].split(texts.prompt, texts.response)
         self.in_prompt = len(prompt) - (results[0].bos_id is not None)
+        self.fit_side(results[0].n_positions)
         self.map.paint()
         self.about.paint()
 

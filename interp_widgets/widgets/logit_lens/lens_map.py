@@ -35,7 +35,7 @@ class LensMap:
         self.key = W.HTML(KEY)
         self.key.add_class("iw-hint")
         shown_if(self.story, panel.screen is None)  # the screen says it beside the panel
-        self.parts = [self.story, self.maps.box, self.key]
+        self.parts = [self.story, self.maps.box]
         for heat in self.maps.views:
             panel.watch(heat, "pinned", self._pinned)
             panel.watch(heat, "cross", self._moved)

@@ -119,9 +119,10 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self.beside_run(above)
         self.inputs.children = [self.controls.fold(above, [scoring])]
         self.strips = W.VBox([self.prompt_strips.box, self.response_strips.box])
-        self.strips.add_class("iw-beside")
+        for name in ("iw-beside", "iw-strips"):
+            self.strips.add_class(name)
         shown_if(self.strips, not on_screen)  # a screen has them above all panels
-        self.arrange([self.strips, self.maps.box], [self.table], spare=[self.verdict.box, self.scores])
+        self.arrange([self.strips, self.maps.box], beside=[self.verdict.box, self.scores, self.table], width=420)
         for strip in self.prompt_strips.views:
             self.bind(strip, "prompt_token", key="selected")
         texts_above = [] if self.screen is None else [self.screen.texts.prompt_strip]
@@ -291,6 +292,7 @@ class SaliencyMap(ResponsePanel, DensityPanel):
         self._show_texts(first, request.inputs[0].text)
         self._matrices = tuple(map(self._matrix, self._in_rows))
         self._densities = tuple(result.density(**self.shape) for result in self._in_rows)
+        self.fit_side(len(first.response_tokens))
         beside = self.shown == "beside"
         (self.strips.remove_class if beside else self.strips.add_class)("iw-beside")  # two of each are two rows
         for view, heat in self.maps.drawn():

@@ -110,7 +110,7 @@ class TokenDecompositionExplorer(PredictionPanel):
         ]
         self.map = SourceMap(self)
         self.about = SourceDetails(self)
-        self.arrange(self.map.parts, self.about.parts, spare=[self.map.sums])
+        self.arrange(self.map.parts, self.about.parts, beside=[self.about.sources, self.map.sums], width=540)
         self.source = self.prompt_token if self.source < 0 else self.source
         self.column = self.layer if self.column < 0 < self.layer else self.column
         self.watch(self, ["prompt", "response", "response_token"], self._forget_position)
@@ -142,6 +142,7 @@ class TokenDecompositionExplorer(PredictionPanel):
         held = {id(rows.result): rows for rows in self.rows}
         self.rows = tuple(held.get(id(result)) or Rows(result) for result in results)
         self._carry_selection(results[0])
+        self.fit_side(self.rows[0].n_layers + 1)
         self.map.paint()
         self.about.paint()
 

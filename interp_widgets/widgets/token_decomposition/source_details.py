@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 TABLE_ROWS = 200
 """Most sources in the table."""
+CHART_HEIGHT = 304
+"""Pixels of the charts, which end where the list beside them does."""
 TOP = 10
 """Tokens listed of a part."""
 
@@ -33,18 +35,15 @@ class SourceDetails:
 
     def __init__(self, panel: TokenDecompositionExplorer) -> None:
         self.panel = panel
-        self.sources = Table(empty="No sources yet: press Run", height=320)
-        self.part = Table(empty="No part yet: press Run", height=320)
-        left = W.VBox([self.sources], layout={"flex": "3 1 480px"})
-        right = W.VBox([self.part], layout={"flex": "2 1 280px"})
-        tables = row(left, right)
-        tables.layout.align_items = "flex-start"
+        self.sources = Table(empty="No sources yet: press Run", height=272)
+        self.part = Table(empty="No part yet: press Run", height=272)
         self.charts = tuple(PartTrajectories(kind=kind) for kind in ("norm_share", "target_logit"))
         self.figures = [BokehFigure(chart.figure, on_error=panel.show_error) for chart in self.charts]
-        boxes = [W.VBox([figure]) for figure in self.figures]
-        for box in boxes:
-            box.add_class("iw-chart")
-        self.parts = [tables, row(*boxes)]
+        for chart in self.charts:
+            chart.figure.height = CHART_HEIGHT
+        boxes = [W.VBox([figure], layout={"flex": "3 1 416px"}) for figure in self.figures]
+        self.parts = [row(W.VBox([self.part], layout={"flex": "1 1 240px"}), *boxes)]
+        self.parts[0].layout.align_items = "flex-start"
         panel.watch(self.sources, "selected", self._picked)
         self._listed: list[int] = []
         self._asked: Any = None

@@ -43,6 +43,7 @@ class SourceMap:
         )  # fmt: skip
         self.strip, self.heat = self.strips.views[0], self.maps.views[0]
         self.sums = W.HTML("")
+        self.strips.box.add_class("iw-strips")
         shown_if(self.strips.box, panel.screen is None)  # a screen has the tokens above all panels
         self.parts = [self.strips.box, self.maps.box]
         for strip in self.strips.views:
