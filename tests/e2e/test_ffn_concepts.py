@@ -16,7 +16,7 @@ def opened(nb: Any) -> Any:
 
 def components(nb: Any) -> Any:
     """The table of components."""
-    return nb.panel.locator(".iw-table").nth(1)
+    return nb.panel.locator(".iw-table").nth(2)
 
 
 def cell(nb: Any, component: int, column: str) -> Any:
@@ -102,7 +102,7 @@ def test_journey(opened: Any) -> None:
     find.fill("sad")
     find.press("Enter")
     nb.wait_py("panel.search", "sad")
-    hit = panel.locator(".iw-table").nth(2).locator("tbody tr").first
+    hit = panel.locator(".iw-table").nth(1).locator("tbody tr").first
     expect(hit).to_be_visible()
     hit.click()
     nb.wait_py("(panel.layer, panel.component)", nb.py("panel['concepts'].results[0].components_with('sad')[0][:2]"))
