@@ -1,0 +1,128 @@
+"""LoPE, Localized Subspace Projection and Editing: bias neurons lose what they write along probes of bias."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from interp_widgets.analysis._core.arrays import Floats
+from interp_widgets.analysis._core.checks import check_range
+from interp_widgets.analysis.bias.neurons import bias_neuron_activity, rank_bias_neurons
+from interp_widgets.analysis.bias.probes import BiasProbes
+from interp_widgets.analysis.ffn_concepts.neurons import value_vectors
+from interp_widgets.arguments import checked
+from interp_widgets.data.bias.labelled import LabelledTexts
+from interp_widgets.models import Model
+from interp_widgets.models.edits import LayerEdit, ModelEdit, Setting
+
+_DEPENDENT = 1e-6
+"""Singular values of directions, of the largest, below which some lie in the span of the others."""
+
+
+def bias_projection(directions: Floats, *, literal: bool = False) -> NDArray[np.float64]:
+    """(d_model, d_model) what of a vector lies along directions (n, d_model) of unit length.
+
+    The projector onto their span; with ``literal`` the sum of their outer products as equation 5.1 prints it, which is
+    a projector only where they are at right angles.
+
+    >>> bias_projection(np.array([[1.0, 0.0], [1.0, 0.0]])).tolist()
+    [[1.0, 0.0], [0.0, 0.0]]
+    >>> bias_projection(np.array([[1.0, 0.0], [1.0, 0.0]]), literal=True).tolist()
+    [[2.0, 0.0], [0.0, 0.0]]
+    """
+    rows = np.atleast_2d(np.asarray(directions, dtype=np.float64))
+    if literal:
+        return np.asarray(rows.T @ rows)
+    _, sizes, basis = np.linalg.svd(rows, full_matrices=False)
+    kept = basis[sizes > sizes[0] * _DEPENDENT]
+    return np.asarray(kept.T @ kept)
+
+
+@checked
+@torch.no_grad()
+def lope_edit(
+    model: Model,
+    probes: BiasProbes,
+    *,
+    k: int = 10,
+    threshold: float = 0.9,
+    alpha: float = 1.0,
+    literal: bool = False,
+) -> ModelEdit:
+    """The edit that LoPE makes of a model, to be applied, saved and loaded; see `lope`."""
+    check_range("threshold", threshold, 0.0, 1.0)
+    check_range("alpha", alpha, 0.0)
+    neurons = rank_bias_neurons(model, probes, k=k)
+    texts = LabelledTexts(tuple(probes.texts), tuple(probes.biased.tolist()), tuple(probes.groups))
+    active = bias_neuron_activity(model, neurons, texts)
+    layers: dict[int, LayerEdit] = {}
+    for layer in range(model.n_layers):
+        chosen = probes.generalising(layer, threshold)
+        numbers = neurons.of_layer(layer)
+        if not chosen or not numbers:
+            continue
+        directions = probes.direction[list(chosen)]
+        rows = torch.tensor(numbers)
+        before = value_vectors(model, layer)[rows.to(model.device)].double().cpu()
+        removed = before @ torch.from_numpy(bias_projection(directions, literal=literal))
+        activation = alpha * float(active.mean[layer, 0])
+        added = -max(activation, 0.0) * directions.mean(axis=0)
+        layers[layer] = LayerEdit(rows, before.float(), (before - removed).float(), torch.from_numpy(added).float())
+    settings: dict[str, Setting] = {
+        "method": "lope",
+        "k": k,
+        "threshold": threshold,
+        "alpha": alpha,
+        "literal": literal,
+    }
+    return ModelEdit("LoPE", layers, settings)
+
+
+@checked
+@contextmanager
+def lope(
+    model: Model,
+    probes: BiasProbes,
+    *,
+    k: int = 10,
+    threshold: float = 0.9,
+    alpha: float = 1.0,
+    literal: bool = False,
+) -> Iterator[ModelEdit]:
+    """Inside, bias neurons write nothing along the probes of bias, and active ones are pushed the other way.
+
+    In each layer the value vectors v of its bias neurons become (I − Θ) v, where Θ projects onto the directions of the
+    probes that hold on that layer's states (`BiasProbes.generalising`). Where the bias neurons of the layer are active
+    on biased texts in the mean, α > 0, the mean of these directions times α is taken off what the MLP writes, at every
+    token. The weights are edited in place, for all threads, and are as before to the last bit afterwards.
+
+    Args:
+        model: what `load_model` returns; the one that the probes were made from.
+        probes: from `train_bias_probes`.
+        k: bias neurons per probe.
+        threshold: AUC above which a probe holds on another layer's states.
+        alpha: multiplies α; 0 leaves the second step out.
+        literal: Θ as the sum of outer products that equation 5.1 prints, instead of the projector onto their span.
+
+    Yields:
+        The edit, which can be saved.
+
+    Raises:
+        ValueError: probes of another model, options out of range, or weights that cannot be edited.
+
+    Source: Explainability in Large Language Models (Luo 2024), section 5.2.2, equations 5.1 to 5.3.
+
+    Example:
+        >>> probes = train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
+        >>> with lope(base, probes) as edit:
+        ...     changed = score_stereoset(base, demo_stereoset()).overall
+        >>> sorted(edit.layers)[-1] < base.n_layers
+        True
+    """
+    edit = lope_edit(model, probes, k=k, threshold=threshold, alpha=alpha, literal=literal)
+    with edit.applied(model):
+        yield edit
