@@ -23,6 +23,8 @@ from .analysis.bias import StereoSetMetrics as StereoSetMetrics
 from .analysis.bias import StereoSetResult as StereoSetResult
 from .analysis.bias import bbq_metrics as bbq_metrics
 from .analysis.bias import bias_neuron_activity as bias_neuron_activity
+from .analysis.bias import lope as lope
+from .analysis.bias import lope_edit as lope_edit
 from .analysis.bias import rank_bias_neurons as rank_bias_neurons
 from .analysis.bias import score_bbq as score_bbq
 from .analysis.bias import score_crows as score_crows
@@ -135,7 +137,9 @@ from .data.problems import read_problems as read_problems
 from .data.word_vectors import WordVectors as WordVectors
 from .data.word_vectors import demo_word_vectors as demo_word_vectors
 from .data.word_vectors import read_word_vectors as read_word_vectors
+from .models import LayerEdit as LayerEdit
 from .models import Model as Model
+from .models import ModelEdit as ModelEdit
 from .models import ModelPair as ModelPair
 from .models import ModModel as ModModel
 from .models import load_demo_pair as load_demo_pair

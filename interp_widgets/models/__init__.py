@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .edits import LayerEdit, ModelEdit
 from .hooks import Run
 from .hub_files import LoadError
 from .loading import load_model, register_opener
@@ -12,9 +13,11 @@ from .pair import ModelPair, load_demo_pair, load_pair
 from .self_check import SelfCheck, SelfCheckError
 
 __all__ = [
+    "LayerEdit",
     "LoadError",
     "ModModel",
     "Model",
+    "ModelEdit",
     "ModelPair",
     "Run",
     "SelfCheck",

@@ -32,7 +32,14 @@ Setting = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class LayerEdit:
-    """What is edited in the MLP of one layer."""
+    """What is edited in the MLP of one layer.
+
+    Example:
+        >>> import torch
+        >>> before = base.weight("W_out", 2)[:1].float()
+        >>> LayerEdit(torch.tensor([0]), before, 0 * before, torch.zeros(base.d_model)).after.shape
+        torch.Size([1, 192])
+    """
 
     neurons: Tensor
     """(n,) int64 numbers of the neurons."""
@@ -205,9 +212,9 @@ def _new_bias(model: Network, layer: int, values: Tensor, undo: ExitStack) -> Te
     """A bias of zeros for the linear map that holds an output matrix."""
     place = values.untyped_storage().data_ptr()
     for module in model.tl_model.blocks[layer].modules():
-        if not isinstance(module, nn.Linear) or module.bias is not None or module.out_features != model.d_model:
+        if not isinstance(module, nn.Linear) or module.out_features != model.d_model:
             continue
-        if module.weight.untyped_storage().data_ptr() == place:
+        if getattr(module, "bias", None) is None and module.weight.untyped_storage().data_ptr() == place:
             bias = nn.Parameter(torch.zeros(model.d_model, dtype=values.dtype, device=values.device), False)
             undo.callback(module.register_parameter, "bias", None)
             module.register_parameter("bias", bias)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from . import convert
 from .build import BackendChoice, build, check_weights, stop_ids
 from .chat import with_template
 from .devices import device_of, devices_of, has_float64, is_spread
+from .edits import ModelEdit
 from .hub_files import DeviceMap, LoadError, MaxMemory, Source, check_lora, check_tokenizer, open_source, short_name
 from .memory import free_bytes, load_must_fit
 from .model import Model
@@ -54,6 +56,7 @@ def load_model(
     base: str | Path | Any = None,
     device_map: DeviceMap | None = None,
     max_memory: MaxMemory | None = None,
+    edits: Sequence[str | Path | ModelEdit] = (),
 ) -> Model:
     """Load a decoder-only language model and check that it computes what Hugging Face computes.
 
@@ -85,6 +88,9 @@ def load_model(
         max_memory: with ``device_map`` (``"auto"`` if left out): the most memory of each device, such as
             ``{0: "20GB", "cpu": "60GB"}``.
 
+        edits: changes of the weights that are made once the model is loaded and checked, in this order: what
+            `ModelEdit.save` wrote, or edits themselves. A transformers model that shares its weights changes with it.
+
     Raises:
         LoadError: nothing to load there, and what to do about it (a ValueError).
         SelfCheckError: the loaded model disagrees with Hugging Face, in which part and by how much (a ValueError).
@@ -105,6 +111,8 @@ def load_model(
     model = _load(source, **options, processed=processed, base=base, device_map=device_map, max_memory=max_memory)
     if chat_template is not None:
         model.tokenizer = with_template(model.tokenizer, chat_template, model.name)
+    for edit in edits:
+        (edit if isinstance(edit, ModelEdit) else ModelEdit.load(edit)).apply(model)
     return model
 
 

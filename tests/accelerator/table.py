@@ -246,6 +246,16 @@ def bias_probes(setup: Setup) -> Any:
     )
 
 
+@row("lope", "lope_edit", "ModelEdit", "LayerEdit")
+def edited(setup: Setup) -> Any:
+    texts = [f"{one} {two}." for one in ("A pilot", "A nurse", "John", "Mary", "The dog") for two in ("flies", "helps")]
+    probes = iw.train_bias_probes(
+        setup.model, [iw.SentencePair(text, f"{text} Paris.", text) for text in texts], splits=2
+    )
+    with iw.lope(setup.model, probes, k=2, threshold=0.0):
+        return setup.model.run(setup.tokens).logits
+
+
 @row("as_lm_eval")
 def harness(setup: Setup) -> Any:
     return iw.as_lm_eval(setup.model)._loglikelihood_tokens([(None, setup.tokens, [7, 8]), (None, [5], [9])])

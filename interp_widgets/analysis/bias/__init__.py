@@ -6,6 +6,8 @@ from .bbq import bbq_metrics as bbq_metrics
 from .bbq import score_bbq as score_bbq
 from .crows import CrowsResult as CrowsResult
 from .crows import score_crows as score_crows
+from .lope import lope as lope
+from .lope import lope_edit as lope_edit
 from .neurons import BiasActivity as BiasActivity
 from .neurons import BiasNeurons as BiasNeurons
 from .neurons import bias_neuron_activity as bias_neuron_activity

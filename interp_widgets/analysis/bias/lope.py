@@ -53,7 +53,18 @@ def lope_edit(
     alpha: float = 1.0,
     literal: bool = False,
 ) -> ModelEdit:
-    """The edit that LoPE makes of a model, to be applied, saved and loaded; see `lope`."""
+    """The edit that LoPE makes of a model, to be applied, saved and loaded; arguments and errors are those of `lope`.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> probes = train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
+        >>> with TemporaryDirectory() as folder:
+        ...     path = lope_edit(base, probes, k=5).save(Path(folder) / "lope.safetensors")
+        ...     edited = load_model("demo-base", edits=[path])
+        >>> edited.weight_hash == base.weight_hash
+        False
+    """
     check_range("threshold", threshold, 0.0, 1.0)
     check_range("alpha", alpha, 0.0)
     neurons = rank_bias_neurons(model, probes, k=k)
@@ -67,7 +78,7 @@ def lope_edit(
             continue
         directions = probes.direction[list(chosen)]
         rows = torch.tensor(numbers)
-        before = value_vectors(model, layer)[rows.to(model.device)].double().cpu()
+        before = value_vectors(model, layer)[rows.to(model.device)].cpu().double()
         removed = before @ torch.from_numpy(bias_projection(directions, literal=literal))
         activation = alpha * float(active.mean[layer, 0])
         added = -max(activation, 0.0) * directions.mean(axis=0)
