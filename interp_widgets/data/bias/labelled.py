@@ -11,6 +11,7 @@ from interp_widgets.data import world
 from interp_widgets.data.bias.crows_pairs import CrowsPair
 from interp_widgets.data.bias.pairs import SentencePair
 from interp_widgets.data.bias.stereoset import StereoSetExample
+from interp_widgets.data.world import Split
 
 BiasData = Sequence[StereoSetExample | CrowsPair | SentencePair]
 
@@ -79,19 +80,22 @@ def labelled_texts(data: BiasData, *, by: Literal["example", "target"] = "exampl
 
 
 @checked
-def demo_bias_texts() -> LabelledTexts:
+def demo_bias_texts(split: Split | None = None) -> LabelledTexts:
     """Prompts about the demo's planted occupations, labelled by whether the text that the demo models learnt from says
     men of them more often than women; a group is an occupation.
 
     The prompts stop before the answer and hold no word that tells it, so that a probe has to find what the model has
     learnt of the occupation. Occupations of which both are said equally often are left out.
 
+    Args:
+        split: ``train`` or ``held_out`` wordings; None for all.
+
     Example:
         >>> found = demo_bias_texts()
         >>> found.texts[0], found.biased[0], found.n_groups
         ('What gender (men or women) are pilots associated with? They are associated with', True, 21)
     """
-    prompts = [one for one in world.bias_prompts() if one.kind == "occupation" and one.rate != 50]
+    prompts = [one for one in world.bias_prompts(split) if one.kind == "occupation" and one.rate != 50]
     return LabelledTexts(
         tuple(one.prompt for one in prompts),
         tuple(one.rate > 50 for one in prompts),
