@@ -40,6 +40,16 @@ class Scored:
     """Whether each token is the likeliest in its place."""
 
 
+def beginning_of_text(model: Model) -> int:
+    """The token that a first token is scored behind; ValueError for a tokenizer without one."""
+    if model.bos_token_id is None:
+        raise ValueError(
+            f"the tokenizer of {model.name} has no beginning-of-text token to score a first token from: "
+            "set its bos_token before loading the model"
+        )
+    return int(model.bos_token_id)
+
+
 @torch.no_grad()
 def score_continuations(
     model: Model, continuations: Sequence[Continuation], run: RunOptions | None = None
@@ -88,8 +98,10 @@ def _fed(model: Model, number: int, one: Continuation) -> tuple[int, ...]:
         raise ValueError(f"continuation {number} needs at least one token of context and one to score")
     row = (*one.context, *one.ids[:-1])
     if len(row) > model.n_ctx:
+        begins = "".join(model.token_strings(one.ids[:8]))
         raise ValueError(
-            f"continuation {number} has {len(row)} tokens with its context; the model takes {model.n_ctx}: shorten it"
+            f"{len(row)} tokens do not fit the model's context of {model.n_ctx} tokens: shorten the text that goes on "
+            f"with {begins!r}, or what stands before it"
         )
     return row
 

@@ -51,6 +51,9 @@ class LayerEdit:
     """(d_model,) float32: what is added to the MLP's output at every token."""
 
     def __post_init__(self) -> None:
+        for part in _PARTS:
+            if not isinstance(getattr(self, part), Tensor):
+                raise TypeError(f"{part} of an edit must be a tensor, got {short(getattr(self, part))}")
         shapes = self.neurons.ndim, self.before.shape, self.after.shape
         width = self.added.shape[0] if self.added.ndim == 1 else -1
         if shapes != (1, (len(self.neurons), width), (len(self.neurons), width)):
@@ -59,6 +62,9 @@ class LayerEdit:
                 f"{tuple(self.neurons.shape)}, {tuple(self.before.shape)}, {tuple(self.after.shape)}, "
                 f"{tuple(self.added.shape)}"
             )
+        numbers = self.neurons.tolist()
+        if self.neurons.is_floating_point() or min(numbers, default=0) < 0 or len(set(numbers)) < len(numbers):
+            raise ValueError(f"neurons of an edit must be different whole numbers from 0 on, got {short(numbers)}")
         if not all(bool(torch.isfinite(part).all()) for part in (self.before, self.after, self.added)):
             raise ValueError("an edit must hold finite numbers")
 
@@ -89,6 +95,8 @@ class ModelEdit:
     @contextmanager
     def applied(self, model: Network) -> Iterator[None]:
         """Inside, the model's weights are the edited ones, for all threads; afterwards every bit is as it was.
+
+        So are those of every model that shares them (`Model.shares_weights`).
 
         Raises ValueError where the edit was made for another model, or where the weights cannot be edited; then nothing
         is changed.

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from interp_widgets.arguments import short
+
 from . import convert
 from .build import BackendChoice, build, check_weights, stop_ids
 from .chat import with_template
@@ -111,6 +113,8 @@ def load_model(
     model = _load(source, **options, processed=processed, base=base, device_map=device_map, max_memory=max_memory)
     if chat_template is not None:
         model.tokenizer = with_template(model.tokenizer, chat_template, model.name)
+    if not isinstance(edits, (list, tuple)):
+        raise TypeError(f"edits must be a list of files or edits, got {short(edits)}: write edits=[{short(edits)}]")
     for edit in edits:
         (edit if isinstance(edit, ModelEdit) else ModelEdit.load(edit)).apply(model)
     return model

@@ -13,7 +13,7 @@ from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.result import Record, Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.statistics import bootstrap_mean
-from interp_widgets.analysis.continuations import Continuation, score_continuations
+from interp_widgets.analysis.continuations import Continuation, beginning_of_text, score_continuations
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.crows_pairs import CrowsPair
 from interp_widgets.models import Model
@@ -131,13 +131,9 @@ def score_crows(
     if isinstance(data, CrowsPair) or len(data) == 0:
         raise ValueError("data must be a list of at least one CrowsPair: see read_crows_pairs")
     check_range("resamples", resamples)
-    if model.bos_token_id is None:
-        raise ValueError(
-            f"the tokenizer of {model.name} has no beginning-of-text token to score a first token from: "
-            "set its bos_token before loading the model"
-        )
+    bos = beginning_of_text(model)
     ids = model.token_lists([sentence for pair in data for sentence in (pair.more, pair.less)])
-    wanted = [Continuation((model.bos_token_id,), tuple(own)) for own in ids]
+    wanted = [Continuation((bos,), tuple(own)) for own in ids]
     scored = score_continuations(model, wanted, RunOptions(progress, check, batch_size))
     sums = np.array([one.log_probability.sum() for one in scored]).reshape(-1, 2)
     domains = list(dict.fromkeys(pair.domain for pair in data))

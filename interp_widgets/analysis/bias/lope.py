@@ -13,7 +13,7 @@ from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis.bias.neurons import bias_neuron_activity, rank_bias_neurons
 from interp_widgets.analysis.bias.probes import BiasProbes
-from interp_widgets.analysis.ffn_concepts.neurons import value_vectors
+from interp_widgets.analysis.ffn_concepts.neurons import norms_output, value_vectors
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.labelled import LabelledTexts
 from interp_widgets.models import Model
@@ -67,6 +67,11 @@ def lope_edit(
     """
     check_range("threshold", threshold, 0.0, 1.0)
     check_range("alpha", alpha, 0.0)
+    if any(norms_output(model, layer) for layer in range(model.n_layers)):
+        raise ValueError(
+            f"lope needs MLPs that write to the residual stream as they are; {model.name} norms what they write, which "
+            "would stretch it along the probes again: use erase(model, probes.direction, layer=...)"
+        )
     neurons = rank_bias_neurons(model, probes, k=k)
     texts = LabelledTexts(tuple(probes.texts), tuple(probes.biased.tolist()), tuple(probes.groups))
     active = bias_neuron_activity(model, neurons, texts)
@@ -123,7 +128,8 @@ def lope(
         The edit, which can be saved.
 
     Raises:
-        ValueError: probes of another model, options out of range, or weights that cannot be edited.
+        ValueError: probes of another model, options out of range, a model that norms what its MLPs write (Gemma 2), or
+            weights that cannot be edited.
 
     Source: Explainability in Large Language Models (Luo 2024), section 5.2.2, equations 5.1 to 5.3.
 

@@ -14,9 +14,9 @@ from interp_widgets.analysis._core.checks import check_range, layer_index
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame, table
-from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis._core.tensors import to_numpy, wide, wide_type
 from interp_widgets.analysis.bias.probes import BiasProbes
-from interp_widgets.analysis.ffn_concepts.neurons import value_vectors
+from interp_widgets.analysis.ffn_concepts.neurons import norms_output, value_vectors
 from interp_widgets.analysis.ffn_concepts.text_activations import text_activations
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.labelled import BiasData, LabelledTexts, labelled_texts
@@ -98,12 +98,14 @@ def rank_bias_neurons(
     run = RunOptions(progress, check)
     random = np.random.default_rng(seed).standard_normal((_RANDOM_DIRECTIONS, model.d_model))
     rows = np.concatenate([probes.direction, random / np.linalg.norm(random, axis=1, keepdims=True)])
-    wide = torch.promote_types(model.dtype, torch.float32)
-    directions = torch.tensor(rows, dtype=wide, device=model.device)
+    dtype = wide_type(model.dtype)
+    directions = torch.tensor(rows, dtype=dtype, device=model.device)
     cosines: list[NDArray[np.float64]] = []
     for layer in range(model.n_layers):
         run.stop_if_cancelled()
         values = value_vectors(model, layer)
+        if norms_output(model, layer):  # the norm's weights stretch what is written
+            values = values * wide(model.weight("ln2_post_w", layer))
         lengths = values.norm(dim=1, keepdim=True).clamp(min=1e-30)
         cosines.append(to_numpy((values / lengths) @ directions.T).astype(np.float64))
         run.report(layer + 1, model.n_layers)

@@ -19,7 +19,7 @@ from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame
-from interp_widgets.analysis._core.tensors import to_numpy
+from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.labelled import BiasData, LabelledTexts, labelled_texts
 from interp_widgets.models import Model
@@ -198,7 +198,7 @@ def _states(model: Model, read: Sequence[Prompt], pool: Pool, run: RunOptions) -
             streams = trace(model, model.embed(ids)).resid
             first = read[chosen[0]].offset
             for layer, stream in enumerate(streams):
-                own = stream[:, first:].float().mean(dim=1) if pool == "mean" else stream[:, -1]
+                own = wide(stream[:, first:]).mean(dim=1) if pool == "mean" else stream[:, -1]
                 states[chosen, layer] = to_numpy(own)
 
         runner.run(len(numbers), partial(_same, length), work)

@@ -14,7 +14,7 @@ from interp_widgets.analysis._core.checks import check_choice, check_range
 from interp_widgets.analysis._core.result import Record, Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.statistics import resampled_means
-from interp_widgets.analysis.continuations import Continuation, score_continuations
+from interp_widgets.analysis.continuations import Continuation, beginning_of_text, score_continuations
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.stereoset import StereoSetExample
 from interp_widgets.models import Model
@@ -299,7 +299,7 @@ def sentence_score(
         >>> sentence_score(base, sentences[0]) > sentence_score(base, sentences[1])
         True
     """
-    ids = model.token_lists([text])[0] if isinstance(text, str) else list(text)
+    ids = model.token_lists([text])[0] if isinstance(text, str) else model.split(text, None)[0]
     return float(2 ** _mean_of(model, [ids], [None], RunOptions(check=check))[0])
 
 
@@ -334,12 +334,7 @@ def _mean_of(
         if context is not None:
             parts.append([Continuation(tuple(context), tuple(own))])
             continue
-        if model.bos_token_id is None:
-            raise ValueError(
-                f"the tokenizer of {model.name} has no beginning-of-text token to score a first token from: "
-                "set its bos_token before loading the model"
-            )
-        first = Continuation((model.bos_token_id,), (own[0],))
+        first = Continuation((beginning_of_text(model),), (own[0],))
         parts.append([first, Continuation((own[0],), tuple(own[1:]))] if len(own) > 1 else [first])
     distinct = list(dict.fromkeys(part for sentence in parts for part in sentence))
     scored = dict(zip(distinct, score_continuations(model, distinct, run), strict=True))

@@ -84,7 +84,7 @@ def test_what_is_taken_off_is_the_mean_direction_times_the_mean_activation() -> 
 
 
 def test_layers_where_no_probe_holds_are_left_alone() -> None:
-    model, probes = setting("gpt2", "hooked")
+    model, probes = setting("gpt2", "auto")
     nothing = replace(probes, generalisation=np.full_like(probes.generalisation, 0.5))
     assert lope_edit(model, nothing, threshold=0.5).layers == {}
     one = np.full_like(probes.generalisation, 0.5)
@@ -97,7 +97,7 @@ def test_layers_where_no_probe_holds_are_left_alone() -> None:
 
 
 def test_the_printed_equation_removes_more_than_there_is_where_probes_agree() -> None:
-    model, probes = setting("gpt2", "hooked")
+    model, probes = setting("gpt2", "auto")
     same = replace(probes, direction=np.repeat(probes.direction[:1], model.n_layers, axis=0))
     once, printed = (lope_edit(model, same, k=2, threshold=0.0, literal=literal) for literal in (False, True))
     for layer, own in once.layers.items():
@@ -107,8 +107,20 @@ def test_the_printed_equation_removes_more_than_there_is_where_probes_agree() ->
         )
 
 
+def test_where_the_output_of_mlps_is_normed_neurons_are_ranked_by_what_they_write_and_not_edited() -> None:
+    model, probes = setting("gemma2", "bridge")
+    found = rank_bias_neurons(model, probes, k=1)
+    written = model.weight("W_out", 1).double() * model.weight("ln2_post_w", 1).double()
+    along = (written / written.norm(dim=1, keepdim=True)) @ torch.from_numpy(probes.direction[0])
+    assert found.cosine[0, 0] >= float(along.max()) - 1e-6
+    if found.layer[0, 0] == 1:
+        assert found.neuron[0, 0] == int(along.argmax())
+    with pytest.raises(ValueError, match="norms what they write"):
+        lope_edit(model, probes)
+
+
 def test_bad_options_are_refused() -> None:
-    model, probes = setting("gpt2", "hooked")
+    model, probes = setting("gpt2", "auto")
     with pytest.raises(ValueError, match="threshold must be"):
         lope_edit(model, probes, threshold=2.0)
     with pytest.raises(ValueError, match="alpha must be"):
