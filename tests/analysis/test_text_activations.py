@@ -10,39 +10,105 @@ import torch
 
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.ffn_concepts import ffn_concepts, text_activations
+from interp_widgets.analysis.ffn_concepts.text_activations import layer_activations
 from interp_widgets.data.demo_texts import demo_texts
-from tests.models.tiny import tiny_model
+from interp_widgets.models import Model, engine
+from interp_widgets.models.engine.equations import Block
+from tests.models.tiny import HALF_SEED, tiny_model
 from tests.shipped import demo_pair
 
 TEXTS = ["the cat sat on a mat", "dog dog", "a lazy dog jumps on the mat", "on the mat", "cat jumps on"]
 
 
+def own_activations(model: Model, layer: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], list[str]]:
+    """Of every text by itself, what the model's own hooks show: neurons and MLP output of all tokens; and these."""
+    posts, outs, tokens = [], [], list[str]()
+    for text in TEXTS:
+        ids = model.tokens(text)
+        skip = int(ids[0] == model.bos_token_id and model.prepend_bos)
+        hooks = (f"blocks.{layer}.mlp.hook_post", f"blocks.{layer}.hook_mlp_out")
+        post, out = (model.run(ids, capture=hooks).activations[name][0, skip:].double().numpy() for name in hooks)
+        posts.append(post)
+        outs.append(out)
+        tokens += model.token_strings(ids)[skip:]
+    return np.concatenate(posts), np.concatenate(outs), tokens
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=["float64", "bfloat16"])
+@pytest.mark.parametrize("route", ["equations", "modules"])
 @pytest.mark.parametrize(
     ("family", "backend"),
     [("gpt2", "hooked"), ("gpt2", "bridge"), ("llama", "hooked"), ("llama", "bridge"), ("gemma2", "bridge")],
 )
-def test_they_are_those_of_single_passes(family: str, backend: str) -> None:
-    model = tiny_model(family, backend, dtype=torch.float64)
+def test_they_are_those_of_single_passes(
+    family: str, backend: str, route: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = dtype == torch.float64
+    model = tiny_model(family, backend, dtype=dtype, seed=0 if exact else HALF_SEED)
+    if route == "modules":
+        monkeypatch.setattr(engine._Route, "equations", None)
     rng = np.random.default_rng(0)
     directions = rng.normal(size=(3, model.d_model))
+    post, out, tokens = own_activations(model, 1)
     neurons = text_activations(model, TEXTS, layer=1, neurons=[5, -1, 0])
     along = text_activations(model, TEXTS, layer=1, directions=directions)
     every = text_activations(model, TEXTS, layer=1)
     assert neurons.numbers == (5, model.d_mlp - 1, 0)
     assert len(every.numbers) == model.d_mlp
-    start = 0
-    for text in TEXTS:
-        ids = model.tokens(text)
-        skip = int(ids[0] == model.bos_token_id and model.prepend_bos)
-        hooks = ("blocks.1.mlp.hook_post", "blocks.1.hook_mlp_out")
-        post, out = (model.run(ids, capture=hooks).activations[name][0, skip:].numpy() for name in hooks)
-        stop = start + len(post)
-        assert tuple(neurons.tokens[start:stop]) == tuple(model.token_strings(ids)[skip:])
-        np.testing.assert_allclose(neurons.values[start:stop], post[:, [5, -1, 0]], rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(every.values[start:stop], post, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(along.values[start:stop], out @ directions.T, rtol=1e-5, atol=1e-6)
-        start = stop
-    assert start == len(neurons.tokens) == neurons.offsets[-1]
+    assert list(neurons.tokens) == tokens
+    assert len(tokens) == neurons.offsets[-1]
+    for found, wanted in ((neurons, post[:, [5, -1, 0]]), (along, out @ directions.T), (every, post)):
+        if exact:
+            np.testing.assert_allclose(found.values, wanted, rtol=1e-5, atol=1e-6 * np.abs(wanted).max())
+        else:
+            assert np.linalg.norm(found.values - wanted) < 0.02 * np.linalg.norm(wanted)
+    other = own_activations(model, 0)[0]  # as a control, a layer beside it has other values altogether
+    assert np.linalg.norm(every.values - other) > 0.5 * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize(("family", "backend"), [("gpt2", "hooked"), ("llama", "bridge")])
+def test_one_pass_reads_several_layers_and_nothing_runs_behind_the_last(
+    family: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model(family, backend)
+    text_activations(model, TEXTS, layer=0)  # the routes are compared
+    blocks: list[int] = []
+    finish = Block.finish
+    monkeypatch.setattr(Block, "finish", lambda self, *rest: blocks.append(self.index) or finish(self, *rest))
+    told: list[tuple[int, int]] = []
+    both = layer_activations(model, TEXTS, {1: [3, 7], 0: [-1]}, progress=lambda *done: told.append(done))
+    assert blocks == [0, 1]
+    assert told == [(len(TEXTS), len(TEXTS))]
+    assert list(both) == [1, 0]
+    for layer, numbers in ((1, [3, 7]), (0, [-1])):
+        alone = text_activations(model, TEXTS, layer=layer, neurons=numbers)
+        assert both[layer].numbers == alone.numbers
+        assert both[layer].layer == layer
+        np.testing.assert_allclose(both[layer].values, alone.values, rtol=1e-5, atol=1e-6)
+    assert layer_activations(model, TEXTS, {}) == {}
+
+
+@pytest.mark.parametrize("backend", ["hooked", "bridge"])
+def test_the_users_hooks_see_whole_passes_without_padding(backend: str) -> None:
+    model = tiny_model("llama", backend)
+    before = text_activations(model, TEXTS, layer=1, neurons=[2]).values
+    seen: list[tuple[int, ...]] = []
+
+    def halve(value: torch.Tensor, hook: Any) -> torch.Tensor:
+        seen.append(tuple(value.shape[:2]))
+        return 0.5 * value
+
+    last = f"blocks.{model.n_layers - 1}.hook_mlp_out"
+    model.tl_model.add_hook("blocks.1.mlp.hook_post", halve)
+    model.tl_model.add_hook(last, lambda value, hook: seen.append(tuple(value.shape[:2])))
+    try:
+        after = text_activations(model, TEXTS, layer=1, neurons=[2]).values
+    finally:
+        model.tl_model.reset_hooks()
+    np.testing.assert_allclose(after, 0.5 * before, rtol=1e-4, atol=1e-6)
+    lengths = [len(model.tokens(text)) for text in TEXTS]
+    # each batch passes both hooks, and holds texts of its own length alone
+    assert sorted(shape[1] for shape in seen for _ in range(shape[0])) == sorted(2 * lengths)
 
 
 def test_the_top_texts_are_those_of_the_largest_and_smallest_token(tmp_path: Any) -> None:

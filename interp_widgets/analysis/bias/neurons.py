@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import field
 
 import numpy as np
@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
-from interp_widgets.analysis._core.checks import check_range, layer_index
+from interp_widgets.analysis._core.checks import check_range
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame, table
 from interp_widgets.analysis._core.tensors import to_numpy, wide, wide_type
 from interp_widgets.analysis.bias.probes import BiasProbes
 from interp_widgets.analysis.ffn_concepts.neurons import norms_output, value_vectors
-from interp_widgets.analysis.ffn_concepts.text_activations import text_activations
+from interp_widgets.analysis.ffn_concepts.text_activations import layer_activations
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.labelled import BiasData, LabelledTexts, labelled_texts
 from interp_widgets.models import Model
@@ -176,7 +176,7 @@ def bias_neuron_activity(
         model: the model that the neurons are of.
         neurons: from `rank_bias_neurons`.
         data: texts with labels, or what a reader gives; see `labelled_texts`.
-        progress: called with (done, total) layers.
+        progress: called with (done, total) texts.
         check: called before every pass; raises to cancel.
 
     Raises:
@@ -202,23 +202,21 @@ def bias_neuron_activity(
     run = RunOptions(progress, check)
     shape = model.n_layers, 2
     share, mean = np.full(shape, np.nan), np.full(shape, np.nan)
-    chosen = [neurons.of_layer(layer) for layer in range(model.n_layers)]
-    for layer, numbers in enumerate(chosen):
-        if numbers:
-            for side, texts in enumerate(sides):
-                share[layer, side], mean[layer, side] = _activity(model, texts, layer, numbers, check)
-        run.report(layer + 1, model.n_layers)
+    chosen = {layer: numbers for layer in range(model.n_layers) if (numbers := neurons.of_layer(layer))}
+    before = 0
+
+    def report(done: int, _: int) -> None:
+        run.report(before + done, len(labelled.texts))
+
+    for side, texts in enumerate(sides):
+        activations = layer_activations(model, texts, chosen, progress=report, check=check)
+        before += len(texts)
+        for layer, found in activations.items():
+            share[layer, side] = (found.values > 0).mean()
+            mean[layer, side] = found.values.mean(dtype=np.float64)
     return BiasActivity(
         share_active=share,
         mean=mean,
-        neurons=np.array([len(numbers) for numbers in chosen]),
+        neurons=np.array([len(chosen.get(layer, ())) for layer in range(model.n_layers)]),
         provenance=provenance(model.provenance(), texts=len(labelled.texts)),
     )
-
-
-def _activity(
-    model: Model, texts: Sequence[str], layer: int, numbers: Sequence[int], check: Callable[[], None] | None
-) -> tuple[float, float]:
-    """Share of activations above zero, and their mean."""
-    found = text_activations(model, texts, layer=layer_index(model, layer), neurons=numbers, check=check).values
-    return float((found > 0).mean()), float(found.mean(dtype=np.float64))

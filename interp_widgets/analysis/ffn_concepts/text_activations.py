@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
 from interp_widgets.analysis._core.checks import check_finite, check_range, layer_index, neuron_indices, place_of
@@ -19,9 +20,10 @@ from interp_widgets.analysis._core.tensors import to_numpy, wide
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
+from interp_widgets.models.engine import mlp_values, pads
 
 _TOKENS = 1024
-"""Tokens of one pass."""
+"""Tokens of one pass, padding included."""
 
 
 class TopText(NamedTuple):
@@ -110,7 +112,7 @@ def text_activations(
     """How active neurons, or directions of what an MLP writes, are at every token of some texts.
 
     A neuron's activation is what multiplies its value vector; that of a direction is the MLP's output, as it is added
-    to the residual stream, times the direction. Texts of equal length run together.
+    to the residual stream, times the direction. Texts of like length run together, and no layer behind this one runs.
 
     Args:
         model: what `load_model` returns.
@@ -132,49 +134,109 @@ def text_activations(
         >>> found.values.shape[1], len(found.top(0, 4)), len(found.top(0, 4)[0].tokens) > 3
         (3, 4, True)
     """
-    if isinstance(texts, str) or len(texts) == 0:
-        raise ValueError("texts must be a list of at least one text or list of token ids")
     if neurons is not None and directions is not None:
         raise ValueError("neurons and directions are two questions: give one of them")
     layer, run = layer_index(model, layer), RunOptions(progress, check)
-    along = None
     if directions is None:
-        model.capabilities.require("mlp_neurons", "text_activations", "give directions=", using="mlp")
-        numbers: Sequence[int] = neuron_indices(model, neurons)
-        hook = f"blocks.{layer}.mlp.hook_post"
+        chosen = _of_neurons(model, neurons)
     else:
         model.capabilities.require("mlp", "text_activations")
-        rows = np.atleast_2d(np.asarray(directions, dtype=np.float64))
-        if rows.shape[1] != model.d_model:
-            raise ValueError(f"directions must be rows of {model.d_model} numbers, got shape {rows.shape}")
-        numbers, hook = range(len(rows)), f"blocks.{layer}.hook_mlp_out"
-        along = torch.tensor(rows, dtype=torch.promote_types(model.dtype, torch.float32), device=model.device).T
-    columns = torch.tensor(list(numbers), device=model.device)
+        chosen = _along(model, np.atleast_2d(np.asarray(directions, dtype=np.float64)))
+    return _over_texts(model, texts, {layer: chosen}, prepend_bos, run)[layer]
+
+
+@checked
+@torch.no_grad()
+def layer_activations(
+    model: Model,
+    texts: Sequence[PromptInput],
+    neurons: Mapping[int, Sequence[int]],
+    *,
+    prepend_bos: bool | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> dict[int, TextActivations]:
+    """`text_activations` of neurons of several layers, which one pass over each text gives.
+
+    Args:
+        model: what `load_model` returns.
+        texts: as there.
+        neurons: for each layer, counted from 0, the numbers of the neurons in it.
+        prepend_bos: as there, and so are ``progress`` and ``check``.
+
+    Raises:
+        ValueError: as there.
+    """
+    chosen = {layer_index(model, layer): _of_neurons(model, numbers) for layer, numbers in neurons.items()}
+    return _over_texts(model, texts, chosen, prepend_bos, RunOptions(progress, check)) if chosen else {}
+
+
+class _Chosen(NamedTuple):
+    """What is read of one layer."""
+
+    site: Literal["mlp", "neuron"]
+    numbers: Sequence[int]
+    take: Callable[[Tensor], Tensor]
+    """From the values (batch, tokens, width) at the site to (batch, tokens, numbers)."""
+
+
+def _of_neurons(model: Model, neurons: Sequence[int] | None) -> _Chosen:
+    model.capabilities.require("mlp_neurons", "text_activations", "give directions=", using="mlp")
+    numbers = neuron_indices(model, neurons)
+    columns = torch.tensor(numbers, device=model.device)
+    return _Chosen("neuron", numbers, lambda value: wide(value[..., columns]))
+
+
+def _along(model: Model, rows: NDArray[np.float64]) -> _Chosen:
+    if rows.shape[1] != model.d_model:
+        raise ValueError(f"directions must be rows of {model.d_model} numbers, got shape {rows.shape}")
+    along = torch.tensor(rows, dtype=torch.promote_types(model.dtype, torch.float32), device=model.device).T
+    return _Chosen("mlp", range(len(rows)), lambda value: wide(value) @ along)
+
+
+def _over_texts(
+    model: Model,
+    texts: Sequence[PromptInput],
+    chosen: Mapping[int, _Chosen],
+    prepend_bos: bool | None,
+    run: RunOptions,
+) -> dict[int, TextActivations]:
+    """What is read of each layer, all at the same site; texts of like length run together, the longest first."""
+    if isinstance(texts, str) or len(texts) == 0:
+        raise ValueError("texts must be a list of at least one text or list of token ids")
+    (site,) = {one.site for one in chosen.values()}
+    taken = {layer: one.take for layer, one in chosen.items()}
     read = [read_prompt(model, text, prepend_bos=prepend_bos) for text in texts]
-    sizes = [len(one.shown_ids) for one in read]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    values = np.empty((offsets[-1], len(numbers)), dtype=np.float32)
-    order = sorted(range(len(read)), key=lambda text: len(read[text].ids))
-    done = 0
+    offsets = np.concatenate([[0], np.cumsum([one.n_shown for one in read])])
+    values = {layer: np.empty((offsets[-1], len(one.numbers)), dtype=np.float32) for layer, one in chosen.items()}
+    order = sorted(range(len(read)), key=lambda text: -len(read[text].ids))
+    padded, done = pads(model), 0
     while done < len(order):
         length = len(read[order[done]].ids)
-        most = max(1, _TOKENS // length)
-        batch = [text for text in order[done : done + most] if len(read[text].ids) == length]
+        batch = order[done : done + max(1, _TOKENS // length)]
+        batch = [text for text in batch if padded or len(read[text].ids) == length]
         run.stop_if_cancelled()
-        found = wide(model.run([list(read[text].ids) for text in batch], capture=hook).activations[hook])
-        chosen = found[..., columns] if along is None else found @ along
-        for text, own in zip(batch, to_numpy(chosen), strict=True):
-            values[offsets[text] : offsets[text + 1]] = own[read[text].offset :]
+        rows = [[*read[text].ids, *read[text].ids[-1:] * (length - len(read[text].ids))] for text in batch]
+        for layer, found in mlp_values(model, torch.tensor(rows, device=model.device), site, taken).items():
+            for text, own in zip(batch, to_numpy(found), strict=True):
+                values[layer][offsets[text] : offsets[text + 1]] = own[read[text].offset : len(read[text].ids)]
         done += len(batch)
         run.report(done, len(order))
-    check_finite(values, lambda token, column: f"the activation of number {numbers[column]} at token {token}")
-    return TextActivations(
-        layer=layer,
-        numbers=tuple(numbers),
-        tokens=tuple(token for one in read for token in one.tokens()),
-        offsets=offsets,
-        values=values,
-        provenance=provenance(
-            model.provenance(), layer=layer, texts=len(read), of="neurons" if along is None else "directions"
-        ),
-    )
+    tokens = tuple(token for one in read for token in one.tokens())
+    for layer, one in chosen.items():
+        check_finite(
+            values[layer],
+            lambda token, column, one=one: f"the activation of number {one.numbers[column]} at token {token}",
+        )
+    of = {"mlp": "directions", "neuron": "neurons"}[site]
+    return {
+        layer: TextActivations(
+            layer=layer,
+            numbers=tuple(one.numbers),
+            tokens=tokens,
+            offsets=offsets,
+            values=values[layer],
+            provenance=provenance(model.provenance(), layer=layer, texts=len(read), of=of),
+        )
+        for layer, one in chosen.items()
+    }

@@ -11,10 +11,10 @@ positions it would always see. That rule is here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -46,6 +46,7 @@ __all__ = [
     "in_blocks",
     "jacobian_at",
     "mean_embedding",
+    "mlp_values",
     "pads",
     "patched",
     "prefix",
@@ -439,6 +440,35 @@ def streams_at(
         if route.equations is not None:
             return native.streams_at(route.equations, embeddings, layers, last, past)
         return modules.streams_at(network, embeddings, layers, last, past)
+
+
+@torch.no_grad()
+def mlp_values(
+    network: Network,
+    ids: Tensor,
+    site: Literal["mlp", "neuron"],
+    taken: Mapping[int, Callable[[Tensor], Tensor]],
+) -> dict[int, Tensor]:
+    """By layer, what is taken of the activations of its neurons, or of what its MLP adds to the stream, in one pass.
+
+    Nothing runs behind the last of the layers, unless the user has hooks on the model.
+
+    Args:
+        network: a `Model`.
+        ids: (batch, tokens) token ids; sequences of different lengths may be padded behind their end where `pads`.
+        site: as in `Patch`.
+        taken: for each layer a function of the values (batch, tokens, width) there to those to keep.
+
+    Example:
+        >>> ids = torch.tensor([model.tokens("The capital of France is")])
+        >>> mlp_values(model, ids, "neuron", {2: lambda value: value[..., [7, 8]]})[2].shape
+        torch.Size([1, 6, 2])
+    """
+    with network.lock:
+        route = _route(network, ids.shape[1])
+        if route.equations is not None:
+            return native.mlp_values(route.equations, network.embed(ids), site, taken)
+        return modules.mlp_values(network, ids, site, taken, whole=route.hooked)
 
 
 # ---- token by token

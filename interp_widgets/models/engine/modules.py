@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..devices import is_spread
 from ..hooks import attached, check_hook_names
 from ..mixture_of_depths.graft import mixture_of
 from ..network import Network
-from ..patching import Patch, entries_for, site_changes, site_hook
+from ..patching import Patch, Site, entries_for, site_changes, site_hook
 from ..soft_cap import soft_cap, soft_capped
 from .equations import KeysValues
 from .traces import Trace
@@ -31,6 +31,7 @@ __all__ = [
     "drop_pattern",
     "encode",
     "keys_values",
+    "mlp_values",
     "patched",
     "run_blocks",
     "streams_at",
@@ -281,7 +282,7 @@ def drop_pattern(block: Any) -> None:
 
 
 class _Enough(Exception):
-    """The last stream that is needed has been read."""
+    """The last value that is needed has been read."""
 
 
 def streams_at(
@@ -311,6 +312,38 @@ def streams_at(
     if len(seen) < len(layers):
         raise ValueError(f"{network.name} does not show the residual stream between its layers, so it cannot be read")
     return torch.stack([seen[layer] for layer in layers], dim=1)
+
+
+def mlp_values(
+    network: Network, ids: Tensor, site: Site, taken: Mapping[int, Callable[[Tensor], Tensor]], *, whole: bool
+) -> dict[int, Tensor]:
+    """By layer, what its function takes of the values (batch, tokens, width) at one site, for ids (batch, tokens).
+
+    The pass is left behind the last of the layers unless ``whole``.
+    """
+    tl_model, kept = network.tl_model, dict[int, Tensor]()
+
+    def keep(layer: int) -> Callable[..., Tensor]:
+        def read(value: Tensor, hook: Any) -> Tensor:
+            kept[layer] = taken[layer](value)
+            drop_pattern(tl_model.blocks[layer])
+            if layer == max(taken) and not whole:
+                raise _Enough
+            return value
+
+        return read
+
+    names = {layer: site_hook(site, layer, network.n_layers) for layer in taken}
+    hooks = [(name, keep(layer)) for layer, name in names.items()]
+    if whole:
+        run_blocks(network, ids, hooks, whole=True)
+    else:
+        with contextlib.suppress(_Enough), attached(tl_model, hooks):
+            encode(network, network.embed(ids))
+    silent = next((name for layer, name in names.items() if layer not in kept), None)
+    if silent is not None:
+        raise ValueError(f"hook {silent!r} exists but does not run in this model's forward pass")
+    return kept
 
 
 def trace(network: Network, embeddings: Tensor, neurons: Sequence[int], *, whole: bool, split: bool) -> Trace:

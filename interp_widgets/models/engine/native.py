@@ -16,7 +16,19 @@ from .equations import At, Block, Equations, KeysValues, Rotation, as_it_is
 from .traces import Trace
 from .unembed import vocabulary_block
 
-__all__ = ["PickedRows", "Rows", "Writer", "decode", "encode", "keys_values", "patched", "streams_at", "trace", "walk"]
+__all__ = [
+    "PickedRows",
+    "Rows",
+    "Writer",
+    "decode",
+    "encode",
+    "keys_values",
+    "mlp_values",
+    "patched",
+    "streams_at",
+    "trace",
+    "walk",
+]
 
 Project = Callable[[Block, Rotation | None], tuple[Tensor, Tensor, Tensor]]
 """Queries, keys and values of a block, already rotated."""
@@ -166,6 +178,21 @@ def streams_at(
         return start[rows, last][:, None]
     stream = walk(equations, equations.blocks(range(top)), start, first, past=past, at=at, last=last)
     return torch.stack([*seen, stream[:, 0]], dim=1)
+
+
+def mlp_values(
+    equations: Equations, embeddings: Tensor, site: str, taken: Mapping[int, Callable[[Tensor], Tensor]]
+) -> dict[int, Tensor]:
+    """By layer, what its function takes of the values (batch, tokens, width) at one site."""
+    kept: dict[int, Tensor] = {}
+
+    def at(name: str, layer: int, value: Tensor) -> Tensor:
+        if name == site and layer in taken:
+            kept[layer] = taken[layer](value)
+        return value
+
+    walk(equations, equations.blocks(range(max(taken) + 1)), equations.start(embeddings, 0), 0, at=at)
+    return kept
 
 
 def decode(equations: Equations, hidden: Tensor, ids: slice | Tensor | None = None) -> Tensor:

@@ -67,7 +67,10 @@ def test_a_planted_neuron_stands_out_from_chance() -> None:
 def test_activity_over_the_tokens_of_biased_and_benign_texts(family: str, backend: str) -> None:
     model = tiny_model(family, backend)
     neurons = rank_bias_neurons(model, probes_of(model), k=2)
-    found = bias_neuron_activity(model, neurons, PAIRS)
+    done: list[tuple[int, int]] = []
+    found = bias_neuron_activity(model, neurons, PAIRS, progress=lambda *told: done.append(told))
+    assert done[-1] == (20, 20)
+    assert done == sorted(set(done))
     for layer in range(model.n_layers):
         numbers = list(neurons.of_layer(layer))
         assert found.neurons[layer] == len(numbers)
