@@ -58,8 +58,8 @@ def found(pair: Any) -> Any:
 
 @pytest.fixture
 def browse(wire: Any) -> Iterator[Callable[..., FFNConceptBrowser]]:
-    """Opens browsers; afterwards every worker and comm they opened must be gone."""
-    with opening(FFNConceptBrowser) as build:
+    """Opens browsers that read few texts; afterwards every worker and comm they opened must be gone."""
+    with opening(FFNConceptBrowser, sample_texts=list(demo_texts(8))) as build:
         yield build
     assert wire.open() <= 2, "what the kernel shares (Bokeh's code) may stay, nothing else"
 
@@ -637,7 +637,7 @@ def listed(panel: Any, index: int = 0) -> tuple[list[str], list[float]]:
 
 
 def test_the_texts_of_a_component_and_of_a_neuron(pair: Any, browse: Any, found: Any, wire: Any) -> None:
-    panel = browse(pair, layer=3, component=2)
+    panel = browse(pair, layer=3, component=2, sample_texts=[])
     settle(panel)
     for view, model, result in (("A", pair.base, found[0]), ("B", pair.tuned, found[1])):
         panel.view = view
@@ -896,7 +896,7 @@ def test_words_of_ones_own(pair: Any, browse: Any) -> None:
 )  # fmt: skip
 def test_opens_on_either_backend_and_in_half_precision(browse: Any, family: str, backend: Any, dtype: Any) -> None:
     model = tiny_model(family, backend, dtype=dtype, seed=HALF_SEED)
-    panel = browse(model, prompt="The cat sat on the mat", target="")
+    panel = browse(model, prompt="The cat sat on the mat", target="", sample_texts=[])
     assert panel.status.state == "done", panel.status.error
     assert len(tab(panel).table.rows) == min(20, panel.result.rank)
     panel.tab = "neurons"
