@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -134,3 +135,25 @@ def test_the_concept_browser_says_where_its_answer_is_from() -> None:
     assert len(panel.sets[0].names) == 222
     assert isinstance(panel.results[-1].map, ConceptMap)
     panel.close()
+
+
+@pytest.mark.seconds
+def test_no_draft_of_a_map_that_ships(monkeypatch: pytest.MonkeyPatch) -> None:
+    from interp_widgets import ConceptBrowser
+    from interp_widgets.widgets.concepts.direction_map import MapRequest
+
+    drafted: list[str] = []
+    draft = MapRequest.draft
+    monkeypatch.setattr(MapRequest, "draft", lambda self, *rest: drafted.append(self.map_method) or draft(self, *rest))
+    results.clear()
+    with closing(ConceptBrowser(demo_pair())) as panel:
+        panel.wait(60)
+        assert not drafted
+        for result in panel.results:
+            assert result.map.method == "tsne"
+            assert result.map.other_xy is not None
+        panel.concepts = panel.concepts[:12]  # which do not ship: their directions and their map are made
+        panel.go()
+        assert panel.wait(120)
+        assert drafted
+        assert [one.map.method for one in panel.results] == ["pca", "tsne"]

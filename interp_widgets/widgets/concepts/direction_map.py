@@ -156,21 +156,29 @@ class DirectionMap(ConceptPanel):
 
     def answer(self, request: MapRequest, model: Model, concepts: ConceptSet, progress: Any, check: Any) -> Any:
         first, last = self.models[0], self.models[-1]
-        if model is not last:  # shown while the second model is at work
+        if model is not last and not self._whole_map_is_there(request):  # shown while the second model is at work
             return MappedConcepts(concepts=concepts, map=request.draft(concepts, check))
-        base = concepts if first is last else self.directions(request.source, first, progress, check)
-        apart = base.d_model != concepts.d_model
-        other = None if first is last or apart else concepts
+        base, own = (
+            concepts if one is model else self.directions(request.source, one, progress, check) for one in (first, last)
+        )
+        apart = base.d_model != own.d_model
+        other = None if first is last or apart else own
 
         def compute() -> ConceptMap | None:
             began = time.monotonic()
-            places = request.map_of(concepts if apart else base, other, check)
+            places = request.map_of(own if apart else base, other, check)
             if places is not None:
-                cost = concept_map_cost(len(concepts.names), concepts.d_model, two=other is not None)
+                cost = concept_map_cost(len(own.names), own.d_model, two=other is not None)
                 speedometer.learn(_map_kind(request.map_method), "cpu", cost.flops, time.monotonic() - began)
             return places
 
-        return MappedConcepts(concepts=concepts, map=self.answers.once(Places(request), model, compute))
+        return MappedConcepts(concepts=concepts, map=self.answers.once(Places(request), last, compute))
+
+    def _whole_map_is_there(self, request: MapRequest) -> bool:
+        """Whether a map of both models will probably be found, with the directions it is of: no draft is shown then."""
+        first, last = self.models[0], self.models[-1]
+        found = (self.answers.expected(asked, last) for asked in (Places(request), request.source))
+        return first.d_model == last.d_model and not self.answers.fresh and all(found)
 
     def own_forecast(self, request: MapRequest, model: Model) -> Forecast:
         if model is not self.models[-1] or self.answers.expected(Places(request), model):
