@@ -122,6 +122,7 @@ from .data.bias import demo_bias_texts as demo_bias_texts
 from .data.bias import demo_stereoset as demo_stereoset
 from .data.bias import labelled_texts as labelled_texts
 from .data.bias import read_bbq as read_bbq
+from .data.bias import read_bias_data as read_bias_data
 from .data.bias import read_crows_pairs as read_crows_pairs
 from .data.bias import read_relation as read_relation
 from .data.bias import read_sentence_pairs as read_sentence_pairs
@@ -156,6 +157,7 @@ from .widgets.ablation import AblationPanel as AblationPanel
 from .widgets.base.fields import Bounds as Bounds
 from .widgets.base.fields import field as field
 from .widgets.base.panel import Panel as Panel
+from .widgets.bias import BiasWorkbench as BiasWorkbench
 from .widgets.concepts import ConceptBrowser as ConceptBrowser
 from .widgets.ffn_concepts import FFNConceptBrowser as FFNConceptBrowser
 from .widgets.head_words import HeadWordBrowser as HeadWordBrowser

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import interp_widgets
+from interp_widgets.analysis.bias import BiasActivity, BiasProbes, StereoSetResult
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet
 from interp_widgets.analysis.head_words import HeadWordChance
 from interp_widgets.analysis.mixture_of_depths import RoutingResult
@@ -63,6 +64,9 @@ OPENINGS = (
     ),  # with the response written, it asks something else
     Opening("HeadWordBrowser", (HeadWordChance,), answer=run_with_chance),
     Opening("MoDRoutingViewer", (RoutingResult,)),
+    Opening("BiasWorkbench", (StereoSetResult,)),
+    Opening("BiasWorkbench", (BiasProbes,), {"tab": "probes"}),
+    Opening("BiasWorkbench", (BiasProbes, BiasActivity), {"tab": "neurons"}),
 )
 """What ships of which widgets."""
 

@@ -11,6 +11,7 @@ from scipy.spatial.distance import pdist
 from scipy.stats import spearmanr
 
 from interp_widgets.analysis._core.result import Record
+from interp_widgets.analysis.bias import BiasActivity, BiasProbes
 from interp_widgets.analysis.concepts import ConceptMap
 from interp_widgets.analysis.head_words import HeadWordChance
 from interp_widgets.demo.answers import COMMAND, OPENINGS, computed, main, recorded
@@ -28,6 +29,11 @@ def differences(first: Any, second: Any, path: str = "") -> list[str]:
         return unlike_maps(first, second, path)
     if isinstance(first, HeadWordChance) and isinstance(second, HeadWordChance):
         return unlike_counts(first, second, path)
+    if isinstance(first, BiasProbes) and isinstance(second, BiasProbes):
+        return unlike_probes(first, second, path)
+    if isinstance(first, BiasActivity) and isinstance(second, BiasActivity):
+        swapped = int(np.abs(first.neurons - second.neurons).sum())
+        return differences(first.mean, second.mean, f"{path}.mean") if not swapped else [path] * (swapped > 4)
     if isinstance(first, Record):
         names = [item.name for item in dataclasses.fields(first) if item.name not in ("provenance", "fingerprint")]  # type: ignore[arg-type]
         return [
@@ -58,6 +64,17 @@ def unlike_counts(first: HeadWordChance, second: HeadWordChance, path: str) -> l
         for name in parts
         if not np.allclose(getattr(first, name), getattr(second, name), rtol=0.02, atol=0.02 if "cosine" in name else 5)
     ]
+
+
+def unlike_probes(first: BiasProbes, second: BiasProbes, path: str) -> list[str]:
+    """A fit stops near its optimum; a held-out text on the boundary may fall on its other side."""
+    measures = ("accuracy", "auc", "second_accuracy", "second_auc", "bag_of_words", "embedding", "generalisation")
+    faults = [name for name in measures if not np.allclose(getattr(first, name), getattr(second, name), atol=0.05)]
+    for name in ("direction", "second"):
+        if np.einsum("ld,ld->l", getattr(first, name), getattr(second, name)).min() < 0.99:
+            faults.append(name)
+    faults += [] if (first.texts, first.groups) == (second.texts, second.groups) else ["texts"]
+    return [f"{path}.{name}" for name in faults]
 
 
 def unlike_maps(first: ConceptMap, second: ConceptMap, path: str) -> list[str]:

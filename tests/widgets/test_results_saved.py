@@ -40,6 +40,7 @@ QUICK: dict[str, dict[str, Any]] = {
         "prompt": "Paris is in", "dataset": DATA, "problems": PROBLEMS, "k": 2, "steps": 2, "batch_size": 2,
         "grid_steps": 1, "grid_ks": [1, 2], "n_problems": 2,
     },
+    "BiasWorkbench": {"splits": 2},
 }  # fmt: skip
 
 
@@ -140,6 +141,7 @@ TABS = {
     "HeadWordBrowser": all_tabs,
     "FFNConceptBrowser": all_tabs,
     "ConceptBrowser": all_tabs,
+    "BiasWorkbench": all_tabs,
     "MoDRoutingViewer": tabs_of_mixtures,
 }
 

@@ -17,7 +17,7 @@ from tests.shipped import demo_pair
 
 KINDS = [
     "SaliencyExplorer", "LogitLensExplorer", "AblationPanel", "TokenDecompositionExplorer", "HeadWordBrowser",
-    "FFNConceptBrowser", "ConceptBrowser", "MoDRoutingViewer",
+    "FFNConceptBrowser", "ConceptBrowser", "MoDRoutingViewer", "BiasWorkbench",
 ]  # fmt: skip
 PASTED = "word " * 200_000
 HALF = "a\ud800b"

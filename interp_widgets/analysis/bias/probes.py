@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from interp_widgets.analysis._core.arrays import Bools, Floats
 from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index
 from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
@@ -29,6 +30,8 @@ Pool = Literal["mean", "last"]
 
 LEAST_GROUPS = 10
 """Of fewer groups no accuracy is given."""
+_ITERATIONS = 50
+"""Steps that a fit usually takes."""
 
 
 @record
@@ -330,3 +333,17 @@ def _auc(scores: NDArray[np.float64], target: NDArray[np.int64]) -> float:
     from sklearn.metrics import roc_auc_score
 
     return float(roc_auc_score(target, scores))
+
+
+def bias_probes_cost(model: Model, lengths: Sequence[int], *, splits: int = 5) -> Cost:
+    """Operations and peak bytes of `train_bias_probes` on texts of so many tokens.
+
+    Example:
+        >>> bias_probes_cost(base, [8] * 20).flops < bias_probes_cost(base, [8] * 200).flops
+        True
+    """
+    texts, tokens, longest = len(lengths), float(sum(lengths)), max(lengths, default=1)
+    fits = (3 * splits + 2) * model.n_layers + 2 * splits
+    fitted = 4.0 * texts * model.d_model * _ITERATIONS * fits
+    states = 8.0 * texts * (model.n_layers + 1) * model.d_model
+    return Cost(pass_flops(model, tokens, longest) + fitted, 3 * states + chunk_bytes(model, texts, longest))

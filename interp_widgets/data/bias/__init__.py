@@ -1,5 +1,6 @@
 """Readers of published data sets about social bias, and the demo's own."""
 
+from .any_layout import read_bias_data as read_bias_data
 from .bbq import BBQQuestion as BBQQuestion
 from .bbq import read_bbq as read_bbq
 from .crows_pairs import CrowsPair as CrowsPair

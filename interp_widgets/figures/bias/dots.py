@@ -1,0 +1,156 @@
+"""Scores in percent with their intervals: a row per domain, a mark per score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from bokeh.models import LegendItem, Range1d, Span
+
+from interp_widgets.analysis.bias import CrowsResult, StereoSetResult
+from interp_widgets.figures.chart import QUIET, Chart, empty_source
+from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.theme import PALETTE8
+
+MARKERS = ("circle", "square", "triangle")
+_MPL = {"circle": "o", "square": "s", "triangle": "^"}
+_ROW, _MARK = 10, 11
+"""Pixels between two rows, and that a mark takes."""
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One score."""
+
+    row: str
+    """The domain."""
+    score: str
+    """Which score."""
+    value: float
+    interval: Sequence[float]
+    model: int = 0
+    """The first model or the second, which has another colour."""
+    note: str = ""
+
+
+class IntervalDots(Chart):
+    """Scores between 0 and 100 with their 95 % intervals, a row per domain; dotted is 50, no preference."""
+
+    EMPTY: ClassVar[str] = "No scores yet: press Run."
+    TITLE: ClassVar[str] = "What the model prefers, by domain"
+    COLUMNS: ClassVar[tuple[str, ...]] = ("x", "y", "low", "high", "row", "score", "model", "color", "note")
+
+    def __init__(self, name: str = "bias_scores") -> None:
+        tips = [("", "@row @model"), ("@score", "@x{0.0} %"), ("95 % interval", "@low{0.0} to @high{0.0}"),
+                ("", "@note")]  # fmt: skip
+        self.start(
+            name, self.TITLE, ("percent", ""), columns=self.COLUMNS, tooltips=tips, height=240,
+            x_range=Range1d(-2, 102), y_range=Range1d(1, 0),
+        )  # fmt: skip
+        self.figure.add_layout(
+            Span(location=50, dimension="height", line_dash="dotted", line_color=QUIET, line_width=1.5)
+        )
+        self.figure.ygrid.visible = False
+        self.hidden = [*self.figure.ygrid]
+        self.figure.segment(x0="low", x1="high", y0="y", y1="y", source=self.source, line_color="color", line_width=3)
+        self.sources = {marker: empty_source(f"{name}_{marker}", self.COLUMNS) for marker in MARKERS}
+        self.marks = [
+            self.figure.scatter(
+                x="x", y="y", size=10, marker=marker, source=source, fill_color="color", line_color=None, name=marker
+            )
+            for marker, source in self.sources.items()
+        ]
+        self.box = self.legend()
+        self.hover(*self.marks)
+        self.dots: tuple[Dot, ...] = ()
+        self.models: dict[int, str] = {}
+        self.say()
+
+    def update(self, dots: Sequence[Dot], models: Mapping[int, str] | None = None, *, subtitle: str = "") -> None:
+        """Show these scores of models with these names; none shows a sentence instead."""
+        self.dots, self.models = tuple(dots), dict(models or {0: ""})
+        rows, scores = self.names("row"), self.names("score")
+        tables: dict[str, dict[str, list[Any]]] = {
+            marker: {column: [] for column in self.COLUMNS} for marker in MARKERS
+        }
+        for dot, y in zip(self.dots, self.places(), strict=True):
+            own = (dot.value, y, *dot.interval, dot.row, dot.score, self.models[dot.model],
+                   PALETTE8[dot.model], dot.note)  # fmt: skip
+            for column, value in zip(self.COLUMNS, own, strict=True):
+                tables[MARKERS[scores.index(dot.score) % len(MARKERS)]][column].append(value)
+        for marker, source in self.sources.items():
+            source.data = tables[marker]
+        if not dots:
+            return self.say()
+        self.box.items = [
+            LegendItem(label=score, renderers=[mark]) for score, mark in zip(scores, self.marks, strict=False)
+        ]
+        if len(self.models) > 1:
+            self.box.items = [*self.box.items, LegendItem(label={"field": "model"}, renderers=[self.marks[0]])]
+        self.figure.height = 110 + len(rows) * (_ROW + _MARK * len(scores) * len(self.models))
+        self.figure.y_range.update(start=len(rows) - 0.5, end=-0.5)
+        self.name_ticks(self.figure.yaxis[0], rows)
+        self.fill({name: [v for table in tables.values() for v in table[name]] for name in self.COLUMNS},
+                  subtitle=subtitle)  # fmt: skip
+
+    def names(self, part: str) -> list[str]:
+        """The rows or the scores in the order in which they come."""
+        return list(dict.fromkeys(getattr(dot, part) for dot in self.dots))
+
+    def places(self) -> list[float]:
+        """Where each dot stands, rows being one apart."""
+        rows, scores, models = self.names("row"), self.names("score"), list(self.models)
+        count = len(scores) * len(models)
+        return [
+            rows.index(dot.row)
+            + 0.7 * ((scores.index(dot.score) * len(models) + models.index(dot.model) + 0.5) / count - 0.5)
+            for dot in self.dots
+        ]
+
+    def scene(self, *, width: float = 720) -> Scene:
+        """The scores on the screen as a static picture; ValueError where there are none."""
+        if self.message:
+            raise ValueError(f"there are no scores to draw: {self.message}")
+        texts, dots, places, scores = self.described, self.dots, self.places(), self.names("score")
+        names = [
+            score if len(self.models) == 1 else f"{score}, {model}"
+            for score in scores
+            for model in self.models.values()
+        ]
+        height = self.figure.height + 40 + legend_room(names, width) + subtitle_room(texts["subtitle"])
+
+        def draw(sheet: Sheet) -> None:
+            axes = plot(sheet, width, height, names, **texts)
+            axes.axvline(50, color=QUIET, lw=1.5 * POINT, ls=":")
+            parts: dict[str, Any] = {}
+            for dot, y in zip(dots, places, strict=True):
+                name = dot.score if len(self.models) == 1 else f"{dot.score}, {self.models[dot.model]}"
+                color, marker = PALETTE8[dot.model], _MPL[MARKERS[scores.index(dot.score) % len(MARKERS)]]
+                axes.hlines([y], dot.interval[0], dot.interval[1], colors=color, lw=3 * POINT)
+                parts[name] = axes.scatter([dot.value], [y], s=(9 * POINT) ** 2, color=color, marker=marker)
+            axes.set(xlim=(-2, 102), ylim=(len(self.names("row")) - 0.5, -0.5))
+            axes.set_yticks(range(len(self.names("row"))), self.names("row"))
+            legend(axes, [(name, parts[name]) for name in names if name in parts], width)
+
+        return Scene(width, height, draw, title=texts["title"])
+
+
+def score_dots(result: StereoSetResult | CrowsResult, model: int = 0) -> list[Dot]:
+    """SS, LMS and ICAT of every domain; of CrowS-Pairs how often the disadvantaged group's sentence is likelier.
+
+    >>> result = score_stereoset(base, demo_stereoset()[:30])
+    >>> [(dot.row, dot.score) for dot in score_dots(result)][:2]
+    [('gender', 'SS'), ('gender', 'LMS')]
+    """
+    if isinstance(result, CrowsResult):
+        return [
+            Dot(entry.domain, "likelier", entry.preferred, entry.interval, model, f"{entry.n} pairs")
+            for entry in result.metrics
+        ]
+    return [
+        Dot(entry.domain, name.upper(), getattr(entry, name), getattr(entry, f"{name}_interval"), model,
+            f"{entry.n} examples, {entry.n_targets} terms")
+        for entry in result.metrics for name in ("ss", "lms", "icat")
+    ]  # fmt: skip

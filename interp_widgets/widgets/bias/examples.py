@@ -1,0 +1,219 @@
+"""The sentences that all panels of bias are about, and the probes that several of them ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar
+
+import traitlets as T
+
+from interp_widgets.analysis._core.cost import Cost
+from interp_widgets.analysis.bias import score_crows, score_stereoset, train_bias_probes
+from interp_widgets.analysis.bias.probes import LEAST_GROUPS, bias_probes_cost
+from interp_widgets.analysis.continuations import continuations_cost
+from interp_widgets.arguments import short
+from interp_widgets.data.bias import (
+    CrowsPair,
+    LabelledTexts,
+    SentencePair,
+    StereoSetExample,
+    demo_bias_texts,
+    demo_stereoset,
+    labelled_texts,
+    read_bias_data,
+)
+from interp_widgets.data.files import existing_file
+from interp_widgets.models import Model
+
+from ..base.controls import checked_path
+from ..base.fields import Bounds, Incomplete, Seed, field, hint_at
+from ..base.panel import Panel
+from ..base.request import File, PerModel, Request
+
+KINDS = (StereoSetExample, CrowsPair, SentencePair)
+SAMPLED = 64
+"""Texts whose lengths stand for those of all in a forecast."""
+
+
+class _Data(T.Any):
+    """A trait for examples of one kind, kept as a tuple, or texts with labels."""
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        if value is None or isinstance(value, LabelledTexts):
+            return value
+        items = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+        kinds = {type(item) for item in items}
+        if len(kinds) != 1 or not kinds <= set(KINDS):
+            raise T.TraitError(
+                "data must be a list of StereoSetExample, of CrowsPair or of SentencePair, or LabelledTexts, got "
+                f"{short(value)}"
+            )
+        return items
+
+
+@dataclass(frozen=True)
+class Examples(PerModel):
+    """The examples that are asked about: the user's own, those of a file, or the demo's; those of one domain."""
+
+    own: Any = None
+    file: File | None = None
+    domain: str = ""
+    labelled: bool = False
+    """Whether they are wanted as texts with labels."""
+
+    def read(self) -> Any:
+        """The examples, or texts with labels; OSError or ValueError where they cannot be read."""
+        return _read(self)
+
+    def read_by(self, model: Model) -> Any:
+        return self.read()
+
+    def code(self, name: str) -> tuple[list[str], str]:
+        if self.own is not None:
+            lines = ["data = data  # what the widget was given"]
+        elif self.file is not None:
+            lines = [f"data = read_bias_data({self.file.path!r})"]
+        else:
+            lines = [f"data = {'demo_bias_texts' if self.labelled else 'demo_stereoset'}()"]
+        if self.domain:
+            lines.append(f"data = [example for example in data if example.domain == {self.domain!r}]")
+        pairs = not self.labelled and isinstance(_whole(self)[0], SentencePair)
+        return lines, "[CrowsPair(one.biased, one.benign, 'stereo', one.domain) for one in data]" if pairs else "data"
+
+    @property
+    def functions(self) -> list[str]:
+        """What copied code imports for it."""
+        return [name for name in ("read_bias_data", "demo_bias_texts", "demo_stereoset", "CrowsPair")
+                if any(f"{name}(" in line for line in (*self.code("")[0], self.code("")[1]))]  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def _read(wanted: Examples) -> Any:
+    data = _whole(wanted)
+    if isinstance(data, LabelledTexts):
+        if not wanted.labelled:
+            raise ValueError("texts with labels are no pairs to compare: open them on the tab Probes")
+        return data
+    if wanted.domain:
+        there = dict.fromkeys(example.domain for example in data)
+        data = tuple(example for example in data if example.domain == wanted.domain)
+        if not data:
+            raise Incomplete("domain", f"there is no domain {wanted.domain!r} in these data: {', '.join(there)}")
+    if wanted.labelled:
+        return labelled_texts(data)
+    if isinstance(data[0], SentencePair):
+        return tuple(CrowsPair(one.biased, one.benign, "stereo", one.domain) for one in data)
+    return data
+
+
+@lru_cache(maxsize=8)
+def _whole(wanted: Examples) -> Any:
+    """The examples of all domains."""
+    if wanted.own is not None:
+        return wanted.own
+    if wanted.file is not None:
+        return read_bias_data(wanted.file.path)
+    return demo_bias_texts() if wanted.labelled else demo_stereoset()
+
+
+@dataclass(frozen=True)
+class BiasRequest(Request):
+    """A call on examples, whose copied code also imports what reads them."""
+
+    @property
+    def functions(self) -> list[str]:
+        return [self.method, *(name for one in self.inputs if isinstance(one, Examples) for name in one.functions)]
+
+
+class BiasOptions(Panel):
+    """Base of the panels about one set of examples."""
+
+    tab_name: ClassVar[str] = ""
+    data = field(_Data(None, allow_none=True))
+    """Your own examples, from a reader or made by hand; None for those of the file, or the demo's."""
+    data_file = field(
+        str, label="File", width="grow", placeholder="the demo's planted groups",
+        help="StereoSet (.json), CrowS-Pairs (.csv), or pairs of your own (.csv with biased and benign); empty for the "
+        "demo's", shown_if=lambda panel: panel.data is None,
+    )  # fmt: skip
+    domain = field(str, label="Domain", placeholder="all", help="Only examples of this domain, such as gender")
+
+    def examples(self, *, labelled: bool = False) -> Examples:
+        """The examples of the settings, read; a setting that is wrong is a hint at its control."""
+        demo = self.data is None and not self.data_file
+        with hint_at("data_file"):
+            file = None
+            if self.data is None and self.data_file:
+                file = File.at(str(existing_file(checked_path(self.data_file, "the path"), "sentences about bias")))
+            domain = "" if labelled and (demo or isinstance(self.data, LabelledTexts)) else self.domain
+            wanted = Examples(self.data, file, domain, labelled)
+            wanted.read()
+        return wanted
+
+
+def sentences_of(data: Any) -> list[str]:
+    """All sentences of examples, or the texts with labels."""
+    if isinstance(data, LabelledTexts):
+        return list(data.texts)
+    if isinstance(data[0], CrowsPair):
+        return [sentence for pair in data for sentence in (pair.more, pair.less)]
+    return [sentence for example in data for sentence in example.sentences]
+
+
+def lengths_of(model: Model, texts: Sequence[str]) -> tuple[list[int], float]:
+    """Tokens of some of the texts, and how many of all each of them stands for."""
+    some = texts[:: max(1, len(texts) // SAMPLED)]
+    return [max(1, len(ids)) for ids in model.token_lists(list(some))], len(texts) / len(some)
+
+
+def scores_request(examples: Examples) -> BiasRequest:
+    """The call that scores examples by the rules of their data set."""
+    crows = isinstance(examples.read()[0], CrowsPair)
+    return BiasRequest.of(score_crows if crows else score_stereoset, {}, examples)
+
+
+def scores_cost(examples: Examples, model: Model) -> Cost:
+    """What scoring examples takes."""
+    lengths, times = lengths_of(model, sentences_of(examples.read()))
+    cost = continuations_cost(model, [(1, length) for length in lengths])
+    return Cost(cost.flops * times, cost.bytes)
+
+
+class ProbeOptions(BiasOptions):
+    """Base of the panels that ask for probes."""
+
+    cached_as = "bias"
+    pool = field(
+        {"mean": "mean over the tokens", "last": "last token"}, "mean", label="State",
+        help="What of the residual stream of a text a probe reads",
+    )  # fmt: skip
+    splits = field(
+        Annotated[int, Bounds(2, 100)], 5, label="Splits", width="short", more=True,
+        help="How often the groups are split anew into those that a probe is fitted to and tested on",
+    )  # fmt: skip
+    penalty = field(
+        Annotated[float, Bounds(1e-9, 1e9)], 1.0, label="Penalty", width="short", more=True,
+        help="Weight of the squared norm of a probe's coefficients",
+    )  # fmt: skip
+    seed = field(Seed, 0, label="Seed", width="short", more=True, help="Of the splits and of the shuffled labels")
+
+    def probes_request(self) -> BiasRequest:
+        """The call that trains the probes."""
+        examples = self.examples(labelled=True)
+        texts: LabelledTexts = examples.read()
+        if len(set(texts.biased)) < 2:
+            kind = "biased" if texts.biased[0] else "benign"
+            raise Incomplete("data_file", f"the texts are all {kind}: a probe needs biased and benign ones")
+        if texts.n_groups < LEAST_GROUPS:
+            raise Incomplete("data_file", f"an accuracy of {texts.n_groups} groups says nothing: give {LEAST_GROUPS}")
+        options = {name: getattr(self, name) for name in ("pool", "splits", "penalty", "seed")}
+        return BiasRequest.of(train_bias_probes, options, examples)
+
+    def probes_cost(self, request: Request, model: Model) -> Cost:
+        """What training the probes takes."""
+        texts, options = sentences_of(request.inputs[0].read()), dict(request.arguments)
+        lengths, times = lengths_of(model, texts)
+        return bias_probes_cost(model, [round(sum(lengths) / len(lengths))] * round(times * len(lengths)),
+                                splits=options["splits"])  # fmt: skip

@@ -1,0 +1,231 @@
+"""The neurons that write along the probes of bias, and how active they are on biased texts and on benign ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import ipywidgets as W
+import traitlets as T
+
+from interp_widgets.analysis._core.cost import Cost, pass_flops
+from interp_widgets.analysis._core.result import Result
+from interp_widgets.analysis.bias import (
+    BiasActivity,
+    BiasNeurons,
+    BiasProbes,
+    bias_neuron_activity,
+    rank_bias_neurons,
+)
+from interp_widgets.data.bias import LabelledTexts
+from interp_widgets.figures.bias import ByLayer, NeuronDots, activity_lines
+from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.models import Model
+
+from ..base import pair_view
+from ..base.controls import shown_if
+from ..base.fields import Bounds, Refused, field
+from ..base.guard import guarded
+from ..base.request import FromResult, Request, Steps
+from ..base.saving import as_one
+from ..base.words import Step, Words
+from ..views import BokehFigure, Table
+from .examples import ProbeOptions, lengths_of
+
+RIGHT = {"align": "right"}
+ACTIVITY = {
+    "share_active": ("bias_share", "Bias neurons that are active", "share above zero"),
+    "mean": ("bias_mean", "Activation of bias neurons", "mean activation"),
+}
+
+
+@dataclass(frozen=True)
+class FoundNeurons:
+    """One model's answer."""
+
+    probes: BiasProbes
+    neurons: BiasNeurons
+    activity: BiasActivity
+
+    partial: ClassVar[bool] = False
+
+    @property
+    def provenance(self) -> Any:
+        """What it takes to repeat it."""
+        return self.neurons.provenance
+
+
+class NeuronMap(ProbeOptions):
+    """Dots by probe and layer, a table of the same neurons, and their activity by layer; a click selects a neuron."""
+
+    title, tab_name, of_both = "Bias neurons", "Neurons", ("beside",)
+    k = field(
+        Annotated[int, Bounds(1, lambda panel: panel.most)], 10, label="Neurons per probe", width="short",
+        help="How many neurons, of all layers, are named for each probe",
+    )  # fmt: skip
+    picked = field(T.Tuple(), selects=True)
+    """(layer, neuron) of the one that is looked at; empty for none."""
+
+    @property
+    def most(self) -> int:
+        """Neurons of the smaller model."""
+        return min(model.n_layers * model.d_mlp for model in self.models)
+
+    def build(self) -> None:
+        super().build()
+        self.charts = [NeuronDots() for _ in self.models]
+        for chart in self.charts:
+            chart.source.selected.on_change("indices", guarded(self, partial(self._dot_tapped, chart)))
+        self.activity = {what: ByLayer(*about) for what, about in ACTIVITY.items()}
+        every = (*self.charts, *self.activity.values())
+        self.boxes = [W.VBox([BokehFigure(chart.figure, on_error=self.show_error)]) for chart in every]
+        self.table = Table(empty="No neurons yet: press Run", height=280, instruction="a click selects one")
+        self.watch(self.table, "selected", self._row_picked)
+        dots = W.VBox([*self.boxes[: len(self.charts)], W.VBox([self.table])])
+        lines = W.VBox(self.boxes[len(self.charts) :])
+        for box in (dots, lines):
+            box.add_class("iw-maps")
+        self.note = W.HTML("")
+        self.plot.children = [dots, self.note, lines]
+        self._rows: list[tuple[int, int]] = []
+
+    # the question -----------------------------------------------------------------------------------------------------
+
+    def request(self) -> Steps:
+        if self.k > self.most:
+            raise Refused("k", f"k must be in 1..{self.most} for the neurons of these models, got {self.k}")
+        probes = self.probes_request()
+        found = FromResult("probes", "{}", lambda result: result)
+        ranked = FromResult("neurons", "{}", lambda result: result)
+        calls = {
+            "probes": probes,
+            "neurons": Request.of(rank_bias_neurons, {"k": self.k}, found),
+            "activity": Request.of(bias_neuron_activity, {}, ranked, *probes.inputs),
+        }
+        return Steps.of(FoundNeurons, calls)
+
+    def compute(
+        self, request: Steps, model: Model, *, progress: Callable[[int, int], None], check: Callable[[], None],
+        on_partial: Callable[[Any], None],
+    ) -> FoundNeurons:  # fmt: skip
+        """The steps, each from the cache where it, or another tab, has asked it."""
+        results: dict[str, Any] = {}
+        steps = tuple(step for _, step in request.arguments)
+        for name, step in request.arguments:
+            filled = step.filled(
+                lambda value: value.read(results[value.step]) if isinstance(value, FromResult) else value
+            )
+            answer = partial(filled.answer, model, progress=progress, check=check)
+            results[name] = self.answers.once(step if name == "probes" else (name, steps), model, answer)
+        return FoundNeurons(**results)
+
+    def cost(self, request: Steps, model: Model) -> Cost:
+        steps = dict(request.arguments)
+        own = self.probes_cost(steps["probes"], model)
+        texts: LabelledTexts = steps["probes"].inputs[0].read()
+        lengths, times = lengths_of(model, texts.texts)
+        passes = pass_flops(model, times * sum(lengths), max(lengths)) * model.n_layers
+        known = self.answers.expected(steps["probes"], model)
+        return Cost((0.0 if known else own.flops) + passes, own.bytes)
+
+    # drawing ----------------------------------------------------------------------------------------------------------
+
+    def draw(self, results: tuple[FoundNeurons, ...], request: Any) -> None:
+        at, names = pair_view.looked_at(self), pair_view.names(self)
+        for what, chart in self.activity.items():
+            lines = [
+                line
+                for name, i in zip(names, at, strict=True)
+                for line in activity_lines(results[i].activity, what, model=i, name=name)  # type: ignore[arg-type]
+            ]
+            chart.update(lines, ends=(0.0,))
+        counts = (f"{start}{_counts(results[i].activity)}" for start, i in zip(pair_view.starts(self), at, strict=True))
+        self.note.value = "<br>".join(counts)
+        rows = [[*row, *([name] if len(at) > 1 else [])] for name, i in zip(names, at, strict=True)
+                for row in _rows(results[i].neurons)]  # fmt: skip
+        heads: list[dict[str, Any]] = [
+            {"label": "layer", **RIGHT}, {"label": "neuron", **RIGHT}, {"label": "named by probes"},
+            {"label": "cosine", **RIGHT, "title": "The largest of its cosines with these probes"},
+            {"label": "above chance", "title": "Whether that is more than a random direction reaches at most"},
+            *([{"label": "model"}] if len(at) > 1 else []),
+        ]  # fmt: skip
+        with self.table.hold_sync():
+            self.table.selected, self.table.rows = -1, []
+            self.table.columns, self.table.rows = heads, rows
+            self.table.caption = "Bias neurons, by cosine"
+
+    def draw_selection(self) -> None:
+        at = pair_view.looked_at(self)
+        for i, (chart, box) in enumerate(zip(self.charts, self.boxes, strict=False)):
+            shown_if(box, i in at)
+            if i in at and self.results:
+                chart.update(self.results[i].neurons, self.picked, name="AB"[i] if len(self.models) > 1 else "")
+        own = [row for row, cells in enumerate(self.table.rows) if tuple(cells[:2]) == tuple(self.picked)]
+        self.table.selected = own[0] if own and self.table.selected not in own else self.table.selected
+
+    def in_words(self) -> Words | None:
+        if not self.results or not self.picked:
+            return None
+        layer, neuron = self.picked
+        step = Step("ffn_concepts", "What does it promote?", {"tab": "neurons", "layer": layer, "neuron": neuron})
+        return Words(f"Bias neuron {neuron} of layer {layer}", steps=(step,))
+
+    # what a user does -------------------------------------------------------------------------------------------------
+
+    def _dot_tapped(self, chart: NeuronDots, _attr: str, _old: Any, new: list[int]) -> None:
+        if new:
+            rows = chart.source.data
+            self._look_at(int(rows["layer"][new[0]]), int(rows["neuron"][new[0]]))
+
+    def _row_picked(self, change: Any) -> None:
+        if change.new >= 0:
+            self._look_at(*map(int, self.table.rows[change.new][:2]))
+
+    def _look_at(self, layer: int, neuron: int) -> None:
+        """Select a neuron, here and in every panel of the workbench, such as the browser of FFN concepts."""
+        if self.picked != (layer, neuron):
+            self.picked = (layer, neuron)
+            self.workbench.select(layer=layer, neuron=neuron)
+
+    # what is saved ----------------------------------------------------------------------------------------------------
+
+    def code(self, request: Steps) -> str:
+        return request.code(self.models, "neurons.to_frame()")
+
+    def frame(self) -> Any:
+        tables = [result.neurons.to_frame() for result in self.by_letter().values()]
+        return tables[0] if len(self.models) == 1 else pair_view.joined(tables)
+
+    def scene(self) -> Scene:
+        dots = [self.charts[i].scene() for i in pair_view.looked_at(self)]
+        return stack_scenes([*dots, *(chart.scene() for chart in self.activity.values() if not chart.message)],
+                            columns=2, title=self.title)  # fmt: skip
+
+    def stored(self) -> Result:
+        parts = {
+            f"{letter} {name}".strip(): getattr(found, name)
+            for letter, found in self.by_letter().items()
+            for name in ("probes", "neurons", "activity")
+        }
+        return as_one(parts, self.tab_name)
+
+
+def _rows(neurons: BiasNeurons) -> list[list[Any]]:
+    """One row per neuron, the one with the largest cosine first."""
+    found: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    for probe, (layers, numbers, cosines) in enumerate(zip(neurons.layer, neurons.neuron, neurons.cosine, strict=True)):
+        for layer, number, cosine in zip(layers, numbers, cosines, strict=True):
+            found.setdefault((int(layer), int(number)), []).append((probe, float(cosine)))
+    rows = [
+        [layer, number, ", ".join(str(probe) for probe, _ in named), (best := max(cosine for _, cosine in named)),
+         best > float(neurons.chance.max())]
+        for (layer, number), named in found.items()
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: -row[3])
+
+
+def _counts(activity: BiasActivity) -> str:
+    counts = ", ".join(f"{layer}: {count}" for layer, count in enumerate(activity.neurons) if count)
+    return f"Bias neurons by layer: {counts}. A layer without any has no activity."

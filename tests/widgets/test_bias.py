@@ -1,0 +1,318 @@
+"""The workbench of bias without a browser: data, probes, neurons, with the demo's sentences and with one's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import traitlets as T
+
+from interp_widgets import (
+    BiasWorkbench,
+    CrowsPair,
+    LabelledTexts,
+    SentencePair,
+    Workbench,
+    bias_neuron_activity,
+    demo_bias_texts,
+    demo_stereoset,
+    rank_bias_neurons,
+    score_crows,
+    score_stereoset,
+    train_bias_probes,
+)
+from interp_widgets.widgets.bias.neurons import FoundNeurons
+from tests.shipped import demo_pair
+from tests.widgets.opening import opening, settle
+
+pytestmark = pytest.mark.slow
+
+JOBS = ("pilot", "nurse", "soldier", "plumber", "teacher", "doctor", "farmer", "cook", "lawyer", "singer", "artist")
+PAIRS = [
+    SentencePair(f"The {job} said that he was late.", f"The {job} said that she was late.", job, "work") for job in JOBS
+]
+CROWS = [
+    CrowsPair(f"The {job} said that she was late.", f"The {job} said that he was late.", way, domain)  # type: ignore[arg-type]
+    for job, way, domain in zip(JOBS, ("stereo", "antistereo") * 6, ("gender", "age") * 6, strict=False)
+]
+
+
+@pytest.fixture(scope="module")
+def base() -> Any:
+    return demo_pair().base
+
+
+@pytest.fixture
+def view(wire: Any) -> Iterator[Callable[..., BiasWorkbench]]:
+    with opening(BiasWorkbench) as build:
+        yield build
+
+
+def run_code(panel: Any) -> dict[str, Any]:
+    scope: dict[str, Any] = {}
+    exec(panel.current.code(panel.current.request()), scope)
+    return scope
+
+
+def stereoset_file(path: Path, domains: tuple[str, ...] = ("gender", "race")) -> Path:
+    rows = [
+        {
+            "id": f"{domain}-{job}", "target": job, "bias_type": domain, "context": f"The {job} is BLANK.",
+            "sentences": [
+                {"sentence": f"The {job} is {word}.", "gold_label": label}
+                for word, label in (("strong", "stereotype"), ("weak", "anti-stereotype"), ("green", "unrelated"))
+            ],
+        }
+        for domain in domains for job in JOBS[:3]
+    ]  # fmt: skip
+    path.write_text(json.dumps({"data": {"intrasentence": rows}}))
+    return path
+
+
+# ---- data
+
+
+def test_the_demo_is_scored_with_the_planted_rates_beside_it(base: Any, view: Any) -> None:
+    panel = view(base)
+    own, data = panel["data"], demo_stereoset()
+    expected = score_stereoset(base, data)
+    np.testing.assert_allclose(panel.result.scores, expected.scores, rtol=1e-5)
+    assert [entry.ss for entry in panel.result.metrics] == [entry.ss for entry in expected.metrics]
+    labels = [column["label"] for column in own.table.columns]
+    assert labels[-1] == "planted %"
+    for row, example, scores in zip(own.table.rows, data, expected.scores, strict=True):
+        assert (row[0], row[1], row[-1]) == (example.target, example.domain, example.rate)
+        assert [row[2].replace("BLANK", row[column]) for column in (3, 5, 7)] == list(example.sentences)
+        np.testing.assert_allclose([row[column] for column in (4, 6, 8)], 100 * scores, atol=6e-4)
+    dots = {(dot.row, dot.score): (dot.value, tuple(dot.interval)) for dot in own.chart.dots}
+    for entry in expected.metrics:
+        assert dots[entry.domain, "SS"] == (entry.ss, tuple(entry.ss_interval))
+        assert dots[entry.domain, "ICAT"] == (entry.icat, tuple(entry.icat_interval))
+    np.testing.assert_allclose(run_code(panel)["result"].scores, expected.scores, rtol=1e-5)
+
+
+def test_a_click_makes_an_example_the_prompt_of_all_panels(base: Any, view: Any, wire: Any) -> None:
+    bench = Workbench(base)
+    panel = view(bench)
+    example = demo_stereoset()[3]
+    wire.type(panel["data"].table, selected=3)
+    assert bench.prompt == example.stereotype
+    panel.sends = 2
+    wire.type(panel["data"].table, selected=-1)
+    wire.type(panel["data"].table, selected=3)
+    assert bench.prompt == example.unrelated
+    assert example.unrelated in panel["data"].sent.value
+    bench.close()
+
+
+def test_two_models(view: Any) -> None:
+    pair = demo_pair()
+    panel = view(pair)
+    own = panel["data"]
+    scores = [score_stereoset(model, demo_stereoset()).scores for model in pair]
+    for name, expected in (("A", scores[0]), ("B", scores[1]), ("difference", scores[1] - scores[0])):
+        panel.view = name
+        np.testing.assert_allclose([row[4] for row in own.table.rows], 100 * expected[:, 0], atol=6e-4)
+        assert {dot.model for dot in own.chart.dots} == {"A": {0}, "B": {1}, "difference": {0, 1}}[name]
+
+
+def test_a_file_of_stereoset_and_one_of_its_domains(base: Any, view: Any, tmp_path: Path) -> None:
+    path = stereoset_file(tmp_path / "dev.json")
+    panel = view(base, data_file=str(path))
+    assert [entry.domain for entry in panel.result.metrics] == ["gender", "race", "overall"]
+    assert "planted %" not in [column["label"] for column in panel["data"].table.columns]
+    panel.domain = "race"
+    settle(panel)
+    assert set(panel.result.domains) == {"race"}
+    assert set(run_code(panel)["result"].domains) == {"race"}
+    kept = panel.result
+    panel.domain = "religion"
+    assert panel.hints == {"domain": "there is no domain 'religion' in these data: gender, race"}
+    assert panel.result is kept
+    panel.domain = ""
+    settle(panel)
+    assert panel.hints == {}
+    stereoset_file(path, ("age",))  # the same name, another file
+    panel.run()
+    assert panel.result.overall.n == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("no.json", None, "there is no file of sentences about bias at .*no.json: check the path"),
+        ("a.csv", "one,two\n1,2\n", "a.csv has the fields 'one', 'two': StereoSet has 'data', CrowS-Pairs 'sent_more'"),
+        ("a.csv", "biased,benign\nx,\n", "pair 0 of .*a.csv: 'benign' is empty"),
+        ("a.json", '{"rows": []}', "a.json has no 'data': its fields are 'rows'"),
+        ("a.csv", "sent_more,sent_less,stereo_antistereo,bias_type\na,b,maybe,age\n", "pair 0 .*'stereo_anti"),
+    ],
+)  # fmt: skip
+def test_a_file_of_the_wrong_layout(
+    name: str, text: str | None, says: str, base: Any, view: Any, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    panel = view(base, domain="gender")
+    kept = panel.result
+    panel.data_file = str(tmp_path / name)
+    assert list(panel.hints) == ["data_file"]
+    with pytest.raises(ValueError, match=says):
+        raise ValueError(panel.hints["data_file"])
+    assert (panel.result, panel.status.error) == (kept, "")
+
+
+def test_crows_pairs_and_pairs_of_ones_own(base: Any, view: Any) -> None:
+    panel = view(base, data=CROWS)
+    expected = score_crows(base, CROWS)
+    np.testing.assert_allclose(panel.result.log_likelihood, expected.log_likelihood, rtol=1e-5)
+    assert [(dot.row, dot.value) for dot in panel["data"].chart.dots] == [
+        (entry.domain, entry.preferred) for entry in expected.metrics
+    ]
+    assert panel["data"].table.rows[1][1:3] == ["its opposite", CROWS[1].more]
+    panel.data = PAIRS
+    settle(panel)
+    assert panel.result.more == tuple(pair.biased for pair in PAIRS)
+    scope = {"data": PAIRS}
+    exec(panel.current.code(panel.current.request()), scope)
+    np.testing.assert_allclose(scope["result"].log_likelihood, panel.result.log_likelihood, rtol=1e-5)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("data", [3, "text", [3], [*CROWS, *PAIRS], []])
+def test_data_of_another_kind(data: Any, base: Any) -> None:
+    with pytest.raises(T.TraitError, match="data must be a list of StereoSetExample, of CrowsPair or of SentencePair"):
+        BiasWorkbench(base, data=data)
+
+
+# ---- probes
+
+
+def test_probes_beside_their_controls(base: Any, view: Any) -> None:
+    panel = view(base, tab="probes", splits=2)
+    own, expected = panel["probes"], train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
+    np.testing.assert_allclose(panel.result.auc, expected.auc, atol=1e-6)
+    assert (panel.layer, panel.pool) == (base.n_layers - 1, "last")
+    lines = {line.name: line.values for line in own.chart.lines}
+    np.testing.assert_allclose(lines["probe"], expected.auc.mean(axis=1))
+    np.testing.assert_allclose(lines["shuffled labels"], expected.control_auc.mean(axis=1))
+    np.testing.assert_allclose(lines["bag of words"], expected.bag_of_words.mean())
+    np.testing.assert_allclose(own.maps.views[0].matrix, expected.generalisation.T, atol=1e-6)
+    panel.threshold = float(np.median(expected.generalisation))
+    crossed = {tuple(cell) for cell in own.maps.views[0].crossed}
+    held = {(layer, probe) for layer in range(6) for probe in expected.generalising(layer, panel.threshold)}
+    assert crossed | held == {(row, column) for row in range(6) for column in range(6)}
+    assert not crossed & held
+    panel.measure = "accuracy"
+    lines = {line.name: line.values for line in own.chart.lines}
+    assert list(lines) == ["probe", "second probe", "shuffled labels"]
+    np.testing.assert_allclose(lines["second probe"], expected.second_accuracy.mean(axis=1))
+    np.testing.assert_allclose(run_code(panel)["result"].auc, expected.auc, atol=1e-6)
+
+
+def test_a_layer_is_chosen_for_all_panels(base: Any, view: Any, wire: Any) -> None:
+    bench = Workbench(base)
+    panel = view(bench, tab="probes", splits=2)
+    chart, result = panel["probes"].geometries[0], panel.result
+    wire.type(panel["probes"].maps.views[0], pinned=[3, 2])
+    assert (panel.layer, bench.layer) == (2, 2)
+    np.testing.assert_allclose(chart.source.data["x"], result.projection[2, :, 0])
+    np.testing.assert_allclose(chart.source.data["y"], result.projection[2, :, 1])
+    assert [kind == "biased" for kind in chart.source.data["kind"]] == result.biased.tolist()
+    panel["probes"].chart.source.selected.indices = [1]
+    assert bench.layer == 1
+    bench.close()
+
+
+def test_texts_that_no_probe_can_be_trained_on(base: Any, view: Any) -> None:
+    panel = view(base, tab="probes", splits=2)
+    kept = panel.result
+    texts = tuple(pair.biased for pair in PAIRS)
+    panel.data = LabelledTexts(texts, (True,) * len(texts), texts)
+    assert panel.status.error == "the texts are all biased: a probe needs biased and benign ones"
+    panel.data = PAIRS[:4]
+    assert panel.status.error == "an accuracy of 4 groups says nothing: give 10"
+    assert panel.result is kept
+    panel.tab = "data"
+    settle(panel)
+    assert panel.status.state == "done"
+    panel.data = LabelledTexts(texts, (True, False) * 5 + (True,), texts)
+    assert "texts with labels are no pairs to compare: open them on the tab Probes" in panel.status.error
+
+
+# ---- neurons
+
+
+def test_neurons_and_their_activity(base: Any, view: Any) -> None:
+    panel = view(base, tab="neurons", splits=2, k=4)
+    own, texts = panel["neurons"], demo_bias_texts()
+    probes = train_bias_probes(base, texts, pool="last", splits=2)
+    neurons = rank_bias_neurons(base, probes, k=4)
+    activity = bias_neuron_activity(base, neurons, texts)
+    assert isinstance(panel.result, FoundNeurons)
+    np.testing.assert_array_equal(panel.result.neurons.neuron, neurons.neuron)
+    rows = own.charts[0].source.data
+    assert sorted(zip(rows["probe"], rows["layer"], rows["neuron"], strict=True)) == sorted(
+        (probe, int(layer), int(number))
+        for probe in range(6) for layer, number in zip(neurons.layer[probe], neurons.neuron[probe], strict=True)
+    )  # fmt: skip
+    assert {(row[0], row[1]) for row in own.table.rows} == {
+        (int(a), int(b)) for a, b in zip(neurons.layer.ravel(), neurons.neuron.ravel(), strict=True)
+    }
+    lines = own.activity["mean"].lines
+    np.testing.assert_allclose(lines[0].values, activity.mean[:, 0], atol=1e-6)
+    np.testing.assert_allclose(lines[1].values, activity.mean[:, 1], atol=1e-6)
+    scope = run_code(panel)
+    np.testing.assert_array_equal(scope["neurons"].neuron, neurons.neuron)
+
+
+def test_a_click_selects_a_neuron_for_all_panels(base: Any, view: Any, wire: Any) -> None:
+    bench = Workbench(base)
+    panel = view(bench, tab="neurons", splits=2, k=4)
+    own = panel["neurons"]
+    rows = own.charts[0].source.data
+    own.charts[0].source.selected.indices = [5]
+    assert (bench.layer, bench.neuron) == (rows["layer"][5], rows["neuron"][5]) == panel.picked
+    assert own.table.rows[own.table.selected][:2] == list(panel.picked)
+    assert len(own.charts[0].picked.data["x"]) >= 1
+    wire.type(own.table, selected=2)
+    assert [bench.layer, bench.neuron] == own.table.rows[2][:2]
+    bench.close()
+
+
+def test_probes_are_trained_once_for_both_tabs(base: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    panel = view(base, tab="probes", splits=3)
+    from interp_widgets.widgets.bias import examples
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("trained again")
+
+    for model in panel.models:
+        monkeypatch.setattr(type(model), "embed", refused)
+    with pytest.raises(AssertionError, match="trained again"):
+        examples.train_bias_probes(base, demo_bias_texts(), splits=3)
+    monkeypatch.undo()
+    found = panel.result
+    panel.tab = "neurons"
+    settle(panel)
+    assert panel.result.probes is found
+
+
+def test_more_neurons_than_there_are(base: Any, view: Any) -> None:
+    panel = view(base, tab="neurons", splits=2, k=4)
+    kept = panel.result
+    most = base.n_layers * base.d_mlp
+    panel.k = most + 1
+    assert panel.status.error == f"k must be in 1..{most} for the neurons of these models, got {most + 1}"
+    assert (panel.k, panel.result) == (4, kept)
+
+
+@pytest.mark.parametrize("tab", ["data", "probes", "neurons"])
+def test_every_format_is_saved(tab: str, view: Any, tmp_path: Path) -> None:
+    panel = view(demo_pair(), tab=tab, splits=2)
+    for view_name in ("A", "beside"):
+        panel.view = view_name
+        for suffix in (".csv", ".svg", ".html", ".npz"):
+            assert panel.save(tmp_path / f"{tab}-{view_name}{suffix}").stat().st_size > 100
