@@ -25,6 +25,8 @@ from .examples import BiasOptions, scores_cost, scores_request
 SENT = {0: "the stereotype", 1: "its opposite", 2: "the unrelated sentence"}
 STEREOSET = ("stereotype", "opposite", "unrelated")
 CROWS = ("disadvantaged group", "other group")
+LONG = 24
+"""Characters from which on what fills a blank is wrapped."""
 DRAWN = 40
 """Rows in a saved picture."""
 BLANK = "BLANK"
@@ -126,14 +128,19 @@ def _stereoset(data: Any, scores: Any) -> tuple[list[dict[str, Any]], list[list[
     planted = any(example.rate is not None for example in data)
     heads: list[dict[str, Any]] = [{"label": "about"}, {"label": "domain"}, {"label": "sentence", "wrap": True}]
     title = "2 to the mean log2 probability of the sentence's tokens, in percent; larger is preferred"
-    for name in STEREOSET:
-        heads += [{"label": name, "wrap": True}, {"label": "score %", "align": "right", "title": title}]
+    parts = [_parts(example) for example in data]
+    for column, name in enumerate(STEREOSET):
+        long = max(len(own[column]) for own in parts) > LONG
+        heads += [
+            {"label": name, **({"wrap": True} if long else {})},
+            {"label": "score %", "align": "right", "title": title},
+        ]
     if planted:
         heads.append({"label": "planted %", "align": "right", "title": "How often the training text says it"})
     rows = []
-    for example, own in zip(data, scores, strict=True):
+    for example, words, own in zip(data, parts, scores, strict=True):
         percent = [round(100 * float(score), 3) for score in own]
-        cells = [part for pair in zip(_parts(example), percent, strict=True) for part in pair]
+        cells = [part for pair in zip(words, percent, strict=True) for part in pair]
         rows.append([example.target, example.domain, example.context, *cells, *([example.rate] if planted else [])])
     return heads, rows
 

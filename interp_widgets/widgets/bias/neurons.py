@@ -138,7 +138,7 @@ class NeuronMap(ProbeOptions):
             lines = [
                 line
                 for name, i in zip(names, at, strict=True)
-                for line in activity_lines(results[i].activity, what, model=i, name=name)  # type: ignore[arg-type]
+                for line in activity_lines(results[i].activity, what, model=i, name=name if len(at) > 1 else "")  # type: ignore[arg-type]
             ]
             chart.update(lines, ends=(0.0,))
         counts = (f"{start}{_counts(results[i].activity)}" for start, i in zip(pair_view.starts(self), at, strict=True))

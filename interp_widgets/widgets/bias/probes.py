@@ -86,7 +86,7 @@ class ProbeSweep(ProbeOptions):
             heat.crossed = [[row, column] for row, own in enumerate(held) for column, auc in enumerate(own)
                             if auc <= self.threshold]  # fmt: skip
             name = f"{view}: " if len(self.models) > 1 else ""
-            heat.title = f"{name}AUC on other layers; crossed: {self.threshold:g} or less"
+            heat.title = f"{name}AUC by layer; crossed: {self.threshold:g} or less"
 
     def draw_selection(self) -> None:
         if not self.results:
@@ -95,7 +95,7 @@ class ProbeSweep(ProbeOptions):
         lines = [
             line
             for name, i in zip(names, at, strict=True)
-            for line in probe_lines(self.results[i], self.measure, model=i, name=name)
+            for line in probe_lines(self.results[i], self.measure, model=i, name=name if len(at) > 1 else "")
         ]
         self.chart.figure.yaxis[0].axis_label = MEASURES[self.measure]
         self.chart.update(lines, ends=(0.5, 1.0), layer=self.layer,
