@@ -193,10 +193,16 @@ def _beginning(ids: Sequence[tuple[int, ...]]) -> int:
 def last_states_cost(model: Model, lengths: Sequence[int], layer: int) -> Cost:
     """Operations and peak bytes of `last_states` up to ``layer`` for prompts of so many tokens.
 
-    Beginnings that groups share are not taken off.
+    The padding of shorter prompts counts; beginnings that groups share are not taken off.
     """
     share = max(layer, 1) / model.n_layers
     total, longest = float(sum(lengths)), max(lengths, default=0)
+    if pads(model):
+        ordered, runner, fed = sorted(lengths, reverse=True), Runner(model, longest), list[int]()
+        while len(fed) < len(ordered):
+            width = ordered[len(fed)]
+            fed += [width] * min(runner.size(width), len(ordered) - len(fed))
+        total = float(sum(fed))
     mean = sum(n * n for n in lengths) / max(total, 1)  # of the lengths, a token's own
     rows = min(len(lengths), max(1, 1024 // max(longest, 1)))
     kept = 4.0 * len(lengths) * model.d_model

@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from interp_widgets.analysis.ablation.contexts import Ablation, Part, ablation
 from interp_widgets.analysis.ablation.map_results import AblationResult, HeadAblationResult, NeuronAblationResult
@@ -18,6 +19,7 @@ from interp_widgets.analysis.ablation.maps import ablate_heads, ablate_modules, 
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model, load_model
 from tests.models.tiny import HALF_SEED, tiny_folder, tiny_hf, tiny_model
+from tests.shipped import demo_pair
 from tests.tolerances import limit
 
 IDS = [17, 300, 44, 8, 261, 99]
@@ -489,6 +491,19 @@ def test_the_forecast_grows_with_the_work() -> None:
         assert ablation_cost(model, 20, what=what).bytes > 0
     with pytest.raises(ValueError, match="what must be one of 'modules', 'heads', 'neurons', got 'layers'"):
         inspect.unwrap(ablation_cost)(model, 20, what="layers")
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize(("what", "words"), [("modules", 6), ("modules", 60), ("heads", 6), ("heads", 60)])
+def test_the_forecast_is_near_the_count(what: Any, words: int) -> None:
+    model = demo_pair().base
+    prompt = " ".join(("The Eiffel Tower is located in the city of Paris. " * 12).split()[:words])
+    run = {"modules": ablate_modules, "heads": ablate_heads}[what]
+    run(model, "Paris is")  # the routes are compared
+    with FlopCounterMode(display=False) as counter:
+        run(model, prompt)
+    cost = ablation_cost(model, len(model.tokens(prompt)), what=what)
+    assert 0.85 < cost.flops / counter.get_total_flops() < 1.2
 
 
 # ---- bad input

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from interp_widgets.analysis import hidden_states
 from interp_widgets.analysis.concepts import ConceptSet, concept_directions
@@ -16,10 +17,12 @@ from interp_widgets.analysis.concepts import directions as module
 from interp_widgets.analysis.concepts.auc import auc
 from interp_widgets.analysis.concepts.direction_methods import PARTNERS, SHRINKAGE, Moments
 from interp_widgets.analysis.concepts.directions import NEUTRAL_TEMPLATE, TEMPLATE, concept_directions_cost
+from interp_widgets.analysis.concepts.state_cache import KeptStates
 from interp_widgets.analysis.hidden_states import last_states
-from interp_widgets.data.concepts import Concept
+from interp_widgets.data.concepts import Concept, demo_concepts
 from interp_widgets.models import Model
 from tests.models.tiny import tiny_model
+from tests.shipped import demo_pair
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
 CONCEPTS = tuple(
@@ -112,6 +115,8 @@ def test_memory_does_not_grow_with_the_stimuli(monkeypatch: pytest.MonkeyPatch) 
     methods = {"__init__": lambda self: None, "token_lists": lambda self, texts: [[0] * 8 for _ in texts],
                "provenance": lambda self: {}}  # fmt: skip
     model: Any = type("SizesAlone", (Model,), {**shape, **methods})()
+    for one in (module, hidden_states):  # there are no weights to look at
+        monkeypatch.setattr(one, "pads", lambda model: False)
     monkeypatch.setattr(module, "_BLOCK", 256)
     monkeypatch.setattr(module, "MOST_DEALT", 300)
     monkeypatch.setattr(module, "MOST_OTHERS", 200)
@@ -156,3 +161,13 @@ def test_beginnings_are_computed_as_memory_allows(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(hidden_states, "_KEPT_SHARE", 1e-12)
     assert farthest(wanted, concept_directions(model, CONCEPTS, layer=2, shuffles=1)) <= 1e-12
     assert set(sizes) == {1}
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("count", [6, 30])
+def test_the_forecast_counts_what_prompts_begin_with_once(count: int) -> None:
+    model, concepts = demo_pair().base, demo_concepts()[:count]
+    concept_directions(model, concepts[:2], layer=3)  # the routes are compared
+    with FlopCounterMode(display=False) as counter:
+        concept_directions(model, concepts, layer=3, shuffles=1, states=KeptStates(model))
+    assert 0.7 < concept_directions_cost(model, concepts, layer=3).flops / counter.get_total_flops() < 1.2

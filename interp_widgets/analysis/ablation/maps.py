@@ -15,7 +15,14 @@ from torch import Tensor
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_choices, check_finite, layer_index, layer_indices, neuron_indices
 from interp_widgets.analysis._core.chunks import Runner
-from interp_widgets.analysis._core.cost import Cost, flops_per_token, pass_flops, row_bytes, unembedding_flops
+from interp_widgets.analysis._core.cost import (
+    Cost,
+    block_parameters,
+    flops_per_token,
+    pass_flops,
+    row_bytes,
+    unembedding_flops,
+)
 from interp_widgets.analysis._core.prompts import Prompt, read_prompt
 from interp_widgets.analysis._core.result import Result, provenance
 from interp_widgets.analysis._core.run import Check, Progress
@@ -416,10 +423,15 @@ def make_study(model: Model, prompt: Prompt, options: MapOptions, sites: Sequenc
     )  # fmt: skip
     runner = Runner(
         model, len(prompt.ids), options.batch_size, options.check, options.progress,
-        # as fast, less is computed twice where positions differ, and a cancel between layers is heard sooner
-        fewest_tokens=256 if model.device.type == "cpu" else None,
+        fewest_tokens=_fewest_tokens(model),
     )  # fmt: skip
     return Study(model, prompt, clean, question, replacement, runner, options)
+
+
+def _fewest_tokens(model: Model) -> int | None:
+    """Of a chunk: 256 on a CPU, which is as fast as more; less is computed twice where positions differ, and a cancel
+    between layers is heard sooner."""
+    return 256 if model.device.type == "cpu" else None
 
 
 # ---- forecast
@@ -446,13 +458,14 @@ def ablation_cost(
 
     Example:
         >>> round(ablation_cost(model, 32).flops / 1e9, 1)
-        20.7
+        23.7
     """
     chosen = list(range(model.n_layers)) if layers is None else [layer % model.n_layers for layer in layers]
     match what:
         case "modules":
-            places = range(n_tokens) if positions is None else positions
-            cells = [(layer, position % n_tokens) for layer in chosen for position in places for _ in kinds]
+            places = range(int(model.prepend_bos), n_tokens) if positions is None else positions  # a BOS is on no axis
+            begins = _begins(model, n_tokens, [position % n_tokens for position in places for _ in kinds])
+            cells = [(layer, position) for layer in chosen for position in begins]
         case "heads":
             position = 0 if positions is None else positions[0] % n_tokens
             cells = [(layer, position) for layer in chosen for _ in range(model.n_heads)]
@@ -463,18 +476,32 @@ def ablation_cost(
             raise ValueError(f"what must be one of 'modules', 'heads', 'neurons', got {what!r}")
     short = in_blocks(model)
     unembedding = 4.0 * model.d_model if short else unembedding_flops(model)  # of the target and a foil, or of all
-    passed = sum(_tokens(model, n_tokens, *cell, short) for cell in cells) / model.n_layers
+    rows = n_tokens if what == "heads" and positions is None else 1
+    passed = sum(_tokens(model, n_tokens, *cell, rows, short) for cell in cells) / model.n_layers
     flops = n_tokens * flops_per_token(model) + pass_flops(model, passed, 2 * n_tokens) + len(cells) * unembedding
-    rows = max(1.0, 1024 / n_tokens)
+    batch = max(1.0, 1024 / n_tokens)
     kept = n_tokens * model.n_layers * (5 * model.d_model + 3 * model.n_heads * model.d_head) * model.dtype.itemsize
     logits = 8.0 * min(2**22, len(cells) * model.d_vocab)
-    return Cost(flops=float(flops), bytes=float(rows * row_bytes(model, n_tokens, n_tokens) + kept + logits))
+    return Cost(flops=float(flops), bytes=float(batch * row_bytes(model, n_tokens, n_tokens) + kept + logits))
 
 
-def _tokens(model: Model, n_tokens: int, layer: int, position: int, short: bool) -> float:
-    """Positions times layers that one cell computes."""
+def _tokens(model: Model, n_tokens: int, layer: int, position: int, rows: int, short: bool) -> float:
+    """Positions times layers that one cell computes, which changes so many rows of its own layer."""
     if not short:
         return float(n_tokens * (model.n_layers if model.backend == "bridge" else model.n_layers - layer))
     behind: int = model.n_layers - 1 - layer
-    # one row in its own layer; all later rows behind, of the last layer their keys and values
-    return 1.0 + (n_tokens - position) * max(0.0, behind - 0.75)
+    projections = model.n_layers * model.d_model * (model.n_heads + 2 * model.n_kv_heads) * model.d_head
+    share = projections / block_parameters(model)
+    # those rows in its own layer, whose queries, keys and values are there; all later ones behind, of the last layer
+    # their keys and values; in the layer behind, queries, keys and values of changed rows alone
+    kept = share * (1 - rows / n_tokens)
+    return rows * (1 - share) + (n_tokens - position) * max(0.0, behind - 0.75 - kept)
+
+
+def _begins(model: Model, n_tokens: int, positions: Sequence[int]) -> list[int]:
+    """The first position that is computed for each cell, which is that of the first one in its chunk."""
+    runner, begins = Runner(model, n_tokens, fewest_tokens=_fewest_tokens(model)), list[int]()
+    while len(begins) < len(positions):
+        first = positions[len(begins)]
+        begins += [first] * min(runner.size(n_tokens - first), len(positions) - len(begins))
+    return begins

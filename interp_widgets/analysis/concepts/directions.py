@@ -20,6 +20,7 @@ from interp_widgets.analysis.hidden_states import last_states, last_states_cost
 from interp_widgets.arguments import checked
 from interp_widgets.data.concepts import Concept, check_concepts, demo_concepts
 from interp_widgets.models import Model
+from interp_widgets.models.engine import pads
 
 __all__ = ["NEUTRAL_TEMPLATE", "TEMPLATE", "concept_directions", "concept_directions_cost", "directions_of"]
 
@@ -139,15 +140,22 @@ def concept_directions(
 def concept_directions_cost(
     model: Model, concepts: Sequence[Concept] | None = None, *, layer: int, method: Method = "mean_difference"
 ) -> Cost:
-    """Operations and peak bytes of `concept_directions`; lengths are those of 500 stimuli spread evenly, scaled up."""
+    """Operations and peak bytes of `concept_directions`; lengths are those of 500 stimuli spread evenly, scaled up.
+
+    What the prompts of one concept begin with is counted once, where it runs once.
+    """
     chosen = tuple(demo_concepts() if concepts is None else concepts)
     texts = [concept.stimuli[0] for concept in chosen[:: max(1, len(chosen) // 500)]]
     lengths = [len(ids) for ids in model.token_lists([_fill(TEMPLATE, "", text) for text in texts])]
     made = sum(len(concept.stimuli) for concept in chosen)
     tested = sum(len(concept.held_out) for concept in chosen)
     width, item = model.d_model, 8 if model.dtype == torch.float64 else 4
-    block = last_states_cost(model, (lengths * (_BLOCK // len(lengths) + 1))[: min(_BLOCK, made + tested)], layer)
-    each = block.flops / min(_BLOCK, made + tested)
+    count = min(_BLOCK, made + tested)
+    sample = (lengths * (count // len(lengths) + 1))[:count]
+    block = last_states_cost(model, sample, layer)
+    begin = len(model.tokens(TEMPLATE.split("<stimulus>")[0].rstrip())) if pads(model) else 0
+    each = last_states_cost(model, [max(1, length - begin) for length in sample], layer).flops / count
+    begins = last_states_cost(model, [begin] * len(chosen), layer).flops
     dealt = min(MOST_DEALT, made + tested)
     kept = (made if method == "pca" else dealt) + dealt
     squares = {"mean_difference": 0.0, "pca": 0.0, "discriminant": 4.0 * 8 * width**2}[method]
@@ -155,7 +163,7 @@ def concept_directions_cost(
     sums = len(chosen) * width * (8 + item) + 4 * 8 * min(1024, len(chosen)) * width
     scatter = 2.0 * width**2 * made if squares else 0.0
     return Cost(
-        flops=each * (made + tested) + scatter + 2.0 * len(chosen) * min(tested, MOST_OTHERS) * width,
+        flops=each * (made + tested) + begins + scatter + 2.0 * len(chosen) * min(tested, MOST_OTHERS) * width,
         bytes=block.bytes + kept * item * width + squares + others + sums,
     )
 
