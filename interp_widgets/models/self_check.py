@@ -212,6 +212,12 @@ def log_probabilities(model: Callable[[Tensor], Any], ids: Tensor) -> Tensor:
     return wide.log_softmax(-1).cpu()
 
 
+def agrees(tl_model: Any, reference: Reference) -> bool:
+    """Whether a model's log-probabilities are within the tolerance of what transformers computes."""
+    difference = (log_probabilities(tl_model, reference.ids) - reference.log_probabilities).abs().max()
+    return bool(difference <= LOGIT_TOLERANCE.get(next(tl_model.parameters()).dtype, 0.5))  # not so for NaN
+
+
 def self_check(
     tl_model: Any, backend: Backend, reference: Reference | None, *, note: str = "", slack: float = 1.0
 ) -> SelfCheck:
