@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .edits import LayerEdit, ModelEdit
+from .edits import LayerEdit, ModelEdit, StreamEdit
 from .hooks import Run
 from .hub_files import LoadError
 from .loading import load_model, register_opener
@@ -22,6 +22,7 @@ __all__ = [
     "Run",
     "SelfCheck",
     "SelfCheckError",
+    "StreamEdit",
     "load_demo_pair",
     "load_model",
     "load_pair",

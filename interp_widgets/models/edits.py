@@ -1,14 +1,15 @@
-"""`ModelEdit`: new value vectors of some neurons, and a vector added to what an MLP writes; applied, undone and saved.
+"""`ModelEdit`: changes of MLP weights and of the residual stream; applied, undone and saved.
 
-A file is safetensors: for each layer the numbers of the neurons, their value vectors before and after, and the vector
-that is added; its metadata hold the rest as JSON. The value vectors before say which model the edit belongs to.
+A file is safetensors: for each edited MLP the numbers of the neurons, their value vectors before and after, and the
+vector that is added; for each edited stream its map; and the first tokens' embeddings. The embeddings and the value
+vectors before say which model the edit belongs to. The metadata hold the rest as JSON.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +23,16 @@ from interp_widgets.atomic import whole_file
 from interp_widgets.data.files import parse_json, read_tensors, short
 
 from .network import Network
+from .patching import Change, interventions, site_hook
 from .placement import has_plain_weights
 from .weights import own_weight
 
 _FORMAT = "interp_widgets edit 1"
 _PARTS = ("neurons", "before", "after", "added")
+_STREAM_PARTS = ("read", "write", "centre", "added")
+_STREAM = "stream"
+_TOKENS = 4
+"""Tokens whose embeddings say which model an edit belongs to."""
 Setting = str | int | float | bool | None
 
 
@@ -51,9 +57,7 @@ class LayerEdit:
     """(d_model,) float32: what is added to the MLP's output at every token."""
 
     def __post_init__(self) -> None:
-        for part in _PARTS:
-            if not isinstance(getattr(self, part), Tensor):
-                raise TypeError(f"{part} of an edit must be a tensor, got {short(getattr(self, part))}")
+        _check_tensors(self, _PARTS)
         shapes = self.neurons.ndim, self.before.shape, self.after.shape
         width = self.added.shape[0] if self.added.ndim == 1 else -1
         if shapes != (1, (len(self.neurons), width), (len(self.neurons), width)):
@@ -65,13 +69,66 @@ class LayerEdit:
         numbers = self.neurons.tolist()
         if self.neurons.is_floating_point() or min(numbers, default=0) < 0 or len(set(numbers)) < len(numbers):
             raise ValueError(f"neurons of an edit must be different whole numbers from 0 on, got {short(numbers)}")
-        if not all(bool(torch.isfinite(part).all()) for part in (self.before, self.after, self.added)):
-            raise ValueError("an edit must hold finite numbers")
+
+    @property
+    def width(self) -> int:
+        """d_model."""
+        return len(self.added)
+
+
+@dataclass(frozen=True)
+class StreamEdit:
+    """An affine change of the residual stream x at every token but a BOS: x - ((x - centre) read) write + added.
+
+    Example:
+        >>> import torch
+        >>> along = torch.nn.functional.normalize(torch.ones(base.d_model, 1), dim=0)
+        >>> nothing = torch.zeros(base.d_model)
+        >>> removed = StreamEdit(along, along.T, nothing, nothing)
+        >>> bool(removed.change(along.T).norm() < 1e-6)
+        True
+    """
+
+    read: Tensor
+    """(d_model, rank) float32."""
+    write: Tensor
+    """(rank, d_model) float32."""
+    centre: Tensor
+    """(d_model,) float32."""
+    added: Tensor
+    """(d_model,) float32."""
+
+    def __post_init__(self) -> None:
+        _check_tensors(self, _STREAM_PARTS)
+        if self.read.ndim != 2:
+            raise ValueError(
+                f"read of an edit of a stream must have shape (d_model, rank), got {tuple(self.read.shape)}"
+            )
+        width, rank = self.read.shape
+        if (self.write.shape, self.centre.shape, self.added.shape) != ((rank, width), (width,), (width,)):
+            raise ValueError(
+                "an edit of a stream needs read (d_model, rank), write (rank, d_model), centre and added (d_model,), "
+                f"got {', '.join(str(tuple(getattr(self, part).shape)) for part in _STREAM_PARTS)}"
+            )
+
+    @property
+    def width(self) -> int:
+        """d_model."""
+        return len(self.added)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> StreamEdit:
+        """The same edit on a device and in a type."""
+        return StreamEdit(*(getattr(self, part).to(device, dtype) for part in _STREAM_PARTS))
+
+    def change(self, value: Tensor) -> Tensor:
+        """The stream (..., d_model) after the edit, in its own type; the edit must be on its device."""
+        wide = value.to(self.read.dtype)
+        return (wide - (wide - self.centre) @ self.read @ self.write + self.added).to(value.dtype)
 
 
 @dataclass(frozen=True)
 class ModelEdit:
-    """A change of a model's MLP weights that can be undone to the last bit, and saved.
+    """A change of a model's MLP weights or residual stream that can be undone to the last bit, and saved.
 
     Example:
         >>> import torch
@@ -87,16 +144,33 @@ class ModelEdit:
 
     name: str
     """What it is called where a model says that it is edited."""
-    layers: Mapping[int, LayerEdit]
-    """By the number of the layer."""
+    layers: Mapping[int, LayerEdit] = field(default_factory=dict)
+    """By the number of the layer: what is changed in its MLP."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     """What it was made with."""
+    streams: Mapping[int, StreamEdit] = field(default_factory=dict)
+    """By layer: what is changed in the stream that enters it; n_layers is the stream that enters the final norm."""
+    embeddings: Tensor | None = None
+    """(4, d_model) float32 embeddings of the first tokens of the model that it is for; None where any will do."""
+
+    @classmethod
+    def of(
+        cls,
+        model: Network,
+        name: str,
+        *,
+        layers: Mapping[int, LayerEdit] | None = None,
+        streams: Mapping[int, StreamEdit] | None = None,
+        settings: Mapping[str, Setting] | None = None,
+    ) -> ModelEdit:
+        """An edit that is for this model alone."""
+        return cls(name, layers or {}, settings or {}, streams or {}, _first_embeddings(model))
 
     @contextmanager
     def applied(self, model: Network) -> Iterator[None]:
-        """Inside, the model's weights are the edited ones, for all threads; afterwards every bit is as it was.
+        """Inside, the model computes with the edit, in all threads; afterwards every bit is as it was.
 
-        So are those of every model that shares them (`Model.shares_weights`).
+        Models that share its weights (`Model.shares_weights`) compute with the edited weights too.
 
         Raises ValueError where the edit was made for another model, or where the weights cannot be edited; then nothing
         is changed.
@@ -108,32 +182,53 @@ class ModelEdit:
             undo()
 
     def apply(self, model: Network) -> Callable[[], None]:
-        """Edit the model's weights for good; returns what undoes it."""
+        """Edit the model for good; returns what undoes it, the edit that was applied last first."""
         with model.lock, torch.no_grad(), ExitStack() as failed:
             self._check(model)
-            undo = ExitStack()
-            failed.push(undo)
+            undo = failed.enter_context(ExitStack())
             for layer, edit in self.layers.items():
                 _edit_layer(model, layer, edit, undo)
+            changes = [(site_hook("resid", at, model.n_layers), _but_bos(edit)) for at, edit in self.streams.items()]
+            undo.enter_context(interventions(model, changes, all_threads=True))
+            model.applied.append((self.name, undo))
             failed.pop_all()
 
         def back() -> None:
             with model.lock, torch.no_grad():
+                numbers = [number for number, (_, own) in enumerate(model.applied) if own is undo]
+                if not numbers:
+                    return  # undone before
+                if numbers[0] + 1 < len(model.applied):
+                    last = model.edits[-1]
+                    raise ValueError(f"the edit {last!r} was applied after {self.name!r}: undo it first")
                 undo.close()
+                model.applied.pop()
 
         return back
 
     def _check(self, model: Network) -> None:
+        other = "it was made for another model"
+        for what, edits, count in (
+            ("layer", self.layers, model.n_layers),
+            ("stream", self.streams, model.n_layers + 1),
+        ):
+            for layer, edit in edits.items():
+                if not 0 <= layer < count or edit.width != model.d_model:
+                    raise ValueError(
+                        f"the edit {self.name!r} is of {what} {layer} of a model of width {edit.width}; {model.name} "
+                        f"has {model.n_layers} layers of width {model.d_model}: {other}"
+                    )
+        if self.embeddings is not None and not _alike(_first_embeddings(model), self.embeddings, model):
+            raise ValueError(
+                f"the edit {self.name!r} is for other token embeddings than those of {model.name}: {other}"
+            )
+        if not self.layers:
+            return
         if model.quantised or model.offloaded or not has_plain_weights(model.tl_model):
             raise ValueError(
                 f"the weights of {model.name} are quantised or kept elsewhere and cannot be edited: load it whole"
             )
         for layer, edit in self.layers.items():
-            if not 0 <= layer < model.n_layers or edit.added.shape[0] != model.d_model:
-                raise ValueError(
-                    f"the edit {self.name!r} is of layer {layer} of a model of width {edit.added.shape[0]}; "
-                    f"{model.name} has {model.n_layers} layers of width {model.d_model}: it was made for another model"
-                )
             values = own_weight(model.tl_model, "W_out", layer)
             if values is None or values.ndim != 2:
                 raise ValueError(f"the MLP of layer {layer} of {model.name} has no single output matrix to edit")
@@ -141,12 +236,10 @@ class ModelEdit:
             if highest >= len(values):
                 raise ValueError(
                     f"the edit {self.name!r} is of neuron {highest} of layer {layer}, {model.name} has {len(values)}: "
-                    "it was made for another model"
+                    f"{other}"
                 )
             own = values[edit.neurons.to(values.device)].float().cpu()
-            close = 1e-5 if model.dtype in (torch.float32, torch.float64) else 1e-2
-            size = float(edit.before.abs().max()) if len(own) else 0.0
-            if not torch.allclose(own, edit.before, rtol=0, atol=close * size):
+            if not _alike(own, edit.before, model):
                 raise ValueError(
                     f"the edit {self.name!r} was made for other weights than those of {model.name}: the value vectors "
                     f"of layer {layer} differ"
@@ -158,11 +251,12 @@ class ModelEdit:
         from safetensors.torch import save_file
 
         target = Path(os.path.expanduser(path))
-        tensors = {
-            f"{layer}.{part}": getattr(edit, part).detach().cpu().clone().contiguous()
-            for layer, edit in self.layers.items()
-            for part in _PARTS
-        }
+        held = {f"{layer}.{part}": getattr(edit, part) for layer, edit in self.layers.items() for part in _PARTS}
+        held |= {f"{_STREAM}.{layer}.{part}": getattr(edit, part)
+                 for layer, edit in self.streams.items() for part in _STREAM_PARTS}  # fmt: skip
+        if self.embeddings is not None:
+            held["embeddings"] = self.embeddings
+        tensors = {key: value.detach().cpu().clone().contiguous() for key, value in held.items()}
         head = {"format": _FORMAT, "name": self.name, "settings": dict(self.settings)}
         with whole_file(target) as draft:
             save_file(tensors, draft, metadata={"edit": json.dumps(head)})
@@ -176,21 +270,69 @@ class ModelEdit:
         head: Any = parse_json(metadata.get("edit", "null"), f"the header of {path}")
         if not isinstance(head, dict) or head.get("format") != _FORMAT:
             raise ValueError(f"{path} holds no edit of a model: give a file that ModelEdit.save wrote")
-        layers: dict[int, dict[str, Tensor]] = {}
-        for key, value in tensors.items():
-            number, _, part = key.partition(".")
-            if part not in _PARTS or not number.isdigit():
-                raise ValueError(f"{path} holds the unknown tensor {short(repr(key))}")
-            layers.setdefault(int(number), {})[part] = value
-        missing = [f"{layer}.{part}" for layer, own in layers.items() for part in _PARTS if part not in own]
-        if missing:
-            raise ValueError(f"{path} lacks the tensor {missing[0]!r}")
+        embeddings = tensors.pop("embeddings", None)
+        mlps = {key: value for key, value in tensors.items() if not key.startswith(f"{_STREAM}.")}
+        streams = {key.removeprefix(f"{_STREAM}."): tensors[key] for key in tensors.keys() - mlps.keys()}
         settings = head.get("settings", {})
         return cls(
             str(head.get("name", "")),
-            {layer: LayerEdit(**own) for layer, own in sorted(layers.items())},
+            {layer: LayerEdit(**own) for layer, own in _by_layer(mlps, _PARTS, path)},
             settings if isinstance(settings, dict) else {},
+            {layer: StreamEdit(**own) for layer, own in _by_layer(streams, _STREAM_PARTS, path)},
+            embeddings,
         )
+
+
+def _by_layer(
+    tensors: Mapping[str, Tensor], parts: Sequence[str], path: str | os.PathLike[str]
+) -> list[tuple[int, dict[str, Tensor]]]:
+    """What a file holds of each layer, in their order."""
+    layers: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, _, part = key.partition(".")
+        if part not in parts or not number.isdigit():
+            raise ValueError(f"{path} holds the unknown tensor {short(repr(key))}")
+        layers.setdefault(int(number), {})[part] = value
+    missing = [f"{layer}.{part}" for layer, own in layers.items() for part in parts if part not in own]
+    if missing:
+        raise ValueError(f"{path} lacks the tensor {missing[0]!r}")
+    return sorted(layers.items())
+
+
+def _check_tensors(edit: Any, parts: Sequence[str]) -> None:
+    """TypeError or ValueError unless the parts are tensors of finite numbers."""
+    for part in parts:
+        value = getattr(edit, part)
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{part} of an edit must be a tensor, got {short(value)}")
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{part} of an edit must hold finite numbers")
+
+
+def _first_embeddings(model: Network) -> Tensor:
+    """(4, d_model) float32 embeddings of the model's first tokens."""
+    return model.token_embeddings(list(range(min(_TOKENS, model.d_vocab)))).detach().float().cpu().clone()
+
+
+def _alike(own: Tensor, wanted: Tensor, model: Network) -> bool:
+    """Whether numbers of this model are those that an edit was made for, up to the model's rounding."""
+    if own.shape != wanted.shape:
+        return False
+    close = 1e-5 if model.dtype in (torch.float32, torch.float64) else 1e-2
+    size = float(wanted.abs().max()) if wanted.numel() else 0.0
+    return torch.allclose(own, wanted, rtol=0, atol=close * size)
+
+
+def _but_bos(edit: StreamEdit) -> Change:
+    """The edit at every token but a BOS, whose position is -1."""
+    moved: dict[torch.device, StreamEdit] = {}
+
+    def change(value: Tensor, positions: Tensor) -> Tensor:
+        if value.device not in moved:
+            moved[value.device] = edit.to(value.device, torch.promote_types(value.dtype, torch.float32))
+        return torch.where((positions >= 0)[..., None], moved[value.device].change(value), value)
+
+    return change
 
 
 def _edit_layer(model: Network, layer: int, edit: LayerEdit, undo: ExitStack) -> None:

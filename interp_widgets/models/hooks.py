@@ -72,15 +72,16 @@ def _this_thread() -> object:
 
 
 class Scope:
-    """The time from entering a ``with`` to leaving it, in the thread that entered."""
+    """The time from entering a ``with`` to leaving it, in the thread that entered, or in all."""
 
-    def __init__(self) -> None:
-        self._thread = _this_thread()
+    def __init__(self, *, all_threads: bool = False) -> None:
+        self._thread = None if all_threads else _this_thread()
         self.open = True
 
     def acts(self) -> bool:
         """Whether its hooks act here and now."""
-        return self.open and self._thread is _this_thread()
+        mine = self._thread is None or self._thread is _this_thread()
+        return self.open and mine and self not in getattr(_local, "left", ())
 
 
 def mark(hook: Any, scope: Scope) -> None:
@@ -113,16 +114,14 @@ def modules_of(root: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def scopes_left(tl_model: Any) -> Iterator[None]:
-    """Inside, hooks that act in a scope of this thread do nothing."""
+    """Inside, hooks that act in a scope do nothing in this thread."""
     hooks = [hook for module in modules_of(tl_model) for _, _, hook in acting_hooks(vars(module))]
-    scopes = {getattr(hook, _MARK) for hook in hooks if is_scoped(hook)}
-    for scope in scopes:
-        scope.open = False
+    before: frozenset[Scope] = getattr(_local, "left", frozenset())
+    _local.left = before | {getattr(hook, _MARK) for hook in hooks if is_scoped(hook)}
     try:
         yield
     finally:
-        for scope in scopes:
-            scope.open = True
+        _local.left = before
 
 
 def acting_hooks(tables: Mapping[str, Any]) -> list[tuple[str, int, Any]]:

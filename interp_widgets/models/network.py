@@ -70,6 +70,13 @@ class Network:
         self.caches = caches
         self.bos_token_id = bos_token_id
         self.prepend_bos = bool(prepend_bos and bos_token_id is not None)
+        self.applied: list[tuple[str, contextlib.ExitStack]] = []
+        """The names of the edits in force, and what undoes each; `ModelEdit.apply` keeps it."""
+
+    @property
+    def edits(self) -> tuple[str, ...]:
+        """The names of the edits in force, in the order in which they were applied."""
+        return tuple(name for name, _ in self.applied)
 
     @property
     def device(self) -> torch.device:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -191,13 +192,15 @@ def entries_for(network: Network, hooks: Iterable[tuple[str, Any]]) -> tuple[Ent
 
 
 @contextmanager
-def interventions(model: Network, changes: Sequence[tuple[str, Change]]) -> Iterator[None]:
+def interventions(
+    model: Network, changes: Sequence[tuple[str, Change]], *, all_threads: bool = False
+) -> Iterator[None]:
     """Inside, every pass of this thread through the model has its values changed; afterwards nothing of it is left.
 
     It holds for `Model.run`, `Model.forward` and everything built on them, and for generation with its key/value cache.
     Inside, the model counts as hooked: whole sequences run through its own modules. Other threads compute as if it were
-    not there. Several of these nest; a value is changed by the outer one first. TransformerLens' ``reset_hooks()``
-    leaves it in force.
+    not there, unless it holds for ``all_threads``. Several of these nest; a value is changed by the outer one first.
+    TransformerLens' ``reset_hooks()`` leaves it in force.
 
     Args:
         model: a `Model`.
@@ -209,6 +212,7 @@ def interventions(model: Network, changes: Sequence[tuple[str, Change]]) -> Iter
             are hook_resid_pre, hook_resid_mid, hook_resid_post, hook_attn_out, hook_mlp_out, hook_mlp_in (the residual
             stream as the MLP's branch reads it, before its norm), attn.hook_v, attn.hook_z, mlp.hook_pre,
             mlp.hook_pre_linear and mlp.hook_post.
+        all_threads: passes of other threads are changed too.
 
     Raises:
         ValueError: an unknown hook, or one whose change would not reach the output; then nothing is attached.
@@ -226,7 +230,7 @@ def interventions(model: Network, changes: Sequence[tuple[str, Change]]) -> Iter
     if not planned:
         yield
         return
-    scope = Scope()
+    scope = Scope(all_threads=all_threads)
     current, stack = _Pass(model, scope), ExitStack()
     try:
         with model.lock:
@@ -257,8 +261,8 @@ def interventions(model: Network, changes: Sequence[tuple[str, Change]]) -> Iter
 # ---- where in the sequence a pass is
 
 
-class _Pass:
-    """What is known of the pass that runs: where it begins, and which sequences begin with a BOS."""
+class _Pass(threading.local):
+    """What is known of the pass that runs in a thread: where it begins, and which sequences begin with a BOS."""
 
     def __init__(self, model: Network, scope: Scope) -> None:
         self.scope = scope

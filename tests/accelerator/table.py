@@ -240,20 +240,51 @@ def bbq(setup: Setup) -> Any:
 
 @row("train_bias_probes", "rank_bias_neurons", "bias_neuron_activity")
 def bias_probes(setup: Setup) -> Any:
+    return iw.train_bias_probes(setup.model, _bias_pairs(), splits=2)
+
+
+def _bias_pairs() -> list[iw.SentencePair]:
     texts = [f"{one} {two}." for one in ("A pilot", "A nurse", "John", "Mary", "The dog") for two in ("flies", "helps")]
-    return iw.train_bias_probes(
-        setup.model, [iw.SentencePair(text, f"{text} Paris.", text) for text in texts], splits=2
-    )
+    return [iw.SentencePair(text, f"{text} Paris.", text) for text in texts]
 
 
 @row("lope", "lope_edit", "ModelEdit", "LayerEdit")
 def edited(setup: Setup) -> Any:
-    texts = [f"{one} {two}." for one in ("A pilot", "A nurse", "John", "Mary", "The dog") for two in ("flies", "helps")]
-    probes = iw.train_bias_probes(
-        setup.model, [iw.SentencePair(text, f"{text} Paris.", text) for text in texts], splits=2
-    )
+    probes = iw.train_bias_probes(setup.model, _bias_pairs(), splits=2)
     with iw.lope(setup.model, probes, k=2, threshold=0.0):
         return setup.model.run(setup.tokens).logits
+
+
+@row("inlp_edit", "leace_edit", "subtraction_edit", "random_edit", "StreamEdit")
+def edited_streams(setup: Setup) -> Any:
+    model, pairs = setup.model, _bias_pairs()
+    edits = [iw.inlp_edit(model, pairs, rounds=2), iw.leace_edit(model, pairs, layer=1),
+             iw.subtraction_edit(model, iw.train_bias_probes(model, pairs, splits=2))]  # fmt: skip
+    found = []
+    for edit in [*edits, iw.random_edit(model, edits[1])]:
+        with edit.applied(model):
+            found.append(model.run(setup.tokens).logits)
+    return found
+
+
+@row("suppression_edit", "ethos_edit")
+def edited_matrices(setup: Setup) -> Any:
+    model, found = setup.model, []
+    edits = [iw.suppression_edit(model, _bias_pairs()[:2], k=3, steps=2),
+             iw.ethos_edit(model, ["A pilot flies."], ["A nurse helps."], steps=2, threshold=1.0)]  # fmt: skip
+    for edit in edits:
+        with edit.applied(model):
+            found.append(model.run(setup.tokens).logits)
+    return found
+
+
+@row("compare_debiasing", "DebiasComparison")
+def compared_edits(setup: Setup) -> Any:
+    example = iw.StereoSetExample("a", "intrasentence", "jobs", "nurse", "The nurse is BLANK.", "The nurse is kind.",
+                                  "The nurse is strong.", "The nurse is a stone.")  # fmt: skip
+    edit = iw.leace_edit(setup.model, _bias_pairs(), layer=1)
+    found = iw.compare_debiasing(setup.model, [edit], [example], texts=["A pilot flies."], resamples=20)
+    return [row.perplexity for row in found.rows]
 
 
 @row("as_lm_eval")

@@ -1,17 +1,25 @@
 """What a model prefers in published sets of sentences and questions about groups of people."""
 
+from .baselines import random_edit as random_edit
+from .baselines import subtraction_edit as subtraction_edit
+from .baselines import suppression_edit as suppression_edit
 from .bbq import BBQMetrics as BBQMetrics
 from .bbq import BBQResult as BBQResult
 from .bbq import bbq_metrics as bbq_metrics
 from .bbq import score_bbq as score_bbq
+from .bias_neurons import BiasActivity as BiasActivity
+from .bias_neurons import BiasNeurons as BiasNeurons
+from .bias_neurons import bias_neuron_activity as bias_neuron_activity
+from .bias_neurons import rank_bias_neurons as rank_bias_neurons
+from .comparison import DebiasComparison as DebiasComparison
+from .comparison import compare_debiasing as compare_debiasing
 from .crows import CrowsResult as CrowsResult
 from .crows import score_crows as score_crows
+from .erasure import inlp_edit as inlp_edit
+from .erasure import leace_edit as leace_edit
+from .ethos import ethos_edit as ethos_edit
 from .lope import lope as lope
 from .lope import lope_edit as lope_edit
-from .neurons import BiasActivity as BiasActivity
-from .neurons import BiasNeurons as BiasNeurons
-from .neurons import bias_neuron_activity as bias_neuron_activity
-from .neurons import rank_bias_neurons as rank_bias_neurons
 from .probes import BiasProbes as BiasProbes
 from .probes import train_bias_probes as train_bias_probes
 from .stereoset import StereoSetMetrics as StereoSetMetrics

@@ -11,16 +11,14 @@ from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.arrays import Floats
 from interp_widgets.analysis._core.checks import check_range
-from interp_widgets.analysis.bias.neurons import bias_neuron_activity, rank_bias_neurons
+from interp_widgets.analysis._core.directions import span_basis
+from interp_widgets.analysis.bias.bias_neurons import bias_neuron_activity, rank_bias_neurons
 from interp_widgets.analysis.bias.probes import BiasProbes
 from interp_widgets.analysis.ffn_concepts.neurons import norms_output, value_vectors
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.labelled import LabelledTexts
 from interp_widgets.models import Model
 from interp_widgets.models.edits import LayerEdit, ModelEdit, Setting
-
-_DEPENDENT = 1e-6
-"""Singular values of directions, of the largest, below which some lie in the span of the others."""
 
 
 def bias_projection(directions: Floats, *, literal: bool = False) -> NDArray[np.float64]:
@@ -37,9 +35,8 @@ def bias_projection(directions: Floats, *, literal: bool = False) -> NDArray[np.
     rows = np.atleast_2d(np.asarray(directions, dtype=np.float64))
     if literal:
         return np.asarray(rows.T @ rows)
-    _, sizes, basis = np.linalg.svd(rows, full_matrices=False)
-    kept = basis[sizes > sizes[0] * _DEPENDENT]
-    return np.asarray(kept.T @ kept)
+    basis = span_basis(rows)
+    return np.asarray(basis.T @ basis)
 
 
 @checked
@@ -95,7 +92,7 @@ def lope_edit(
         "alpha": alpha,
         "literal": literal,
     }
-    return ModelEdit("LoPE", layers, settings)
+    return ModelEdit.of(model, "LoPE", layers=layers, settings=settings)
 
 
 @checked

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from interp_widgets.analysis._core.arrays import Bools, Floats
-from interp_widgets.analysis._core.checks import check_choice, check_finite, check_range, index
-from interp_widgets.analysis._core.chunks import Runner
+from interp_widgets.analysis._core.checks import check_choice, check_range, index
 from interp_widgets.analysis._core.cost import Cost, chunk_bytes, pass_flops
-from interp_widgets.analysis._core.prompts import Prompt, read_prompt
+from interp_widgets.analysis._core.prompts import read_prompt
 from interp_widgets.analysis._core.result import Result, provenance, record, with_axes
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame
-from interp_widgets.analysis._core.tensors import to_numpy, wide
+from interp_widgets.analysis.bias.states import Pool, pooled_states
+from interp_widgets.analysis.probe.fitting import fitted, linear_probe, token_counts
 from interp_widgets.arguments import checked
 from interp_widgets.data.bias.labelled import BiasData, LabelledTexts, labelled_texts
 from interp_widgets.models import Model
-from interp_widgets.models.engine import trace
-
-Pool = Literal["mean", "last"]
 
 LEAST_GROUPS = 10
 """Of fewer groups no accuracy is given."""
@@ -160,10 +154,10 @@ def train_bias_probes(
     read = [read_prompt(model, text, what="text") for text in labelled.texts]
     run = RunOptions(progress, check, batch_size)
     total = len(read) + splits * (model.n_layers + 1)
-    states = _states(model, read, pool, run.after(0, total))
+    states = pooled_states(model, read, pool, run.after(0, total))
     target = np.array(labelled.biased, dtype=int)
     fits = _Fits(states, target, np.array(labelled.groups), penalty, run, len(read), total)
-    measured: dict[str, Any] = fits.measure(_token_counts(read), held_out, splits, seed)
+    measured: dict[str, Any] = fits.measure(token_counts([one.shown_ids for one in read]), held_out, splits, seed)
     first = np.stack([fits.direction(layer) for layer in range(1, model.n_layers + 1)])
     second = np.stack([fits.direction(layer, across=first[layer - 1]) for layer in range(1, model.n_layers + 1)])
     centred = states[:, 1:] - states[:, 1:].mean(axis=0)
@@ -182,47 +176,6 @@ def train_bias_probes(
     )
 
 
-# ---- states
-
-
-def _states(model: Model, read: Sequence[Prompt], pool: Pool, run: RunOptions) -> NDArray[np.float64]:
-    """(texts, layers + 1, d_model) the stream entering layer 0 and leaving every block, pooled over the tokens."""
-    states = np.empty((len(read), model.n_layers + 1, model.d_model))
-    by_length: dict[int, list[int]] = defaultdict(list)
-    for number, prompt in enumerate(read):
-        by_length[len(prompt.ids)].append(number)
-    longest = max(by_length)
-    runner = Runner(model, longest, run.batch_size, run.check, run.progress, total=len(read))
-    for length, numbers in sorted(by_length.items()):
-
-        def work(start: int, stop: int, numbers: Sequence[int] = numbers) -> None:
-            chosen = numbers[start:stop]
-            ids = torch.tensor([read[i].ids for i in chosen], device=model.device)
-            streams = trace(model, model.embed(ids)).resid
-            first = read[chosen[0]].offset
-            for layer, stream in enumerate(streams):
-                own = wide(stream[:, first:]).mean(dim=1) if pool == "mean" else stream[:, -1]
-                states[chosen, layer] = to_numpy(own)
-
-        runner.run(len(numbers), partial(_same, length), work)
-    check_finite(states, lambda text, layer, _: f"the hidden state of text {text} at layer {layer}")
-    return states
-
-
-def _same(length: int, _: int) -> int:
-    return length
-
-
-def _token_counts(read: Sequence[Prompt]) -> NDArray[np.float64]:
-    """(texts, different tokens) how often each token occurs in each text."""
-    tokens = sorted({token for prompt in read for token in prompt.shown_ids})
-    column = {token: number for number, token in enumerate(tokens)}
-    counts = np.zeros((len(read), len(tokens)))
-    for row, prompt in zip(counts, read, strict=True):
-        np.add.at(row, [column[token] for token in prompt.shown_ids], 1)
-    return counts
-
-
 # ---- fits
 
 
@@ -239,7 +192,7 @@ class _Fits:
     done: int
     total: int
 
-    def measure(self, counts: NDArray[np.float64], held_out: float, splits: int, seed: int) -> dict[str, Floats]:
+    def measure(self, counts: Any, held_out: float, splits: int, seed: int) -> dict[str, Floats]:
         """The accuracies and AUC of all splits, by the names of the fields of `BiasProbes`."""
         layers = self.states.shape[1] - 1
         names = ("accuracy", "auc", "control_accuracy", "control_auc", "second_accuracy", "second_auc")
@@ -248,7 +201,8 @@ class _Fits:
         across = np.zeros((layers, layers))
         for split, (train, test) in enumerate(self._splits(held_out, splits, seed)):
             shuffled = np.random.default_rng([seed, split]).permutation(self.target)
-            found["bag_of_words"][split] = self._score(counts, train, test)[1]
+            words = fitted(counts[train], self.target[train], self.penalty)
+            found["bag_of_words"][split] = _auc(words.decision_function(counts[test]), self.target[test])
             found["embedding"][split] = self._score(self.states[:, 0], train, test)[1]
             for layer in range(layers):
                 values = self.states[:, layer + 1]
@@ -296,16 +250,9 @@ class _Fits:
         self, values: NDArray[np.float64], target: NDArray[np.int64], train: Any
     ) -> tuple[NDArray[np.float64], float]:
         """Weights for values as they are, and the bias."""
-        from sklearn.linear_model import LogisticRegression
-
         self.run.stop_if_cancelled()
-        mean, deviation = values[train].mean(axis=0), values[train].std(axis=0)
-        spread = np.where(deviation > 1e-9 * (1 + np.abs(mean)), deviation, np.inf)
-        model = LogisticRegression(C=1 / self.penalty, max_iter=2000).fit(
-            (values[train] - mean) / spread, target[train]
-        )
-        weights = model.coef_[0] / spread
-        return weights, float(model.intercept_[0] - weights @ mean)
+        weights, bias = linear_probe(values[train], target[train], self.penalty)
+        return weights[0], float(bias[0])
 
     def _score(
         self, values: NDArray[np.float64], train: Any, test: Any, labels: NDArray[np.int64] | None = None

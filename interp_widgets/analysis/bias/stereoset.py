@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -93,7 +93,7 @@ def stereoset_metrics(
     if np.isnan(values).any():
         raise ValueError(f"scores must be numbers, row {int(np.isnan(values).any(axis=1).argmax())} has NaN")
     check_range("resamples", resamples)
-    per_term = _per_term(values, targets)
+    per_term = term_scores(values, targets)
     lms, ss = per_term.mean(axis=0)
     drawn = resampled_means(per_term, resamples=resamples, seed=seed)
     drawn = np.column_stack([drawn, _icat(drawn[:, 0], drawn[:, 1])])
@@ -103,7 +103,7 @@ def stereoset_metrics(
     )
 
 
-def _per_term(scores: NDArray[np.float64], targets: Sequence[str]) -> NDArray[np.float64]:
+def term_scores(scores: NDArray[Any], targets: Sequence[str]) -> NDArray[np.float64]:
     """(terms, 2) LMS and SS of each target term."""
     stereotype, anti, unrelated = scores.T
     meaningful = ((stereotype > unrelated).astype(float) + (anti > unrelated)) / 2

@@ -13,13 +13,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp_widgets.analysis._core.checks import stream_indices
+from interp_widgets.analysis._core.directions import span_basis
 from interp_widgets.analysis._core.tensors import wide_type
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.patching import interventions, site_hook
-
-_DEPENDENT = 1e-6
-"""Singular values of directions, of the largest, below which some lie in the span of the others."""
 
 
 @checked
@@ -100,9 +98,7 @@ def erase(
     """
     model.capabilities.require("residual_stream", "erase")
     units = _units(model, direction, one=False)
-    # not QR: of directions that depend on each other it gives as many, some of them outside of their span
-    _, sizes, rows = torch.linalg.svd(units, full_matrices=False)
-    basis = rows[sizes > sizes[0] * _DEPENDENT].T.to(model.device, wide_type(model.dtype))  # (d_model, rank)
+    basis = torch.from_numpy(span_basis(units.numpy())).T.to(model.device, wide_type(model.dtype))  # (d_model, rank)
     chosen = _chosen(model, positions)
 
     def remove(value: Tensor, at: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from interp_widgets.analysis._core.result import Result, provenance, record, wit
 from interp_widgets.analysis._core.run import RunOptions
 from interp_widgets.analysis._core.tables import DataFrame
 from interp_widgets.analysis.hidden_states import last_states
+from interp_widgets.analysis.probe.fitting import fitted, linear_probe, standardised, token_counts
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 from interp_widgets.models.chat import PromptInput
@@ -203,7 +204,7 @@ def train_probe(
         model, read, [number, 0], batch_size=batch_size, check=check,
         progress=None if progress is None else lambda done, _: run.report(done, total),
     ).astype(np.float64)  # fmt: skip
-    counts = _counts(read)
+    counts = token_counts(read)
     scores: dict[str, list[list[float]]] = {name: [] for name in MEASURES}
     for seed in seeds:
         for row in scores.values():
@@ -212,17 +213,17 @@ def train_probe(
         for train, test in held.splits(target, folds, seed):
             run.stop_if_cancelled()
             parts = {
-                "probe": _accuracy(_standardised(states[:, 0], train), target, train, test, penalty),
-                "control": _accuracy(_standardised(states[:, 0], train), shuffled, train, test, penalty),
+                "probe": _accuracy(standardised(states[:, 0], train), target, train, test, penalty),
+                "control": _accuracy(standardised(states[:, 0], train), shuffled, train, test, penalty),
                 "majority": float(np.mean(target[test] == np.bincount(target[train]).argmax())),
                 "bag_of_words": _accuracy(counts, target, train, test, penalty),
-                "embedding": _accuracy(_standardised(states[:, 1], train), target, train, test, penalty),
+                "embedding": _accuracy(standardised(states[:, 1], train), target, train, test, penalty),
             }
             for name, value in parts.items():
                 scores[name][-1].append(value)
             run.report(len(texts) + sum(map(len, scores["probe"])), total)
     accuracies: dict[str, Any] = {name: np.array(rows) for name, rows in scores.items()}
-    weights, bias = _whole(states[:, 0], target, penalty)
+    weights, bias = linear_probe(states[:, 0], target, penalty)
     return ProbeResult(
         classes, **accuracies, weights=weights, bias=bias, layer=number,
          n_texts=len(texts), n_groups=held.count,
@@ -310,39 +311,7 @@ def _numbered(values: Sequence[Any]) -> NDArray[np.int64]:
     return np.array([seen.setdefault(value, len(seen)) for value in values], dtype=np.int64)
 
 
-def _counts(read: Sequence[tuple[int, ...]]) -> Any:
-    """(texts, different tokens) how often each token occurs in each text, as a sparse matrix."""
-    tokens = sorted({token for ids in read for token in ids})
-    column = {token: index for index, token in enumerate(tokens)}
-    rows = np.repeat(np.arange(len(read)), [len(ids) for ids in read])
-    columns = np.array([column[token] for ids in read for token in ids])
-    return scipy.sparse.coo_matrix((np.ones(len(rows)), (rows, columns)), shape=(len(read), len(tokens))).tocsr()
-
-
-def _standardised(states: Floats, train: NDArray[np.int64]) -> Floats:
-    """The states with mean 0 and deviation 1 on the training texts; what does not vary there stays 0."""
-    mean, deviation = states[train].mean(axis=0), states[train].std(axis=0)
-    standard: Floats = (states - mean) / np.where(deviation > 1e-9 * (1 + np.abs(mean)), deviation, np.inf)
-    return standard
-
-
 def _accuracy(features: Any, target: NDArray[np.int64], train: Any, test: Any, penalty: float) -> float:
     if len(np.unique(target[train])) < 2:  # nothing to tell apart: what there is, is said
         return float(np.mean(target[test] == target[train][0]))
-    return float(_fitted(features[train], target[train], penalty).score(features[test], target[test]))
-
-
-def _whole(states: Floats, target: NDArray[np.int64], penalty: float) -> tuple[Floats, Floats]:
-    """Weights and bias of a fit on all texts, for states as they are."""
-    every = np.arange(len(target))
-    mean, deviation = states.mean(axis=0), states.std(axis=0)
-    spread = np.where(deviation > 1e-9 * (1 + np.abs(mean)), deviation, np.inf)
-    fitted = _fitted(_standardised(states, every), target, penalty)
-    weights = fitted.coef_ / spread
-    return weights, fitted.intercept_ - weights @ mean
-
-
-def _fitted(features: Any, target: NDArray[np.int64], penalty: float) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(C=1 / penalty, max_iter=2000).fit(features, target)
+    return float(fitted(features[train], target[train], penalty).score(features[test], target[test]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.fields import one_of, part, text
+from interp_widgets.data.bias.row_fields import one_of, part, text
 from interp_widgets.data.files import existing_file, parse_rows
 
 UNKNOWN = "unknown"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.fields import one_of, text
+from interp_widgets.data.bias.row_fields import one_of, text
 from interp_widgets.data.files import read_rows
 
 Edition = Literal["original", "repaired"]

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from interp_widgets.arguments import checked
-from interp_widgets.data.bias.fields import text
+from interp_widgets.data.bias.row_fields import text
 from interp_widgets.data.files import ROWS, read_rows
 
 

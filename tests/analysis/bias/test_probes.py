@@ -82,8 +82,8 @@ def test_states_are_the_pooled_streams_that_leave_each_block(
 ) -> None:
     model = tiny_model(family, backend, dtype=torch.float64)
     kept: list[Any] = []
-    real = module._states
-    monkeypatch.setattr(module, "_states", lambda *options: kept.append(real(*options)) or kept[-1])
+    real = module.pooled_states
+    monkeypatch.setattr(module, "pooled_states", lambda *options: kept.append(real(*options)) or kept[-1])
     found = train_bias_probes(model, PAIRS, pool=pool, splits=2)
     names = ["blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in range(model.n_layers))]
     for number in (0, 1, 7):

@@ -8,6 +8,7 @@ from dataclasses import field
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from interp_widgets.analysis._core.arrays import Floats, Ints
 from interp_widgets.analysis._core.checks import check_range
@@ -103,11 +104,7 @@ def rank_bias_neurons(
     cosines: list[NDArray[np.float64]] = []
     for layer in range(model.n_layers):
         run.stop_if_cancelled()
-        values = value_vectors(model, layer)
-        if norms_output(model, layer):  # the norm's weights stretch what is written
-            values = values * wide(model.weight("ln2_post_w", layer))
-        lengths = values.norm(dim=1, keepdim=True).clamp(min=1e-30)
-        cosines.append(to_numpy((values / lengths) @ directions.T).astype(np.float64))
+        cosines.append(_cosines(model, layer, directions))
         run.report(layer + 1, model.n_layers)
     widths = np.cumsum([0, *(len(each) for each in cosines)])
     every = np.concatenate(cosines).T
@@ -122,6 +119,25 @@ def rank_bias_neurons(
         n_layers=model.n_layers,
         provenance=provenance(model.provenance(), k=k, seed=seed),
     )
+
+
+def rank_in_layer(model: Model, probes: BiasProbes, layer: int, k: int) -> list[int]:
+    """The k neurons of one layer whose value vectors are most alike to its own probe's direction."""
+    model.capabilities.require("mlp_neurons", "subtraction_edit", using="mlp")
+    _check_fits(model, probes)
+    check_range("k", k, 1, model.d_mlp)
+    direction = torch.tensor(probes.direction[layer], dtype=wide_type(model.dtype), device=model.device)
+    best = np.argsort(-_cosines(model, layer, direction[None])[:, 0], kind="stable")[:k]
+    return [int(number) for number in best]
+
+
+def _cosines(model: Model, layer: int, directions: Tensor) -> NDArray[np.float64]:
+    """(neurons, n) of a layer's value vectors with directions (n, d_model) of unit length."""
+    values = value_vectors(model, layer)
+    if norms_output(model, layer):  # the norm's weights stretch what is written
+        values = values * wide(model.weight("ln2_post_w", layer))
+    lengths = values.norm(dim=1, keepdim=True).clamp(min=1e-30)
+    return to_numpy((values / lengths) @ directions.T).astype(np.float64)
 
 
 def _check_fits(model: Model, probes: BiasProbes) -> None:

@@ -1,0 +1,329 @@
+"""`compare_debiasing`: what edits of a model change in its scores of bias and of language, beside random edits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp_widgets.analysis._core.checks import check_range
+from interp_widgets.analysis._core.prompts import read_prompt
+from interp_widgets.analysis._core.result import Record, Result, provenance, record, with_axes
+from interp_widgets.analysis._core.run import RunOptions
+from interp_widgets.analysis._core.statistics import resampled_means
+from interp_widgets.analysis.bias.baselines import random_edit
+from interp_widgets.analysis.bias.bbq import score_bbq
+from interp_widgets.analysis.bias.crows import score_crows
+from interp_widgets.analysis.bias.stereoset import StereoSetMetrics, StereoSetResult, score_stereoset, term_scores
+from interp_widgets.analysis.continuations import Continuation, score_continuations
+from interp_widgets.arguments import checked
+from interp_widgets.data.bias.bbq import BBQQuestion
+from interp_widgets.data.bias.crows_pairs import CrowsPair
+from interp_widgets.data.bias.stereoset import StereoSetExample
+from interp_widgets.models import Model, ModelEdit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNEDITED = "as it is"
+_RESAMPLES = 9999
+
+
+@record
+class DebiasChange(Record):
+    """What an edit changes in one domain, from the model as it is; 95 % bootstrap intervals over target terms.
+
+    Both models are scored on the same drawn terms, so that an interval without 0 is a change beyond chance.
+    """
+
+    domain: str
+    bias: float
+    """Change of |SS - 50|, in points; below 0 is less of a preference."""
+    bias_interval: Sequence[float] = with_axes(2)
+    lms: float = field(kw_only=True)
+    """Change of the language modelling score, in points."""
+    lms_interval: Sequence[float] = field(kw_only=True)
+    icat: float = field(kw_only=True)
+    """Change of ICAT."""
+    icat_interval: Sequence[float] = field(kw_only=True)
+
+
+@record
+class DebiasScores(Record):
+    """What one model, as it is or edited, scores; None for what was not asked for."""
+
+    name: str
+    """``as it is``, or the edit's name."""
+    stereoset: Sequence[StereoSetMetrics]
+    """One per domain, and the last over all examples."""
+    changes: Sequence[DebiasChange] = field(kw_only=True)
+    """The same domains; empty for the model as it is."""
+    perplexity: float | None = field(kw_only=True)
+    """Of the texts: e to the mean negative log-probability of a token."""
+    perplexity_interval: Sequence[float] | None = field(kw_only=True)
+    """95 % bootstrap interval over texts."""
+    perplexity_ratio: Sequence[float] | None = field(kw_only=True)
+    """Perplexity over that of the model as it is, and its interval over the same drawn texts."""
+    crows: float | None = field(kw_only=True)
+    """Percent of CrowS-Pairs in which the sentence about the disadvantaged group is likelier."""
+    crows_interval: Sequence[float] | None = field(kw_only=True)
+    bbq: Sequence[float] | None = field(kw_only=True)
+    """Accuracy and bias score in ambiguous contexts, then in disambiguated ones."""
+    bbq_intervals: Sequence[Sequence[float]] | None = field(kw_only=True)
+    continuations: Sequence[str] = field(kw_only=True)
+    """What it writes after each prompt."""
+
+    def domain(self, name: str) -> StereoSetMetrics:
+        """StereoSet's metrics of one domain, or of ``overall``."""
+        for one in self.stereoset:
+            if one.domain == name:
+                return one
+        known = ", ".join(repr(one.domain) for one in self.stereoset)
+        raise ValueError(f"domain must be one of {known}, got {name!r}")
+
+
+@record
+class DebiasComparison(Result):
+    """What `compare_debiasing` returns: the scores of the model as it is, of each edit and of its random control.
+
+    Example:
+        >>> edit = leace_edit(base, demo_bias_texts("train"), pool="last")
+        >>> found = compare_debiasing(base, [edit], demo_stereoset(), resamples=200)
+        >>> [row.name for row in found.rows]
+        ['as it is', 'LEACE', 'Random, as large as LEACE']
+        >>> bool(found.rows[1].domain("gender").ss < found.rows[0].domain("gender").ss)
+        True
+    """
+
+    rows: Sequence[DebiasScores]
+    """The model as it is, then each edit, followed by its control."""
+    prompts: Sequence[str] = field(kw_only=True)
+    """What the continuations go on from."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per model and domain."""
+        import pandas as pd
+
+        return pd.DataFrame([line for row in self.rows for line in _lines(row)])
+
+
+@checked
+def compare_debiasing(
+    model: Model,
+    edits: Sequence[ModelEdit],
+    stereoset: Sequence[StereoSetExample],
+    *,
+    texts: Sequence[str] = (),
+    crows: Sequence[CrowsPair] = (),
+    bbq: Sequence[BBQQuestion] = (),
+    prompts: Sequence[str] = (),
+    control: bool = True,
+    max_new_tokens: int = 20,
+    resamples: int = _RESAMPLES,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    check: Callable[[], None] | None = None,
+) -> DebiasComparison:
+    """Score a model as it is and under each of some edits: less bias, and at what price.
+
+    While an edit is in force, other threads wait for the model; afterwards every bit of it is as before.
+
+    Args:
+        model: what `load_model` returns.
+        edits: from `lope_edit`, `inlp_edit`, `leace_edit`, `subtraction_edit`, `suppression_edit`, `ethos_edit`, or
+            made or loaded as a `ModelEdit`; their names must differ.
+        stereoset: what SS, LMS and ICAT are of: from `read_stereoset` or `demo_stereoset`.
+        texts: ordinary texts, for the perplexity.
+        crows: from `read_crows_pairs`.
+        bbq: from `read_bbq`.
+        prompts: to write on from, without chance.
+        control: score a `random_edit` beside each edit.
+        max_new_tokens: of a continuation.
+        resamples: bootstrap draws.
+        seed: of the bootstrap and of the random edits.
+        batch_size: most sequences in one pass of the model.
+        progress: called with (done, total) models times data sets.
+        check: called before every pass; raises to cancel.
+
+    Raises:
+        ValueError: no edit, two of one name, an edit for another model, no example, or what the scores refuse.
+
+    Source: Explainability in Large Language Models (Luo 2024), tables 5.4 and 5.5.
+
+    Example:
+        >>> texts = demo_texts(12)
+        >>> probes = train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
+        >>> edit = subtraction_edit(base, probes, strength=3.0)
+        >>> found = compare_debiasing(base, [edit], demo_stereoset(), texts=texts, control=False, resamples=200)
+        >>> found.rows[1].perplexity > found.rows[0].perplexity
+        True
+    """
+    check_range("resamples", resamples)
+    check_range("max_new_tokens", max_new_tokens)
+    if len(edits) == 0:
+        raise ValueError("edits must hold at least one edit: see lope_edit")
+    names = [edit.name for edit in edits]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice or UNEDITED in names:
+        raise ValueError(
+            f"edits must have different names, got {(twice or [UNEDITED])[0]!r} twice: dataclasses.replace"
+        )
+    tried: list[ModelEdit | None] = [None]
+    for edit in edits:
+        tried += [edit, random_edit(model, edit, seed=seed)] if control else [edit]
+    judge = _Judge(model, stereoset, texts, crows, bbq, prompts, max_new_tokens, resamples, seed, batch_size)
+    run = RunOptions(progress, check, batch_size)
+    measured = []
+    for number, tested in enumerate(tried):
+        # other threads would see the edit, and results of theirs would be those of another model
+        with model.lock, nullcontext() if tested is None else tested.applied(model):
+            measured.append(judge.measure(run.part(number, len(tried))))
+    rows = [
+        judge.scores(UNEDITED if tested is None else tested.name, found, None if tested is None else measured[0])
+        for tested, found in zip(tried, measured, strict=True)
+    ]
+    return DebiasComparison(
+        rows=tuple(rows),
+        prompts=tuple(prompts),
+        provenance=provenance(
+            model.provenance(), edits=", ".join(names), control=control, resamples=resamples, seed=seed,
+            examples=len(stereoset), texts=len(texts), crows=len(crows), bbq=len(bbq),
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What was measured of one model."""
+
+    stereoset: StereoSetResult
+    texts: NDArray[np.float64]
+    """(texts, 2) negative log-probability, and tokens."""
+    crows: tuple[float, Sequence[float]] | None
+    bbq: tuple[Sequence[float], Sequence[Sequence[float]]] | None
+    continuations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """The data of one call."""
+
+    model: Model
+    stereoset: Sequence[StereoSetExample]
+    texts: Sequence[str]
+    crows: Sequence[CrowsPair]
+    bbq: Sequence[BBQQuestion]
+    prompts: Sequence[str]
+    max_new_tokens: int
+    resamples: int
+    seed: int
+    batch_size: int | None
+
+    def measure(self, run: RunOptions) -> _Measured:
+        """Of the model as it now is."""
+        model, parts = self.model, [run.part(number, 5) for number in range(5)]
+        options: dict[str, Any] = {"resamples": self.resamples, "seed": self.seed, "check": run.check}
+        options["batch_size"] = self.batch_size
+        stereoset = score_stereoset(model, self.stereoset, progress=parts[0].progress, **options)
+        texts = _log_probabilities(model, self.texts, parts[1])
+        crows = bbq = None
+        if self.crows:
+            pairs = score_crows(model, self.crows, progress=parts[2].progress, **options).overall
+            crows = pairs.preferred, pairs.interval
+        if self.bbq:
+            found = score_bbq(model, self.bbq, progress=parts[3].progress, **options).overall
+            figures = (found.accuracy_ambiguous, found.bias_ambiguous)
+            bbq = (*figures, found.accuracy_disambiguated, found.bias_disambiguated), found.intervals or ()
+        written = []
+        for number, prompt in enumerate(self.prompts):
+            parts[4].report(number, len(self.prompts))
+            written.append(model.generate(prompt, max_new_tokens=self.max_new_tokens, check=run.check))
+        parts[4].report(1, 1)
+        return _Measured(stereoset, texts, crows, bbq, tuple(written))
+
+    def scores(self, name: str, own: _Measured, plain: _Measured | None) -> DebiasScores:
+        """The row of one model beside the model as it is."""
+        perplexity, perplexity_interval, ratio = None, None, None
+        if len(self.texts):
+            perplexity, perplexity_interval = self._perplexity(own.texts)
+            ratio = None if plain is None else self._ratio(own.texts, plain.texts)
+        return DebiasScores(
+            name,
+            own.stereoset.metrics,
+            changes=() if plain is None else tuple(self._changes(own.stereoset, plain.stereoset)),
+            perplexity=perplexity,
+            perplexity_interval=perplexity_interval,
+            perplexity_ratio=ratio,
+            crows=None if own.crows is None else own.crows[0],
+            crows_interval=None if own.crows is None else tuple(own.crows[1]),
+            bbq=None if own.bbq is None else tuple(own.bbq[0]),
+            bbq_intervals=None if own.bbq is None else tuple(map(tuple, own.bbq[1])),
+            continuations=own.continuations,
+        )
+
+    def _perplexity(self, texts: NDArray[np.float64]) -> tuple[float, tuple[float, float]]:
+        drawn = resampled_means(texts, resamples=self.resamples, seed=self.seed)
+        low, high = np.quantile(np.exp(drawn[:, 0] / drawn[:, 1]), [0.025, 0.975])
+        return float(np.exp(texts[:, 0].sum() / texts[:, 1].sum())), (float(low), float(high))
+
+    def _ratio(self, own: NDArray[np.float64], plain: NDArray[np.float64]) -> tuple[float, float, float]:
+        both = np.column_stack([own[:, 0] - plain[:, 0], plain[:, 1]])
+        drawn = resampled_means(both, resamples=self.resamples, seed=self.seed)
+        low, high = np.quantile(np.exp(drawn[:, 0] / drawn[:, 1]), [0.025, 0.975])
+        return float(np.exp(both[:, 0].sum() / both[:, 1].sum())), float(low), float(high)
+
+    def _changes(self, own: StereoSetResult, plain: StereoSetResult) -> Iterator[DebiasChange]:
+        for entry in own.metrics:
+            chosen = [i for i, domain in enumerate(own.domains) if domain == entry.domain or entry is own.metrics[-1]]
+            targets = [own.targets[i] for i in chosen]
+            rows = np.column_stack(
+                [term_scores(own.scores[chosen], targets), term_scores(plain.scores[chosen], targets)]
+            )
+            drawn = np.vstack([rows.mean(axis=0), resampled_means(rows, resamples=self.resamples, seed=self.seed)])
+            change = _figures(drawn[:, :2]) - _figures(drawn[:, 2:])
+            low, high = np.quantile(change[1:], [0.025, 0.975], axis=0)
+            bias, lms, icat = ((float(change[0, i]), (float(low[i]), float(high[i]))) for i in range(3))
+            yield DebiasChange(
+                entry.domain, bias[0], bias[1], lms=lms[0], lms_interval=lms[1], icat=icat[0], icat_interval=icat[1]
+            )
+
+
+def _figures(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n, 3) |SS - 50|, LMS and ICAT of mean LMS and SS (n, 2)."""
+    lms, ss = means.T
+    return np.column_stack([np.abs(ss - 50), lms, lms * np.minimum(ss, 100 - ss) / 50])
+
+
+def _log_probabilities(model: Model, texts: Sequence[str], run: RunOptions) -> NDArray[np.float64]:
+    """(texts, 2) the negative log-probability of each text's tokens behind its first one, and how many there are."""
+    if not len(texts):
+        return np.empty((0, 2))
+    read = [read_prompt(model, text, what="text").ids for text in texts]
+    if min(map(len, read)) < 2:
+        raise ValueError("each of texts needs two tokens or more, a BOS counted: give longer ones")
+    scored = score_continuations(model, [Continuation(ids[:1], ids[1:]) for ids in read], run)
+    return np.array([(-one.log_probability.sum(), len(one.log_probability)) for one in scored])
+
+
+def _lines(row: DebiasScores) -> Iterator[dict[str, Any]]:
+    """One row of the table per domain."""
+    changes: Sequence[DebiasChange | None] = row.changes or [None] * len(row.stereoset)
+    for entry, change in zip(row.stereoset, changes, strict=True):
+        line: dict[str, Any] = {"model": row.name, "domain": entry.domain, "targets": entry.n_targets}
+        for name in ("ss", "lms", "icat"):
+            line[name] = getattr(entry, name)
+            line[f"{name}_low"], line[f"{name}_high"] = getattr(entry, f"{name}_interval")
+        for name in ("bias", "lms", "icat"):
+            line[f"{name}_change"] = None if change is None else getattr(change, name)
+            ends = (None, None) if change is None else getattr(change, f"{name}_interval")
+            line[f"{name}_change_low"], line[f"{name}_change_high"] = ends
+        whole = entry is row.stereoset[-1]
+        line["perplexity"], line["crows"] = (row.perplexity, row.crows) if whole else (None, None)
+        figures = row.bbq if whole and row.bbq is not None else (None,) * 4
+        names = ("bbq_accuracy_ambiguous", "bbq_bias_ambiguous", "bbq_accuracy_disambiguated", "bbq_bias_disambiguated")
+        yield {**line, **dict(zip(names, figures, strict=True))}
