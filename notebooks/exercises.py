@@ -281,4 +281,28 @@ EXERCISES: dict[str, dict[int, Exercise]] = {
             "parts[1].share has a number per token of parts[1].tokens; the whole logit is parts[1].logit.",
         ),
     },
+    "12_bias": {
+        1: Exercise(
+            near(lambda its: 92.79 * (100 - 68.55) / 50, 0.01),
+            "The smaller of SS and 100 - SS counts; the formula is in the list above.",
+            (
+                (lambda its: 92.79 * 68.55 / 50, "SS is above 50: take 100 - SS."),
+                (lambda its: 0.9279 * (100 - 68.55) / 50, "LMS is in percent, and so is ICAT."),
+            ),
+        ),
+        2: Exercise(
+            lambda count, its: count == int((its.neurons.cosine > its.neurons.chance[:, None]).sum()),
+            "neurons.cosine has a row per probe, neurons.chance a number per probe: compare each row with its own.",
+        ),
+        3: Exercise(
+            near(lambda its: (100 - its.rows["LEACE"].domain("gender").ss) / 50, 0.005),
+            "The way is 50 points long. How many of them did it go?",
+            (
+                (
+                    lambda its: (100 - its.rows["LEACE"].domain("gender").ss) / 100,
+                    "The way from 100 to 50 is 50 points long, not 100.",
+                ),
+            ),
+        ),
+    },
 }

@@ -461,5 +461,47 @@ token = found[1].prompt_tokens[int((found[1].importance - found[0].importance)[:
 assert abs(parts[0].share[parts[0].tokens.index(token)]) < 0.3
 assert parts[0].share.argmax() == parts[0].tokens.index(" Japan") and parts[0].share.max() > 0.5 * parts[0].logit""",
     },
+    "12_bias": {
+        "of pilots it says *men* in 90 of 100 sentences, of nurses in 10": """\
+from interp_widgets.data.world import bias_prompts
+assert [{one.rate for one in bias_prompts() if one.group == job and one.kind == "occupation"}
+        for job in ("pilots", "nurses")] == [{90}, {10}]""",
+        "SS is 100 in every domain, for both models": """\
+for one in pair:
+    assert {entry.ss for entry in score_stereoset(one, data, resamples=10).metrics} == {100.0}""",
+        "LMS is 100 too: no sentence without sense is ever preferred.": """\
+assert {entry.lms for entry in scores.metrics} == {100.0}""",
+        "The model has learnt the rates themselves, to a few percent.": """\
+assert max(abs(as_it_is[planted == rate].mean() - rate) for rate in set(planted)) < 0.04
+assert np.corrcoef(planted, as_it_is)[0, 1] > 0.98""",
+        "In SS they count the same. An SS of 100 can be 21 tiny preferences or 21 large ones.": """\
+assert {one.rate for one in data if one.domain == "gender"} == {60, 70, 80, 90}
+assert scores.domain("gender").n_targets == 21""",
+        "Every layer's probe is right about occupations that it never saw": """\
+assert probes.accuracy.mean(axis=1).min() > 0.95 and abs(probes.control_auc.mean() - 0.5) < 0.1
+assert abs(probes.bag_of_words.mean() - 0.5) < 0.15""",
+        "A *second* probe at right angles to the first is as good.": """\
+assert probes.second_auc.mean(axis=1).min() > 0.98""",
+        "With 3,072 neurons in 192 dimensions": "assert (model.n_layers * model.d_mlp, model.d_model) == (3072, 192)",
+        "Few of them are more than chance.": "assert (neurons.cosine > neurons.chance[:, None]).sum() <= 6",
+        "LoPE leaves SS at 100.": """\
+assert rows["LoPE"].domain("gender").ss == 100 and abs(rows["LoPE"].perplexity_ratio[0] - 1) < 0.02""",
+        "Subtraction brings SS within its interval of 50, *and LMS still says 100*.": """\
+low, high = rows["Subtraction"].domain("gender").ss_interval
+assert low < 50 < high and rows["Subtraction"].domain("gender").lms == 100
+assert 6 < rows["Subtraction"].perplexity_ratio[0] < 12""",
+        "A random edit as large as Subtraction lowers SS as well.": """\
+assert rows["Random, as large as Subtraction"].changes[-1].bias_interval[1] < 0""",
+        "LEACE brings SS about halfway for a few percent of perplexity, and its random control does nothing.": """\
+assert 65 < rows["LEACE"].domain("gender").ss < 80 and rows["LEACE"].perplexity_ratio[0] < 1.1
+assert rows["Random, as large as LEACE"].domain("gender").ss == 100""",
+        "With an SS near 50 the probe finds the groups as well as before": """\
+assert after.auc[-1].mean() > 0.98 and np.corrcoef(planted, shifted)[0, 1] > 0.5""",
+        "Subtraction made nearly every occupation more female, soldiers by half and bakers by a third": """\
+jobs = [one.group for one in prompts]
+changed = {job: (shifted - as_it_is)[[one == job for one in jobs]].mean() for job in set(jobs)}
+assert sum(one < 0 for one in changed.values()) >= len(changed) - 2, changed
+assert changed["soldiers"] < -0.5 and -0.37 < changed["bakers"] < -0.27""",
+    },
 }
 """Notebook → sentence → code that fails if the sentence is not so."""

@@ -72,6 +72,11 @@ WRONG = {
         "answer_3": "mixed.accuracy - apart.accuracy",
     },
     "11_workbench": {"answer_1": "' Japan'", "answer_2": "float(parts[0].share.max() / parts[0].logit)"},
+    "12_bias": {
+        "answer_1": "92.79 * 68.55 / 50",
+        "answer_2": "60",
+        "answer_3": "(100 - rows['LEACE'].domain('gender').ss) / 100",
+    },
 }
 """Notebook → a tempting answer to each of its exercises that is not the right one."""
 TRY = (
