@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import traitlets as T
 
 from interp_widgets import (
     BiasWorkbench,
     CrowsPair,
     LabelledTexts,
+    LogitLensExplorer,
     SentencePair,
     Workbench,
     bias_neuron_activity,
     demo_bias_texts,
     demo_stereoset,
+    leace_edit,
+    load_model,
     rank_bias_neurons,
     score_crows,
     score_stereoset,
@@ -117,7 +122,7 @@ def test_two_models(view: Any) -> None:
     for name, expected in (("A", scores[0]), ("B", scores[1]), ("difference", scores[1] - scores[0])):
         panel.view = name
         np.testing.assert_allclose([row[4] for row in own.table.rows], 100 * expected[:, 0], atol=6e-4)
-        assert {dot.model for dot in own.chart.dots} == {"A": {0}, "B": {1}, "difference": {0, 1}}[name]
+        assert {dot.series for dot in own.chart.dots} == {"A": {0}, "B": {1}, "difference": {0, 1}}[name]
 
 
 def test_a_file_of_stereoset_and_one_of_its_domains(base: Any, view: Any, tmp_path: Path) -> None:
@@ -192,7 +197,7 @@ def test_data_of_another_kind(data: Any, base: Any) -> None:
 
 def test_probes_beside_their_controls(base: Any, view: Any) -> None:
     panel = view(base, tab="probes", splits=2)
-    own, expected = panel["probes"], train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
+    own, expected = panel["probes"], train_bias_probes(base, demo_bias_texts("train"), pool="last", splits=2)
     np.testing.assert_allclose(panel.result.auc, expected.auc, atol=1e-6)
     assert (panel.layer, panel.pool) == (base.n_layers - 1, "last")
     lines = {line.name: line.values for line in own.chart.lines}
@@ -247,7 +252,7 @@ def test_texts_that_no_probe_can_be_trained_on(base: Any, view: Any) -> None:
 
 def test_neurons_and_their_activity(base: Any, view: Any) -> None:
     panel = view(base, tab="neurons", splits=2, k=4)
-    own, texts = panel["neurons"], demo_bias_texts()
+    own, texts = panel["neurons"], demo_bias_texts("train")
     probes = train_bias_probes(base, texts, pool="last", splits=2)
     neurons = rank_bias_neurons(base, probes, k=4)
     activity = bias_neuron_activity(base, neurons, texts)
@@ -316,3 +321,171 @@ def test_every_format_is_saved(tab: str, view: Any, tmp_path: Path) -> None:
         panel.view = view_name
         for suffix in (".csv", ".svg", ".html", ".npz"):
             assert panel.save(tmp_path / f"{tab}-{view_name}{suffix}").stat().st_size > 100
+
+
+# ---- debias
+
+
+def heading(panel: Any) -> str:
+    return str(panel.heading.value)
+
+
+def test_an_edit_and_the_scores_without_it_and_with_it(base: Any, view: Any) -> None:
+    panel = view(base, tab="debias", method="leace")
+    found, data = panel.result, demo_stereoset()
+    edit = leace_edit(base, demo_bias_texts("train"), layer=-1, pool="last")
+    np.testing.assert_allclose(found.edit.streams[6].read, edit.streams[6].read, atol=1e-5)
+    before = score_stereoset(base, data)
+    with edit.applied(base):
+        after = score_stereoset(base, data)
+    assert (found.before.overall.ss, found.after.overall.ss) == (before.overall.ss, after.overall.ss)
+    assert after.overall.ss < before.overall.ss
+    dots = {(dot.row, dot.score, dot.series): dot.value for dot in panel["debias"].chart.dots}
+    assert dots["gender", "SS", 0] == before.domain("gender").ss
+    assert dots["gender", "SS", 1] == after.domain("gender").ss
+    assert panel["debias"].table.rows[0][0] == "stream entering layer 6"
+    np.testing.assert_allclose(run_code(panel)["result"].scores, after.scores, rtol=1e-5)
+    assert base.edits == ()
+
+
+@pytest.mark.parametrize("method", ["lope", "subtraction", "inlp", "suppression", "ethos", "leace"])
+def test_every_method_asks_for_its_own_edit(method: str, base: Any, view: Any) -> None:
+    panel = view(base, tab="debias", method="leace", splits=2)
+    panel.live_seconds = 0.0
+    panel.method = method
+    text = panel.current.code(panel.current.request())
+    assert f"{method} = {method}_edit(" in text
+    for name in (f"{method}_edit", "score_stereoset"):
+        assert name in text.splitlines()[0]
+    if method in ("lope", "subtraction", "inlp"):
+        assert settle(panel).result.edit.settings["method"] == method
+
+
+def test_the_switch_acts_on_every_panel_of_the_workbench(base: Any, view: Any) -> None:
+    bench = Workbench(base)
+    lens = LogitLensExplorer(bench, prompt="Many believe that pilots should be")
+    panel = settle(view(bench, tab="debias", method="leace"))
+    plain, weights = lens.result, base.weight_hash
+    panel.tab = "data"
+    settle(panel)
+    unedited = panel.result
+    panel.tab = "debias"
+    edited = panel.result.after
+    panel.on = True
+    settle(panel)
+    settle(lens)
+    assert base.edits == ("LEACE",)
+    for shown in (heading(lens), heading(panel)):
+        assert "edited: LEACE" in shown
+    assert "In force" in panel["debias"].summary.value
+    assert not np.allclose(lens.result.probability, plain.probability)
+    panel.tab = "data"
+    settle(panel)
+    np.testing.assert_allclose(panel.result.scores, edited.scores, rtol=1e-5)
+    assert "edited: LEACE" in heading(panel)
+    assert panel["data"].question()["Edited"] == "demo-base: LEACE"
+
+    panel.tab = "debias"
+    panel.on = False
+    settle(panel)
+    settle(lens)
+    np.testing.assert_array_equal(lens.result.probability, plain.probability)
+    panel.tab = "data"
+    settle(panel)
+    np.testing.assert_array_equal(panel.result.scores, unedited.scores)
+    assert (base.edits, base.weight_hash) == ((), weights)
+    assert "edited" not in heading(lens) + heading(panel)
+    assert "Edited" not in panel["data"].question()
+    bench.close()
+
+
+def test_other_settings_and_a_closed_panel_take_the_edit_back(base: Any, view: Any, wire: Any) -> None:
+    panel, weights = view(base, tab="debias", splits=2, k=4), base.weight_hash
+    wire.type(panel["debias"].switch, value=True)
+    settle(panel)
+    assert (panel.on, base.edits) == (True, ("LoPE",))
+    assert base.weight_hash != weights
+    assert panel["debias"].switch.description == "Switch the edit off"
+    panel.k = 5
+    settle(panel)
+    assert (panel.on, base.edits, base.weight_hash) == (False, (), weights)
+    assert panel.result.edit.settings["k"] == 5
+    panel.on = True
+    settle(panel)
+    other = view(panel.workbench, tab="debias", splits=2)
+    assert other["debias"].hints == {"method": "the models are edited by LoPE already: switch that edit off first"}
+    other.close()
+    assert base.edits == ("LoPE",)
+    panel.close()
+    assert (base.edits, base.weight_hash) == ((), weights)
+
+
+def test_an_edit_waits_for_a_model_that_computes(base: Any, view: Any) -> None:
+    panel = view(base, tab="debias", method="leace")
+    held, go_on = threading.Event(), threading.Event()
+
+    def compute() -> None:
+        with base.lock:
+            held.set()
+            go_on.wait(60)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    assert held.wait(60)
+    panel.on = True
+    assert base.edits == ()
+    assert "Not in force" in panel["debias"].summary.value
+    go_on.set()
+    thread.join(60)
+    settle(panel)
+    assert base.edits == ("LEACE",)
+    assert "In force" in panel["debias"].summary.value
+
+
+def test_an_edit_of_another_model_is_not_put_in_force(base: Any, view: Any) -> None:
+    panel = view(base, tab="debias", method="lope", splits=2, k=4)
+    weights = base.weight("W_out", 0)
+    with torch.no_grad():
+        before = weights[:].clone()
+        weights += 1.0
+    panel.on = True
+    assert panel.wait(60)
+    with torch.no_grad():
+        weights.copy_(before)
+    assert "was made for other weights than those of demo-base" in panel.status.error
+    assert (panel.on, base.edits) == (False, ())
+
+
+def test_an_edit_is_saved_and_loaded(base: Any, view: Any, tmp_path: Path, wire: Any) -> None:
+    panel = view(base, tab="debias", method="leace")
+    own = panel["debias"]
+    own.path.value = str(tmp_path / "own")
+    own.hint.of(own._save_edit)()
+    assert own.hint.sentence == f"Saved {tmp_path / 'own.safetensors'}, for demo-base"
+    edited = load_model("demo-base", edits=[tmp_path / "own.safetensors"])
+    np.testing.assert_allclose(score_stereoset(edited, demo_stereoset()).scores, panel.result.after.scores, rtol=1e-5)
+    own.path.value = str(tmp_path / "nowhere" / "own")
+    own.hint.of(own._save_edit)()
+    assert "nowhere does not exist: make it or choose another" in own.hint.sentence
+
+
+def test_two_models_have_an_edit_each(view: Any) -> None:
+    pair = demo_pair()
+    panel = view(pair, tab="debias", method="leace")
+    panel.on = True
+    settle(panel)
+    assert [model.edits for model in pair] == [("LEACE",), ("LEACE",)]
+    panel.view = "difference"
+    assert {dot.row for dot in panel["debias"].chart.dots} == {"overall"}
+    assert len(panel["debias"].chart.series) == 4
+    panel.on = False
+    settle(panel)
+    assert [model.edits for model in pair] == [(), ()]
+
+
+def test_texts_with_labels_make_an_edit_that_is_not_scored(base: Any, view: Any) -> None:
+    panel = view(base, tab="debias", data=demo_bias_texts("train"), method="leace", pool="last")
+    assert panel.result.before is None
+    assert "cannot be scored" in panel["debias"].chart.message
+    panel.method = "suppression"
+    assert "texts with labels are no pairs" in panel.status.error

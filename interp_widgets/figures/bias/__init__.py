@@ -2,6 +2,7 @@
 
 from .dots import Dot as Dot
 from .dots import IntervalDots as IntervalDots
+from .dots import Series as Series
 from .dots import score_dots as score_dots
 from .geometry import BiasGeometry as BiasGeometry
 from .layers import ByLayer as ByLayer

@@ -30,9 +30,17 @@ class Dot:
     """Which score."""
     value: float
     interval: Sequence[float]
-    model: int = 0
-    """The first model or the second, which has another colour."""
+    series: int = 0
+    """Which model it is of, or which state of one."""
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Series:
+    """What the dots of one model, or of one state of it, are called and coloured."""
+
+    name: str = ""
+    color: str = PALETTE8[0]
 
 
 class IntervalDots(Chart):
@@ -40,10 +48,10 @@ class IntervalDots(Chart):
 
     EMPTY: ClassVar[str] = "No scores yet: press Run."
     TITLE: ClassVar[str] = "What the model prefers, by domain"
-    COLUMNS: ClassVar[tuple[str, ...]] = ("x", "y", "low", "high", "row", "score", "model", "color", "note")
+    COLUMNS: ClassVar[tuple[str, ...]] = ("x", "y", "low", "high", "row", "score", "series", "color", "note")
 
     def __init__(self, name: str = "bias_scores") -> None:
-        tips = [("", "@row @model"), ("@score", "@x{0.0} %"), ("95 % interval", "@low{0.0} to @high{0.0}"),
+        tips = [("", "@row @series"), ("@score", "@x{0.0} %"), ("95 % interval", "@low{0.0} to @high{0.0}"),
                 ("", "@note")]  # fmt: skip
         self.start(
             name, self.TITLE, ("percent", ""), columns=self.COLUMNS, tooltips=tips, height=240,
@@ -65,19 +73,19 @@ class IntervalDots(Chart):
         self.box = self.legend()
         self.hover(*self.marks)
         self.dots: tuple[Dot, ...] = ()
-        self.models: dict[int, str] = {}
+        self.series: dict[int, Series] = {}
         self.say()
 
-    def update(self, dots: Sequence[Dot], models: Mapping[int, str] | None = None, *, subtitle: str = "") -> None:
-        """Show these scores of models with these names; none shows a sentence instead."""
-        self.dots, self.models = tuple(dots), dict(models or {0: ""})
+    def update(self, dots: Sequence[Dot], series: Mapping[int, Series] | None = None, *, subtitle: str = "") -> None:
+        """Show these scores, by the number of their series; none shows a sentence instead."""
+        self.dots, self.series = tuple(dots), dict(series or {0: Series()})
         rows, scores = self.names("row"), self.names("score")
         tables: dict[str, dict[str, list[Any]]] = {
             marker: {column: [] for column in self.COLUMNS} for marker in MARKERS
         }
         for dot, y in zip(self.dots, self.places(), strict=True):
-            own = (dot.value, y, *dot.interval, dot.row, dot.score, self.models[dot.model],
-                   PALETTE8[dot.model], dot.note)  # fmt: skip
+            own = (dot.value, y, *dot.interval, dot.row, dot.score, self.series[dot.series].name,
+                   self.series[dot.series].color, dot.note)  # fmt: skip
             for column, value in zip(self.COLUMNS, own, strict=True):
                 tables[MARKERS[scores.index(dot.score) % len(MARKERS)]][column].append(value)
         for marker, source in self.sources.items():
@@ -87,9 +95,9 @@ class IntervalDots(Chart):
         self.box.items = [
             LegendItem(label=score, renderers=[mark]) for score, mark in zip(scores, self.marks, strict=False)
         ]
-        if len(self.models) > 1:
-            self.box.items = [*self.box.items, LegendItem(label={"field": "model"}, renderers=[self.marks[0]])]
-        self.figure.height = 110 + len(rows) * (_ROW + _MARK * len(scores) * len(self.models))
+        if len(self.series) > 1:
+            self.box.items = [*self.box.items, LegendItem(label={"field": "series"}, renderers=[self.marks[0]])]
+        self.figure.height = 110 + len(rows) * (_ROW + _MARK * len(scores) * len(self.series))
         self.figure.y_range.update(start=len(rows) - 0.5, end=-0.5)
         self.name_ticks(self.figure.yaxis[0], rows)
         self.fill({name: [v for table in tables.values() for v in table[name]] for name in self.COLUMNS},
@@ -101,11 +109,11 @@ class IntervalDots(Chart):
 
     def places(self) -> list[float]:
         """Where each dot stands, rows being one apart."""
-        rows, scores, models = self.names("row"), self.names("score"), list(self.models)
-        count = len(scores) * len(models)
+        rows, scores, series = self.names("row"), self.names("score"), list(self.series)
+        count = len(scores) * len(series)
         return [
             rows.index(dot.row)
-            + 0.7 * ((scores.index(dot.score) * len(models) + models.index(dot.model) + 0.5) / count - 0.5)
+            + 0.7 * ((scores.index(dot.score) * len(series) + series.index(dot.series) + 0.5) / count - 0.5)
             for dot in self.dots
         ]
 
@@ -115,9 +123,9 @@ class IntervalDots(Chart):
             raise ValueError(f"there are no scores to draw: {self.message}")
         texts, dots, places, scores = self.described, self.dots, self.places(), self.names("score")
         names = [
-            score if len(self.models) == 1 else f"{score}, {model}"
+            score if len(self.series) == 1 else f"{score}, {own.name}"
             for score in scores
-            for model in self.models.values()
+            for own in self.series.values()
         ]
         height = self.figure.height + 40 + legend_room(names, width) + subtitle_room(texts["subtitle"])
 
@@ -126,8 +134,9 @@ class IntervalDots(Chart):
             axes.axvline(50, color=QUIET, lw=1.5 * POINT, ls=":")
             parts: dict[str, Any] = {}
             for dot, y in zip(dots, places, strict=True):
-                name = dot.score if len(self.models) == 1 else f"{dot.score}, {self.models[dot.model]}"
-                color, marker = PALETTE8[dot.model], _MPL[MARKERS[scores.index(dot.score) % len(MARKERS)]]
+                own = self.series[dot.series]
+                name = dot.score if len(self.series) == 1 else f"{dot.score}, {own.name}"
+                color, marker = own.color, _MPL[MARKERS[scores.index(dot.score) % len(MARKERS)]]
                 axes.hlines([y], dot.interval[0], dot.interval[1], colors=color, lw=3 * POINT)
                 parts[name] = axes.scatter([dot.value], [y], s=(9 * POINT) ** 2, color=color, marker=marker)
             axes.set(xlim=(-2, 102), ylim=(len(self.names("row")) - 0.5, -0.5))
@@ -137,7 +146,7 @@ class IntervalDots(Chart):
         return Scene(width, height, draw, title=texts["title"])
 
 
-def score_dots(result: StereoSetResult | CrowsResult, model: int = 0) -> list[Dot]:
+def score_dots(result: StereoSetResult | CrowsResult, series: int = 0) -> list[Dot]:
     """SS, LMS and ICAT of every domain; of CrowS-Pairs how often the disadvantaged group's sentence is likelier.
 
     >>> result = score_stereoset(base, demo_stereoset()[:30])
@@ -146,11 +155,11 @@ def score_dots(result: StereoSetResult | CrowsResult, model: int = 0) -> list[Do
     """
     if isinstance(result, CrowsResult):
         return [
-            Dot(entry.domain, "likelier", entry.preferred, entry.interval, model, f"{entry.n} pairs")
+            Dot(entry.domain, "likelier", entry.preferred, entry.interval, series, f"{entry.n} pairs")
             for entry in result.metrics
         ]
     return [
-        Dot(entry.domain, name.upper(), getattr(entry, name), getattr(entry, f"{name}_interval"), model,
+        Dot(entry.domain, name.upper(), getattr(entry, name), getattr(entry, f"{name}_interval"), series,
             f"{entry.n} examples, {entry.n_targets} terms")
         for entry in result.metrics for name in ("ss", "lms", "icat")
     ]  # fmt: skip

@@ -31,9 +31,15 @@ def _model(letter: str, model: Model, brief: bool) -> str:
         facts.append("processed weights")
     label = f"{letter}: " if letter else ""
     name, about = f"<b>{escape(model_name(model))}</b>", " · ".join(facts)
+    edited = f"<span class='iw-badge iw-edited'>edited: {escape(edits)}</span>" if (edits := edits_of(model)) else ""
     if brief:
-        return f"<span title='{escape(about, quote=True)}'>{escape(label)}{name}{_badge(model, brief)}</span>"
-    return f"{escape(label)}{name} {escape(about)}{_badge(model)}"
+        return f"<span title='{escape(about, quote=True)}'>{escape(label)}{name}{_badge(model, brief)}{edited}</span>"
+    return f"{escape(label)}{name} {escape(about)}{_badge(model)}{edited}"
+
+
+def edits_of(model: Model) -> str:
+    """The names of the edits that a model computes with; empty for none."""
+    return ", ".join(getattr(model, "edits", ()))
 
 
 def _badge(model: Model, brief: bool = False) -> str:

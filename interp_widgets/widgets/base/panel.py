@@ -26,14 +26,14 @@ from .code import CodeBox
 from .controls import row, shown_if
 from .fields import Controls, Field, Incomplete, Refused
 from .guard import guard, handling, inside_handler, ui_lock
-from .heading import heading, view_options
+from .heading import edits_of, heading, view_options
 from .jobs import Jobs
 from .request import FromModel, Request
 from .saving import SaveMenu, save
 from .shell import Shell, column
 from .status import StatusLine
 from .words import Words
-from .workbench import WorkbenchState
+from .workbench import WorkbenchState, model_name
 
 FIRST_SECONDS = 1.0
 """The first run is done before the panel appears if it takes less,"""
@@ -373,6 +373,9 @@ class Panel(Shell):
         if len(self.asked_models) > 1 and self.of_both:
             options = view_options(self.models, self.of_both)
             drawn["View"] = next(label for label, value in options if value == self.shown)
+        drawn["Edited"] = ", ".join(
+            f"{model_name(model)}: {edits}" for model in self.models if (edits := edits_of(model))
+        )
         return {label: text for label, text in {**self._asked, **drawn}.items() if text}
 
     def _settings(self, which: Callable[[Field], bool]) -> dict[str, str]:
@@ -540,6 +543,15 @@ class Panel(Shell):
 
     def end(self) -> None:
         self.jobs.close()
+
+    @guard
+    def models_edited(self) -> None:
+        super().models_edited()
+        if self.asks:
+            self.jobs.drop()  # what runs was asked of the models before
+            self._pending = None
+        self._due.add("refresh")
+        self._settle()
 
     def hide(self) -> None:
         self.active = False

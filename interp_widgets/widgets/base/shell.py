@@ -19,6 +19,7 @@ from . import tidy
 from .controls import Number
 from .fields import Field, fields_of
 from .guard import guarded, ui_lock
+from .heading import heading
 from .workbench import LIVE_SECONDS, WorkbenchState, model_name
 
 
@@ -29,6 +30,8 @@ class Shell(W.VBox):
     """What it shows, in its title line."""
     closed = True
     """Whether it is closed; True until there is something to close."""
+    heading: W.HTML | None = None
+    """Its title line; None where it has none of its own."""
 
     live_seconds = Number(LIVE_SECONDS, min=0.0)
     """The budget of a change: what is forecast to take no longer, and to fit into 60 % of the free memory, is computed
@@ -72,6 +75,11 @@ class Shell(W.VBox):
 
     def end(self) -> None:
         """End what runs, before the widgets are closed."""
+
+    def models_edited(self) -> None:
+        """The models compute with other edits than before: say so in the title line, and show what is so now."""
+        if self.heading is not None:
+            self.heading.value = heading(self.title, self.models)
 
     # for subclasses ---------------------------------------------------------------------------------------------------
 

@@ -252,6 +252,11 @@ class Stack(Shell):
         ):  # no tab has shown it yet
             tidy.close_one(self.status_line)
 
+    def models_edited(self) -> None:
+        super().models_edited()
+        for panel in tuple(self._opened.values()):
+            panel.models_edited()
+
     def notify_change(self, change: Any) -> None:
         with self.hold():  # what follows from one change is one change for the panels
             super().notify_change(change)
@@ -267,7 +272,8 @@ class Stack(Shell):
             if len(names) > 1
             else W.VBox(boxes)  # a bar of one tab would say nothing
         )
-        title = () if self.screen is not None else (W.HTML(heading(self.title, self.models)),)
+        self.heading = None if self.screen is not None else W.HTML(heading(self.title, self.models))
+        title = () if self.heading is None else (self.heading,)
         self.children = (*title, self.inputs, self.tabs)
         self._make(self.tab)
         self.observe(self._changed, [name for name in self.options() if name != "tab"])

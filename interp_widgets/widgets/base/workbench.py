@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import traitlets as T
 
-from interp_widgets.models import Model
+from interp_widgets.models import Model, ModelEdit
 
 from .announced import Announced
 from .controls import Number, Typed
@@ -21,6 +22,8 @@ SHARED = (*SELECTED, "live_seconds")
 
 LIVE_SECONDS = 10.0
 """Seconds that a change may take to compute, unless the user sets another budget."""
+FREE_SECONDS = 2.0
+"""Seconds that a panel that is closed waits for a model that computes with its edit."""
 _BOUNDS = {"layer": "n_layers", "head": "n_heads", "neuron": "d_mlp"}
 
 
@@ -60,6 +63,9 @@ class WorkbenchState(T.HasTraits):
         self._pushing: set[str] = set()
         self._refused: dict[str, Any] = {}
         self._given: set[str] = set(traits)
+        self._undo: list[Callable[[], None]] = []
+        self.edits: tuple[ModelEdit, ...] = ()
+        """The edits that the models compute with, one per model; empty while they are as they were."""
         super().__init__(**traits)
         self.observe(self._changed, SHARED)
 
@@ -108,6 +114,48 @@ class WorkbenchState(T.HasTraits):
     def _take(self, panel: Any, name: str) -> None:
         setattr(self, name, getattr(panel, name))
         self._given.add(name)
+
+    def put_edits(self, edits: Sequence[ModelEdit]) -> None:
+        """Have the models compute with these edits, one per model, in the place of those before; none: as they were.
+
+        It holds in all threads. In the worker, since it waits for the models; `tell_panels` then has the panels say so.
+        Raises ValueError for an edit that was made for another model; then the edits stay as they were.
+        """
+        with ExitStack() as held:
+            for model in self.models:
+                held.enter_context(model.lock)
+            before = self.edits
+            self._put_edits(())
+            try:
+                self._put_edits(edits)
+            except ValueError:
+                self._put_edits(before)
+                raise
+
+    def _put_edits(self, edits: Sequence[ModelEdit]) -> None:
+        for back in reversed(self._undo):
+            back()
+        self._undo, self.edits = [], ()
+        for model, edit in zip(self.models, edits, strict=False):
+            try:
+                self._undo.append(edit.apply(model))
+            except ValueError:
+                self._put_edits(())
+                raise
+        self.edits = tuple(edits)
+
+    def end_edits(self) -> None:
+        """Take the edits back as soon as the models do not compute; for a panel that is closed."""
+        undo = threading.Thread(target=self.put_edits, args=((),), name="interp-widgets undo")
+        undo.start()
+        undo.join(FREE_SECONDS)  # not for long: who computes may be waiting for this thread to draw
+        self.tell_panels()
+
+    def tell_panels(self) -> None:
+        """The edits have changed: the panels say so, and compute anew."""
+        with handling():
+            for panel in self.panels:
+                panel.models_edited()
 
     def leave(self, panel: Any) -> None:
         """Unlink a panel; `Panel.close` does this."""

@@ -11,8 +11,9 @@ import numpy as np
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.result import Result
 from interp_widgets.analysis.bias import CrowsResult, StereoSetResult
-from interp_widgets.figures.bias import IntervalDots, score_dots
+from interp_widgets.figures.bias import IntervalDots, Series, score_dots
 from interp_widgets.figures.static import Scene, stack_scenes
+from interp_widgets.figures.theme import PALETTE8
 from interp_widgets.models import Model
 
 from ..base import pair_view
@@ -20,7 +21,7 @@ from ..base.fields import field
 from ..base.request import Request
 from ..base.saving import as_one
 from ..views import BokehFigure, Table
-from .examples import BiasOptions, scores_cost, scores_request
+from .examples import BiasOptions, cell_of, scores_cost, scores_request
 
 SENT = {0: "the stereotype", 1: "its opposite", 2: "the unrelated sentence"}
 STEREOSET = ("stereotype", "opposite", "unrelated")
@@ -35,7 +36,7 @@ BLANK = "BLANK"
 class DataScores(BiasOptions):
     """Scores by domain with their intervals, and the table of examples; a click makes one the prompt of all panels."""
 
-    title, tab_name = "Bias in sentences", "Data"
+    title, tab_name, cached_as = "Bias in sentences", "Data", "bias"
     sends = field(SENT, 0, label="A click sends", argument=None, help="Which sentence becomes the shared prompt")
 
     def build(self) -> None:
@@ -57,14 +58,15 @@ class DataScores(BiasOptions):
         return scores_cost(request.inputs[0], model)
 
     def code(self, request: Request) -> str:
-        return request.code(self.models, "result.to_frame()")
+        return cell_of(request, self.models, "result.to_frame()")
 
     # drawing ----------------------------------------------------------------------------------------------------------
 
     def draw(self, results: tuple[StereoSetResult | CrowsResult, ...], request: Request) -> None:
         at = range(len(results)) if self.shown == "difference" else pair_view.looked_at(self)
         dots = [dot for i in at for dot in score_dots(results[i], i)]
-        self.chart.update(dots, {i: pair_view.labels(self)[i] if len(results) > 1 else "" for i in at})
+        names = pair_view.labels(self) if len(results) > 1 else [""]
+        self.chart.update(dots, {i: Series(names[i], PALETTE8[i]) for i in at})
         self.summary.value = "<br>".join(
             start + _in_words(results[i])
             for start, i in zip([f"{'AB'[i]}: " if len(results) > 1 else "" for i in at], at, strict=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import traitlets as T
 
+import interp_widgets
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis.bias import score_crows, score_stereoset, train_bias_probes
 from interp_widgets.analysis.bias.probes import LEAST_GROUPS, bias_probes_cost
@@ -27,12 +29,18 @@ from interp_widgets.data.bias import (
 from interp_widgets.data.files import existing_file
 from interp_widgets.models import Model
 
+from ..base.code import cell
 from ..base.controls import checked_path
 from ..base.fields import Bounds, Incomplete, Seed, field, hint_at
 from ..base.panel import Panel
-from ..base.request import File, PerModel, Request
+from ..base.request import File, PerModel, Request, suffixes
 
 KINDS = (StereoSetExample, CrowsPair, SentencePair)
+DEMO = {
+    "scores": ("data", "demo_stereoset()"), "labels": ("texts", "demo_bias_texts('train')"),
+    "pairs": ("pairs", "demo_stereoset('train')"),
+}  # fmt: skip
+"""What the demo's data are called in copied code, for each use, and what makes them."""
 SAMPLED = 64
 """Texts whose lengths stand for those of all in a forecast."""
 
@@ -60,8 +68,8 @@ class Examples(PerModel):
     own: Any = None
     file: File | None = None
     domain: str = ""
-    labelled: bool = False
-    """Whether they are wanted as texts with labels."""
+    use: Literal["scores", "labels", "pairs"] = "scores"
+    """Whether they are wanted to be scored, as texts with labels, or as pairs that an edit learns from."""
 
     def read(self) -> Any:
         """The examples, or texts with labels; OSError or ValueError where they cannot be read."""
@@ -71,29 +79,22 @@ class Examples(PerModel):
         return self.read()
 
     def code(self, name: str) -> tuple[list[str], str]:
-        if self.own is not None:
-            lines = ["data = data  # what the widget was given"]
-        elif self.file is not None:
-            lines = [f"data = read_bias_data({self.file.path!r})"]
-        else:
-            lines = [f"data = {'demo_bias_texts' if self.labelled else 'demo_stereoset'}()"]
+        name, made = DEMO[self.use] if self.own is None and self.file is None else ("data", "data")
+        if self.file is not None:
+            made = f"read_bias_data({self.file.path!r})"
+        lines = [f"{name} = {made}" + ("  # what the widget was given" if self.own is not None else "")]
         if self.domain:
-            lines.append(f"data = [example for example in data if example.domain == {self.domain!r}]")
-        pairs = not self.labelled and isinstance(_whole(self)[0], SentencePair)
-        return lines, "[CrowsPair(one.biased, one.benign, 'stereo', one.domain) for one in data]" if pairs else "data"
-
-    @property
-    def functions(self) -> list[str]:
-        """What copied code imports for it."""
-        return [name for name in ("read_bias_data", "demo_bias_texts", "demo_stereoset", "CrowsPair")
-                if any(f"{name}(" in line for line in (*self.code("")[0], self.code("")[1]))]  # fmt: skip
+            lines.append(f"{name} = [example for example in {name} if example.domain == {self.domain!r}]")
+        if self.use == "scores" and isinstance(_whole(self)[0], SentencePair):
+            return lines, f"[CrowsPair(one.biased, one.benign, 'stereo', one.domain) for one in {name}]"
+        return lines, name
 
 
 @lru_cache(maxsize=8)
 def _read(wanted: Examples) -> Any:
     data = _whole(wanted)
     if isinstance(data, LabelledTexts):
-        if not wanted.labelled:
+        if wanted.use != "labels":
             raise ValueError("texts with labels are no pairs to compare: open them on the tab Probes")
         return data
     if wanted.domain:
@@ -101,9 +102,9 @@ def _read(wanted: Examples) -> Any:
         data = tuple(example for example in data if example.domain == wanted.domain)
         if not data:
             raise Incomplete("domain", f"there is no domain {wanted.domain!r} in these data: {', '.join(there)}")
-    if wanted.labelled:
+    if wanted.use == "labels":
         return labelled_texts(data)
-    if isinstance(data[0], SentencePair):
+    if wanted.use == "scores" and isinstance(data[0], SentencePair):
         return tuple(CrowsPair(one.biased, one.benign, "stereo", one.domain) for one in data)
     return data
 
@@ -115,16 +116,9 @@ def _whole(wanted: Examples) -> Any:
         return wanted.own
     if wanted.file is not None:
         return read_bias_data(wanted.file.path)
-    return demo_bias_texts() if wanted.labelled else demo_stereoset()
-
-
-@dataclass(frozen=True)
-class BiasRequest(Request):
-    """A call on examples, whose copied code also imports what reads them."""
-
-    @property
-    def functions(self) -> list[str]:
-        return [self.method, *(name for one in self.inputs if isinstance(one, Examples) for name in one.functions)]
+    if wanted.use == "labels":
+        return demo_bias_texts("train")
+    return demo_stereoset("train" if wanted.use == "pairs" else "held_out")
 
 
 class BiasOptions(Panel):
@@ -140,17 +134,25 @@ class BiasOptions(Panel):
     )  # fmt: skip
     domain = field(str, label="Domain", placeholder="all", help="Only examples of this domain, such as gender")
 
-    def examples(self, *, labelled: bool = False) -> Examples:
+    def examples(self, use: Literal["scores", "labels", "pairs"] = "scores") -> Examples:
         """The examples of the settings, read; a setting that is wrong is a hint at its control."""
         demo = self.data is None and not self.data_file
         with hint_at("data_file"):
             file = None
             if self.data is None and self.data_file:
                 file = File.at(str(existing_file(checked_path(self.data_file, "the path"), "sentences about bias")))
-            domain = "" if labelled and (demo or isinstance(self.data, LabelledTexts)) else self.domain
-            wanted = Examples(self.data, file, domain, labelled)
+            labelled = isinstance(self.data, LabelledTexts) or (demo and use == "labels")
+            wanted = Examples(self.data, file, "" if labelled else self.domain, use)
             wanted.read()
         return wanted
+
+
+def cell_of(request: Request, models: Sequence[Any], shown: str = "result") -> str:
+    """A cell that repeats a request and ends with what is `shown`; it imports what its lines call."""
+    variable, dot, rest = shown.partition(".")
+    lines = [*request.lines(models), f"{variable}{suffixes(models)[-1]}{dot}{rest}"]
+    called = {name for line in lines for name in re.findall(r"\w+(?=\()", line)}
+    return cell(called & set(dir(interp_widgets)), models, lines)
 
 
 def sentences_of(data: Any) -> list[str]:
@@ -168,10 +170,10 @@ def lengths_of(model: Model, texts: Sequence[str]) -> tuple[list[int], float]:
     return [max(1, len(ids)) for ids in model.token_lists(list(some))], len(texts) / len(some)
 
 
-def scores_request(examples: Examples) -> BiasRequest:
+def scores_request(examples: Examples) -> Request:
     """The call that scores examples by the rules of their data set."""
     crows = isinstance(examples.read()[0], CrowsPair)
-    return BiasRequest.of(score_crows if crows else score_stereoset, {}, examples)
+    return Request.of(score_crows if crows else score_stereoset, {}, examples)
 
 
 def scores_cost(examples: Examples, model: Model) -> Cost:
@@ -199,9 +201,9 @@ class ProbeOptions(BiasOptions):
     )  # fmt: skip
     seed = field(Seed, 0, label="Seed", width="short", more=True, help="Of the splits and of the shuffled labels")
 
-    def probes_request(self) -> BiasRequest:
+    def probes_request(self) -> Request:
         """The call that trains the probes."""
-        examples = self.examples(labelled=True)
+        examples = self.examples("labels")
         texts: LabelledTexts = examples.read()
         if len(set(texts.biased)) < 2:
             kind = "biased" if texts.biased[0] else "benign"
@@ -209,7 +211,7 @@ class ProbeOptions(BiasOptions):
         if texts.n_groups < LEAST_GROUPS:
             raise Incomplete("data_file", f"an accuracy of {texts.n_groups} groups says nothing: give {LEAST_GROUPS}")
         options = {name: getattr(self, name) for name in ("pool", "splits", "penalty", "seed")}
-        return BiasRequest.of(train_bias_probes, options, examples)
+        return Request.of(train_bias_probes, options, examples)
 
     def probes_cost(self, request: Request, model: Model) -> Cost:
         """What training the probes takes."""

@@ -32,7 +32,7 @@ from ..base.request import FromResult, Request, Steps
 from ..base.saving import as_one
 from ..base.words import Step, Words
 from ..views import BokehFigure, Table
-from .examples import ProbeOptions, lengths_of
+from .examples import ProbeOptions, cell_of, lengths_of
 
 RIGHT = {"align": "right"}
 ACTIVITY = {
@@ -192,7 +192,7 @@ class NeuronMap(ProbeOptions):
     # what is saved ----------------------------------------------------------------------------------------------------
 
     def code(self, request: Steps) -> str:
-        return request.code(self.models, "neurons.to_frame()")
+        return cell_of(request, self.models, "neurons.to_frame()")
 
     def frame(self) -> Any:
         tables = [result.neurons.to_frame() for result in self.by_letter().values()]

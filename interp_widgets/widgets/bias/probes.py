@@ -22,7 +22,7 @@ from ..base.saving import as_one
 from ..base.words import Words, decimals
 from ..base.workbench import in_model
 from ..views import BokehFigure, Heatmap
-from .examples import ProbeOptions
+from .examples import ProbeOptions, cell_of
 
 MEASURES = {"auc": "AUC", "accuracy": "accuracy"}
 
@@ -66,7 +66,7 @@ class ProbeSweep(ProbeOptions):
         return self.probes_request()
 
     def code(self, request: Request) -> str:
-        return request.code(self.models, "result.to_frame()")
+        return cell_of(request, self.models, "result.to_frame()")
 
     def cost(self, request: Request, model: Model) -> Cost:
         return self.probes_cost(request, model)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from ..base.stack import Stack
 from .data import DataScores
+from .debias import Debiasing
 from .neurons import NeuronMap
 from .probes import ProbeSweep
 
@@ -34,7 +35,7 @@ class BiasWorkbench(Stack):
     """
 
     title = "Bias"
-    panels: ClassVar = {"data": DataScores, "probes": ProbeSweep, "neurons": NeuronMap}
+    panels: ClassVar = {"data": DataScores, "probes": ProbeSweep, "neurons": NeuronMap, "debias": Debiasing}
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         # what a model has made of a text is read best where it is about to answer, where the demo's prompts stop

@@ -60,6 +60,7 @@ class Screen(Shell):
         self._cards: dict[str, W.VBox] = {}
         self._tabs: dict[str, W.ToggleButton] = {}
         self._saved = {} if session is None else {tool.name: tool for tool in session.tools}
+        self.heading: W.HTML
         super().__init__(workbench, None, None, {})
         try:
             usual = "A" if len(self.models) == 1 else "B"  # the model that writes the response
@@ -188,6 +189,9 @@ class Screen(Shell):
         for panel in self._opened.values():
             panel.hide()
 
+    def models_edited(self) -> None:
+        self.heading.value = heading(self.title, self.models, brief=True)
+
     def end(self) -> None:
         self.workbench.unobserve(self._selection_changed, SELECTED)
         for panel in self._every():
@@ -242,7 +246,8 @@ class Screen(Shell):
 
     def _assemble(self) -> None:
         self.add_class("iw-screen")
-        head: list[Any] = [W.HTML(heading(self.title, self.models, brief=True))]
+        self.heading = W.HTML(heading(self.title, self.models, brief=True))
+        head: list[Any] = [self.heading]
         if len(self.models) > 1:
             views = W.ToggleButtons(options=VIEWS, value=self.view)
             head.append(self.bind(views, "view"))

@@ -75,6 +75,11 @@ class Workbench(WorkbenchState):
         bench._screen = Screen(bench, kept, note)
         return bench
 
+    def tell_panels(self) -> None:
+        super().tell_panels()
+        if self._screen is not None and not self._screen.closed:
+            self._screen.models_edited()
+
     def close(self) -> None:
         """Close the screen and all panels."""
         if self._screen is not None:
