@@ -1,4 +1,4 @@
-"""Shared by all tests: nothing reaches a hub, the analyses run under jaxtyping and beartype.
+"""Shared by all tests: nothing reaches a hub, the analyses check their types.
 
 The tests also run against TransformerLens 4, which has only the bridge; what needs 3.x is marked `hooked`.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
-import types
 from collections import Counter
 from collections.abc import Generator, Iterator
 from importlib import metadata
@@ -23,15 +21,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
-from beartype import BeartypeConf, beartype
-from jaxtyping import install_import_hook
 
+from tests.type_checks import check_types
 from tests.warm_kernels import NAME, warm_kernels
 
-# an int may stand where a float is asked for, as for mypy; the hook takes its checker by name
-sys.modules["numeric_tower_checker"] = types.ModuleType("numeric_tower_checker")
-sys.modules["numeric_tower_checker"].check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # type: ignore[attr-defined]
-install_import_hook(["interp_widgets.analysis", "interp_widgets.compute"], "numeric_tower_checker.check")
+check_types(["interp_widgets.analysis", "interp_widgets.compute"])
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT.parent / "shared" / "data"
