@@ -209,6 +209,14 @@ class Model(Network):
         return tokens.token_strings(self.tokenizer, checked_ids, self._piece_kind, self._special_ids)
 
     @checked
+    def single_token_strings(self, ids: Tensor | Sequence[int]) -> tuple[str, ...]:
+        """`token_strings` of every id alone, for ids that are no sequence, such as the likeliest next tokens."""
+        checked_ids = self._checked_ids(ids)
+        if self.tokenizer is None:
+            return tuple(f"[{i}]" for i in checked_ids)
+        return tokens.single_token_strings(self.tokenizer, checked_ids, self._piece_kind, self._special_ids)
+
+    @checked
     def token_spans(self, text: str) -> list[tuple[int, int]]:
         """Character span [start, end) in ``text`` of each of its tokens, without the BOS."""
         tokenizer = self._need_tokenizer()

@@ -110,6 +110,16 @@ def token_strings(tokenizer: Any, ids: Sequence[int], kind: str, whole: frozense
     return tuple(string or (CONTINUATION if piece else "") for string, piece in zip(strings, pieces, strict=True))
 
 
+def single_token_strings(tokenizer: Any, ids: Sequence[int], kind: str, whole: frozenset[int]) -> tuple[str, ...]:
+    """What `token_strings` gives for every id alone: the ids are no sequence, such as the likeliest next tokens."""
+    return tuple(
+        f"[{token}]" if piece is None
+        else piece if token in whole
+        else _piece_bytes(piece, kind).decode("utf8", "replace")
+        for token, piece in _pieces(tokenizer, ids)
+    )  # fmt: skip
+
+
 def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[tuple[int, str | None]]:
     return list(zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True))
 

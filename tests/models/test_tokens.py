@@ -80,6 +80,14 @@ def test_incomplete_characters_show_a_mark() -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_single_tokens_are_read_as_if_each_stood_alone(family: str) -> None:
+    model = tiny_model(family, "bridge")
+    every = list(range(model.d_vocab))
+    assert model.single_token_strings(every) == tuple(model.token_strings([one])[0] for one in every)
+    assert "�" in "".join(model.single_token_strings(every))  # parts of characters
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_special_tokens_are_shown_as_written_and_marked(family: str) -> None:
     model = tiny_model(family, "bridge")
     end = model.eos_token_id

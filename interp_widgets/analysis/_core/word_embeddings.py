@@ -105,8 +105,8 @@ def word_ids(model: Model, words: Sequence[str]) -> list[list[int]]:
     by_itself = model.token_strings(model.tokens("a", prepend_bos=False))[0].startswith(" ")
     encoded = model.token_lists([word if by_itself else f" {word}" for word in words])
     unknown = getattr(model.tokenizer, "unk_token_id", None)
-    first = {ids[0] for ids in encoded if len(ids) > 1}
-    blank = {token for token in first if model.token_strings([token])[0] == " "}
+    first = list({ids[0] for ids in encoded if len(ids) > 1})
+    blank = {token for token, text in zip(first, model.single_token_strings(first), strict=True) if text == " "}
     written = [ids[1:] if len(ids) > 1 and ids[0] in blank else ids for ids in encoded]
     return [[] if unknown is not None and unknown in ids else ids for ids in written]
 

@@ -149,6 +149,7 @@ def neuron_tokens(
     for side in (promoted, suppressed):  # NaN counts as the largest
         check_finite(side.values, lambda row, _: f"a score of neuron {chosen[row]} of layer {layer}")
     ids = as_array(torch.stack([promoted.indices, suppressed.indices]))
+    every = np.unique(ids).tolist()
     options = {"layer": layer, "top": top, "neurons": len(chosen), "chunk_halvings": log.halvings}
     return NeuronTokenResult(
         layer=layer,
@@ -158,8 +159,7 @@ def neuron_tokens(
         suppressed=ids[1],
         suppressed_scores=to_numpy(-suppressed.values),
         norms=to_numpy(values.norm(dim=-1)),
-        # one by one: neighbouring tokens would be read as one text
-        names={token: model.token_strings([token])[0] for token in np.unique(ids).tolist()},
+        names=dict(zip(every, model.single_token_strings(every), strict=True)),
         provenance=provenance(model.provenance(), **options),
     )
 

@@ -187,7 +187,7 @@ def _result(
         top_probability=array(probability),
         entropy=entropy,
         kl=array(readings.kl()),
-        names={token: model.token_strings([token])[0] for token in sorted(shown)},
+        names=dict(zip(sorted(shown), model.single_token_strings(sorted(shown)), strict=True)),
         lens="logit" if maps is None else "tuned",
         provenance=provenance(model.provenance(), **options),
         **chosen,

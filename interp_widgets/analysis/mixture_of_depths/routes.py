@@ -193,7 +193,7 @@ def routing(
         ensemble_probability=to_numpy(read.ensemble_probability),
         kl=to_numpy(read.kl),
         exit_layer=as_array(last + layers[0]),
-        names={token: model.token_strings([token])[0] for token in sorted(shown)},
+        names=dict(zip(sorted(shown), model.single_token_strings(sorted(shown)), strict=True)),
         top_k=used,
         n_layers=model.n_layers,
         provenance=provenance(model.provenance(), top=top, mod_top_k=used, bos=tokens.offset == 1),

@@ -247,7 +247,7 @@ class _Parts:
         ids = sorted(
             {*held[held >= 0].tolist(), *prompt.shown_ids, *([self.target] if self.target is not None else [])}
         )
-        texts = [prompt.model.token_strings([token])[0] for token in ids]
+        texts = prompt.model.single_token_strings(ids)
         return TokenDecompositionResult(
             parts=to_numpy(_padded(self.parts[:, shown], later, 0)),
             bias=to_numpy(bias),

@@ -175,5 +175,5 @@ def part_tokens(
         return PartTokens((), (), ())
     lens = PartLens.of(model, torch.from_numpy(result.residual.copy()).to(model.device))
     chance, ids = lens.logits(part, layer, kind).cpu().double().softmax(-1).topk(top)
-    texts = tuple(model.token_strings([token])[0] for token in ids.tolist())  # each by itself: they are no sequence
+    texts = model.single_token_strings(ids)
     return PartTokens(tuple(ids.tolist()), texts, tuple(chance.tolist()))
