@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import operator
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,6 +55,7 @@ HOOK_TABLES = {
     "_backward_hooks": "backward hook",
 }
 """Where PyTorch keeps a module's hooks, and what they are."""
+_hook_tables = operator.itemgetter(*HOOK_TABLES)
 MLP_IN = re.compile(r"blocks\.(\d+)\.hook_mlp_in$")
 
 
@@ -129,6 +131,8 @@ def acting_hooks(tables: Mapping[str, Any]) -> list[tuple[str, int, Any]]:
 
     HookPoints keep theirs there too. Those that are part of how a pass works are left out.
     """
+    if not any(_hook_tables(tables)):  # nearly always, and asked of every module before every pass
+        return []
     return [
         (what, number, hook)
         for name, what in HOOK_TABLES.items()
