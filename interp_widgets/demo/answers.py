@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import interp_widgets
-from interp_widgets.analysis.bias import BiasActivity, BiasProbes, StereoSetResult
+from interp_widgets.analysis.bias import BiasActivity, BiasProbes, DebiasComparison, StereoSetResult
 from interp_widgets.analysis.concepts import ConceptMap, ConceptSet
 from interp_widgets.analysis.head_words import HeadWordChance
 from interp_widgets.analysis.mixture_of_depths import RoutingResult
@@ -67,6 +67,7 @@ OPENINGS = (
     Opening("BiasWorkbench", (StereoSetResult,)),
     Opening("BiasWorkbench", (BiasProbes,), {"tab": "probes"}),
     Opening("BiasWorkbench", (BiasProbes, BiasActivity), {"tab": "neurons"}),
+    Opening("BiasWorkbench", (DebiasComparison,), {"tab": "judge"}),
 )
 """What ships of which widgets."""
 

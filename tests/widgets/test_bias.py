@@ -21,6 +21,7 @@ from interp_widgets import (
     SentencePair,
     Workbench,
     bias_neuron_activity,
+    compare_debiasing,
     demo_bias_texts,
     demo_stereoset,
     leace_edit,
@@ -28,6 +29,7 @@ from interp_widgets import (
     rank_bias_neurons,
     score_crows,
     score_stereoset,
+    subtraction_edit,
     train_bias_probes,
 )
 from interp_widgets.widgets.bias.neurons import FoundNeurons
@@ -314,7 +316,7 @@ def test_more_neurons_than_there_are(base: Any, view: Any) -> None:
     assert (panel.k, panel.result) == (4, kept)
 
 
-@pytest.mark.parametrize("tab", ["data", "probes", "neurons"])
+@pytest.mark.parametrize("tab", ["data", "probes", "neurons", "debias"])
 def test_every_format_is_saved(tab: str, view: Any, tmp_path: Path) -> None:
     panel = view(demo_pair(), tab=tab, splits=2)
     for view_name in ("A", "beside"):
@@ -489,3 +491,75 @@ def test_texts_with_labels_make_an_edit_that_is_not_scored(base: Any, view: Any)
     assert "cannot be scored" in panel["debias"].chart.message
     panel.method = "suppression"
     assert "texts with labels are no pairs" in panel.status.error
+
+
+# ---- judge
+
+BRIEF: dict[str, Any] = {
+    "tab": "judge", "methods": ("leace", "subtraction"), "splits": 2, "prompts": ["Many believe that pilots should be"],
+    "texts": ["The sun was warm.", "A bird sang in the tree."], "max_new_tokens": 3,
+}  # fmt: skip
+
+
+def test_edits_are_judged_beside_random_ones(base: Any, view: Any) -> None:
+    panel = view(base, **BRIEF)
+    probes = train_bias_probes(base, demo_bias_texts("train"), pool="last", splits=2)
+    edits = [leace_edit(base, demo_bias_texts("train"), layer=-1, pool="last"), subtraction_edit(base, probes, k=10)]
+    expected = compare_debiasing(
+        base, edits, demo_stereoset(), texts=BRIEF["texts"], prompts=BRIEF["prompts"], max_new_tokens=3
+    )
+    assert [row.name for row in panel.result.rows] == [row.name for row in expected.rows]
+    for own, other in zip(panel.result.rows, expected.rows, strict=True):
+        assert own.stereoset[-1].ss == other.stereoset[-1].ss
+        np.testing.assert_allclose(own.perplexity, other.perplexity, rtol=1e-5)
+    judge = panel["judge"]
+    dots = judge.charts[0].source.data
+    assert dots["x"] == [abs(row.stereoset[-1].ss - 50) for row in expected.rows]
+    assert dots["y"] == [row.stereoset[-1].lms for row in expected.rows]
+    assert dots["marker"] == ["diamond", "circle", "triangle", "circle", "triangle"]
+    assert dots["color"][1] == dots["color"][2] != dots["color"][3] == dots["color"][4]
+    assert [row[1] for row in judge.written.rows] == ["as it is", "LEACE", "Subtraction"]
+    assert judge.written.rows[0][2] == expected.rows[0].continuations[0]
+    panel.price = "perplexity"
+    np.testing.assert_allclose(judge.charts[0].source.data["y"], [row.perplexity for row in expected.rows], rtol=1e-5)
+    panel.by_domain = True
+    assert len(judge.table.rows) == 5 * len(expected.rows[0].stereoset)
+    assert [row.name for row in run_code(panel)["result"].rows] == [row.name for row in expected.rows]
+    assert base.edits == ()
+
+
+def test_what_is_judged_by_and_what_is_missing(base: Any, view: Any, tmp_path: Path) -> None:
+    panel = view(base, **BRIEF, judge_file=str(stereoset_file(tmp_path / "dev.json")), control=False)
+    assert [entry.domain for entry in panel.result.rows[0].stereoset] == ["gender", "race", "overall"]
+    assert len(panel.result.rows) == 3
+    kept = panel.result
+    for options, hints in (
+        ({"methods": ()}, {"methods": "choose a method at least"}),
+        ({"methods": ("leace",), "bbq_file": str(tmp_path / "dev.json")}, {"bbq_file": "cannot read questions from"}),
+        ({"bbq_file": "", "judge_file": "/nowhere.json"}, {"judge_file": "there is no file of examples at"}),
+    ):
+        for name, value in options.items():  # type: ignore[attr-defined]
+            setattr(panel, name, value)
+        assert list(panel.hints) == list(hints)
+        assert panel.hints[next(iter(hints))].startswith(next(iter(hints.values())))
+    assert panel.result is kept
+    panel.methods = ("magic",)
+    assert panel.status.error.startswith("methods must be of lope, subtraction, inlp,")
+
+
+def test_no_edit_is_judged_on_an_edited_model(base: Any, view: Any) -> None:
+    panel = view(base, **BRIEF | {"tab": "debias", "method": "leace"})
+    panel.on = True
+    settle(panel)
+    panel.tab = "judge"
+    assert panel.hints == {"methods": "the models are edited by LEACE: switch that edit off on the tab Debias"}
+
+
+def test_methods_are_checked_in_boxes(base: Any, view: Any, wire: Any) -> None:
+    panel = view(base, **BRIEF)
+    boxes = panel["judge"].controls["methods"].children
+    assert [box.value for box in boxes] == [False, True, False, False, False, True]
+    wire.type(boxes[0], value=True)
+    assert panel.methods == ("lope", "subtraction", "leace")
+    panel.methods = ("inlp",)
+    assert [box.description for box in boxes if box.value] == ["INLP"]

@@ -40,7 +40,7 @@ QUICK: dict[str, dict[str, Any]] = {
         "prompt": "Paris is in", "dataset": DATA, "problems": PROBLEMS, "k": 2, "steps": 2, "batch_size": 2,
         "grid_steps": 1, "grid_ks": [1, 2], "n_problems": 2,
     },
-    "BiasWorkbench": {"splits": 2},
+    "BiasWorkbench": {"splits": 2, "methods": ("leace",), "texts": ["The sun was warm."], "max_new_tokens": 2},
 }  # fmt: skip
 
 

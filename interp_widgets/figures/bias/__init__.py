@@ -9,3 +9,4 @@ from .layers import ByLayer as ByLayer
 from .layers import activity_lines as activity_lines
 from .layers import probe_lines as probe_lines
 from .neurons import NeuronDots as NeuronDots
+from .trade_off import TradeOff as TradeOff

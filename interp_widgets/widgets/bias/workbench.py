@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from ..base.stack import Stack
 from .data import DataScores
 from .debias import Debiasing
+from .judge import Judging
 from .neurons import NeuronMap
 from .probes import ProbeSweep
 
@@ -35,7 +36,13 @@ class BiasWorkbench(Stack):
     """
 
     title = "Bias"
-    panels: ClassVar = {"data": DataScores, "probes": ProbeSweep, "neurons": NeuronMap, "debias": Debiasing}
+    panels: ClassVar = {
+        "data": DataScores,
+        "probes": ProbeSweep,
+        "neurons": NeuronMap,
+        "debias": Debiasing,
+        "judge": Judging,
+    }
 
     def defaults(self, keywords: set[str]) -> dict[str, Any]:
         # what a model has made of a text is read best where it is about to answer, where the demo's prompts stop

@@ -1,0 +1,113 @@
+"""What edits win against bias, and what they cost in language."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from bokeh.models import LegendItem, Range1d
+
+from interp_widgets.analysis.bias import DebiasComparison
+from interp_widgets.figures.chart import QUIET, Chart
+from interp_widgets.figures.static.charts import legend, legend_room, plot, subtitle_room
+from interp_widgets.figures.static.scene import POINT, Scene, Sheet
+from interp_widgets.figures.theme import PALETTE8
+
+Price = Literal["lms", "perplexity"]
+_MPL = {"diamond": "D", "circle": "o", "triangle": "^"}
+
+
+class TradeOff(Chart):
+    """The distance of SS to 50, which an edit should make small, against LMS or the perplexity, with 95 % intervals.
+
+    The model as it is is a diamond, an edit a circle, and a random edit as large a triangle of the same colour.
+    Source: Explainability in Large Language Models (Luo 2024), table 5.4.
+    """
+
+    EMPTY: ClassVar[str] = "Nothing judged yet: press Run."
+    AXES: ClassVar[dict[str, str]] = {"lms": "LMS (%), more is better", "perplexity": "perplexity, less is better"}
+
+    def __init__(self) -> None:
+        tips = [("", "@name"), ("|SS − 50|", "@x{0.0} (@left{0.0} to @right{0.0})"),
+                ("price", "@y{0.00} (@low{0.00} to @high{0.00})")]  # fmt: skip
+        self.start(
+            "bias_trade_off", "Bias against language", ("|SS − 50|, less is better", ""),
+            columns=("x", "y", "left", "right", "low", "high", "name", "color", "marker"), tooltips=tips, height=340,
+            x_range=Range1d(0, 50), y_range=Range1d(0, 100),
+        )  # fmt: skip
+        for start, end, x, y in (("left", "right", None, "y"), ("low", "high", "x", None)):
+            self.figure.segment(
+                x0=x or start, x1=x or end, y0=y or start, y1=y or end, source=self.source, line_color="color",
+                line_width=1.5, line_alpha=0.6,
+            )  # fmt: skip
+        points = self.figure.scatter(
+            x="x", y="y", size=11, marker="marker", source=self.source, fill_color="color", line_color=None,
+            fill_alpha=0.9, name="points",
+        )  # fmt: skip
+        self.legend([LegendItem(label={"field": "name"}, renderers=[points])], columns=3)
+        self.hover(points)
+        self.say()
+
+    def update(self, result: DebiasComparison | None, price: Price = "lms", *, name: str = "") -> None:
+        """Show a comparison; None, or one without this price, shows a sentence instead."""
+        if result is None:
+            return self.say()
+        if price == "perplexity" and result.rows[0].perplexity is None:
+            return self.say("The perplexity needs ordinary texts.")
+        rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
+        colors: dict[str, str] = {}
+        for entry in result.rows:
+            plain, random = entry is result.rows[0], entry.name.startswith("Random")
+            if not plain and not random:
+                colors[entry.name] = PALETTE8[len(colors) % len(PALETTE8)]
+            color = QUIET if plain else next(reversed(colors.values()))  # a control follows its edit
+            overall = entry.stereoset[-1]
+            left, right = away(overall.ss_interval)
+            value, ends = overall.lms, overall.lms_interval
+            if price == "perplexity" and entry.perplexity is not None and entry.perplexity_interval is not None:
+                value, ends = entry.perplexity, entry.perplexity_interval
+            marker = "diamond" if plain else "triangle" if random else "circle"
+            own = (abs(overall.ss - 50), value, left, right, *ends, entry.name, color, marker)
+            for column, cell in zip(rows, own, strict=True):
+                rows[column].append(cell)
+        low, high = min(rows["low"]), max(rows["high"])
+        room = 0.08 * (high - low or 1.0)
+        self.figure.y_range.update(start=low - room, end=high + room, reset_start=low - room, reset_end=high + room)
+        end = max(rows["right"]) * 1.05 + 1
+        self.figure.x_range.update(start=-1, end=end, reset_start=-1, reset_end=end)
+        self.figure.yaxis[0].axis_label = self.AXES[price]
+        self.figure.title.text = f"{f'{name}: ' if name else ''}bias against language"
+        self.fill(rows, subtitle="diamond: as it is; circles: edits; triangles: random edits as large")
+
+    def scene(self, *, width: float = 720, height: float = 400) -> Scene:
+        """The points on the screen as a static picture; ValueError where there are none."""
+        if self.message:
+            raise ValueError(f"there is nothing to draw: {self.message}")
+        texts, rows, names = self.described, dict(self.source.data), list(self.source.data["name"])
+        height += legend_room(names, width) + subtitle_room(texts["subtitle"])
+        ends = [(axis.start, axis.end) for axis in (self.figure.x_range, self.figure.y_range)]
+
+        def draw(sheet: Sheet) -> None:
+            axes = plot(sheet, width, height, names, **texts)
+            axes.hlines(rows["y"], rows["left"], rows["right"], colors=rows["color"], lw=1.5 * POINT, alpha=0.6)
+            axes.vlines(rows["x"], rows["low"], rows["high"], colors=rows["color"], lw=1.5 * POINT, alpha=0.6)
+            parts = [
+                (name, axes.scatter([x], [y], s=(9 * POINT) ** 2, color=color, marker=_MPL[marker]))
+                for name, x, y, color, marker in zip(
+                    *(rows[one] for one in ("name", "x", "y", "color", "marker")), strict=True
+                )
+            ]
+            axes.set(xlim=ends[0], ylim=ends[1])
+            legend(axes, parts, width)
+
+        return Scene(width, height, draw, title=texts["title"])
+
+
+def away(interval: Sequence[float]) -> tuple[float, float]:
+    """The distances from 50 that an interval of SS allows.
+
+    >>> away((40, 55)), away((60, 70))
+    ((0.0, 10.0), (10.0, 20.0))
+    """
+    low, high = (float(end) - 50 for end in interval)
+    return 0.0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high))
