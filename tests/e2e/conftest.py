@@ -167,6 +167,17 @@ def launched_chromium() -> Iterator[Any]:
 
 
 VIEWPORT = {"width": 1400, "height": 1100}
+FIRST_PICTURE = """panel => {
+    const tops = [];
+    (function walk(root) {
+        for (const node of root.querySelectorAll('*')) {
+            const box = node.getBoundingClientRect();
+            if (node.tagName === 'CANVAS' && box.height > 80) tops.push(box.top);
+            if (node.shadowRoot) walk(node.shadowRoot);
+        }
+    })(panel);
+    return Math.min(...tops) - panel.getBoundingClientRect().top;
+}"""
 TALL = 1700
 """Height of the page in which a journey goes on after a look: as high before, it need not be laid out once more."""
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
@@ -373,8 +384,11 @@ class Notebook:
         (target or self.page).screenshot(path=str(path))
         assert path.stat().st_size > 2_000, f"the picture {name} is empty"
 
-    def looks(self, name: str, panel: Any, *, height: int = 2600) -> None:
-        """A panel may not be wider than its cell, wide or narrow; pictures of it, where wanted, light and dark."""
+    def looks(self, name: str, panel: Any, *, height: int = 2600, first: int = 0) -> None:
+        """A panel may not be wider than its cell, wide or narrow; pictures of it, where wanted, light and dark.
+
+        Where given, its first picture begins so many pixels below its top or higher.
+        """
         self.page.mouse.move(2, 2)
         for theme, widths in ((LIGHT, (1400, 700)), (DARK, (700, 1400))):
             if theme == DARK and self.pictures is None:
@@ -387,6 +401,8 @@ class Notebook:
                 self.screenshot(f"{name}_{theme.split()[-1].lower()}_{width}", panel)
                 over = panel.evaluate("panel => panel.scrollWidth - panel.clientWidth")
                 assert over <= 1, f"the panel is {over} pixels wider than its cell at {width}"
+                above = panel.evaluate(FIRST_PICTURE) if first else 0
+                assert above <= first, f"the first picture is {above} pixels below the top of the panel at {width}"
         self.set_theme(LIGHT)
         self.resize(1400, TALL)
 

@@ -86,7 +86,7 @@ def test_journey(opened: Any) -> None:
     expect(cell(nb, 4, "description")).to_have_text("–")
     panel.get_by_role("button", name="Undo deleting the note of component 4, layer 5 of A").click()
     expect(cell(nb, 4, "description")).to_have_text("<b>moods</b> & feelings")
-    nb.looks("ffn_concepts", nb.panel, height=3200)
+    nb.looks("ffn_concepts", nb.panel, height=3200, first=420)
 
     # another layer: by its row, by the slider
     panel.locator(".iw-table").first.locator("tbody tr").nth(3).click()

@@ -114,6 +114,20 @@ def test_names_cover_no_point_and_no_name(spread: float) -> None:
     assert placed_names(np.full((40, 2), 50.0), ["a"] * 40, range(1), (200, 200)), "its own point is no obstacle"
 
 
+def test_the_chosen_name_stands_among_dense_points() -> None:
+    rng = np.random.default_rng(1)
+    at = 200 + rng.normal(size=(400, 2)) * 12
+    at[0] = at[1:].mean(axis=0)  # in the middle of them
+    names = [f"concept {i}" for i in range(400)]
+    assert 0 not in [one.concept for one in placed_names(at, names, range(400), (400, 400))]
+    for width, place in ((400, 0), (230, 1)):  # to the right, or where that leaves the map
+        first = placed_names(at, names, range(400), (width, 400), chosen=0)[0]
+        assert first.concept == 0
+        assert (first.left > at[0, 0]) == (place == 0)
+        assert 0 <= first.left <= width
+    assert not placed_names(np.full((40, 2), 900.0), names, range(40), (400, 400), chosen=0), "out of sight"
+
+
 def test_a_tap_chooses_and_a_lasso_selects() -> None:
     chart = ConceptMapFigure(a_map())
     clicks: list[int] = []
@@ -143,6 +157,7 @@ def test_marks_ring_and_name() -> None:
     marks = chart.marks.data
     assert marks["name"] == ["concept 2", "concept 3", "concept 1"], "the chosen one last, above the others"
     assert marks["color"] == [SELECT, SELECT, MARK]
+    assert marks["chosen"] == [False, False, True]
     assert marks["x"] == chart.xy[[2, 3, 1], 0].tolist()
     chart.mark()
     assert chart.marks.data["x"] == []

@@ -563,6 +563,9 @@ def test_data_set_tab_scores_cases_and_opens_one(pair: Any, explore: Any, wire: 
     assert panel.wait(120)
     assert panel.status.state == "done", panel.status.error
     assert len(panel["data_set"].table.rows) == 2 * len(cases)
+    charts, table = panel["data_set"].plot.children
+    assert table is panel["data_set"].table, "the charts come first, the table of cases below them"
+    assert charts.children == (*panel["data_set"].figures.values(), panel["data_set"].summary)
     # responses that the models would not write: for some no prompt token matters by the floor
     assert "dropped (no response token of importance 0.01)" in panel["data_set"].summary.value
     assert {row[-1] for row in panel["data_set"].table.rows} == {"", "all under the floor"}

@@ -50,7 +50,7 @@ def draw_arrows(figure: Any) -> ColumnDataSource:
 
 def draw_marks(figure: Any) -> ColumnDataSource:
     """Rings, and all names above them; their source."""
-    source = empty_source("concept_map_marks", ("x", "y", "size", "color", "name"))
+    source = empty_source("concept_map_marks", ("x", "y", "size", "color", "name", "chosen"))
     rings = figure.scatter(
         x="x", y="y", size="size", source=source, fill_color=None, line_color="color", line_width=2.5, name="marks"
     )

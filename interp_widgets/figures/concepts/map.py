@@ -165,7 +165,7 @@ class ConceptMapFigure(Chart):
         count = f"{len(places.names):,} concepts"
         if places.explained is not None:
             return f"{count} · the plane holds {places.explained:.0%} of the variance"
-        return f"{count} · {places.recall:.0%} of the nearest 10 are near here; far means little"
+        return f"{count} · {places.recall:.0%} of the nearest 10 near here; far means little"
 
     def _fill_arrows(self, places: ConceptMap, moved: int | Sequence[int]) -> None:
         rows: dict[str, list[Any]] = {column: [] for column in self.arrows.data}
@@ -190,6 +190,7 @@ class ConceptMapFigure(Chart):
             "x": self.xy[indices, 0].tolist(), "y": self.xy[indices, 1].tolist(),
             "size": [size for _, size, _ in wanted], "color": [color for _, _, color in wanted],
             "name": [self.source.data["name"][i] for i in indices],
+            "chosen": [i == self.chosen for i in indices],
         }  # fmt: skip
 
     def _set_axes(self, places: ConceptMap) -> None:

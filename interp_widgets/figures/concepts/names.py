@@ -46,10 +46,12 @@ def placed_names(
     size: tuple[float, float],
     *,
     radius: float = 5.0,
+    chosen: int | None = None,
 ) -> list[PlacedName]:
     """The names that have room, of concepts at these pixels (n, 2) of a map of this width and height, the first first.
 
-    A name stands to the right of its point, else to the left, above or below it.
+    A name stands to the right of its point, else to the left, above or below it. That of the chosen concept, which
+    comes first, may cover points where there is no room.
 
     >>> at = np.array([[60.0, 50.0], [72.0, 50.0], [200.0, 50.0]])
     >>> [(placed.concept, round(placed.left)) for placed in placed_names(at, ["a", "b", "c"], range(3), (300, 100))]
@@ -66,6 +68,7 @@ def placed_names(
             continue
         width, gap = text_width(names[index], 11), radius + 3
         lines = HEIGHT / 2 + radius + 2
+        inside: tuple[tuple[float, float, float, float], PlacedName] | None = None
         for left, middle in (
             (x + gap, y), (x - gap - width, y), (x - width / 2, y - lines), (x - width / 2, y + lines)
         ):  # fmt: skip
@@ -76,8 +79,13 @@ def placed_names(
                 continue
             covered = (at > np.subtract(box[:2], radius)) & (at < np.add(box[2:], radius))
             if covered.all(axis=1).any():
+                inside = inside or (box, PlacedName(index, left, middle))
                 continue
-            boxes.append(box)
-            placed.append(PlacedName(index, left, middle))
             break
+        else:
+            if index != chosen or inside is None:
+                continue
+            box, (_, left, middle) = inside
+        boxes.append(box)
+        placed.append(PlacedName(index, left, middle))
     return placed

@@ -100,7 +100,7 @@ def concept_map_scene(
         at = (xy - [left, high]) / [right - left, low - high] * [wide, tall]  # pixels
         wearing = {i: color for i, _, color in rings}
         rest = [i for i in name_order(looks).tolist() if bright[i] and inside[i] and i not in wearing]
-        _write_names(axes, at, names, [*wearing, *rest], wearing, (wide, tall))
+        _write_names(axes, at, names, [*wearing, *rest], wearing, (wide, tall), chosen)
 
     return Scene(width, top + tall + 48 if len(xy) else 80, draw, title=title)
 
@@ -152,12 +152,12 @@ def _draw_legend(axes: Any, keys: Sequence[str], columns: int) -> None:
 
 def _write_names(
     axes: Any, at: Floats, names: Sequence[str], order: Sequence[int], colours: Mapping[int, str],
-    size: tuple[float, float],
+    size: tuple[float, float], chosen: int | None,
 ) -> None:  # fmt: skip
     """The names that have room, those with a colour of their own bold."""
     texts = [shorten(axis_name(name), 180) for name in names]
     wide, tall = size
-    for placed in placed_names(at, texts, order, size):
+    for placed in placed_names(at, texts, order, size, chosen=chosen):
         color = colours.get(placed.concept)
         axes.text(
             placed.left / wide, 1 - placed.middle / tall, texts[placed.concept], transform=axes.transAxes, va="center",

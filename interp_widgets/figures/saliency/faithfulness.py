@@ -59,7 +59,7 @@ class FaithfulnessCurves(Chart):
         tips = [("order", "@method"), ("share of the prompt", "@share{0.#} %"), ("value", "@value{0.0000}")]
         self.start(
             f"faithfulness_{kind}", self.TITLES[kind], (self.AXES[kind], "mean probability"), columns=columns,
-            tooltips=tips, height=320,
+            tooltips=tips, height=272,
         )  # fmt: skip
         self.band = empty_source("random_band", ("x", "low", "high", "mean"))
         self.lines = empty_source("method_lines", ("xs", "ys", "method", "color"))

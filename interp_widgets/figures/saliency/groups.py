@@ -42,7 +42,7 @@ class GroupStrips(Chart):
         tips = [("case", "@name"), ("group", "@group"), ("instruction score", "@score{0.000}")]
         self.start(
             "group_strips", self.TITLES["followed"], ("", "instruction score"), columns=columns, tooltips=tips,
-            height=340, x_range=FactorRange(factors=[], group_padding=0.6, factor_padding=0.1),
+            height=280, x_range=FactorRange(factors=[], group_padding=0.6, factor_padding=0.1),
         )  # fmt: skip
         self.figure.xaxis.group_text_font_size = "12px"
         self.hidden = [self.figure.xgrid[0]]

@@ -30,7 +30,7 @@ class PositionProfile(Chart):
                 ("95 % interval", "@low{0.0 %} to @high{0.0 %}")]  # fmt: skip
         self.start(
             "position_profile", "Density by part of the sentence",
-            ("part of the sentence", "share of the density (%)"), columns=columns, tooltips=tips, height=300,
+            ("part of the sentence", "share of the density (%)"), columns=columns, tooltips=tips, height=280,
             x_range=Range1d(-0.4, 3.4), y_range=Range1d(0, 0.5),
         )  # fmt: skip
         self.hidden = [self.figure.xgrid[0]]

@@ -76,6 +76,7 @@ class Removal(MapPanel):
         self.inputs.children = [*self.text_inputs(), *self.controls.rows(spare=self.controls.rows("picture"))]
         self.maps = self.make_maps()
         self.words = W.HTML("")
+        self.words.add_class("iw-after")
         shown_if(self.words, False)
         self.next_token = NextToken(self)
         above, below = ([self.words], []) if self.screen is None else ([], [self.words])

@@ -96,6 +96,8 @@ class CausalTracing(MapPanel):
         self.maps.on_pin = lambda kind, layer, at: self.select(layer, traced=kind if layer >= 0 else "", position=at)
         self.words, self.cell = W.HTML(""), W.HTML("")
         shown_if(self.words, False)
+        for part in (self.strips.box, self.words, self.cell):
+            part.add_class("iw-after")
         self.plot.children = [self.strips.box, self.words, self.maps.grid, self.cell]
         self._typing, self._filling = True, False
         self._marks: list[list[int]] = []

@@ -13,6 +13,7 @@ from interp_widgets.data.presets import PRESETS, Preset, preset
 from interp_widgets.models import Model
 
 from ..views import TokenStrip
+from .chat_box import ChatPrompt
 from .controls import shown_if
 from .fields import Bounds, Refused, Text, field, hint_at
 from .panel import Panel
@@ -441,8 +442,10 @@ class TextBoxes:
         self._answer = W.VBox([self.strip])
         shown_if(self._answer, False)
         owner.watch(owner, ["prompt", "target"], lambda _: self._name_example())
-        beside = {"before": {"target": [self.example]}, "after": {"target": [write]}}
-        self.rows = [*owner.controls.rows("prediction", **beside), self._answer]
+        self.chat = ChatPrompt(owner, owner.controls["prompt"])
+        after = {"prompt": [self.chat.messages.box], "target": [write, self.chat.button]}
+        rows = owner.controls.rows("prediction", before={"target": [self.example]}, after=after)
+        self.rows = [*rows, self._answer]
 
     def show(self, tokens: Sequence[str]) -> None:
         """Show the tokens of the response."""

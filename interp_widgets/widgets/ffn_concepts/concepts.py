@@ -102,7 +102,8 @@ class PrincipalComponents(TextOptions, ComponentPanel):
         self.found = W.VBox([self.hits])
         shown_if(self.found, False)
         listed = W.VBox([self.layers, self.found], layout={"flex": "1 1 280px"})
-        listed.add_class("iw-compact")
+        for name in ("iw-compact", "iw-after"):
+            listed.add_class(name)
         above, spare = (row(listed, *charts), []) if self.screen is None else (row(listed), [row(*charts)])
         self.top_texts = TopTexts(self, lambda component: f"component {component} of layer {self.layer}")
         shown_if(self.top_texts.box, self.asks_words)  # a saved result has no model that could read

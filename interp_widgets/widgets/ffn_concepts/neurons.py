@@ -116,6 +116,8 @@ class LayerNeurons(TextOptions, PredictionPanel):
         right = W.VBox([row(self.number), self.tokens], layout={"flex": "1 1 360px"})
         above = row(chart, right)
         above.layout.align_items = "flex-start"
+        for part in (self.strip, self.summary):
+            part.add_class("iw-after")
         self.top_texts = TopTexts(self, lambda neuron: f"neuron {neuron} of layer {self.layer}")
         self.edit = NeuronEdit(self)
         self.plot.children = [self.strip, self.summary, above, self.edit.box, self.top_texts.box, self.table]

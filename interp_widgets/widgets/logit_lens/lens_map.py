@@ -30,6 +30,7 @@ class LensMap:
     def __init__(self, panel: LogitLensExplorer) -> None:
         self.panel = panel
         self.story = W.HTML("")
+        self.story.add_class("iw-after")
         self.maps = pair_view.SideBySide(panel, self._heatmap)
         self.heat = self.maps.views[0]
         self.key = W.HTML(KEY)

@@ -91,6 +91,7 @@ class MixtureRouting(MixtureReading):
         self.table_boxes = [W.VBox([table]) for table in self.tables]
         for second in self.table_boxes[1:]:
             shown_if(second, False)
+        self.strips.box.add_class("iw-after")
         shown_if(self.strips.box, self.screen is None)  # a screen has them above all panels
         shown_if(self.story, self.screen is None)  # and says it beside the panel
         self.arrange([self.strips.box, self.maps.box, self.key_line], spare=[self.state, self.story, *self.table_boxes])

@@ -127,7 +127,7 @@ class SaliencyCheck(ResponsePanel):
         )  # fmt: skip
         self.curves = [[FaithfulnessCurves(kind=kind) for kind in CURVES] for _ in self.models]  # type: ignore[arg-type]
         self.charts = [self._charts(index) for index in range(len(self.models))]
-        self.plot.children = [self.about, self.table, *self.charts]
+        self.plot.children = [self.about, *self.charts, self.table]
 
     def _charts(self, index: int) -> W.VBox:
         charts = row(*(BokehFigure(curves.figure, on_error=self.show_error) for curves in self.curves[index]))

@@ -26,7 +26,7 @@ from ..base.saving import as_one
 from ..views import BokehFigure, Table
 from .attribution import DensityPanel, ResponsePanel
 
-PROMPT_SHOWN = 60
+PROMPT_SHOWN = 48
 """Characters of a prompt in the table."""
 SHORTEST = 5
 """Response tokens under which the paper leaves a case out."""
@@ -85,13 +85,12 @@ class DatasetSaliency(DensityPanel):
 
     def build(self) -> None:
         super().build()
-        self.inputs.children = [
-            self.controls.row("case_count", "min_response", "generate", "cases"),
-            self.controls.row("levels", "density_threshold", "p", "min_importance"),
-        ]
+        asked = self.controls.row("case_count", "min_response", "generate", "cases")
+        scoring = self.controls.row("levels", "density_threshold", "p", "min_importance")
+        self.inputs.children = [asked, self.controls.fold(asked, [scoring])]
         self.summary = W.HTML("")
         self.table = Table(
-            caption="Cases", instruction="a click opens one in the explorer", columns=[{"label": "case"}], height=300,
+            caption="Cases", instruction="a click opens one in the explorer", columns=[{"label": "case"}], height=200,
             empty="No case scored yet: press Run. Open cases takes a .json, .jsonl or .csv file of your own "
             "(prompt, and where known response, instruction, label).",
         )  # fmt: skip
@@ -105,9 +104,12 @@ class DatasetSaliency(DensityPanel):
         }
         for box in self.figures.values():
             box.add_class("iw-chart")
-        self.charts = row(*self.figures.values())
-        shown_if(self.charts, False)  # until there is something to draw
-        self.plot.children = [self.summary, self.table, self.charts]
+            shown_if(box, False)  # until there is something to draw
+        for name in ("iw-chart", "iw-small"):
+            self.summary.add_class(name)
+        charts = row(*self.figures.values(), self.summary)
+        charts.layout.align_items = "flex-start"
+        self.plot.children = [charts, self.table]
         self.watch(self.controls["cases"], "value", self._uploaded)
         self.watch(self.table, "selected", self._picked)
 
@@ -169,9 +171,9 @@ class DatasetSaliency(DensityPanel):
         self.followed.update(result, kind="followed")
         self.pair.update(result, kind="models")
         self.profile.update(result)
-        for kind in ("followed", "models"):  # where a comparison cannot be made, the lines above say why
+        for kind in ("followed", "models"):  # where a comparison cannot be made, the lines beside say why
             shown_if(self.figures[kind], any(test.kind == kind for test in result.tests))
-        shown_if(self.charts, True)
+        shown_if(self.figures["profile"], True)
         # One line of plain text each; the names in it may be the user's
         self.summary.value = "<br>".join(escape(line) for line in result.summary().splitlines())
         heads: list[dict[str, Any]] = [{"label": "case"}, {"label": "model"}, {"label": "prompt"}]

@@ -8,6 +8,7 @@ import ipywidgets as W
 
 from interp_widgets.data.cases import opening_prompt
 
+from ..base.chat_box import ChatPrompt
 from ..base.stack import Stack
 from .check import SaliencyCheck
 from .dataset import DatasetSaliency
@@ -48,13 +49,15 @@ class SaliencyExplorer(Stack):
 
     def build(self) -> None:
         method = self.controls.row("method", "target", "foil", "steps")
-        folded = [self.controls.row("baseline", "draws", "random_seed")]
+        texts, folded = [], [self.controls.row("baseline", "draws", "random_seed")]
         if self.screen is None:  # else the texts are written above all panels
             generate = W.Button(description="Generate", tooltip="Let the model write the response to this prompt")
-            method.children = (self.on_click(generate, self.write), *method.children)
+            self.chat = ChatPrompt(self, self.controls["prompt"])
+            texts = self.controls.rows("texts", after={"prompt": [self.chat.messages.box]})
+            method.children = (self.on_click(generate, self.write), self.chat.button, *method.children)
             folded.append(self.controls.row("writer", "write_anew", "max_new_tokens", "temperature", "seed"))
         fold = self.controls.fold(method, folded)
-        self.inputs.children = [*self.controls.rows("texts"), method, fold]
+        self.inputs.children = [*texts, method, fold]
         self.watch(self, "prompt", self._other_prompt)
 
     def _other_prompt(self, _: Any) -> None:

@@ -31,7 +31,7 @@ function keepAspect(plot) {
   });
 }
 
-// Which names have room, the first first: none covers a point or another name.
+// Which names have room, the first first: none covers a point or another name, but that of the chosen point may cover points.
 function placeNames({ at, candidates, inFrame, width, height, radius, widthOf }) {
   const cells = new Map(), boxes = [], placed = [];
   const columns = Math.ceil(width / CELL) + 2, cellOf = (x, y) => (Math.floor(y / CELL) + 1) * columns + Math.floor(x / CELL) + 1;
@@ -54,14 +54,19 @@ function placeNames({ at, candidates, inFrame, width, height, radius, widthOf })
     const { x, y, text } = candidate;
     if (!text || !(x >= 0 && x <= width && y >= 0 && y <= height)) continue;
     const wide = widthOf(candidate), gap = (candidate.radius ?? radius) + 3, lines = NAME_HEIGHT / 2 + gap - 1;
+    let free = null, inside = null;
     for (const [left, middle] of [[x + gap, y], [x - gap - wide, y], [x - wide / 2, y - lines], [x - wide / 2, y + lines]]) {
       const box = [left, middle - NAME_HEIGHT / 2, left + wide, middle + NAME_HEIGHT / 2];
       if (box[0] < 0 || box[1] < 0 || box[2] > width || box[3] > height) continue;
-      if (boxes.some(b => box[0] < b[2] && b[0] < box[2] && box[1] < b[3] && b[1] < box[3]) || covers(box)) continue;
-      boxes.push(box);
-      placed.push({ ...candidate, left, middle });
+      if (boxes.some(b => box[0] < b[2] && b[0] < box[2] && box[1] < b[3] && b[1] < box[3]) ) continue;
+      if (covers(box)) { inside ??= { box, left, middle }; continue; }
+      free = { box, left, middle };
       break;
     }
+    const chosen = free ?? (candidate.always ? inside : null);
+    if (!chosen) continue;
+    boxes.push(chosen.box);
+    placed.push({ ...candidate, left: chosen.left, middle: chosen.middle });
   }
   return placed;
 }
@@ -94,7 +99,7 @@ function drawNames(view) {
     const shown = selected.length ? new Set(selected) : null, seen = new Set(inFrame);
     function* candidates() {
       for (let k = (ring.x?.length ?? 0) - 1; k >= 0; k--) {
-        yield { x: xscale.compute(ring.x[k]) - x0, y: yscale.compute(ring.y[k]) - y0, text: ring.name[k], color: ring.color[k], font: fonts.bold, radius: ring.size[k] / 2 };
+        yield { x: xscale.compute(ring.x[k]) - x0, y: yscale.compute(ring.y[k]) - y0, text: ring.name[k], color: ring.color[k], font: fonts.bold, radius: ring.size[k] / 2, always: ring.chosen[k] };
       }
       for (const i of order) {
         if (!seen.has(i) || ringed.has(data.name[i]) || (shown && !shown.has(i))) continue;

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import ipywidgets as W
-import traitlets as T
 
 from interp_widgets.analysis._core.cost import Cost
 from interp_widgets.analysis._core.prompts import read_prompt
@@ -20,15 +19,14 @@ from interp_widgets.models import Model
 from interp_widgets.models.chat import ChatText
 
 from ..base import pair_view
-from ..base.controls import chat_text, row, shown_if
-from ..base.fields import Bounds, field, hint_at
-from ..base.guard import guarded
+from ..base.chat_box import ChatPrompt
+from ..base.controls import row, shown_if
+from ..base.fields import Bounds, field
 from ..base.request import Request
 from ..base.response import WrittenResponse, lengths
 from ..base.saving import as_one
 from ..base.words import Words, decimals
 from ..views import TokenStrip
-from .chat_box import ChatBox
 
 OWN = "own text"
 LINES = 4
@@ -58,19 +56,16 @@ class Texts(WrittenResponse):
         self.write_button = W.Button(description="Write again", tooltip="Let the model write the response anew")
         self.on_click(self.write_button, self.write)
         written = self.controls.row("writer", "write_anew", "max_new_tokens", "temperature", "seed")
-        self.chat_button = W.ToggleButton(
-            description="Chat", tooltip="Write the prompt as messages, which the tokenizer's own template puts together"
-        )
-        self.chat = ChatBox(guarded(self, self._messages_changed))
+        self.text = W.VBox([self.controls.row("prompt")])  # a row by itself is shown whenever its control is
+        chat = ChatPrompt(self, self.text)
+        self.chat, self.chat_button = chat.messages, chat.button
         beside = row(self.chat_button, self.example, self.write_button)
         beside.add_class("iw-end")
         self.add_class("iw-texts")
-        self.text = W.VBox([self.controls.row("prompt")])  # a row by itself is shown whenever its control is
         sides = W.VBox([self.text, self.chat.box]), self.controls.row("response")
         for side in sides:
             side.add_class("iw-grow")
         self.inputs.children = [beside, row(*sides), self.controls.fold(beside, [written])]
-        self.watch(self.chat_button, "value", lambda change: self._chat_pressed(change.new))
         shared: dict[str, Any] = {"breaks": False, "max_lines": LINES, "live_hover": True, "legend": True}
         self.prompt_strip = TokenStrip(label="Prompt", empty="No prompt yet", **shared)
         self.response_strip = TokenStrip(
@@ -86,8 +81,8 @@ class Texts(WrittenResponse):
             self.watch(strip, "hovered", lambda _: self.screen.shade())
         self.watch(self, "prompt", self._other_prompt)
         self.watch(self.example, "value", lambda change: self._choose(examples.get(change.new, "")))
-        self.watch(self, "prompt", lambda _: self._show_kind(examples))
-        self._show_kind(examples)
+        self.watch(self, "prompt", lambda _: self._name_example(examples))
+        self._name_example(examples)
 
     # what it asks -----------------------------------------------------------------------------------------------------
 
@@ -179,32 +174,6 @@ class Texts(WrittenResponse):
         if prompt and prompt != self.prompt:
             self.workbench.select(prompt=prompt, response="", prompt_token=-1, response_token=-1)
 
-    def _chat_pressed(self, pressed: bool) -> None:
-        """From text to a chat of one message, and from a chat to the text that its template wrote."""
-        if pressed == isinstance(self.prompt, ChatText):
-            return
-        try:
-            with hint_at("prompt"):
-                self.prompt = chat_text(self.models, _one_message(self.prompt)) if pressed else str(self.prompt)
-        finally:
-            self.chat_button.value = isinstance(self.prompt, ChatText)
-
-    def _messages_changed(self, messages: list[dict[str, str]]) -> None:
-        try:
-            self.prompt = chat_text(self.models, messages)
-        except (ValueError, T.TraitError) as error:
-            self.chat.hint.say(str(error))
-
-    def _show_kind(self, examples: Mapping[str, str]) -> None:
-        """The box of a text or those of a chat's messages, by what the prompt is."""
-        chat = isinstance(self.prompt, ChatText)
-        if chat:
-            self.chat.fill(self.prompt.messages)
-        self.chat_button.value = chat
-        shown_if(self.chat.box, chat)
-        shown_if(self.text, not chat)
-        self._name_example(examples)
-
     def _name_example(self, examples: Mapping[str, str]) -> None:
         self.example.value = next((name for name, prompt in examples.items() if prompt == self.prompt), OWN)
 
@@ -218,7 +187,3 @@ class Texts(WrittenResponse):
 
     def scene(self) -> Scene:
         return stack_scenes([self.prompt_strip.scene(), self.response_strip.scene()])
-
-
-def _one_message(prompt: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt.strip() or "Hello"}]

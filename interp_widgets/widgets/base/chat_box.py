@@ -1,4 +1,4 @@
-"""The messages of a chat: a role and a box for each."""
+"""A prompt as the messages of a chat: a role and a box for each."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ipywidgets as W
+import traitlets as T
 
-from ..base import tidy
-from ..base.controls import row
-from ..base.fields import Hint
+from interp_widgets.models.chat import ChatText
+
 from ..views import TextBox
+from . import tidy
+from .controls import chat_text, row, shown_if
+from .fields import Hint, hint_at
+from .guard import guarded
 
 ROLES = ("system", "user", "assistant")
 
@@ -92,3 +96,45 @@ class ChatBox:
         self.hint.say("")
         if not self._filling and all(message["content"].strip() for message in self.messages):
             self._changed(self.messages)
+
+
+class ChatPrompt:
+    """The button *Chat* of a panel or a stack, and boxes of messages in the place of its prompt's box meanwhile."""
+
+    def __init__(self, owner: Any, text: Any) -> None:
+        self._owner, self._text = owner, text
+        self.button = W.ToggleButton(
+            description="Chat", tooltip="Write the prompt as messages, which the tokenizer's own template puts together"
+        )
+        self.messages = ChatBox(guarded(owner, self._messages_changed))
+        owner.watch(self.button, "value", lambda change: self._pressed(change.new))
+        owner.watch(owner, "prompt", lambda _: self._show())
+        self._show()
+
+    def _pressed(self, pressed: bool) -> None:
+        """From text to a chat of one message, and from a chat to the text that its template wrote."""
+        owner = self._owner
+        if pressed == isinstance(owner.prompt, ChatText):
+            return
+        message = {"role": "user", "content": owner.prompt.strip() or "Hello"}
+        try:
+            with hint_at("prompt"):
+                owner.prompt = chat_text(owner.models, [message]) if pressed else str(owner.prompt)
+        finally:
+            self.button.value = isinstance(owner.prompt, ChatText)
+
+    def _messages_changed(self, messages: list[dict[str, str]]) -> None:
+        try:
+            self._owner.prompt = chat_text(self._owner.models, messages)
+        except (ValueError, T.TraitError) as error:
+            self.messages.hint.say(str(error))
+
+    def _show(self) -> None:
+        """The box of a text or those of a chat's messages, by what the prompt is."""
+        prompt = self._owner.prompt
+        chat = isinstance(prompt, ChatText)
+        if chat:
+            self.messages.fill(prompt.messages)
+        self.button.value = chat
+        shown_if(self.messages.box, chat)
+        shown_if(self._text, not chat)
