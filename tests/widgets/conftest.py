@@ -76,6 +76,19 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     return made
 
 
+@pytest.fixture(autouse=True)
+def few_orders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of a saliency map, which every one gets in the background, is of two random orders where a test is not
+    about it (`all_orders`)."""
+    if "all_orders" not in request.fixturenames:
+        monkeypatch.setattr("interp_widgets.widgets.saliency.verdict.ORDERS", 2)
+
+
+@pytest.fixture
+def all_orders() -> None:
+    """For tests of the check of a saliency map: as many random orders as for users."""
+
+
 @dataclass(frozen=True)
 class Cost:
     flops: float = 1.0

@@ -228,7 +228,7 @@ def test_copied_code_of_spans_gives_their_map(pair: Any, explore: Any) -> None:
         np.testing.assert_allclose(scores(made), panel["map"].heat.matrix, atol=1e-5)
 
 
-def test_the_map_says_what_its_check_found(pair: Any, explore: Any) -> None:
+def test_the_map_says_what_its_check_found(pair: Any, explore: Any, all_orders: None) -> None:
     panel = settle(explore(pair.tuned, method="first_order"))
     part, exact = panel["map"], prompt_saliency(pair.tuned, PROMPT, RESPONSE)
     agreement = rank_agreement(panel.result, exact).mean
