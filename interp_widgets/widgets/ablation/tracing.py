@@ -98,7 +98,7 @@ class CausalTracing(MapPanel):
         shown_if(self.words, False)
         for part in (self.strips.box, self.words, self.cell):
             part.add_class("iw-after")
-        self.plot.children = [self.strips.box, self.words, self.maps.grid, self.cell]
+        self.plot.children = [self.strips.box, self.maps.grid, self.words, self.cell]
         self._typing, self._filling = True, False
         self._marks: list[list[int]] = []
         for strip in self.strips.views:

@@ -90,7 +90,7 @@ class DatasetSaliency(DensityPanel):
         self.inputs.children = [asked, self.controls.fold(asked, [scoring])]
         self.summary = W.HTML("")
         self.table = Table(
-            caption="Cases", instruction="a click opens one in the explorer", columns=[{"label": "case"}], height=200,
+            caption="Cases", instruction="a click opens one in the explorer", columns=[{"label": "case"}], height=160,
             empty="No case scored yet: press Run. Open cases takes a .json, .jsonl or .csv file of your own "
             "(prompt, and where known response, instruction, label).",
         )  # fmt: skip
