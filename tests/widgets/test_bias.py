@@ -515,13 +515,18 @@ def test_edits_are_judged_beside_random_ones(base: Any, view: Any) -> None:
     judge = panel["judge"]
     dots = judge.charts[0].source.data
     assert dots["x"] == [abs(row.stereoset[-1].ss - 50) for row in expected.rows]
-    assert dots["y"] == [row.stereoset[-1].lms for row in expected.rows]
+    np.testing.assert_allclose(
+        dots["y"],
+        [1.0, *(row.perplexity_ratio[0] for row in expected.rows[1:])],
+        rtol=1e-5,  # type: ignore[index]
+    )
     assert dots["marker"] == ["diamond", "circle", "triangle", "circle", "triangle"]
     assert dots["color"][1] == dots["color"][2] != dots["color"][3] == dots["color"][4]
-    assert [row[1] for row in judge.written.rows] == ["as it is", "LEACE", "Subtraction"]
-    assert judge.written.rows[0][2] == expected.rows[0].continuations[0]
-    panel.price = "perplexity"
-    np.testing.assert_allclose(judge.charts[0].source.data["y"], [row.perplexity for row in expected.rows], rtol=1e-5)
+    assert dots["name"][1:3] == ["LEACE", "LEACE, random"]
+    assert [column["label"] for column in judge.written.columns] == ["prompt", "as it is", "LEACE", "Subtraction"]
+    assert judge.written.rows[0][1] == expected.rows[0].continuations[0]
+    panel.price = "lms"
+    assert judge.charts[0].source.data["y"] == [row.stereoset[-1].lms for row in expected.rows]
     panel.by_domain = True
     assert len(judge.table.rows) == 5 * len(expected.rows[0].stereoset)
     assert [row.name for row in run_code(panel)["result"].rows] == [row.name for row in expected.rows]

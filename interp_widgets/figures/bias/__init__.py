@@ -10,3 +10,5 @@ from .layers import activity_lines as activity_lines
 from .layers import probe_lines as probe_lines
 from .neurons import NeuronDots as NeuronDots
 from .trade_off import TradeOff as TradeOff
+from .trade_off import is_random as is_random
+from .trade_off import short_name as short_name

@@ -25,14 +25,18 @@ class TradeOff(Chart):
     """
 
     EMPTY: ClassVar[str] = "Nothing judged yet: press Run."
-    AXES: ClassVar[dict[str, str]] = {"lms": "LMS (%), more is better", "perplexity": "perplexity, less is better"}
+    AXES: ClassVar[dict[str, str]] = {
+        "lms": "LMS (%), more is better", "perplexity": "perplexity, × as it is",
+    }  # fmt: skip
+    SPAN: ClassVar[dict[str, float]] = {"lms": 5.0, "perplexity": 0.05}
+    """Least height of the plot, lest nothing be drawn as much."""
 
     def __init__(self) -> None:
         tips = [("", "@name"), ("|SS − 50|", "@x{0.0} (@left{0.0} to @right{0.0})"),
                 ("price", "@y{0.00} (@low{0.00} to @high{0.00})")]  # fmt: skip
         self.start(
             "bias_trade_off", "Bias against language", ("|SS − 50|, less is better", ""),
-            columns=("x", "y", "left", "right", "low", "high", "name", "color", "marker"), tooltips=tips, height=340,
+            columns=("x", "y", "left", "right", "low", "high", "name", "color", "marker"), tooltips=tips, height=300,
             x_range=Range1d(0, 50), y_range=Range1d(0, 100),
         )  # fmt: skip
         for start, end, x, y in (("left", "right", None, "y"), ("low", "high", "x", None)):
@@ -57,21 +61,21 @@ class TradeOff(Chart):
         rows: dict[str, list[Any]] = {column: [] for column in self.source.data}
         colors: dict[str, str] = {}
         for entry in result.rows:
-            plain, random = entry is result.rows[0], entry.name.startswith("Random")
+            plain, random = entry is result.rows[0], is_random(entry.name)
             if not plain and not random:
                 colors[entry.name] = PALETTE8[len(colors) % len(PALETTE8)]
             color = QUIET if plain else next(reversed(colors.values()))  # a control follows its edit
             overall = entry.stereoset[-1]
             left, right = away(overall.ss_interval)
-            value, ends = overall.lms, overall.lms_interval
-            if price == "perplexity" and entry.perplexity is not None and entry.perplexity_interval is not None:
-                value, ends = entry.perplexity, entry.perplexity_interval
+            value, ends = overall.lms, list(overall.lms_interval)
+            if price == "perplexity":
+                value, *ends = entry.perplexity_ratio or (1.0, 1.0, 1.0)
             marker = "diamond" if plain else "triangle" if random else "circle"
-            own = (abs(overall.ss - 50), value, left, right, *ends, entry.name, color, marker)
+            own = (abs(overall.ss - 50), value, left, right, *ends, short_name(entry.name), color, marker)
             for column, cell in zip(rows, own, strict=True):
                 rows[column].append(cell)
         low, high = min(rows["low"]), max(rows["high"])
-        room = 0.08 * (high - low or 1.0)
+        room = max(0.08 * (high - low), (self.SPAN[price] - (high - low)) / 2)
         self.figure.y_range.update(start=low - room, end=high + room, reset_start=low - room, reset_end=high + room)
         end = max(rows["right"]) * 1.05 + 1
         self.figure.x_range.update(start=-1, end=end, reset_start=-1, reset_end=end)
@@ -101,6 +105,23 @@ class TradeOff(Chart):
             legend(axes, parts, width)
 
         return Scene(width, height, draw, title=texts["title"])
+
+
+_RANDOM = "Random, as large as "
+
+
+def is_random(name: str) -> bool:
+    """Whether a row of a comparison is the control of an edit."""
+    return name.startswith(_RANDOM)
+
+
+def short_name(name: str) -> str:
+    """The name of a row, a control's behind its edit's.
+
+    >>> short_name("Random, as large as INLP")
+    'INLP, random'
+    """
+    return f"{name.removeprefix(_RANDOM)}, random" if is_random(name) else name
 
 
 def away(interval: Sequence[float]) -> tuple[float, float]:

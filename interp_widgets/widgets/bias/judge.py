@@ -16,7 +16,7 @@ from interp_widgets.analysis.continuations import continuations_cost
 from interp_widgets.data.bias import StereoSetExample, read_bbq, read_crows_pairs, read_stereoset
 from interp_widgets.data.demo_texts import demo_texts
 from interp_widgets.data.files import existing_file
-from interp_widgets.figures.bias import TradeOff
+from interp_widgets.figures.bias import TradeOff, is_random, short_name
 from interp_widgets.figures.static import Scene, stack_scenes
 from interp_widgets.models import Model
 
@@ -119,8 +119,10 @@ class Judging(EditOptions):
 
     title, tab_name, of_both, waits = "Edits judged", "Judge", ("beside",), True
     data_file = variant(EditOptions.data_file, label="Edits made from")
-    domain = variant(EditOptions.domain, more=True)
-    pool = variant(EditOptions.pool, more=True)
+    domain = variant(EditOptions.domain, label="")
+    pool, splits, penalty = (
+        variant(one, label="") for one in (EditOptions.pool, EditOptions.splits, EditOptions.penalty)
+    )
     judge_file = field(
         str, label="Judged by", width="grow", placeholder="the demo's held-out examples",
         help="StereoSet (.json) that SS, LMS and ICAT are of; empty for the demo's, or for the data given as a keyword",
@@ -128,7 +130,7 @@ class Judging(EditOptions):
     methods = field(T.Tuple(default_value=("lope", "subtraction", "inlp", "leace")), label="Methods", new_row=True,
                     control=Checks, help="With the settings of the tab Debias")  # fmt: skip
     control = field(bool, True, label="a random edit beside each", help="The control: as large, in random directions")
-    price = field(PRICES, "lms", label="Price", redraws=True, help="What bias is drawn against")
+    price = field(PRICES, "perplexity", label="Price", redraws=True, help="What bias is drawn against")
     by_domain = field(bool, False, label="list every domain", redraws=True)
     prompts = field(
         Annotated[list, Lines(3)], PROMPTS, label="Prompts, one per line", more=True, help="To write on from"
@@ -156,8 +158,8 @@ class Judging(EditOptions):
         charts = row(*self.boxes)
         for box in self.boxes:
             box.add_class("iw-chart")
-        self.table = Table(empty="Nothing judged yet: press Run", height=260)
-        self.written = Table(empty="No continuations yet: press Run", height=260)
+        self.table = Table(empty="Nothing judged yet: press Run", height=240)
+        self.written = Table(empty="No continuations yet: press Run", height=200)
         self.plot.children = [self.summary, charts, self.table, self.written]
 
     # the question -----------------------------------------------------------------------------------------------------
@@ -239,25 +241,22 @@ class Judging(EditOptions):
             self.table.rows = []
             self.table.columns = [
                 *([{"label": "of"}] if several else []),
-                *({"label": label, **({"align": "right"} if HEADS[label] else {}), "title": HEADS[label]}
+                *({"label": label, "title": HEADS[label], **({"align": "right"} if HEADS[label] else {"wrap": True})}
                   for label in (list(HEADS)[column] for column in shown)),
             ]  # fmt: skip
             self.table.rows = [[*line[:several], *(line[column + several] for column in shown)] for line in rows]
             self.table.caption = "Scores with 95 % intervals; changes are from the model as it is"
+        judged = [entry.name for entry in results[0].rows if not is_random(entry.name)]
         with self.written.hold_sync():
             self.written.rows = []
-            self.written.columns = [
-                *([{"label": "of"}] if several else []), {"label": "prompt", "wrap": True}, {"label": "model"},
-                {"label": "continuation", "wrap": True},
-            ]  # fmt: skip
+            labels = [*(["of"] if several else []), "prompt", *judged]
+            self.written.columns = [{"label": label, "wrap": True} for label in labels]
             self.written.rows = [
-                [*([name] if several else []), prompt, entry.name, entry.continuations[number]]
-                for name, i in zip(names, at, strict=True)
-                for number, prompt in enumerate(results[i].prompts)
-                for entry in results[i].rows
-                if not entry.name.startswith("Random")
-            ]
-            self.written.caption = "What each writes"
+                [*([name] if several else []), prompt,
+                 *(entry.continuations[number] for entry in results[i].rows if entry.name in judged)]
+                for name, i in zip(names, at, strict=True) for number, prompt in enumerate(results[i].prompts)
+            ]  # fmt: skip
+            self.written.caption = "What each goes on with"
 
     # what is saved ----------------------------------------------------------------------------------------------------
 
@@ -299,7 +298,7 @@ def _rows(result: DebiasComparison, *, every: bool) -> list[list[str]]:
                 continue
             change = entry.changes[at] if entry.changes else None
             rows.append([
-                entry.name, own.domain if every else "",
+                short_name(entry.name), own.domain if every else "",
                 *(_with(getattr(own, name), getattr(own, f"{name}_interval")) for name in ("ss", "lms", "icat")),
                 *(("", "") if change is None else (_with(change.bias, change.bias_interval, sign="+"),
                                                    _with(change.lms, change.lms_interval, sign="+"))),
@@ -317,7 +316,12 @@ def _with(value: float | None, interval: Any, *, digits: int = 1, sign: str = ""
     if value is None or interval is None:
         return ""
     low, high = interval
-    return f"{value:{sign}.{digits}f} ({low:{sign}.{digits}f} to {high:{sign}.{digits}f})".replace("-", "−")
+    between = " to " if sign else "–"  # a dash between signs is hard to read
+    return (
+        f"{value:{sign}.{digits}f} ({low:{sign}.{digits}f}".replace("-", "−")
+        + between
+        + (f"{high:{sign}.{digits}f})".replace("-", "−"))
+    )
 
 
 def _in_words(result: DebiasComparison) -> str:
