@@ -375,7 +375,7 @@ def _nested_tuples(value: Any, wanted: Sequence[str | int], label: str) -> Any:
     rows = tuple(value)
     if isinstance(wanted[0], int) and len(rows) != wanted[0]:
         raise ValueError(f"{label} must have {wanted[0]} entries, got {len(rows)}")
-    return tuple(_nested_tuples(row, wanted[1:], label) for row in rows)
+    return tuple(_nested_tuples(row, wanted[1:], label) for row in rows) if len(wanted) > 1 else rows
 
 
 def _checked_array(value: Any, wanted: Sequence[str | int], type_name: str, nan: bool, label: str) -> NDArray[Any]:
