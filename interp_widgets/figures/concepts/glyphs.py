@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from bokeh.models import (
     Arrow,
     BoxSelectTool,
     ColumnDataSource,
+    GlyphRenderer,
     HoverTool,
     LassoSelectTool,
     LegendItem,
     PanTool,
+    Scatter,
     TapTool,
     VeeHead,
     WheelZoomTool,
@@ -70,8 +73,15 @@ def add_tools(figure: Any, points: Any, tooltips: list[tuple[str, str]]) -> None
     figure.toolbar.autohide = False
 
 
-def legend_item(figure: Any, color: str, shape: str) -> LegendItem:
-    """An entry of the legend, hidden until it has a label."""
-    nowhere = [float("nan")]  # a legend draws no glyph without a row
-    dot = figure.scatter(x=nowhere, y=nowhere, size=9, marker=shape, fill_color=color, line_color=None)
-    return LegendItem(label="", renderers=[dot], visible=False)
+def legend_items(figure: Any, looks: Iterable[tuple[str, str]]) -> list[LegendItem]:
+    """An entry of the legend for each colour and shape, hidden until it has a label."""
+    nowhere = ColumnDataSource({"x": [float("nan")], "y": [float("nan")]})  # a legend draws no glyph without a row
+    dots = [
+        GlyphRenderer(
+            data_source=nowhere,
+            glyph=Scatter(x="x", y="y", size=9, marker=shape, fill_color=color, line_color=None),
+        )
+        for color, shape in looks
+    ]
+    figure.renderers.extend(dots)
+    return [LegendItem(label="", renderers=[dot], visible=False) for dot in dots]

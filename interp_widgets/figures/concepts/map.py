@@ -18,7 +18,7 @@ from interp_widgets.figures.concepts.glyphs import (
     draw_arrows,
     draw_marks,
     draw_points,
-    legend_item,
+    legend_items,
 )
 from interp_widgets.figures.concepts.groups import LOOKS, group_looks
 from interp_widgets.figures.concepts.names import name_order
@@ -81,7 +81,7 @@ class ConceptMapFigure(Chart):
         self._points = draw_points(self.figure, self.source)
         self.arrows, self.marks = draw_arrows(self.figure), draw_marks(self.figure)
         add_tools(self.figure, self._points, self.tooltips)
-        self._groups = [legend_item(self.figure, *look) for look in LOOKS]
+        self._groups = legend_items(self.figure, LOOKS)
         self.legend(self._groups, columns=5)
         self.figure.on_event(SelectionGeometry, self._picked)
         self.show(places, **options)
