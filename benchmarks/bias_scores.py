@@ -72,7 +72,8 @@ def main() -> None:
     some = [sentences[i] for i in chosen]
     error = np.abs(ours(model, sentences)[chosen] / loop(hf, some) - 1).max()
     print(
-        f"{machine()}; {options.threads} threads; {len(sentences)} sentences; largest difference of scores {error:.1e}"
+        f"{machine('cpu')}; {options.threads} threads; {len(sentences)} sentences; "
+        f"largest difference of scores {error:.1e}"
     )
     ratios = []
     for _ in range(options.rounds):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from interp_widgets.arguments import checked
 from interp_widgets.models import Model
 
-if TYPE_CHECKING:
-    from interp_widgets.analysis.harness_model import HarnessModel
-
 
 @checked
-def as_lm_eval(model: Model, *, batch_size: int | None = None) -> HarnessModel:
-    """The model as lm-evaluation-harness takes one, for any of its tasks.
+def as_lm_eval(model: Model, *, batch_size: int | None = None) -> Any:
+    """The model as lm-evaluation-harness takes one (its ``TemplateLM``), for any of its tasks.
 
     Hooks and weights count as they are while the harness runs, so that an ablation or an edit is judged inside its
     ``with`` block. Needs the extra ``lm-eval`` (``pip install 'interp-widgets[lm-eval]'``).
@@ -39,11 +36,3 @@ def as_lm_eval(model: Model, *, batch_size: int | None = None) -> HarnessModel:
             "as_lm_eval needs lm-evaluation-harness: run pip install 'interp-widgets[lm-eval]'"
         ) from error
     return HarnessModel(model, batch_size)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "HarnessModel":  # the annotation of `as_lm_eval`, resolved where it is checked
-        from interp_widgets.analysis.harness_model import HarnessModel
-
-        return HarnessModel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

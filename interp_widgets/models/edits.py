@@ -222,6 +222,8 @@ class ModelEdit:
             raise ValueError(
                 f"the edit {self.name!r} is for other token embeddings than those of {model.name}: {other}"
             )
+        if self.streams:
+            model.capabilities.require("residual_stream", "an edit of the stream")
         if not self.layers:
             return
         if model.quantised or model.offloaded or not has_plain_weights(model.tl_model):

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from interp_widgets import (
     Ablation,
+    LayerEdit,
+    ModelEdit,
+    StreamEdit,
     ablate_heads,
     ablate_modules,
     ablate_neurons,
@@ -302,6 +305,55 @@ def _pushed_and_read(naive: Naive) -> tuple[Tensor, Tensor]:
 def _under_steering(naive: Naive, own: Any) -> Iterator[Comparison]:
     yield Comparison("importance", own[0], _pushed_and_read(naive)[0])
     yield Comparison("last states", own[1][:, 0], _pushed_and_read(naive)[1])
+
+
+# ---- edits
+
+_EDITED = StreamEdit(
+    *(torch.randn(shape, generator=_GENERATOR) / WIDTH**0.5 for shape in ((WIDTH, 2), (2, WIDTH), (WIDTH,), (WIDTH,)))
+)
+
+
+def _edited_passes(model: Any, edit: ModelEdit) -> tuple[Tensor, list[int]]:
+    with edit.applied(model):
+        return model.run(LONG).logits[0], model.generate_ids(SHORT, max_new_tokens=6)
+
+
+@_once
+def _with_edited_stream(naive: Naive) -> tuple[Tensor, list[int]]:
+    def change(value: Tensor) -> Tensor:
+        x, (read, write, centre, added) = value.double(), (part.double() for part in vars(_EDITED).values())
+        return (x - (x - centre) @ read @ write + added).to(value.dtype)
+
+    hooks = [hook for layer in (1, LAYERS) for hook in naive.changing(layer, change)]
+    return naive.logits(LONG, hooks), naive.generate(SHORT, 6, hooks)
+
+
+@_function(
+    "edited stream",
+    lambda model: _edited_passes(model, ModelEdit.of(model, "x", streams={1: _EDITED, LAYERS: _EDITED})),
+)
+def _edited_stream(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("logits", own[0], _with_edited_stream(naive)[0])
+    yield Comparison("tokens", own[1], _with_edited_stream(naive)[1])
+
+
+def _twice(model: Any) -> tuple[Tensor, list[int]]:
+    before = model.weight("W_out", 1)[NEURONS].detach().float().clone()
+    layer = LayerEdit(torch.tensor(NEURONS), before, 2 * before, _EDITED.added)
+    return _edited_passes(model, ModelEdit.of(model, "twice", layers={1: layer}))
+
+
+@_once
+def _with_edited_neurons(naive: Naive) -> tuple[Tensor, list[int]]:
+    hooks = naive.rewriting(1, NEURONS, _EDITED.added.to(naive.hf.dtype))
+    return naive.logits(LONG, hooks), naive.generate(SHORT, 6, hooks)
+
+
+@_function("edited neurons", _twice, "neurons")
+def _edited_neurons(naive: Naive, own: Any) -> Iterator[Comparison]:
+    yield Comparison("logits", own[0], _with_edited_neurons(naive)[0])
+    yield Comparison("tokens", own[1], _with_edited_neurons(naive)[1])
 
 
 # ---- ablation

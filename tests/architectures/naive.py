@@ -380,10 +380,26 @@ class Naive:
 
         return [(self.part(layer, self.names.neurons), change, True)]
 
+    def rewriting(self, layer: int, neurons: Sequence[int], vector: Tensor) -> list[Hook]:
+        """Neurons that write twice what they did, and a vector added to what their output matrix writes."""
+        assert self.names.neurons is not None
+
+        def change(value: Tensor) -> Tensor:
+            value = value.clone()
+            value[..., neurons] *= 2
+            return value
+
+        output = self.part(layer, self.names.neurons)
+        return [(output, change, True), (output, lambda value: value + vector, False)]
+
+    def changing(self, layer: int, change: Callable[[Tensor], Tensor]) -> list[Hook]:
+        """A change of the stream that enters a block, or that leaves the last one."""
+        last = layer == len(self.layers)
+        return [(self.layers[layer - 1 if last else layer], change, not last)]
+
     def adding(self, layer: int, vector: Tensor) -> list[Hook]:
         """A vector added to the stream that enters a block, or that leaves the last one."""
-        last = layer == len(self.layers)
-        return [(self.layers[layer - 1 if last else layer], lambda value: value + vector, not last)]
+        return self.changing(layer, lambda value: value + vector)
 
     def restoring(self, kind: str, layer: int, position: int, value: Tensor) -> list[Hook]:
         """One clean value (width,) put back: the stream behind a block, or what its attention or MLP writes."""
