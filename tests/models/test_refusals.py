@@ -23,6 +23,7 @@ RIGHT: dict[str, Callable[[Model], dict[str, Any]]] = {
     "split": lambda model: {"prompt": "a b", "response": "c"},
     "token_strings": lambda model: {"ids": IDS},
     "token_spans": lambda model: {"text": "a b"},
+    "single_token_strings": lambda model: {"ids": IDS},
     "is_special": lambda model: {"ids": IDS},
     "decode": lambda model: {"ids": IDS},
     "generate": lambda model: {"prompt": "a b", "max_new_tokens": 1},
