@@ -568,3 +568,24 @@ def test_methods_are_checked_in_boxes(base: Any, view: Any, wire: Any) -> None:
     assert panel.methods == ("lope", "subtraction", "leace")
     panel.methods = ("inlp",)
     assert [box.description for box in boxes if box.value] == ["INLP"]
+
+
+def test_a_tab_of_the_screen_and_its_session(base: Any, wire: Any, tmp_path: Path) -> None:
+    bench = Workbench(base)
+    bench.add("bias", BiasWorkbench)
+    screen = bench.show("bias")
+    panel = screen["bias"]
+    panel.open_tab("debias", method="leace")
+    assert screen.wait(60)
+    panel.on = True
+    assert screen.wait(60)
+    assert "edited: LEACE" in screen.heading.value
+    panel.on = False
+    assert screen.wait(60)
+    assert "edited" not in screen.heading.value
+    path = bench.save(tmp_path / "session.npz")
+    bench.close()
+    again = Workbench.load(path, base)
+    again.add("bias", BiasWorkbench)
+    assert again.screen["bias"].method == "leace"
+    again.close()

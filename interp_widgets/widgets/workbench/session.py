@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from interp_widgets.analysis._core.result import Record, Result, record
 from interp_widgets.models import load_model
 from interp_widgets.models.chat import ChatText
@@ -164,7 +166,7 @@ def packed(value: Any) -> Any:
     """A value as a result can hold it; TypeError for one that none can."""
     if isinstance(value, ChatText):
         return {_CHAT: value.messages}
-    if value is None or isinstance(value, bool | int | float | str | Record) or hasattr(value, "dtype"):
+    if value is None or isinstance(value, bool | int | float | str | np.ndarray | np.generic | Record):
         return value
     if isinstance(value, Path):
         return str(value)
