@@ -495,6 +495,11 @@ assert rows["Random, as large as Subtraction"].changes[-1].bias_interval[1] < 0"
         "LEACE brings SS about halfway for a few percent of perplexity, and its random control does nothing.": """\
 assert 65 < rows["LEACE"].domain("gender").ss < 80 and rows["LEACE"].perplexity_ratio[0] < 1.1
 assert rows["Random, as large as LEACE"].domain("gender").ss == 100""",
+        "The sum takes their common direction off several times over": """\
+assert np.diag(probes.direction @ probes.direction.T, 1).min() > 0.75
+for layer, edit in edits[0].layers.items():
+    own = map(along_the_probes, (edit.before, edit.after, printed.layers[layer].after))
+    assert (lambda before, after, literal: after < 1e-6 and literal > 1.5 * before)(*own)""",
         "With an SS near 50 the probe finds the groups as well as before": """\
 assert after.auc[-1].mean() > 0.98 and np.corrcoef(planted, shifted)[0, 1] > 0.5""",
         "Subtraction made nearly every occupation more female, soldiers by half and bakers by a third": """\
