@@ -87,7 +87,7 @@ def test_an_error_the_check_and_a_data_set(nb: Any) -> None:
     box = panel.get_by_role("textbox", name="Prompt", exact=True)
     box.fill("")
     box.blur()
-    expect(panel.locator(".iw-wanted")).to_contain_text("the prompt is empty")
+    expect(panel.locator(".iw-wanted:visible")).to_contain_text("the prompt is empty")
     assert nb.py("explorer['map'].heat.shape") == cells
     nb.screenshot("saliency_error", panel)
     nb.py(code="explorer.prompt, explorer.response = 'The cat sat', ' on the mat'")
