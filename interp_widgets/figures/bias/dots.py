@@ -147,12 +147,7 @@ class IntervalDots(Chart):
 
 
 def score_dots(result: StereoSetResult | CrowsResult, series: int = 0) -> list[Dot]:
-    """SS, LMS and ICAT of every domain; of CrowS-Pairs how often the disadvantaged group's sentence is likelier.
-
-    >>> result = score_stereoset(base, demo_stereoset()[:30])
-    >>> [(dot.row, dot.score) for dot in score_dots(result)][:2]
-    [('gender', 'SS'), ('gender', 'LMS')]
-    """
+    """SS, LMS and ICAT of every domain; of CrowS-Pairs how often the disadvantaged group's sentence is likelier."""
     if isinstance(result, CrowsResult):
         return [
             Dot(entry.domain, "likelier", entry.preferred, entry.interval, series, f"{entry.n} pairs")

@@ -134,10 +134,6 @@ _NAMES = {"": "probe", "second_": "second probe", "control_": "shuffled labels"}
 def probe_lines(probes: BiasProbes, measure: Measure = "auc", *, model: int = 0, name: str = "") -> list[LayerLine]:
     """What the probes of every layer reach, the range over the splits around it; beside it the second probe, the
     control, and for the AUC the readers of tokens alone.
-
-    >>> probes = train_bias_probes(base, demo_bias_texts(), pool="last", splits=2)
-    >>> [line.name for line in probe_lines(probes)]
-    ['probe', 'second probe', 'shuffled labels', 'bag of words', 'embedding']
     """
     start = f"{name}: " if name else ""
     lines = []
